@@ -28,8 +28,6 @@ struct Cell {
 constexpr int64_t CELL_BITS[3] = {3, 3, 4};
 constexpr int64_t CELLS = int64_t{1} << (CELL_BITS[0] + CELL_BITS[1] + CELL_BITS[2]);
 
-struct Bent;
-
 struct Control {
   int64_t size[3];
   double matrix[12];  // output index to control index
@@ -44,7 +42,6 @@ struct Control {
   int64_t stride[3];  // between points
   Cell* cells;        // CELLS of them
   int64_t* keys;      // which cell each of them is, or -1
-  Bent* bent;         // of the tile at hand; null in a field of an earlier op
   void* memory;       // to be freed
 };
 
@@ -96,10 +93,9 @@ struct Bent {
   Box box;
   int lane;
   int across;
-  bool counted;    // whether the moves are grains already, and ends known
   double low[3];   // the least and the largest coordinate of a displaced voxel
   double high[3];
-  // In voxels, float32, or whole grains, int32.
+  // In voxels, float32, and then in whole grains, int32.
   float by[3][TILE * TILE * NEAR_RUN + SPARE];
   float more[3][ROUTE + SPARE];  // by an earlier field
   Route route;
@@ -310,25 +306,18 @@ struct Steps {
   uint32_t high[3];
 };
 
-// False where some tile spans too many cells to be counted.
-inline bool count_steps(const Control& control, const double* const* grid, const Bent& bent,
+inline void count_steps(const Control& control, const double* const* grid, const Bent& bent,
                         Steps& steps) {
+  count_tile(grid, bent.lane, bent.box, bent.across, steps.grains);
   for (int a = 0; a < 3; a++) {
     double low, high;
-    extremes_over(grid[a], bent.box, &low, &high);
-    if (high - low > MOST_GRAINS) return false;
-  }
-  count_tile(grid, bent.lane, bent.box, bent.across, false, steps.grains);
-  for (int a = 0; a < 3; a++) {
-    double low, high;
-    extremes_over(grid[a], bent.box, &low, &high);
+    extremes(grid[a], bent.box, &low, &high);
     const double last = static_cast<double>(control.size[a] - 1), origin = steps.grains.origin[a];
     const bool is_off = high <= 0 || low >= last;
     steps.origin[a] = static_cast<int64_t>(is_off ? (high <= 0 ? 0 : last) : origin);
     steps.low[a] = is_off ? 0 : static_cast<uint32_t>(most(-origin, 0.0) * GRAINS);
     steps.high[a] = is_off ? 0 : static_cast<uint32_t>(least(last - origin, 255.0) * GRAINS);
   }
-  return true;
 }
 
 inline void follow(const Control& control, const Bent& bent, const Steps& steps, Interval slices,
@@ -338,10 +327,8 @@ inline void follow(const Control& control, const Bent& bent, const Steps& steps,
     uint32_t start[3];
     start_of_row(bent, steps.grains, index, start);
     const auto place_at = [&](int a, int64_t v) {
-      const Words there = vector_at<Words>(steps.grains.along[a] + v) + start[a];
-      const Words low = Words{} + steps.low[a], high = Words{} + steps.high[a];
-      const Words kept = there < low ? low : there;
-      return kept > high ? high : kept;
+      return kept(vector_at<Words>(steps.grains.along[a] + v) + start[a], steps.low[a],
+                  steps.high[a]);
     };
     uint64_t ends = 0;
     for (int64_t v = 0; v < count; v += LANES) {
@@ -349,7 +336,7 @@ inline void follow(const Control& control, const Bent& bent, const Steps& steps,
       for (int a = 0; a < 3; a++) {
         const Words place = place_at(a, v);
         differ |= place ^ place_at(a, v + 1);
-        put_vector(route.place[a] + at + v, fraction_of(place) - 0.5f);
+        put_vector(route.place[a] + at + v, fraction_of(place & BELOW_VOXEL) - 0.5f);
       }
       ends |= static_cast<uint64_t>(marked_lanes((Ints)(differ > BELOW_VOXEL))) << v;
     }
@@ -365,59 +352,44 @@ inline void follow(const Control& control, const Bent& bent, const Steps& steps,
   });
 }
 
-// The same at places that cannot be counted. ``place_at(index, lines, v, a)``
-// is that of a voxel on a control axis.
-template <class PlaceAt>
-inline void follow_slowly(const Control& control, const double* const* rows, const Bent& bent,
-                          Interval slices, Route& route, float* const* by, const PlaceAt& place_at) {
+// The field of an earlier op, at the places where the later one leads: added to its moves.
+inline void bend_again(const Control& control, const double* const* rows, Interval slices, Bent& bent) {
+  const int64_t from = slices.begin * TILE * NEAR_RUN, begin = bent.box.begin[bent.lane];
   const int64_t count = bent.count(bent.lane);
+  float* const more[3] = {bent.more[0], bent.more[1], bent.more[2]};
   each_row_of(bent, slices, [&](const int64_t* index, int64_t at) {
     int64_t cell[3][NEAR_RUN];
     Line lines[3];
     for (int a = 0; a < 3; a++) lines[a] = line_of(rows[a], bent.lane, index);
     for (int a = 0; a < 3; a++)
       for (int64_t v = 0; v < count; v++) {
-        const double place = least(most(place_at(lines, at, v, a), 0.0),
-                                   static_cast<double>(control.size[a] - 1));
+        double place = control.matrix[4 * a + 3];
+        for (int c = 0; c < 3; c++)
+          place += control.matrix[4 * a + c] *
+                   (lines[c].at(begin + v) + static_cast<double>(bent.by[c][from + at + v]) -
+                    control.middle[c]);
+        place = least(most(place, 0.0), static_cast<double>(control.size[a] - 1));
         const double whole = floor_of(place);
         cell[a][v] = whole_to_int(whole);
-        route.place[a][at + v] = static_cast<float>(place - whole - 0.5);
+        bent.route.place[a][at + v] = static_cast<float>(place - whole - 0.5);
       }
     uint64_t ends = 0;
     for (int64_t v = 0; v + 1 < count; v++)
       for (int a = 0; a < 3; a++) ends |= uint64_t{cell[a][v] != cell[a][v + 1]} << v;
-    each_part(ends, count, [&](int64_t begin, int64_t end) {
-      const int64_t where[3] = {cell[0][begin], cell[1][begin], cell[2][begin]};
-      add_part(control, where, Interval{at + begin, at + end}, route, by);
+    each_part(ends, count, [&](int64_t first, int64_t end) {
+      const int64_t where[3] = {cell[0][first], cell[1][first], cell[2][first]};
+      add_part(control, where, Interval{at + first, at + end}, bent.route, more);
     });
   });
-}
-
-// The field of an earlier op, at the places where the later one leads: added to its moves.
-inline void bend_again(const Control& control, const double* const* rows, Interval slices, Bent& bent) {
-  const int64_t from = slices.begin * TILE * NEAR_RUN, begin = bent.box.begin[bent.lane];
-  float* const more[3] = {bent.more[0], bent.more[1], bent.more[2]};
-  follow_slowly(control, rows, bent, slices, bent.route, more,
-                [&](const Line* lines, int64_t at, int64_t v, int a) {
-                  const double* row = control.matrix + 4 * a;
-                  double place = row[3];
-                  for (int c = 0; c < 3; c++)
-                    place += row[c] * (lines[c].at(begin + v) +
-                                       static_cast<double>(bent.by[c][from + at + v]) -
-                                       control.middle[c]);
-                  return place;
-                });
   bend_noted(control, bent.route, more);
   each_row_of(bent, slices, [&](const int64_t*, int64_t at) {
     for (int c = 0; c < 3; c++)
-      for (int64_t v = at; v < at + bent.count(bent.lane); v++) bent.by[c][from + v] += more[c][v];
+      for (int64_t v = at; v < at + count; v++) bent.by[c][from + v] += more[c][v];
   });
 }
 
 // Moves as grains, and where they lead at the most.
-inline void count_moves(const double* const* rows, Bent& bent) {
-  TileGrains tile;
-  count_tile(rows, bent.lane, bent.box, bent.across, false, tile);
+inline void count_moves(const TileGrains& tile, Bent& bent) {
   const int64_t count = bent.count(bent.lane);
   const int64_t slices = bent.count(bent.beyond()), lines = bent.count(bent.across);
   for (int a = 0; a < 3; a++) {
@@ -447,39 +419,23 @@ inline void count_moves(const double* const* rows, Bent& bent) {
   }
 }
 
-// Where the tile of output voxels in ``box`` goes. ``rows`` are those of the pull-back, ``reach`` is
-// how far they are moved at the most.
+// Where the tile of output voxels in ``bent.box`` goes, whose coordinates, by the ``rows`` of the
+// pull-back, are ``tile`` before it is moved.
 inline void bend_tile(const Control& control, const Control& earlier, const double* const* rows,
-                      const double* reach, const Box& box, int lane, int across, Bent& bent) {
-  bent.box = box;
-  bent.lane = lane;
-  bent.across = across;
+                      const TileGrains& tile, Bent& bent) {
   const double* const grid[3] = {control.matrix, control.matrix + 4, control.matrix + 8};
-  bent.counted = true;
-  for (int a = 0; a < 3; a++) {
-    double low, high;
-    extremes_over(rows[a], box, &low, &high);
-    // A move is a signed integer of 32 bits: below 128 voxels.
-    bent.counted = bent.counted && high - low + 2 * reach[a] + 2 <= MOST_GRAINS && reach[a] <= 126;
-  }
   Steps steps;
-  const bool counts = count_steps(control, grid, bent, steps);
+  count_steps(control, grid, bent, steps);
   const int64_t last = bent.count(bent.beyond());
   for (int64_t slice = 0; slice < last; slice += SLICES) {
     const Interval slices{slice, least(slice + SLICES, last)};
     const int64_t from = slice * TILE * NEAR_RUN;
     float* const by[3] = {bent.by[0] + from, bent.by[1] + from, bent.by[2] + from};
-    if (counts)
-      follow(control, bent, steps, slices, bent.route, by);
-    else
-      follow_slowly(control, grid, bent, slices, bent.route, by,
-                    [&](const Line* lines, int64_t, int64_t v, int a) {
-                      return lines[a].at(box.begin[lane] + v);
-                    });
+    follow(control, bent, steps, slices, bent.route, by);
     bend_noted(control, bent.route, by);
     if (earlier.memory) bend_again(earlier, rows, slices, bent);
   }
-  if (bent.counted) count_moves(rows, bent);
+  count_moves(tile, bent);
 }
 
 // The control axis along which a run moves, or -1 where it crosses several.
@@ -523,7 +479,7 @@ inline void pad(const Control& control, const double* points) {
 }
 
 // Fills in ``control``; false where there is no memory. ``free(control.memory)`` afterwards. ``lane``
-// is the axis along which runs follow the grid, or -1 where they are bent before.
+// is the axis along which runs follow the grid, or -1 for a field that is met anywhere.
 inline bool control_of(int64_t address, const int64_t* size, const double* matrix, int lane,
                        Control& control) {
   control.memory = nullptr;
@@ -536,24 +492,22 @@ inline bool control_of(int64_t address, const int64_t* size, const double* matri
   control.stride[0] = (control.size[1] + 3) * control.stride[1];
   constexpr size_t cells = static_cast<size_t>(CELLS);
   const size_t count = static_cast<size_t>((control.size[0] + 3) * control.stride[0]);
-  const size_t bent = lane < 0 ? 0 : sizeof(Bent);
-  control.memory = malloc(count * sizeof(Point) + cells * (sizeof(Cell) + sizeof(int64_t)) + bent);
+  control.memory = malloc(count * sizeof(Point) + cells * (sizeof(Cell) + sizeof(int64_t)));
   if (!control.memory) return false;
   control.padded = static_cast<Point*>(control.memory);
   control.cells = reinterpret_cast<Cell*>(control.padded + count);
   control.keys = reinterpret_cast<int64_t*>(control.cells + cells);
-  control.bent = bent ? reinterpret_cast<Bent*>(control.keys + cells) : nullptr;
   for (size_t n = 0; n < cells; n++) control.keys[n] = -1;
-  if (control.bent) {
-    Route& route = control.bent->route;
-    route.parts = 0;
-    for (int32_t& first : route.first) first = -1;
-    for (Plane& plane : route.plane) plane.key = -1;
-  }
   const double* points = reinterpret_cast<const double*>(address);
   find_middle(control, points);
   pad(control, points);
   return true;
+}
+
+inline void begin_route(Route& route) {
+  route.parts = 0;
+  for (int32_t& first : route.first) first = -1;
+  for (Plane& plane : route.plane) plane.key = -1;
 }
 
 }  // namespace VOXPIPE_PATH_NAME

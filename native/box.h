@@ -14,11 +14,12 @@
 
 namespace VOXPIPE_PATH_NAME {
 
-// Bytes of one copy, of all channels; a quarter of a level 2 cache of today.
+// Bytes of one copy; a quarter of a level 2 cache of today.
 constexpr int64_t NEAR_BYTES = 256 * 1024;
-// A box of so many times the tile's voxels is copied; a larger one is a map that makes things smaller
-// and meets a part of it only.
-constexpr double NEAR_VOXELS = 6;
+// A box of so many times the tile's voxels is copied, as pairs or as they are stored; a larger one is
+// a map that makes things smaller and meets a part of it only.
+constexpr double NEAR_PAIRS = 64;
+constexpr double NEAR_VOXELS = 16;
 // Voxels of a tile along the runs, where it is copied: longer ones have larger boxes.
 constexpr int64_t NEAR_RUN = 32;
 
@@ -28,23 +29,6 @@ constexpr int64_t TILE = 16;
 
 // Voxels on an axis whose grains are counted in 32 bits.
 constexpr double MOST_GRAINS = 250;
-
-// A box of output voxels.
-struct Box {
-  int64_t begin[3];
-  int64_t end[3];
-};
-
-// The least and the largest coordinate of a box of output voxels, as ``Line`` has them.
-inline void extremes_over(const double* row, const Box& box, double* low, double* high) {
-  *low = *high = to_grain(row[3]);
-  for (int n = 0; n < 3; n++) {
-    const double a = to_grain(row[n] * static_cast<double>(box.begin[n]));
-    const double b = to_grain(row[n] * static_cast<double>(box.end[n] - 1));
-    *low += least(a, b);
-    *high += most(a, b);
-  }
-}
 
 // Voxels of the source that are met between two coordinates on one axis, both ends included.
 inline void reach_over(const Axis& axis, double low, double high, double& first, double& last) {
@@ -79,8 +63,8 @@ struct NearBox {
   double first[3];
   double last[3];
   int64_t step[3];
-  int64_t channel;  // bytes
-  int64_t origin;   // from the first byte to voxel ``first``
+  int64_t bytes;   // of one channel
+  int64_t origin;  // from the first byte to voxel ``first``
 
   inline int planes() const { return 3 - unit - rows; }
   inline int64_t count(int a) const { return static_cast<int64_t>(last[a] - first[a]) + 1; }
@@ -94,7 +78,7 @@ inline void place_near(int unit, int rows, int64_t step, int64_t whole, NearBox&
   near.step[unit] = step;
   near.step[rows] = (length + whole - 1) / whole * whole;
   near.step[near.planes()] = near.step[rows] * near.count(rows);
-  near.channel = near.step[near.planes()] * near.count(near.planes());
+  near.bytes = near.step[near.planes()] * near.count(near.planes());
   near.origin = step < 0 ? length - size : 0;
 }
 

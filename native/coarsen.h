@@ -4,7 +4,7 @@
 #pragma once
 
 #include "processor.h"
-#include "numbers.h"
+#include "vectors.h"
 #include "filter.h"
 
 namespace VOXPIPE_PATH_NAME {
@@ -59,7 +59,7 @@ struct CoarsePlanes {
   const int64_t* size;
   Lines lines[3];
   float *coarse[2], *rows[2], *row, *packed;
-  int64_t held[2], held_rows[2];
+  Slots planes, lines_held;
 
   static int64_t floats(const int64_t* size) {
     return 2 * size[1] * size[2] + 4 * size[2] + 2 + 2 * LANES + Lines::words(size[0]) +
@@ -68,10 +68,10 @@ struct CoarsePlanes {
 
   void begin(const VoxpipeStep& s, const int64_t* shape, float* memory) {
     size = shape;
+    planes = EMPTY_SLOTS;
     for (int n = 0; n < 2; n++) {
       coarse[n] = memory + n * size[1] * size[2];
       rows[n] = memory + 2 * size[1] * size[2] + n * size[2];
-      held[n] = -1;
     }
     row = memory + 2 * size[1] * size[2] + 2 * size[2];
     packed = row + size[2];
@@ -91,45 +91,33 @@ struct CoarsePlanes {
     }
     for (int64_t n = 0; n < l.count; n++) packed[n] = row[l.kept[n]];
     int64_t v = 0;
-#if defined(VOXPIPE_PERMUTE)
     // Of as many voxels as a vector holds, the lines follow each other within one.
     for (; v + LANES <= size[2]; v += LANES) {
       const float* from = packed + l.line[v];
       const Ints at = vector_at<Ints>(l.line + v) - l.line[v];
-      const Floats low = (Floats)VOXPIPE_PERMUTE(vector_at<Floats>(from), at);
-      const Floats high = (Floats)VOXPIPE_PERMUTE(vector_at<Floats>(from + 1), at);
+      const Floats low = picked(from, at), high = picked(from + 1, at);
       const Floats part = vector_at<Floats>(l.part + v), there = low + (high - low) * part;
       put_vector(out + v, part == 0.0f ? low : there);
     }
-#endif
     for (; v < size[2]; v++)
       out[v] = between_two(packed[l.line[v]], packed[l.line[v] + 1], l.part[v]);
   }
 
-  // One of two memories: that which holds ``wanted``, or another than ``other`` is in.
-  static int slot(int64_t* held, int64_t wanted, int64_t other) {
-    for (int n = 0; n < 2; n++)
-      if (held[n] == wanted) return n;
-    return held[0] == other ? 1 : 0;
-  }
-
   template <class Load>
   const float* coarse_row(int64_t i, int64_t j, int64_t other, const Load& load) {
-    const int n = slot(held_rows, j, other);
-    if (held_rows[n] != j) {
+    const int n = lines_held.of(j, other);
+    if (lines_held.fresh) {
       load(i, j, row);
       make_row(rows[n]);
     }
-    held_rows[n] = j;
     return rows[n];
   }
 
   template <class Load>
   const float* coarse_plane(int64_t i, int64_t other, const Load& load) {
-    const int n = slot(held, i, other);
-    if (held[n] == i) return coarse[n];
-    held[n] = i;
-    held_rows[0] = held_rows[1] = -1;
+    const int n = planes.of(i, other);
+    if (!planes.fresh) return coarse[n];
+    lines_held = EMPTY_SLOTS;
     const Lines& l = lines[1];
     for (int64_t j = 0; j < size[1]; j++) {
       const int64_t low = l.kept[l.line[j]], high = l.kept[l.line[j] + 1];

@@ -27,6 +27,7 @@ struct Copy {
   int third;
   int64_t along_step;  // bytes between neighbours in the source, 0 where uneven
   int64_t dense_step;
+  int64_t size;   // bytes of a stored voxel
   bool is_dense;  // neighbours along a row are neighbours in the source, in either direction
   bool as_stored;
   FloatRowCopy float_row;  // null where rows are moved otherwise
@@ -64,35 +65,6 @@ inline V vector_in_range(const Finish& f, V values) {
   return values < low ? low : (values > high ? high : values);  // NaN stays NaN
 }
 
-// Step by step: compilers have no instruction that goes all the way.
-inline Floats floats_of(Floats values) { return values; }
-inline Floats floats_of(Ints values) { return __builtin_convertvector(values, Floats); }
-inline Floats floats_of(Words values) { return __builtin_convertvector(values, Floats); }
-inline Floats floats_of(Shorts v) { return floats_of(__builtin_convertvector(v, Ints)); }
-inline Floats floats_of(Marks v) { return floats_of(__builtin_convertvector(v, Ints)); }
-inline Floats floats_of(Bytes v) { return floats_of(__builtin_convertvector(v, Marks)); }
-inline Floats floats_of(SignedBytes v) { return floats_of(__builtin_convertvector(v, Shorts)); }
-
-template <class S>
-inline Floats floats_at(const uint8_t* from) {
-  typedef S Raw __attribute__((vector_size(LANES * sizeof(S))));
-  return floats_of(load<Raw>(from));
-}
-
-template <>
-inline Floats floats_at<HalfTag>(const uint8_t* from) {
-  return floats_of_halves(__builtin_convertvector(load<Marks>(from), Words));
-}
-
-// Stored numbers that float32 holds exactly, and that vectors convert.
-#define VOXPIPE_FLOAT_ROW_TYPES(act)       \
-  VOXPIPE_CASE(VOXPIPE_U8, uint8_t, act)   \
-  VOXPIPE_CASE(VOXPIPE_I8, int8_t, act)    \
-  VOXPIPE_CASE(VOXPIPE_U16, uint16_t, act) \
-  VOXPIPE_CASE(VOXPIPE_I16, int16_t, act)  \
-  VOXPIPE_CASE(VOXPIPE_F16, HalfTag, act)  \
-  VOXPIPE_CASE(VOXPIPE_F32, float, act)
-
 // A row of a square as float32: numbers that it holds exactly, scaled by way of float64.
 template <class S> struct FloatRow {
   typedef typename Memory<S>::type Source;
@@ -115,55 +87,55 @@ template <class S> struct FloatRow {
   }
 };
 
-template <int... I>
-inline Floats mirrored(Floats values, Numbers<I...>) {
-  return __builtin_shufflevector(values, values, (LANES - 1 - I)...);
-}
-
 // At least LANES voxels beside each other, from the first to the last or the other way.
 template <class S>
 void float_row(const Finish& f, const uint8_t* row, bool is_mirrored, int64_t count, uint8_t* out) {
   constexpr int64_t SIZE = sizeof(typename Memory<S>::type);
-  constexpr auto ALL = typename NumbersBelow<LANES>::type{};
   for (int64_t next = 0; next < count; next += LANES) {
     const int64_t v = least(next, count - LANES);  // the last ones lie over those before
     const uint8_t* from = is_mirrored ? row - (v + LANES - 1) * SIZE : row + v * SIZE;
     const Floats values = (Floats)FloatRow<S>::at(f, from);
-    put<Floats>(out + v * int64_t{sizeof(float)}, is_mirrored ? mirrored(values, ALL) : values);
+    put<Floats>(out + v * int64_t{sizeof(float)}, is_mirrored ? mirrored(values, ALL_LANES) : values);
   }
 }
 
-// Null for types that vectors do not convert.
-inline FloatRowCopy float_row_of(int64_t type) {
-  switch (type) {
-#define VOXPIPE_ROW(S) return float_row<S>
-    VOXPIPE_FLOAT_ROW_TYPES(VOXPIPE_ROW)
-#undef VOXPIPE_ROW
-    default: return nullptr;
-  }
+// The answer of act(tag) of stored numbers that float32 holds exactly, and that vectors convert; null
+// of others.
+template <class Act>
+inline auto with_floats(int64_t type, const Act& act) {
+  typedef decltype(act(Tag<float>{})) Answer;
+  return with_stored(type, [&](auto s) -> Answer {
+    typedef VOXPIPE_TYPE(s) S;
+    if constexpr (sizeof(S) <= 2 || (HAS_NAN<S> && sizeof(S) == 4)) return act(s);
+    else return nullptr;
+  });
 }
 
 // ``row`` is the address of index 0 of the axis, the offsets say the rest.
-inline void copy_row(const Copy& c, const uint8_t* row, const int64_t* offset, int64_t count,
-                     uint8_t* out, int64_t stride) {
-  if (c.as_stored && c.along_step == c.f->size && stride == c.f->size) {
-    __builtin_memcpy(out, row + offset[0], static_cast<size_t>(count * c.f->size));
+VOXPIPE_INLINE void copy_row(const Copy& c, const uint8_t* row, const int64_t* offset,
+                             int64_t count, uint8_t* out, int64_t stride) {
+  const int64_t size = c.size;
+  const bool is_dense = c.as_stored && stride == size;
+  if (is_dense && c.along_step == size) {
+    memcpy(out, row + offset[0], static_cast<size_t>(count * size));
     return;
   }
-  if (c.as_stored && c.along_step == -c.f->size && stride == c.f->size) {
-    mirror_row(c.f->size, row + offset[0], count, out);
-    return;
+  if (c.float_row && count >= LANES && stride == c.f->size)
+    return c.float_row(*c.f, row + offset[0], c.along_step < 0, count, out);
+  const auto pick = [&c, row, size](const int64_t* at, int64_t some, uint8_t* to) VOXPIPE_ALWAYS {
+    with_size(size, [=, &c](auto e) {
+      typedef VOXPIPE_TYPE(e) E;
+      if (c.along_step) pick_even<E>(row + at[0], c.along_step, some, to);
+      else pick_elements<E>([row, at](int64_t n) { return row + at[n]; }, some, to);
+    });
+  };
+  if (is_dense) return pick(offset, count, out);
+  uint8_t elements[RUN * 8];
+  for (int64_t v = 0; v < count; v += RUN) {
+    const int64_t some = least(RUN, count - v);
+    pick(offset + v, some, elements);
+    convert_row(*c.job, *c.f, elements, some, out + v * stride, stride);
   }
-  if (c.float_row && count >= LANES && stride == c.f->size) {
-    c.float_row(*c.f, row + offset[0], c.along_step < 0, count, out);
-    return;
-  }
-  for (int64_t v = 0; v < count && c.along_step && !c.as_stored; v += RUN)
-    even_run(*c.job, *c.f, row + offset[v], c.along_step, least(RUN, count - v), out + v * stride,
-             stride);
-  if (c.along_step && !c.as_stored) return;
-  for (int64_t v = 0; v < count; v += RUN)
-    nearest_run(*c.job, *c.f, row, offset + v, least(RUN, count - v), out + v * stride, stride);
 }
 
 // From a voxel of a slice to the same one of the next slice, which is 0 for the last. Lines of that
@@ -263,21 +235,14 @@ void turn_rows(const Copy& c, const uint8_t* base, uint8_t* out, int64_t third) 
 inline SliceTurn slice_turn(const Copy& c) {
   const bool has_rows = c.dense_step && c.job->out_stride[c.dense] == c.f->size;
   if (!has_rows || least(length_of(c, c.along), length_of(c, c.dense)) < BLOCK) return nullptr;
-  if (c.as_stored && c.is_dense) {
-    switch (c.f->size) {
-      case 1: return turn_rows<StoredRow<uint8_t>>;
-      case 2: return turn_rows<StoredRow<uint16_t>>;
-      case 4: return turn_rows<StoredRow<uint32_t>>;
-      default: return turn_rows<StoredRow<uint64_t>>;
-    }
-  }
+  if (c.as_stored && c.is_dense)
+    return with_size(c.f->size, [](auto e) -> SliceTurn {
+      return turn_rows<StoredRow<VOXPIPE_TYPE(e)>>;
+    });
   if (!c.float_row) return nullptr;
-  switch (c.job->source_type) {
-#define VOXPIPE_TURN(S) return turn_rows<FloatRow<S>>
-    VOXPIPE_FLOAT_ROW_TYPES(VOXPIPE_TURN)
-#undef VOXPIPE_TURN
-    default: return nullptr;
-  }
+  return with_floats(c.job->source_type, [](auto s) -> SliceTurn {
+    return turn_rows<FloatRow<VOXPIPE_TYPE(s)>>;
+  });
 }
 
 // The same where voxels are spaced unevenly, or become something else.
@@ -303,7 +268,7 @@ inline void turn_uneven(const Copy& c, const uint8_t* base, uint8_t* out, int64_
 }
 
 inline Copy copy_of(const VoxpipeJob& job, const Finish& f, const Tables& tables) {
-  Copy c{&job, &f, &tables, 2, 2, 0, 0, 0, false, false, nullptr};
+  Copy c{&job, &f, &tables, 2, 2, 0, 0, 0, size_of_type(job.source_type), false, false, nullptr};
   for (int n = 1; n >= 0; n--) {
     if (length_of(c, n) < 2) continue;
     const auto reach = [&](int m) {
@@ -317,12 +282,13 @@ inline Copy copy_of(const VoxpipeJob& job, const Finish& f, const Tables& tables
   c.third = c.along == c.dense ? (c.along == 0 ? 1 : 0) : 3 - c.along - c.dense;
   c.along_step = even_step(tables.of[c.along]);
   c.dense_step = even_step(tables.of[c.dense]);
-  c.as_stored = job.source_type == job.out_type && !f.scaled && !f.has_epilogue;
-  const int64_t size = size_of_type(job.source_type);
-  c.is_dense = c.along_step == size || c.along_step == -size;
+  c.as_stored = is_as_stored(job, f);
+  c.is_dense = c.along_step == c.size || c.along_step == -c.size;
   // Vectors of four gain nothing.
   if (LANES > 4 && job.out_type == VOXPIPE_F32 && c.is_dense)
-    c.float_row = float_row_of(job.source_type);
+    c.float_row = with_floats(job.source_type, [](auto s) -> FloatRowCopy {
+      return float_row<VOXPIPE_TYPE(s)>;
+    });
   return c;
 }
 

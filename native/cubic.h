@@ -6,9 +6,14 @@
 #pragma once
 
 #include "processor.h"
-#include "taps.h"
+#include "work.h"
 
 namespace VOXPIPE_PATH_NAME {
+
+// Coordinates of a run as numbers.
+struct Places {
+  double at[3][RUN + SPARE];
+};
 
 struct CubicTaps {
   int64_t offset[3][4];  // bytes from voxel (0, 0, 0) at hand, per axis
@@ -77,37 +82,21 @@ void cubic_apart(const Geometry& g, int64_t padding, const Scaling& scaling, con
 }
 
 // Four neighbours in memory as values.
-typedef int32_t FourInts __attribute__((vector_size(16)));
-
 template <class S>
 inline Four four_values(const uint8_t* at) {
-  typedef S Stored4 __attribute__((vector_size(4 * sizeof(S))));
-  // By way of 32 bits: straight from 8 or 16, compilers convert one by one.
-  const FourInts values = __builtin_convertvector(load<Stored4>(at), FourInts);
-  return __builtin_convertvector(values, Four);
-}
-
-template <>
-inline Four four_values<float>(const uint8_t* at) {
-  return load<Four>(at);
-}
-
-template <>
-inline Four four_values<uint32_t>(const uint8_t* at) {
-  typedef uint32_t Stored4 __attribute__((vector_size(16)));
-  return __builtin_convertvector(load<Stored4>(at), Four);
-}
-
-template <>
-inline Four four_values<double>(const uint8_t* at) {
-  return Four{load_value<double, float>(at), load_value<double, float>(at + 8),
-              load_value<double, float>(at + 16), load_value<double, float>(at + 24)};
-}
-
-template <>
-inline Four four_values<HalfTag>(const uint8_t* at) {
-  return Four{load_value<HalfTag, float>(at), load_value<HalfTag, float>(at + 2),
-              load_value<HalfTag, float>(at + 4), load_value<HalfTag, float>(at + 6)};
+  typedef typename Memory<S>::type Element;
+  typedef int32_t FourInts __attribute__((vector_size(16)));
+  if constexpr (HAS_NAN<S>) {
+    constexpr int64_t SIZE = sizeof(Element);
+    return Four{load_value<S, float>(at), load_value<S, float>(at + SIZE),
+                load_value<S, float>(at + 2 * SIZE), load_value<S, float>(at + 3 * SIZE)};
+  } else {
+    typedef Element Stored4 __attribute__((vector_size(4 * sizeof(Element))));
+    const Stored4 stored = load<Stored4>(at);
+    if constexpr (sizeof(Element) == 4) return __builtin_convertvector(stored, Four);
+    // By way of 32 bits: straight from 8 or 16, compilers convert one by one.
+    else return __builtin_convertvector(__builtin_convertvector(stored, FourInts), Four);
+  }
 }
 
 // The places of a run as the first of its taps, products of the weights on the two outer axes, and
@@ -148,7 +137,7 @@ inline bool cubic_inside(const Geometry& g, int64_t size, Places& places, int64_
     float(*to)[RUN + SPARE] = a == run.unit ? run.inner : weight[outer++];
     for (int64_t v = 0; v < count; v += LANES / 2) {
       const Doubles place = vector_at<Doubles>(at + v), lower = floor_of(place);
-      put_vector(to[0] + v, as_weight(place - lower, 0.0f));
+      put_vector(to[0] + v, __builtin_convertvector(place - lower, HalfFloats));
       put_vector(offset + v, vector_at<Doubles>(offset + v) + (lower - 1.0) * axis.stride);
     }
     // Half a vector that the loop above left out is never used, but is read.
@@ -186,38 +175,33 @@ void cubic_fours(const Geometry& g, const uint8_t* base, const CubicRun& run, in
     sums[v % 4] = even + odd;
     if (v % 4 < 3 && v + 1 < count) continue;
     const int64_t first = v - v % 4;
-    const Fours turned = turn_fours(sums);
-    Four weighted[4];
-    for (int n = 0; n < 4; n++) weighted[n] = turned.of[n] * vector_at<Four>(run.inner[n] + first);
+    Four weighted[4] = {sums[0], sums[1], sums[2], sums[3]};
+    turn_fours<4>(weighted);
+    for (int n = 0; n < 4; n++) weighted[n] *= vector_at<Four>(run.inner[n] + first);
     put_vector(values + first, (weighted[0] + weighted[1]) + (weighted[2] + weighted[3]));
   }
 }
 
-template <class S>
-inline bool cubic_together(const Geometry& g, const uint8_t* base, const CubicRun* run,
-                           int64_t count, float* values) {
-  if (run) cubic_fours<S>(g, base, *run, count, values);
-  return run != nullptr;
-}
-
-template <class S>
-inline bool cubic_together(const Geometry&, const uint8_t*, const CubicRun*, int64_t, double*) {
-  return false;
-}
-
-// ``run`` is null where some tap is not at hand.
+// Voxels of one channel at ``places``, side by side.
 template <class W>
-inline void cubic_run(const Geometry& g, int64_t type, int64_t padding, const Scaling& scaling,
-                      const uint8_t* base, const Places& places, const CubicRun* run,
-                      int64_t count, W* values) {
-  switch (type) {
-#define VOXPIPE_CUBIC_TYPE(S)                                  \
-  if (!cubic_together<S>(g, base, run, count, values))         \
-    cubic_apart<S, W>(g, padding, scaling, base, places, count, values)
-    VOXPIPE_SOURCE_TYPES(VOXPIPE_CUBIC_TYPE)
-#undef VOXPIPE_CUBIC_TYPE
-    default: break;
-  }
+inline void cubic_part(const Work& w, const uint8_t* base, Places& places, int64_t count,
+                       uint8_t* to) {
+  const VoxpipeJob& job = *w.job;
+  CubicRun run;
+  const bool scales_taps = w.zeros && w.f.scaled;
+  const bool is_inside = !scales_taps && !w.wide &&
+                         cubic_inside(w.g, size_of_type(job.source_type), places, count, run);
+  const Scaling scaling{scales_taps ? w.f.slope : 1.0, scales_taps ? w.f.intercept : 0.0};
+  Finish f = w.f;
+  f.scaled = f.scaled && !scales_taps;
+  W values[RUN + SPARE];
+  with_stored(job.source_type, [&](auto s) {
+    typedef VOXPIPE_TYPE(s) S;
+    if constexpr (sizeof(W) == sizeof(float))
+      if (is_inside) return cubic_fours<S>(w.g, base, run, count, values);
+    cubic_apart<S, W>(w.g, job.padding, scaling, base, places, count, values);
+  });
+  finish<W>(f, values, nullptr, count, to, f.size);
 }
 
 }  // namespace VOXPIPE_PATH_NAME

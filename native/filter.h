@@ -8,7 +8,7 @@
 
 namespace VOXPIPE_PATH_NAME {
 
-constexpr int64_t FILTER_LANES = 32;  // sums that stay in registers  // sums that stay in registers
+constexpr int64_t FILTER_LANES = 32;  // sums that stay in registers
 
 inline float* copy_floats(const float* values, int64_t count, float* out) {
   memcpy(out, values, static_cast<size_t>(count) * sizeof(float));

@@ -46,12 +46,7 @@ void put_row(const W* values, int64_t count, uint8_t* out, int64_t stride) {
 template <class W>
 inline void put_values(int64_t type, const W* values, int64_t count, uint8_t* out,
                        int64_t stride) {
-  switch (type) {
-#define VOXPIPE_PUT(D) put_row<D, W>(values, count, out, stride)
-    VOXPIPE_OUT_TYPES(VOXPIPE_PUT)
-#undef VOXPIPE_PUT
-    default: break;
-  }
+  with_type(type, [&](auto d) { put_row<VOXPIPE_TYPE(d), W>(values, count, out, stride); });
 }
 
 template <class W>
@@ -112,12 +107,7 @@ inline void repeat(const uint8_t* element, int64_t count, uint8_t* out, int64_t 
 
 inline void fill_row(const uint8_t* element, int64_t size, int64_t count, uint8_t* out,
                      int64_t stride) {
-  switch (size) {
-    case 1: repeat<uint8_t>(element, count, out, stride); break;
-    case 2: repeat<uint16_t>(element, count, out, stride); break;
-    case 4: repeat<uint32_t>(element, count, out, stride); break;
-    default: repeat<uint64_t>(element, count, out, stride); break;
-  }
+  with_size(size, [&](auto e) { repeat<VOXPIPE_TYPE(e)>(element, count, out, stride); });
 }
 
 }  // namespace VOXPIPE_PATH_NAME

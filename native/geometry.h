@@ -4,8 +4,6 @@
 // voxel (spatial/plans/pull_back.py does the same). Sums of grains are exact, in float64 as in integers
 // and in any order, so the kernel may add 32-bit integers and still round to the voxel of the slow
 // path; and what is left behind the whole part has the 24 bits that a float32 holds.
-// Coordinates are monotonic along a run of output voxels: its ends tell about everything between,
-// and a binary search finds exactly where it enters and leaves the volume.
 #pragma once
 
 #include "processor.h"
@@ -20,6 +18,8 @@ constexpr uint32_t BELOW_VOXEL = (1u << GRAIN_BITS) - 1;
 
 // Exact for what the kernel takes, which is below 2^26 voxels.
 inline double to_grain(double x) { return round_even(x * GRAINS) * GRAIN; }
+
+inline double even_below(double at) { return 2 * floor_of(at / 2); }
 
 // Output voxels of one run. A patch is rarely longer; what a run needs is 8 KiB, which stays in a
 // level 1 cache.
@@ -50,7 +50,6 @@ struct Geometry {
   int64_t shape[3];  // of the output
   int lane;          // output axis of the runs
   double origin;     // byte offset of volume index (0, 0, 0), for all that is at hand
-  bool gathers;      // whether the processor's gather instructions beat single loads
 };
 
 // A source coordinate along one run, where v is the index along the lane.
@@ -69,14 +68,25 @@ inline Line line_of(const double* row, int lane, const int64_t* index) {
   return Line{row[lane], rest};
 }
 
-inline void extremes(const double* row, const int64_t* shape, double* low, double* high) {
-  double ends[3];
-  for (int a = 0; a < 3; a++) ends[a] = to_grain(row[a] * static_cast<double>(shape[a] - 1));
-  const double shift = to_grain(row[3]);
-  const double i = least(ends[0], 0.0), j = least(ends[1], 0.0), k = least(ends[2], 0.0);
-  *low = i + j + k + shift;
-  const double u = most(ends[0], 0.0), v = most(ends[1], 0.0), w = most(ends[2], 0.0);
-  *high = u + v + w + shift;
+// A box of output voxels.
+struct Box {
+  int64_t begin[3];
+  int64_t end[3];
+};
+
+// The least and the largest coordinate of a box of output voxels, as ``Line`` has them.
+inline void extremes(const double* row, const Box& box, double* low, double* high) {
+  *low = *high = to_grain(row[3]);
+  for (int n = 0; n < 3; n++) {
+    const double a = to_grain(row[n] * static_cast<double>(box.begin[n]));
+    const double b = to_grain(row[n] * static_cast<double>(box.end[n] - 1));
+    *low += least(a, b);
+    *high += most(a, b);
+  }
+}
+
+inline Box whole_output(const VoxpipeJob& job) {
+  return Box{{0, 0, 0}, {job.out_size[0], job.out_size[1], job.out_size[2]}};
 }
 
 // The source axis along which memory is densest, of those with more than one voxel at hand.
@@ -104,15 +114,6 @@ inline int lane_of(const Geometry& g) {
   return g.shape[lane] < SHORT ? longest : lane;
 }
 
-// AMD's gather instructions are slower than as many loads, Intel's faster (decision 0029).
-inline bool has_fast_gathers() {
-#if defined(VOXPIPE_GATHERS)
-  return __builtin_cpu_is("intel");
-#else
-  return false;
-#endif
-}
-
 inline Geometry geometry_of(const VoxpipeJob& job) {
   Geometry g;
   g.origin = 0;
@@ -126,7 +127,7 @@ inline Geometry geometry_of(const VoxpipeJob& job) {
       off += away * (n < 3 ? static_cast<double>(g.shape[n] - 1) : 1.0);
     }
     double low, high;
-    extremes(axis.row, g.shape, &low, &high);
+    extremes(axis.row, whole_output(job), &low, &high);
     axis.first = static_cast<double>(job.first[a]);
     axis.last = static_cast<double>(job.last[a]);
     axis.start = static_cast<double>(job.source_start[a]);
@@ -139,7 +140,6 @@ inline Geometry geometry_of(const VoxpipeJob& job) {
     g.origin -= axis.start * axis.stride;
   }
   g.lane = lane_of(g);
-  g.gathers = has_fast_gathers();
   return g;
 }
 
@@ -164,40 +164,24 @@ inline int64_t run_length(const Geometry& g, const double* reach) {
 // Half-sample symmetric: the mirror stands on the outer face of the last voxel.
 inline double fold(double c, double first, double last) {
   const double face = first - 0.5, length = last + 1.0 - first;
-  double away = __builtin_fabs(c - face);
-  if (away >= 2 * length) away = __builtin_fmod(away, 2 * length);
-  return least(away, 2 * length - away) + face;
+  const double away = __builtin_fabs(c - face);
+  // Where the quotient is rounded across a whole number, the rest is a little below 0, or beyond.
+  const double rest = away - 2 * length * floor_of(away / (2 * length));
+  return __builtin_fabs(least(rest, 2 * length - rest)) + face;
 }
 
-// The part of a run whose coordinates lie in low .. high; half open, in output indices.
+// Output indices on one axis, half open.
 struct Interval {
   int64_t begin;
   int64_t end;
 };
 
+// Those of ``all`` that are inside, which follow each other.
 template <class Inside>
-inline int64_t first_where(int64_t begin, int64_t end, const Inside& inside) {
-  while (begin < end) {
-    const int64_t middle = begin + (end - begin) / 2;
-    if (inside(middle)) end = middle; else begin = middle + 1;
-  }
-  return begin;
-}
-
-// As found: value(k) is monotonic. Where it falls, the two ends swap their roles.
-template <class Value>
-inline Interval narrow(Interval run, bool falls, double low, double high, const Value& value) {
-  if (run.begin >= run.end) return run;
-  const double a = value(run.begin), b = value(run.end - 1);
-  if (least(a, b) >= low && most(a, b) <= high) return run;  // nearly always
-  if (falls) {
-    run.begin = first_where(run.begin, run.end, [&](int64_t k) { return value(k) <= high; });
-    run.end = first_where(run.begin, run.end, [&](int64_t k) { return value(k) < low; });
-  } else {
-    run.begin = first_where(run.begin, run.end, [&](int64_t k) { return value(k) >= low; });
-    run.end = first_where(run.begin, run.end, [&](int64_t k) { return value(k) > high; });
-  }
-  return run;
+inline Interval part_inside(Interval all, const Inside& inside) {
+  while (all.begin < all.end && !inside(all.begin)) all.begin++;
+  while (all.begin < all.end && !inside(all.end - 1)) all.end--;
+  return all;
 }
 
 }  // namespace VOXPIPE_PATH_NAME

@@ -1,217 +1,192 @@
-// Blend the taps of a run: along axis 2, then 1, then 0, whatever the order in memory, so that
-// the storage of a volume never shows in the result.
+// Rows of a tile, blended along axis 2, then 1, then 0, whatever the order in memory, so that the
+// storage of a volume never shows in the result.
 #pragma once
 
 #include "processor.h"
 #include "taps.h"
+#include "turn.h"
 
 namespace VOXPIPE_PATH_NAME {
 
-inline Floats blend(Floats lower, Floats upper, Floats weight) {
+template <class T>
+VOXPIPE_INLINE T blend(T lower, T upper, T weight) {
   return (upper - lower) * weight + lower;  // a constant stays the very same constant
 }
 
 // Infinity and NaN beside a voxel that is met exactly: a tap of weight 0 says nothing, where 0
 // times infinity would make NaN of the voxel. Integers have neither.
-inline Floats blend_kept(Floats lower, Floats upper, Floats weight) {
-  const Floats value = blend(lower, upper, weight);
-  const Floats met = weight == 0.0f ? lower : (weight == 1.0f ? upper : value);
+template <class T>
+VOXPIPE_INLINE T blend_kept(T lower, T upper, T weight) {
+  const T value = blend(lower, upper, weight), nothing = {}, all = nothing + 1;
+  const T met = weight == nothing ? lower : (weight == all ? upper : value);
   return value == value ? value : met;
 }
 
-template <class W>
-inline W blend_kept(W lower, W upper, W weight) {
-  const W value = (upper - lower) * weight + lower;
-  const W met = weight == 0 ? lower : (weight == 1 ? upper : value);
-  return value == value ? value : met;
+inline bool has_nan(Floats values) {
+  const Ints marks = values != values;
+  int found = 0;
+  for (int n = 0; n < LANES; n++) found |= marks[n];
+  return found != 0;
 }
 
-// One vector of voxels. UNIT is the axis along which the two taps of a pair are neighbours in memory.
-template <class S, int UNIT, bool GATHERS>
-__attribute__((always_inline)) inline Floats blend_pairs(const uint8_t* base, const Axis* axis,
-                                                         const int32_t* offset, Floats wi,
-                                                         Floats wj, Floats wk) {
-  constexpr int P = UNIT == 0 ? 1 : 0, Q = UNIT == 2 ? 1 : 2;  // the other two, in order
-  const uint8_t* p = base + axis[P].step;
-  const uint8_t* q = base + axis[Q].step;
-  const uint8_t* pq = p + axis[Q].step;
-  const Pair t00 = Fetch<S>::pair(base, offset, GATHERS), t01 = Fetch<S>::pair(q, offset, GATHERS);
-  const Pair t10 = Fetch<S>::pair(p, offset, GATHERS), t11 = Fetch<S>::pair(pq, offset, GATHERS);
-  Floats i0, i1;  // blended over k and j, at the lower and the upper i
-  if (UNIT == 2) {
-    i0 = blend(blend(t00.lower, t00.upper, wk), blend(t01.lower, t01.upper, wk), wj);
-    i1 = blend(blend(t10.lower, t10.upper, wk), blend(t11.lower, t11.upper, wk), wj);
-  } else if (UNIT == 1) {  // P = i, Q = k
-    i0 = blend(blend(t00.lower, t01.lower, wk), blend(t00.upper, t01.upper, wk), wj);
-    i1 = blend(blend(t10.lower, t11.lower, wk), blend(t10.upper, t11.upper, wk), wj);
-  } else {  // P = j, Q = k
-    i0 = blend(blend(t00.lower, t01.lower, wk), blend(t10.lower, t11.lower, wk), wj);
-    i1 = blend(blend(t00.upper, t01.upper, wk), blend(t10.upper, t11.upper, wk), wj);
-  }
-  return blend(i0, i1, wi);
-}
+// The copy for linear maps: float32, each voxel beside the next one on another axis, so that four of
+// its eight taps are 16 bytes in a row, and two loads bring all of them.
+constexpr int64_t PAIR = 2 * sizeof(float);
 
-template <class S, int UNIT, bool GATHERS>
-void linear_pairs(const uint8_t* base, const Axis* axis, const Taps<float>& taps, int64_t count,
-                  float* values) {
-  for (int64_t v = 0; v < count; v += LANES)
-    put_vector(values + v, blend_pairs<S, UNIT, GATHERS>(base, axis, taps.offset + v,
-                                                         vector_at<Floats>(taps.weight[0] + v),
-                                                         vector_at<Floats>(taps.weight[1] + v),
-                                                         vector_at<Floats>(taps.weight[2] + v)));
-}
+constexpr int partner_of(int unit) { return unit == 1 ? 0 : 1; }
 
-// The voxels from ``v`` on that one vector holds: any strides; an axis that needs one tap only is
-// left out.
-template <class S, bool KEEPS>
-__attribute__((always_inline)) inline void blend_vector(const uint8_t* base, const Axis* axis,
-                                                        const Taps<float>& taps, int64_t v,
-                                                        float* values) {
-  Floats tap[8];
-  for (int n = 0; n < 8; n++) {
-    bool needed = true;
-    int64_t away = 0;
-    for (int a = 0; a < 3; a++)
-      if (n >> (2 - a) & 1) {
-        needed = needed && !axis[a].single;
-        away += axis[a].step;
+// By way of a copy of each plane as it is stored, behind the pairs.
+template <class S>
+void copy_pairs(const Geometry& g, const NearBox& near, const Slant& slant, const uint8_t* source,
+                uint8_t* to) {
+  constexpr int64_t SIZE = sizeof(typename Memory<S>::type);
+  const int64_t count = near.count(near.unit), step = g.axis[near.unit].step;
+  const int64_t rows = near.count(near.rows), stride = near.step[near.rows] / 2;
+  uint8_t* stored = to + near.bytes;
+  const uint8_t* start = step < 0 ? stored + (count - 1) * SIZE : stored;
+  const auto floats = [&](const uint8_t* row, int64_t v) {
+    return step > 0 ? floats_at<S>(row + v * SIZE)
+                    : mirrored(floats_at<S>(row - (v + LANES - 1) * SIZE), ALL_LANES);
+  };
+  RowEnds ends;
+  for (int64_t p = 0; p < near.count(near.planes()); p++) {
+    copy_plane(g, SIZE, near, source, p, stored, stride);
+    find_ends(slant, near, p, ends);
+    for (int64_t r = 0; r < rows; r++) {
+      const uint8_t* row = start + r * stride;
+      const uint8_t* other = r + 1 < rows ? row + stride : row;
+      uint8_t* at = to + p * near.step[near.planes()] + r * near.step[near.rows];
+      for (int64_t v = ends.first[r]; v <= ends.last[r] && count < LANES; v++) {
+        put<float>(at + v * PAIR, load_value<S, float>(row + v * step));
+        put<float>(at + v * PAIR + 4, load_value<S, float>(other + v * step));
       }
-    if (needed) tap[n] = fetch_one<S>(base + away, taps.offset + v);
+      for (int64_t n = ends.first[r]; n <= ends.last[r] && count >= LANES; n += LANES) {
+        const int64_t v = least(n, count - LANES);  // the last ones lie over those before
+        const Floats a = floats(row, v), b = floats(other, v);
+        put<Floats>(at + v * PAIR, interleaved<0>(a, b, ALL_LANES));
+        put<Floats>(at + v * PAIR + 4 * LANES, interleaved<1>(a, b, ALL_LANES));
+      }
+    }
   }
+}
+
+// Four numbers of LANES voxels each.
+struct FourOf {
+  Floats of[4];
+};
+
+VOXPIPE_INLINE Floats fours_of(const uint8_t* base, const int32_t* offset, int n) {
+#define F(v) load<Four>(base + offset[v])
+#if LANES == 4
+  return F(n);
+#else
+  const __m256 a = _mm256_insertf128_ps(_mm256_castps128_ps256(F(n)), F(n + 4), 1);
+#if LANES == 8
+  return a;
+#else
+  const __m256 b = _mm256_insertf128_ps(_mm256_castps128_ps256(F(n + 8)), F(n + 12), 1);
+  return _mm512_maskz_insertf32x8(0xffff, _mm512_castps256_ps512(a), b, 1);
+#endif
+#endif
+#undef F
+}
+
+VOXPIPE_INLINE FourOf turned_fours(const Floats* row) {
+  FourOf four = {row[0], row[1], row[2], row[3]};
+  turn_fours<LANES>(four.of);
+  return four;
+}
+
+template <int UNIT, bool EDGE, bool KEEPS>
+VOXPIPE_INLINE Floats blend_fours(const Reading& r, const FourOf& lower, const FourOf& upper,
+                                  const Floats* weight) {
+  constexpr int PARTNER = partner_of(UNIT), THIRD = 3 - UNIT - PARTNER;
+  Floats tap[8];  // 4 i + 2 j + k
+  for (int n = 0; n < 4; n++) {
+    const int at = n / 2 * (4 >> UNIT) + n % 2 * (4 >> PARTNER);
+    tap[at] = lower.of[n];
+    tap[at + (4 >> THIRD)] = upper.of[n];
+  }
+  for (int a = 2; a >= 0; a--)
+    for (int n = 0; n < 1 << a; n++) {
+      Floats& low = tap[n << (3 - a)];
+      const Floats high = tap[(n << (3 - a)) + (4 >> a)];
+      if (EDGE && r.single[a]) continue;
+      low = KEEPS ? blend_kept(low, high, weight[a]) : blend(low, high, weight[a]);
+    }
+  return tap[0];
+}
+
+// Out of pairs, in float32. ``done(v, values)`` takes what comes out, vector by vector.
+template <int UNIT, bool EDGE, class Done>
+VOXPIPE_INLINE void linear_row(const Reading& r, int64_t count, const Done& done) {
+  constexpr int THIRD = 3 - UNIT - partner_of(UNIT);
+  const uint8_t* above = r.base + (EDGE && r.single[THIRD] ? 0 : r.step[THIRD]);
+  // All offsets first, by way of memory: loads begin early, and none waits for a vector to be split.
+  alignas(64) int32_t offsets[NEAR_RUN];
+  for (int64_t v = 0; v < count; v += LANES) put_vector(offsets + v, offsets_of<EDGE, false>(r, v));
+  for (int64_t v = 0; v < count; v += LANES) {
+    Floats weight[3];
+    for (int a = 0; a < 3; a++) weight[a] = fraction_of(weight_of<EDGE>(r, a, r.at(a, v)));
+    Floats rows[2][4];
+    for (int n = 0; n < 4; n++) {
+      rows[0][n] = fours_of(r.base, offsets + v, n);
+      rows[1][n] = fours_of(above, offsets + v, n);
+    }
+    const FourOf lower = turned_fours(rows[0]), upper = turned_fours(rows[1]);
+    Floats value = blend_fours<UNIT, EDGE, false>(r, lower, upper, weight);
+    if (r.keeps && has_nan(value)) value = blend_fours<UNIT, EDGE, true>(r, lower, upper, weight);
+    done(v, value);
+  }
+}
+
+// Some voxels from their (lower) taps, ``away`` bytes from which the others lie: 4 i + 2 j + k.
+template <class S, class V, bool KEEPS, int... I>
+VOXPIPE_INLINE V blend_taps(const Reading& r, const uint8_t* const* place, const int64_t* away,
+                            const V* weight, Numbers<I...>) {
+  typedef decltype(V{}[0] + 0) W;
+  V tap[8];
+#pragma GCC unroll 8
+  for (int n = 0; n < 8; n++) tap[n] = V{load_value<S, W>(place[I] + away[n])...};
+#pragma GCC unroll 3
   for (int a = 2; a >= 0; a--) {
-    if (axis[a].single) continue;
-    const Floats weight = vector_at<Floats>(taps.weight[a] + v);
-    const int up = 4 >> a;
-    for (int n = 0; n < 8; n += up * 2) {
-      bool needed = true;
-      for (int b = 0; b < a; b++) needed = needed && !((n >> (2 - b) & 1) && axis[b].single);
-      if (!needed) continue;
-      tap[n] = KEEPS ? blend_kept(tap[n], tap[n + up], weight) : blend(tap[n], tap[n + up], weight);
+    if (r.single[a]) continue;
+#pragma GCC unroll 4
+    for (int n = 0; n < 8; n += 8 >> a) {
+      const V lower = tap[n], upper = tap[n + (4 >> a)];
+      tap[n] = KEEPS ? blend_kept(lower, upper, weight[a]) : blend(lower, upper, weight[a]);
     }
   }
-  __builtin_memcpy(values + v, &tap[0], sizeof(Floats));
+  return tap[0];
 }
 
-template <class S>
-void linear_apart(const uint8_t* base, const Axis* axis, const Taps<float>& taps, int64_t count,
-                  float* values) {
-  for (int64_t v = 0; v < count; v += LANES) blend_vector<S, false>(base, axis, taps, v, values);
-}
-
-// In float64, where either end holds more than float32 can.
-template <class S>
-void linear_apart(const uint8_t* base, const Axis* axis, const Taps<double>& taps, int64_t count,
-                  double* values) {
-  const int64_t si = axis[0].single ? 0 : axis[0].step, sj = axis[1].single ? 0 : axis[1].step;
-  const int64_t sk = axis[2].single ? 0 : axis[2].step;
-  for (int64_t v = 0; v < count; v++) {
-    const uint8_t* at = base + taps.offset[v];
-    double tap[2][2];
-    for (int i = 0; i < 2; i++)
-      for (int j = 0; j < 2; j++) {
-        const uint8_t* row = at + i * si + j * sj;
-        const double lower = load_value<S, double>(row);
-        const double upper = load_value<S, double>(row + sk);
-        tap[i][j] = sk ? (upper - lower) * taps.weight[2][v] + lower : lower;
-      }
-    double j[2];
-    for (int i = 0; i < 2; i++)
-      j[i] = sj ? (tap[i][1] - tap[i][0]) * taps.weight[1][v] + tap[i][0] : tap[i][0];
-    values[v] = si ? (j[1] - j[0]) * taps.weight[0][v] + j[0] : j[0];
-  }
-}
-
-// Where a voxel may be met beside infinity or NaN, the loops above are gone through once more:
-// what came out as NaN is looked at again, and only where a weight is 0 or 1.
-template <class S> struct HasNan { static constexpr bool value = false; };
-template <> struct HasNan<HalfTag> { static constexpr bool value = true; };
-template <> struct HasNan<float> { static constexpr bool value = true; };
-template <> struct HasNan<double> { static constexpr bool value = true; };
-
-template <class W>
-inline bool any_nan(const W* values, int64_t count) {
-  int found = 0;
-  for (int64_t v = 0; v < count; v++) found |= values[v] != values[v];
-  return found != 0;
-}
-
-// Whether one of some voxels is NaN where a weight is 0 or 1.
-template <class W>
-inline bool may_be_met(const Axis* axis, const Taps<W>& taps, int64_t from, int64_t count,
-                       const W* values) {
-  int found = 0;
-  for (int a = 0; a < 3; a++) {
-    const W* weight = taps.weight[a] + from;
-    for (int64_t v = 0; v < count && !axis[a].single; v++)
-      found |= (values[from + v] != values[from + v]) & ((weight[v] == 0) | (weight[v] == 1));
-  }
-  return found != 0;
-}
-
-// Volumes with NaN for background have many such voxels: whole vectors of them.
-template <class S>
-inline void mend_met(const uint8_t* base, const Axis* axis, const Taps<float>& taps, int64_t count,
-                     float* values) {
-  for (int64_t v = 0; v < count; v += LANES)
-    if (may_be_met(axis, taps, v, LANES, values))
-      blend_vector<S, true>(base, axis, taps, v, values);
-}
-
-template <class S>
-inline void mend_met(const uint8_t* base, const Axis* axis, const Taps<double>& taps, int64_t count,
-                     double* values) {
-  for (int64_t v = 0; v < count; v++) {
-    if (!may_be_met(axis, taps, v, 1, values)) continue;
-    double tap[8];
-    for (int n = 0; n < 8; n++) {
-      int64_t at = taps.offset[v];
-      for (int a = 0; a < 3; a++)
-        if (n >> (2 - a) & 1 && !axis[a].single) at += axis[a].step;
-      tap[n] = load_value<S, double>(base + at);
-    }
-    for (int a = 2; a >= 0; a--)
-      for (int n = 0; n < 8 && !axis[a].single; n += 8 >> a)
-        tap[n] = blend_kept(tap[n], tap[n + (4 >> a)], taps.weight[a][v]);
-    values[v] = tap[0];
-  }
-}
-
+// Tap by tap: in float64, where either end holds more than float32 can, and where the voxels that a
+// tile meets are too many to be copied.
 template <class S, class W>
-inline void mend_run(const uint8_t* base, const Axis* axis, const Taps<W>& taps, int64_t count,
-                     W* values) {
-  if (!HasNan<S>::value || !any_nan(values, count)) return;
-  if (may_be_met(axis, taps, 0, count, values)) mend_met<S>(base, axis, taps, count, values);
-}
-
-template <class S, bool GATHERS>
-void linear_narrow(const uint8_t* base, const Geometry& g, const Taps<float>& taps, int64_t count,
-                   float* values) {
-  const bool full = !g.axis[0].single && !g.axis[1].single && !g.axis[2].single;
-  const int64_t size = sizeof(typename Memory<S>::type);
-  if (full && g.axis[2].step == size) linear_pairs<S, 2, GATHERS>(base, g.axis, taps, count, values);
-  else if (full && g.axis[0].step == size) linear_pairs<S, 0, GATHERS>(base, g.axis, taps, count, values);
-  else if (full && g.axis[1].step == size) linear_pairs<S, 1, GATHERS>(base, g.axis, taps, count, values);
-  else linear_apart<S>(base, g.axis, taps, count, values);
-}
-
-template <class S>
-void linear_run(const uint8_t* base, const Geometry& g, const Taps<float>& taps, int64_t count,
-                float* values) {
-  if (g.gathers) linear_narrow<S, true>(base, g, taps, count, values);
-  else linear_narrow<S, false>(base, g, taps, count, values);
-}
-
-// Eight bytes are no pair for a register of pairs: float64 has its own way.
-template <>
-void linear_run<double>(const uint8_t* base, const Geometry& g, const Taps<float>& taps,
-                        int64_t count, float* values) {
-  linear_apart<double>(base, g.axis, taps, count, values);
-}
-
-template <class S>
-void linear_run(const uint8_t* base, const Geometry& g, const Taps<double>& taps, int64_t count,
-                double* values) {
-  linear_apart<S>(base, g.axis, taps, count, values);
+void linear_apart(const Reading& r, int64_t count, W* values) {
+  constexpr int SOME = LANES / 2;
+  constexpr auto LANES_OF_SOME = typename NumbersBelow<SOME>::type{};
+  typedef W V __attribute__((vector_size(SOME * sizeof(W))));
+  const uint8_t* place[NEAR_RUN];
+  int32_t grains[3][NEAR_RUN];
+  int64_t away[8] = {};
+  places_of<false>(r, count, place);
+  for (int a = 0; a < 3; a++) {
+    for (int n = 0; n < 8; n++) away[n] += n >> (2 - a) & 1 && !r.single[a] ? r.step[a] : 0;
+    for (int64_t v = 0; v < count; v += LANES)
+      put_vector(grains[a] + v, weight_of<true>(r, a, r.at(a, v)));
+  }
+  for (int64_t v = 0; v < count; v += SOME) {
+    V weight[3];
+    for (int a = 0; a < 3; a++)
+      weight[a] = __builtin_convertvector(vector_at<HalfInts>(grains[a] + v), V) *
+                  static_cast<W>(GRAIN);
+    V value = blend_taps<S, V, false>(r, place + v, away, weight, LANES_OF_SOME);
+    bool found = false;
+    for (int n = 0; n < SOME && HAS_NAN<S>; n++) found |= value[n] != value[n];
+    if (found) value = blend_taps<S, V, true>(r, place + v, away, weight, LANES_OF_SOME);
+    put_vector(values + v, value);
+  }
 }
 
 }  // namespace VOXPIPE_PATH_NAME

@@ -109,69 +109,52 @@ template <> struct Stored<HalfTag> {
 template <class S> struct Memory { typedef S type; };
 template <> struct Memory<HalfTag> { typedef Half type; };
 
+// Stored types that have infinity and NaN.
+template <class S> constexpr bool HAS_NAN = false;
+template <> constexpr bool HAS_NAN<HalfTag> = true;
+template <> constexpr bool HAS_NAN<float> = true;
+template <> constexpr bool HAS_NAN<double> = true;
+
 template <class S, class W>
 inline W load_value(const uint8_t* address) {
   return Stored<S>::template value<W>(load<typename Memory<S>::type>(address));
 }
 
 // A working value, float or double, as an output element.
-template <class D> struct Result;
+template <class D> constexpr bool IS_SIGNED = static_cast<D>(-1) < static_cast<D>(0);
 
 template <class D, class W>
-inline D small_integer(W value, float low, float high) {
+inline D small_integer(W value) {
+  constexpr int BITS = 8 * sizeof(D);
+  constexpr float LOW = IS_SIGNED<D> ? -(1 << (BITS - 1)) : 0;
+  constexpr float HIGH = IS_SIGNED<D> ? (1 << (BITS - 1)) - 1 : (1 << BITS) - 1;
   float real = static_cast<float>(value);
   real = real == real ? real : 0.0f;
-  real = most(low, least(high, real));
+  real = most(LOW, least(HIGH, real));
   // 1.5 * 2^23 rounds as WHOLE does; 16 bits are far below 2^22.
   return static_cast<D>(bits_of<int32_t>(real + 12582912.0f) - bits_of<int32_t>(12582912.0f));
 }
 
 template <class D, class W>
-inline D large_integer(W value, double low, double high, D lowest, D highest) {
-  // high is the type's end, or for 64 bits the double above it.
+inline D large_integer(W value) {
+  constexpr int BITS = 8 * sizeof(D);
+  constexpr D HIGHEST = static_cast<D>(~uint64_t{0} >> (64 - BITS + (IS_SIGNED<D> ? 1 : 0)));
+  constexpr D LOWEST = IS_SIGNED<D> ? static_cast<D>(-HIGHEST - 1) : 0;
+  // HIGH is the type's end, or for 64 bits the double above it.
+  constexpr double LOW = static_cast<double>(LOWEST), HIGH = static_cast<double>(HIGHEST);
   double real = static_cast<double>(value);
   real = real == real ? real : 0.0;
-  if (real <= low) return lowest;
-  if (real >= high) return highest;
+  if (real <= LOW) return LOWEST;
+  if (real >= HIGH) return HIGHEST;
   if (real > -0x1p51 && real < 0x1p51) real = round_even(real);
-  if (real <= low) return lowest;
-  return real >= high ? highest : static_cast<D>(real);
+  if (real <= LOW) return LOWEST;
+  return real >= HIGH ? HIGHEST : static_cast<D>(real);
 }
 
-template <> struct Result<uint8_t> {
-  template <class W> static inline uint8_t of(W v) { return small_integer<uint8_t>(v, 0, 255); }
-};
-template <> struct Result<int8_t> {
-  template <class W> static inline int8_t of(W v) { return small_integer<int8_t>(v, -128, 127); }
-};
-template <> struct Result<uint16_t> {
-  template <class W> static inline uint16_t of(W v) {
-    return small_integer<uint16_t>(v, 0, 65535);
-  }
-};
-template <> struct Result<int16_t> {
-  template <class W> static inline int16_t of(W v) {
-    return small_integer<int16_t>(v, -32768, 32767);
-  }
-};
-template <> struct Result<uint32_t> {
-  template <class W> static inline uint32_t of(W v) {
-    return large_integer<uint32_t>(v, 0, 4294967295.0, 0, UINT32_MAX);
-  }
-};
-template <> struct Result<int32_t> {
-  template <class W> static inline int32_t of(W v) {
-    return large_integer<int32_t>(v, -2147483648.0, 2147483647.0, INT32_MIN, INT32_MAX);
-  }
-};
-template <> struct Result<uint64_t> {
-  template <class W> static inline uint64_t of(W v) {
-    return large_integer<uint64_t>(v, 0, 0x1p64, 0, UINT64_MAX);
-  }
-};
-template <> struct Result<int64_t> {
-  template <class W> static inline int64_t of(W v) {
-    return large_integer<int64_t>(v, -0x1p63, 0x1p63, INT64_MIN, INT64_MAX);
+template <class D> struct Result {
+  template <class W> static inline D of(W value) {
+    if constexpr (sizeof(D) <= 2) return small_integer<D>(value);
+    else return large_integer<D>(value);
   }
 };
 template <> struct Result<HalfTag> {
@@ -190,31 +173,75 @@ template <> struct Result<double> {
   template <class W> static inline double of(W v) { return static_cast<double>(v); }
 };
 
-// Calls act<T>() with the C++ type of a code; the answer of types that are not listed is ``other``.
-#define VOXPIPE_CASE(code, type, act) case code: act(type); break;
-#define VOXPIPE_SOURCE_TYPES(act)          \
-  VOXPIPE_CASE(VOXPIPE_U8, uint8_t, act)   \
-  VOXPIPE_CASE(VOXPIPE_I8, int8_t, act)    \
-  VOXPIPE_CASE(VOXPIPE_U16, uint16_t, act) \
-  VOXPIPE_CASE(VOXPIPE_I16, int16_t, act)  \
-  VOXPIPE_CASE(VOXPIPE_U32, uint32_t, act) \
-  VOXPIPE_CASE(VOXPIPE_I32, int32_t, act)  \
-  VOXPIPE_CASE(VOXPIPE_F16, HalfTag, act)  \
-  VOXPIPE_CASE(VOXPIPE_F32, float, act)    \
-  VOXPIPE_CASE(VOXPIPE_F64, double, act)
-#define VOXPIPE_OUT_TYPES(act)             \
-  VOXPIPE_SOURCE_TYPES(act)                \
-  VOXPIPE_CASE(VOXPIPE_U64, uint64_t, act) \
-  VOXPIPE_CASE(VOXPIPE_I64, int64_t, act)  \
-  VOXPIPE_CASE(VOXPIPE_BF16, Brain, act)
+// Always inlined, so that what is chosen by a type is one call away from who asks.
+#define VOXPIPE_ALWAYS __attribute__((always_inline))
+#define VOXPIPE_INLINE VOXPIPE_ALWAYS inline
 
-inline int64_t size_of_type(int64_t type) {
+// A C++ type as an argument: act(tag) is compiled for each, and ``typename decltype(tag)::type`` is it.
+template <class T> struct Tag { typedef T type; };
+#define VOXPIPE_TYPE(tag) typename decltype(tag)::type
+
+// The answer of act(tag) of the type that a code stands for, one that can be worked with.
+template <class Act>
+VOXPIPE_INLINE auto with_stored(int64_t type, const Act& act) {
   switch (type) {
-    case VOXPIPE_U8: case VOXPIPE_I8: return 1;
-    case VOXPIPE_U16: case VOXPIPE_I16: case VOXPIPE_F16: case VOXPIPE_BF16: return 2;
-    case VOXPIPE_U32: case VOXPIPE_I32: case VOXPIPE_F32: return 4;
-    default: return 8;
+    case VOXPIPE_U8: return act(Tag<uint8_t>{});
+    case VOXPIPE_I8: return act(Tag<int8_t>{});
+    case VOXPIPE_U16: return act(Tag<uint16_t>{});
+    case VOXPIPE_I16: return act(Tag<int16_t>{});
+    case VOXPIPE_U32: return act(Tag<uint32_t>{});
+    case VOXPIPE_I32: return act(Tag<int32_t>{});
+    case VOXPIPE_F16: return act(Tag<HalfTag>{});
+    case VOXPIPE_F32: return act(Tag<float>{});
+    default: return act(Tag<double>{});
   }
 }
+
+// The same of every type of an output.
+template <class Act>
+VOXPIPE_INLINE auto with_type(int64_t type, const Act& act) {
+  switch (type) {
+    case VOXPIPE_U64: return act(Tag<uint64_t>{});
+    case VOXPIPE_I64: return act(Tag<int64_t>{});
+    case VOXPIPE_BF16: return act(Tag<Brain>{});
+    default: return with_stored(type, act);
+  }
+}
+
+// Elements that are moved as they are, by their size.
+template <class Act>
+VOXPIPE_INLINE auto with_size(int64_t size, const Act& act) {
+  switch (size) {
+    case 1: return act(Tag<uint8_t>{});
+    case 2: return act(Tag<uint16_t>{});
+    case 4: return act(Tag<uint32_t>{});
+    default: return act(Tag<uint64_t>{});
+  }
+}
+
+inline int64_t size_of_type(int64_t type) {
+  return with_type(type, [](auto t) {
+    return static_cast<int64_t>(sizeof(typename Memory<VOXPIPE_TYPE(t)>::type));
+  });
+}
+
+// Two slots of something worth keeping, by the offset that it was made from.
+struct Slots {
+  int64_t key[2];
+  bool fresh;  // whether the slot of the last call has to be made
+
+  // The slot of ``want``; it may take the place of anything but ``keep``.
+  inline int of(int64_t want, int64_t keep) {
+    fresh = false;
+    if (key[0] == want) return 0;
+    if (key[1] == want) return 1;
+    fresh = true;
+    const int slot = key[0] == keep ? 1 : 0;
+    key[slot] = want;
+    return slot;
+  }
+};
+
+constexpr Slots EMPTY_SLOTS = {{INT64_MIN, INT64_MIN}, false};
 
 }  // namespace VOXPIPE_PATH_NAME

@@ -4,25 +4,9 @@
 
 #include "processor.h"
 #include "numbers.h"
-#include "geometry.h"
-#include "vectors.h"
-#include "taps.h"
-#include "linear.h"
-#include "cubic.h"
-#include "finish.h"
-#include "nearest.h"
-#include "turn.h"
-#include "box.h"
-#include "bend.h"
-#include "general.h"
 #include "tiles.h"
-#include "tables.h"
 #include "copy.h"
 #include "zoom.h"
-#include "noise.h"
-#include "filter.h"
-#include "coarsen.h"
-#include "gamma.h"
 #include "steps.h"
 
 namespace VOXPIPE_PATH_NAME {
@@ -55,36 +39,42 @@ void take_in(Work& w, int64_t address, const Control& control) {
   }
 }
 
+// Moves are counted in 32 bits, beside the coordinates of a tile.
+inline bool can_move(const Work& w) {
+  for (double reach : w.reach)
+    if (2 * reach > MOST_GRAINS - 2) return false;
+  return true;
+}
+
+inline int64_t leave(const Work& w, int64_t status) {
+  free(w.control.memory);
+  free(w.earlier.memory);
+  return status;
+}
+
 int64_t run(const VoxpipeJob& job) {
   if (!is_supported(job)) return VOXPIPE_UNSUPPORTED;
   Work w{&job, geometry_of(job), limits_of(job), finish_of(job), job.padding == VOXPIPE_ZEROS,
-         is_wide(job), 0, nullptr, 0, nullptr, 0, {}, {}, {}, nullptr};
-  if (!control_of(job.control, job.control_size, job.control_matrix, w.g.lane, w.control))
-    return VOXPIPE_NO_MEMORY;
-  if (!control_of(job.earlier, job.earlier_size, job.earlier_matrix, -1, w.earlier)) {
-    free(w.control.memory);
-    return VOXPIPE_NO_MEMORY;
-  }
+         is_wide(job), {}, {}, {}};
+  if (!control_of(job.control, job.control_size, job.control_matrix, w.g.lane, w.control) ||
+      !control_of(job.earlier, job.earlier_size, job.earlier_matrix, -1, w.earlier))
+    return leave(w, VOXPIPE_NO_MEMORY);
   take_in(w, job.control, w.control);
   take_in(w, job.earlier, w.earlier);
-  w.run = run_length(w.g, w.reach);
+  if (!can_move(w)) return leave(w, VOXPIPE_UNSUPPORTED);
   int source[3];
   if (job.mode != VOXPIPE_CUBIC && keeps_apart(job, source)) {
     const bool linear = job.mode == VOXPIPE_LINEAR;
     Tables tables;
     if (!allocate(job, tables)) return VOXPIPE_NO_MEMORY;
     tabulate(job, w.g, linear, source, tables);
-    const bool is_done = !linear || is_zoom(w, source, tables);
+    const bool is_done = !linear || is_zoom(w, source);
     if (!linear) copy_all(job, w.f, tables);
     else if (is_done) zoom_all(w, tables);
     free(tables.memory);
     if (is_done) return VOXPIPE_DONE;
   }
-  w.bent = w.control.bent;
-  sample_general(w);
-  free(w.control.memory);
-  free(w.earlier.memory);
-  return VOXPIPE_DONE;
+  return leave(w, sample_map(w) ? VOXPIPE_DONE : VOXPIPE_NO_MEMORY);
 }
 
 }  // namespace

@@ -19,6 +19,9 @@
 #define VOXPIPE_MULTIPLY_ADD(a, b, c) _mm256_fmadd_ps(a, b, c)
 #define VOXPIPE_FLOOR(x) _mm256_floor_pd(x)
 #define VOXPIPE_MULTIPLY_WORDS(a, b) _mm256_mul_epu32((__m256i)(a), (__m256i)(b))
+#define VOXPIPE_PICK(a, b, at) \
+  _mm256_blendv_ps((__m256)VOXPIPE_PERMUTE(a, at), (__m256)VOXPIPE_PERMUTE(b, at), \
+                   (__m256)_mm256_slli_epi32((__m256i)(at), 28))
 #define VOXPIPE_PERMUTE(v, at) _mm256_permutevar8x32_ps((__m256)(v), (__m256i)(at))
 
 #include "path.h"

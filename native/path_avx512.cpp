@@ -16,9 +16,8 @@
 
 #define VOXPIPE_PATH_NAME voxpipe_avx512
 #define LANES 16
-#if !defined(__SANITIZE_ADDRESS__)  // which sees plain loads only
-#define VOXPIPE_GATHERS 1
-#endif
+#define VOXPIPE_PICK(a, b, at) \
+  _mm512_permutex2var_ps((__m512)(a), (__m512i)(at), (__m512)(b))
 #define VOXPIPE_HAS_FLOOR 1
 #define VOXPIPE_ROUND(x) _mm512_maskz_cvtps_epi32(0xffff, x)
 #define VOXPIPE_MARKED(x) _mm512_movepi32_mask((__m512i)(x))
@@ -26,7 +25,6 @@
 #define VOXPIPE_MULTIPLY_ADD(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define VOXPIPE_FLOOR(x) _mm512_maskz_roundscale_pd(0xff, x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)
 #define VOXPIPE_MULTIPLY_WORDS(a, b) _mm512_maskz_mul_epu32(0xff, (__m512i)(a), (__m512i)(b))
-#define VOXPIPE_PERMUTE(v, at) _mm512_maskz_permutexvar_ps(0xffff, (__m512i)(at), (__m512)(v))
 
 #include "path.h"
 

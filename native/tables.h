@@ -90,16 +90,13 @@ inline void enter(const Axis& axis, bool linear, bool zeros, double c, int64_t n
 
 inline Interval kept_of(const Axis& axis, const Line& line, int64_t padding, bool linear,
                         int64_t count) {
-  const Interval all{0, count};
-  const auto place = [&](int64_t n) { return line.at(n); };
-  const auto whole = [&](int64_t n) { return round_even(line.at(n)); };
-  const bool falls = line.slope < 0;
-  if (!axis.leaves) return all;
-  if (padding == VOXPIPE_CONSTANT)
-    return narrow(all, falls, axis.first - REACH, axis.last + REACH, place);
-  if (padding != VOXPIPE_ZEROS) return all;
-  if (linear) return narrow(all, falls, axis.first - 1.0, axis.last + 1.0, place);
-  return narrow(all, falls, axis.first, axis.last, whole);
+  const bool zeros = padding == VOXPIPE_ZEROS;
+  if (!axis.leaves || (!zeros && padding != VOXPIPE_CONSTANT)) return Interval{0, count};
+  const double beyond = !zeros ? REACH : (linear ? 1.0 : 0.0);
+  return part_inside(Interval{0, count}, [&](int64_t n) {
+    const double at = zeros && !linear ? round_even(line.at(n)) : line.at(n);
+    return at >= axis.first - beyond && at <= axis.last + beyond;
+  });
 }
 
 inline void tabulate(const VoxpipeJob& job, const Geometry& g, bool linear, const int* source,
@@ -113,7 +110,7 @@ inline void tabulate(const VoxpipeJob& job, const Geometry& g, bool linear, cons
     for (int64_t v = 0; v < job.out_size[n]; v++)
       enter(axis, linear, job.padding == VOXPIPE_ZEROS, line.at(v), v, table);
     table.kept = kept_of(axis, line, job.padding, linear, job.out_size[n]);
-    if (table.kept.begin >= table.kept.end) table.kept = Interval{0, 0};
+    if (table.kept.begin == table.kept.end) table.kept = Interval{0, 0};
   }
 }
 

@@ -1,414 +1,505 @@
-// The output of an affine or displaced map in tiles: each out of a copy of the voxels that it meets, where that
-// pays, and in one pass, from coordinates to results in registers, where all of it lies inside.
+// The output of an affine, displaced or cubic map, in tiles. A tile is sampled row by row, out of a
+// copy of the voxels that it meets where that pays; a vector goes from its coordinates to its result
+// in registers. Tiles that lie inside the volume are told from those at an edge, whose coordinates
+// are kept within it first, so that one loop serves both.
 #pragma once
 
 #include "processor.h"
-#include "box.h"
-#include "general.h"
-#include "copy.h"
+#include "cubic.h"
+#include "linear.h"
+#include "nearest.h"
+#include "work.h"
 
 namespace VOXPIPE_PATH_NAME {
 
-// Where one vector lies in a copy.
-struct TilePlace {
-  Words at[3];
+// How the output is gone through: rows of tiles along ``lane``, side by side along ``across``.
+struct Tiling {
+  int lane, across, beyond;
+  bool turned;  // rows are the output's columns
+  int unit;     // source axis along which voxels are neighbours
+  int64_t step[3];
 };
 
-inline TilePlace place_of(const TileGrains& tile, const uint32_t* start, int64_t v) {
-  TilePlace place;
-  for (int a = 0; a < 3; a++) place.at[a] = vector_at<Words>(tile.along[a] + v) + start[a];
-  return place;
-}
-
-// The copy for linear maps: float32, each voxel beside the next one on another axis, so that four of
-// its eight taps are 16 bytes in a row, and two loads bring all of them.
-constexpr int64_t PAIR = 2 * sizeof(float);
-
-inline int partner_of(int unit) { return unit == 1 ? 0 : 1; }
-
-template <int HALF, int... I>
-inline Floats interleaved(Floats a, Floats b, Numbers<I...>) {
-  return __builtin_shufflevector(a, b, (HALF * LANES / 2 + I / 2 + I % 2 * LANES)...);
-}
-
-// By way of a copy of each plane as it is stored, behind the pairs.
-template <class S>
-void copy_pairs(const Work& w, const NearBox& near, const Slant& slant, const uint8_t* source,
-                uint8_t* to) {
-  constexpr auto ALL = typename NumbersBelow<LANES>::type{};
-  constexpr int64_t SIZE = sizeof(typename Memory<S>::type);
-  const int64_t count = near.count(near.unit), step = w.g.axis[near.unit].step;
-  const int64_t rows = near.count(near.rows), stride = near.step[near.rows] / 2;
-  uint8_t* stored = to + near.channel;
-  const uint8_t* start = step < 0 ? stored + (count - 1) * SIZE : stored;
-  const auto floats = [&](const uint8_t* row, int64_t v) {
-    return step > 0 ? floats_at<S>(row + v * SIZE)
-                    : mirrored(floats_at<S>(row - (v + LANES - 1) * SIZE), ALL);
-  };
-  RowEnds ends;
-  for (int64_t p = 0; p < near.count(near.planes()); p++) {
-    copy_plane(w.g, SIZE, near, source, p, stored, stride);
-    find_ends(slant, near, p, ends);
-    for (int64_t r = 0; r < rows; r++) {
-      const uint8_t* row = start + r * stride;
-      const uint8_t* other = r + 1 < rows ? row + stride : row;
-      uint8_t* at = to + p * near.step[near.planes()] + r * near.step[near.rows];
-      for (int64_t v = ends.first[r]; v <= ends.last[r] && count < LANES; v++) {
-        put<float>(at + v * PAIR, load_value<S, float>(row + v * step));
-        put<float>(at + v * PAIR + 4, load_value<S, float>(other + v * step));
-      }
-      for (int64_t n = ends.first[r]; n <= ends.last[r] && count >= LANES; n += LANES) {
-        const int64_t v = least(n, count - LANES);  // the last ones lie over those before
-        const Floats a = floats(row, v), b = floats(other, v);
-        put<Floats>(at + v * PAIR, interleaved<0>(a, b, ALL));
-        put<Floats>(at + v * PAIR + 4 * LANES, interleaved<1>(a, b, ALL));
-      }
-    }
-  }
-}
-
-template <>
-inline void copy_pairs<double>(const Work&, const NearBox&, const Slant&, const uint8_t*, uint8_t*) {
-}  // is blended in float64
-
-inline void copy_pairs_of(const Work& w, const NearBox& near, const Slant& slant,
-                          const uint8_t* source, uint8_t* to) {
-  switch (w.job->source_type) {
-#define VOXPIPE_PAIRS(S) copy_pairs<S>(w, near, slant, source, to)
-    VOXPIPE_SOURCE_TYPES(VOXPIPE_PAIRS)
-#undef VOXPIPE_PAIRS
-    default: break;
-  }
-}
-
-inline bool has_nan(Floats values) {
-  const Ints marks = values != values;
-  int found = 0;
-  for (int n = 0; n < LANES; n++) found |= marks[n];
-  return found != 0;
-}
-
-// Four numbers of LANES voxels each.
-struct FourOf {
-  Floats of[4];
-};
-
-__attribute__((always_inline)) inline Floats fours_of(const uint8_t* base, const int32_t* offset, int n) {
-#define F(v) load<Four>(base + offset[v])
-#if LANES == 4
-  return F(n);
-#else
-  const __m256 a = _mm256_insertf128_ps(_mm256_castps128_ps256(F(n)), F(n + 4), 1);
-#if LANES == 8
-  return a;
-#else
-  const __m256 b = _mm256_insertf128_ps(_mm256_castps128_ps256(F(n + 8)), F(n + 12), 1);
-  return _mm512_maskz_insertf32x8(0xffff, _mm512_castps256_ps512(a), b, 1);
-#endif
-#endif
-#undef F
-}
-
-__attribute__((always_inline)) inline FourOf turned_fours(const Floats* row) {
-  FourOf four = {row[0], row[1], row[2], row[3]};
-  turn_fours<LANES>(four.of);
-  return four;
-}
-
-template <int UNIT, bool KEEPS>
-__attribute__((always_inline)) inline Floats blend_fours(const FourOf& lower, const FourOf& upper,
-                                                         const Floats* weight) {
-  constexpr int PARTNER = UNIT == 1 ? 0 : 1, THIRD = 3 - UNIT - PARTNER;
-  Floats tap[8];  // 4 i + 2 j + k
-  for (int n = 0; n < 4; n++) {
-    const int at = n / 2 * (4 >> UNIT) + n % 2 * (4 >> PARTNER);
-    tap[at] = lower.of[n];
-    tap[at + (4 >> THIRD)] = upper.of[n];
-  }
-  for (int a = 2; a >= 0; a--)
-    for (int n = 0; n < 1 << a; n++) {
-      Floats& low = tap[n << (3 - a)];
-      const Floats high = tap[(n << (3 - a)) + (4 >> a)];
-      low = KEEPS ? blend_kept(low, high, weight[a]) : blend(low, high, weight[a]);
-    }
-  return tap[0];
-}
-
-// One row of a tile: ``out`` has room for whole vectors unless ``exact``.
-template <int UNIT>
-inline void linear_row(const Work& w, const uint8_t* base, const TileGrains& tile,
-                       const uint32_t* start, int64_t count, bool exact, uint8_t* out) {
-  constexpr int PARTNER = UNIT == 1 ? 0 : 1, THIRD = 3 - UNIT - PARTNER;
-  const bool may_be_nan = w.job->source_type == VOXPIPE_F32 || w.job->source_type == VOXPIPE_F16;
-  const uint8_t* above = base + w.g.axis[THIRD].step;
-  // All offsets first, by way of memory: loads begin early, and none waits for a vector to be split.
-  alignas(64) int32_t offsets[NEAR_RUN];
-  for (int64_t v = 0; v < count; v += LANES) {
-    const TilePlace place = place_of(tile, start, v);
-    Ints offset = {};
-    for (int a = 0; a < 3; a++)
-      offset += (Ints)(place.at[a] >> GRAIN_BITS) * static_cast<int32_t>(w.g.axis[a].step);
-    put_vector(offsets + v, offset);
-  }
-  for (int64_t v = 0; v < count; v += LANES) {
-    const TilePlace place = place_of(tile, start, v);
-    Floats weight[3];
-    for (int a = 0; a < 3; a++) weight[a] = fraction_of(place.at[a]);
-    Floats rows[2][4];
-    for (int n = 0; n < 4; n++) {
-      rows[0][n] = fours_of(base, offsets + v, n);
-      rows[1][n] = fours_of(above, offsets + v, n);
-    }
-    const FourOf lower = turned_fours(rows[0]), upper = turned_fours(rows[1]);
-    Floats value = blend_fours<UNIT, false>(lower, upper, weight);
-    if (may_be_nan && has_nan(value)) value = blend_fours<UNIT, true>(lower, upper, weight);
-    value = finish_vector(w.f, value);
-    if (exact && count - v < LANES)
-      __builtin_memcpy(out + 4 * v, &value, static_cast<size_t>(4 * (count - v)));
-    else
-      put<Floats>(out + 4 * v, value);
-  }
-}
-
-// One tap: elements of E as they are stored.
-template <class E>
-inline void nearest_row(const Work& w, const uint8_t* base, const TileGrains& tile,
-                        const uint32_t* start, int64_t count, bool exact, uint8_t* out) {
-  typedef E Elements __attribute__((vector_size(LANES * sizeof(E))));
-  constexpr uint32_t HALF = (1u << (GRAIN_BITS - 1)) - 1;
-  for (int64_t v = 0; v < count; v += LANES) {
-    const TilePlace place = place_of(tile, start, v);
-    Ints offset = {};
-    for (int a = 0; a < 3; a++) {
-      const Words odd = (place.at[a] >> GRAIN_BITS) & 1;
-      offset += (Ints)((place.at[a] + HALF + odd) >> GRAIN_BITS) *
-                static_cast<int32_t>(w.g.axis[a].step);
-    }
-    alignas(64) int32_t offsets[LANES];
-    put_vector(offsets, offset);
-    // One by one: into these few lanes that is faster than a gather instruction, on AMD by a third.
-#define VOXPIPE_GET_ELEMENT(n) load<E>(base + offsets[n])
-    const Elements found = {VOXPIPE_ALL(VOXPIPE_GET_ELEMENT)};
-#undef VOXPIPE_GET_ELEMENT
-    constexpr int64_t SIZE = sizeof(E);
-    if (exact && count - v < LANES)
-      __builtin_memcpy(out + SIZE * v, &found, static_cast<size_t>(SIZE * (count - v)));
-    else
-      put<Elements>(out + SIZE * v, found);
-  }
-}
-
-typedef void (*TileRow)(const Work& w, const uint8_t* base, const TileGrains& tile,
-                        const uint32_t* start, int64_t count, bool exact, uint8_t* out);
-
-// What makes a row of a tile in one pass; null where nothing does.
-inline TileRow tile_row(const Work& w, int unit) {
+inline Tiling tiling_of(const Work& w) {
   const VoxpipeJob& job = *w.job;
-  if (job.mode == VOXPIPE_LINEAR && !w.wide)
-    return unit == 0 ? linear_row<0> : unit == 1 ? linear_row<1> : linear_row<2>;
-  const bool as_stored = job.source_type == job.out_type && !w.f.scaled && !w.f.has_epilogue;
-  if (job.mode != VOXPIPE_NEAREST || !as_stored) return nullptr;
-  switch (w.f.size) {
-    case 1: return nearest_row<uint8_t>;
-    case 2: return nearest_row<uint16_t>;
-    case 4: return nearest_row<uint32_t>;
-    default: return nullptr;
-  }
-}
-
-// Moves go down, too: coordinates are counted from an even voxel below all of them.
-inline void count_from_below(const Work& w, TileGrains& tile) {
-  for (int a = 0; a < 3; a++) {
-    const double below = 2 * floor_of((w.reach[a] + 1) / 2);
-    tile.origin[a] -= below;
-    for (uint32_t& grains : tile.along[a]) grains += static_cast<uint32_t>(below) << GRAIN_BITS;
-  }
-}
-
-inline void add_moves(const Bent& bent, const TileGrains& tile, int64_t from, TileGrains& moved) {
-  for (int a = 0; a < 3; a++)
-    for (int64_t v = 0; v < NEAR_RUN; v += LANES)
-      put_vector(moved.along[a] + v, vector_at<Words>(tile.along[a] + v) +
-                                         vector_at<Words>(bent.by[a] + from + v));
-}
-
-// A tile that lies inside, out of its copy.
-inline void sample_inside(const Work& w, const Box& box, int across, bool turned, TileRow make_row,
-                          int64_t c) {
-  const VoxpipeJob& job = *w.job;
-  const int lane = w.g.lane, beyond = 3 - lane - across;
-  const int64_t count = box.end[lane] - box.begin[lane], rows = box.end[across] - box.begin[across];
-  const bool linear = job.mode == VOXPIPE_LINEAR;
-  const bool converts = linear && job.out_type != VOXPIPE_F32;
-  TileGrains tile;
-  const double* const affine_rows[3] = {w.g.axis[0].row, w.g.axis[1].row, w.g.axis[2].row};
-  count_tile(affine_rows, lane, box, across, !linear, tile);
-  TileGrains moved;
-  if (w.bent) count_from_below(w, tile);
-  int64_t from = 0;
-  for (int a = 0; a < 3; a++)
-    from += static_cast<int64_t>(tile.origin[a] - w.g.axis[a].start) * w.g.axis[a].step;
-  alignas(64) uint8_t block[BLOCK * NEAR_RUN * 8];
-  alignas(64) float values[NEAR_RUN + SPARE];
-  const int64_t size = w.f.size, wide = NEAR_RUN * size;
-  const bool dense = !turned && job.out_stride[lane] == size;
-  const uint8_t* base = w.source + from;
-  for (int64_t third = 0; third < box.end[beyond] - box.begin[beyond]; third++) {
-    uint8_t* out = w.out + c * job.out_channel_stride +
-                   (box.begin[beyond] + third) * job.out_stride[beyond] +
-                   box.begin[across] * job.out_stride[across] +
-                   box.begin[lane] * job.out_stride[lane];
-    for (int64_t row = 0; row < rows; row++) {
-      uint32_t start[3];
-      for (int a = 0; a < 3; a++) start[a] = tile.across[a][row] + tile.beyond[a][third];
-      if (w.bent) add_moves(*w.bent, tile, (third * TILE + row) * NEAR_RUN, moved);
-      const TileGrains& grains = w.bent ? moved : tile;
-      uint8_t* to = dense ? out + row * job.out_stride[across] : block + row * wide;
-      if (converts) {
-        make_row(w, base, grains, start, count, false, reinterpret_cast<uint8_t*>(values));
-        put_values<float>(job.out_type, values, count, to, size);
-      } else {
-        make_row(w, base, grains, start, count, dense, to);
-      }
-    }
-    if (!dense)
-      turn_block(size, block, wide, rows, count, out, job.out_stride[across], job.out_stride[lane]);
-  }
-}
-
-inline void sample_tile(const Work& w, const Box& box, int across, bool turned,
-                        Advance& advance) {
-  const int third = 3 - w.g.lane - across;
-  int64_t corner[3] = {box.begin[0], box.begin[1], box.begin[2]};
-  for (; corner[third] < box.end[third]; corner[third]++)
-    if (turned) sample_turned(w, box, across, corner, advance);
-    else sample_straight(w, box, across, corner, advance);
-}
-
-// Tiles that are sampled out of copies.
-struct Near {
-  int unit;  // source axis along which voxels are neighbours
-  TileRow make_row;
-  uint8_t* memory;
-  Work copied;  // as ``Work``, of the copy
-};
-
-// ``copied`` then describes the copy.
-inline void describe_copy(const NearBox& near, const uint8_t* memory, Work& copied) {
-  copied.source = memory + near.origin;
-  copied.source_channel = near.channel;
-  copied.g.origin = 0;
-  for (int a = 0; a < 3; a++) {
-    Axis& axis = copied.g.axis[a];
-    axis.start = near.first[a];
-    axis.end = near.last[a];
-    axis.step = near.step[a];
-    axis.stride = static_cast<double>(axis.step);
-    copied.g.origin -= axis.start * axis.stride;
-  }
-}
-
-inline void sample_near(const Work& w, const Box& box, int across, bool turned, Advance& advance,
-                        Near& near) {
-  const int64_t size = size_of_type(w.job->source_type);
-  NearBox copy;
-  double voxels = 1, tile = 1;
-  for (int a = 0; a < 3; a++) {
-    double low, high;
-    ends_of(w, box, a, &low, &high);
-    reach_over(w.g.axis[a], low, high, copy.first[a], copy.last[a]);
-    voxels *= copy.last[a] - copy.first[a] + 1;
-    tile *= static_cast<double>(box.end[a] - box.begin[a]);
-  }
-  if (w.bent && voxels > NEAR_VOXELS * tile) return sample_tile(w, box, across, turned, advance);
-  if (near.make_row && (!w.bent || w.bent->counted) && is_interior(w, box)) {
-    const bool linear = w.job->mode == VOXPIPE_LINEAR;
-    if (linear) place_near(near.unit, partner_of(near.unit), PAIR, 16, copy);
-    else place_near(near.unit, rows_of(w.g, near.unit), w.g.axis[near.unit].step, 16, copy);
-    const int64_t plane = linear ? copy.step[copy.rows] * copy.count(copy.rows) / 2 : 0;
-    if (copy.channel + plane <= NEAR_BYTES) {
-      describe_copy(copy, near.memory, near.copied);
-      const Slant slant = linear ? slant_of(w.g, copy, box, w.reach) : Slant{};
-      for (int64_t c = 0; c < w.channels; c++) {
-        const uint8_t* source = w.source + c * w.source_channel;
-        if (linear) copy_pairs_of(w, copy, slant, source, near.memory);
-        else copy_near(w.g, size, copy, source, near.memory);
-        sample_inside(near.copied, box, across, turned, near.make_row, c);
-      }
-      return;
-    }
-  }
-  place_near(near.unit, rows_of(w.g, near.unit), w.g.axis[near.unit].step, 16, copy);
-  if (copy.channel * w.channels > NEAR_BYTES) return sample_tile(w, box, across, turned, advance);
-  describe_copy(copy, near.memory, near.copied);
-  for (int64_t c = 0; c < w.channels; c++)
-    copy_near(w.g, size, copy, w.source + c * w.source_channel, near.memory + c * copy.channel);
-  sample_tile(near.copied, box, across, turned, advance);
-}
-
-// Whether tiles of such sizes are sampled out of copies.
-inline bool comes_near(const Work& w, int unit, const int64_t* step) {
-  const int64_t size = size_of_type(w.job->source_type), stride = w.g.axis[unit].step;
-  if (w.job->mode == VOXPIPE_CUBIC || (stride != size && stride != -size)) return false;
-  double voxels = 1, tile = 1;
-  for (int a = 0; a < 3; a++) {
-    const Axis& axis = w.g.axis[a];
-    if (axis.reflects) return false;
-    double count = 2 + 2 * w.reach[a];
-    for (int n = 0; n < 3; n++)
-      count += __builtin_fabs(axis.row[n]) * static_cast<double>(least(step[n], w.g.shape[n]) - 1);
-    if (count > MOST_GRAINS) return false;
-    voxels *= least(count, axis.end - axis.start + 1);
-    tile *= static_cast<double>(least(step[a], w.g.shape[a]));
-  }
-  return w.bent ||  // which asks tile by tile
-         (voxels <= NEAR_VOXELS * tile &&
-          voxels * static_cast<double>(size * w.channels) <= static_cast<double>(NEAR_BYTES));
-}
-
-inline void sample_channels(const Work& w, uint8_t* memory) {
-  const VoxpipeJob& job = *w.job;
-  const int lane = w.g.lane;
+  Tiling t{w.g.lane, 0, 0, false, densest_axis(w.g), {TILE, TILE, TILE}};
   int dense = 2;  // the output's axis of neighbours in memory
   for (int n = 1; n >= 0; n--)
     if (job.out_stride[n] == w.f.size && job.out_size[n] > 1 &&
         (job.out_stride[dense] != w.f.size || job.out_size[dense] == 1))
       dense = n;
-  const bool turned = lane != dense && job.out_size[dense] > 1;
-  const int across = turned ? dense : (lane == 2 ? 1 : 2), third = 3 - lane - across;
-  const int unit = densest_axis(w.g);
-  int64_t step[3] = {TILE, TILE, TILE};
-  step[lane] = least(w.run, NEAR_RUN);
-  const bool is_near = memory && comes_near(w, unit, step);
-  if (!is_near && !w.bent) step[lane] = w.run;
-  Near near{unit, tile_row(w, unit), memory, w};
-  const double* const affine_rows[3] = {w.g.axis[0].row, w.g.axis[1].row, w.g.axis[2].row};
-  Advance advance;
-  advance.begin = -1;
-  Box box;
-  for (box.begin[lane] = 0; box.begin[lane] < w.g.shape[lane]; box.begin[lane] += step[lane])
-    for (box.begin[third] = 0; box.begin[third] < w.g.shape[third]; box.begin[third] += TILE)
-      for (box.begin[across] = 0; box.begin[across] < w.g.shape[across]; box.begin[across] += TILE) {
-        for (int n = 0; n < 3; n++) box.end[n] = least(box.begin[n] + step[n], w.g.shape[n]);
-        if (w.bent)
-          bend_tile(w.control, w.earlier, affine_rows, w.reach, box, lane, across, *w.bent);
-        if (is_near) sample_near(w, box, across, turned, advance, near);
-        else sample_tile(w, box, across, turned, advance);
-      }
+  t.turned = t.lane != dense && job.out_size[dense] > 1;
+  t.across = t.turned ? dense : (t.lane == 2 ? 1 : 2);
+  t.beyond = 3 - t.lane - t.across;
+  const int64_t run = run_length(w.g, w.reach);
+  const bool whole_runs = job.mode == VOXPIPE_CUBIC && !job.control;
+  t.step[t.lane] = whole_runs ? run : least(run, NEAR_RUN);
+  for (int n = 0; n < 3; n++) t.step[n] = least(t.step[n], job.out_size[n]);
+  return t;
 }
 
-inline void sample_general(Work& w) {
-  const VoxpipeJob& job = *w.job;
-  // Without memory, nothing is copied.
-  uint8_t* memory = static_cast<uint8_t*>(malloc(NEAR_BYTES));
-  for (int64_t c = 0; c < job.channels; c += CHANNELS) {
-    w.channels = least(CHANNELS, job.channels - c);
-    w.source = reinterpret_cast<const uint8_t*>(job.source) + c * job.source_channel_stride;
-    w.source_channel = job.source_channel_stride;
-    w.out = reinterpret_cast<uint8_t*>(job.out) + c * job.out_channel_stride;
-    sample_channels(w, memory);
+// A box of so many times the tile's voxels is copied.
+inline double most_near(const Work& w) {
+  return w.job->mode == VOXPIPE_LINEAR && !w.wide ? NEAR_PAIRS : NEAR_VOXELS;
+}
+
+// How far a tile reaches along a matrix row.
+inline double span_of(const double* row, const int64_t* step) {
+  double span = 0;
+  for (int n = 0; n < 3; n++) span += __builtin_fabs(row[n]) * static_cast<double>(step[n] - 1);
+  return span;
+}
+
+// Whether the coordinates of a tile, and the places on its control grid, can be counted, and its copy
+// is small, if one is made.
+inline bool fits(const Work& w, const Tiling& t, int64_t size) {
+  double voxels = 1, tile = 1;
+  for (int a = 0; a < 3; a++) {
+    const double span = span_of(w.g.axis[a].row, t.step);
+    if (span + 2 * w.reach[a] > MOST_GRAINS) return false;
+    if (w.job->control && span_of(w.control.matrix + 4 * a, t.step) > MOST_GRAINS) return false;
+    voxels *= least(span + 2, w.g.axis[a].end - w.g.axis[a].start + 1);
+    tile *= static_cast<double>(t.step[a]);
   }
+  const double bytes = voxels * static_cast<double>(size);
+  return voxels > most_near(w) * tile || bytes < static_cast<double>(NEAR_BYTES);
+}
+
+// Halves tiles until they fit; one of a single voxel does.
+inline void shrink(const Work& w, int64_t size, Tiling& t) {
+  while (!fits(w, t, size)) {
+    int longest = 0;
+    double span[3] = {};
+    for (int n = 0; n < 3; n++) {
+      for (int a = 0; a < 3; a++)
+        span[n] += __builtin_fabs(w.g.axis[a].row[n]) +
+                   (w.job->control ? __builtin_fabs(w.control.matrix[4 * a + n]) : 0.0);
+      span[n] *= static_cast<double>(t.step[n] - 1);
+      if (span[n] > span[longest]) longest = n;
+    }
+    t.step[longest] = (t.step[longest] + 1) / 2;
+  }
+}
+
+// Calls make(index, third, row, to, exact) for each row of a tile, which puts elements side by side:
+// whole vectors unless ``exact``. ``index`` is that of the first voxel. Brings them to their places.
+template <class Make>
+VOXPIPE_INLINE void each_row(const Work& w, const Tiling& t, const Box& box, uint8_t* out,
+                             const Make& make) {
+  const VoxpipeJob& job = *w.job;
+  const int64_t size = w.f.size, wide = t.step[t.lane] <= NEAR_RUN ? NEAR_RUN : RUN;
+  const int64_t count = box.end[t.lane] - box.begin[t.lane];
+  const int64_t rows = box.end[t.across] - box.begin[t.across];
+  const int64_t step = job.out_stride[t.lane], row_step = job.out_stride[t.across];
+  const bool dense = !t.turned && step == size;
+  alignas(64) uint8_t block[BLOCK_BYTES];
+  int64_t index[3] = {box.begin[0], box.begin[1], box.begin[2]};
+  for (int n = 0; n < 3; n++) out += index[n] * job.out_stride[n];
+  for (int64_t third = 0; third < box.end[t.beyond] - box.begin[t.beyond]; third++) {
+    for (int64_t row = 0; row < rows; row++) {
+      index[t.across] = box.begin[t.across] + row;
+      index[t.beyond] = box.begin[t.beyond] + third;
+      make(index, third, row, dense ? out + row * row_step : block + row * wide * size, dense);
+    }
+    if (!dense) turn_block(size, block, wide * size, rows, count, out, row_step, step);
+    out += job.out_stride[t.beyond];
+  }
+}
+
+// The voxels of a row that all limits of one kind keep.
+inline Interval kept_by(const Work& w, int lane, const int64_t* index, int64_t count, bool fills) {
+  Interval all{0, count};
+  for (int n = 0; n < w.limits.count; n++) {
+    const Limit& limit = w.limits.limit[n];
+    if (limit.fills != fills) continue;
+    const Line line = line_of(limit.row, lane, index);
+    const double begin = line.at(index[lane]), end = line.at(index[lane] + count - 1);
+    if (most(begin, end) < limit.low || least(begin, end) > limit.high) return Interval{0, 0};
+    if (least(begin, end) >= limit.low && most(begin, end) <= limit.high) continue;
+    all = part_inside(all, [&](int64_t v) {
+      const double at = line.at(index[lane] + v);
+      return at >= limit.low && at <= limit.high;
+    });
+  }
+  return all;
+}
+
+inline void fill_around(const Finish& f, Interval kept, const uint8_t* element, int64_t count,
+                        uint8_t* to) {
+  if (kept.begin > 0) fill_row(element, f.size, kept.begin, to, f.size);
+  if (kept.end < count) fill_row(element, f.size, count - kept.end, to + kept.end * f.size, f.size);
+}
+
+// Displaced voxels that lie outside become fill, and zero under "zeros" where one tap decides.
+inline void cover_moved(const Work& w, const Places& places, int64_t count, uint8_t* to) {
+  const bool rounds = w.zeros && w.job->mode == VOXPIPE_NEAREST;
+  if (!rounds && w.job->padding != VOXPIPE_CONSTANT) return;
+  const double reach = rounds ? 0 : REACH;
+  for (int64_t v = 0; v < count; v++) {
+    bool outside = false;
+    for (int a = 0; a < 3; a++) {
+      const Axis& axis = w.g.axis[a];
+      const double at = rounds ? round_even(places.at[a][v]) : places.at[a][v];
+      outside |= (at < axis.first - reach) | (at > axis.last + reach);
+    }
+    if (outside) fill_row(rounds ? w.f.zero : w.f.fill, w.f.size, 1, to + v * w.f.size, w.f.size);
+  }
+}
+
+// How much is left of each voxel under padding "zeros".
+inline void fade_row(const Work& w, const Places& places, int64_t count, double* fade) {
+  for (int64_t v = 0; v < count; v++) fade[v] = 1;
+  for (int a = 0; a < 3; a++) {
+    const Axis& axis = w.g.axis[a];
+    for (int64_t v = 0; v < count && axis.leaves; v++) {
+      const double c = places.at[a][v];
+      fade[v] *= most(0.0, least(1.0, least(c - axis.first, axis.last - c) + 1.0));
+    }
+  }
+}
+
+inline void sample_cubic(const Work& w, const Tiling& t, const Box& box, const Bent* bent,
+                         const uint8_t* source, uint8_t* out) {
+  const int64_t all = box.end[t.lane] - box.begin[t.lane];
+  Places advance;  // what the index along a row adds to its places
+  for (int a = 0; a < 3; a++)
+    for (int64_t v = 0; v < all; v++)
+      advance.at[a][v] =
+          to_grain(w.g.axis[a].row[t.lane] * static_cast<double>(box.begin[t.lane] + v));
+  each_row(w, t, box, out, [&](const int64_t* index, int64_t third, int64_t row, uint8_t* to,
+                               bool) {
+    const Interval part = kept_by(w, t.lane, index, all, true);
+    const int64_t count = part.end - part.begin, from = (third * TILE + row) * NEAR_RUN;
+    Places moved;
+    Places places;
+    for (int a = 0; a < 3; a++) {
+      const double rest = line_of(w.g.axis[a].row, t.lane, index).rest;
+      for (int64_t v = 0; v < all && bent; v++)
+        moved.at[a][v] = advance.at[a][v] + rest + bits_of<int32_t>(bent->by[a][from + v]) * GRAIN;
+      const double* at = (bent ? moved : advance).at[a] + part.begin;
+      const double shift = bent ? 0 : rest;
+      for (int64_t v = 0; v < count; v++) places.at[a][v] = at[v] + shift;
+    }
+    uint8_t* first = to + part.begin * w.f.size;
+    if (count && w.wide) cubic_part<double>(w, source, places, count, first);
+    if (count && !w.wide) cubic_part<float>(w, source, places, count, first);
+    if (bent) cover_moved(w, moved, all, to);
+    fill_around(w.f, part, w.f.fill, all, to);
+  });
+}
+
+// What makes a row of a tile: elements as they are stored, or numbers, which are finished already if
+// they are float32 of a tile inside.
+typedef void (*TileRow)(const Work& w, const Reading& r, int64_t count, bool exact, uint8_t* out);
+
+template <class V>
+VOXPIPE_INLINE void put_part(uint8_t* to, const V& v, int64_t count, int64_t bytes, bool exact) {
+  if (exact && count < LANES) __builtin_memcpy(to, &v, static_cast<size_t>(count * bytes));
+  else put<V>(to, v);
+}
+
+template <int UNIT, bool EDGE>
+void blended_row(const Work& w, const Reading& reading, int64_t count, bool exact, uint8_t* out) {
+  const Reading r = reading;  // in registers: a store of bytes might change what it lies in
+  linear_row<UNIT, EDGE>(r, count, [&](int64_t v, Floats value) {
+    if (!EDGE) value = finish_vector(w.f, value);
+    put_part(out + 4 * v, value, count - v, 4, exact);
+  });
+}
+
+template <class S, class W>
+void apart_row(const Work&, const Reading& r, int64_t count, bool, uint8_t* out) {
+  linear_apart<S, W>(r, count, reinterpret_cast<W*>(out));
+}
+
+template <class E, bool EDGE>
+void nearest_row(const Work&, const Reading& reading, int64_t count, bool exact, uint8_t* out) {
+  const Reading r = reading;
+  typedef E Elements __attribute__((vector_size(LANES * sizeof(E))));
+  constexpr int64_t SIZE = sizeof(E);
+  for (int64_t v = 0; v < count; v += LANES) {
+    alignas(64) int32_t offsets[LANES];
+    put_vector(offsets, offsets_of<EDGE, true>(r, v));
+    put_part(out + SIZE * v, elements_at<E, Elements>(r.base, offsets, ALL_LANES), count - v, SIZE,
+             exact);
+  }
+}
+
+template <class E>
+void picked_row(const Work&, const Reading& r, int64_t count, bool, uint8_t* out) {
+  const uint8_t* place[NEAR_RUN];
+  places_of<true>(r, count, place);
+  const uint8_t* const* places = place;
+  pick_elements<E>([=](int64_t v) { return places[v]; }, count, out);
+}
+
+inline TileRow tile_row(const Work& w, int unit, bool copied, bool edge) {
+  const int64_t type = w.job->source_type;
+  if (w.job->mode == VOXPIPE_NEAREST)
+    return with_size(size_of_type(type), [&](auto e) -> TileRow {
+      typedef VOXPIPE_TYPE(e) E;
+      if (!copied) return picked_row<E>;
+      return edge ? nearest_row<E, true> : nearest_row<E, false>;
+    });
+  if (!copied || w.wide)
+    return with_stored(type, [&](auto s) -> TileRow {
+      return w.wide ? apart_row<VOXPIPE_TYPE(s), double> : apart_row<VOXPIPE_TYPE(s), float>;
+    });
+  if (unit == 0) return edge ? blended_row<0, true> : blended_row<0, false>;
+  if (unit == 1) return edge ? blended_row<1, true> : blended_row<1, false>;
+  return edge ? blended_row<2, true> : blended_row<2, false>;
+}
+
+// Where the voxels of a tile are, and what they are.
+struct Tile {
+  Box box;
+  TileGrains grains;
+  double low[3];  // the least and the largest coordinate
+  double high[3];
+  bool moved;   // by a field, or folded back: ``Bent`` says how far
+  bool folded;
+  bool empty;   // no voxel is sampled
+  bool edge;    // not every tap of every voxel is at hand, or not every voxel is sampled
+};
+
+// Where the coordinates between two lie when they are folded back.
+inline void fold_ends(const Axis& axis, double& low, double& high) {
+  const double face = axis.first - 0.5, length = axis.last + 1.0 - axis.first;
+  const double a = fold(low, axis.first, axis.last), b = fold(high, axis.first, axis.last);
+  const double before = floor_of((low - face) / length);
+  const double mirrors = floor_of((high - face) / length) - before;
+  const bool at_first = mirrors > 1 || (mirrors == 1 && even_below(before) != before);
+  const bool at_last = mirrors > 1 || (mirrors == 1 && even_below(before) == before);
+  low = at_first ? face : least(a, b);
+  high = at_last ? face + length : most(a, b);
+}
+
+// Coordinates that are folded back are moved, too.
+inline void fold_tile(const Work& w, const Tiling& t, Tile& tile, Bent& bent) {
+  tile.folded = false;
+  for (int a = 0; a < 3; a++) {
+    const Axis& axis = w.g.axis[a];
+    if (!axis.reflects || (tile.low[a] >= axis.first && tile.high[a] <= axis.last)) continue;
+    if (!tile.moved) memset(bent.by, 0, sizeof(bent.by));
+    tile.moved = tile.folded = true;
+    fold_ends(axis, tile.low[a], tile.high[a]);
+    each_row_of(bent, Interval{0, bent.count(t.beyond)}, [&](const int64_t* index, int64_t at) {
+      uint32_t start[3];
+      start_of_row(bent, tile.grains, index, start);
+      for (int64_t v = 0; v < NEAR_RUN; v++) {
+        const int32_t by = bits_of<int32_t>(bent.by[a][at + v]);
+        const double there = tile.grains.origin[a] + by * GRAIN +
+                             (tile.grains.along[a][v] + start[a]) * GRAIN;
+        const double away = fold(there, axis.first, axis.last) - there;
+        bent.by[a][at + v] = bits_of<float>(static_cast<uint32_t>(by) +
+                                            static_cast<uint32_t>(whole_to_int(away * GRAINS)));
+      }
+    });
+  }
+}
+
+// Whether a tile is empty or at an edge.
+inline void find_edge(const Work& w, Tile& tile) {
+  tile.empty = tile.edge = false;
+  for (int n = 0; n < w.limits.count; n++) {
+    const Limit& limit = w.limits.limit[n];
+    double low, high;
+    extremes(limit.row, tile.box, &low, &high);
+    tile.empty |= high < limit.low || low > limit.high;
+    tile.edge |= low < limit.low || high > limit.high;
+  }
+  for (int a = 0; a < 3; a++) {
+    const Axis& axis = w.g.axis[a];
+    const double low = tile.low[a], high = tile.high[a];
+    if (w.job->mode == VOXPIPE_NEAREST)
+      tile.edge |= round_even(low) < axis.start || round_even(high) > axis.end;
+    else
+      tile.edge |= axis.single || low < axis.start || high >= axis.end;
+  }
+}
+
+// The voxels that a tile meets, in a copy or where they lie; whether they are to be copied.
+inline bool place_tile(const Work& w, const Tiling& t, const Tile& tile, NearBox& near) {
+  const int64_t size = size_of_type(w.job->source_type), stride = w.g.axis[t.unit].step;
+  double voxels = 1, all = 1;
+  for (int a = 0; a < 3; a++) {
+    reach_over(w.g.axis[a], tile.low[a], tile.high[a], near.first[a], near.last[a]);
+    voxels *= near.last[a] - near.first[a] + 1;
+    all *= static_cast<double>(tile.box.end[a] - tile.box.begin[a]);
+  }
+  const bool pairs = w.job->mode == VOXPIPE_LINEAR && !w.wide;
+  if ((stride == size || stride == -size) && voxels <= most_near(w) * all) {
+    if (pairs) place_near(t.unit, partner_of(t.unit), PAIR, 16, near);
+    else place_near(t.unit, rows_of(w.g, t.unit), stride, 16, near);
+    // Pairs are made of a plane as it is stored, which lies behind them.
+    const int64_t plane = pairs ? near.step[near.rows] * near.count(near.rows) / 2 : 0;
+    if (near.bytes + plane <= NEAR_BYTES) return true;
+  }
+  for (int a = 0; a < 3; a++) {
+    near.first[a] = w.g.axis[a].start;
+    near.last[a] = w.g.axis[a].end;
+    near.step[a] = w.g.axis[a].step;
+  }
+  near.origin = 0;
+  return false;
+}
+
+// ``data`` is where the voxels of ``near`` are.
+inline Reading reading_of(const Work& w, const Tile& tile, const NearBox& near,
+                          const uint8_t* data) {
+  constexpr double MOST = 4294967295.0;
+  Reading r;
+  r.keeps = with_stored(w.job->source_type, [](auto s) { return HAS_NAN<VOXPIPE_TYPE(s)>; });
+  r.base = data + near.origin;
+  for (int a = 0; a < 3; a++) {
+    const Axis& axis = w.g.axis[a];
+    const bool one = axis.single || w.job->mode == VOXPIPE_NEAREST;
+    const double last = near.last[a] - (one ? 0 : 1), origin = tile.grains.origin[a];
+    // A tile beside the volume meets its last voxels alone. Coordinates that lie within the volume, but
+    // not within what is at hand, are kept at what is counted.
+    const double beside = axis.leaves || one ? 0 : MOST_GRAINS / 2;
+    const bool below = tile.high[a] <= axis.start - beside;
+    const bool above = tile.low[a] >= axis.end + beside;
+    const bool off = tile.edge && (below || above), keeps = axis.leaves && !off;
+    const double voxel = !off ? origin : (below ? near.first[a] : last);
+    const double low = most(0.0, least(MOST, (axis.start - origin) * GRAINS));
+    const double high = most(0.0, least(MOST, (axis.end - origin) * GRAINS));
+    const uint32_t there = below ? 0 : 1u << GRAIN_BITS;
+    r.low[a] = off ? there : (keeps ? static_cast<uint32_t>(low) : 0);
+    r.high[a] = off ? there : (keeps ? static_cast<uint32_t>(high) : UINT32_MAX);
+    r.first[a] = off ? 0 : static_cast<int32_t>(near.first[a] - origin);
+    r.last[a] = off ? 0 : static_cast<int32_t>(last - origin);
+    r.step[a] = near.step[a];
+    r.single[a] = axis.single;
+    r.base += static_cast<int64_t>(voxel - near.first[a]) * near.step[a];
+  }
+  return r;
+}
+
+// Rows of a tile of one channel: made, finished, and covered where nothing is sampled. PLAIN ones are
+// neither moved nor at an edge.
+template <bool PLAIN>
+inline void sample_rows(const Work& w, const Tiling& t, const Tile& tile, const Bent& bent,
+                        bool copied, Reading& r, uint8_t* out) {
+  const VoxpipeJob& job = *w.job;
+  const bool at_edge = !PLAIN && tile.edge, is_moved = !PLAIN && tile.moved;
+  const TileRow make_row = tile_row(w, t.unit, copied, at_edge);
+  const int64_t count = tile.box.end[t.lane] - tile.box.begin[t.lane];
+  const bool nearest = job.mode == VOXPIPE_NEAREST;
+  const bool is_done = nearest ? is_as_stored(job, w.f) : copied && !w.wide && !at_edge;
+  const bool as_is = is_done && (nearest || job.out_type == VOXPIPE_F32);
+  const bool fades = w.zeros && at_edge && !nearest, covers = job.control && at_edge;
+  alignas(64) double wide[NEAR_RUN + SPARE];
+  alignas(64) float narrow[NEAR_RUN + SPARE];
+  uint8_t* made = reinterpret_cast<uint8_t*>(wide);
+  if (!nearest && !w.wide) made = reinterpret_cast<uint8_t*>(narrow);
+  alignas(64) uint32_t moved[3][NEAR_RUN];
+  for (int a = 0; a < 3; a++) r.along[a] = is_moved ? moved[a] : tile.grains.along[a];
+  Places places;
+  double fade[NEAR_RUN];
+  const double* left = fades ? fade : nullptr;
+  const auto sample_row = [&](const int64_t* index, int64_t third, int64_t row, uint8_t* to,
+                              bool exact) VOXPIPE_ALWAYS {
+    const int64_t from = (third * TILE + row) * NEAR_RUN;
+    for (int a = 0; a < 3; a++) {
+      r.start[a] = tile.grains.across[a][row] + tile.grains.beyond[a][third];
+      for (int64_t v = 0; v < NEAR_RUN && is_moved; v += LANES)
+        put_vector(moved[a] + v, vector_at<Words>(tile.grains.along[a] + v) +
+                                     vector_at<Words>(bent.by[a] + from + v));
+    }
+    Interval some{0, count}, kept{0, count};  // which are not zero, which are not fill
+    if (at_edge) some = kept_by(w, t.lane, index, count, false);
+    if (at_edge) kept = kept_by(w, t.lane, index, count, true);
+    if (least(some.end, kept.end) > most(some.begin, kept.begin)) {
+      make_row(w, r, count, exact && as_is, as_is ? to : made);
+      for (int a = 0; a < 3 && (fades || covers); a++)
+        for (int64_t v = 0; v < count; v++)
+          places.at[a][v] = tile.grains.origin[a] + (r.along[a][v] + r.start[a]) * GRAIN;
+      if (fades) fade_row(w, places, count, fade);
+      if (nearest && !is_done) convert_row(job, w.f, made, count, to, w.f.size);
+      else if (is_done && !as_is) put_values<float>(job.out_type, narrow, count, to, w.f.size);
+      else if (!is_done && w.wide) finish<double>(w.f, wide, left, count, to, w.f.size);
+      else if (!is_done) finish<float>(w.f, narrow, left, count, to, w.f.size);
+      if (covers) cover_moved(w, places, count, to);
+    }
+    if (at_edge) fill_around(w.f, some, w.f.zero, count, to);
+    if (at_edge) fill_around(w.f, kept, w.f.fill, count, to);
+  };
+  each_row(w, t, tile.box, out, sample_row);
+}
+
+inline void sample_tile(const Work& w, const Tiling& t, Tile& tile, Bent& bent, uint8_t* memory) {
+  const VoxpipeJob& job = *w.job;
+  const int64_t size = size_of_type(job.source_type);
+  const double* const rows[3] = {w.g.axis[0].row, w.g.axis[1].row, w.g.axis[2].row};
+  bent.box = tile.box;
+  bent.lane = t.lane;
+  bent.across = t.across;
+  tile.moved = job.control != 0;
+  const bool cubic = job.mode == VOXPIPE_CUBIC;
+  if (!cubic || tile.moved) count_tile(rows, t.lane, tile.box, t.across, tile.grains);
+  if (tile.moved) bend_tile(w.control, w.earlier, rows, tile.grains, bent);
+  for (int a = 0; a < 3; a++) {
+    extremes(rows[a], tile.box, tile.low + a, tile.high + a);
+    if (tile.moved) tile.low[a] = bent.low[a];
+    if (tile.moved) tile.high[a] = bent.high[a];
+  }
+  NearBox near;
+  Slant slant{};
+  bool copied = false;
+  if (!cubic) {
+    fold_tile(w, t, tile, bent);
+    for (int a = 0; a < 3 && tile.moved; a++) count_from(even_below(tile.low[a]), a, tile.grains);
+    find_edge(w, tile);
+    copied = !tile.empty && place_tile(w, t, tile, near);
+    // Rows of voxels are trimmed where no coordinate is kept from where it leads.
+    if (copied && !tile.edge && !tile.folded) slant = slant_of(w.g, near, tile.box, w.reach);
+  }
+  for (int64_t c = 0; c < job.channels; c++) {
+    const uint8_t* source =
+        reinterpret_cast<const uint8_t*>(job.source) + c * job.source_channel_stride;
+    uint8_t* out = reinterpret_cast<uint8_t*>(job.out) + c * job.out_channel_stride;
+    if (cubic) {
+      sample_cubic(w, t, tile.box, tile.moved ? &bent : nullptr, source, out);
+      continue;
+    }
+    if (copied && job.mode == VOXPIPE_LINEAR && !w.wide)
+      with_stored(job.source_type, [&](auto s) {
+        if constexpr (sizeof(typename Memory<VOXPIPE_TYPE(s)>::type) <= 4)
+          copy_pairs<VOXPIPE_TYPE(s)>(w.g, near, slant, source, memory);
+      });
+    else if (copied)
+      copy_near(w.g, size, near, source, memory);
+    Reading r = tile.empty ? Reading{} : reading_of(w, tile, near, copied ? memory : source);
+    if (tile.edge || tile.moved) sample_rows<false>(w, t, tile, bent, copied, r, out);
+    else sample_rows<true>(w, t, tile, bent, copied, r, out);
+  }
+}
+
+// False where there is no memory: then nothing was written.
+inline bool sample_map(const Work& w) {
+  const bool cubic = w.job->mode == VOXPIPE_CUBIC, pairs = !cubic && !w.wide;
+  Tiling t = tiling_of(w);
+  if (!cubic || w.job->control)
+    shrink(w, pairs ? PAIR : size_of_type(w.job->source_type), t);
+  // Behind a copy, whole vectors are read that are not used.
+  uint8_t* memory = static_cast<uint8_t*>(malloc(sizeof(Bent) + NEAR_BYTES + 4 * LANES * 8));
+  if (!memory) return false;
+  Bent& bent = *reinterpret_cast<Bent*>(memory + NEAR_BYTES + 4 * LANES * 8);
+  if (w.job->control) begin_route(bent.route);
+  Tile tile;
+  int64_t at[3];
+  for (at[t.lane] = 0; at[t.lane] < w.g.shape[t.lane]; at[t.lane] += t.step[t.lane])
+    for (at[t.beyond] = 0; at[t.beyond] < w.g.shape[t.beyond]; at[t.beyond] += t.step[t.beyond])
+      for (at[t.across] = 0; at[t.across] < w.g.shape[t.across]; at[t.across] += t.step[t.across]) {
+        for (int n = 0; n < 3; n++) {
+          tile.box.begin[n] = at[n];
+          tile.box.end[n] = least(at[n] + t.step[n], w.g.shape[n]);
+        }
+        sample_tile(w, t, tile, bent, memory);
+      }
   free(memory);
+  return true;
 }
 
 }  // namespace VOXPIPE_PATH_NAME

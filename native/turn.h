@@ -2,20 +2,13 @@
 #pragma once
 
 #include "processor.h"
-#include "geometry.h"
+#include "vectors.h"
 
 namespace VOXPIPE_PATH_NAME {
 
 // Rows of a block. With 16, one turned row of float32 is a whole cache line.
 constexpr int64_t BLOCK = 16;
-// Channels that share the taps of a run; each has a block of its own.
-constexpr int64_t CHANNELS = 4;
 constexpr int64_t BLOCK_BYTES = BLOCK * RUN * 8;
-
-// 0, 1, ... as a list of arguments.
-template <int... I> struct Numbers {};
-template <int N, int... I> struct NumbersBelow : NumbersBelow<N - 1, N - 1, I...> {};
-template <int... I> struct NumbersBelow<0, I...> { typedef Numbers<I...> type; };
 
 // A square of N x N elements, a vector for each row: as many as fit, and no more rows than a block.
 template <class E> struct Square {
@@ -23,12 +16,6 @@ template <class E> struct Square {
   static constexpr int BYTES = 4 * LANES < MOST ? 4 * LANES : MOST;
   static constexpr int N = BYTES / SIZE;
   typedef E Row __attribute__((vector_size(BYTES)));
-
-  // Elements of a and b in turns, of their first halves or their second.
-  template <int HALF, int... I>
-  static inline Row mixed(Row a, Row b, Numbers<I...>) {
-    return __builtin_shufflevector(a, b, (HALF * N / 2 + I / 2 + I % 2 * N)...);
-  }
 };
 
 // Interleaving row n with row n + N/2, log2(N) times, turns a square. ``row(n)`` is row n.
@@ -45,8 +32,8 @@ inline void turn_square(const RowAt& row, uint8_t* to, int64_t to_stride) {
   for (int stage = 1; stage < N; stage *= 2) {
 #pragma GCC unroll 8
     for (int n = 0; n < N / 2; n++) {
-      next[2 * n] = S::template mixed<0>(rows[n], rows[n + N / 2], ALL);
-      next[2 * n + 1] = S::template mixed<1>(rows[n], rows[n + N / 2], ALL);
+      next[2 * n] = interleaved<0>(rows[n], rows[n + N / 2], ALL);
+      next[2 * n + 1] = interleaved<1>(rows[n], rows[n + N / 2], ALL);
     }
 #pragma GCC unroll 16
     for (int n = 0; n < N; n++) rows[n] = next[n];
@@ -82,12 +69,9 @@ void turn_elements(const uint8_t* from, int64_t from_stride, int64_t rows, int64
 
 inline void turn_block(int64_t size, const uint8_t* from, int64_t from_stride, int64_t rows,
                        int64_t count, uint8_t* to, int64_t row_step, int64_t column_step) {
-  switch (size) {
-    case 1: turn_elements<uint8_t>(from, from_stride, rows, count, to, row_step, column_step); break;
-    case 2: turn_elements<uint16_t>(from, from_stride, rows, count, to, row_step, column_step); break;
-    case 4: turn_elements<uint32_t>(from, from_stride, rows, count, to, row_step, column_step); break;
-    default: turn_elements<uint64_t>(from, from_stride, rows, count, to, row_step, column_step); break;
-  }
+  with_size(size, [&](auto e) {
+    turn_elements<VOXPIPE_TYPE(e)>(from, from_stride, rows, count, to, row_step, column_step);
+  });
 }
 
 // Within each four elements: those of a and b in turns, from 2 * HALF on.

@@ -1,9 +1,7 @@
 // Vectors of LANES numbers, in the extension that GCC and Clang share.
 //
 // The compiler turns them into whatever the path's instruction set has; results do not depend on
-// it, because no operation is contracted or reordered (-ffp-contract=off). Taps are fetched one
-// by one and put together in registers, or by a gather instruction where the processor has a fast
-// one: Geometry says so.
+// it, because no operation is contracted or reordered (-ffp-contract=off).
 #pragma once
 
 #include "processor.h"
@@ -90,96 +88,32 @@ inline Ints round_int(Floats x) {
 
 inline Doubles to_grain(Doubles x) { return round_even(x * GRAINS) * GRAIN; }
 
-inline Doubles between(Doubles x, double low, double high) {
-  const Doubles l = Doubles{} + low, h = Doubles{} + high;
-  x = x > l ? x : l;
-  return x < h ? x : h;
-}
-
 inline Signed whole_to_int(Doubles x) { return (Signed)(x + WHOLE) - bits_of<int64_t>(WHOLE); }
 
-inline HalfFloats as_weight(Doubles x, float) { return __builtin_convertvector(x, HalfFloats); }
-inline Doubles as_weight(Doubles x, double) { return x; }
+// 0, 1, ... as a list of arguments.
+template <int... I> struct Numbers {};
+template <int N, int... I> struct NumbersBelow : NumbersBelow<N - 1, N - 1, I...> {};
+template <int... I> struct NumbersBelow<0, I...> { typedef Numbers<I...> type; };
+constexpr auto ALL_LANES = typename NumbersBelow<LANES>::type{};
 
-#define VOXPIPE_4(get, n) get(n), get(n + 1), get(n + 2), get(n + 3)
-#define VOXPIPE_8(get) VOXPIPE_4(get, 0), VOXPIPE_4(get, 4)
-#if LANES == 16
-#define VOXPIPE_ALL(get) VOXPIPE_8(get), VOXPIPE_4(get, 8), VOXPIPE_4(get, 12)
-#elif LANES == 4
-#define VOXPIPE_ALL(get) VOXPIPE_4(get, 0)
-#else
-#define VOXPIPE_ALL(get) VOXPIPE_8(get)
-#endif
-
-struct Pair {
-  Floats lower;
-  Floats upper;
-};
-
-// Two neighbours in memory at each of LANES offsets, as values, and one alone.
-template <class S> struct Fetch;
-
-#define VOXPIPE_GET_16(n) load<uint16_t>(base + offset[n])
-#define VOXPIPE_GET_32(n) load<uint32_t>(base + offset[n])
-#define VOXPIPE_GET_ONE(n) load<T>(base + offset[n])
-
-// LANES elements of four bytes, each a pair of two. ``gathers``: by the instruction for it, if any.
-template <class O>
-__attribute__((always_inline)) inline Words words_at(const uint8_t* base, const O* offset, bool) {
-  return Words{VOXPIPE_ALL(VOXPIPE_GET_32)};
+// One element at each of LANES offsets. One by one: into few lanes that is faster than a gather
+// instruction, on AMD by a third (decision 0029).
+template <class E, class V, int... I>
+VOXPIPE_INLINE V elements_at(const uint8_t* base, const int32_t* offset, Numbers<I...>) {
+  return V{load<E>(base + offset[I])...};
 }
 
-#if defined(VOXPIPE_GATHERS)
-__attribute__((always_inline)) inline Words words_at(const uint8_t* base, const int32_t* offset,
-                                                     bool gathers) {
-  if (!gathers) return Words{VOXPIPE_ALL(VOXPIPE_GET_32)};
-  // Masked, all set: without a mask, GCC's header warns of a register that it leaves undefined.
-  return (Words)_mm512_mask_i32gather_epi32(_mm512_setzero_si512(), 0xffff,
-                                            _mm512_loadu_si512(offset), base, 1);
+template <int... I>
+inline Floats mirrored(Floats values, Numbers<I...>) {
+  return __builtin_shufflevector(values, values, (LANES - 1 - I)...);
 }
-#endif
 
-template <> struct Fetch<uint8_t> {
-  template <class O>
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset,
-                                                          bool = false) {
-    const Marks both = {VOXPIPE_ALL(VOXPIPE_GET_16)};
-    const Ints lower = __builtin_convertvector(both & 255, Ints);
-    const Ints upper = __builtin_convertvector(both >> 8, Ints);
-    return {__builtin_convertvector(lower, Floats), __builtin_convertvector(upper, Floats)};
-  }
-};
-
-template <> struct Fetch<int8_t> {
-  template <class O>
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset,
-                                                          bool = false) {
-    const Marks both = {VOXPIPE_ALL(VOXPIPE_GET_16)};
-    const Ints lower = __builtin_convertvector((Shorts)(both << 8) >> 8, Ints);
-    const Ints upper = __builtin_convertvector((Shorts)both >> 8, Ints);
-    return {__builtin_convertvector(lower, Floats), __builtin_convertvector(upper, Floats)};
-  }
-};
-
-template <> struct Fetch<uint16_t> {
-  template <class O>
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset,
-                                                          bool gathers = false) {
-    const Words both = words_at(base, offset, gathers);
-    return {__builtin_convertvector((Ints)(both & 0xffff), Floats),
-            __builtin_convertvector((Ints)(both >> 16), Floats)};
-  }
-};
-
-template <> struct Fetch<int16_t> {
-  template <class O>
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset,
-                                                          bool gathers = false) {
-    const Words both = words_at(base, offset, gathers);
-    return {__builtin_convertvector((Ints)(both << 16) >> 16, Floats),
-            __builtin_convertvector((Ints)both >> 16, Floats)};
-  }
-};
+// Elements of a and b in turns, of their first halves or their second.
+template <int HALF, class V, int... I>
+inline V interleaved(V a, V b, Numbers<I...>) {
+  constexpr int N = sizeof...(I);
+  return __builtin_shufflevector(a, b, (HALF * N / 2 + I / 2 + I % 2 * N)...);
+}
 
 inline Floats floats_of_halves(Words half) {  // numbers.h: half_to_float
   const Words rest = (half & 0x7fff) << 13;
@@ -188,97 +122,35 @@ inline Floats floats_of_halves(Words half) {  // numbers.h: half_to_float
   return (Floats)(magnitude | ((half & 0x8000) << 16));
 }
 
-template <> struct Fetch<HalfTag> {
-  template <class O>
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset,
-                                                          bool gathers = false) {
-    const Words both = words_at(base, offset, gathers);
-    return {floats_of_halves(both & 0xffff), floats_of_halves(both >> 16)};
-  }
-};
-
-// Elements of four bytes come as 64-bit pairs, in the order in which one shuffle of two vectors
-// leaves the lower and one the upper elements in place.
-struct WordPair {
-  Words lower;
-  Words upper;
-};
-
-#define VOXPIPE_GET_64(n) load<uint64_t>(base + offset[n])
-
-template <class O>
-__attribute__((always_inline)) inline WordPair load_pairs(const uint8_t* base, const O* offset) {
-#define G VOXPIPE_GET_64
-#if LANES == 16
-  const Words a = (Words)(Longs){G(0), G(1), G(4), G(5), G(8), G(9), G(12), G(13)};
-  const Words b = (Words)(Longs){G(2), G(3), G(6), G(7), G(10), G(11), G(14), G(15)};
-  return {__builtin_shufflevector(a, b, 0, 2, 16, 18, 4, 6, 20, 22, 8, 10, 24, 26, 12, 14, 28, 30),
-          __builtin_shufflevector(a, b, 1, 3, 17, 19, 5, 7, 21, 23, 9, 11, 25, 27, 13, 15, 29, 31)};
-#elif LANES == 4
-  const Words a = (Words)(Longs){G(0), G(1)};
-  const Words b = (Words)(Longs){G(2), G(3)};
-  return {__builtin_shufflevector(a, b, 0, 2, 4, 6), __builtin_shufflevector(a, b, 1, 3, 5, 7)};
-#else
-  const Words a = (Words)(Longs){G(0), G(1), G(4), G(5)};
-  const Words b = (Words)(Longs){G(2), G(3), G(6), G(7)};
-  return {__builtin_shufflevector(a, b, 0, 2, 8, 10, 4, 6, 12, 14),
-          __builtin_shufflevector(a, b, 1, 3, 9, 11, 5, 7, 13, 15)};
-#endif
-#undef G
-}
-
-template <class O>
-__attribute__((always_inline)) inline WordPair word_pairs(const uint8_t* base, const O* offset, bool) {
-  return load_pairs(base, offset);
-}
-
-#if defined(VOXPIPE_GATHERS)
-__attribute__((always_inline)) inline WordPair word_pairs(const uint8_t* base,
-                                                          const int32_t* offset, bool gathers) {
-  if (!gathers) return load_pairs(base, offset);
-  const __m256i first = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(offset));
-  const __m256i second = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(offset + 8));
-  const Words a = (Words)_mm512_mask_i32gather_epi64(_mm512_setzero_si512(), 0xff, first, base, 1);
-  const Words b = (Words)_mm512_mask_i32gather_epi64(_mm512_setzero_si512(), 0xff, second, base, 1);
-  return {__builtin_shufflevector(a, b, 0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30),
-          __builtin_shufflevector(a, b, 1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31)};
-}
-#endif
-
-template <> struct Fetch<float> {
-  template <class O>
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset,
-                                                          bool gathers = false) {
-    const WordPair both = word_pairs(base, offset, gathers);
-    return {(Floats)both.lower, (Floats)both.upper};
-  }
-};
-
-template <> struct Fetch<int32_t> {
-  template <class O>
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset,
-                                                          bool gathers = false) {
-    const WordPair both = word_pairs(base, offset, gathers);
-    return {__builtin_convertvector((Ints)both.lower, Floats),
-            __builtin_convertvector((Ints)both.upper, Floats)};
-  }
-};
-
-template <> struct Fetch<uint32_t> {
-  template <class O>
-  __attribute__((always_inline)) static inline Pair pair(const uint8_t* base, const O* offset,
-                                                          bool gathers = false) {
-    const WordPair both = word_pairs(base, offset, gathers);
-    return {__builtin_convertvector(both.lower, Floats),
-            __builtin_convertvector(both.upper, Floats)};
-  }
-};
+// Step by step: compilers have no instruction that goes all the way.
+inline Floats floats_of(Floats values) { return values; }
+inline Floats floats_of(Ints values) { return __builtin_convertvector(values, Floats); }
+inline Floats floats_of(Words values) { return __builtin_convertvector(values, Floats); }
+inline Floats floats_of(Shorts v) { return floats_of(__builtin_convertvector(v, Ints)); }
+inline Floats floats_of(Marks v) { return floats_of(__builtin_convertvector(v, Ints)); }
+inline Floats floats_of(Bytes v) { return floats_of(__builtin_convertvector(v, Marks)); }
+inline Floats floats_of(SignedBytes v) { return floats_of(__builtin_convertvector(v, Shorts)); }
 
 template <class S>
-inline Floats fetch_one(const uint8_t* base, const int32_t* offset) {
-#define VOXPIPE_GET(n) load_value<S, float>(base + offset[n])
-  return Floats{VOXPIPE_ALL(VOXPIPE_GET)};
-#undef VOXPIPE_GET
+inline Floats floats_at(const uint8_t* from) {
+  typedef S Raw __attribute__((vector_size(LANES * sizeof(S))));
+  return floats_of(load<Raw>(from));
+}
+
+template <>
+inline Floats floats_at<HalfTag>(const uint8_t* from) {
+  return floats_of_halves(__builtin_convertvector(load<Marks>(from), Words));
+}
+
+// Of 2 * LANES numbers those at LANES places.
+inline Floats picked(const float* from, Ints at) {
+#if defined(VOXPIPE_PICK)
+  return (Floats)VOXPIPE_PICK(vector_at<Floats>(from), vector_at<Floats>(from + LANES), at);
+#else
+  Floats found;
+  for (int n = 0; n < LANES; n++) found[n] = from[at[n]];
+  return found;
+#endif
 }
 
 // a * b + c, rounded once. Where a processor cannot, it is worked out in float64, which holds the
@@ -309,19 +181,5 @@ inline Floats multiply_add(Floats a, Floats b, Floats c) {
 }
 
 typedef float Four __attribute__((vector_size(16)));
-
-// Four voxels of four numbers each, turned: four numbers of four voxels each.
-struct Fours {
-  Four of[4];
-};
-
-inline Fours turn_fours(const Four* from) {
-  const Four a = __builtin_shufflevector(from[0], from[2], 0, 4, 1, 5);
-  const Four b = __builtin_shufflevector(from[1], from[3], 0, 4, 1, 5);
-  const Four c = __builtin_shufflevector(from[0], from[2], 2, 6, 3, 7);
-  const Four d = __builtin_shufflevector(from[1], from[3], 2, 6, 3, 7);
-  return {__builtin_shufflevector(a, b, 0, 4, 1, 5), __builtin_shufflevector(a, b, 2, 6, 3, 7),
-          __builtin_shufflevector(c, d, 0, 4, 1, 5), __builtin_shufflevector(c, d, 2, 6, 3, 7)};
-}
 
 }  // namespace VOXPIPE_PATH_NAME

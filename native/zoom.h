@@ -6,153 +6,136 @@
 #pragma once
 
 #include "processor.h"
-#include "general.h"
+#include "linear.h"
+#include "work.h"
 #include "tables.h"
 
 namespace VOXPIPE_PATH_NAME {
 
-// Source voxels of one row for a run of output voxels, at most; wider ones take the general path.
+// Source voxels of one row for a run of output voxels, at most.
 constexpr int64_t SPAN = 2 * RUN;
-constexpr int64_t NOTHING = INT64_MIN;
-
-// Two slots of something worth keeping, by the offset that it was made from.
-struct Slots {
-  int64_t key[2];
-  bool fresh;  // whether the slot of the last call has to be made
-
-  // The slot of ``want``; it may take the place of anything but ``keep``.
-  inline int of(int64_t want, int64_t keep) {
-    fresh = false;
-    if (key[0] == want) return 0;
-    if (key[1] == want) return 1;
-    fresh = true;
-    const int slot = key[0] == keep ? 1 : 0;
-    key[slot] = want;
-    return slot;
-  }
-};
-
-constexpr Slots EMPTY_SLOTS = {{NOTHING, NOTHING}, false};
 
 struct Zoom {
   const Work* w;
   const Tables* tables;
   bool fades;
+  int64_t run;  // output voxels of one run
 };
 
-// Loops for voxels that are met stay apart: those for all others are as tight as without them.
-#define VOXPIPE_APART __attribute__((noinline))
-
-template <class S, class W>
-inline bool is_met(W weight) {
-  return HasNan<S>::value && (weight == 0 || weight == 1);
-}
-
-template <class W>
-VOXPIPE_APART void blend_met(const W* __restrict lower, const W* __restrict upper, W weight,
-                             int64_t count, W* __restrict values) {
-  if (weight == 0) {
-    for (int64_t v = 0; v < count; v++) {
-      const W low = lower[v], value = (upper[v] - low) * weight + low;
-      values[v] = value == value ? value : low;
-    }
-  } else {
-    for (int64_t v = 0; v < count; v++) {
-      const W high = upper[v], value = (high - lower[v]) * weight + lower[v];
-      values[v] = value == value ? value : high;
-    }
-  }
-}
-
-template <class W>
-inline void blend_values(const W* lower, const W* upper, W weight, int64_t count, W* values) {
-  for (int64_t v = 0; v < count; v++) values[v] = (upper[v] - lower[v]) * weight + lower[v];
-}
-
-// Whole vectors of neighbours; returns how many values are done.
-template <class S>
-inline int64_t along_pairs(const uint8_t* row, const int64_t* lower, const double* weight,
-                           int64_t count, float* values) {
-  int64_t v = 0;
-  for (; v + LANES <= count; v += LANES) {
-    const Pair taps = Fetch<S>::pair(row, lower + v);
-    Floats w;
-    for (int n = 0; n < LANES; n++) w[n] = static_cast<float>(weight[v + n]);
-    put_vector(values + v, blend(taps.lower, taps.upper, w));
-  }
-  return v;
-}
-
-template <>
-inline int64_t along_pairs<double>(const uint8_t*, const int64_t*, const double*, int64_t, float*) {
-  return 0;
-}
-
-template <class S>
-inline int64_t along_pairs(const uint8_t*, const int64_t*, const double*, int64_t, double*) {
-  return 0;
-}
-
-// Along the row itself: values[v] from the two taps of index v.
-template <class S, class W>
-inline void along_row(const uint8_t* row, const Table& table, int64_t begin, int64_t count,
-                      bool single, W* values) {
-  const int64_t *lower = table.lower + begin, *upper = table.upper + begin;
-  const double* weight = table.weight + begin;
-  int64_t done = 0;
-  if (!single && upper[0] == sizeof(typename Memory<S>::type))
-    done = along_pairs<S>(row, lower, weight, count, values);
-  for (int64_t v = done; v < count; v++) {
-    const W tap = load_value<S, W>(row + lower[v]);
-    const W next = load_value<S, W>(row + lower[v] + upper[v]);
-    values[v] = single ? tap : (next - tap) * static_cast<W>(weight[v]) + tap;
-  }
-}
-
-// Across rows: values[v] from voxel v of two rows.
-template <class S, class W>
-inline void across_rows(const uint8_t* lower, const uint8_t* upper, int64_t step, int64_t count,
-                        W weight, bool single, W* values) {
-  const int64_t size = sizeof(typename Memory<S>::type);
-  if (single) {
-    for (int64_t v = 0; v < count; v++) values[v] = load_value<S, W>(lower + v * step);
-  } else if (step == size) {
-    for (int64_t v = 0; v < count; v++) {
-      const W tap = load_value<S, W>(lower + v * size);
-      values[v] = (load_value<S, W>(upper + v * size) - tap) * weight + tap;
-    }
-  } else {
-    for (int64_t v = 0; v < count; v++) {
-      const W tap = load_value<S, W>(lower + v * step);
-      values[v] = (load_value<S, W>(upper + v * step) - tap) * weight + tap;
-    }
-  }
-}
-
-template <class S, class W>
-VOXPIPE_APART void keep_met(const uint8_t* met, int64_t step, int64_t count, W* values) {
-  const int64_t size = sizeof(typename Memory<S>::type);
-  if (step == size) {
-    for (int64_t v = 0; v < count; v++) {
-      const W tap = load_value<S, W>(met + v * size);
-      values[v] = values[v] == values[v] ? values[v] : tap;
-    }
-  } else {
-    for (int64_t v = 0; v < count; v++)
-      if (values[v] != values[v]) values[v] = load_value<S, W>(met + v * step);
-  }
-}
-
-// Which voxels along the lane are met.
-template <class S, class W>
-inline int64_t find_met(const Table& table, int64_t begin, int64_t count, int32_t* met) {
-  int64_t found = 0;
-  for (int64_t v = 0; v < count && HasNan<S>::value; v++)
-    if (is_met<S>(static_cast<W>(table.weight[begin + v]))) met[found++] = static_cast<int32_t>(v);
-  return found;
-}
+inline bool is_along_i(const Geometry& g) { return densest_axis(g) == 0; }
 
 inline int64_t upper_of(const Table& table, int64_t n) { return table.lower[n] + table.upper[n]; }
+
+// Source voxels that a run of output voxels needs along its axis, as the offset of the first.
+struct Reach {
+  int64_t first;
+  int64_t count;
+};
+
+inline Reach reach_of(const Table& table, int64_t step, int64_t begin, int64_t end) {
+  int64_t low = INT64_MAX, high = INT64_MIN;
+  for (int64_t v = begin; v < end && step; v++) {
+    low = least(low, least(table.lower[v] / step, upper_of(table, v) / step));
+    high = most(high, most(table.lower[v] / step, upper_of(table, v) / step));
+  }
+  return step ? Reach{low * step, high - low + 1} : Reach{0, 1};
+}
+
+// What the voxels of a row are: numbers, stored neighbours, and stored ones that lie apart.
+template <class W> struct Voxels {
+  const W* row;
+  inline W operator()(int64_t v) const { return row[v]; }
+};
+template <class S, class W> struct Neighbours {
+  const uint8_t* row;
+  inline W operator()(int64_t v) const {
+    return load_value<S, W>(row + v * static_cast<int64_t>(sizeof(typename Memory<S>::type)));
+  }
+};
+template <class S, class W> struct Apart {
+  const uint8_t* row;
+  int64_t step;
+  inline W operator()(int64_t v) const { return load_value<S, W>(row + v * step); }
+};
+
+// Two rows, by what their voxels are. A weight of 0 or 1 meets voxels, which keep what they are beside
+// infinity; for all others the loop is as tight as without it.
+template <class S, class W, class At>
+inline void blend_rows(const At& lower, const At& upper, W weight, int64_t count, W* values) {
+  if (HAS_NAN<S> && (weight == 0 || weight == 1))
+    for (int64_t v = 0; v < count; v++) values[v] = blend_kept(lower(v), upper(v), weight);
+  else
+    for (int64_t v = 0; v < count; v++) values[v] = blend(lower(v), upper(v), weight);
+}
+
+// Index ``n`` of an output axis, from the two rows that it lies between.
+template <class S, class W>
+inline void blend_at(const Zoom& z, int axis, int64_t n, const W* lower, const W* upper,
+                     int64_t count, W* values) {
+  if (z.w->g.axis[axis].single)
+    memcpy(values, lower, sizeof(W) * static_cast<size_t>(count));
+  else
+    blend_rows<S, W>(Voxels<W>{lower}, Voxels<W>{upper},
+                     static_cast<W>(z.tables->of[axis].weight[n]), count, values);
+}
+
+// Source voxels of one row for a run of output voxels, side by side, and where between them each lies.
+template <class W>
+struct Stretch {
+  bool single;
+  bool meets;                      // some voxel
+  int64_t first, count;            // bytes to the first source voxel, and how many there are
+  int32_t at[RUN + SPARE];         // of them the lower tap
+  W weight[RUN + SPARE];
+  int32_t from[RUN / LANES + 1];   // the first that a vector takes, or -1 where they are far apart
+};
+
+template <class W>
+inline void find_taps(const Zoom& z, int axis, int64_t begin, int64_t count, Stretch<W>& s) {
+  const Table& table = z.tables->of[axis];
+  const int64_t step = z.w->g.axis[axis].step;
+  const Reach reach = reach_of(table, step, begin, begin + count);
+  s.single = z.w->g.axis[axis].single;
+  s.meets = false;
+  s.first = reach.first;
+  s.count = reach.count;
+  for (int64_t v = 0; v < count; v++) {
+    s.at[v] = static_cast<int32_t>(step ? (table.lower[begin + v] - s.first) / step : 0);
+    s.weight[v] = static_cast<W>(table.weight[begin + v]);
+    s.meets = s.meets || s.weight[v] == 0 || s.weight[v] == 1;
+  }
+  for (int64_t v = count; v < count + SPARE; v++) {
+    s.at[v] = s.at[count - 1];
+    s.weight[v] = 0;
+  }
+  for (int64_t v = 0; v < count; v += LANES) {
+    int32_t low = s.at[v], high = low;
+    for (int n = 1; n < LANES; n++) {
+      low = least(low, s.at[v + n]);
+      high = most(high, s.at[v + n]);
+    }
+    s.from[v / LANES] = high - low < 2 * LANES ? low : -1;
+  }
+}
+
+// Behind ``row`` there is room for two vectors to be read.
+template <class S, class W>
+inline void stretch(const Stretch<W>& s, const W* row, int64_t count, W* values) {
+  int64_t v = 0;
+  if constexpr (sizeof(W) == sizeof(float))
+    for (; v < count && s.from[v / LANES] >= 0 && !s.single; v += LANES) {
+      const float* from = row + s.from[v / LANES];
+      const Ints at = vector_at<Ints>(s.at + v) - s.from[v / LANES];
+      const Floats lower = picked(from, at), upper = picked(from + 1, at);
+      const Floats weight = vector_at<Floats>(s.weight + v);
+      put_vector(values + v, HAS_NAN<S> && s.meets ? blend_kept(lower, upper, weight)
+                                                   : blend(lower, upper, weight));
+    }
+  for (; v < count; v++) {
+    const W lower = row[s.at[v]];
+    values[v] = s.single ? lower : blend_kept(lower, row[s.at[v] + 1], s.weight[v]);
+  }
+}
 
 template <class W>
 inline void fade_and_finish(const Zoom& z, int lane, const int64_t* index, int64_t count,
@@ -167,40 +150,41 @@ inline void fade_and_finish(const Zoom& z, int lane, const int64_t* index, int64
   finish<W>(z.w->f, values, z.fades ? fade : nullptr, count, out, stride);
 }
 
+// Calls act(at) with what the voxels of a row of stored ones are, neighbours or not.
+template <class S, class W, class Act>
+inline void with_row(int64_t step, const Act& act) {
+  constexpr int64_t SIZE = sizeof(typename Memory<S>::type);
+  if (step == SIZE) act([](const uint8_t* row) { return Neighbours<S, W>{row}; });
+  else act([step](const uint8_t* row) { return Apart<S, W>{row, step}; });
+}
+
 // Rows along k: plane[i] holds what is blended over k and j.
 template <class S, class W>
 void zoom_along_k(const Zoom& z, const uint8_t* base, uint8_t* out, const Box& box) {
   const VoxpipeJob& job = *z.w->job;
-  const Table &ti = z.tables->of[0], &tj = z.tables->of[1], &tk = z.tables->of[2];
-  const Axis* axis = z.w->g.axis;
+  const Table &ti = z.tables->of[0], &tj = z.tables->of[1];
   const int64_t count = box.end[2] - box.begin[2];
-  W plane[2][TILE][RUN], row[2][RUN], values[RUN];
-  int32_t met[RUN];
-  const int64_t mets = axis[2].single ? 0 : find_met<S, W>(tk, box.begin[2], count, met);
+  W plane[2][TILE][RUN + SPARE], row[2][RUN + SPARE], stored[SPAN + 3 * SPARE], values[RUN];
+  Stretch<W> along;
+  find_taps(z, 2, box.begin[2], count, along);
   Slots planes = EMPTY_SLOTS;
-  const auto make_plane = [&](const uint8_t* at, W(*to)[RUN]) {
+  const auto make_plane = [&](const uint8_t* at, W(*to)[RUN + SPARE]) {
     Slots rows = EMPTY_SLOTS;
-    const auto make_row = [&](int64_t want, int64_t keep) {
+    const auto row_of = [&](int64_t want, int64_t keep) {
       const int slot = rows.of(want, keep);
-      if (!rows.fresh) return slot;
-      along_row<S, W>(at + want, tk, box.begin[2], count, axis[2].single, row[slot]);
-      if (mets && any_nan(row[slot], count))
-        for (int64_t n = 0; n < mets; n++) {
-          const int64_t k = box.begin[2] + met[n];
-          const int64_t tap = tk.weight[k] < 0.5 ? tk.lower[k] : upper_of(tk, k);
-          W& value = row[slot][met[n]];
-          value = value == value ? value : load_value<S, W>(at + want + tap);
-        }
-      return slot;
+      if (rows.fresh) {
+        with_row<S, W>(z.w->g.axis[2].step, [&](const auto& of) {
+          const auto voxels = of(at + want + along.first);
+          for (int64_t v = 0; v < along.count; v++) stored[v] = voxels(v);
+        });
+        stretch<S>(along, stored, count, row[slot]);
+      }
+      return row[slot];
     };
     for (int64_t j = box.begin[1]; j < box.end[1]; j++) {
-      const int lower = make_row(tj.lower[j], upper_of(tj, j));
-      const int upper = make_row(upper_of(tj, j), tj.lower[j]);
-      const W weight = static_cast<W>(axis[1].single ? 0.5 : tj.weight[j]);
-      W* blended = to[j - box.begin[1]];
-      if (axis[1].single) __builtin_memcpy(blended, row[lower], sizeof(W) * static_cast<size_t>(count));
-      else if (is_met<S>(weight)) blend_met<W>(row[lower], row[upper], weight, count, blended);
-      else blend_values<W>(row[lower], row[upper], weight, count, blended);
+      const W* lower = row_of(tj.lower[j], upper_of(tj, j));
+      const W* upper = row_of(upper_of(tj, j), tj.lower[j]);
+      blend_at<S>(z, 1, j, lower, upper, count, to[j - box.begin[1]]);
     }
   };
   const auto plane_of = [&](int64_t want, int64_t keep) {
@@ -213,13 +197,9 @@ void zoom_along_k(const Zoom& z, const uint8_t* base, uint8_t* out, const Box& b
     const int64_t i = index[0];
     const int lower = plane_of(ti.lower[i], upper_of(ti, i));
     const int upper = plane_of(upper_of(ti, i), ti.lower[i]);
-    const W weight = static_cast<W>(axis[0].single ? 0.5 : ti.weight[i]);
-    const bool meets = is_met<S>(weight);
     for (index[1] = box.begin[1]; index[1] < box.end[1]; index[1]++) {
       const int64_t j = index[1] - box.begin[1];
-      if (axis[0].single) __builtin_memcpy(values, plane[lower][j], sizeof(W) * static_cast<size_t>(count));
-      else if (meets) blend_met<W>(plane[lower][j], plane[upper][j], weight, count, values);
-      else blend_values<W>(plane[lower][j], plane[upper][j], weight, count, values);
+      blend_at<S>(z, 0, i, plane[lower][j], plane[upper][j], count, values);
       fade_and_finish<W>(z, 2, index, count, values,
                          out + i * job.out_stride[0] + index[1] * job.out_stride[1] +
                              index[2] * job.out_stride[2],
@@ -228,80 +208,41 @@ void zoom_along_k(const Zoom& z, const uint8_t* base, uint8_t* out, const Box& b
   }
 }
 
-// Source voxels that a run of output voxels needs along axis 0, as offsets of the ends.
-struct Reach {
-  int64_t first;  // byte offset of the lowest source index
-  int64_t count;
-};
-
-inline Reach reach_of(const Table& table, int64_t step, int64_t begin, int64_t end) {
-  int64_t low = INT64_MAX, high = INT64_MIN;
-  for (int64_t v = begin; v < end && step; v++) {
-    low = least(low, least(table.lower[v] / step, upper_of(table, v) / step));
-    high = most(high, most(table.lower[v] / step, upper_of(table, v) / step));
-  }
-  return step ? Reach{low * step, high - low + 1} : Reach{0, 1};
-}
-
 // Rows along i, collected in a block that is turned: row[k] holds what is blended over k.
 template <class S, class W>
 void zoom_along_i(const Zoom& z, const uint8_t* base, uint8_t* out, const Box& box) {
   const VoxpipeJob& job = *z.w->job;
-  const Table &ti = z.tables->of[0], &tj = z.tables->of[1], &tk = z.tables->of[2];
+  const Table &tj = z.tables->of[1], &tk = z.tables->of[2];
   const Axis* axis = z.w->g.axis;
-  const int64_t count = box.end[0] - box.begin[0], size = z.w->f.size, step = axis[0].step;
-  const Reach reach = reach_of(ti, step, box.begin[0], box.end[0]);
-  W row[BLOCK][2][SPAN], blended[SPAN], values[RUN];
+  const int64_t count = box.end[0] - box.begin[0], size = z.w->f.size;
+  W row[BLOCK][2][SPAN], blended[SPAN + 3 * SPARE], values[RUN + SPARE];
   alignas(64) uint8_t block[BLOCK_BYTES];
+  Stretch<W> along;
+  find_taps(z, 0, box.begin[0], count, along);
   Slots rows[BLOCK];
   for (int64_t k = 0; k < BLOCK; k++) rows[k] = EMPTY_SLOTS;
-  int32_t at[RUN];  // where in a row the lower tap of each voxel is
-  W weight[RUN];
-  for (int64_t v = 0; v < count; v++) {
-    const int64_t offset = ti.lower[box.begin[0] + v] - reach.first;
-    at[v] = static_cast<int32_t>(step ? offset / step : 0);
-    weight[v] = static_cast<W>(ti.weight[box.begin[0] + v]);
-  }
-  int32_t met[RUN];
-  const int64_t mets = axis[0].single ? 0 : find_met<S, W>(ti, box.begin[0], count, met);
-  const uint8_t* start = base + reach.first;
   int64_t index[3] = {box.begin[0], 0, 0};
   for (index[1] = box.begin[1]; index[1] < box.end[1]; index[1]++) {
     const int64_t j = index[1], lower = tj.lower[j], upper = upper_of(tj, j);
-    const W over = static_cast<W>(axis[1].single ? 0.5 : tj.weight[j]);
     for (index[2] = box.begin[2]; index[2] < box.end[2]; index[2]++) {
       const int64_t k = index[2], n = k - box.begin[2];
       const auto row_of = [&](int64_t want, int64_t keep) {
         const int slot = rows[n].of(want, keep);
-        if (!rows[n].fresh) return slot;
-        const uint8_t *first = start + want + tk.lower[k], *second = start + want + upper_of(tk, k);
-        const W across = static_cast<W>(tk.weight[k]);
-        across_rows<S, W>(first, second, step, reach.count, across, axis[2].single, row[n][slot]);
-        if (!axis[2].single && is_met<S>(across))
-          keep_met<S, W>(across == 0 ? first : second, step, reach.count, row[n][slot]);
-        return slot;
+        if (!rows[n].fresh) return row[n][slot];
+        const uint8_t* from = base + along.first + want;
+        with_row<S, W>(axis[0].step, [&](const auto& of) {
+          const auto first = of(from + tk.lower[k]), second = of(from + upper_of(tk, k));
+          const W weight = static_cast<W>(tk.weight[k]);
+          if (axis[2].single)
+            for (int64_t v = 0; v < along.count; v++) row[n][slot][v] = first(v);
+          else
+            blend_rows<S, W>(first, second, weight, along.count, row[n][slot]);
+        });
+        return row[n][slot];
       };
-      const W* lower_row = row[n][row_of(lower, upper)];
-      const W* upper_row = row[n][row_of(upper, lower)];
-      const W* over_j = lower_row;
-      if (!axis[1].single) {
-        if (is_met<S>(over)) blend_met<W>(lower_row, upper_row, over, reach.count, blended);
-        else blend_values<W>(lower_row, upper_row, over, reach.count, blended);
-        over_j = blended;
-      }
-      if (axis[0].single) {
-        for (int64_t v = 0; v < count; v++) values[v] = over_j[at[v]];
-      } else {
-        for (int64_t v = 0; v < count; v++) {
-          const W tap = over_j[at[v]];
-          values[v] = (over_j[at[v] + 1] - tap) * weight[v] + tap;
-        }
-        if (mets && any_nan(values, count))
-          for (int64_t m = 0; m < mets; m++) {
-            const int32_t v = met[m];
-            values[v] = values[v] == values[v] ? values[v] : over_j[at[v] + (weight[v] == 1)];
-          }
-      }
+      const W* lower_row = row_of(lower, upper);
+      blend_at<S>(z, 1, j, lower_row, row_of(upper, lower), along.count, blended);
+      stretch<S>(along, blended, count, values);
       fade_and_finish<W>(z, 0, index, count, values, block + n * RUN * size, size);
     }
     turn_block(size, block, RUN * size, box.end[2] - box.begin[2], count,
@@ -312,56 +253,56 @@ void zoom_along_i(const Zoom& z, const uint8_t* base, uint8_t* out, const Box& b
 }
 
 template <class S, class W>
-void zoom_channel(const Zoom& z, const uint8_t* base, uint8_t* out, bool along_i) {
+void zoom_channel(const Zoom& z, const uint8_t* base, uint8_t* out) {
   const Interval &i = z.tables->of[0].kept, &j = z.tables->of[1].kept, &k = z.tables->of[2].kept;
-  Box box;
-  if (along_i) {
-    for (int64_t a = i.begin; a < i.end; a += RUN)
-      for (int64_t c = k.begin; c < k.end; c += BLOCK) {
-        box = Box{{a, j.begin, c}, {least(a + RUN, i.end), j.end, least(c + BLOCK, k.end)}};
-        zoom_along_i<S, W>(z, base, out, box);
-      }
+  if (is_along_i(z.w->g)) {
+    for (int64_t a = i.begin; a < i.end; a += z.run)
+      for (int64_t c = k.begin; c < k.end; c += BLOCK)
+        zoom_along_i<S, W>(z, base, out, Box{{a, j.begin, c}, {least(a + z.run, i.end), j.end,
+                                                               least(c + BLOCK, k.end)}});
     return;
   }
   for (int64_t b = j.begin; b < j.end; b += TILE)
-    for (int64_t c = k.begin; c < k.end; c += RUN) {
-      box = Box{{i.begin, b, c}, {i.end, least(b + TILE, j.end), least(c + RUN, k.end)}};
-      zoom_along_k<S, W>(z, base, out, box);
-    }
+    for (int64_t c = k.begin; c < k.end; c += z.run)
+      zoom_along_k<S, W>(z, base, out, Box{{i.begin, b, c}, {i.end, least(b + TILE, j.end),
+                                                             least(c + z.run, k.end)}});
 }
 
-inline bool is_along_i(const Geometry& g) { return densest_axis(g) == 0; }
+// Output voxels of one run, of which the source voxels fit a row.
+inline int64_t zoom_run(const Geometry& g, const Tables& tables) {
+  const int axis = is_along_i(g) ? 0 : 2;
+  const Table& table = tables.of[axis];
+  int64_t run = RUN;
+  for (int64_t v = table.kept.begin; v < table.kept.end; v += run) {
+    const int64_t end = least(v + run, table.kept.end);
+    if (run > 1 && reach_of(table, g.axis[axis].step, v, end).count > SPAN) {
+      run /= 2;
+      v = table.kept.begin - run;  // from the first one again
+    }
+  }
+  return run;
+}
 
 // Whether the tables describe a plan for this path.
-inline bool is_zoom(const Work& w, const int* source, const Tables& tables) {
+inline bool is_zoom(const Work& w, const int* source) {
   for (int n = 0; n < 3; n++)
     if (source[n] != n) return false;
-  if (!is_along_i(w.g)) return densest_axis(w.g) == 2;
-  const Table& table = tables.of[0];
-  for (int64_t v = table.kept.begin; v < table.kept.end; v += RUN) {
-    const int64_t end = least(v + RUN, table.kept.end);
-    if (reach_of(table, w.g.axis[0].step, v, end).count > SPAN) return false;
-  }
-  return true;
+  return densest_axis(w.g) != 1;
 }
 
 inline void zoom_all(const Work& w, const Tables& tables) {
   const VoxpipeJob& job = *w.job;
-  const Zoom z{&w, &tables, w.zeros};
-  const bool along_i = is_along_i(w.g);
+  const Zoom z{&w, &tables, w.zeros, zoom_run(w.g, tables)};
   const bool all = keeps_all(job, tables);
   for (int64_t c = 0; c < job.channels; c++) {
     const uint8_t* base = reinterpret_cast<const uint8_t*>(job.source) + c * job.source_channel_stride;
     uint8_t* out = reinterpret_cast<uint8_t*>(job.out) + c * job.out_channel_stride;
     if (!all) fill_outside(job, tables, w.zeros ? w.f.zero : w.f.fill, w.f.size, out);
-    switch (job.source_type) {
-#define VOXPIPE_ZOOM(S)                                    \
-  if (w.wide) zoom_channel<S, double>(z, base, out, along_i); \
-  else zoom_channel<S, float>(z, base, out, along_i)
-      VOXPIPE_SOURCE_TYPES(VOXPIPE_ZOOM)
-#undef VOXPIPE_ZOOM
-      default: break;
-    }
+    with_stored(job.source_type, [&](auto s) {
+      typedef VOXPIPE_TYPE(s) S;
+      if (w.wide) zoom_channel<S, double>(z, base, out);
+      else zoom_channel<S, float>(z, base, out);
+    });
   }
 }
 

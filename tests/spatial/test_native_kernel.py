@@ -248,6 +248,58 @@ def test_whole_tiles_inside_have_the_bits_of_the_slow_path(
             assert same, (path, mode)
 
 
+TILTED = [[0.8, 0.25, -0.2], [-0.2, 0.8, 0.25], [0.25, -0.2, 0.9]]
+IN_A_PLANE = [[1, 0, 0], [0, 0.9, 0.3], [0, -0.3, 0.9]]
+SMALLER = [[2.2, 0.4, 0], [-0.4, 2.2, 0.3], [0, -0.3, 9.5]]
+
+
+@pytest.mark.parametrize("padding", ["border", "reflection", "constant", "zeros"])
+@pytest.mark.parametrize("turn", [TILTED, IN_A_PLANE, SMALLER])
+@pytest.mark.parametrize("dtype", ["u1", "i2", "f4", "f8"])
+def test_whole_tiles_at_an_edge_have_the_bits_of_the_slow_path(
+    dtype: str, turn: list[list[float]], padding: str
+) -> None:
+    """Tiles that a corner of the volume cuts, beside tiles that lie all inside or all outside."""
+    rng = np.random.default_rng(sum(map(ord, dtype + padding)))
+    array = rng.integers(0, 120, (1, 56, 38, 44)).astype(dtype)
+    if np.dtype(dtype).kind == "f":
+        array.flat[::97] = np.nan
+        array.flat[::89] = np.inf
+    matrix = np.eye(4)
+    matrix[:3, :3] = turn
+    matrix[:3, 3] = [3, 5, 2] - matrix[:3, :3] @ [18.0, 24.0, 17.0]
+    source = SourceVoxels(array, (0, 0, 0), Region.of_shape(array.shape[1:]), 2.0, -7.0)
+
+    for mode, result in (("linear", "f4"), ("linear", "i2"), ("nearest", dtype), ("nearest", "f4")):
+        policy = Policy(mode, padding, 5.0 if padding == "constant" else 0.0)
+        expected = empty(1, (57, 50, 35), result, range(4))
+        sampled("0", source, matrix, policy, expected)
+        for path in paths_here():
+            found = empty(1, (57, 50, 35), result, range(4))
+            sampled(path, source, matrix, policy, found)
+            same = np.array_equal(found, expected, equal_nan=np.dtype(result).kind == "f")
+            assert same, (path, mode, result)
+
+
+@pytest.mark.parametrize("shift", [-0.25, 0.0, 0.25])
+@pytest.mark.parametrize("mode", ["nearest", "linear"])
+def test_a_plane_is_met_from_either_side(mode: str, shift: float) -> None:
+    """A tile within half a voxel of the only slice, or of the first one, is not beside it."""
+    turn = np.array([[1, 0, 0, shift], [0, 0.9, 0.3, 1], [0, -0.3, 0.9, 12], [0, 0, 0, 1]])
+    for slices in (1, 3):
+        numbers = np.random.default_rng(slices).integers(0, 99, (1, slices, 40, 44))
+        source = SourceVoxels(
+            numbers.astype("u1"), (5, 0, 0), Region((5, 0, 0), (5 + slices, 40, 44))
+        )
+        matrix = turn + np.outer([1, 0, 0, 0], [0, 0, 0, 5.0])
+        expected = empty(1, (1, 30, 33), "u1", range(4))
+        sampled("0", source, matrix, Policy(mode, "border"), expected)
+        for path in paths_here():
+            found = empty(1, (1, 30, 33), "u1", range(4))
+            sampled(path, source, matrix, Policy(mode, "border"), found)
+            assert np.array_equal(found, expected), (path, slices)
+
+
 @st.composite
 def fields(draw: st.DrawFn) -> Displacement:
     """Control grids along the output's axes, across them, and of a single point."""
@@ -277,6 +329,20 @@ def test_displacement_and_cubic_agree_with_the_slow_path(
         found = empty(channels, shape, "f4", order)
         sampled(path, source, matrix, policy, found, clips, displacement=moved)
         assert np.allclose(found, expected, rtol=0, atol=1e-5 * size), path
+
+
+def test_a_field_that_reaches_too_far_is_left_to_the_slow_path() -> None:
+    """The kernel counts moves in 32 bits; farther ones are refused, and nothing is lost."""
+    array = np.arange(9 * 9 * 9, dtype="f4").reshape(1, 9, 9, 9)
+    control = np.random.default_rng(4).choice([-180.0, 180.0], (3, 3, 3, 3))
+    field = Displacement(control, np.diag([0.25, 0.25, 0.25, 1]))
+    source = SourceVoxels(array, (0, 0, 0), Region.of_shape(array.shape[1:]))
+    expected, found = (empty(1, (9, 9, 9), "f4", range(4)) for _ in range(2))
+
+    sampled("0", source, np.eye(4), Policy("linear", "reflection"), expected, displacement=field)
+    sampled("", source, np.eye(4), Policy("linear", "reflection"), found, displacement=field)
+
+    assert np.array_equal(found, expected)
 
 
 def test_a_displacement_of_nearest_moves_whole_voxels() -> None:
