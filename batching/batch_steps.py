@@ -35,8 +35,9 @@ def voxels_kept(size: int, length: int) -> NDArray[np.intp]:
     >>> voxels_kept(2, 4).tolist(), voxels_kept(3, 8).tolist()
     ([1, 3], [1, 4, 6])
     """
-    # Of two that are as near the later one, as torch's "nearest-exact".
-    middles = np.floor((np.arange(size) + 0.5) * (length / size)).astype(np.intp)
+    # In float32, so that it is torch's "nearest-exact" where a middle lies between two voxels.
+    step = np.float32(length) / np.float32(size)
+    middles = np.floor((np.arange(size, dtype=np.float32) + np.float32(0.5)) * step).astype(np.intp)
     return np.asarray(np.minimum(middles, length - 1))
 
 

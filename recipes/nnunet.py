@@ -7,7 +7,6 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -236,7 +235,7 @@ class _Dataset:
         """What the names of files end with."""
         return str(self.document.get("file_ending", ".nii.gz"))
 
-    @cached_property
+    @property
     def _labels(self) -> dict[str, Axes]:
         """The labels of each class or region, by name."""
         every = self.document.get("labels", {})
