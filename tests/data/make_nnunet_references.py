@@ -6,12 +6,15 @@ The transforms are those of ``nnUNetTrainer.get_training_transforms``, for patch
 cubes and, under ``flat/``, for those that it augments in their plane. Each draws 10 000 times for
 an image of two channels. ``name/acts`` is how often it acted, of so many times; ``name/number`` the
 1001 quantiles of a parameter, ends included, and ``name/number/moments`` its mean, deviation and
-count. ``made/`` are arrays: labels, and what becomes of them.
+count. ``made/`` are arrays: labels, and what becomes of them. ``preprocessed/`` are the plans that
+nnU-Net makes of ``tests/recipes/tiny_nnunet.py``, and the arrays of its first case.
 """
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -174,16 +177,40 @@ def made(table: Table) -> None:
     table.found["made/regions"] = of(regions)["segmentation"].numpy()
 
 
+def preprocessed(table: Table, folder: Path) -> None:
+    """Keep what nnU-Net's planning and preprocessing make of a tiny dataset."""
+    import blosc2
+
+    sys.path.append(str(HERE.parent / "recipes"))
+    from tiny_nnunet import CASES, write_raw
+
+    name = "Dataset001_Tiny"
+    write_raw(folder / "raw" / name)
+    command = [sys.executable, "-c"]
+    command += ["from nnunetv2.experiment_planning.plan_and_preprocess_entrypoints import *; "]
+    command[-1] += "plan_and_preprocess_entry()"
+    command += ["-d", "1", "-c", "3d_fullres", "-np", "1", "-npfp", "1"]
+    subprocess.run(command, check=True)
+    made = folder / "preprocessed" / name
+    plans = (made / "nnUNetPlans.json").read_bytes()
+    table.found["preprocessed/plans"] = np.frombuffer(plans, np.uint8)
+    for key, end in (("image", ""), ("label", "_seg")):
+        file = made / "nnUNetPlans_3d_fullres" / f"{CASES[0]}{end}.b2nd"
+        table.found[f"preprocessed/{key}"] = blosc2.open(str(file))[:]
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in ("raw", "preprocessed", "results"):
-            os.environ[f"nnUNet_{name}"] = folder
+            os.environ[f"nnUNet_{name}"] = str(Path(folder, name))
+            Path(folder, name).mkdir()
+        table = Table()
+        preprocessed(table, Path(folder))
         from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
     import torch
 
     np.random.seed(SEED)
     torch.manual_seed(SEED)
-    table = Table()
     turn = np.radians(30.0)
     every = nnUNetTrainer.get_training_transforms(
         (32, 32, 32), (-turn, turn), SCALES, (0, 1, 2), False, None, True, (1, 2)

@@ -6,39 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-import nibabel
 import numpy as np
 import pytest
 import torch
+from checkout import ROOT
+from tiny_nnunet import CASES, save, volumes_of, write_raw
 
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import SampleError, VolumeNotFound
 from voxpipe.recipes import nnunet
 
-SHAPE = (20, 18, 12)
-"""Of the stored volumes, (I, J, K)."""
-SPACING = (1.0, 1.0, 2.0)
 STRIDES = [[1, 1, 1], [1, 2, 2], [2, 2, 2]]
 CT = {"mean": 40.0, "std": 30.0, "percentile_00_5": -100.0, "percentile_99_5": 200.0}
-CASES = [f"case_{n}" for n in range(5)]
-LABELS = {"background": 0, "organ": 1, "tumour": 2}
-
-
-def save(array: Any, path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    nibabel.save(nibabel.Nifti1Image(array, np.diag([*SPACING, 1.0])), path)
-
-
-def volumes_of(number: int) -> dict[str, Any]:
-    """Return two images and a label: an organ with a tumour in it, nothing around the head."""
-    random = np.random.default_rng(number)
-    label = np.zeros(SHAPE, np.uint8)
-    label[6:14, 6:14, 4:9], label[8:10, 8:10, 5:7] = 1, 2
-    ct = (random.normal(0, 150, SHAPE) + 100 * label).astype(np.int16)
-    mr = random.integers(1, 900, SHAPE).astype(np.int16)
-    mr[:2], mr[-2:], mr[:, :2] = 0, 0, 0
-    return {"0000": ct, "0001": mr, "label": label}
 
 
 def plans_of(**changes: Any) -> dict[str, Any]:
@@ -62,16 +42,7 @@ def plans_of(**changes: Any) -> dict[str, Any]:
 @pytest.fixture
 def raw(tmp_path: Path) -> Path:
     """A raw dataset of five cases and two channels."""
-    root = tmp_path / "Dataset001_Tiny"
-    for number, name in enumerate(CASES):
-        volumes = volumes_of(number)
-        for channel in ("0000", "0001"):
-            save(volumes[channel], root / "imagesTr" / f"{name}_{channel}.nii.gz")
-        save(volumes["label"], root / "labelsTr" / f"{name}.nii.gz")
-    channels = {"0": "CT", "1": "T1"}
-    document = {"channel_names": channels, "labels": LABELS, "file_ending": ".nii.gz"}
-    (root / "dataset.json").write_text(json.dumps(document))
-    return root
+    return write_raw(tmp_path / "Dataset001_Tiny")
 
 
 @pytest.fixture
@@ -123,6 +94,25 @@ def test_patches_are_nnunet_s_voxels(plans: Path, raw: Path) -> None:
             assert np.array_equal(batch["label"][0][number, 0], label)
             assert np.array_equal(batch["label"][1][number, 0], label[:, 1::2, 1::2])
     assert cases == set(CASES[3:])
+
+
+def test_patches_are_those_that_nnunet_has_preprocessed(raw: Path) -> None:
+    """By plans that nnU-Net made of this dataset, in the arrays that it made of a case."""
+    with np.load(ROOT / "tests" / "data" / "draws-nnunet.npz") as file:
+        plans = json.loads(bytes(file["preprocessed/plans"]))
+        image, label = file["preprocessed/image"], file["preprocessed/label"]
+    size = (8, 12, 12)  # nnU-Net's own patch is larger than these cases
+    plans["configurations"]["3d_fullres"]["patch_size"] = list(size)
+    pipe = nnunet(plans, raw, "all", part="val", iterations=8)
+    found = 0
+    for batch in vp.DataLoader2(pipe, None, seed=1):
+        for number, meta in enumerate(batch["meta"]):
+            if meta["case"] == CASES[0]:
+                box = (slice(None), *box_at(start_of(meta), size))
+                assert np.abs(batch["image"][number].numpy() - image[box]).max() < 1e-5
+                assert np.array_equal(batch["label"][0][number], label[box])
+                found += 1
+    assert found
 
 
 def test_the_last_third_of_a_batch_has_foreground(plans: Path, raw: Path) -> None:
