@@ -69,11 +69,24 @@ class ScaleLabels:
             if size == array.shape[-3:]:
                 results.append(RealizedArray(array))
                 continue
+            part = array
+            for axis, (count, length) in enumerate(zip(size, array.shape[-3:], strict=True)):
+                part = _take(part, voxels_kept(count, length), axis - 3)
             out = next(memory)
-            i, j, k = map(voxels_kept, size, array.shape[-3:])
-            out[...] = array[..., i[:, None, None], j[:, None], k]
+            out[...] = part
             results.append(RealizedArray(out))
         return results
+
+
+def _take(array: NDArray[Any], places: NDArray[np.intp], axis: int) -> NDArray[Any]:
+    """Return planes of an array: a view where they are evenly apart."""
+    steps = np.unique(np.diff(places)).tolist()
+    if len(steps) > 1:
+        return np.take(array, places, axis)
+    even = slice(int(places[0]), int(places[-1]) + 1, *steps)
+    index: tuple[Any, ...] = (..., even, *[slice(None)] * (-1 - axis))
+    part: NDArray[Any] = array[index]
+    return part
 
 
 @dataclass(frozen=True)
