@@ -13,6 +13,7 @@ from checkout import ROOT
 from tiny_nnunet import CASES, save, volumes_of, write_raw
 
 import voxpipe as vp
+from voxpipe.adapters import Lint
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import SampleError, VolumeNotFound
 from voxpipe.recipes import nnunet
@@ -149,8 +150,10 @@ def test_batches_are_a_function_of_seed_epoch_and_number(plans: Path, raw: Path)
 
 
 def test_the_chain_shows_itself(plans: Path, raw: Path) -> None:
-    """Pipe by pipe, with the numbers of the plans: the user may write another one."""
-    text = str(nnunet(plans, raw))
+    """Pipe by pipe, with the numbers of the plans, and without what Lint would call a mistake."""
+    pipe = nnunet(plans, raw)
+    text = str(pipe)
+    assert [mistake.name for mistake in Lint().mistakes(pipe)] == []
 
     for words in (
         "from_nnunet('",
