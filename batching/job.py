@@ -347,7 +347,12 @@ def as_tensors(thing: Any) -> Any:
     if isinstance(thing, RealizedArray):
         return torch.from_numpy(thing.array)
     pairs = thing.items() if isinstance(thing, Mapping) else ()
-    tensors = {k: torch.from_numpy(v.array) for k, v in pairs if isinstance(v, RealizedArray)}
+    tensors: dict[str, Any] = {}
+    for key, value in pairs:
+        if isinstance(value, RealizedArray):
+            tensors[key] = torch.from_numpy(value.array)
+        elif type(value) is list and value and isinstance(value[0], RealizedArray):
+            tensors[key] = [torch.from_numpy(one.array) for one in value]
     if isinstance(thing, Sample):
         return thing.with_data(**tensors) if tensors else thing
     return {**thing, **tensors} if tensors else thing

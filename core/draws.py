@@ -12,7 +12,7 @@ import numpy as np
 
 from .call_site import CallSite, shorten
 from .errors import BadRecord, VoxpipeError
-from .validate import is_integer
+from .validate import entries_of, is_integer
 
 _TINY = 2.0**-60  # below the smallest number that a generator gives but 0
 
@@ -180,6 +180,9 @@ def check_record(op: Any, record: Any, draw: Callable[[Any], Any]) -> None:
     if isinstance(getattr(op, "choice", None), Choice):
         _refuse_members(op, record, draw)
         return
+    if (channels := getattr(op, "recorded_channels", None)) is not None:
+        _refuse_channels(op, record, draw, *channels)
+        return
     always = dataclasses.replace(op, p=1.0) if getattr(op, "p", 1.0) not in (0, 1) else op
     try:
         template = draw(always)
@@ -215,6 +218,19 @@ def _refuse_members(op: Any, record: Mapping[str, Any], draw: Callable[[Any], An
                 path = f"drawn[{number}][{place}]"
                 joint = "." if error.what.startswith("drawn[") else ": "
                 raise BadRecord(f"{path}{joint}{error.what}", do=error.do) from None
+
+
+def _refuse_channels(op: Any, record: Mapping[str, Any], draw: Any, each: Any, count: int) -> None:
+    """Refuse what was drawn for each channel; a count of 0 is not known yet."""
+    if unlike := set(record) ^ {"channels"}:
+        raise _bad(op, f"differs in {', '.join(sorted(map(str, unlike)))}: it draws channels")
+    channels = record["channels"]
+    _refuse_length(op, "channels", channels, count or len(entries_of(channels)))
+    for number, values in enumerate(channels):
+        try:
+            check_record(each, values, draw)
+        except BadRecord as error:
+            raise BadRecord(f"channels[{number}]: {error.what}", do=error.do) from None
 
 
 def _refuse_length(op: Any, path: str, value: Any, count: int) -> None:

@@ -149,6 +149,14 @@ def entries_of(value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else ()
 
 
+def as_axes(name: str, value: Any) -> tuple[int, ...]:
+    """Return spatial axes, of which one or several were given."""
+    axes = entries_of(value) or (value,)
+    if not all(is_integer(axis) and axis in (0, 1, 2) for axis in axes):
+        raise ValueError(f"{name} is 0, 1 or 2, or several of them, got {value!r}")
+    return tuple(map(int, axes))
+
+
 def set_checked(op: Any, **checks: Callable[[str, Any], Any]) -> None:
     """Set fields of a frozen dataclass to what a check of each, by its name, makes of them."""
     for name, check in checks.items():

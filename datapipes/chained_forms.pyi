@@ -5,6 +5,7 @@ from typing import Any, Literal
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from ..core.grid import Grid
+from .after_batch import DeepSupervision, FillOutsidePipe
 from .background_iterator import Prefetcher
 from .batch_patches import BatchPatches, Realize
 from .cache import Cache, Flush, Recache
@@ -63,10 +64,10 @@ class ChainedForms(IterDataPipe[Any]):
     def bias_field(self, strength: Any = ..., order: int = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Multiply by ``exp`` of a polynomial of the place in the volume."""
 
-    def blur(self, sigma: Any, unit: Any = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def blur(self, sigma: Any, unit: Any = ..., *, per_axis: bool = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """A Gaussian filter, on what the chain so far gives; later spatial ops interpolate that."""
 
-    def brightness(self, factor: Any = ..., add: Any = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def brightness(self, factor: Any = ..., add: Any = ..., *, two_sided: bool = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """``value * factor + add``, the same for all voxels."""
 
     def bucketbatch(self, batch_size: int, drop_last: bool = ..., batch_num: int = ..., bucket_num: int = ..., sort_key: Callable[[list[Any]], list[Any]] | None = ..., use_in_batch_shuffle: bool = ...) -> Any:
@@ -84,7 +85,7 @@ class ChainedForms(IterDataPipe[Any]):
     def clamp(self, low: float | None = ..., high: float | None = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Values below ``low`` become ``low``, those above ``high`` become ``high``."""
 
-    def contrast(self, factor: Any, middle: float | None = ..., keep_range: bool = ..., *, over: str = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def contrast(self, factor: Any, middle: float | None = ..., keep_range: bool = ..., *, two_sided: bool = ..., over: str = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """``(value - middle) * factor + middle``."""
 
     def crop(self, start: Sequence[int] | None = ..., size: Any = ..., *, end: Sequence[int] | None = ..., center: Sequence[int] | None = ..., slices: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
@@ -102,6 +103,9 @@ class ChainedForms(IterDataPipe[Any]):
     def decompress(self, file_type: str | CompressionType | None = ..., *, most_bytes: int = ...) -> Decompressor:
         """Yield ``(path, stream of what is in it)`` for each ``(path, compressed stream)``."""
 
+    def deep_supervision(self, scales: Sequence[float | Sequence[float]], keys: str | Sequence[str] = ...) -> DeepSupervision:
+        """Put a list of labels at several scales in the place of the labels of a batch."""
+
     def divisible_pad(self, k: Any, side: Any = ..., *, where: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Add voxels until each axis has a multiple of ``k``."""
 
@@ -114,6 +118,9 @@ class ChainedForms(IterDataPipe[Any]):
     def drop_channels(self, chance: float, fill: float = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Fill whole channels with one value; at least one stays."""
 
+    def drop_component(self, most: float = ..., *, p_channel: float = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """Take one connected part out of each channel's mask, of those that are not too large."""
+
     def elastic(self, amount: Any, spacing: Any = ..., locked_layers: int = ..., *, space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Move control points at random and all voxels smoothly with them."""
 
@@ -125,6 +132,9 @@ class ChainedForms(IterDataPipe[Any]):
 
     def extract(self, file_type: str | CompressionType | None = ..., *, most_bytes: int = ...) -> Extractor:
         """The older name of :class:`Decompressor`."""
+
+    def fill_outside(self, keys: str | Sequence[str], *, mask: str, outside: int = ..., fill: float = ..., channels: Sequence[int] | None = ..., keep_mask: bool = ...) -> FillOutsidePipe:
+        """Fill volumes of a batch where a mask of it says that nothing is."""
 
     def flatmap(self, fn: Callable[..., Iterable[Any]] | None = ..., input_col: Any = ...) -> FlatMapper:
         """Apply a function to each item, and yield the items that it returns."""
@@ -144,7 +154,7 @@ class ChainedForms(IterDataPipe[Any]):
     def fullsync(self, timeout: float = ...) -> FullSync:
         """Yield items as long as every rank of ``torch.distributed`` has one."""
 
-    def gamma(self, gamma: Any, in_range: tuple[float, float] | None = ..., *, over: str = ..., keep_statistics: bool = ..., invert: bool = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def gamma(self, gamma: Any, in_range: tuple[float, float] | None = ..., *, two_sided: bool = ..., over: str = ..., keep_statistics: bool = ..., invert: bool = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """``low + (high - low) * ((value - low) / (high - low)) ** gamma``; the ends stay."""
 
     def grid_distortion(self, limit: Any = ..., cells: Any = ..., factors: Any = ..., keep_faces: bool = ..., *, p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
@@ -210,7 +220,7 @@ class ChainedForms(IterDataPipe[Any]):
     def load_parquet_as_df(self, *arguments: Any, **options: Any) -> ParquetDataFrameLoader:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
-    def low_resolution(self, factor: Any, *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def low_resolution(self, factor: Any, *, axes: int | tuple[int, ...] = ..., by_inverse: bool = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Keep every ``factor``-th voxel along all axes, and interpolate linearly in between."""
 
     def map_batches(self, fn: Callable[[list[Any]], Iterable[Any]], batch_size: int, input_col: Any = ...) -> BatchMapper:
@@ -273,6 +283,9 @@ class ChainedForms(IterDataPipe[Any]):
     def parse_json_files(self, **kwargs: Any) -> JsonParser:
         """Yield ``(path, contents)`` for each ``(path, stream)`` of JSON; files are closed."""
 
+    def per_channel(self, op: Any, *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """Apply an op to each channel on its own: its ``p`` and its amounts are drawn for each."""
+
     def pin_memory(self, device: Any = ..., pin_memory_fn: Callable[..., Any] = ..., *, buffer_bytes: int = ...) -> PinMemory:
         """Copy the tensors of each item into page-locked memory, in a thread, two items ahead."""
 
@@ -284,6 +297,9 @@ class ChainedForms(IterDataPipe[Any]):
 
     def random_crop(self, size: Any = ..., *, scale: Any = ..., center: bool = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Keep a box whose size or place is drawn; every place where it fits is as likely."""
+
+    def random_morphology(self, radius: Any = ..., operators: tuple[str, ...] = ..., *, p_channel: float = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """Grow, shrink, close or open each channel's mask by a ball; what grows takes from the others."""
 
     def random_order(self, ops: Any, *, p: float = ..., keys: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> ChoicePipe:
         """Apply all of several ops, in an order that is drawn per item."""
@@ -308,6 +324,9 @@ class ChainedForms(IterDataPipe[Any]):
 
     def recache(self, chunk: int = ..., directory: Any = ..., *, codec: str = ..., keys: Collection[str] | None = ...) -> Recache:
         """Convert every volume once into sharded zarr on the local disk, and read it from there."""
+
+    def regions(self, labels: tuple[int | tuple[int, ...], ...], *, keys: Any = ..., name: Any = ...) -> ValuePipe:
+        """A channel for every region, 1 where one of its labels is and 0 elsewhere, uint8."""
 
     def remap_labels(self, mapping: Any, other: int | None = ..., *, keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Give labels other numbers; several may become one."""
@@ -402,6 +421,9 @@ class ChainedForms(IterDataPipe[Any]):
     def translate(self, amount: Any, *, space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Move the content by ``amount``: millimetres in world space, voxels in voxel space."""
 
+    def transpose(self, axes: Sequence[int] = ..., *, name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+        """Put the axes of the array in another order, as ``numpy.transpose``; the affine says so."""
+
     def unstack(self, key: str, names: Sequence[str]) -> Unstack:
         """Make each channel of a volume a volume of its own."""
 
@@ -420,7 +442,7 @@ class ChainedForms(IterDataPipe[Any]):
     def zip_with_map(self, map_datapipe: Any, key_fn: Callable[[Any], Hashable], merge_fn: Callable[[Any, Any], Any] | None = ..., keep_key: bool = ...) -> MapKeyZipper:
         """Yield each item together with what a map-style pipe holds under its key."""
 
-    def zoom(self, factor: Any, *, space: Any = ..., keep_size: bool = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def zoom(self, factor: Any, *, axes: int | tuple[int, ...] = ..., by_inverse: bool = ..., space: Any = ..., keep_size: bool = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Enlarge the content by ``factor``, above 1, or shrink it, below."""
 
 class AffinePipe(SpatialPipe): ...
@@ -436,6 +458,7 @@ class CropPipe(SpatialPipe): ...
 class DivisiblePadPipe(SpatialPipe): ...
 class DropBoxesPipe(ValuePipe): ...
 class DropChannelsPipe(ValuePipe): ...
+class DropComponentPipe(ValuePipe): ...
 class ElasticPipe(SpatialPipe): ...
 class FlipPipe(SpatialPipe): ...
 class ForegroundCropPipe(DataDependentPipe): ...
@@ -450,7 +473,10 @@ class NormalizePipe(ValuePipe): ...
 class OneHotPipe(ValuePipe): ...
 class OrientationPipe(SpatialPipe): ...
 class PadPipe(SpatialPipe): ...
+class PerChannelPipe(ValuePipe): ...
 class RandomCropPipe(SpatialPipe): ...
+class RandomMorphologyPipe(ValuePipe): ...
+class RegionsPipe(ValuePipe): ...
 class RemapLabelsPipe(ValuePipe): ...
 class RescalePercentilesPipe(ValuePipe): ...
 class RescalePipe(ValuePipe): ...
@@ -463,6 +489,7 @@ class SharpenPipe(ValuePipe): ...
 class ShearPipe(SpatialPipe): ...
 class SpacingPipe(SpatialPipe): ...
 class TranslatePipe(SpatialPipe): ...
+class TransposePipe(SpatialPipe): ...
 class ZoomPipe(SpatialPipe): ...
 
-__all__ = ['AffinePipe', 'AnisotropyPipe', 'BiasFieldPipe', 'BlurPipe', 'BrightnessPipe', 'CenterCropPipe', 'ClampPipe', 'ContrastPipe', 'CropOrPadPipe', 'CropPipe', 'DivisiblePadPipe', 'DropBoxesPipe', 'DropChannelsPipe', 'ElasticPipe', 'FlipPipe', 'ForegroundCropPipe', 'GammaPipe', 'GridDistortionPipe', 'LabelCropPipe', 'LowResolutionPipe', 'MapValuesPipe', 'MeanOfChannelsPipe', 'NoisePipe', 'NormalizePipe', 'OneHotPipe', 'OrientationPipe', 'PadPipe', 'RandomCropPipe', 'RemapLabelsPipe', 'RescalePercentilesPipe', 'RescalePipe', 'ResizePipe', 'RicianNoisePipe', 'Rotate90Pipe', 'RotatePipe', 'SelectChannelsPipe', 'SharpenPipe', 'ShearPipe', 'SpacingPipe', 'TranslatePipe', 'ZoomPipe']
+__all__ = ['AffinePipe', 'AnisotropyPipe', 'BiasFieldPipe', 'BlurPipe', 'BrightnessPipe', 'CenterCropPipe', 'ClampPipe', 'ContrastPipe', 'CropOrPadPipe', 'CropPipe', 'DivisiblePadPipe', 'DropBoxesPipe', 'DropChannelsPipe', 'DropComponentPipe', 'ElasticPipe', 'FlipPipe', 'ForegroundCropPipe', 'GammaPipe', 'GridDistortionPipe', 'LabelCropPipe', 'LowResolutionPipe', 'MapValuesPipe', 'MeanOfChannelsPipe', 'NoisePipe', 'NormalizePipe', 'OneHotPipe', 'OrientationPipe', 'PadPipe', 'PerChannelPipe', 'RandomCropPipe', 'RandomMorphologyPipe', 'RegionsPipe', 'RemapLabelsPipe', 'RescalePercentilesPipe', 'RescalePipe', 'ResizePipe', 'RicianNoisePipe', 'Rotate90Pipe', 'RotatePipe', 'SelectChannelsPipe', 'SharpenPipe', 'ShearPipe', 'SpacingPipe', 'TranslatePipe', 'TransposePipe', 'ZoomPipe']

@@ -278,7 +278,9 @@ class PipeBase:
     def __repr__(self) -> str:
         return self.describe() if "origin" in vars(self) else type(self).__name__
 
-    __str__ = __repr__
+    def __str__(self) -> str:
+        """Return the chain up to here, a line for each pipe."""
+        return explain_graph(cast(Any, self)) if "origin" in vars(self) else repr(self)
 
     def __getstate__(self) -> Any:
         """Return what pickle takes; of torch's walk over graphs, which pickles, the parents."""

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from ..first_use import at_first_use
 from . import general
+from .after_batch import DeepSupervision as DeepSupervision
+from .after_batch import FillOutsidePipe as FillOutsidePipe
 from .background_iterator import Prefetcher as Prefetcher
 from .batch_patches import BatchPatches as BatchPatches
 from .batch_patches import Realize as Realize
@@ -21,6 +23,16 @@ from .cases import from_manifest as from_manifest
 from .cases import list_cases as list_cases
 from .channels import Stack as Stack
 from .channels import Unstack as Unstack
+from .layouts import FromBids as FromBids
+from .layouts import FromDecathlon as FromDecathlon
+from .layouts import FromDicom as FromDicom
+from .layouts import FromNNUNet as FromNNUNet
+from .layouts import FromTable as FromTable
+from .layouts import from_bids as from_bids
+from .layouts import from_decathlon as from_decathlon
+from .layouts import from_dicom as from_dicom
+from .layouts import from_nnunet as from_nnunet
+from .layouts import from_table as from_table
 from .open_volume import OpenVolume as OpenVolume
 from .patch_sampler import PatchSampler as PatchSampler
 from .points_and_boxes import MoveBoxes as MoveBoxes

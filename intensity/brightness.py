@@ -25,13 +25,13 @@ from .value_op import (
     Epilogue,
     Facts,
     Params,
-    RandomValueOp,
+    TwoSidedOp,
     as_over,
 )
 
 
 @dataclass(frozen=True)
-class Brightness(AffineValueOp):
+class Brightness(TwoSidedOp, AffineValueOp):
     """``value * factor + add``, the same for all voxels.
 
     Examples
@@ -46,6 +46,7 @@ class Brightness(AffineValueOp):
     """A number, or (low, high), in the units of the values."""
 
     name: ClassVar[str] = "brightness"
+    about_1: ClassVar[str] = "factor"
     amounts: ClassVar[Any] = {"factor": ANY, "add": ANY}
 
     def as_epilogue(self, params: Params, facts: Facts) -> Epilogue:
@@ -53,7 +54,7 @@ class Brightness(AffineValueOp):
 
 
 @dataclass(frozen=True)
-class Contrast(AffineValueOp):
+class Contrast(TwoSidedOp, AffineValueOp):
     """``(value - middle) * factor + middle``.
 
     The mean of a CT is that of the air around the body, far below a patch inside. nnU-Net, and
@@ -79,6 +80,7 @@ class Contrast(AffineValueOp):
     """Mean and range of what: ``"volume"``, or ``"patch"``."""
 
     name: ClassVar[str] = "contrast"
+    about_1: ClassVar[str] = "factor"
     amounts: ClassVar[Any] = {"factor": FROM_0}
     checks: ClassVar[Any] = {"keep_range": as_flag, "over": as_over, "middle": NUMBER_OR_NONE}
 
@@ -164,7 +166,7 @@ _LEAST_RANGE = 2.0**-126
 
 
 @dataclass(frozen=True)
-class Gamma(RandomValueOp):
+class Gamma(TwoSidedOp):
     """``low + (high - low) * ((value - low) / (high - low)) ** gamma``; the ends stay.
 
     Values beyond the ends are mirrored at the lower one, so that no root of a negative number is
@@ -194,6 +196,7 @@ class Gamma(RandomValueOp):
     """Whether to bend the values upside down: what is bright is bent most."""
 
     name: ClassVar[str] = "gamma"
+    about_1: ClassVar[str] = "gamma"
     amounts: ClassVar[Any] = {"gamma": ABOVE_0}
     checks: ClassVar[Any] = {
         "in_range": as_rising,

@@ -230,4 +230,50 @@ class RemapLabels(ValueOp):
         return f"{self.name} {pairs}{'' if self.other is None else f', others to {self.other}'}"
 
 
-OPS = (DropChannels, MeanOfChannels, OneHot, RemapLabels, SelectChannels)
+@dataclass(frozen=True)
+class Regions(ValueOp):
+    """A channel for every region, 1 where one of its labels is and 0 elsewhere, uint8.
+
+    Regions may overlap, unlike the classes of ``one_hot``: the whole tumour holds its core. Labels
+    of no region are 0 everywhere. Commutes with spatial ops where labels are sampled as they are by
+    default, ``"nearest"``.
+
+    Examples
+    --------
+    >>> Regions(((1, 2, 3), (2, 3), 3)).describe()
+    'regions 1+2+3, 2+3, 3'
+    """
+
+    labels: tuple[int | tuple[int, ...], ...]
+    """For each region the labels that it is made of: one, or several."""
+
+    name: ClassVar[str] = "regions"
+    keeps_dtype: ClassVar[bool] = True
+    kind: ClassVar[str] = "label"
+
+    def __post_init__(self) -> None:
+        regions = [entries_of(one) or (one,) for one in entries_of(self.labels)]
+        if not regions or not all(is_integer(n) for one in regions for n in one):
+            msg = "labels is one entry for each region, a label or several, got "
+            raise ValueError(f"{msg}{self.labels!r}")
+        object.__setattr__(self, "labels", tuple(tuple(map(int, one)) for one in regions))
+
+    def channels(self, count: int) -> int:
+        if count != 1:
+            msg = f"regions is for a label of one channel, not of {count}"
+            raise VolumeError(msg, do="Choose one with select_channels(...).")
+        return len(self.labels)
+
+    def dtype(self, in_dtype: np.dtype[Any]) -> np.dtype[Any]:
+        return np.dtype(np.uint8)
+
+    def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
+        self.channels(array.shape[0])
+        flags = [np.isin(array[0], entries_of(one)) for one in self.labels]
+        return np.stack(flags).view(np.uint8)
+
+    def describe(self) -> str:
+        return f"{self.name} {', '.join('+'.join(map(str, entries_of(r))) for r in self.labels)}"
+
+
+OPS = (DropChannels, MeanOfChannels, OneHot, Regions, RemapLabels, SelectChannels)

@@ -22,9 +22,14 @@ class _OpWrapper(ValueOp):
 
     recorded_op = same_as("op")
     draws_axis = same_as("op.draws_axis")
+    draws_channels = same_as("op.draws_channels")
 
     def along(self, axes: tuple[int, ...]) -> ValueOp:
         wrapper: ValueOp = replace(cast(Any, self), op=self.op.along(axes))
+        return wrapper
+
+    def of_channels(self, count: int) -> ValueOp:
+        wrapper: ValueOp = replace(cast(Any, self), op=self.op.of_channels(count))
         return wrapper
 
     def draw(self, generator: np.random.Generator) -> Params | None:
@@ -114,6 +119,7 @@ class ValueChoice(ChosenOps, ValueOp):  # type: ignore[override]  # its name is 
     looks_at_all = _of_any("looks_at_all")
     takes_statistics = _of_any("takes_statistics")
     draws_axis = _of_any("draws_axis")
+    draws_channels = _of_any("draws_channels")
 
     def __post_init__(self) -> None:
         for op in self.bare_ops():
@@ -160,6 +166,9 @@ class ValueChoice(ChosenOps, ValueOp):  # type: ignore[override]  # its name is 
 
     def along(self, axes: tuple[int, ...]) -> ValueChoice:
         return self._with(lambda op: op.along(axes))
+
+    def of_channels(self, count: int) -> ValueChoice:
+        return self._with(lambda op: op.of_channels(count))
 
     def _with(self, change: Callable[[ValueOp], ValueOp]) -> ValueChoice:
         members = (tuple((at, change(op)) for at, op in chain) for chain in self.members)

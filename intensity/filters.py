@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -11,7 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid
-from ..core.validate import ParameterRange, as_choice, entries_of, is_integer, is_number
+from ..core.validate import (
+    LATER,
+    ParameterRange,
+    as_axes,
+    as_choice,
+    as_flag,
+    bounds_of,
+    entries_of,
+    is_number,
+    set_checked,
+    value_at,
+)
 from . import native
 from .value_op import (
     FROM_0,
@@ -107,9 +118,9 @@ class _Gaussian(RandomValueOp):
 
     def sigmas(self, params: Params, grid: Grid) -> tuple[float, float, float]:
         """Return the deviation along each axis, in voxels."""
-        sigma = params["sigma"]
+        i, j, k = entries_of(params["sigma"]) or (params["sigma"],) * 3
         a, b, c = grid.spacing if self.unit == "mm" else (1.0, 1.0, 1.0)
-        return (sigma / a, sigma / b, sigma / c)
+        return (i / a, j / b, k / c)
 
     def halo(self, params: Params, grid: Grid) -> Halo:
         i, j, k = map(reach, self.sigmas(params, grid))
@@ -135,9 +146,25 @@ class Blur(_Gaussian):
     --------
     >>> Blur((0.5, 1.5), p=0.2).describe()
     'blur sigma (0.5, 1.5) (p=0.2) mm'
+    >>> Blur((0.5, 1), "voxel", per_axis=True).describe()
+    'blur sigma (0.5, 1.0) voxel, of each axis'
     """
 
+    per_axis: bool = field(default=False, kw_only=True, metadata=LATER)
+    """Whether a range is drawn for each axis on its own."""
+
     name: ClassVar[str] = "blur"
+    checks: ClassVar[Any] = {**_Gaussian.checks, "per_axis": as_flag}
+
+    def draw(self, generator: np.random.Generator) -> Params | None:
+        if not self.per_axis:
+            return super().draw(generator)
+        acts = generator.random() < self.p
+        sigmas = [value_at(self.sigma, u) for u in generator.random(3).tolist()]
+        return {"sigma": sigmas} if acts else None
+
+    def describe(self) -> str:
+        return super().describe() + (", of each axis" if self.per_axis else "")
 
     def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...]:
         return (self.filters(params, facts),)
@@ -219,6 +246,18 @@ INVERSE = "; factor says how much larger voxels get: write factor=2 for a scale 
 _TWO_GRIDS = "a coarser grid is made of the voxels so far, and what follows is sampled from that"
 
 
+def at_inverse(factor: ParameterRange, u: float) -> float:
+    """Return the factor whose inverse a uniform number from [0, 1) stands for.
+
+    Examples
+    --------
+    >>> at_inverse((1, 2), 0.0), at_inverse((1, 2), 0.5)
+    (2.0, 1.3333333333333333)
+    """
+    low, high = bounds_of(factor)
+    return 1 / value_at((1 / high, 1 / low), u)
+
+
 class _Coarser(RandomValueOp):
     """What ops share that make voxels larger: along each axis by a factor."""
 
@@ -268,12 +307,34 @@ class LowResolution(_Coarser):
     --------
     >>> LowResolution((1, 2), p=0.25).describe()
     'low_resolution factor (1.0, 2.0) (p=0.25)'
+    >>> LowResolution((1, 2), by_inverse=True, axes=(1, 2)).describe()
+    'low_resolution factor (1.0, 2.0) drawn as 1/factor, along axis 1 and 2'
     """
 
     factor: ParameterRange
     """How much larger the voxels are, at least 1: a number, or (low, high)."""
+    axes: int | tuple[int, ...] = field(default=(0, 1, 2), kw_only=True, metadata=LATER)
+    """Along which they are."""
+    by_inverse: bool = field(default=False, kw_only=True, metadata=LATER)
+    """Whether 1 / factor is drawn evenly, the scale of nnU-Net and MONAI, and not the factor."""
 
     name: ClassVar[str] = "low_resolution"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        set_checked(self, axes=as_axes, by_inverse=as_flag)
+
+    def drawn_axes(self, params: Params) -> tuple[int, ...]:
+        return entries_of(self.axes)
+
+    def amount_at(self, name: str, u: float) -> float:
+        return at_inverse(self.factor, u) if self.by_inverse else super().amount_at(name, u)
+
+    def describe(self) -> str:
+        inverse = " drawn as 1/factor" if self.by_inverse else ""
+        axes = " and ".join(map(str, entries_of(self.axes)))
+        along = "" if self.axes == (0, 1, 2) else f", along axis {axes}"
+        return f"{self.in_words(factor=self.factor)}{inverse}{along}"
 
 
 @dataclass(frozen=True)
@@ -303,10 +364,7 @@ class Anisotropy(_Coarser):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        axes = entries_of(self.axes) or (self.axes,)
-        if not all(is_integer(axis) and axis in (0, 1, 2) for axis in axes):
-            raise ValueError(f"axes is 0, 1 or 2, or several of them, got {self.axes!r}")
-        object.__setattr__(self, "axes", tuple(map(int, axes)))
+        set_checked(self, axes=as_axes)
 
     @property
     def draws_axis(self) -> bool:

@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 
 from ..core import Grid
 from ..core.errors import SampleError
-from ..core.validate import as_flag, as_number, as_probability, parse_range, set_checked, value_at
+from ..core.validate import (
+    LATER,
+    as_flag,
+    as_number,
+    as_probability,
+    bounds_of,
+    parse_range,
+    set_checked,
+    value_at,
+)
 from . import native
 
 
@@ -300,6 +309,15 @@ class ValueOp:
         """Whether it draws an axis, so that ``along`` is to be asked before."""
         return False
 
+    @property
+    def draws_channels(self) -> bool:
+        """Whether it draws for each channel, so that ``of_channels`` is to be asked before."""
+        return False
+
+    def of_channels(self, count: int) -> ValueOp:
+        """Return the op that draws for so many channels."""
+        return self
+
     def along(self, axes: tuple[int, ...]) -> ValueOp:
         """Return the op that draws among these axes only: those of more than one voxel.
 
@@ -413,11 +431,15 @@ class RandomValueOp(ValueOp):
     def draw(self, generator: np.random.Generator) -> Params | None:
         acts = generator.random() < self.p
         params: dict[str, Any] = {
-            name: value_at(getattr(self, name), generator.random()) for name in self.amounts
+            name: self.amount_at(name, generator.random()) for name in self.amounts
         }
         if self.draws_key:
             params["key"] = int(generator.random() * 2**53)  # all bits of a double
         return params if acts else None
+
+    def amount_at(self, name: str, u: float) -> float:
+        """Return the amount that a uniform number from [0, 1) stands for."""
+        return value_at(getattr(self, name), u)
 
     def describe(self) -> str:
         return self.in_words(
@@ -431,6 +453,41 @@ class RandomValueOp(ValueOp):
             for name, value in words.items()
         )
         return f"{self.name}{text}{f' (p={self.p:g})' if self.p != 1 else ''}"
+
+
+@dataclass(frozen=True)
+class TwoSidedOp(RandomValueOp):
+    """An op whose factor, or power, may be drawn below 1 and above alike, whatever its range."""
+
+    two_sided: bool = field(default=False, kw_only=True, metadata=LATER)
+    """Whether first a side is drawn, below 1 or above with the same probability, and then how much:
+    of (0.7, 1.5) every second one is below 1. Where the range begins at 1 or above, there is one
+    side."""
+
+    about_1: ClassVar[str]
+    """The amount that it is about."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        set_checked(self, two_sided=as_flag)
+        _, high = bounds_of(getattr(self, self.about_1))
+        if self.two_sided and high < 1:
+            msg = f"{self.about_1} is drawn below 1 and above, so the range ends at 1 or above; "
+            raise ValueError(f"{msg}got {getattr(self, self.about_1)!r}")
+
+    def amount_at(self, name: str, u: float) -> float:
+        low, high = bounds_of(getattr(self, name))
+        if not self.two_sided or name != self.about_1 or low >= 1:
+            return super().amount_at(name, u)
+        return value_at((low, 1.0), 2 * u) if 2 * u < 1 else value_at((1.0, high), 2 * u - 1)
+
+    def in_words(self, **words: Any) -> str:
+        words.pop("two_sided", None)
+        text = super().in_words(**words)
+        if not self.two_sided:
+            return text
+        head, mark, tail = text.partition(" (p=")
+        return f"{head} on either side of 1{mark}{tail}"
 
 
 def number_text(value: Any) -> str:

@@ -25,7 +25,8 @@ _HOMES = {
     "dataloader2": "DataLoader2 check index",
     "dataloader2.interop": "from_node to_dataset to_node",
     "datapipes": "DataPipe ShuffleSpec explain shuffle_report",
-    "datapipes.iter": "from_cases from_manifest list_cases",
+    "datapipes.iter": "from_bids from_cases from_decathlon from_dicom from_manifest from_nnunet "
+    "from_table list_cases",
     "reading_services": "DistributedReadingService InProcessReadingService "
     "MultiProcessingReadingService SequentialReadingService ThreadReadingService",
     "spatial": "LazyPatch Policy SpatialPlan",
@@ -33,7 +34,7 @@ _HOMES = {
     "normalize_index register_backend register_decoder resolve_backend unregister_backend "
     "unregister_decoder",
 }
-__getattr__, __dir__ = at_first_use(globals(), _HOMES, ("intensity", "spatial"))
+__getattr__, __dir__ = at_first_use(globals(), _HOMES, ("intensity", "recipes", "spatial"))
 
 
 # Chained forms live on torch's datapipes: where torch's are loaded, ours must be. Where

@@ -15,6 +15,7 @@ LAYERS = [
     {"spatial"},
     {"batching"},
     {"datapipes"},
+    {"recipes"},
     {"adapters"},
     {"reading_services"},
     {"diagnosing"},

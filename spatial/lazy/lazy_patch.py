@@ -372,11 +372,16 @@ class LazyPatch(NoArithmetic):
     def value_draws(self) -> tuple[tuple[ValueStep, Params | None], ...]:
         """Return the value steps with what they drew; None where one does not act."""
         pairs = []
+        by_channel = any(step.op.draws_channels for step in self.values)
+        channels = self.channels if by_channel else 0
         for step in self.values:
             own = step
             if step.op.draws_axis:  # one along which there are voxels
-                own = replace(step, op=step.op.along(_axes_of(self.plan, self.plan.slices)))
+                own = replace(own, op=own.op.along(_axes_of(self.plan, self.plan.slices)))
+            if step.op.draws_channels:
+                own = replace(own, op=own.op.of_channels(channels))
             pairs.append((step, own.draw(self._stream(own).generator())))
+            channels = step.channels(channels) if by_channel else 0
         return tuple(pairs)
 
     @property

@@ -12,7 +12,15 @@ import numpy as np
 
 from ...core.affine3x4 import NO_TURN, Matrix3x3, affine3x4, linear_of
 from ...core.suggest import factor_hint, radians_hint
-from ...core.validate import LATER, as_choice, as_flag, as_probability, set_checked
+from ...core.validate import (
+    LATER,
+    as_axes,
+    as_choice,
+    as_flag,
+    as_probability,
+    entries_of,
+    set_checked,
+)
 from ..plans.mapping import without_noise
 from ..plans.matrices import (
     Space,
@@ -278,6 +286,10 @@ class Zoom(_LinearOp):
     one, about the same centre and at the same distance from each other."""
     p: float = 1.0
     """Probability that the op acts."""
+    axes: int | tuple[int, ...] = field(default=(0, 1, 2), kw_only=True, metadata=LATER)
+    """Along which it acts."""
+    by_inverse: bool = field(default=False, kw_only=True, metadata=LATER)
+    """Whether 1 / factor is drawn evenly, the scale of nnU-Net's grid, and not the factor."""
 
     name: ClassVar[str] = "zoom"
     argument = "factor"
@@ -285,6 +297,19 @@ class Zoom(_LinearOp):
 
     def __post_init__(self) -> None:
         set_checked(self, factor=as_factor, space=as_space, keep_size=as_flag, p=as_probability)
+        set_checked(self, axes=as_axes, by_inverse=as_flag)
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
+        if not self.by_inverse:
+            params = super().draw(generator, plan)
+        else:
+            acts = generator.random() < self.p
+            inverse = draw_amount(generator, _inverse_of(self.factor), isotropic=True)
+            params = {"factor": [1 / one for one in inverse]} if acts else None
+        if params is None or self.axes == (0, 1, 2):
+            return params
+        axes = entries_of(self.axes)
+        return {"factor": [f if axis in axes else 1.0 for axis, f in enumerate(params["factor"])]}
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
@@ -301,7 +326,19 @@ class Zoom(_LinearOp):
 
     def describe(self) -> str:
         grows = "" if self.keep_size else ", grid too"
-        return f"zoom {self.factor}{grows}{in_words(self.space, self.p)}"
+        inverse = " drawn as 1/factor" if self.by_inverse else ""
+        axes = " and ".join(map(str, entries_of(self.axes)))
+        along = "" if self.axes == (0, 1, 2) else f" along axis {axes}"
+        return f"zoom {self.factor}{inverse}{along}{grows}{in_words(self.space, self.p)}"
+
+
+def _inverse_of(amount: Amount) -> Amount:
+    """Return the amount of which each number is 1 by one of these."""
+    entries = entries_of(amount)
+    if len(entries) == 2:
+        low, high = entries
+        return (1 / high, 1 / low)
+    return tuple(map(_inverse_of, entries)) if entries else 1 / amount  # type: ignore[return-value, operator]
 
 
 def _whole(extent: float) -> int:

@@ -1,4 +1,4 @@
-"""Flip, Rotate90, Orientation: the axes of the grid mirrored and swapped, whole voxels only."""
+"""Flip, Rotate90, Transpose, Orientation: axes mirrored and swapped, whole voxels only."""
 
 from __future__ import annotations
 
@@ -157,6 +157,45 @@ class Rotate90:
         return turn + (f" (p={self.p:g})" if self.p != 1 else "")
 
 
+@dataclass(frozen=True)
+class Transpose:
+    """Put the axes of the array in another order, as ``numpy.transpose``; the affine says so.
+
+    ``(2, 1, 0)`` is the order of SimpleITK's arrays, and so of nnU-Net: K, J, I.
+
+    Examples
+    --------
+    >>> Transpose().describe()
+    'transpose to axes 2, 1, 0'
+    """
+
+    axes: Sequence[int] = (2, 1, 0)
+    """The present axes 0, 1, 2 in their new order."""
+
+    name: ClassVar[str] = "transpose"
+    lattice: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        axes = entries_of(self.axes)
+        if not all(map(is_integer, axes)) or sorted(axes) != [0, 1, 2]:
+            raise ValueError(f"axes are 0, 1 and 2 in their new order, got {self.axes!r}")
+        object.__setattr__(self, "axes", tuple(map(int, axes)))
+
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
+        return {"axes": list(self.axes)}
+
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
+        matrix, shape = np.zeros((4, 4)), []
+        matrix[3, 3] = 1
+        for new, old in enumerate(params["axes"]):
+            matrix[old, new] = 1
+            shape.append(plan.shape[old])
+        return plan.then(matrix, shape, lattice=True)
+
+    def describe(self) -> str:
+        return f"transpose to axes {', '.join(map(str, self.axes))}"
+
+
 _LETTERS = ("LR", "PA", "IS")
 """Against and along x, y, z of the world, which is RAS+."""
 
@@ -235,4 +274,4 @@ def directions(affine: NDArray[np.float64]) -> list[tuple[int, int]]:
     return pairs
 
 
-OPS = (Flip, Orientation, Rotate90)
+OPS = (Flip, Orientation, Rotate90, Transpose)

@@ -19,7 +19,8 @@ class Pages:
     """Stands for the package: cases are in memory, whatever files a page speaks of."""
 
     def __getattr__(self, name):
-        return cases if name in ("list_cases", "from_manifest") else getattr(vp, name)
+        sources = ("list_cases", "from_bids", "from_decathlon", "from_manifest")
+        return cases if name in sources else getattr(vp, name)
 
 
 def cases(*_, **__):

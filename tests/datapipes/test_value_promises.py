@@ -16,6 +16,7 @@ import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
 from voxpipe.datapipes import values
 from voxpipe.datapipes.cost import explain
+from voxpipe.intensity import Brightness
 from voxpipe.volumes import close_volumes, index_cases, write_manifest
 
 SHAPE = (22, 18, 12)
@@ -28,6 +29,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "contrast": {"factor": 1.5},
     "drop_boxes": {"size": 3, "fraction": 0.2},
     "drop_channels": {"chance": 0.5},
+    "drop_component": {"most": 0.5, "keys": "label"},
     "gamma": {"gamma": 1.5},
     "low_resolution": {"factor": 1.7},
     "map_values": {"function": np.sqrt},
@@ -35,6 +37,9 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "noise": {"std": 10},
     "normalize": {},
     "one_hot": {"classes": (0, 1)},
+    "per_channel": {"op": Brightness((0.5, 2))},
+    "random_morphology": {"radius": 1, "keys": "label"},
+    "regions": {"labels": ((1,), (0, 1))},
     "remap_labels": {"mapping": {1: 2}},
     "rescale": {},
     "rescale_percentiles": {"lower": 1, "upper": 99},
@@ -44,6 +49,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 """Every value pipe, and something that it does."""
 LATE = {"anisotropy", "blur", "low_resolution", "map_values", "sharpen"}
+LATE |= {"drop_component", "random_morphology"}
 """Those that cannot wait until after a later spatial pipe."""
 OPS = {
     one.op_class.name: one.op_class
@@ -80,7 +86,9 @@ def test_every_pipe_is_here_in_the_docs_and_under_the_contract() -> None:
     for name, op in OPS.items():
         assert f"| `{name}(" in rows, f"{name} has no row in docs/values.md"
         assert op.__name__ in made, f"no ValueOpContract in tests/intensity makes a {op.__name__}"
-        assert op.commutes == (name not in LATE), f"LATE of this file is wrong about {name}"
+        # Of one that holds another op it is a matter of that.
+        commutes = op(Brightness(2)).commutes if name == "per_channel" else op.commutes
+        assert commutes == (name not in LATE), f"LATE of this file is wrong about {name}"
 
 
 def test_every_pipe_has_a_proof_beside_the_peers() -> None:
@@ -105,7 +113,8 @@ def test_what_commutes_fuses_and_what_does_not_is_named(name: str) -> None:
     text = explain(pipe)
 
     assert done.interpolations == (3 if name in LATE else 2)
-    assert (f"not fused: image is sampled anew after {name} at" in text) == (name in LATE)
+    key = "label" if ARGUMENTS[name].get("keys") else "image"
+    assert (f"not fused: {key} is sampled anew after {name} at" in text) == (name in LATE)
     assert ("not fused" in text) == (name in LATE)
 
 

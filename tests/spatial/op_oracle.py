@@ -111,6 +111,14 @@ def _flip(op: Any, drawn: Mapping[str, Any], grid: Grid) -> Moved:
     return _by_matrix(matrix, grid.shape, grid)
 
 
+def _transpose(op: Any, drawn: Mapping[str, Any], grid: Grid) -> Moved:
+    # Row n of the identity says which index stands at place n.
+    matrix = np.eye(4)
+    matrix[:3] = np.eye(4)[np.argsort(drawn["axes"])]
+    shape = [grid.shape[axis] for axis in drawn["axes"]]
+    return _by_matrix(matrix, shape, grid)
+
+
 def _rotate90(op: Any, drawn: Mapping[str, Any], grid: Grid) -> Moved:
     # Let NumPy turn the indices themselves: what voxel stands where.
     first, second = drawn["axes"]
@@ -380,6 +388,7 @@ _OPS: dict[str, Callable[[Any, Mapping[str, Any], Grid], Moved]] = {
     "Shear": _shear,
     "Spacing": _spacing,
     "Translate": _translate,
+    "Transpose": _transpose,
     "UniformPatch": _crop,
     "Zoom": _zoom,
 }

@@ -42,6 +42,7 @@ from voxpipe.spatial import (
     SpatialOp,
     SpatialPlan,
     Translate,
+    Transpose,
     UniformPatch,
     Zoom,
 )
@@ -175,6 +176,7 @@ LATTICE: dict[type, Callable[[Draw, Grid], SpatialOp]] = {
     Pad: _pad,
     RandomCrop: _random_crop,
     Rotate90: _turn90,
+    Transpose: lambda draw, grid: Transpose(draw(st.permutations([0, 1, 2]))),
     UniformPatch: lambda draw, grid: UniformPatch(_box(draw, grid)[1]),
 }
 MOVING: dict[type, Callable[[Draw, Grid], SpatialOp]] = {

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from voxpipe.core import Grid, Stream
 from voxpipe.core.errors import BadHeader, PatchSizeError
+from voxpipe.datapipes.iter import from_cases
 from voxpipe.spatial import (
     Affine,
     Augment,
@@ -32,11 +33,13 @@ from voxpipe.spatial import (
     SpatialOp,
     SpatialPlan,
     Translate,
+    Transpose,
     Zoom,
 )
 from voxpipe.spatial.ops.axis_op import directions
 from voxpipe.spatial.plans.matrices import flat_axes, rotation
 from voxpipe.testing import SpatialOpContract
+from voxpipe.volumes import Volume
 
 GRID = SpatialOpContract.GRID
 WHOLE = GRID.shape
@@ -130,6 +133,27 @@ class TestOrientation(SpatialOpContract):
 
     def make_nothing(self) -> SpatialOp:
         return Orientation("RAS")
+
+
+class TestTranspose(SpatialOpContract):
+    def make(self) -> SpatialOp:
+        return Transpose((2, 0, 1))
+
+    def make_nothing(self) -> SpatialOp:
+        return Transpose((0, 1, 2))
+
+
+def test_transpose_is_numpy_s() -> None:
+    """Every voxel stays where it is in the world; the array is that of numpy.transpose."""
+    affine = np.array([[1, 0.1, 0, 3], [0, 2, 0, 4], [0, 0, 3, 5], [0, 0, 0, 1]])
+    array = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+    for axes in ((2, 1, 0), (1, 2, 0)):
+        pipe = from_cases([{"image": Volume(array, affine=affine)}]).open_volume(labels=())
+        image = next(iter(pipe.transpose(axes)))["image"]
+
+        assert np.array_equal(image.realize()[0], array.transpose(axes))
+        assert np.allclose(image.affine[:3, :3], affine[:3, list(axes)])
+        assert np.allclose(image.affine[:3, 3], affine[:3, 3])
 
 
 class TestRandomCrop(SpatialOpContract):

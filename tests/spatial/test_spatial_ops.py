@@ -106,6 +106,14 @@ class TestZoom(SpatialOpContract):
         return Zoom(1)
 
 
+class TestZoomInAPlane(SpatialOpContract):
+    def make(self) -> SpatialOp:
+        return Zoom((0.7, 1.4), space="voxel", axes=(1, 2), by_inverse=True)
+
+    def make_nothing(self) -> SpatialOp:
+        return Zoom(1, axes=(1, 2), by_inverse=True)
+
+
 class TestTranslate(SpatialOpContract):
     def make(self) -> SpatialOp:
         return Translate((-2, 2))

@@ -61,7 +61,7 @@ def find_volumes(
     later ones are called by their whole names; the two files of a pair (``.hdr`` and ``.img``)
     are one volume. Hidden files and folders are nobody's data.
     """
-    folders, places = _below(location, storage_options)
+    folders, places = list_below(location, storage_options)
     flat = {folder for folder in folders if not folder or _holds_cases(folder, folders)}
     keys = _keys({folder: names for folder, names in folders.items() if folder not in flat})
     cases: dict[tuple[str, str], dict[str, str]] = {}
@@ -100,7 +100,7 @@ def find_by_folder(
     location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> dict[str, dict[str, str]]:
     """Return the volumes as :func:`find_volumes` does, where every folder is one case."""
-    folders, places = _below(location, storage_options)
+    folders, places = list_below(location, storage_options)
     cases: dict[str, dict[str, str]] = {}
     for folder, names in folders.items():
         for name in names:
@@ -140,7 +140,7 @@ def cases_without_label(
     ]
 
 
-def _below(
+def list_below(
     location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
 ) -> tuple[dict[str, list[str]], dict[str, str]]:
     """Return the names of volumes by folder, relative to the place, and where each is."""

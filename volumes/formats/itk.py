@@ -431,15 +431,38 @@ def open_series(request: BackendRequest, name: str, series: str = "") -> Backend
     return LocalRaw(fields, files, name, write)
 
 
-def _slices(folder: str, name: str, series: str) -> Sequence[str]:
-    """Return the files of a series in the order of their places."""
+# What is told of a series, of its first slice: by DICOM's group and element.
+_FACTS = {"modality": "0008|0060", "description": "0008|103e", "study": "0020|000d"}
+
+
+def series_of(folder: str) -> dict[str, dict[str, str]]:
+    """Return what is told of each series of DICOM slices that lie in a folder, by its UID."""
+    if not any(map(_is_dicom, _files(folder))):
+        return {}
+    import_package("SimpleITK", f"the DICOM files of {folder}")
+    series: dict[str, dict[str, str]] = {}
+    for uid in _series_in(folder, folder):
+        first = simpleitk().ImageSeriesReader.GetGDCMSeriesFileNames(folder, uid)[0]
+        reader = _read_information(first, f"{first} (of {folder})")
+        keys = {fact: key for fact, key in _FACTS.items() if reader.HasMetaDataKey(key)}
+        series[uid] = {fact: reader.GetMetaData(key).strip("\0 ") for fact, key in keys.items()}
+    return series
+
+
+def _series_in(folder: str, name: str) -> tuple[str, ...]:
     # GDCM reads whatever is there: pipes, and claims of any size. Files of other kinds are no harm.
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         if not entry.is_dir():
             check_claims(entry.path, f"{entry.path} (of {name})")
     itk = simpleitk()
     itk.ProcessObject.SetGlobalWarningDisplay(False)
-    series_ids: tuple[str, ...] = itk.ImageSeriesReader.GetGDCMSeriesIDs(folder)
+    uids: tuple[str, ...] = itk.ImageSeriesReader.GetGDCMSeriesIDs(folder)
+    return uids
+
+
+def _slices(folder: str, name: str, series: str) -> Sequence[str]:
+    """Return the files of a series in the order of their places."""
+    itk, series_ids = simpleitk(), _series_in(folder, name)
     if series not in series_ids and (series or len(series_ids) != 1):
         raise UnknownFormat(
             f"{name} holds {len(series_ids)} DICOM series ({', '.join(series_ids)})"

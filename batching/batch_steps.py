@@ -1,0 +1,141 @@
+"""What is done to a whole batch: labels at several scales, and what lies outside of a mask."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import CallSite, Sample
+from ..core.errors import SampleError, add_location, missing_key_hint
+from .collate import RealizedArray, new_arrays
+
+Scale = tuple[float, float, float]
+
+
+def size_at(scale: Scale, shape: Sequence[int]) -> tuple[int, ...]:
+    """Return the size of an array at a scale, at least one voxel; halves go to the even number.
+
+    Examples
+    --------
+    >>> size_at((1, 0.5, 0.25), (5, 5, 6))
+    (5, 2, 2)
+    """
+    return tuple(max(round(n * s), 1) for n, s in zip(shape, scale, strict=True))
+
+
+def voxels_kept(size: int, length: int) -> NDArray[np.intp]:
+    """Return which of ``length`` voxels ``size`` larger ones show: those in their middles.
+
+    Examples
+    --------
+    >>> voxels_kept(2, 4).tolist(), voxels_kept(3, 8).tolist()
+    ([1, 3], [1, 4, 6])
+    """
+    # In float32, so that it is torch's "nearest-exact" where a middle lies between two voxels.
+    step = np.float32(length) / np.float32(size)
+    middles = np.floor((np.arange(size, dtype=np.float32) + np.float32(0.5)) * step).astype(np.intp)
+    return np.asarray(np.minimum(middles, length - 1))
+
+
+@dataclass(frozen=True)
+class ScaleLabels:
+    """Put labels at several scales in the place of labels; a list each, the finest as given."""
+
+    scales: tuple[Scale, ...]
+    keys: tuple[str, ...]
+    origin: CallSite
+
+    def __call__(self, items: Sequence[Any]) -> list[Any]:
+        """Return the batches with a list of arrays for each key."""
+        return [self._of(item) for item in items]
+
+    def _of(self, batch: Any) -> dict[str, Any]:
+        arrays = arrays_of(batch, self.keys, "deep_supervision", self.origin)
+        try:
+            return {**batch, **{key: self._at_scales(array) for key, array in arrays.items()}}
+        except Exception as error:
+            raise add_location(error, self.origin)  # noqa: B904  the very same error
+
+    def _at_scales(self, array: NDArray[Any]) -> list[RealizedArray]:
+        sizes = [size_at(scale, array.shape[-3:]) for scale in self.scales]
+        smaller = [size for size in sizes if size != array.shape[-3:]]
+        memory = iter(new_arrays([((*array.shape[:-3], *size), array.dtype) for size in smaller]))
+        results = []
+        for size in sizes:
+            if size == array.shape[-3:]:
+                results.append(RealizedArray(array))
+                continue
+            part = array
+            for axis, (count, length) in enumerate(zip(size, array.shape[-3:], strict=True)):
+                part = _take(part, voxels_kept(count, length), axis - 3)
+            out = next(memory)
+            out[...] = part
+            results.append(RealizedArray(out))
+        return results
+
+
+def _take(array: NDArray[Any], places: NDArray[np.intp], axis: int) -> NDArray[Any]:
+    """Return planes of an array: a view where they are evenly apart."""
+    steps = np.unique(np.diff(places)).tolist()
+    if len(steps) > 1:
+        return np.take(array, places, axis)
+    even = slice(int(places[0]), int(places[-1]) + 1, *steps)
+    index: tuple[Any, ...] = (..., even, *[slice(None)] * (-1 - axis))
+    part: NDArray[Any] = array[index]
+    return part
+
+
+@dataclass(frozen=True)
+class FillOutside:
+    """Fill volumes where a mask says outside, in place."""
+
+    keys: tuple[str, ...]
+    mask: str
+    outside: int
+    fill: float
+    channels: tuple[int, ...] | None
+    keep_mask: bool
+    origin: CallSite
+
+    def __call__(self, items: Sequence[Any]) -> list[Any]:
+        """Return the batches, filled."""
+        return [self._of(item) for item in items]
+
+    def _of(self, batch: Any) -> dict[str, Any]:
+        arrays = arrays_of(batch, (*self.keys, self.mask), "fill_outside", self.origin)
+        outside = (arrays[self.mask] == self.outside).all(axis=1)
+        for key in self.keys:
+            array = arrays[key]
+            if array[:, 0].shape != outside.shape:
+                msg = f"fill_outside(): {key!r} is {array.shape}, {self.mask!r} is "
+                msg += f"{arrays[self.mask].shape}"
+                do = "Cut both on one grid: .resample_to() before the patches."
+                raise SampleError(msg, do=do).at(self.origin)
+            channels = range(array.shape[1]) if self.channels is None else self.channels
+            for channel in channels:
+                if channel >= array.shape[1]:
+                    msg = f"fill_outside(): {key!r} has {array.shape[1]} channels, none is number "
+                    raise SampleError(f"{msg}{channel}").at(self.origin)
+                array[:, channel][outside] = self.fill
+        return {k: v for k, v in batch.items() if k != self.mask or self.keep_mask}
+
+
+def arrays_of(
+    batch: Any, keys: Collection[str], who: str, origin: CallSite
+) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a batch by key, or say which is missing."""
+    if isinstance(batch, Sample) or not isinstance(batch, Mapping):
+        msg = f"{who}() changes batches, got {type(batch).__name__}"
+        raise SampleError(msg, do=f"Put {who}() after batch_patches().").at(origin)
+    for key in keys:
+        if key not in batch:
+            msg = f"{who}() is to change {key!r}, but the batch has {', '.join(batch)}"
+            raise SampleError(msg, do=missing_key_hint(key, "Name one of these.")).at(origin)
+        if not isinstance(batch[key], RealizedArray) or len(batch[key].shape) != 5:
+            msg = f"{who}() changes arrays (B, C, I, J, K), and {key!r} is none"
+            raise SampleError(msg, do=f"Put {who}() after batch_patches(), once.").at(origin)
+    return {key: batch[key].array for key in keys}

@@ -1,0 +1,592 @@
+"""Sources that know how others lay out their data: Decathlon, nnU-Net, BIDS, DICOM, tables."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import posixpath
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.errors import LeadsOutside, SampleError, VolumeNotFound
+from ..core.redact import RedactedDict
+from ..core.suggest import closest
+from ..core.validate import as_keys, is_integer
+from ..storage.location import absolute_place, is_url, local_path, public_name, remote_errors
+from ..storage.ranges import check_document, open_regular
+from ..storage.remote import open_remote
+from ..volumes import Volume
+from ..volumes.catalog.find import list_below, plain_name
+from ..volumes.catalog.manifest import MOST_MANIFEST_BYTES, folder_of
+from .case_names import CASE
+from .cases import FromCases
+from .datapipe import locate_errors
+
+Cases = list[dict[str, Any]]
+FOLDS = 5
+"""Of the split that nnU-Net makes where nobody wrote one."""
+_SEED_OF_SPLIT = 12345  # nnU-Net's
+_ENTITY = re.compile(r"([a-zA-Z0-9]+)-([a-zA-Z0-9+.]+)")
+_FILE_NAME = re.compile(r"[^\s]*[^\s./]\.[A-Za-z][A-Za-z0-9]{1,5}/?")
+_MOST_NAMES = 5  # that a message names
+# As nnU-Net writes them into dataset.json: variables of the environment.
+_NNUNET_FOLDER = re.compile(r"\$\{?(nnUNet_(?:raw|preprocessed|results))\b\}?")
+
+
+class _Layout(FromCases):
+    """Cases that a layout was looked through for, once, when the pipe was made."""
+
+    def __init__(self, location: str | os.PathLike[str], storage_options: Any = None) -> None:
+        self.location = absolute_place(location)
+        self.storage_options = RedactedDict(storage_options or {})
+        super().__init__([{}])  # which says where the user wrote it
+        with locate_errors(self):
+            self.cases = self.look()
+
+    def look(self) -> Cases:
+        """Return the cases, with their names."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        return f"{self.form_name}({public_name(self.location)!r}, {len(self.cases)} cases)"
+
+
+class FromDecathlon(_Layout):
+    """Begin a chain with the cases of a Medical Segmentation Decathlon, or of a list like it.
+
+    Files of which the name begins with a dot, such as macOS's ``._case.nii.gz``, are left out.
+
+    Parameters
+    ----------
+    location
+        Path or URL of its ``dataset.json``; files are found beside that.
+    part
+        Which list of it: ``"training"``, ``"test"``, or another that it has.
+    storage_options
+        For fsspec, for the list; give them to ``open_volume()`` for the volumes.
+
+    Raises
+    ------
+    VolumeNotFound
+        There is no such file.
+    SampleError
+        It has no such list, or the list has no cases.
+    LeadsOutside
+        A list behind a URL names a file that does not lie below it.
+
+    Examples
+    --------
+    >>> import json, pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     place = pathlib.Path(folder, "dataset.json")
+    ...     entry = {"image": "./imagesTr/la_7.nii.gz", "label": "./labelsTr/la_7.nii.gz"}
+    ...     _ = place.write_text(json.dumps({"training": [entry]}))
+    ...     [sample.case for sample in from_decathlon(place)]
+    ['la_7']
+    """
+
+    form_name = "from_decathlon"
+
+    def __init__(
+        self,
+        location: str | os.PathLike[str],
+        *,
+        part: str = "training",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.part = part
+        super().__init__(location, storage_options)
+
+    def look(self) -> Cases:
+        document = _json(self.location, self.storage_options)
+        entries = document.get(self.part) if isinstance(document, Mapping) else None
+        if not isinstance(entries, Sequence) or isinstance(entries, str):
+            lists = [k for k, v in _items(document) if isinstance(v, list) and v]
+            msg = f"{public_name(self.location)} has no list {self.part!r}"
+            do = f"Give part= as one of {', '.join(map(repr, lists))}." if lists else ""
+            raise SampleError(msg, do=do)
+        cases = [{"image": one} if isinstance(one, str) else one for one in entries]
+        entries = [case for case in cases if isinstance(case, Mapping) and not _is_hidden(case)]
+        return _with_places(entries, self.location, f"the list {self.part!r}")
+
+
+class FromTable(_Layout):
+    r"""Begin a chain with the rows of a table: each column is a key.
+
+    Cells that name a file of the table's folder, or a URL, become volumes; numbers become numbers,
+    other words travel along. An empty cell is a key that the case lacks. The column ``case`` names
+    the cases. ``open_volume()`` takes words with a dot or a slash for paths: name those that are
+    with its ``keys=`` where a column has others.
+
+    Parameters
+    ----------
+    location
+        Path or URL of a ``.csv``, ``.tsv``, ``.json`` (a list of mappings) or ``.jsonl`` file.
+    storage_options
+        As in ``from_decathlon``.
+
+    Raises
+    ------
+    VolumeNotFound, SampleError, LeadsOutside
+        As in ``from_decathlon``.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     place = pathlib.Path(folder, "cases.csv")
+    ...     _ = place.write_text("case,image,age\nanna,scans/a.nii.gz,61\n")
+    ...     [(sample.case, sample["age"]) for sample in from_table(place)]
+    [('anna', 61)]
+    """
+
+    form_name = "from_table"
+
+    def __init__(
+        self,
+        location: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(location, storage_options)
+
+    def look(self) -> Cases:
+        kind = public_name(self.location).lower().rpartition(".")[2]
+        text = _text(self.location, self.storage_options)
+        if kind in ("json", "jsonl"):
+            rows = _rows_of_json(text, kind, public_name(self.location))
+        elif kind in ("csv", "tsv"):
+            separator = "\t" if kind == "tsv" else ","
+            table = csv.DictReader(text.splitlines(), delimiter=separator, skipinitialspace=True)
+            rows = [{k: _number(v) for k, v in row.items() if k and v} for row in table]
+        else:
+            msg = f"{public_name(self.location)} is no table: its name ends in .{kind}"
+            raise SampleError(msg, do="Write .csv, .tsv, .json or .jsonl.")
+        return _with_places(rows, self.location, "the table")
+
+
+class FromNNUNet(_Layout):
+    """Begin a chain with the cases of a raw dataset of nnU-Net.
+
+    Images lie in ``imagesTr/CASE_0000.nii.gz``, a file for each channel, labels in ``labelsTr``;
+    or the dataset's ``dataset.json`` says where.
+
+    Parameters
+    ----------
+    folder
+        Path or URL of the dataset, ``nnUNet_raw/Dataset002_Heart``.
+    fold
+        Which split: a number, or ``"all"``, where every case is for training and validation.
+    part
+        ``"train"`` or ``"val"`` of the split, or ``"test"``: ``imagesTs``, without labels.
+    splits
+        Path of ``splits_final.json``; by default beside ``dataset.json`` if it is there, else the
+        split in five that nnU-Net makes of the names.
+    apart
+        Whether channels are volumes of their own, ``image_0000``, ``image_0001``; by default the
+        files of a case are the channels of one volume, ``image``. A case of one channel is an
+        ``image`` either way.
+    storage_options
+        As in ``from_decathlon``.
+
+    Raises
+    ------
+    VolumeNotFound
+        There is no such folder, file, or image of a case.
+    SampleError
+        A split names cases that are not there, or there is no such split.
+    """
+
+    form_name = "from_nnunet"
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        fold: int | str = "all",
+        part: str = "train",
+        splits: str | os.PathLike[str] | None = None,
+        apart: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.fold, self.part, self.splits, self.apart = fold, part, splits, apart
+        super().__init__(folder, storage_options)
+
+    def look(self) -> Cases:
+        if self.part not in ("train", "val", "test"):
+            raise SampleError(f"part is 'train', 'val' or 'test', got {self.part!r}")
+        if self.fold != "all" and not (is_integer(self.fold) and int(self.fold) >= 0):
+            raise SampleError(f"fold is a number from 0 or 'all', got {self.fold!r}")
+        document = _json(_below(self.location, "dataset.json"), self.storage_options)
+        every = self._cases(document if isinstance(document, Mapping) else {})
+        names = self.names(sorted(every))
+        return [{CASE: name, **every[name]} for name in names]
+
+    def names(self, every: Sequence[str]) -> list[str]:
+        """Return which cases are of this part."""
+        if self.part == "test" or self.fold == "all":
+            return list(every)
+        fold = int(self.fold)
+        place = _below(self.location, "splits_final.json") if self.splits is None else self.splits
+        try:
+            splits = _json(absolute_place(place), self.storage_options)
+        except VolumeNotFound:
+            if self.splits is not None:
+                raise
+            splits = split_in_five(every)
+        if not isinstance(splits, list) or fold >= len(splits):
+            msg = f"there is no split {fold} in {public_name(os.fspath(place))}"
+            raise SampleError(msg, do=f"Give one below {len(splits)}, or fold='all'.")
+        names = [str(name) for name in splits[fold][self.part]]
+        missing = [name for name in names if name not in set(every)]
+        if missing:
+            msg = f"split {fold} names cases that are not there: {_few(missing)}"
+            raise SampleError(msg, do="Give splits= of this dataset, or add the cases.")
+        return names
+
+    def _cases(self, document: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        files = document.get("dataset")
+        if self.part != "test" and isinstance(files, Mapping):
+            return {str(name): self._of_entry(entry) for name, entry in files.items()}
+        end = str(document.get("file_ending", ".nii.gz"))
+        split = "Ts" if self.part == "test" else "Tr"
+        images = _files(_below(self.location, f"images{split}"), end, self.storage_options)
+        labels: dict[str, str] = {}
+        if split == "Tr":
+            labels = _files(_below(self.location, "labelsTr"), end, self.storage_options)
+        channels: dict[str, list[str]] = {}
+        for name in sorted(images):
+            case, mark, number = name.rpartition("_")
+            if mark and len(number) == 4 and number.isdigit():
+                channels.setdefault(case, []).append(images[name])
+        count = len(document.get("channel_names") or document.get("modality") or ())
+        cases: dict[str, dict[str, Any]] = {}
+        for case, files in channels.items():
+            if count and len(files) != count:
+                msg = f"case {case} has {len(files)} files of images, and dataset.json {count} "
+                raise VolumeNotFound(f"{msg}channels")
+            if split == "Tr" and case not in labels:
+                msg = f"case {case} has no label {case}{end} in labelsTr"
+                raise VolumeNotFound(msg, do="Add it, or take the images away.")
+            label = {"label": labels[case]} if split == "Tr" else {}
+            cases[case] = {**self._images(files), **label}
+        return cases
+
+    def _images(self, files: Sequence[str]) -> dict[str, Any]:
+        if len(files) == 1:
+            return {"image": files[0]}
+        if self.apart:
+            return {f"image_{number:04d}": file for number, file in enumerate(files)}
+        return {"image": list(files)}
+
+    def _of_entry(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+        places = [_with_folders(str(one)) for one in entry["images"]]
+        label = _with_folders(str(entry["label"]))
+        base = _below(self.location, "dataset.json")
+        return {
+            **self._images([_place(one, base) for one in places]),
+            "label": _place(label, base),
+        }
+
+
+def _with_folders(place: str) -> str:
+    """Return a place with nnU-Net's folders in it; no other variable is of interest to a file."""
+    return _NNUNET_FOLDER.sub(lambda found: os.environ.get(found[1], found[0]), place)
+
+
+def split_in_five(names: Sequence[str]) -> list[dict[str, list[str]]]:
+    """Return the split that nnU-Net makes of sorted names, where there is no ``splits_final.json``.
+
+    It is scikit-learn's ``KFold(5, shuffle=True, random_state=12345)``.
+
+    Examples
+    --------
+    >>> split_in_five(["a", "b", "c", "d", "e", "f"])[0]
+    {'train': ['a', 'b', 'c', 'e'], 'val': ['d', 'f']}
+    """
+    if len(names) < FOLDS:
+        msg = f"{len(names)} cases cannot be split in {FOLDS}"
+        raise SampleError(msg, do="Give splits=, or fold='all'.")
+    order = np.arange(len(names))
+    np.random.RandomState(_SEED_OF_SPLIT).shuffle(order)
+    folds = []
+    for numbers in np.array_split(order, FOLDS):
+        out = set(numbers.tolist())
+        parts = {"train": [n for n in range(len(names)) if n not in out], "val": sorted(out)}
+        folds.append({part: [names[n] for n in each] for part, each in parts.items()})
+    return folds
+
+
+class FromBids(_Layout):
+    """Begin a chain with the subjects of a BIDS dataset and its derivatives.
+
+    Files are found by the entities in their names, ``sub-01_ses-2_space-T1w_dseg.nii.gz``, below
+    the folder, ``derivatives`` included. A case is a subject, or a session of one.
+
+    Parameters
+    ----------
+    folder
+        Path or URL of the dataset, or of a derivative alone.
+    space
+        Of which space: files with ``space-...`` of this name. By default those without: in the
+        space of the scan.
+    where
+        Other entities that files have, ``{"desc": "preproc", "run": "1"}``; a file without the
+        entity is taken where no other fits.
+    optional
+        Keys that a case may lack.
+    storage_options
+        As in ``from_decathlon``.
+    **suffixes
+        Per key, the suffix of its file: ``image="T1w", label="dseg"``.
+
+    Raises
+    ------
+    VolumeNotFound
+        A case lacks a key, or there is none with all of them.
+    SampleError
+        Several files of a case fit one key; the message names the entities that tell them apart.
+    """
+
+    form_name = "from_bids"
+
+    def __init__(
+        self,
+        folder: str | os.PathLike[str],
+        *,
+        space: str | None = None,
+        where: Mapping[str, str] | None = None,
+        optional: str | Iterable[str] = (),
+        storage_options: Mapping[str, Any] | None = None,
+        **suffixes: str,
+    ) -> None:
+        self.suffixes = suffixes or {"image": "T1w"}
+        self.space, self.where = space, {k: str(v) for k, v in (where or {}).items()}
+        self.optional = as_keys("from_bids(optional=)", optional)
+        super().__init__(folder, storage_options)
+
+    def look(self) -> Cases:
+        folders, places = list_below(self.location, self.storage_options)
+        names_by_case: dict[str, dict[str, list[str]]] = {}
+        suffixes: dict[str, None] = {}
+        for name in (name for names in folders.values() for name in names):
+            *parts, suffix = plain_name(name).split("_")
+            entities = {m[1]: m[2] for m in map(_ENTITY.fullmatch, parts) if m}
+            if "sub" not in entities:
+                continue
+            suffixes[suffix] = None
+            case = "/".join(entities[one] for one in ("sub", "ses") if one in entities)
+            for key, own in self.suffixes.items():
+                if suffix == own and entities.get("space") == self.space:
+                    names_by_case.setdefault(case, {}).setdefault(key, []).append(name)
+        self._refuse_nothing(names_by_case, suffixes)
+        cases = sorted(names_by_case.items())
+        return [{CASE: case, **self._of(case, names, places)} for case, names in cases]
+
+    def _refuse_nothing(self, names_by_case: Collection[str], suffixes: Collection[str]) -> None:
+        if not names_by_case:
+            what = ", ".join(f"{key}={suffix!r}" for key, suffix in self.suffixes.items())
+            space = f" in the space {self.space!r}" if self.space else ""
+            msg = f"{public_name(self.location)} has no file with {what}{space}"
+            near = closest(next(iter(self.suffixes.values())), suffixes, 0.5)
+            do = f"Did you mean {near[0]!r}?" if near else f"It has {_few(suffixes) or 'none'}."
+            raise VolumeNotFound(msg, do=do)
+
+    def _of(
+        self, case: str, names: Mapping[str, Sequence[str]], places: Mapping[str, str]
+    ) -> dict[str, str]:
+        volumes = {}
+        for key, suffix in self.suffixes.items():
+            fits = self._best(names.get(key, ()))
+            if not fits and key in self.optional:
+                continue
+            if not fits:
+                msg = f"case {case} has no {key} ({suffix})"
+                do = f"Add the file, or write optional={key!r} to have the case without it."
+                raise VolumeNotFound(msg, do=do)
+            if len(fits) > 1:
+                msg = f"case {case} has {len(fits)} files for {key}: {_few(fits)}"
+                raise SampleError(msg, do='Say which: where={"run": "1"}, or another entity.')
+            volumes[key] = places[fits[0]]
+        return volumes
+
+    def _best(self, names: Sequence[str]) -> list[str]:
+        """Return the files with most of the wanted entities, and none of another value."""
+        ranks: dict[int, list[str]] = {}
+        for name in names:
+            entities = dict(_ENTITY.findall(plain_name(name)))
+            if all(entities.get(k, v) == v for k, v in self.where.items()):
+                rank = sum(k in entities for k in self.where)
+                ranks.setdefault(rank, []).append(name)
+        return ranks[max(ranks)] if ranks else []
+
+
+class FromDicom(_Layout):
+    """Begin a chain with the series of a tree of DICOM files, a case each.
+
+    Every folder below is looked through, and its files are grouped by SeriesInstanceUID; SimpleITK
+    reads them. Headers are read once, when the pipe is made. Beside the volume, a sample holds
+    ``"dicom"``, a mapping with ``modality``, ``description``, ``study`` and ``series`` of the first
+    slice: ``filter()`` can choose by them. A series is read in one folder; where its slices are
+    spread over several, each folder is a case.
+
+    Parameters
+    ----------
+    folder
+        A local path.
+    key
+        The key of the volumes.
+
+    Raises
+    ------
+    VolumeNotFound
+        There is no DICOM file below.
+    MissingDependency
+        SimpleITK is not installed.
+    """
+
+    form_name = "from_dicom"
+
+    def __init__(self, folder: str | os.PathLike[str], *, key: str = "image") -> None:
+        (self.key,) = as_keys("from_dicom(key=)", [key])
+        super().__init__(folder)
+
+    def look(self) -> Cases:
+        from ..volumes.formats.itk import series_of
+
+        if is_url(self.location):
+            raise SampleError("from_dicom looks through local folders", do="Copy them to a disk.")
+        cases = []
+        for folder, below, _ in os.walk(self.location):
+            below[:] = sorted(name for name in below if not name.startswith("."))
+            series = series_of(folder)
+            place = os.path.relpath(folder, self.location).replace(os.sep, "/")
+            place = "" if place == "." else place
+            for uid, facts in series.items():
+                name = place if len(series) == 1 and place else posixpath.join(place, uid)
+                volume = Volume(folder, series=uid)
+                cases.append({CASE: name, self.key: volume, "dicom": {**facts, "series": uid}})
+        if not cases:
+            msg = f"there is no DICOM series below {self.location}"
+            raise VolumeNotFound(msg, do="Check the folder.")
+        return cases
+
+    def hashed_texts(self) -> Iterator[str]:
+        for case in self.cases:
+            yield f"{case[CASE]}{case['dicom']['series']}"
+
+
+def _items(document: Any) -> Iterable[tuple[str, Any]]:
+    return document.items() if isinstance(document, Mapping) else ()
+
+
+def _few(names: Iterable[str]) -> str:
+    every = [str(name) for name in names]
+    more = f" and {len(every) - _MOST_NAMES} more" if len(every) > _MOST_NAMES else ""
+    return ", ".join(every[:_MOST_NAMES]) + more
+
+
+def _is_hidden(case: Mapping[str, Any]) -> bool:
+    places = [place for value in case.values() for place in _each(value)]
+    return any(posixpath.basename(place.replace("\\", "/")).startswith(".") for place in places)
+
+
+def _each(value: Any) -> list[str]:
+    """Return the texts of a cell, which may be a list of them."""
+    several = value if isinstance(value, (list, tuple)) else [value]
+    return [one for one in several if isinstance(one, str)]
+
+
+def _with_places(cases: Sequence[Mapping[str, Any]], base: str, what: str) -> Cases:
+    """Return the cases with paths as seen from the list that names them."""
+    if not cases:
+        raise SampleError(f"{what} of {public_name(base)} has no cases")
+    return [{key: _with_place(key, value, base) for key, value in case.items()} for case in cases]
+
+
+def _with_place(key: str, value: Any, base: str) -> Any:
+    if isinstance(value, (list, tuple)) and value and len(_each(value)) == len(value):
+        return [_with_place(key, one, base) for one in value]
+    if not isinstance(value, str) or key == CASE:
+        return value
+    # What is there, or is called as a file; other words travel along.
+    is_place = is_url(value) or _FILE_NAME.fullmatch(value) is not None
+    if not is_place and not is_url(base):
+        is_place = os.path.exists(os.path.join(folder_of(base), value))
+    return _place(value, base) if is_place else value
+
+
+def _place(name: str, base: str) -> str:
+    """Return where a file lies that a list names; one behind a URL names files below it."""
+    if not is_url(base):
+        return name if is_url(name) else os.path.normpath(os.path.join(folder_of(base), name))
+    below = posixpath.normpath(name)
+    if is_url(name) or below.startswith(("/", "..")):
+        msg = f"{public_name(base)} names {public_name(name)}, which does not lie below it"
+        raise LeadsOutside(msg, do="Copy the list to a local disk if you trust it.")
+    return f"{folder_of(base)}{below}"
+
+
+def _below(folder: str, name: str) -> str:
+    return f"{folder.rstrip('/')}/{name}" if is_url(folder) else os.path.join(folder, name)
+
+
+def _files(folder: str, end: str, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return the places of the files of a folder by name, without ``end``."""
+    _, places = list_below(folder, options)
+    names = {name: place for name, place in places.items() if "/" not in name}
+    return {n[: -len(end)]: place for n, place in names.items() if n.endswith(end)}
+
+
+def _json(place: str, options: Mapping[str, Any]) -> Any:
+    text = _text(place, options)
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise SampleError(f"{public_name(place)} is no JSON: {error}") from None
+
+
+def _rows_of_json(text: str, kind: str, name: str) -> list[dict[str, Any]]:
+    try:
+        lines = text.splitlines()
+        rows = [json.loads(one) for one in lines if one] if kind == "jsonl" else json.loads(text)
+    except ValueError as error:
+        raise SampleError(f"{name} is no JSON: {error}") from None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        msg = f"{name} is no list of mappings"
+        raise SampleError(msg, do="Of one with several lists: vp.from_decathlon(place, part=).")
+    return [{k: v for k, v in row.items() if v not in (None, "")} for row in rows]
+
+
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _text(place: str, options: Mapping[str, Any]) -> str:
+    """Return a document, UTF-8, with or without a mark of the byte order."""
+    if is_url(place):
+        with remote_errors(place, options):
+            content = open_remote(place, options).get("", MOST_MANIFEST_BYTES)
+        if content is None:
+            raise VolumeNotFound(f"there is no {public_name(place)}")
+    else:
+        try:
+            with open(local_path(place), "rb", opener=open_regular) as file:
+                check_document(os.fstat(file.fileno()).st_size, place, MOST_MANIFEST_BYTES)
+                content = file.read(MOST_MANIFEST_BYTES)
+        except (FileNotFoundError, NotADirectoryError):
+            raise VolumeNotFound(f"there is no {place}") from None
+    return bytes(content).decode("utf-8-sig")
+
+
+from_decathlon, from_table, from_nnunet = FromDecathlon, FromTable, FromNNUNet
+from_bids, from_dicom = FromBids, FromDicom

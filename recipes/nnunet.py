@@ -1,0 +1,371 @@
+"""nnU-Net's recipe: the chain that its plans describe, and its default augmentation."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..core import Sample
+from ..core.errors import SampleError, VolumeNotFound
+from ..core.validate import validate_int
+from ..datapipes.iter import from_nnunet
+from ..intensity import Blur, Brightness, Contrast, Gamma, LowResolution
+
+Axes = tuple[int, ...]
+ITERATIONS = 250
+"""Batches of an epoch, nnU-Net's."""
+OVERSAMPLE = 0.33
+"""The share of a batch that is drawn about foreground, nnU-Net's."""
+# From nnU-Net 2.8: where the longest edge of a patch is this many times its first one, it is
+# augmented in its plane; 2-D patches more oblong than that are turned less.
+_FLAT, _OBLONG = 3.0, 1.5
+_TURN, _TURN_IN_PLANE, _TURN_OBLONG = 30.0, 180.0, 15.0
+_INSIDE = "inside"
+
+
+def nnunet_augmentation(
+    pipe: Any, *, degrees: float = _TURN, plane: bool = False, mirror: Axes = (0, 1, 2)
+) -> Any:
+    """Return a chain of patches with nnU-Net's default augmentation, of version 2.8.
+
+    Rotation, scaling, mirrors, noise, blur, brightness, contrast, low resolution and gamma, each
+    with nnU-Net's probability and amounts: those of an image, and those of its channels. Values are
+    to be normalized. ``docs/values.md`` has the pipes one by one.
+
+    Parameters
+    ----------
+    pipe
+        A chain of patches, ``lazy_patch`` included.
+    degrees
+        Patches are turned about each axis by up to this, either way.
+    plane
+        Whether patches are flat, and augmented in the plane of axes 1 and 2 only: nnU-Net's dummy
+        2-D augmentation, with ``degrees=180``.
+    mirror
+        Axes that are mirrored, each in half of the patches.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> patches = from_cases([{"image": np.zeros((9, 9, 9))}]).open_volume().lazy_patch(8)
+    >>> sample = next(iter(nnunet_augmentation(patches)))
+    >>> sorted(sample["image"].draws)[:3]
+    ['flip', 'lazy_patch', 'noise']
+    """
+    turn = (-degrees, degrees)
+    in_plane: dict[str, Any] = {"axes": (1, 2)} if plane else {}
+    bend: dict[str, Any] = {"two_sided": True, "over": "patch", "keep_statistics": True}
+    spread: dict[str, Any] = {"two_sided": True, "over": "patch", "keep_range": True}
+    coarse = LowResolution((1, 2), by_inverse=True, p=0.5, **in_plane)
+    return (
+        pipe.rotate((turn, 0, 0) if plane else turn, space="voxel", p=0.2)
+        .zoom((1 / 1.4, 1 / 0.7), space="voxel", p=0.2, by_inverse=True, **in_plane)
+        .flip(mirror, p=0.5)
+        .noise((0, 0.1), p=0.1)
+        .per_channel(Blur((0.5, 1.0), "voxel", per_axis=True, p=0.5), p=0.2)
+        .per_channel(Brightness((0.75, 1.25), two_sided=True), p=0.15)
+        .per_channel(Contrast((0.75, 1.25), **spread), p=0.15)
+        .per_channel(coarse, p=0.25)
+        .per_channel(Gamma((0.7, 1.5), **bend, invert=True), p=0.1)
+        .per_channel(Gamma((0.7, 1.5), **bend), p=0.3)
+    )
+
+
+def nnunet(
+    plans: str | os.PathLike[str] | Mapping[str, Any],
+    dataset: str | os.PathLike[str],
+    fold: int | str = 0,
+    *,
+    configuration: str = "3d_fullres",
+    part: str = "train",
+    splits: str | os.PathLike[str] | None = None,
+    previous: str | os.PathLike[str] | None = None,
+    iterations: int = ITERATIONS,
+) -> Any:
+    """Return the chain that nnU-Net's plans describe, from the raw files to batches.
+
+    Axes, spacing, normalization of each channel, size of patch and batch, the share of foreground,
+    augmentation, regions and the scales of deep supervision are those of the plans. Arrays have
+    nnU-Net's axes, so a network of the plans takes them. Nothing is preprocessed: a patch is read
+    from the raw files and interpolated once. The result is an ordinary chain: ``print(pipe)`` shows
+    it, and ``docs/recipes.md`` what differs from nnU-Net's own loader.
+
+    Parameters
+    ----------
+    plans
+        ``nnUNetPlans.json``, or what is in it.
+    dataset
+        The raw dataset: its folder, or ``dataset.json`` in it.
+    fold
+        Which split; ``"all"`` for all cases.
+    configuration
+        Of the plans: ``"3d_fullres"``, ``"3d_lowres"``, ``"2d"``, ``"3d_cascade_fullres"``.
+    part
+        ``"train"``; or ``"val"``, which is not augmented.
+    splits
+        ``splits_final.json``; by default beside the plans, then beside ``dataset.json``, else the
+        split that nnU-Net makes.
+    previous
+        For a cascade: the folder with the labels that the network before has predicted, a file
+        for each case, called as its label.
+    iterations
+        Batches of an epoch, at least; each case gives as many patches.
+
+    Raises
+    ------
+    SampleError
+        The plans have no such configuration, or one that is not known here.
+    VolumeNotFound
+        A file or a case is not there.
+    """
+    plan = _Plan.read(plans, configuration)
+    root = Path(dataset)
+    root = root.parent if root.suffix == ".json" else root
+    facts = _Dataset.read(root)
+    beside = None if isinstance(plans, Mapping) else Path(plans).with_name("splits_final.json")
+    if splits is None and beside is not None and beside.exists():
+        splits = beside
+    cases = from_nnunet(root, fold=fold, part=part, splits=splits, apart=True)
+    pipe: Any = cases
+    labels = ["label"]
+    if plan.has_previous:
+        pipe = pipe.map(_Previous(_folder_of_previous(previous, configuration), facts.ending))
+        labels.append("previous")
+    if plan.has_masks:
+        pipe = pipe.map(_with_inside)
+        labels.append(_INSIDE)
+    pipe = pipe.open_volume(labels=labels).transpose(plan.axes)
+    if plan.has_masks:
+        pipe = pipe.foreground_crop(_INSIDE, otherwise="whole")
+    pipe = _normalize(pipe, plan)
+    padding = {"padding": {"image": "constant"}, "fill": {"image": 0}}
+    pipe = pipe.spacing(plan.spacing, **padding)
+    count = math.ceil(validate_int("iterations", iterations, least=1) * plan.batch / len(cases))
+    options: dict[str, Any] = {"samples_per_volume": count, "mask": "label"}
+    if facts.ignore is not None:
+        options["class_weights"] = dict.fromkeys(facts.foreground, 1.0)
+    pipe = pipe.lazy_patch(plan.patch, oversample=OVERSAMPLE, **options).shuffle_plans()
+    if part == "train":
+        pipe = nnunet_augmentation(pipe, **plan.augmentation)
+    if plan.has_previous:
+        pipe = _with_previous(pipe, facts.foreground, augment=part == "train")
+    if facts.regions:
+        pipe = pipe.regions(facts.regions, keys="label")
+    pipe = pipe.batch_patches(plan.batch, drop_last=True)
+    if plan.has_masks:
+        channels = [n for n, has_mask in enumerate(plan.masks) if has_mask]
+        how = {"mask": _INSIDE, "channels": channels, "keep_mask": False}
+        pipe = pipe.fill_outside("image", **how)
+    return pipe.deep_supervision(plan.scales) if len(plan.scales) > 1 else pipe
+
+
+def _normalize(pipe: Any, plan: _Plan) -> Any:
+    """Return the chain with each channel normalized by its scheme, and all of them in one image."""
+    keys = plan.channels
+    for key, scheme, has_mask in zip(keys, plan.schemes, plan.masks, strict=True):
+        if scheme == "CTNormalization":
+            of = plan.intensities[str(keys.index(key))]
+            pipe = pipe.clamp(of["percentile_00_5"], of["percentile_99_5"], keys=key)
+            pipe = pipe.normalize(of["mean"], of["std"], keys=key)
+        elif scheme == "ZScoreNormalization":
+            pipe = pipe.normalize(above=0, keys=key) if has_mask else pipe.normalize(keys=key)
+        elif scheme == "RescaleTo01Normalization":
+            pipe = pipe.rescale(keys=key)
+        elif scheme == "RGBTo01Normalization":
+            pipe = pipe.rescale(in_range=(0, 255), keys=key)
+        elif scheme != "NoNormalization":
+            msg = f"the plans normalize channel {keys.index(key)} by {scheme!r}"
+            raise SampleError(msg, do="Write the chain by hand, with a pipe that does that.")
+    return pipe.stack(keys) if len(keys) > 1 else pipe
+
+
+def _with_previous(pipe: Any, foreground: Sequence[int], *, augment: bool) -> Any:
+    """Return the chain with the labels of the network before as channels of the image."""
+    pipe = pipe.one_hot(tuple(foreground), others="drop", keys="previous")
+    if augment:
+        how = {"p_channel": 0.5, "keys": "previous"}
+        pipe = pipe.random_morphology((1, 8), p=0.4, **how).drop_component(0.15, p=0.2, **how)
+    return pipe.stack(("image", "previous"))
+
+
+def _with_inside(sample: Sample) -> Sample:
+    """Return a sample whose images are there again, to say where something is."""
+    images = [place for key, place in sample.items() if key.startswith("image")]
+    return sample.with_data(**{_INSIDE: images if len(images) > 1 else images[0]})
+
+
+@dataclass(frozen=True)
+class _Previous:
+    """Adds the label that the network before has predicted for a case."""
+
+    folder: str
+    ending: str
+
+    def __call__(self, sample: Sample) -> Sample:
+        return sample.with_data(previous=os.path.join(self.folder, f"{sample.case}{self.ending}"))
+
+
+def _folder_of_previous(previous: str | os.PathLike[str] | None, configuration: str) -> str:
+    if previous is None:
+        msg = f"{configuration!r} takes what the network before has predicted"
+        raise SampleError(msg, do="Give previous=, the folder with a label for each case.")
+    return os.fspath(previous)
+
+
+@dataclass(frozen=True)
+class _Dataset:
+    """What ``dataset.json`` says."""
+
+    document: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, root: Path) -> _Dataset:
+        return cls(_read_json(root / "dataset.json"))
+
+    @property
+    def ending(self) -> str:
+        """What the names of files end with."""
+        return str(self.document.get("file_ending", ".nii.gz"))
+
+    @property
+    def _labels(self) -> dict[str, Axes]:
+        """The labels of each class or region, by name."""
+        every = self.document.get("labels", {})
+        return {name: tuple(one if isinstance(one, list) else [one]) for name, one in every.items()}
+
+    @property
+    def ignore(self) -> int | None:
+        """The label of what nobody has looked at."""
+        return self._labels["ignore"][0] if "ignore" in self._labels else None
+
+    @property
+    def foreground(self) -> list[int]:
+        """All labels but 0 and the one that is ignored."""
+        classes = {n for name, labels in self._labels.items() for n in labels if name != "ignore"}
+        return sorted(classes - {0})
+
+    @property
+    def regions(self) -> tuple[Axes, ...]:
+        """The labels of each region, and the ignored one; none where there are classes."""
+        classes = {k: v for k, v in self._labels.items() if k != "ignore" and set(v) != {0}}
+        if all(len(labels) == 1 for labels in classes.values()):
+            return ()
+        last = () if self.ignore is None else ((self.ignore,),)
+        return (*classes.values(), *last)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """What a configuration of the plans says, in nnU-Net's order of the axes."""
+
+    plans: Mapping[str, Any]
+    configuration: Mapping[str, Any]
+
+    @classmethod
+    def read(cls, plans: Any, name: str) -> _Plan:
+        document = plans if isinstance(plans, Mapping) else _read_json(Path(plans))
+        every, names, chain = document.get("configurations", {}), [name], []
+        while names[-1]:
+            if names[-1] not in every or names.count(names[-1]) > 1:
+                msg = f"the plans have no configuration {names[-1]!r}"
+                raise SampleError(msg, do=f"Give one of {', '.join(every) or 'none'}.")
+            chain.append(every[names[-1]])
+            names.append(every[names[-1]].get("inherits_from", ""))
+        whole: dict[str, Any] = {}
+        for one in reversed(chain):
+            whole |= one
+        return cls(document, whole)
+
+    @property
+    def axes(self) -> Axes:
+        """Which of (I, J, K) each axis of the plans is: those of SimpleITK's arrays, swapped."""
+        return tuple(2 - int(n) for n in self.plans["transpose_forward"])
+
+    @property
+    def patch(self) -> Axes:
+        """Size of a patch; a plane has one voxel along the first axis."""
+        size = tuple(map(int, self.configuration["patch_size"]))
+        return (1,) * (3 - len(size)) + size
+
+    @property
+    def batch(self) -> int:
+        """Patches in a batch."""
+        return int(self.configuration["batch_size"])
+
+    @property
+    def spacing(self) -> tuple[float | None, ...]:
+        """Of the resampled volumes, in millimetres; planes stay as far apart as they are."""
+        spacing = tuple(map(float, self.configuration["spacing"]))
+        return (None,) * (3 - len(spacing)) + spacing
+
+    @property
+    def schemes(self) -> list[str]:
+        """How each channel is normalized."""
+        return list(self.configuration["normalization_schemes"])
+
+    @property
+    def masks(self) -> list[bool]:
+        """Of which channels only what is not 0 counts, and the rest is 0 in the end."""
+        return list(map(bool, self.configuration["use_mask_for_norm"]))
+
+    @property
+    def has_masks(self) -> bool:
+        """Whether there is such a channel."""
+        return any(self.masks)
+
+    @property
+    def channels(self) -> list[str]:
+        """The key of each channel."""
+        count = len(self.schemes)
+        return ["image"] if count == 1 else [f"image_{n:04d}" for n in range(count)]
+
+    @property
+    def intensities(self) -> Mapping[str, Mapping[str, float]]:
+        """Statistics of the foreground of all cases, by channel."""
+        per_channel: Mapping[str, Mapping[str, float]]
+        per_channel = self.plans["foreground_intensity_properties_per_channel"]
+        return per_channel
+
+    @property
+    def has_previous(self) -> bool:
+        """Whether it begins with what another configuration has predicted."""
+        return bool(self.configuration.get("previous_stage"))
+
+    @property
+    def scales(self) -> tuple[tuple[float, ...], ...]:
+        """What part of the patch each output has along each axis; the coarsest one has none."""
+        network = self.configuration.get("architecture", {}).get("arch_kwargs", self.configuration)
+        strides = network.get("strides", network.get("pool_op_kernel_sizes"))
+        if not strides:
+            raise SampleError("the plans have no strides of the network")
+        parts = 1 / np.cumprod(np.array(strides, float), axis=0)
+        return tuple((1.0,) * (3 - len(one)) + tuple(one) for one in parts[:-1].tolist())
+
+    @property
+    def augmentation(self) -> dict[str, Any]:
+        """The arguments of :func:`nnunet_augmentation`, by nnU-Net's rules."""
+        edges = self.configuration["patch_size"]
+        if len(edges) == 2:
+            oblong = max(edges) / min(edges) > _OBLONG
+            turn = _TURN_OBLONG if oblong else _TURN_IN_PLANE
+            return {"degrees": turn, "plane": True, "mirror": (1, 2)}
+        if max(edges) / edges[0] > _FLAT:
+            return {"degrees": _TURN_IN_PLANE, "plane": True}
+        return {}
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text("utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise VolumeNotFound(f"there is no {path}") from None
+    except ValueError as error:
+        raise SampleError(f"{path} is no JSON: {error}") from None

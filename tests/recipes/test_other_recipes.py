@@ -1,0 +1,77 @@
+"""MONAI's chain for organs in CT, and two views of one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import voxpipe as vp
+from voxpipe.recipes import monai_segmentation, two_views
+
+
+def ct_cases(count: int = 3) -> Any:
+    cases = []
+    for number in range(count):
+        random = np.random.default_rng(number)
+        label = np.zeros((24, 24, 24), np.uint8)
+        label[9:13, 9:13, 9:13] = 1
+        image = random.normal(40, 60, label.shape).astype(np.float32)
+        cases.append({"image": image, "label": label, "case": f"c{number}"})
+    return vp.from_cases(cases)
+
+
+def test_monai_s_chain_has_as_many_patches_about_labels() -> None:
+    """Values from 0 to 1 but for the shift, half of the middles in the label, both kinds drawn."""
+    pipe = monai_segmentation(ct_cases(), (8, 8, 8), spacing=(1, 1, 1), samples_per_volume=20)
+    middles = []
+    for batch in vp.DataLoader2(pipe, None, seed=1):
+        assert batch["image"].shape == (4, 1, 8, 8, 8)
+        assert -0.1 <= batch["image"].min()
+        assert batch["image"].max() <= 1.1
+        middles += [meta["draws"]["lazy_patch"]["class"] for meta in batch["meta"]]
+
+    assert 15 < sum(map(bool, middles)) < 45
+    assert "not fused" not in pipe.explain()
+    plain = monai_segmentation(ct_cases(), (8, 8, 8), augment=False)
+    assert "flip" not in plain.explain()
+
+
+def places(pipe: Any) -> list[Any]:
+    return [
+        (batch["meta"][n]["case"], batch["meta"][n]["draws"]["lazy_patch"]["start"])
+        for batch in vp.DataLoader2(pipe, None, seed=2)
+        for n in range(len(batch["meta"]))
+    ]
+
+
+def test_views_are_of_one_place() -> None:
+    """Without augmentation both are the same voxels; with it they differ, in every patch."""
+    same = two_views(ct_cases(), (8, 8, 8), view=lambda pipe: pipe)
+    for batch in vp.DataLoader2(same, None, seed=2):
+        assert (batch["view_1"] == batch["view_2"]).all()
+    other = two_views(ct_cases(), (8, 8, 8))
+    for batch in vp.DataLoader2(other, None, seed=2):
+        assert (batch["view_1"] != batch["view_2"]).flatten(1).any(1).all()
+    assert places(same) == places(other)
+
+
+def test_views_are_the_same_with_workers_and_after_a_resume() -> None:
+    """A pure function of seed, epoch and number of the batch."""
+    pipe = two_views(ct_cases(2), (8, 8, 8), samples_per_volume=4)
+
+    def sums(loader: Any) -> list[float]:
+        return [float(b["view_1"].double().sum() - 2 * b["view_2"].double().sum()) for b in loader]
+
+    alone = sums(vp.DataLoader2(pipe, None, seed=3))
+    loader = vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(1), seed=3)
+    it = iter(loader)
+    first = next(it)
+    state = loader.state_dict()
+    rest = sums(it)
+    loader.shutdown()
+    again = vp.DataLoader2(pipe, None, seed=3)
+    again.load_state_dict(state)
+
+    assert sums([first]) + rest == alone
+    assert sums(again) == alone[1:]
