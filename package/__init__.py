@@ -26,11 +26,12 @@ _HOMES = {
     "dataloader2.interop": "from_node to_dataset to_node",
     "datapipes": "DataPipe ShuffleSpec explain shuffle_report",
     "datapipes.iter": "from_cases from_manifest list_cases",
+    "prediction.predict": "predict",
     "reading_services": "DistributedReadingService InProcessReadingService "
     "MultiProcessingReadingService SequentialReadingService ThreadReadingService",
     "spatial": "LazyPatch Policy SpatialPlan",
     "volumes": "AxisMap Backend BackendRequest Decoder Header Volume Voxels convert "
-    "normalize_index register_backend register_decoder resolve_backend unregister_backend "
+    "normalize_index register_backend register_decoder resolve_backend save unregister_backend "
     "unregister_decoder",
 }
 __getattr__, __dir__ = at_first_use(globals(), _HOMES, ("intensity", "spatial"))

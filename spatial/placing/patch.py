@@ -77,13 +77,25 @@ class FixedPatch(PatchOp):
     size: Sequence[int]  # number of voxels on each axis
     origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it, for the warning."""
+    window: Params | None = field(default=None, compare=False, repr=False)
+    """Of a patch of a grid: what ``stitch()`` has to know of the others, beside the size."""
+    is_quiet: bool = field(default=False, compare=False, repr=False)
+    """Whether one that is larger than the volume is meant, as a window of a network is."""
 
     def __post_init__(self) -> None:
         set_checked(self, start=as_triple)
         object.__setattr__(self, "size", patch_size(self.size))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
-        return {"start": list(self.start), "size": list(self.size)}
+        params: dict[str, Any] = {"start": list(self.start), "size": list(self.size)}
+        return params if self.window is None else params | {"window": dict(self.window)}
+
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
+        return (
+            plan.crop(params["start"], params["size"])
+            if self.is_quiet
+            else super().then(plan, params)
+        )
 
     def describe(self) -> str:
         return f"patch {'x'.join(map(str, self.size))} at {', '.join(map(str, self.start))}"
@@ -119,7 +131,8 @@ class GridPatch:
         """Return the patches that cover a grid of ``shape``, in C order."""
         overlap: Any = self.overlap
         starts = positions(shape, self.size, overlap)
-        return tuple(FixedPatch(start, self.size, self.origin) for start in starts)
+        window = {"grid": [*shape], "overlap": [*overlap]}
+        return tuple(FixedPatch(start, self.size, self.origin, window) for start in starts)
 
     def describe(self) -> str:
         return f"patches {'x'.join(map(str, self.size))} side by side, overlap {self.overlap}"
