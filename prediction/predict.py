@@ -18,6 +18,7 @@ from ..core.errors import GraphError, PatchSizeError, SampleError
 from ..core.sample import META
 from ..core.validate import is_integer, is_number
 from ..dataloader2 import DataLoader2
+from ..datapipes.case_names import CASE
 from ..datapipes.iter import from_cases
 from ..datapipes.patch_sampler import PatchSampler
 from ..graph import Pipe, Rule, is_pipe, sweep, traits_of, walk
@@ -233,12 +234,15 @@ def _as_chain(source: Any, key: str | None, mask: Mask, options: Mapping[str, An
     """Return a chain of volumes, of windows or of batches, or a loader, for any source."""
     if isinstance(source, DataLoader2) or is_pipe(source):
         return source
-    case = source if isinstance(source, Mapping) else {key or IMAGE: source}
-    keys = [k for k in case if k != "case"]
-    if isinstance(source, Mapping):
-        name = key or (IMAGE if IMAGE in case else keys[0])
-        keys = [k for k in keys if k in (name, mask)]
-    pipe: Any = from_cases([dict(case)])
+    case = dict(source) if isinstance(source, Mapping) else {key or IMAGE: source}
+    volumes = [k for k in case if k != CASE]
+    name = key or (IMAGE if IMAGE in case or not volumes else volumes[0])
+    keys = [name, *([mask] if isinstance(mask, str) else [])]
+    if any(k not in case for k in keys):
+        have = ", ".join(map(repr, volumes)) or "nothing"
+        raise SampleError(f"key= and mask= name {keys}, and the case has {have}")
+    # Its label, if it has one, is no business of a prediction.
+    pipe: Any = from_cases([{k: case[k] for k in (*keys, CASE) if k in case}])
     return pipe.open_volume(keys=keys, storage_options=dict(options) or None)
 
 

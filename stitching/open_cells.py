@@ -6,6 +6,7 @@ the next one is whole.
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 from collections import OrderedDict, defaultdict
@@ -13,9 +14,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 Key = tuple[Any, ...]
+# Below this a map costs more than it gives back.
+_OWN_PAGES = 64 * 1024
 
 
 class Slot(NamedTuple):
@@ -58,6 +61,12 @@ class OpenCells:
     def __contains__(self, key: Key) -> bool:
         return key in self._arrays or key in self._slots
 
+    def new(self, key: Key, shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
+        """Keep a new array of zeros under a key that has none, and return it, to be changed."""
+        array = new_array(shape, np.dtype(dtype))
+        self.put(key, array)
+        return array
+
     def put(self, key: Key, array: NDArray[Any]) -> None:
         """Keep an array under a key that has none."""
         self._enter(key, array)
@@ -84,7 +93,7 @@ class OpenCells:
             self._arrays.move_to_end(key)
             return array
         slot = self._slots[key]
-        array = np.empty(slot.shape, slot.dtype)
+        array = new_array(slot.shape, np.dtype(slot.dtype))
         view, position = _bytes_of(array), 0
         while position < slot.size:
             count = os.preadv(self._open(), [view[position:]], slot.offset + position)
@@ -164,6 +173,15 @@ class OpenCells:
 
     def __del__(self) -> None:
         self.close()
+
+
+def new_array(shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return zeros in pages of their own, which go back to the system when they are let go."""
+    # Among the short-lived arrays of a model, long-lived ones would hold the heap at its largest.
+    size = int(np.prod(shape)) * dtype.itemsize
+    if size < _OWN_PAGES:
+        return np.zeros(shape, dtype)
+    return np.frombuffer(mmap.mmap(-1, size), dtype).reshape(shape)
 
 
 def _bytes_of(array: NDArray[Any]) -> memoryview:

@@ -170,8 +170,7 @@ class ZarrOutput(_LockedOutput):
             if key in self.cells:
                 buffer = self.cells.change(key)
             else:
-                buffer = np.zeros((voxels.shape[0], *shard.shape), voxels.dtype)
-                self.cells.put(key, buffer)
+                buffer = self.cells.new(key, (voxels.shape[0], *shard.shape), voxels.dtype)
             buffer[(slice(None), *part.shift([-a for a in shard.start]).slices)] = piece
             self._counts[index] -= part.size
             if self._counts[index] == 0:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..core import Region
 from ..core.errors import PatchSizeError
 from .blending import weights_of
-from .open_cells import OpenCells
+from .open_cells import OpenCells, new_array
 from .windows import Cell, Windows
 
 # Sums of weights that are kept: cells far from the faces of a volume have the same ones.
@@ -71,6 +71,7 @@ class Stitcher:
         """Windows that were added, or will not come."""
         self._open_counts = windows.touch_counts()
         self._sums: OrderedDict[tuple[Any, ...], NDArray[np.float32]] = OrderedDict()
+        self._values: NDArray[np.float32] | None = None
         self.channels = 0
 
     @property
@@ -88,7 +89,9 @@ class Stitcher:
         self._check(voxels)
         values = voxels.astype(np.float32, copy=False)
         if self._weights is not None:
-            values = values * self._weights
+            if self._values is None:  # one for all windows: none of them needs it longer
+                self._values = new_array(values.shape, np.dtype(np.float32))
+            values = np.multiply(values, self._weights, out=self._values)
         self.present[number] = self.past[number] = True
         for cell in self.windows.cells(number):
             part = values[(slice(None), *self.windows.slices(cell, number))]
@@ -101,7 +104,7 @@ class Stitcher:
                 total = self.cells.change(key)
                 total += part
             else:
-                self.cells.put(key, part.copy())
+                self.cells.new(key, part.shape, np.float32)[...] = part
             self._leave(cell)
 
     def leave_out(self, numbers: Iterable[int]) -> None:
@@ -160,7 +163,7 @@ class Stitcher:
             numbers = [n for n in self.windows.windows(cell) if self.present[n]]
             weight = self._weight_of(cell, numbers)
             if weight is not None:
-                total = total / weight
+                total = np.divide(total, weight, out=total)  # a sum, or weighted: no one else's
         self.output.write(region, total)
 
     def _weight_of(self, cell: Cell, numbers: list[int]) -> NDArray[np.float32] | None:
@@ -173,7 +176,7 @@ class Stitcher:
         key = tuple((s.start, s.stop) for one in slices for s in one)
         total = self._sums.get(key)
         if total is None:
-            total = np.zeros(self.windows.region(cell).shape, np.float32)
+            total = new_array(self.windows.region(cell).shape, np.dtype(np.float32))
             for one in slices:
                 total += weights[one]
             self._sums[key] = total

@@ -147,10 +147,12 @@ class Stitching:
 
 
 def layers_left(stitcher: Stitcher) -> NDArray[np.int64]:
-    """Return how many windows of each layer along the slow axis have not come yet."""
+    """Return how many windows of each layer have not come yet: along the slow axis and the first.
+
+    ``predict()`` goes through windows by the one, a chain of the user's by the other.
+    """
     windows = stitcher.windows
-    others = tuple(axis for axis in range(3) if axis != windows.slow_axis)
-    counts: NDArray[np.int64] = np.count_nonzero(
-        ~stitcher.past.reshape(windows.counts), axis=others
-    )
-    return counts
+    missing = ~stitcher.past.reshape(windows.counts)
+    layers = [np.moveaxis(missing, axis, 0) for axis in {0, windows.slow_axis}]
+    counts = [np.count_nonzero(one, axis=(1, 2)) for one in layers]
+    return np.concatenate(counts)

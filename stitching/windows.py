@@ -161,7 +161,8 @@ class Windows:
     @cached_property
     def slow_axis(self) -> int:
         """Return the axis along which windows come last: then least is open in between."""
-        return int(np.argmax(self.shape))
+        # Of two as long the later one, along which files lie in one piece.
+        return max(range(3), key=lambda axis: (self.shape[axis], axis))
 
 
 def overlap_in_voxels(share: Sequence[float], size: Sequence[int]) -> Triple:

@@ -9,7 +9,7 @@ import voxpipe as vp
 
 inferers = pytest.importorskip("monai.inferers")
 
-SHAPES = [(20, 17, 23), (16, 16, 16), (9, 30, 12), (7, 8, 40)]
+SHAPES = [(15, 13, 19), (12, 12, 12), (9, 20, 12), (7, 8, 30)]
 OVERLAPS = [0, 0.25, 0.5, 0.75]
 
 

@@ -47,7 +47,7 @@ _FLAG_BYTES = 4  # behind a NIfTI header: no extensions
 _PIECE = 16 * 1024**2
 _LEVEL = 1  # of gzip: higher ones take several times as long for a few per cent
 # Written pages that stay mapped between two looks.
-_DIRTY = 128 * 1024**2
+_DIRTY = 32 * 1024**2
 _LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 _NRRD_TYPES = {
     "i1": "int8", "u1": "uint8", "i2": "int16", "u2": "uint16", "i4": "int32", "u4": "uint32",
@@ -226,9 +226,18 @@ class VolumeFile:
         if self._voxels is None:
             self._voxels = self._open_map()
         self._voxels[(slice(None), *region.slices)] = voxels
-        self._dirty += voxels.nbytes
+        self._dirty += self._page_bytes(region)
         if self._dirty > _DIRTY:  # pages that stay mapped would count as memory of this process
             self.release()
+
+    def _page_bytes(self, region: Region) -> int:
+        """Return about how many bytes of pages a box touches: of a row at least a page."""
+        channels, row, _, _ = self._header.shape
+        i, j, k = region.shape
+        if self._layout.is_interleaved:
+            row, i, channels = row * channels, i * channels, 1
+        least = min(mmap.PAGESIZE, row * self._dtype.itemsize)
+        return channels * j * k * max(least, i * self._dtype.itemsize)
 
     def _open_map(self) -> NDArray[Any]:
         with open(self._part, "r+b") as file:
