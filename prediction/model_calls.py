@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -73,6 +75,14 @@ def run_model(model: Model, batch: torch.Tensor, mirror: Sequence[int]) -> NDArr
         mean = total / len(ways) if len(ways) > 1 else total
         array: NDArray[np.float32] = mean.cpu().numpy()
         return array
+
+
+def trim_heap() -> None:
+    """Give back what is free in the heap; only glibc has to be told."""
+    # Arrays of some megabytes, as windows are, come and go there, and leave holes that stay.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
 
 
 def _one_output(result: Any) -> torch.Tensor:

@@ -30,7 +30,7 @@ from ..stitching.stitcher import Stitcher
 from ..stitching.stitching import Stitching
 from ..stitching.windows import overlap_in_voxels
 from ..volumes import Volume
-from .model_calls import Model, evaluating, model_key, run_model
+from .model_calls import Model, evaluating, model_key, run_model, trim_heap
 from .ranks import Ranks
 
 IMAGE = "image"
@@ -173,6 +173,7 @@ def predict(
             for meta, voxels in zip(metas, result, strict=True):
                 results.update(stitching.add(meta, voxels))
             bar.update(len(metas))
+            trim_heap()
         results.update(stitching.finish())
     if not ranks.is_first:
         return None
@@ -243,7 +244,7 @@ def _as_chain(source: Any, key: str | None, mask: Mask, options: Mapping[str, An
         raise SampleError(f"key= and mask= name {keys}, and the case has {have}")
     # Its label, if it has one, is no business of a prediction.
     pipe: Any = from_cases([{k: case[k] for k in (*keys, CASE) if k in case}])
-    return pipe.open_volume(keys=keys, storage_options=dict(options) or None)
+    return pipe.open_volume(keys=keys, labels=keys[1:], storage_options=dict(options) or None)
 
 
 def _windows_of(chain: Pipe, size: Any, share: Any, mask: Mask, batch_size: int) -> Pipe:

@@ -16,7 +16,7 @@ from .open_cells import OpenCells, new_array
 from .windows import Cell, Windows
 
 # Sums of weights that are kept: cells far from the faces of a volume have the same ones.
-_SUMS = 64
+_SUMS = 16
 _CELL = "cell"  # the first entry of the keys of cells, beside those of an output
 
 
