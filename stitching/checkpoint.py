@@ -21,7 +21,8 @@ from ..storage.disk_cache import boot
 from .open_cells import OpenCells, Slot
 from .stitcher import Stitcher
 
-_STATE = "state.json"
+STATE = "state.json"
+"""The name of a checkpoint."""
 SUMS = "sums"
 """The name of the file of the sums, beside it."""
 _VERSION = 1
@@ -46,7 +47,7 @@ class Checkpoint:
         if folder is None:
             return None
         with suppress(OSError, ValueError, KeyError, TypeError):
-            state = parse_json((folder / _STATE).read_bytes())
+            state = parse_json((folder / STATE).read_bytes())
             # What the machine had not written when it went down is not there.
             if [state["version"], state["key"], state["boot"]] == [_VERSION, key, boot()]:
                 table = [
@@ -72,9 +73,9 @@ class Checkpoint:
             "past": np.packbits(stitcher.past).tobytes().hex(),
             "open": [[list(name), slot.offset, slot.shape, slot.dtype] for name, slot in table],
         }
-        part = folder / f"{_STATE}.part"
+        part = folder / f"{STATE}.part"
         part.write_text(json.dumps(state), "ascii")
-        os.replace(part, folder / _STATE)
+        os.replace(part, folder / STATE)
         cells.keep(table)
 
 

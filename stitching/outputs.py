@@ -62,6 +62,9 @@ class Output(Protocol):
     def finish(self, kind: str) -> Volume:
         """Return the whole volume, of which every voxel was written."""
 
+    def drop(self) -> None:
+        """Remove what is being written: nobody goes on with it."""
+
     def close(self) -> None:
         """Let go of locks and files; what is written stays, for the next run."""
 
@@ -97,6 +100,9 @@ class ArrayOutput:
         """Return the volume."""
         return Volume(self.array, affine=self.grid.affine, kind=kind)
 
+    def drop(self) -> None:
+        """Do nothing: an array goes with whoever holds it."""
+
     def close(self) -> None:
         """Let go of what is open."""
         self.cells.close()
@@ -111,6 +117,11 @@ class _LockedOutput:
         self._locks.enter_context(target.lock(LOCK_TIMEOUT))
         is_local = isinstance(target, LocalDestination)
         self.folder = part_folder(place) if is_local else None
+
+    def drop(self) -> None:
+        """Remove what is being written on a local disk: nobody goes on with it."""
+        if isinstance(self.target, LocalDestination):
+            self.target.drop()
 
     def close(self) -> None:
         """Let go of the lock; what is written stays, for the next run."""

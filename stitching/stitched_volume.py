@@ -21,7 +21,7 @@ from ..spatial import Policy
 from ..spatial.lazy.read_plan import ReadPlan
 from ..volumes import Volume
 from .activation import Activation
-from .checkpoint import SUMS, Checkpoint
+from .checkpoint import STATE, SUMS, Checkpoint
 from .open_cells import OpenCells
 from .outputs import Output, is_finished, output_at, part_folder
 from .place import Place
@@ -29,6 +29,7 @@ from .stitcher import Stitcher
 
 MEMORY_BYTES = 512 * 1024**2
 """What open sums take in memory, by default; the rest lies in a file."""
+BETWEEN = "windows.nii.zarr"  # what is on the grid of windows, until it is brought back
 # Boxes in which a result is brought back: as large as a window of a network.
 _BACK = 128
 # What lies outside of the windows' grid is no class and no number.
@@ -107,6 +108,7 @@ class StitchedVolume:
         self._first = first
         self._between: Output | None = None
         self._ready: Volume | None = None
+        self._is_whole = False
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
         if not place.is_stored:
             self._between = self._open_between()
@@ -138,10 +140,10 @@ class StitchedVolume:
         """Return the output of the grid that windows cover: in memory, or beside the result."""
         folder, place = self._output.folder, None
         if folder is not None:
-            place = str(folder / "windows.nii.zarr")
+            place = str(folder / BETWEEN)
         elif isinstance(self._how.destination_of(self._place.case), str):
             self._scratch = tempfile.TemporaryDirectory(prefix="voxpipe-")
-            place = f"{self._scratch.name}/windows.nii.zarr"
+            place = f"{self._scratch.name}/{BETWEEN}"
         if place is not None and self._continues and is_finished(place, self._key, {}):
             self._ready = Volume(place)  # the run was killed while it brought this back
         between = None if place is None else part_folder(place)
@@ -178,18 +180,30 @@ class StitchedVolume:
         if self._ready is None:
             self.stitcher.begin(1)  # where no window came at all
         if self._between is None:
-            return self._output.finish(self._how.activation.kind)
+            volume = self._output.finish(self._how.activation.kind)
+            self._is_whole = True
+            return volume
         between = self._ready or self._between.finish(self._first.kind)
         bring_back(between, self._place, self._how.activation, self._output, self._is_copy)
         volume = self._output.finish(self._how.activation.kind)
+        self._is_whole = True
         self.close()
         return volume
 
+    def _can_go_on(self) -> bool:
+        """Whether another run finds something to go on with."""
+        folder = self._output.folder
+        if folder is None or not self._continues:
+            return False
+        return (folder / BETWEEN).exists() or any(folder.rglob(STATE))
+
     def close(self) -> None:
         """Let go of what is open; what a next run needs to go on stays."""
-        for output in (self._between, self._output):
-            if output is not None:
-                output.close()
+        if self._between is not None:
+            self._between.close()
+        if not (self._is_whole or self._can_go_on()):
+            self._output.drop()
+        self._output.close()
         if self._scratch is not None:
             self._scratch.cleanup()
 

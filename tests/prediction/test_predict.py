@@ -211,6 +211,25 @@ def test_mistakes_are_refused(scan, change, error, message):
         vp.predict(**arguments)
 
 
+@pytest.mark.parametrize("name", ["a.nii.gz", "a.nii.zarr"])
+def test_a_run_that_failed_leaves_nothing(scan, tmp_path, name):
+    """Where there is nothing to go on with, no hidden folder stays."""
+    with pytest.raises(ZeroDivisionError):
+        vp.predict(lambda batch: 1 / 0, scan, tmp_path / name, patch=8)
+    chain = vp.from_cases([{"image": scan, "case": "a"}]).open_volume().spacing(2.0)
+    with pytest.raises(ZeroDivisionError):
+        vp.predict(lambda batch: 1 / 0, chain, tmp_path / name, patch=8)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["a.nii.gz", "a.nii.zarr"])
+def test_into_a_bucket(scan, logits, tmp_path, name):
+    """A URL holds what a local file would; shards are sent as they become whole."""
+    result = vp.predict(network(), scan, f"memory://{tmp_path.name}/{name}", patch=8)
+
+    assert (result.numpy()[0] == logits.argmax(0)).all()
+
+
 def test_patches_that_are_no_windows(scan):
     """Uniform patches, and windows that are moved behind the grid, are refused."""
     chain = vp.from_cases([{"image": scan, "case": "a"}]).open_volume()

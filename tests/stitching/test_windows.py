@@ -97,3 +97,24 @@ def test_a_model_that_gives_another_size_is_refused():
     stitcher.add(0, np.ones((1, 2, 2, 2), np.float32))
     with pytest.raises(PatchSizeError, match="2 channels, and the first had 1"):
         stitcher.add(1, np.ones((2, 2, 2, 2), np.float32))
+
+
+def most_open(shape):
+    """Return the most bytes of sums that are open at once, the slow axis last."""
+    grid = Windows(shape, (4, 4, 4), (2, 2, 2))
+    stitcher = Stitcher(grid, "gaussian", Result(shape))
+    order = sorted(range(len(grid)), key=lambda n: (grid.place(n)[grid.slow_axis], n))
+    for number in order:
+        stitcher.add(number, np.zeros((1, 4, 4, 4), np.float32))
+    assert stitcher.is_whole
+    return stitcher.cells.most_bytes
+
+
+def test_open_sums_do_not_grow_with_the_volume():
+    """A longer volume has the same band, wherever its long axis is; so has one that is flat."""
+    band = most_open((8, 8, 16))
+
+    assert most_open((8, 8, 48)) == most_open((48, 8, 8)) == most_open((8, 48, 8)) == band
+    # A band of two steps of a window, of the smallest face, in float32.
+    assert band <= 8 * 8 * 4 * 4
+    assert most_open((4, 24, 48)) <= 4 * 24 * 4 * 4
