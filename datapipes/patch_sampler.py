@@ -274,7 +274,7 @@ class PatchSampler(DataPipe):
         for n in order:
             patch = patches[n]
             if any(ends[n]):
-                patch = replace(patch, window={**(patch.window or {}), "skips": ends[n]})
+                patch = patch.among({**(patch.window or {}), "skips": ends[n]})
             yield n, patch if self.choose is None else quiet(patch)
 
     def visits(self) -> Iterator[Callable[[int], Sample]]:
@@ -402,7 +402,7 @@ class PatchSampler(DataPipe):
 
 def quiet(patch: FixedPatch) -> FixedPatch:
     """Return a patch that may be larger than the volume."""
-    return replace(patch, is_quiet=True)
+    return patch.among(patch.window or {}, is_quiet=True)
 
 
 def _stored_classes(patch: MaskedPatch, thing: Any) -> Classes:

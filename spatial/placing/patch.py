@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Sequence
@@ -77,14 +78,21 @@ class FixedPatch(PatchOp):
     size: Sequence[int]  # number of voxels on each axis
     origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it, for the warning."""
-    window: Params | None = field(default=None, compare=False, repr=False)
+
+    window: ClassVar[Params | None] = None
     """Of a patch of a grid: what ``stitch()`` has to know of the others, beside the size."""
-    is_quiet: bool = field(default=False, compare=False, repr=False)
+    is_quiet: ClassVar[bool] = False
     """Whether one that is larger than the volume is meant, as a window of a network is."""
 
     def __post_init__(self) -> None:
         set_checked(self, start=as_triple)
         object.__setattr__(self, "size", patch_size(self.size))
+
+    def among(self, window: Params, *, is_quiet: bool = False) -> FixedPatch:
+        """Return the patch as one of a grid; it equals one at the same place."""
+        patch = copy.copy(self)
+        patch.__dict__.update(window=window, is_quiet=is_quiet)
+        return patch
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         params: dict[str, Any] = {"start": list(self.start), "size": list(self.size)}
@@ -132,7 +140,8 @@ class GridPatch:
         overlap: Any = self.overlap
         starts = positions(shape, self.size, overlap)
         window = {"grid": [*shape], "overlap": [*overlap]}
-        return tuple(FixedPatch(start, self.size, self.origin, window) for start in starts)
+        patches = (FixedPatch(start, self.size, self.origin) for start in starts)
+        return tuple(patch.among(window) for patch in patches)
 
     def describe(self) -> str:
         return f"patches {'x'.join(map(str, self.size))} side by side, overlap {self.overlap}"
