@@ -31,6 +31,7 @@ from .points_and_boxes import MoveBoxes, MovePoints
 from .replay import Replay
 from .shuffle_plans import Interleave, ShufflePlans
 from .spatial import DataDependentPipe, SpatialPipe
+from .stitch import Stitch
 from .values import ChoicePipe, ValuePipe
 from ..graph import Pipe
 from ..spatial.plans.policy import Policy
@@ -408,6 +409,9 @@ class ChainedForms(IterDataPipe[Any]):
 
     def stack(self, keys: Sequence[str], name: str = ...) -> Stack:
         """Make several volumes the channels of one, in one slot of the batch."""
+
+    def stitch(self, key: str, destination: Any = ..., *, blend: str = ..., output: str = ..., dtype: Any = ..., like: str | None = ..., run: str = ..., memory_bytes: int = ..., overwrite: bool = ..., storage_options: Mapping[str, Any] | None = ...) -> Stitch:
+        """Blend what a model gave for windows; of each batch yield the volumes that it finished."""
 
     def threadpool_map(self, fn: Callable[..., Any], input_col: Any = ..., output_col: Any = ..., scheduled_tasks: int = ..., max_workers: int | None = ..., *, buffer_bytes: int = ..., **threadpool_kwargs: Any) -> ThreadPoolMapper:
         """Apply a function to each item in a pool of threads; the order of the items is kept."""

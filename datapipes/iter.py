@@ -41,6 +41,7 @@ from .replay import Replay as Replay
 from .shuffle_plans import Interleave as Interleave
 from .shuffle_plans import ShufflePlans as ShufflePlans
 from .spatial import *  # noqa: F403
+from .stitch import Stitch as Stitch
 from .values import *  # noqa: F403
 
 if TYPE_CHECKING:

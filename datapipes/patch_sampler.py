@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar
 
@@ -155,6 +156,9 @@ class PatchSampler(DataPipe):
     """
 
     cuts_patches: ClassVar[bool] = True  # what comes after it is not whole volumes
+    choose: Callable[[Sample, list[int]], Sequence[int]] | None = None
+    """Which patches of a grid come, and in which order, of a sample of the first one, and the
+    numbers of all: ``predict()`` leaves out those that are done."""
 
     @property
     def is_drawn(self) -> bool:
@@ -253,8 +257,25 @@ class PatchSampler(DataPipe):
                 yield from map(patch, range(self.samples_per_volume))
             return
         for sample, (patches, stays) in self._of_samples(lambda one: (one, self._grid(one))):
-            for n in range(len(patches)) if stays is None else np.flatnonzero(stays).tolist():
-                yield add_steps(self, self._step(patches[n]), sample, n)
+            for n, place in self._select(sample, patches, stays):
+                yield add_steps(self, self._step(place), sample, n)
+
+    def _select(
+        self, sample: Sample, patches: Sequence[FixedPatch], stays: NDArray[np.bool_] | None
+    ) -> Iterator[tuple[int, FixedPatch]]:
+        """Yield number and patch of those of a grid that come, which say how many are left out."""
+        numbers = [*range(len(patches))] if stays is None else np.flatnonzero(stays).tolist()
+        ends = {n: [n - before - 1, 0] for before, n in pairwise([-1, *numbers])}
+        if numbers:
+            ends[numbers[-1]][1] = len(patches) - numbers[-1] - 1
+        order: Sequence[int] = numbers
+        if self.choose is not None and numbers:
+            order = self.choose(add_steps(self, self._step(quiet(patches[0])), sample, 0), numbers)
+        for n in order:
+            patch = patches[n]
+            if any(ends[n]):
+                patch = patch.among({**(patch.window or {}), "skips": ends[n]})
+            yield n, patch if self.choose is None else quiet(patch)
 
     def visits(self) -> Iterator[Callable[[int], Sample]]:
         """Yield for each volume what makes its ``samples_per_volume`` patches, by ordinal."""
@@ -377,6 +398,11 @@ class PatchSampler(DataPipe):
         volumes = {"mask": self.mask, "weights": self.weights}
         names = {key: v.name for key, v in volumes.items() if isinstance(v, Volume)}
         return (args, {**kwargs, **names})
+
+
+def quiet(patch: FixedPatch) -> FixedPatch:
+    """Return a patch that may be larger than the volume."""
+    return patch.among(patch.window or {}, is_quiet=True)
 
 
 def _stored_classes(patch: MaskedPatch, thing: Any) -> Classes:

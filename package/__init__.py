@@ -27,11 +27,12 @@ _HOMES = {
     "datapipes": "DataPipe ShuffleSpec explain shuffle_report",
     "datapipes.iter": "from_bids from_cases from_decathlon from_dicom from_manifest from_nnunet "
     "from_table list_cases",
+    "prediction.predict": "predict",
     "reading_services": "DistributedReadingService InProcessReadingService "
     "MultiProcessingReadingService SequentialReadingService ThreadReadingService",
     "spatial": "LazyPatch Policy SpatialPlan",
     "volumes": "AxisMap Backend BackendRequest Decoder Header Volume Voxels convert "
-    "normalize_index register_backend register_decoder resolve_backend unregister_backend "
+    "normalize_index register_backend register_decoder resolve_backend save unregister_backend "
     "unregister_decoder",
 }
 __getattr__, __dir__ = at_first_use(globals(), _HOMES, ("intensity", "recipes", "spatial"))

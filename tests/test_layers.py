@@ -14,12 +14,14 @@ LAYERS = [
     {"volumes"},
     {"spatial"},
     {"batching"},
+    {"stitching"},
     {"datapipes"},
     {"recipes"},
     {"adapters"},
     {"reading_services"},
     {"diagnosing"},
     {"dataloader2"},
+    {"prediction"},
     {"package"},
 ]
 # The same inside some of them; modules beside these folders are what all of them speak of.

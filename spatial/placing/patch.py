@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 from collections.abc import Sequence
@@ -78,12 +79,31 @@ class FixedPatch(PatchOp):
     origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it, for the warning."""
 
+    window: ClassVar[Params | None] = None
+    """Of a patch of a grid: what ``stitch()`` has to know of the others, beside the size."""
+    is_quiet: ClassVar[bool] = False
+    """Whether one that is larger than the volume is meant, as a window of a network is."""
+
     def __post_init__(self) -> None:
         set_checked(self, start=as_triple)
         object.__setattr__(self, "size", patch_size(self.size))
 
+    def among(self, window: Params, *, is_quiet: bool = False) -> FixedPatch:
+        """Return the patch as one of a grid; it equals one at the same place."""
+        patch = copy.copy(self)
+        patch.__dict__.update(window=window, is_quiet=is_quiet)
+        return patch
+
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
-        return {"start": list(self.start), "size": list(self.size)}
+        params: dict[str, Any] = {"start": list(self.start), "size": list(self.size)}
+        return params if self.window is None else params | {"window": dict(self.window)}
+
+    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
+        return (
+            plan.crop(params["start"], params["size"])
+            if self.is_quiet
+            else super().then(plan, params)
+        )
 
     def describe(self) -> str:
         return f"patch {'x'.join(map(str, self.size))} at {', '.join(map(str, self.start))}"
@@ -119,7 +139,9 @@ class GridPatch:
         """Return the patches that cover a grid of ``shape``, in C order."""
         overlap: Any = self.overlap
         starts = positions(shape, self.size, overlap)
-        return tuple(FixedPatch(start, self.size, self.origin) for start in starts)
+        window = {"grid": [*shape], "overlap": [*overlap]}
+        patches = (FixedPatch(start, self.size, self.origin) for start in starts)
+        return tuple(patch.among(window) for patch in patches)
 
     def describe(self) -> str:
         return f"patches {'x'.join(map(str, self.size))} side by side, overlap {self.overlap}"

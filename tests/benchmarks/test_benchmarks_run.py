@@ -56,6 +56,16 @@ def test_planning(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_prediction(tmp_path):
+    """An identity network gives the volume back, and leaves no file."""
+    done = run(tmp_path, "prediction.py", "--size", "40", "--rounds", "1")
+
+    assert done.returncode == 0, done.stderr
+    difference = done.stdout.split("differs by ")[1].split()[0]
+    assert float(difference) < 1e-3  # of values up to 200, in float32
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_overhead(tmp_path):
     """Every loader gives a rate; the idle share and the plans are told."""
     done = run(tmp_path, "overhead.py", "--quick")

@@ -282,7 +282,7 @@ def write_planned(
             raise errors.DestinationExists(what, do="Give another place, or remove it yourself.")
         target.make_way()
     shards = target.finished_shards(key)
-    array: Any = _create(plan, target)
+    array: Any = create_arrays(plan, target)
     total = math.prod(plan.header.shape)
     ready = new_shards = 0
     tell = progress or (lambda *_: None)
@@ -334,7 +334,7 @@ def version_of(volume: Any) -> str:
     return content_key(source.token, version)
 
 
-def _create(plan: ConvertPlan, target: Destination) -> Any:
+def create_arrays(plan: ConvertPlan, target: Destination) -> Any:
     """Create the arrays of the group, or find those of the call that was killed; return one."""
     import zarr
     from zarr.codecs import BloscCodec

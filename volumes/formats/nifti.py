@@ -40,7 +40,7 @@ def parse_nifti(raw: bytes, name: str, *, single_file: bool = True) -> RawHeader
 
     Where the voxels do not follow in a ``single_file``, magic and offset are not looked at.
     """
-    fields, size = _fields(raw, name)
+    fields, size = fields_of(raw, name)
     magic = bytes(fields["magic"].item())
     if single_file and magic.startswith((b"ni1", b"ni2")):
         why = "its voxels are in a separate .img file, so its own name must end in .hdr"
@@ -101,7 +101,7 @@ def bad_nifti(name: str, why: str, do: str = "") -> BadHeader:
     return BadHeader(f"{name} has no sound NIfTI header: {why}.", do=do)
 
 
-def _fields(raw: bytes, name: str) -> tuple[Any, int]:
+def fields_of(raw: bytes, name: str) -> tuple[Any, int]:
     """Return nibabel's view of the fields, and the header's length."""
     if len(raw) < NIFTI1_BYTES:
         what = f"{name} holds {len(raw)} bytes, and a NIfTI header has {NIFTI1_BYTES}."
@@ -192,7 +192,7 @@ def open_pair(file: StoredFile) -> Backend:
     header = file if is_header else file.with_suffix(".img", ".hdr")
     voxels = file.with_suffix(".hdr", ".img") if is_header else file
     raw = head_of(header, is_gzip)
-    fields, size = _fields(raw, header.name)
+    fields, size = fields_of(raw, header.name)
     if raw[_MAGIC_AT[size] :].startswith(_MAGICS):
         raw_fields = raw_header(fields, 0, millimetres(int(fields["xyzt_units"])), header.name)
     elif size == NIFTI1_BYTES:

@@ -1,0 +1,125 @@
+"""The end of a chain of windows: volumes, blended out of core."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from ..core.errors import SampleError
+from ..core.sample import META
+from ..graph import Pipe, Traits
+from ..stitching.activation import Activation
+from ..stitching.blending import weights_of
+from ..stitching.stitched_volume import MEMORY_BYTES, Destination, HowToStitch
+from ..stitching.stitching import Stitching
+from ..volumes import Volume
+from .datapipe import SameLength, chained_form, locate_errors
+
+
+@chained_form("stitch")
+class Stitch(SameLength):
+    """Blend what a model gave for windows; of each batch yield the volumes that it finished.
+
+    Windows are those of ``lazy_patch(sampling="grid", overlap=...)``, gathered by
+    ``batch_patches()``. They may come in any order, and those of several volumes side by side. One
+    mapping comes of each batch, ``{case: Volume}``, empty until the last window of a volume came.
+    This pipe is not replicable: a loader runs it in its own process, behind its workers.
+
+    Parameters
+    ----------
+    key
+        What holds the output of the model in a batch: a tensor or array (B, C, I, J, K).
+    destination
+        As of ``predict()``: a path or URL with ``{case}`` in it, an array, None for volumes in
+        memory, or ``f(case)`` that returns one of these.
+    blend, output, dtype, memory_bytes, overwrite, storage_options
+        As of ``predict()``.
+    like
+        The volume of the sample whose grid counts; by default the first.
+    run
+        A word that is another for other weights: then a run that was killed goes on, in so far as
+        windows that were added are not added again; they are read. Else it begins anew.
+
+    Raises
+    ------
+    SampleError
+        A batch has no such entry, its patches are no windows, or windows of a volume are missing
+        at the end.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
+    >>> pipe = from_cases([{"image": np.ones((4, 4, 4)), "case": "a"}]).open_volume()
+    >>> pipe = pipe.lazy_patch(2, sampling="grid").batch_patches(4)
+    >>> pipe = pipe.map(lambda image: 2 * image, "image", "twice")
+    >>> for volumes in pipe.stitch("twice", output="logits"):
+    ...     for case, volume in volumes.items():
+    ...         print(case, volume.shape, volume.numpy().mean())
+    a (1, 4, 4, 4) 2.0
+    """
+
+    traits: ClassVar[Any] = Traits(main_process=True)
+
+    def __init__(
+        self,
+        parent: Pipe,
+        key: str,
+        destination: Destination = None,
+        *,
+        blend: str = "gaussian",
+        output: str = "argmax",
+        dtype: DTypeLike | None = None,
+        like: str | None = None,
+        run: str = "",
+        memory_bytes: int = MEMORY_BYTES,
+        overwrite: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(parent)
+        self.key, self.like = key, like
+        with locate_errors(self):
+            weights_of(blend, (1, 1, 1))
+            activation = Activation(output, None if dtype is None else np.dtype(dtype))
+        options = dict(storage_options or {})
+        how = (destination, blend, activation, memory_bytes, overwrite, options, run)
+        self.how = HowToStitch(*how)
+
+    def is_replicable(self) -> bool:
+        """Whether a worker may run a copy: no, as a volume takes all of its windows."""
+        return False
+
+    def __iter__(self) -> Iterator[dict[str, Volume]]:
+        stitching = Stitching(self.how, self.like)
+        try:
+            for batch in self.parent:
+                with locate_errors(self):
+                    yield self._add(stitching, batch)
+            with locate_errors(self):
+                self._refuse_missing(stitching)
+        finally:
+            stitching.close()
+
+    def _add(self, stitching: Stitching, batch: Any) -> dict[str, Volume]:
+        if not isinstance(batch, Mapping) or self.key not in batch or META not in batch:
+            have = ", ".join(map(repr, batch)) if isinstance(batch, Mapping) else "no mapping"
+            msg = f"stitch() takes batches with {self.key!r} and {META!r}, got {have}"
+            do = 'Write .batch_patches(n).map(model, "image", "prediction").stitch("prediction").'
+            raise SampleError(msg, do=do)
+        volumes: dict[str, Volume] = {}
+        result = batch[self.key]
+        result = result.detach().cpu().numpy() if hasattr(result, "detach") else result
+        for meta, voxels in zip(batch[META], result, strict=True):
+            volumes.update(stitching.add(meta, voxels))
+        return volumes
+
+    def _refuse_missing(self, stitching: Stitching) -> None:
+        missing = stitching.missing()
+        if missing:
+            case, count = next(iter(missing.items()))
+            msg = f"{count} windows of {case} did not come, so it is not whole"
+            do = "Leave windows out by lazy_patch(mask=), not by filter(); on ranks use predict()."
+            raise SampleError(msg, do=do)

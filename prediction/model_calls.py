@@ -1,0 +1,113 @@
+"""Run a model over batches of windows: on its device, in its type, without gradients."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import hashlib
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..core.errors import SampleError
+
+Model = Callable[[torch.Tensor], Any]
+# Of a sample (B, C, I, J, K), the axes that are mirrored.
+_FIRST_AXIS = 2
+
+
+@contextlib.contextmanager
+def evaluating(model: Any) -> Iterator[None]:
+    """Set a module to evaluation inside the ``with`` block, each part as it was afterwards."""
+    parts = list(model.modules()) if isinstance(model, torch.nn.Module) else []
+    modes = [part.training for part in parts]
+    if parts:
+        model.eval()
+    try:
+        yield
+    finally:
+        for part, mode in zip(parts, modes, strict=True):
+            part.training = mode
+
+
+def first_tensor(model: Any) -> torch.Tensor | None:
+    """Return a parameter or buffer of a module, which tells device and type; None without any."""
+    if not isinstance(model, torch.nn.Module):
+        return None
+    every = itertools.chain(model.parameters(), model.buffers())
+    return next((tensor for tensor in every if tensor.is_floating_point()), None)
+
+
+def run_model(model: Model, batch: torch.Tensor, mirror: Sequence[int]) -> NDArray[np.float32]:
+    """Return what the model gives for a batch (B, C, I, J, K), float32 in memory.
+
+    Parameters
+    ----------
+    model
+        Of several outputs (deep supervision) the first counts.
+    batch
+        Windows of any type; they come to the model in its own, else in float32.
+    mirror
+        Axes, 0 to 2. The mean over all ways to mirror along some of them is taken: two of one
+        axis, eight of three, each mirrored back, so that no voxel moves.
+    """
+    like = first_tensor(model)
+    device, dtype = (None, torch.float32) if like is None else (like.device, like.dtype)
+    with torch.inference_mode():
+        batch = batch.to(device, dtype)
+        total: torch.Tensor | None = None
+        ways = [
+            [_FIRST_AXIS + axis for axis in axes]
+            for count in range(len(mirror) + 1)
+            for axes in itertools.combinations(mirror, count)
+        ]
+        for axes in ways:
+            result = _one_output(model(batch.flip(axes) if axes else batch))
+            result = (result.flip(axes) if axes else result).float()
+            # A model may give its own input, or what it keeps.
+            total = result if total is None else total + result
+        assert total is not None
+        mean = total / len(ways) if len(ways) > 1 else total
+        array: NDArray[np.float32] = mean.cpu().numpy()
+        return array
+
+
+def trim_heap() -> None:
+    """Give back what is free in the heap; only glibc has to be told."""
+    # Arrays of some megabytes, as windows are, come and go there, and leave holes that stay.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
+
+
+def _one_output(result: Any) -> torch.Tensor:
+    while isinstance(result, (list, tuple)) and result:
+        result = result[0]
+    if not isinstance(result, torch.Tensor) or result.ndim != 5:
+        what = f"of shape {tuple(result.shape)}" if isinstance(result, torch.Tensor) else ""
+        msg = f"the model gave a {type(result).__name__} {what}".rstrip()
+        do = "It must give a tensor (B, C, I, J, K): wrap it in a function that returns one."
+        raise SampleError(msg, do=do)
+    return result
+
+
+def model_key(model: Any, mirror: bool | Sequence[int]) -> str:
+    """Return a digest of the weights of a module, by which a run that was killed is known again.
+
+    Of any other function only its name is known.
+    """
+    axes = "all" if mirror is True else str(tuple(mirror or ()))
+    if not isinstance(model, torch.nn.Module):
+        name = getattr(model, "__qualname__", type(model))
+        return f"{getattr(model, '__module__', '')}.{name} mirror {axes}"
+    digest = hashlib.sha256(f"mirror {axes}".encode())
+    for name, tensor in model.state_dict().items():
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        bare = tensor.detach().cpu().contiguous().reshape(-1)
+        digest.update(bare.view(torch.uint8).numpy() if bare.numel() else b"")
+    return f"{type(model).__module__}.{type(model).__qualname__} {digest.hexdigest()}"

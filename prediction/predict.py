@@ -1,0 +1,320 @@
+"""Predict whole volumes: windows in, model, blended voxels out, with a band in memory."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import DTypeLike, NDArray
+
+from ..adapters import FuseSpatial
+from ..core import Sample
+from ..core.errors import GraphError, PatchSizeError, SampleError
+from ..core.sample import META
+from ..core.validate import is_integer, is_number
+from ..dataloader2 import DataLoader2
+from ..datapipes.case_names import CASE
+from ..datapipes.iter import from_cases
+from ..datapipes.patch_sampler import PatchSampler
+from ..graph import Pipe, Rule, is_pipe, sweep, traits_of, walk
+from ..reading_services import MultiProcessingReadingService
+from ..stitching.activation import Activation
+from ..stitching.blending import weights_of
+from ..stitching.stitched_volume import MEMORY_BYTES, HowToStitch
+from ..stitching.stitcher import Stitcher
+from ..stitching.stitching import Stitching
+from ..stitching.windows import overlap_in_voxels
+from ..volumes import Volume
+from .model_calls import Model, evaluating, model_key, run_model, trim_heap
+from .ranks import Ranks
+
+IMAGE = "image"
+"""What a volume is called that comes without a name."""
+PATCH = 128
+Mask = str | Volume | None
+
+
+def predict(
+    model: Model,
+    source: Any,
+    destination: Any = None,
+    *,
+    patch: int | Sequence[int] = PATCH,
+    overlap: float | Sequence[float] = 0.5,
+    blend: str = "gaussian",
+    output: str = "argmax",
+    dtype: DTypeLike | None = None,
+    key: str | None = None,
+    mask: Mask = None,
+    mirror: bool | Sequence[int] = False,
+    batch_size: int = 1,
+    num_workers: int = 0,
+    memory_bytes: int = MEMORY_BYTES,
+    overwrite: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
+) -> Any:
+    """Run a model over whole volumes, window by window, and write what it says where they lie.
+
+    Windows are read, realized and batched like patches in training. What they give is blended out
+    of core: as soon as no window touches a part of the volume any more, it leaves for the
+    destination. So memory is bounded by ``memory_bytes`` and a few windows, whatever the size of
+    the volume; sums beyond that lie in a temporary file.
+
+    Parameters
+    ----------
+    model
+        A module, which runs on its own device, in its own type and in evaluation mode; or any
+        function of a batch (B, C, I, J, K). It gives (B, C, I, J, K) of the same size; of several
+        outputs (deep supervision) the first counts.
+    source
+        A path, URL, array or ``Volume``; a case, ``{"image": path, ...}``; a chain of volumes, with
+        ``lazy_patch(sampling="grid")`` at its end or without; a chain of batches of such patches;
+        or a loader of one, with its workers.
+    destination
+        Where the result goes: a path or URL that ends in ``.zarr`` (sharded), ``.nii``,
+        ``.nii.gz``, ``.nrrd`` or ``.mha``, in which ``{case}`` stands for the name of the case; an
+        array (C, I, J, K) to write to; None for one in memory; or ``f(case)`` that returns one of
+        these.
+    patch, overlap
+        Size of a window in voxels, and the share of it that neighbours have in common, from 0 to
+        below 1, by MONAI's rule; one number or three. A chain or loader that cuts windows has its
+        own. Where a volume is smaller, the window is centred and padded by the volume's policy.
+    blend
+        ``"gaussian"`` as MONAI and nnU-Net weigh, ``"hann"``, ``"mean"``, or ``"crop"``: from each
+        window its middle. The three last as TorchIO.
+    output
+        What is made of the blended output: ``"argmax"``, ``"softmax"``, ``"sigmoid"`` or
+        ``"logits"``, that is nothing.
+    dtype
+        Type of the result; by default uint8 for labels (uint16 above 256), else float32. Integers
+        are rounded and clipped.
+    key
+        The volume that the model gets; by default ``"image"``, or the only one.
+    mask
+        Windows that hold nothing of this are left out: they are 0. As of ``lazy_patch(mask=)``: a
+        key of the case or a ``Volume``.
+    mirror
+        Axes along which windows are mirrored too: the mean of all ways is taken, eight for three
+        axes. True stands for all axes along which a window has more than one voxel.
+    batch_size, num_workers
+        Windows per batch, and processes that make batches.
+    memory_bytes
+        What sums and shards that are not finished take in memory.
+    overwrite
+        Replace what is there.
+    storage_options
+        For fsspec, where source or destination are URLs.
+    progress
+        Whether to show a bar with rate and time left; by default in a terminal.
+
+    Returns
+    -------
+    The result as a ``Volume``, on the grid of the stored volume: (C, I, J, K). For a chain or a
+    loader a mapping of case to such volumes.
+
+    Notes
+    -----
+    The result lies on the *stored* grid, also behind ``spacing()``, ``orientation()`` or
+    ``foreground_crop()``: it is brought back in one resample by the inverse of the plan. Where
+    something was interpolated, shares of classes (softmax) are interpolated linearly, and the
+    largest gives the class; outside of what windows covered there is 0. A NIfTI file gets the
+    header codes of the scan.
+
+    A run that was killed goes on with the same command: windows that were finished with their
+    layer are not read again. That needs a destination on a local disk and a source in files.
+
+    Under ``torch.distributed`` each rank runs the model on its share of the windows, and the
+    first one stitches; the others return nothing.
+
+    Raises
+    ------
+    DestinationExists
+        Something else is there; this is a ``FileExistsError``.
+    PatchSizeError
+        Window, overlap or what the model gives make no sense.
+    SampleError
+        A source that holds no windows, or a model that gives no such tensor.
+
+    Examples
+    --------
+    >>> scan = Volume(np.arange(24, dtype=np.float32).reshape(2, 3, 4))
+    >>> def two_classes(batch):
+    ...     return torch.cat([torch.full_like(batch, 11.5), batch], 1)
+    >>> predict(two_classes, scan, patch=2).numpy().sum()
+    np.uint64(12)
+    """
+    activation = Activation(output, None if dtype is None else np.dtype(dtype))
+    options = dict(storage_options or {})
+    ranks = Ranks.current()
+    goal = destination if ranks.is_first else None
+    run = model_key(model, mirror)
+    how = HowToStitch(goal, blend, activation, memory_bytes, overwrite, options, run)
+    weights_of(blend, (1, 1, 1))  # refuses a word that is none
+    chain = _as_chain(source, key, mask, options)
+    results: dict[str, Any] = {}
+    with ExitStack() as stack:
+        bar = _Bar(progress if ranks.is_first else False)
+        stack.callback(bar.close)
+        stitching = Stitching(how, key, bar.watch)
+        stack.callback(stitching.close)
+        stack.enter_context(evaluating(model))
+        if not isinstance(chain, DataLoader2):
+            chain = _windows_of(chain, patch, overlap, mask, batch_size)
+            chain = _choosing(chain, partial(_select, stitching, ranks))
+            chain = stack.enter_context(_loader(chain, num_workers))
+        needs = stitching.needs if ranks.is_first else _always
+        for metas, result in ranks.gather(_outputs(model, chain, key, mirror, needs)):
+            for meta, voxels in zip(metas, result, strict=True):
+                results.update(stitching.add(meta, voxels))
+            bar.update(len(metas))
+            trim_heap()
+        results.update(stitching.finish())
+    if not ranks.is_first:
+        return None
+    is_one = not (isinstance(source, DataLoader2) or is_pipe(source))
+    return next(iter(results.values())) if is_one else results
+
+
+def _always(meta: Mapping[str, Any]) -> bool:
+    return True
+
+
+def _select(
+    stitching: Stitching, ranks: Ranks, sample: Sample, numbers: list[int]
+) -> Sequence[int]:
+    """Return the windows of a volume that are not there yet, those of this rank."""
+    own = [n for n in numbers if n % ranks.count == ranks.rank]
+    if not ranks.is_first:
+        return own
+    stitcher = stitching.open(sample.provenance())
+    if stitcher is None:
+        return []
+    stitcher.leave_out(sorted({*range(len(stitcher.windows))} - {*numbers}))
+    return _order(stitcher, [n for n in own if not stitcher.past[n]])
+
+
+def _loader(chain: Pipe, num_workers: int) -> DataLoader2:
+    workers = MultiProcessingReadingService(num_workers=num_workers) if num_workers else None
+    return DataLoader2(chain, [FuseSpatial()], workers)
+
+
+class _Bar:
+    """A progress bar over windows, whose number is known as volumes begin."""
+
+    def __init__(self, shows: bool | None) -> None:
+        from tqdm import tqdm
+
+        # None: no bar where the output is no terminal.
+        disable = None if shows is None else not shows
+        self._bar: Any = tqdm(total=0, desc="predict", unit="window", disable=disable)
+
+    def watch(self, stitcher: Stitcher) -> None:
+        """Count the windows of one more volume; those of a run that was killed are done."""
+        if self._bar.disable:
+            return
+        self._bar.total += len(stitcher.windows)
+        self._bar.initial += int(stitcher.past.sum())  # they are not part of the rate
+        self._bar.update(int(stitcher.past.sum()))
+
+    def update(self, count: int) -> None:
+        """Count windows that came."""
+        self._bar.update(count)
+
+    def close(self) -> None:
+        """Leave the bar as it is."""
+        self._bar.close()
+
+
+def _as_chain(source: Any, key: str | None, mask: Mask, options: Mapping[str, Any]) -> Any:
+    """Return a chain of volumes, of windows or of batches, or a loader, for any source."""
+    if isinstance(source, DataLoader2) or is_pipe(source):
+        return source
+    case = dict(source) if isinstance(source, Mapping) else {key or IMAGE: source}
+    volumes = [k for k in case if k != CASE]
+    name = key or (IMAGE if IMAGE in case or not volumes else volumes[0])
+    keys = [name, *([mask] if isinstance(mask, str) else [])]
+    if any(k not in case for k in keys):
+        have = ", ".join(map(repr, volumes)) or "nothing"
+        raise SampleError(f"key= and mask= name {keys}, and the case has {have}")
+    # Its label, if it has one, is no business of a prediction.
+    pipe: Any = from_cases([{k: case[k] for k in (*keys, CASE) if k in case}])
+    return pipe.open_volume(keys=keys, labels=keys[1:], storage_options=dict(options) or None)
+
+
+def _windows_of(chain: Pipe, size: Any, share: Any, mask: Mask, batch_size: int) -> Pipe:
+    """Return the chain with batches of windows: its own, or those that the arguments say."""
+    cutting = [pipe for pipe in walk(chain) if getattr(pipe, "cuts_patches", False)]
+    pipe: Any = chain
+    if not cutting:
+        sizes = (size,) * 3 if is_integer(size) else tuple(size)
+        shares = (share,) * 3 if is_number(share) else tuple(share)
+        if len(sizes) != 3 or len(shares) != 3 or not all(0 <= part < 1 for part in shares):
+            msg = f"overlap is a share from 0 to below 1, or three, got {share!r}"
+            raise PatchSizeError(msg, do="Give the part of a window that neighbours share.")
+        voxels = overlap_in_voxels(shares, sizes)
+        pipe = pipe.lazy_patch(size, sampling="grid", overlap=voxels, mask=mask)
+    elif len(cutting) > 1 or getattr(cutting[0], "sampling", "") != "grid":
+        msg = "the chain cuts patches that are no windows of a grid"
+        raise GraphError(msg, do='Write lazy_patch(size, sampling="grid", overlap=...), once.')
+    is_batched = any(traits_of(one).group for one in walk(pipe))
+    batches: Pipe = pipe if is_batched else pipe.batch_patches(batch_size)
+    return batches
+
+
+def _choosing(chain: Pipe, choose: Callable[[Sample, list[int]], Sequence[int]]) -> Pipe:
+    """Return the chain with the windows that are chosen, in that order."""
+
+    def finds(site: Any) -> PatchSampler | None:
+        pipe = site.pipe
+        return pipe if isinstance(pipe, PatchSampler) and pipe.choose is None else None
+
+    def build(pipe: PatchSampler) -> PatchSampler:
+        other = copy.copy(pipe)
+        other.choose = choose
+        return other
+
+    return sweep(chain, (Rule("choose windows", finds, build),)).after
+
+
+def _order(stitcher: Stitcher, numbers: Sequence[int]) -> list[int]:
+    """Return windows in the order in which least is open: the longest axis last."""
+    windows = stitcher.windows
+    return sorted(numbers, key=lambda n: (windows.place(n)[windows.slow_axis], n))
+
+
+def _batch_image(batch: Any, key: str | None) -> torch.Tensor:
+    """Return what the model gets of a batch."""
+    if not isinstance(batch, Mapping) or META not in batch:
+        msg = f"a batch of windows has images and {META!r}, got {type(batch).__name__}"
+        raise SampleError(msg, do="Gather windows with batch_patches(), and keep its meta.")
+    images = {k: v for k, v in batch.items() if isinstance(v, torch.Tensor) and v.ndim == 5}
+    name = key or (IMAGE if IMAGE in images or len(images) != 1 else next(iter(images)))
+    if name not in images:
+        have = ", ".join(map(repr, images)) or "none"
+        raise SampleError(f"a batch has no images {name!r}, but {have}", do="Name one by key=.")
+    return images[name]
+
+
+def _outputs(
+    model: Model,
+    batches: Iterable[Any],
+    key: str | None,
+    mirror: bool | Sequence[int],
+    needs: Callable[[Mapping[str, Any]], bool],
+) -> Iterator[tuple[list[Any], NDArray[np.float32]]]:
+    """Yield provenance and output of the windows of each batch that are not there yet."""
+    for batch in batches:
+        image = _batch_image(batch, key)
+        rows = [row for row, meta in enumerate(batch[META]) if needs(meta)]
+        if not rows:
+            continue
+        image = image if len(rows) == len(image) else image[rows]
+        axes = tuple(range(3)) if mirror is True else tuple(mirror or ())
+        axes = tuple(axis for axis in axes if image.shape[2 + axis] > 1)
+        yield [batch[META][row] for row in rows], run_model(model, image, axes)

@@ -1,0 +1,79 @@
+"""What is made of the blended output of a model: classes, shares, or the numbers themselves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..spatial.resampling.interpolate import convert_dtype
+
+OUTPUTS = ("argmax", "softmax", "sigmoid", "logits")
+# Labels above this take two bytes.
+_BYTE = 256
+
+
+@dataclass(frozen=True)
+class Activation:
+    """What is made of the blended output of a model, voxel by voxel.
+
+    Examples
+    --------
+    >>> voxels = np.array([0.0, 3.0, 1.0], np.float32).reshape(3, 1, 1, 1)
+    >>> Activation("argmax").of(voxels).item()
+    1
+    """
+
+    output: str
+    """One of ``OUTPUTS``."""
+    dtype: np.dtype[Any] | None = None
+    """Type of the result; None: uint8 for up to 256 classes, else uint16, and float32."""
+
+    def __post_init__(self) -> None:
+        if self.output not in OUTPUTS:
+            msg = f"output is one of {', '.join(map(repr, OUTPUTS))}, got {self.output!r}"
+            raise ValueError(msg)
+
+    @property
+    def kind(self) -> str:
+        """The kind of the volume that it makes."""
+        return "label" if self.output == "argmax" else "intensity"
+
+    @property
+    def before_resampling(self) -> Activation:
+        """What is made before a resample that interpolates, where this is made in the end."""
+        first = "softmax" if self.output == "argmax" else self.output
+        return Activation(first, np.dtype(np.float32))
+
+    @property
+    def after_resampling(self) -> Activation:
+        """What is left to be made after it."""
+        return self if self.output == "argmax" else Activation("logits", self.dtype)
+
+    def channels(self, count: int) -> int:
+        """Return how many channels the result has."""
+        return 1 if self.output == "argmax" else count
+
+    def dtype_of(self, count: int) -> np.dtype[Any]:
+        """Return the type of the result of a model with so many channels."""
+        if self.dtype is not None:
+            return self.dtype
+        if self.output != "argmax":
+            return np.dtype(np.float32)
+        return np.dtype(np.uint8 if count <= _BYTE else np.uint16)
+
+    def of(self, voxels: NDArray[Any]) -> NDArray[Any]:
+        """Return the result for the blended output (C, I, J, K)."""
+        dtype = self.dtype_of(voxels.shape[0])
+        if self.output == "argmax":
+            labels: NDArray[Any] = voxels.argmax(axis=0)[None].astype(dtype)
+            return labels
+        if self.output == "softmax":
+            voxels = np.exp(voxels - voxels.max(axis=0, keepdims=True))
+            voxels /= voxels.sum(axis=0, keepdims=True)
+        elif self.output == "sigmoid":
+            with np.errstate(over="ignore"):  # 1 / (1 + inf) is 0
+                voxels = 1 / (1 + np.exp(-voxels))
+        return convert_dtype(voxels, dtype)

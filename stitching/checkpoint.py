@@ -1,0 +1,93 @@
+"""What is needed to go on after a kill: which windows came, and the sums that were open then.
+
+JSON beside the file of the sums, and written after it, under another name first: a kill leaves the
+one before. It speaks of places in that file that nobody writes over until the next one is there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.sample import parse_json
+from ..storage.disk_cache import boot
+from .open_cells import OpenCells, Slot
+from .stitcher import Stitcher
+
+STATE = "state.json"
+"""The name of a checkpoint."""
+SUMS = "sums"
+"""The name of the file of the sums, beside it."""
+_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run stood."""
+
+    channels: int
+    """Of the model's output; 0 before the first window."""
+    present: NDArray[np.bool_]
+    """Windows that were added."""
+    past: NDArray[np.bool_]
+    """Windows that were added or left out."""
+    table: list[tuple[tuple[Any, ...], Slot]]
+    """Where open sums lie in the file."""
+
+    @classmethod
+    def read(cls, folder: Path | None, key: str, count: int) -> Checkpoint | None:
+        """Return the checkpoint of a run of ``count`` windows; None where there is none of it."""
+        if folder is None:
+            return None
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            state = parse_json((folder / STATE).read_bytes())
+            # What the machine had not written when it went down is not there.
+            if [state["version"], state["key"], state["boot"]] == [_VERSION, key, boot()]:
+                table = [
+                    (tuple(name), Slot(int(offset), tuple(map(int, shape)), str(np.dtype(dtype))))
+                    for name, offset, shape, dtype in state["open"]
+                ]
+                end = max((slot.offset + slot.size for _, slot in table), default=0)
+                if end <= _size(folder / SUMS):
+                    present, past = (_bits(state[n], count) for n in ("present", "past"))
+                    return cls(int(state["channels"]), present, past, table)
+        return None
+
+    @staticmethod
+    def write(folder: Path, key: str, stitcher: Stitcher, cells: OpenCells) -> None:
+        """Write where a run stands."""
+        table = cells.write_all()
+        state = {
+            "version": _VERSION,
+            "key": key,
+            "boot": boot(),
+            "channels": stitcher.channels,
+            "present": np.packbits(stitcher.present).tobytes().hex(),
+            "past": np.packbits(stitcher.past).tobytes().hex(),
+            "open": [[list(name), slot.offset, slot.shape, slot.dtype] for name, slot in table],
+        }
+        part = folder / f"{STATE}.part"
+        part.write_text(json.dumps(state), "ascii")
+        os.replace(part, folder / STATE)
+        cells.keep(table)
+
+
+def _bits(text: str, count: int) -> NDArray[np.bool_]:
+    raw = np.frombuffer(bytes.fromhex(text), np.uint8)
+    bits = np.unpackbits(raw, count=count)
+    if bits.size != count:
+        raise ValueError("it is of another number of windows")
+    return bits.astype(np.bool_)
+
+
+def _size(path: Path) -> int:
+    with suppress(FileNotFoundError):
+        return path.stat().st_size
+    return 0

@@ -1,0 +1,189 @@
+"""Arrays that are being added to: in memory up to a limit, beyond that in a file.
+
+With a checkpoint the file has a name, and what a checkpoint speaks of is not written over before
+the next one is whole.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections import OrderedDict, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+Key = tuple[Any, ...]
+# Below this a map costs more than it gives back.
+_OWN_PAGES = 64 * 1024
+
+
+class Slot(NamedTuple):
+    """Where an array lies in the file."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes."""
+        return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
+
+
+class OpenCells:
+    """Arrays by key; the one that was used least recently goes to the file first.
+
+    Parameters
+    ----------
+    memory_bytes
+        What arrays may take in memory, but for the one that is in use.
+    path
+        Of the file; by default it has no name, and is gone with the process.
+    """
+
+    def __init__(self, memory_bytes: int, path: str | None = None) -> None:
+        self._limit, self._path = memory_bytes, path
+        self._arrays: OrderedDict[Key, NDArray[Any]] = OrderedDict()
+        self._dirty: set[Key] = set()
+        self._slots: dict[Key, Slot] = {}
+        self._safe: dict[Key, Slot] = {}  # those of the last checkpoint
+        self._free: defaultdict[int, list[int]] = defaultdict(list)  # offsets by size
+        self._file: int | None = None
+        self._end = 0
+        self._bytes = 0
+        self.most_bytes = 0  # that were in memory at once
+        self.spilled_bytes = 0  # written to the file in all
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._arrays or key in self._slots
+
+    def new(self, key: Key, shape: Sequence[int], dtype: DTypeLike) -> NDArray[Any]:
+        """Keep a new array of zeros under a key that has none, and return it, to be changed."""
+        array = new_array(shape, np.dtype(dtype))
+        self.put(key, array)
+        return array
+
+    def put(self, key: Key, array: NDArray[Any]) -> None:
+        """Keep an array under a key that has none."""
+        self._enter(key, array)
+        self._dirty.add(key)
+
+    def change(self, key: Key) -> NDArray[Any]:
+        """Return an array that is going to be changed in place before the next call."""
+        array = self._read(key)
+        self._dirty.add(key)
+        return array
+
+    def pop(self, key: Key) -> NDArray[Any]:
+        """Return an array, and forget it."""
+        array = self._read(key)
+        del self._arrays[key]
+        self._bytes -= array.nbytes
+        self._dirty.discard(key)
+        self._release(key)
+        return array
+
+    def _read(self, key: Key) -> NDArray[Any]:
+        array = self._arrays.get(key)
+        if array is not None:
+            self._arrays.move_to_end(key)
+            return array
+        slot = self._slots[key]
+        array = new_array(slot.shape, np.dtype(slot.dtype))
+        view, position = _bytes_of(array), 0
+        while position < slot.size:
+            count = os.preadv(self._open(), [view[position:]], slot.offset + position)
+            if not count:
+                raise EOFError(f"{self._path} holds fewer bytes than were written")
+            position += count
+        self._enter(key, array)
+        return array
+
+    def _enter(self, key: Key, array: NDArray[Any]) -> None:
+        self._arrays[key] = array
+        self._bytes += array.nbytes
+        while self._bytes > self._limit and len(self._arrays) > 1:
+            other = next(iter(self._arrays))
+            if other in self._dirty:
+                self._write(other)
+            self._bytes -= self._arrays.pop(other).nbytes
+        self.most_bytes = max(self.most_bytes, self._bytes)
+
+    def _write(self, key: Key) -> None:
+        array = np.ascontiguousarray(self._arrays[key])
+        slot = self._slots.get(key)
+        if slot is None or slot == self._safe.get(key):
+            free = self._free[array.nbytes]
+            offset = free.pop() if free else self._end
+            self._end = max(self._end, offset + array.nbytes)
+            slot = self._slots[key] = Slot(offset, array.shape, array.dtype.str)
+        view, position = _bytes_of(array), 0
+        while position < array.nbytes:
+            position += os.pwrite(self._open(), view[position:], slot.offset + position)
+        self.spilled_bytes += array.nbytes
+        self._dirty.discard(key)
+
+    def _release(self, key: Key) -> None:
+        slot = self._slots.pop(key, None)
+        if slot is not None and slot != self._safe.get(key):
+            self._free[slot.size].append(slot.offset)
+
+    def write_all(self) -> list[tuple[Key, Slot]]:
+        """Write what is not in the file yet; return where everything lies, for a checkpoint."""
+        for key in [key for key in self._arrays if key in self._dirty]:
+            self._write(key)
+        return list(self._slots.items())
+
+    def keep(self, table: Iterable[tuple[Key, Slot]]) -> None:
+        """Note that a checkpoint speaks of these: what the one before spoke of may go."""
+        slots = dict(table)
+        current = {*slots.values(), *self._slots.values()}
+        for slot in self._safe.values():
+            if slot not in current:
+                self._free[slot.size].append(slot.offset)
+        self._safe = slots
+
+    def restore(self, table: Sequence[tuple[Key, Slot]]) -> None:
+        """Take up what a checkpoint of another process spoke of."""
+        self._slots = dict(table)
+        self._safe = dict(table)
+        self._end = max((slot.offset + slot.size for slot in self._slots.values()), default=0)
+
+    def _open(self) -> int:
+        if self._file is None:
+            if self._path is None:
+                # No name: nothing is left of it, however the process ends.
+                self._file, name = tempfile.mkstemp(prefix="voxpipe-cells-")
+                os.unlink(name)
+            else:
+                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        return self._file
+
+    def close(self) -> None:
+        """Let go of the arrays and of the file; one with a name stays."""
+        self._arrays.clear()
+        self._bytes = 0
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def new_array(shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return zeros in pages of their own, which go back to the system when they are let go."""
+    # Among the short-lived arrays of a model, long-lived ones would hold the heap at its largest.
+    size = int(np.prod(shape)) * dtype.itemsize
+    if size < _OWN_PAGES:
+        return np.zeros(shape, dtype)
+    return np.frombuffer(mmap.mmap(-1, size), dtype).reshape(shape)
+
+
+def _bytes_of(array: NDArray[Any]) -> memoryview:
+    flat: Any = array.reshape(-1)
+    return memoryview(flat).cast("B")

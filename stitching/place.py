@@ -1,0 +1,116 @@
+"""What the provenance of a window says of its place: on which grid, among which others."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..core import Grid
+from ..core.errors import SampleError
+from ..core.lru_cache import cached_property
+from ..spatial.plans.plan import SpatialPlan
+from ..storage.location import is_url
+from ..volumes import Volume
+from ..volumes.conversion.convert import version_of
+from .windows import Triple, Windows
+
+_DO = (
+    'Cut windows with lazy_patch(sampling="grid"), gather them with batch_patches(), and keep '
+    "the entry meta of the batch."
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of one window."""
+
+    case: str
+    identity: tuple[int, ...]
+    """Of the case: that of the window without its last entry."""
+    file: str
+    """Name of the stored volume."""
+    start: Triple
+    """First voxel in the grid that windows cover."""
+    size: Triple
+    overlap: Triple
+    plan: SpatialPlan
+    """Of the whole grid that windows cover, from the stored volume."""
+    skips: tuple[int, int] = (0, 0)
+    """How many windows a mask left out right before it, and behind it, if it is the last."""
+
+    @classmethod
+    def of(cls, meta: Mapping[str, Any], key: str | None = None) -> Place:
+        """Return the place that one entry of ``meta`` tells; SampleError where it tells none.
+
+        ``key`` names the volume whose grid counts; by default the first.
+        """
+        sources = meta.get("sources", {})
+        if not sources or (key is not None and key not in sources):
+            have = ", ".join(map(repr, sources)) or "none"
+            raise SampleError(f"meta speaks of volumes {have}, and not of {key or 'any'!r}", do=_DO)
+        source = sources[next(iter(sources)) if key is None else key]
+        draws = [one for one in meta["draws"].values() if isinstance(one, Mapping)]
+        draw = next((one for one in draws if "window" in one), None)
+        if draw is None:
+            raise SampleError("a patch is no window of a grid", do=_DO)
+        start, size, window = draw["start"], draw["size"], draw["window"]
+        # Softly cut out of the whole grid, each window leads back to it.
+        plan = SpatialPlan.from_json(source["plan"])
+        if plan.shape != tuple(size):
+            msg = f"windows of {size} voxels became patches of {plan.shape}"
+            raise SampleError(msg, do="Put pipes that move voxels before lazy_patch().")
+        whole = plan.crop([-at for at in start], window["grid"])
+        return cls(
+            str(meta["case"]),
+            tuple(meta["identity"][:-1]),
+            str(source["file"]),
+            _triple(start),
+            _triple(size),
+            _triple(window["overlap"]),
+            whole,
+            tuple(window.get("skips", (0, 0))),
+        )
+
+    @cached_property
+    def volume(self) -> Volume | None:
+        """Return the stored volume, if it is a local file; None for others."""
+        is_there = not is_url(self.file) and os.path.exists(self.file)
+        return Volume(self.file) if is_there else None
+
+    @cached_property
+    def version(self) -> str:
+        """Return what tells its version; empty for voxels in memory."""
+        if is_url(self.file):
+            return self.file
+        return "" if self.volume is None else version_of(self.volume)
+
+    @property
+    def stored_grid(self) -> Grid:
+        """The grid of the stored volume."""
+        return self.plan.source
+
+    @cached_property
+    def is_stored(self) -> bool:
+        """Whether windows cover the stored grid itself."""
+        same = bool(np.allclose(self.plan.matrix, np.eye(4), atol=1e-9))
+        return same and self.plan.shape == self.plan.source.shape and not self.plan.stages
+
+    def windows(self, blend: str) -> Windows:
+        """Return all windows of the grid."""
+        return Windows(self.plan.shape, self.size, self.overlap, cuts=blend == "crop")
+
+    def refuse_moved(self, first: Place) -> None:
+        """Raise SampleError where this window leads to another grid than the first of its case."""
+        far = np.abs(self.plan.matrix - first.plan.matrix).max()
+        if far > 1e-6 or self.plan.shape != first.plan.shape:
+            msg = "windows of one volume lie on different grids: a pipe behind lazy_patch() moves"
+            raise SampleError(msg, do="Put pipes that move voxels before lazy_patch().")
+
+
+def _triple(values: Any) -> Triple:
+    i, j, k = map(int, values)
+    return (i, j, k)

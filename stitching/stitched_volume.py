@@ -1,0 +1,232 @@
+"""One volume that is being made of windows, and brought back to where its voxels came from."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import Grid, Region
+from ..core.redact import RedactedDict
+from ..spatial import Policy
+from ..spatial.lazy.read_plan import ReadPlan
+from ..volumes import Volume
+from .activation import Activation
+from .checkpoint import STATE, SUMS, Checkpoint
+from .open_cells import OpenCells
+from .outputs import Output, is_finished, output_at, part_folder
+from .place import Place
+from .stitcher import Stitcher
+
+MEMORY_BYTES = 512 * 1024**2
+"""What open sums take in memory, by default; the rest lies in a file."""
+BETWEEN = "windows.nii.zarr"  # what is on the grid of windows, until it is brought back
+# Boxes in which a result is brought back: as large as a window of a network.
+_BACK = 128
+# What lies outside of the windows' grid is no class and no number.
+_SHARES = Policy("linear", "constant", fill=0.0)
+_COPIES = Policy("nearest", "constant", fill=0.0)
+
+Destination = Any
+"""None, an array, a path or URL with ``{case}`` in it, or ``f(case)`` that returns one of them."""
+
+
+@dataclass(frozen=True)
+class HowToStitch:
+    """What volumes are made of windows by."""
+
+    destination: Destination = None
+    blend: str = "gaussian"
+    activation: Activation = field(default_factory=lambda: Activation("argmax"))
+    memory_bytes: int = MEMORY_BYTES
+    overwrite: bool = False
+    storage_options: Mapping[str, Any] = field(default_factory=dict)
+    run: str = ""
+    """What distinguishes runs, such as a digest of the weights; empty: none is continued."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "storage_options", RedactedDict(self.storage_options))
+
+    def destination_of(self, case: str) -> Any:
+        """Return where the volume of a case goes."""
+        place = self.destination
+        if callable(place):
+            place = place(case)
+        if not isinstance(place, (str, os.PathLike)):
+            return place
+        return os.fspath(place).replace("{case}", case)
+
+    def continues(self, place: Place) -> bool:
+        """Whether a run that was killed is continued: its weights and its volume are known."""
+        return bool(self.run and place.version)
+
+    def key_of(self, place: Place) -> str:
+        """Return what is equal for runs that give the same voxels."""
+        facts: list[Any] = [self.run, self.blend, str(self.activation), place.file, place.version]
+        facts += [place.plan.to_json(), place.size, place.overlap]
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+class _WithActivation:
+    """Makes classes or shares of blended voxels before an output takes them."""
+
+    def __init__(self, output: Output, activation: Activation) -> None:
+        self._output, self._activation = output, activation
+
+    def begin(self, channels: int) -> None:
+        own = self._activation
+        self._output.begin(own.channels(channels), own.dtype_of(channels))
+
+    def write(self, region: Region, voxels: NDArray[np.float32]) -> None:
+        self._output.write(region, self._activation.of(voxels))
+
+
+class StitchedVolume:
+    """The target of the windows of one volume.
+
+    Where the grid that windows cover is not the stored one, the result is made on that grid first,
+    and then brought back in one resample by the inverse of the plan: classes where whole voxels
+    were moved only; shares of classes where something was interpolated, and the largest share
+    gives the class.
+    """
+
+    def __init__(self, place: Place, how: HowToStitch) -> None:
+        self._place, self._how = place, how
+        self._key, self._continues = how.key_of(place), how.continues(place)
+        self._is_copy = place.is_stored or place.plan.is_copy
+        self._output = self._open_output(how.destination_of(place.case))
+        first = how.activation if self._is_copy else how.activation.before_resampling
+        self._first = first
+        self._between: Output | None = None
+        self._ready: Volume | None = None
+        self._is_whole = False
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        if not place.is_stored:
+            self._between = self._open_between()
+        goal = self._output if self._between is None else self._between
+        windows = place.windows(how.blend)
+        self.stitcher = Stitcher(windows, how.blend, _WithActivation(goal, first), goal.cells)
+        self._goal = goal
+        self._resume()
+
+    def _open_output(self, destination: Any) -> Output:
+        is_file = isinstance(destination, (str, os.PathLike))
+        folder = part_folder(destination) if is_file else None
+        how = self._how
+        return output_at(
+            destination,
+            self._place.stored_grid,
+            self._new_cells(folder if self._place.is_stored else None),
+            options=how.storage_options,
+            key=self._key,
+            overwrite=how.overwrite,
+            like=self._place.volume,
+        )
+
+    def _new_cells(self, folder: Path | None) -> OpenCells:
+        path = folder / SUMS if folder is not None and self._continues else None
+        return OpenCells(self._how.memory_bytes, None if path is None else str(path))
+
+    def _open_between(self) -> Output:
+        """Return the output of the grid that windows cover: in memory, or beside the result."""
+        folder, place = self._output.folder, None
+        if folder is not None:
+            place = str(folder / BETWEEN)
+        elif isinstance(self._how.destination_of(self._place.case), str):
+            self._scratch = tempfile.TemporaryDirectory(prefix="voxpipe-")
+            place = f"{self._scratch.name}/{BETWEEN}"
+        if place is not None and self._continues and is_finished(place, self._key, {}):
+            self._ready = Volume(place)  # the run was killed while it brought this back
+        between = None if place is None else part_folder(place)
+        return output_at(
+            place,
+            self._place.plan.grid,
+            self._new_cells(between),
+            options={},
+            key=self._key,
+            overwrite=True,
+            like=None,
+        )
+
+    def _resume(self) -> None:
+        goal, stitcher = self._goal, self.stitcher
+        self._folder = goal.folder if self._continues else None
+        if self._ready is not None:
+            every = np.ones(len(stitcher.windows), np.bool_)
+            stitcher.resume(every, every, 0)
+            return
+        state = Checkpoint.read(self._folder, self._key, len(stitcher.windows))
+        if state is not None:
+            goal.cells.restore(state.table)
+            stitcher.resume(state.present, state.past, state.channels)
+            goal.resume(stitcher.finished_regions())
+
+    def note_layer(self) -> None:
+        """Write a checkpoint."""
+        if self._folder is not None:
+            Checkpoint.write(self._folder, self._key, self.stitcher, self._goal.cells)
+
+    def finish(self) -> Volume:
+        """Return the volume: whole, in its place."""
+        if self._ready is None:
+            self.stitcher.begin(1)  # where no window came at all
+        if self._between is None:
+            volume = self._output.finish(self._how.activation.kind)
+            self._is_whole = True
+            return volume
+        between = self._ready or self._between.finish(self._first.kind)
+        bring_back(between, self._place, self._how.activation, self._output, self._is_copy)
+        volume = self._output.finish(self._how.activation.kind)
+        self._is_whole = True
+        self.close()
+        return volume
+
+    def _can_go_on(self) -> bool:
+        """Whether another run finds something to go on with."""
+        folder = self._output.folder
+        if folder is None or not self._continues:
+            return False
+        return (folder / BETWEEN).exists() or any(folder.rglob(STATE))
+
+    def close(self) -> None:
+        """Let go of what is open; what a next run needs to go on stays."""
+        if self._between is not None:
+            self._between.close()
+        if not (self._is_whole or self._can_go_on()):
+            self._output.drop()
+        self._output.close()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+
+
+def bring_back(
+    between: Volume, place: Place, activation: Activation, output: Output, is_copy: bool
+) -> None:
+    """Write a result on the stored grid: one resample, box by box, by the inverse of the plan."""
+    back = place.plan.inverse()
+    channels = between.shape[0]
+    last = Activation("logits", between.dtype) if is_copy else activation.after_resampling
+    policy = _COPIES if is_copy else _SHARES
+    output.begin(last.channels(channels), last.dtype_of(channels))
+    for region in boxes(place.stored_grid):
+        plan = back.crop(region.start, region.shape)
+        dtype = between.dtype if is_copy else np.dtype(np.float32)
+        voxels = np.empty((channels, *region.shape), dtype)
+        ReadPlan.of(between, plan, policy).resample_into(voxels, policy, None)
+        output.write(region, last.of(voxels))
+
+
+def boxes(grid: Grid) -> list[Region]:
+    """Return boxes that cover a grid."""
+    whole = grid.region
+    starts = itertools.product(*(range(0, n, _BACK) for n in grid.shape))
+    return [Region(at, [a + _BACK for a in at]).intersect(whole) for at in starts]

@@ -1,0 +1,189 @@
+"""Add windows up, and let each cell go as soon as no window touches it any more."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core import Region
+from ..core.errors import PatchSizeError
+from .blending import weights_of
+from .open_cells import OpenCells, new_array
+from .windows import Cell, Windows
+
+# Sums of weights that are kept: cells far from the faces of a volume have the same ones.
+_SUMS = 16
+_CELL = "cell"  # the first entry of the keys of cells, beside those of an output
+
+
+class Takes(Protocol):
+    """What takes finished voxels."""
+
+    def begin(self, channels: int) -> None:
+        """Learn how many channels there are, before the first voxels come."""
+
+    def write(self, region: Region, voxels: NDArray[np.float32]) -> None:
+        """Take the voxels (C, I, J, K) of a box: the blended output of the model."""
+
+
+class Stitcher:
+    """Blend windows of one volume, which may come in any order, each once.
+
+    Parameters
+    ----------
+    windows
+        Where they lie.
+    blend
+        One of ``BLENDS``.
+    output
+        Where finished voxels go, cell by cell.
+    cells
+        What holds the sums that are not finished.
+
+    Examples
+    --------
+    >>> class Print:
+    ...     def begin(self, channels): ...
+    ...     def write(self, region, voxels):
+    ...         print(region, voxels.ravel().tolist())
+    >>> stitcher = Stitcher(Windows((3, 1, 1), (2, 1, 1), (1, 0, 0)), "mean", Print())
+    >>> stitcher.add(0, np.full((1, 2, 1, 1), 2, np.float32))
+    Region(0:1, 0:1, 0:1) [2.0]
+    >>> stitcher.add(1, np.full((1, 2, 1, 1), 4, np.float32))
+    Region(1:2, 0:1, 0:1) [3.0]
+    Region(2:3, 0:1, 0:1) [4.0]
+    """
+
+    def __init__(
+        self, windows: Windows, blend: str, output: Takes, cells: OpenCells | None = None
+    ) -> None:
+        self.windows, self.output = windows, output
+        self.cells = OpenCells(2**62) if cells is None else cells
+        self._weights = weights_of(blend, windows.size)
+        self._ones = None if self._weights is not None else np.ones(windows.size, np.float32)
+        self.present = np.zeros(len(windows), np.bool_)
+        """Windows that were added."""
+        self.past = np.zeros(len(windows), np.bool_)
+        """Windows that were added, or will not come."""
+        self._open_counts = windows.touch_counts()
+        self._sums: OrderedDict[tuple[Any, ...], NDArray[np.float32]] = OrderedDict()
+        self._values: NDArray[np.float32] | None = None
+        self.channels = 0
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every window came or was left out."""
+        return bool(self.past.all())
+
+    def add(self, number: int, voxels: NDArray[Any]) -> None:
+        """Add the output (C, I, J, K) of one window; one that was there already is passed over.
+
+        PatchSizeError where it is not as large as its window, or has other channels than the first.
+        """
+        if self.past[number]:
+            return
+        self._check(voxels)
+        values = voxels.astype(np.float32, copy=False)
+        if self._weights is not None:
+            if self._values is None:  # one for all windows: none of them needs it longer
+                self._values = new_array(values.shape, np.dtype(np.float32))
+            values = np.multiply(values, self._weights, out=self._values)
+        self.present[number] = self.past[number] = True
+        for cell in self.windows.cells(number):
+            part = values[(slice(None), *self.windows.slices(cell, number))]
+            key, count = (_CELL, *cell), self._open_counts[cell]
+            if count == 1 and key not in self.cells:
+                self._open_counts[cell] = 0
+                self._finish(cell, part)
+                continue
+            if key in self.cells:
+                total = self.cells.change(key)
+                total += part
+            else:
+                self.cells.new(key, part.shape, np.float32)[...] = part
+            self._leave(cell)
+
+    def leave_out(self, numbers: Iterable[int]) -> None:
+        """Note that these windows will not come; where none does, the result is 0."""
+        for number in numbers:
+            if self.past[number]:
+                continue
+            self.past[number] = True
+            for cell in self.windows.cells(number):
+                self._leave(cell)
+
+    def begin(self, channels: int) -> None:
+        """Set the number of channels: before the first window, or where none comes."""
+        if not self.channels:
+            self.channels = channels
+            self.output.begin(channels)
+            for cell in _cells(self._open_counts == 0):
+                self._finish(cell, None)
+
+    def resume(self, present: NDArray[np.bool_], past: NDArray[np.bool_], channels: int) -> None:
+        """Take up where another process stood; ``cells`` has its sums already."""
+        self.present, self.past = present.copy(), past.copy()
+        for number in np.flatnonzero(past).tolist():
+            for cell in self.windows.cells(number):
+                self._open_counts[cell] -= 1
+        self.channels = channels
+        if channels:
+            self.output.begin(channels)
+
+    def finished_regions(self) -> list[Region]:
+        """Return the boxes of the cells that are done."""
+        return [self.windows.region(cell) for cell in _cells(self._open_counts == 0)]
+
+    def _check(self, voxels: NDArray[Any]) -> None:
+        if voxels.ndim != 4 or voxels.shape[1:] != self.windows.size:
+            size = "x".join(map(str, self.windows.size))
+            msg = f"the output for a window of {size} voxels has the shape {voxels.shape}"
+            do = "A model must give (B, C, I, J, K) of the size that it was given."
+            raise PatchSizeError(msg, do=do)
+        self.begin(voxels.shape[0])
+        if voxels.shape[0] != self.channels:
+            msg = f"a window has {voxels.shape[0]} channels, and the first had {self.channels}"
+            raise PatchSizeError(msg, do="A model must give as many for every window.")
+
+    def _leave(self, cell: Cell) -> None:
+        self._open_counts[cell] -= 1
+        if self._open_counts[cell] == 0 and self.channels:
+            key = (_CELL, *cell)
+            self._finish(cell, self.cells.pop(key) if key in self.cells else None)
+
+    def _finish(self, cell: Cell, total: NDArray[np.float32] | None) -> None:
+        region = self.windows.region(cell)
+        if total is None:
+            total = np.zeros((self.channels, *region.shape), np.float32)
+        else:
+            numbers = [n for n in self.windows.windows(cell) if self.present[n]]
+            weight = self._weight_of(cell, numbers)
+            if weight is not None:
+                total = np.divide(total, weight, out=total)  # a sum, or weighted: no one else's
+        self.output.write(region, total)
+
+    def _weight_of(self, cell: Cell, numbers: list[int]) -> NDArray[np.float32] | None:
+        """Return the sum of the weights of windows in a cell; None where it is 1."""
+        if self._weights is None and len(numbers) == 1:
+            return None
+        weights = self._ones if self._weights is None else self._weights
+        assert weights is not None
+        slices = [self.windows.slices(cell, n) for n in numbers]
+        key = tuple((s.start, s.stop) for one in slices for s in one)
+        total = self._sums.get(key)
+        if total is None:
+            total = new_array(self.windows.region(cell).shape, np.dtype(np.float32))
+            for one in slices:
+                total += weights[one]
+            self._sums[key] = total
+            if len(self._sums) > _SUMS:
+                self._sums.popitem(last=False)
+        return total
+
+
+def _cells(mask: NDArray[np.bool_]) -> list[Cell]:
+    return [(i, j, k) for i, j, k in np.argwhere(mask).tolist()]

@@ -1,0 +1,158 @@
+"""Windows of many volumes, stitched side by side; each volume is done when its last window came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..core.errors import DestinationExists
+from ..storage.location import is_url
+from ..volumes import Volume
+from .outputs import is_finished
+from .place import Place
+from .stitched_volume import HowToStitch, StitchedVolume
+from .stitcher import Stitcher
+
+Identity = tuple[int, ...]
+
+
+@dataclass
+class _Open:
+    place: Place
+    volume: StitchedVolume
+    counts: NDArray[np.int64]  # windows that have not come yet, by layer
+
+
+class Stitching:
+    """Add windows as they come, by what their provenance says.
+
+    Parameters
+    ----------
+    how
+        Where volumes go, and what they are made by.
+    key
+        The volume of a sample whose grid counts; by default the first.
+    watch
+        Called with the stitcher of each volume that begins.
+    """
+
+    def __init__(
+        self,
+        how: HowToStitch,
+        key: str | None = None,
+        watch: Callable[[Stitcher], None] | None = None,
+    ) -> None:
+        self._how, self._key, self._watch = how, key, watch
+        self._open: dict[Identity, _Open] = {}
+        self._whole: dict[Identity, tuple[str, Volume]] = {}  # not handed out yet
+        self._past: set[Identity] = set()
+        self._places: dict[str, Identity] = {}
+
+    def open(self, meta: Mapping[str, Any]) -> Stitcher | None:
+        """Return what the windows of a volume are added to, by one of them; None if it is done."""
+        place = Place.of(meta, self._key)
+        one = self._open_at(place)
+        return None if one is None else one.volume.stitcher
+
+    def _open_at(self, place: Place) -> _Open | None:
+        if place.identity in self._past:
+            return None
+        one = self._open.get(place.identity)
+        if one is None:
+            destination = self._how.destination_of(place.case)
+            if isinstance(destination, str):
+                if self._places.setdefault(destination, place.identity) != place.identity:
+                    what = f"the results of two cases would be {destination}."
+                    raise DestinationExists(what, do="Write {case} into the destination.")
+                key, options = self._how.key_of(place), self._how.storage_options
+                if self._how.continues(place) and is_finished(destination, key, options):
+                    self._past.add(place.identity)
+                    kind = self._how.activation.kind
+                    own = options if is_url(destination) else None
+                    volume = Volume(destination, kind=kind, storage_options=own)
+                    self._whole[place.identity] = (place.case, volume)
+                    return None
+            volume_of = StitchedVolume(place, self._how)
+            one = _Open(place, volume_of, layers_left(volume_of.stitcher))
+            self._open[place.identity] = one
+            if self._watch is not None:
+                self._watch(volume_of.stitcher)
+        return one
+
+    def needs(self, meta: Mapping[str, Any]) -> bool:
+        """Whether the window is not there yet, as after a kill."""
+        place = Place.of(meta, self._key)
+        one = self._open_at(place)
+        if one is None:
+            return False
+        stitcher = one.volume.stitcher
+        return not stitcher.past[stitcher.windows.number(place.start)]
+
+    def add(self, meta: Mapping[str, Any], voxels: NDArray[Any]) -> Iterator[tuple[str, Volume]]:
+        """Add the output (C, I, J, K) for one window; yield case and volume where that is done."""
+        place = Place.of(meta, self._key)
+        one = self._open_at(place)
+        if one is not None:
+            place.refuse_moved(one.place)
+            stitcher = one.volume.stitcher
+            number = stitcher.windows.number(place.start)
+            before, behind = place.skips
+            stitcher.leave_out(range(number - before, number))
+            stitcher.leave_out(range(number + 1, number + 1 + behind))
+            stitcher.add(number, voxels)
+            self._note(one)
+            if stitcher.is_whole:
+                self._finish(place.identity)
+        yield from self._hand_out()
+
+    def _note(self, one: _Open) -> None:
+        counts = layers_left(one.volume.stitcher)
+        if ((counts == 0) & (one.counts > 0)).any():
+            one.volume.note_layer()
+        one.counts = counts
+
+    def _finish(self, identity: Identity) -> None:
+        one = self._open[identity]
+        volume = one.volume.finish()
+        del self._open[identity]
+        self._past.add(identity)
+        self._whole[identity] = (one.place.case, volume)
+
+    def _hand_out(self) -> Iterator[tuple[str, Volume]]:
+        while self._whole:
+            yield self._whole.pop(next(iter(self._whole)))
+
+    def finish(self) -> Iterator[tuple[str, Volume]]:
+        """Yield the volumes of which some windows did not come: no more will."""
+        for identity, one in list(self._open.items()):
+            stitcher = one.volume.stitcher
+            stitcher.leave_out(np.flatnonzero(~stitcher.past).tolist())
+            self._finish(identity)
+        yield from self._hand_out()
+
+    def missing(self) -> dict[str, int]:
+        """Return how many windows have not come of the volumes that are not whole."""
+        stitchers = {one.place.case: one.volume.stitcher for one in self._open.values()}
+        return {case: int(np.count_nonzero(~s.past)) for case, s in stitchers.items()}
+
+    def close(self) -> None:
+        """Let go of volumes that are not finished; the next run goes on with them."""
+        for one in self._open.values():
+            one.volume.close()
+        self._open.clear()
+
+
+def layers_left(stitcher: Stitcher) -> NDArray[np.int64]:
+    """Return how many windows of each layer have not come yet: along the slow axis and the first.
+
+    ``predict()`` goes through windows by the one, a chain of the user's by the other.
+    """
+    windows = stitcher.windows
+    missing = ~stitcher.past.reshape(windows.counts)
+    layers = [np.moveaxis(missing, axis, 0) for axis in {0, windows.slow_axis}]
+    counts = [np.count_nonzero(one, axis=(1, 2)) for one in layers]
+    return np.concatenate(counts)

@@ -1,0 +1,106 @@
+"""A prediction that was killed goes on where it was."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import voxpipe as vp
+
+# A process that ends by SIGKILL in the n-th window, and prints how many it ran if it does not.
+SCRIPT = """
+import os, signal, sys
+import torch
+import voxpipe as vp
+
+source, result, last, way = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
+
+class Network(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = torch.nn.Conv3d(1, 3, 3, padding=1)
+        self.count = 0
+
+    def forward(self, batch):
+        self.count += len(batch)
+        if self.count == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self.layer(batch)
+
+network = Network()
+chain = vp.from_cases([{"image": source, "case": "a"}]).open_volume()
+if way == "spacing":
+    chain = chain.spacing(1.0)
+vp.predict(network, chain, result, patch=8, memory_bytes=20_000, progress=False)
+print(network.count)
+"""
+SHAPE = (24, 20, 32)
+WINDOWS = 5 * 4 * 7  # with half of each shared
+LAYER = 5 * 4
+
+
+@pytest.fixture
+def scan(tmp_path):
+    path = tmp_path / "scan.npy"
+    np.save(path, np.random.default_rng(0).normal(size=SHAPE).astype(np.float32))
+    return path
+
+
+def run(scan, result, last=0, way="straight"):
+    """Run a prediction; return how many windows it ran, None if it was killed."""
+    command = [sys.executable, "-c", SCRIPT, str(scan), str(result), str(last), way]
+    process = subprocess.run(command, check=False, capture_output=True, text=True)
+    if last:
+        assert process.returncode == -9, process.stderr
+        return None
+    assert process.returncode == 0, process.stderr
+    return int(process.stdout)
+
+
+@pytest.mark.parametrize(
+    ("name", "way"), [("a.nii.zarr", "straight"), ("a.nii.gz", "straight"), ("a.nii.gz", "spacing")]
+)
+def test_no_more_than_one_layer_is_run_again(scan, tmp_path, name, way):
+    """The same voxels as in one go; of what was done, less than a layer of windows comes again."""
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "killed").mkdir()
+    whole, killed = tmp_path / "whole" / name, tmp_path / "killed" / name
+    assert run(scan, whole, way=way) == WINDOWS
+
+    last = 4 * LAYER + 7
+    run(scan, killed, last, way)
+    again = run(scan, killed, way=way)
+
+    assert WINDOWS - (last - 1) <= again < WINDOWS - (last - 1) + LAYER
+    assert (vp.Volume(killed).numpy() == vp.Volume(whole).numpy()).all()
+    assert [path.name for path in killed.parent.iterdir()] == [name]
+    assert run(scan, killed, way=way) == 0  # it is there
+
+
+def test_what_does_not_fit_begins_anew(scan, tmp_path):
+    """Another scan, or a state that somebody changed, is not continued."""
+    result = tmp_path / "a.nii.gz"
+    run(scan, result, 3 * LAYER)
+    state = tmp_path / ".a.nii.gz.part" / "state.json"
+    assert json.loads(state.read_text())["channels"] == 3
+    state.write_text(state.read_text()[:-20])
+    assert run(scan, result) == WINDOWS
+
+    result.unlink()
+    run(scan, result, 3 * LAYER)
+    np.save(scan, np.load(scan) + 1)
+    assert run(scan, result) == WINDOWS
+
+
+def test_another_model_is_not_continued(scan, tmp_path):
+    """A result of other weights at the place is refused."""
+    model = torch.nn.Conv3d(1, 2, 1)
+    first = vp.predict(model, scan, tmp_path / "a.nii", patch=8).numpy().copy()
+    torch.nn.init.constant_(model.weight, 0.5)
+    with pytest.raises(FileExistsError, match="there already"):
+        vp.predict(model, scan, tmp_path / "a.nii", patch=8)
+    assert (vp.Volume(tmp_path / "a.nii").numpy() == first).all()

@@ -1,0 +1,120 @@
+"""Windows cover a volume, and cells are what lies between their faces."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from voxpipe.core.errors import PatchSizeError
+from voxpipe.stitching.open_cells import OpenCells
+from voxpipe.stitching.stitcher import Stitcher
+from voxpipe.stitching.windows import Windows
+
+
+@st.composite
+def windows(draw):
+    shape = draw(st.tuples(*[st.integers(1, 9)] * 3))
+    size = draw(st.tuples(*[st.integers(1, 6)] * 3))
+    overlap = tuple(draw(st.integers(0, n - 1)) for n in size)
+    return Windows(shape, size, overlap, draw(st.booleans()))
+
+
+class Result:
+    """Takes voxels, and knows how often each came."""
+
+    def __init__(self, shape):
+        self.voxels, self.times = np.zeros((1, *shape), np.float32), np.zeros(shape, int)
+
+    def begin(self, channels):
+        assert channels == 1
+
+    def write(self, region, voxels):
+        self.voxels[(slice(None), *region.slices)] = voxels
+        self.times[region.slices] += 1
+
+
+@given(windows())
+def test_a_window_covers_a_cell_or_does_not_touch_it(grid):
+    """Cells of a window lie in it, and windows of a cell are those that list it."""
+    cells = set(itertools.product(*map(range, grid.cell_counts)))
+    by_window = {number: set(grid.cells(number)) for number in range(len(grid))}
+
+    assert set().union(*by_window.values()) == cells
+    for cell in cells:
+        touching = [number for number, own in by_window.items() if cell in own]
+        assert touching == list(grid.windows(cell))
+        assert len(touching) == grid.touch_counts()[cell]
+    assert sum(grid.region(cell).size for cell in cells) == np.prod(grid.shape)
+
+
+@given(windows(), st.randoms(use_true_random=False), st.sampled_from(["mean", "gaussian", "hann"]))
+def test_any_order_gives_each_voxel_once(grid, random, blend):
+    """The mean of windows that agree is what they say; most of the sums may lie in a file."""
+    if grid.cuts:
+        blend = "crop"
+    truth = np.random.default_rng(0).normal(size=grid.shape).astype(np.float32)
+    result = Result(grid.shape)
+    stitcher = Stitcher(grid, blend, result, OpenCells(64))
+    order = list(range(len(grid)))
+    random.shuffle(order)
+    for number in order:
+        start = grid.start(number)
+        index = np.ix_(
+            *(
+                np.clip(np.arange(a, a + n), 0, m - 1)
+                for a, n, m in zip(start, grid.size, grid.shape, strict=True)
+            )
+        )
+        stitcher.add(number, truth[index][None])
+        stitcher.add(number, truth[index][None] + 1)  # once more counts nothing
+
+    assert stitcher.is_whole
+    assert (result.times == 1).all()
+    assert np.allclose(result.voxels[0], truth, atol=1e-5)
+
+
+def test_windows_that_do_not_come_leave_zeros():
+    """Where no window comes there is 0; elsewhere those that came are enough."""
+    result = Result((4, 1, 1))
+    stitcher = Stitcher(Windows((4, 1, 1), (2, 1, 1), (1, 0, 0)), "mean", result)
+    stitcher.leave_out([1, 2])
+    stitcher.add(0, np.ones((1, 2, 1, 1), np.float32))
+
+    assert stitcher.is_whole
+    assert result.voxels.ravel().tolist() == [1, 1, 0, 0]
+    assert (result.times == 1).all()
+
+
+def test_a_model_that_gives_another_size_is_refused():
+    """The error says which shape came."""
+    stitcher = Stitcher(Windows((4, 4, 4), (2, 2, 2), (0, 0, 0)), "mean", Result((4, 4, 4)))
+    with pytest.raises(
+        PatchSizeError, match=r"window of 2x2x2 voxels has the shape \(1, 1, 2, 2\)"
+    ):
+        stitcher.add(0, np.ones((1, 1, 2, 2), np.float32))
+    stitcher.add(0, np.ones((1, 2, 2, 2), np.float32))
+    with pytest.raises(PatchSizeError, match="2 channels, and the first had 1"):
+        stitcher.add(1, np.ones((2, 2, 2, 2), np.float32))
+
+
+def most_open(shape):
+    """Return the most bytes of sums that are open at once, the slow axis last."""
+    grid = Windows(shape, (4, 4, 4), (2, 2, 2))
+    stitcher = Stitcher(grid, "gaussian", Result(shape))
+    order = sorted(range(len(grid)), key=lambda n: (grid.place(n)[grid.slow_axis], n))
+    for number in order:
+        stitcher.add(number, np.zeros((1, 4, 4, 4), np.float32))
+    assert stitcher.is_whole
+    return stitcher.cells.most_bytes
+
+
+def test_open_sums_do_not_grow_with_the_volume():
+    """A longer volume has the same band, wherever its long axis is; so has one that is flat."""
+    band = most_open((8, 8, 16))
+
+    assert most_open((8, 8, 48)) == most_open((48, 8, 8)) == most_open((8, 48, 8)) == band
+    # A band of two steps of a window, of the smallest face, in float32.
+    assert band <= 8 * 8 * 4 * 4
+    assert most_open((4, 24, 48)) <= 4 * 24 * 4 * 4

@@ -1,0 +1,130 @@
+"""Arrays are saved where a viewer overlays them on a scan."""
+
+import nibabel as nib
+import nrrd
+import numpy as np
+import pytest
+import SimpleITK
+import torch
+
+import voxpipe as vp
+from voxpipe.core.errors import BadHeader, DestinationExists, UnknownFormat
+
+AFFINE = np.array([[0, -2.0, 0, 10], [1.5, 0, 0, -4], [0, 0, 3, 7], [0, 0, 0, 1]])
+SUFFIXES = [".nii", ".nii.gz", ".nrrd", ".mha", ".nii.zarr"]
+LPS = np.diag([-1.0, -1, 1, 1])
+
+
+def affine_of(image):
+    """Return the affine of an image of SimpleITK, in RAS."""
+    turn = np.array(image.GetDirection()).reshape(3, 3) * image.GetSpacing()
+    matrix = np.eye(4)
+    matrix[:3, :3], matrix[:3, 3] = turn, image.GetOrigin()
+    return LPS @ matrix
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "float32", "bool", "float16", "int64"])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_it_comes_back(tmp_path, suffix, channels, dtype):
+    """Voxels, affine and type are those that were saved."""
+    array = np.random.default_rng(0).integers(0, 2, (channels, 4, 5, 6)).astype(dtype)
+
+    volume = vp.save(tmp_path / f"a{suffix}", array, affine=AFFINE)
+
+    assert volume.shape == array.shape
+    assert (volume.numpy() == array).all()
+    assert np.abs(volume.affine - AFFINE).max() < 1e-5
+    assert [path.name for path in tmp_path.iterdir()] == [f"a{suffix}"]
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("suffix", [".nii.gz", ".nrrd", ".mha"])
+def test_other_libraries_read_it(tmp_path, suffix, channels):
+    """ITK sees the same numbers at the same places of the world."""
+    array = np.arange(channels * 120, dtype=np.int16).reshape(channels, 4, 5, 6)
+    path = str(tmp_path / f"a{suffix}")
+    vp.save(path, torch.from_numpy(array), affine=AFFINE)
+
+    image = SimpleITK.ReadImage(path)
+
+    if suffix == ".nii.gz" and channels > 1:  # five axes: to ITK an image of 5-D
+        assert (np.squeeze(nib.load(path).get_fdata()) == np.moveaxis(array, 0, -1)).all()
+        return
+    voxels = SimpleITK.GetArrayFromImage(image)
+    voxels = voxels[..., None] if channels == 1 else voxels
+    assert (np.transpose(voxels, (3, 2, 1, 0)) == array).all()
+    assert np.abs(affine_of(image) - AFFINE).max() < 1e-5
+    if suffix == ".nrrd":
+        data, header = nrrd.read(path)
+        assert data.size == array.size
+        assert header["space"] == "left-posterior-superior"
+
+
+def test_like_a_scan(tmp_path):
+    """Affine, codes, units and intent are those of the file; with its type, its slope too."""
+    image = nib.Nifti1Image(np.zeros((4, 5, 6), np.int16), AFFINE)
+    image.set_qform(AFFINE, 3)
+    image.set_sform(AFFINE, 2)
+    image.header.set_xyzt_units("mm", "sec")
+    nib.save(image, tmp_path / "scan.nii")
+    with open(tmp_path / "scan.nii", "r+b") as file:
+        file.seek(112)  # scl_slope and scl_inter
+        file.write(np.array([0.5, 10], "<f4").tobytes())
+    values = np.full((4, 5, 6), 12.25, np.float32)
+
+    vp.save(tmp_path / "a.nii", values, like=tmp_path / "scan.nii")
+    vp.save(tmp_path / "b.nii", values, like=vp.Volume(tmp_path / "scan.nii"), dtype="like")
+
+    for name, dtype in (("a.nii", "float32"), ("b.nii", "int16")):
+        saved = nib.load(tmp_path / name)
+        header = saved.header
+        assert (int(header["qform_code"]), int(header["sform_code"])) == (3, 2)
+        assert header.get_xyzt_units() == ("mm", "sec")
+        assert header.get_data_dtype() == dtype
+        assert (saved.affine == image.affine).all()
+    assert (saved.get_fdata() == 12.0).all()  # in steps of a half from 10: 4.5 is stored as 4
+
+
+def test_a_volume_is_written_box_by_box(tmp_path):
+    """A volume of a file, into another format and place."""
+    array = np.random.default_rng(0).normal(size=(40, 50, 60)).astype(np.float32)
+    np.save(tmp_path / "a.npy", array)
+    volume = vp.Volume(tmp_path / "a.npy")
+
+    assert (vp.save(tmp_path / "b.nrrd", volume).numpy()[0] == array).all()
+    assert np.abs(vp.save(tmp_path / "c.nii", volume, affine=AFFINE).affine - AFFINE).max() < 1e-6
+
+
+def test_compressed_files_are_the_same_bytes(tmp_path):
+    """A file holds no time and no name."""
+    array = np.arange(120, dtype=np.uint8).reshape(4, 5, 6)
+    vp.save(tmp_path / "a.nii.gz", array)
+    vp.save(tmp_path / "b.nii.gz", array)
+
+    assert (tmp_path / "a.nii.gz").read_bytes() == (tmp_path / "b.nii.gz").read_bytes()
+
+
+def test_to_a_url(tmp_path):
+    """Behind a URL a file is sent when it is whole."""
+    volume = vp.save(f"memory://{tmp_path.name}/a.nii.gz", np.ones((2, 3, 4), np.uint8))
+
+    assert volume.numpy().sum() == 24
+    with pytest.raises(DestinationExists, match="there already"):
+        vp.save(f"memory://{tmp_path.name}/a.nii.gz", np.ones((2, 3, 4), np.uint8))
+
+
+def test_mistakes_are_refused(tmp_path):
+    """Another shape, another suffix, a place that is not free, a type that a format lacks."""
+    scan = vp.Volume(np.zeros((4, 5, 6)))
+    with pytest.raises(BadHeader, match="to lie on the grid of"):
+        vp.save(tmp_path / "a.nii", np.zeros((4, 5, 7)), like=scan)
+    with pytest.raises(UnknownFormat, match="no format that is written"):
+        vp.save(tmp_path / "a.png", np.zeros((4, 5, 6)))
+    vp.save(tmp_path / "a.nii", np.zeros((4, 5, 6)))
+    with pytest.raises(DestinationExists, match="there already"):
+        vp.save(tmp_path / "a.nii", np.zeros((4, 5, 6)))
+    assert vp.save(tmp_path / "a.nii", np.ones((4, 5, 6)), overwrite=True).numpy().all()
+    with pytest.raises(vp.VoxpipeError, match="which is missing"):
+        vp.save(tmp_path / "b.nii", np.zeros((4, 5, 6)), dtype="like")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.nii"]
