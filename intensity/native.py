@@ -19,7 +19,7 @@ ABI = 3  # VOXPIPE_VALUES_ABI of native/values.h
 _JOB = struct.Struct("=5q3q3q2q")
 _STEP = struct.Struct("=2qQ4d3q3q3q")
 _NO_RANGE = 1024  # VOXPIPE_NO_RANGE, of the first step
-_OK = 0
+_OK, _BAD_JOB = 0, 2  # VoxpipeStatus of native/job.h
 MOST_STEPS = 64  # VOXPIPE_MOST_STEPS, of one call
 SCALE, SPREAD, GAMMA, GAUSSIAN, RICIAN, FILTER, COARSEN = range(7)
 OF_PATCH, KEEP_RANGE, KEEP_STATISTICS, INVERT = 1, 2, 4, 8
@@ -61,6 +61,8 @@ def change(array: NDArray[Any], steps: Sequence[bytes]) -> int | None:
     status = library.voxpipe_values(job)
     if status >= _NO_RANGE:
         return int(status) - _NO_RANGE
+    if status == _BAD_JOB:  # NumPy would do it, many times slower, and nobody would know
+        raise RuntimeError(f"the native library refused {len(steps)} steps of {array.shape}")
     return len(steps) if status == _OK else None
 
 

@@ -118,10 +118,20 @@ bool can_change(const VoxpipeValues& job) {
     for (int a = 0; a < 3; a++) {
       if (step.kind == VOXPIPE_FILTER && (!is_between(step.radius[a], 0, MANY) || !step.weights[a]))
         return false;
-      if (step.kind == VOXPIPE_COARSEN && !(step.number[a] >= 1 && step.number[a] < REMOTE)) return false;
-      if (!is_between(step.corner[a], INT32_MIN, UINT32_MAX)) return false;
+      if (step.kind == VOXPIPE_COARSEN && !(step.number[a] >= 1)) return false;
     }
   }
+  return true;
+}
+
+// Whether its lattices can be counted with: NumPy takes those that are larger.
+bool has_near_lattices(const VoxpipeValues& job) {
+  const VoxpipeStep* steps = reinterpret_cast<const VoxpipeStep*>(job.steps);
+  for (int64_t n = 0; n < job.count; n++)
+    for (int a = 0; a < 3; a++) {
+      if (steps[n].kind == VOXPIPE_COARSEN && !(steps[n].number[a] < REMOTE)) return false;
+      if (!is_between(steps[n].corner[a], INT32_MIN, UINT32_MAX)) return false;
+    }
   return true;
 }
 
@@ -136,6 +146,7 @@ int64_t voxpipe_values_abi(void) { return VOXPIPE_VALUES_ABI; }
 
 int64_t voxpipe_values(const VoxpipeValues* job) {
   if (!job || job->abi != VOXPIPE_VALUES_ABI || !can_change(*job)) return VOXPIPE_BAD_JOB;
+  if (!has_near_lattices(*job)) return VOXPIPE_UNSUPPORTED;
 #if defined(__x86_64__)
   if (path_of(job->path) == VOXPIPE_AVX512) return voxpipe_avx512::change(*job);
   if (path_of(job->path) == VOXPIPE_AVX2) return voxpipe_avx2::change(*job);

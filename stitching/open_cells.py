@@ -6,7 +6,6 @@ the next one is whole.
 
 from __future__ import annotations
 
-import mmap
 import os
 import tempfile
 from collections import OrderedDict, defaultdict
@@ -15,6 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from ..core.memory import private_pages
 
 Key = tuple[Any, ...]
 # Below this a map costs more than it gives back.
@@ -177,11 +178,10 @@ class OpenCells:
 
 def new_array(shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return zeros in pages of their own, which go back to the system when they are let go."""
-    # Among the short-lived arrays of a model, long-lived ones would hold the heap at its largest.
     size = int(np.prod(shape)) * dtype.itemsize
     if size < _OWN_PAGES:
         return np.zeros(shape, dtype)
-    return np.frombuffer(mmap.mmap(-1, size), dtype).reshape(shape)
+    return np.frombuffer(private_pages(size), dtype).reshape(shape)
 
 
 def _bytes_of(array: NDArray[Any]) -> memoryview:

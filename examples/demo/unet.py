@@ -26,7 +26,7 @@ def _convolution(channels_in: int, channels_out: int) -> nn.Sequential:
 
 
 class UNet(nn.Module):
-    """Three levels; scores per class and voxel.
+    """Three levels; scores per class and voxel. Sides of a patch are multiples of 4 voxels.
 
     Parameters
     ----------
@@ -40,9 +40,6 @@ class UNet(nn.Module):
     >>> UNet(classes=3, channels=4)(torch.zeros(1, 1, 16, 16, 8)).shape
     torch.Size([1, 3, 16, 16, 8])
     """
-
-    STRIDE = 4
-    """Every side of a patch is a multiple of this many voxels."""
 
     def __init__(self, classes: int, channels: int = 8) -> None:
         super().__init__()

@@ -254,9 +254,6 @@ class Blosc2Blocks:
             self.items.get_slice(first, first + self._size, out)
         return True
 
-    def stored_chunks(self) -> None:
-        """Blocks are decoded one by one."""
-
     is_far = False
 
     def prefetch(self, chunks: ChunkIndices, size: int) -> None:
