@@ -245,3 +245,12 @@ def test_cost_that_grows_with_the_volume_is_told(load):
 
     assert [line[2:6] for line in lines] == ["FAIL", "PASS"]
     assert "1.40 x" in lines[0]
+
+
+def test_the_page_names_every_benchmark():
+    """Each script that can be run stands in benchmarks/README.md; one of them was once forgotten."""
+    page = (FOLDER / "README.md").read_text("utf-8")
+    scripts = [f.name for f in FOLDER.glob("*.py") if '"__main__"' in f.read_text("utf-8")]
+
+    assert len(scripts) > 15
+    assert [name for name in scripts if f"benchmarks/{name}" not in page] == ["phantom.py"]
