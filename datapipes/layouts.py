@@ -295,7 +295,7 @@ class FromNNUNet(_Layout):
 
 def _with_folders(place: str) -> str:
     """Return a place with nnU-Net's folders in it; no other variable is of interest to a file."""
-    return _NNUNET_FOLDER.sub(lambda found: os.environ.get(found[1], found[0]), place)
+    return _NNUNET_FOLDER.sub(lambda match: os.environ.get(match[1], match[0]), place)
 
 
 def split_in_five(names: Sequence[str]) -> list[dict[str, list[str]]]:

@@ -76,10 +76,10 @@ def having(pipe: Any, name: str) -> Any:
 
 def test_every_pipe_is_here_in_the_docs_and_under_the_contract() -> None:
     """A row in docs/values.md, a subclass of ValueOpContract: none is forgotten."""
-    rows = (ROOT / "docs" / "values.md").read_text()
+    rows = (ROOT / "docs" / "values.md").read_text("utf-8")
     made = set()
     for file in (ROOT / "tests" / "intensity").glob("test_*.py"):
-        if "ValueOpContract" in (source := file.read_text()):
+        if "ValueOpContract" in (source := file.read_text("utf-8")):
             made |= {node.id for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
 
     assert set(ARGUMENTS) == set(OPS), "each value pipe has an entry in ARGUMENTS of this file"
