@@ -169,7 +169,7 @@ class BadHeader(VolumeReadError, ValueError):
 
 
 class LeadsOutside(BadHeader):
-    """A header, or a link in a folder, names a file outside the folder of the volume."""
+    """A header, a link in a folder, or the name of a case leads outside of its folder."""
 
 
 class TruncatedVolume(VolumeReadError, EOFError):

@@ -6,6 +6,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,9 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, Region
+from ..core.errors import LeadsOutside
 from ..core.redact import RedactedDict
 from ..spatial import Policy
 from ..spatial.lazy.read_plan import ReadPlan
+from ..storage.location import public_name
 from ..volumes import Volume
 from .activation import Activation
 from .checkpoint import STATE, SUMS, Checkpoint
@@ -63,7 +66,11 @@ class HowToStitch:
             place = place(case)
         if not isinstance(place, (str, os.PathLike)):
             return place
-        return os.fspath(place).replace("{case}", case)
+        text = os.fspath(place)
+        if "{case}" in text and (".." in re.split(r"[/\\]", case) or os.path.isabs(case)):
+            msg = f"the result of the case {case!r} would lie outside of {public_name(text)}"
+            raise LeadsOutside(msg, do="Rename the case, or give f(case) as the destination.")
+        return text.replace("{case}", case)
 
     def continues(self, place: Place) -> bool:
         """Whether a run that was killed is continued: its weights and its volume are known."""

@@ -8,7 +8,13 @@ import torch
 from window_models import network
 
 import voxpipe as vp
-from voxpipe.core.errors import DestinationExists, GraphError, PatchSizeError, SampleError
+from voxpipe.core.errors import (
+    DestinationExists,
+    GraphError,
+    LeadsOutside,
+    PatchSizeError,
+    SampleError,
+)
 
 SHAPE = (20, 17, 13)
 AFFINE = np.array([[0, -2.0, 0, 10], [1.5, 0, 0, -4], [0, 0, 3, 7], [0, 0, 0, 1]])
@@ -252,3 +258,14 @@ def test_the_bar_counts_windows(scan, capsys):
     vp.predict(positive, scan, patch=8, overlap=0, progress=True)
 
     assert "18/18" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("case", ["../other", "a/../../b", "/etc/passwd"])
+def test_no_case_is_written_outside_of_its_folder(tmp_path, case):
+    """Names of cases come from files of others."""
+    scan = np.zeros((4, 4, 4), np.float32)
+    chain = vp.from_cases([{"case": case, "image": scan}]).open_volume()
+
+    with pytest.raises(LeadsOutside, match="would lie outside"):
+        vp.predict(torch.nn.Identity(), chain, str(tmp_path / "out" / "{case}.nii"), patch=4)
+    assert not any(file.suffix == ".nii" for file in tmp_path.rglob("*"))
