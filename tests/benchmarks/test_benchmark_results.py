@@ -248,7 +248,7 @@ def test_cost_that_grows_with_the_volume_is_told(load):
 
 
 def test_the_page_names_every_benchmark():
-    """Each script that can be run stands in benchmarks/README.md; one of them was once forgotten."""
+    """Each script that can be run stands in benchmarks/README.md; one was forgotten once."""
     page = (FOLDER / "README.md").read_text("utf-8")
     scripts = [f.name for f in FOLDER.glob("*.py") if '"__main__"' in f.read_text("utf-8")]
 
