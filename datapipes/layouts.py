@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import os
 import posixpath
 import re
@@ -14,6 +13,7 @@ import numpy as np
 
 from ..core.errors import LeadsOutside, SampleError, VolumeNotFound
 from ..core.redact import RedactedDict
+from ..core.sample import parse_json
 from ..core.suggest import closest
 from ..core.validate import as_keys, is_integer
 from ..storage.location import absolute_place, is_url, local_path, public_name, remote_errors
@@ -545,7 +545,7 @@ def _files(folder: str, end: str, options: Mapping[str, Any]) -> dict[str, str]:
 def _json(place: str, options: Mapping[str, Any]) -> Any:
     text = _text(place, options)
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError as error:
         raise SampleError(f"{public_name(place)} is no JSON: {error}") from None
 
@@ -553,7 +553,7 @@ def _json(place: str, options: Mapping[str, Any]) -> Any:
 def _rows_of_json(text: str, kind: str, name: str) -> list[dict[str, Any]]:
     try:
         lines = text.splitlines()
-        rows = [json.loads(one) for one in lines if one] if kind == "jsonl" else json.loads(text)
+        rows = [parse_json(one) for one in lines if one] if kind == "jsonl" else parse_json(text)
     except ValueError as error:
         raise SampleError(f"{name} is no JSON: {error}") from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ import numpy as np
 
 from ..core import Sample
 from ..core.errors import SampleError, VolumeNotFound
+from ..core.sample import parse_json
 from ..core.validate import validate_int
 from ..datapipes.iter import from_nnunet
 from ..intensity import Blur, Brightness, Contrast, Gamma, LowResolution
@@ -364,7 +364,7 @@ class _Plan:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text("utf-8"))
+        return parse_json(path.read_text("utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise VolumeNotFound(f"there is no {path}") from None
     except ValueError as error:

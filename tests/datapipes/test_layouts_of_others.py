@@ -274,3 +274,14 @@ def test_sources_of_others_run_in_loaders_with_states(raw: Path) -> None:
     assert [batch["image"].sum().item() for batch in again] == rest
     assert "from_nnunet('" in pipe.explain()
     assert "6 cases" in pipe.explain()
+
+
+@pytest.mark.parametrize("name", ["cases.json", "cases.jsonl", "dataset.json"])
+def test_lists_that_are_nested_without_end_are_refused(tmp_path: Path, name: str) -> None:
+    """Deeper than Python follows: said in a sentence, as of any other text that is no JSON."""
+    place = tmp_path / name
+    place.write_text("[" * 200_000)
+
+    source = vp.from_decathlon if name == "dataset.json" else vp.from_table
+    with pytest.raises(SampleError, match="is no JSON"):
+        source(place)
