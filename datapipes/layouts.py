@@ -241,7 +241,11 @@ class FromNNUNet(_Layout):
         if not isinstance(splits, list) or fold >= len(splits):
             msg = f"there is no split {fold} in {public_name(os.fspath(place))}"
             raise SampleError(msg, do=f"Give one below {len(splits)}, or fold='all'.")
-        names = [str(name) for name in splits[fold][self.part]]
+        split = splits[fold].get(self.part) if isinstance(splits[fold], Mapping) else None
+        if not isinstance(split, list):
+            msg = f"split {fold} in {public_name(os.fspath(place))} has no list {self.part!r}"
+            raise SampleError(msg, do='It is {"train": [...], "val": [...]} for each fold.')
+        names = [str(name) for name in split]
         missing = [name for name in names if name not in set(every)]
         if missing:
             msg = f"split {fold} names cases that are not there: {_few(missing)}"
@@ -283,7 +287,10 @@ class FromNNUNet(_Layout):
             return {f"image_{number:04d}": file for number, file in enumerate(files)}
         return {"image": list(files)}
 
-    def _of_entry(self, entry: Mapping[str, Any]) -> dict[str, Any]:
+    def _of_entry(self, entry: Any) -> dict[str, Any]:
+        if not isinstance(entry, Mapping) or not {"images", "label"} <= {*entry}:
+            msg = "a case in dataset.json has no images and label"
+            raise SampleError(msg, do='It is {"images": [...], "label": ...} for each case.')
         places = [_with_folders(str(one)) for one in entry["images"]]
         label = _with_folders(str(entry["label"]))
         base = _below(self.location, "dataset.json")

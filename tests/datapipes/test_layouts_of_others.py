@@ -285,3 +285,21 @@ def test_lists_that_are_nested_without_end_are_refused(tmp_path: Path, name: str
     source = vp.from_decathlon if name == "dataset.json" else vp.from_table
     with pytest.raises(SampleError, match="is no JSON"):
         source(place)
+
+
+@pytest.mark.parametrize("splits", [[7], [{}], [{"train": 3}]])
+def test_splits_that_are_none_are_refused(raw: Path, splits: Any) -> None:
+    """They come from files of others: what is wrong is said, not a KeyError."""
+    write(raw / "splits_final.json", splits)
+
+    with pytest.raises(SampleError, match="has no list 'train'"):
+        vp.from_nnunet(raw, fold=0)
+
+
+@pytest.mark.parametrize("entry", [3, {}, {"images": ["a.nii.gz"]}])
+def test_cases_without_files_are_refused(raw: Path, entry: Any) -> None:
+    """So are entries of "dataset" that name no images or no label."""
+    write(raw / "dataset.json", {"dataset": {"x": entry}, "file_ending": ".nii.gz"})
+
+    with pytest.raises(SampleError, match="has no images and label"):
+        vp.from_nnunet(raw)
