@@ -1,6 +1,7 @@
 # make native  build the kernel in place              make sanitize  test it under address sanitizer
 # make test    lint, types and the quick tests        make demo    train a small network on real data
 # make test-slow  the slow tests                      make test-faults  every attack, thousands of times
+# make avx512  emulate the kernel's AVX-512 where the processor lacks it, and compare its results
 #              make demo BUCKET=1 trains from an S3 bucket that it serves itself
 # make bench   speed, memory and planning, short settings
 # make aarch64 compile the kernel for ARM, emulate it, and compare its results with this machine's
@@ -24,7 +25,7 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.
 BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/__init__.py \
 	$(wildcard setup.py native/*.cpp native/*.hpp native/*.h)
 
-.PHONY: test test-slow test-faults lint types native sanitize aarch64 demo bench clean
+.PHONY: test test-slow test-faults lint types native sanitize aarch64 avx512 demo bench clean
 .DELETE_ON_ERROR:
 
 test: lint types
@@ -85,6 +86,21 @@ build/fuzz-aarch64: tests/native/fuzz_resample.cpp $(wildcard native/*)
 build/fuzz-host: tests/native/fuzz_resample.cpp $(wildcard native/*)
 	mkdir -p build
 	$(CXX) -std=c++17 -O2 -ffp-contract=off -Wno-psabi $(filter %.cpp,$^) -o $@
+
+# AVX-512 for a processor without it (Debian: libsimde-dev): the fuzzer compares it with the other paths.
+avx512: build/fuzz-avx512
+	build/fuzz-avx512 $(FUZZ_COUNT)
+
+build/fuzz-avx512: tests/native/fuzz_resample.cpp tests/native/emulated_avx512.h $(wildcard native/*)
+	rm -rf build/avx512
+	mkdir -p build/avx512/tests/native
+	cp -r native build/avx512
+	cp $(filter tests/%,$^) build/avx512/tests/native
+	sed -i -e '/^#pragma GCC target/d' -e 's|<immintrin.h>|"../tests/native/emulated_avx512.h"|' \
+		build/avx512/native/path_avx512.cpp
+	sed -i 's/__builtin_cpu_supports("avx512[a-z]*")/true/' build/avx512/native/kernel.cpp
+	$(CXX) -std=c++17 -O2 -mavx2 -mfma -ffp-contract=off -Wno-psabi \
+		build/avx512/native/*.cpp build/avx512/tests/native/fuzz_resample.cpp -o $@
 
 # With BUCKET=1 a small S3 server of this machine holds the cases; its address and credentials
 # reach the demo through the environment, as those of a real bucket would.
