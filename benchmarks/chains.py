@@ -24,6 +24,8 @@ class Work:
     """What is measured unless the user says otherwise."""
     augment: Callable[..., Any]
     """Takes a chain of patches, and whether their values are still those of a scanner."""
+    scales: tuple[float, ...] = ()
+    """Of the labels, for deep supervision."""
 
 
 def _readme(pipe: Any, *, normalize: bool) -> Any:
@@ -34,9 +36,8 @@ def _readme(pipe: Any, *, normalize: bool) -> Any:
 def nnunet(pipe: Any, *, normalize: bool) -> Any:
     """Do what nnU-Net 2.8 does by default, ``nnUNetTrainer.get_training_transforms``.
 
-    Of isotropic patches, without deep supervision. Different are the labels (nearest) and the
-    lattice of low resolution. Mirrors come before the values are changed: so nothing is
-    interpolated twice.
+    Of isotropic patches. Different are the labels (nearest) and the lattice of low resolution.
+    Mirrors come before the values are changed: so nothing is interpolated twice.
     """
     from voxpipe.recipes import nnunet_augmentation
 
@@ -45,5 +46,6 @@ def nnunet(pipe: Any, *, normalize: bool) -> Any:
 
 WORKS = {
     "readme": Work(96, 4, phantom.FORMATS, _readme),
-    "nnunet": Work(128, 2, ("nii", "converted", "b2nd"), nnunet),
+    # Scales of its network for 128^3: of six stages the last one has no output.
+    "nnunet": Work(128, 2, ("nii", "converted", "b2nd"), nnunet, (1, 1 / 2, 1 / 4, 1 / 8, 1 / 16)),
 }

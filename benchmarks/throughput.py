@@ -8,8 +8,9 @@
 
 Image (int16) and label (uint8) patches of 96^3, each rotated, zoomed and flipped, in batches of
 4, as in the README; with ``--work nnunet`` patches of 128^3 in batches of 2, to which is done what
-nnU-Net does by default. The consumer touches one element of each tensor. Every row is measured in
-a process of its own, peers in a virtual environment of their own, on the same files.
+nnU-Net does by default, deep supervision included. The consumer touches one element of each tensor.
+Every row is measured in a process of its own, peers in a virtual environment of their own, on the
+same files.
 """
 
 from __future__ import annotations
@@ -242,6 +243,7 @@ def _job(chosen: argparse.Namespace, folder: Path, form: str, workers: int) -> d
         "size": chosen.size,
         "batch": chosen.batch,
         "work": chosen.work,
+        "scales": chains.WORKS[chosen.work].scales,
         "form": form,
         "samples_per_volume": SAMPLES_PER_VOLUME,
     }
@@ -328,7 +330,8 @@ def chain_of(job: dict[str, Any]) -> Any:
     )
     work = chains.WORKS[job.get("work", "readme")]
     # What nnU-Net made of a scan is normalised already.
-    return work.augment(pipe, normalize=job.get("form") != "b2nd").batch_patches(job["batch"])
+    pipe = work.augment(pipe, normalize=job.get("form") != "b2nd").batch_patches(job["batch"])
+    return pipe.deep_supervision(work.scales) if work.scales else pipe
 
 
 def _endless(loader: Any) -> Iterator[Any]:
@@ -338,9 +341,10 @@ def _endless(loader: Any) -> Iterator[Any]:
 
 def _touch(batch: Any) -> int:
     """Look at one element of every tensor, as a copy to a device would; return the patches."""
-    for key, tensor in batch.items():
+    for key, value in batch.items():
         if key != "meta":
-            tensor.view(-1)[-1].item()
+            for tensor in value if isinstance(value, list) else [value]:
+                tensor.view(-1)[-1].item()
     return len(batch["meta"])
 
 

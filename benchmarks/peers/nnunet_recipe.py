@@ -11,7 +11,7 @@ and the pickle of voxels that goes with it.
 
 Two works: ``readme`` turns and zooms every patch, as the README's chain does; ``nnunet`` has the
 transforms and probabilities of nnU-Net 2.8's ``get_training_transforms`` for isotropic patches,
-without deep supervision. By default it samples every label apart and linearly; in the variant
+deep supervision included. By default it samples every label apart and linearly; in the variant
 ``nearest labels`` it does not, nor does voxpipe.
 """
 
@@ -44,6 +44,9 @@ from batchgeneratorsv2.transforms.spatial.low_resolution import SimulateLowResol
 from batchgeneratorsv2.transforms.spatial.mirroring import MirrorTransform
 from batchgeneratorsv2.transforms.spatial.spatial import SpatialTransform
 from batchgeneratorsv2.transforms.utils.compose import ComposeTransforms
+from batchgeneratorsv2.transforms.utils.deep_supervision_downsampling import (
+    DownsampleSegForDSTransform,
+)
 from batchgeneratorsv2.transforms.utils.random import RandomTransform
 from batchgeneratorsv2.transforms.utils.remove_label import RemoveLabelTansform
 from threadpoolctl import threadpool_limits
@@ -150,20 +153,24 @@ class Batches(DataLoader):
         labels = "bilinear" if job["variant"] == "default" else "nearest"
         spatial, mirror = work.spatial(self._size, labels), MirrorTransform((0, 1, 2))
         middle = values() if job["work"] == "nnunet" else []
-        last = [RemoveLabelTansform(-1, 0)] if work.outside else []
+        last: list[Any] = [RemoveLabelTansform(-1, 0)] if work.outside else []
+        self._scales = job["scales"]
+        if self._scales:
+            last.append(DownsampleSegForDSTransform(self._scales))
         self._outside = work.outside
         self._transform = ComposeTransforms([spatial, *middle, mirror, *last])
 
     def generate_train_batch(self) -> dict[str, Any]:
-        shape = (self.batch_size, 1, *(self._size,) * 3)
-        images, labels = torch.empty(shape), torch.empty(shape, dtype=torch.int16)
+        images = torch.empty((self.batch_size, 1, *(self._size,) * 3))
+        labels: list[Any] = []
         with torch.no_grad(), threadpool_limits(limits=1, user_api=None):
             for number in range(self.batch_size):
                 case = self._data[np.random.randint(len(self._data))]
                 image, label = self._cubes(case)
                 done = self._transform(image=image, segmentation=label)
-                images[number], labels[number] = done["image"], done["segmentation"]
-        return {"image": images, "label": labels}
+                images[number] = done["image"]
+                labels.append(done["segmentation"] if self._scales else [done["segmentation"]])
+        return {"image": images, "label": [torch.stack(same) for same in zip(*labels)]}  # noqa: B905
 
     def _cubes(self, case: dict[str, str]) -> Iterator[Any]:
         opened = [
@@ -206,8 +213,8 @@ def measure(job: dict[str, Any]) -> dict[str, float]:
 
 
 def _touch(batch: dict[str, Any]) -> int:
-    for key in KEYS:
-        batch[key].view(-1)[-1].item()
+    for tensor in (batch["image"], *batch["label"]):
+        tensor.view(-1)[-1].item()
     return len(batch["image"])
 
 
