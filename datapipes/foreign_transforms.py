@@ -22,7 +22,7 @@ from ..core.sample import META
 from ..core.stream import stream_identity
 from ..graph import Pipe, Traits
 from ..spatial.lazy.lazy_patch import patches_of
-from .datapipe import PerItem, locate_errors, stream_name, wrong_item
+from .datapipe import PerItem, stream_name, wrong_item
 
 # A matrix entry below this, of millimetres per voxel, is what float32 leaves of an affine.
 _SAME = 1e-4
@@ -94,13 +94,7 @@ class OnVoxels(PerItem):
         super().__init__(parent)
         self.stream_names = (stream_name(parent, name, self.form_name),)
         self.has_name = bool(name)
-        with locate_errors(self):
-            try:
-                # What the user holds does not change, and they draw and keep it in themselves.
-                self.transform = copy.deepcopy(transform)
-            except Exception as error:
-                msg = f"{shorten(transform)} cannot be copied: {error}"
-                raise SampleError(msg, do="Keep open files and models out of it.") from error
+        self.transform = transform
         self.words = in_words(transform)
         self._settings = (settings_of(transform), name)
 
@@ -138,6 +132,15 @@ class OnVoxels(PerItem):
     def run(self, sample: Sample, seed: int) -> Mapping[str, Any]:
         """Return what the transform makes of a sample: ``Voxels`` of its volumes, by key."""
         raise NotImplementedError
+
+
+def copy_of(transform: Any) -> Any:
+    """Return a transform of our own: they keep what they draw, and what the user holds stays."""
+    try:
+        return copy.deepcopy(transform)
+    except Exception as error:
+        msg = f"{shorten(transform)} cannot be copied: {error}"
+        raise SampleError(msg, do="Keep open files and the like out of it.") from error
 
 
 def _with_results(sample: Sample, results: Mapping[str, Any], by: str) -> Sample:

@@ -246,7 +246,8 @@ def _ranges(values: Any) -> list[tuple[float, float]] | None:
     """Return the range of each number that MONAI draws; None where it draws otherwise."""
     if not isinstance(values, (list, tuple)):
         return [] if values is None else None
-    each = [value if isinstance(value, Sequence) else (-value, value) for value in values]
+    numbers = [value for value in values if value is not None]  # which it passes over, too
+    each = [value if isinstance(value, Sequence) else (-value, value) for value in numbers]
     return [(float(min(ends)), float(max(ends))) for ends in each]
 
 
@@ -261,11 +262,15 @@ def _backward(radians: Sequence[Any]) -> tuple[tuple[float, float], ...]:
 
 def _orientation(t: Any) -> EqualPipe | None:
     inner = t.ornt_transform
-    if inner.labels is not None:
+    labels = inner.labels or _LETTERS
+    if [tuple(pair) for pair in labels] != _LETTERS:
         return None
     return _moves(
         "orientation", **({} if inner.as_closest_canonical else {"axcodes": inner.axcodes})
     )
+
+
+_LETTERS = [("L", "R"), ("P", "A"), ("I", "S")]  # of axes in RAS, MONAI's default for long
 
 
 def _spacing(t: Any) -> EqualPipe | None:

@@ -14,7 +14,15 @@ from ..core.sample import META
 from ..graph import Pipe, Traits
 from ..spatial.lazy.lazy_patch import patches_of
 from .datapipe import SameLength, chained_form, locate_errors
-from .foreign_transforms import OnVoxels, Voxels, in_batch, in_words, original_affine, tensors_of
+from .foreign_transforms import (
+    OnVoxels,
+    Voxels,
+    copy_of,
+    in_batch,
+    in_words,
+    original_affine,
+    tensors_of,
+)
 from .monai_equals import split_transform
 
 _MOST_SEEDS = 2**32  # NumPy's RandomState, which MONAI draws from, takes so many
@@ -68,6 +76,7 @@ class MapMONAI(OnVoxels):
 
     def __init__(self, parent: Pipe, transform: Any, *, lazy: bool = True, name: str = "") -> None:
         with locate_errors(self):
+            transform = copy_of(transform)
             self.equals, rest = split_transform(transform, lazy=lazy)
         for one in self.equals:
             parent = one.after(parent, name)
@@ -154,9 +163,10 @@ def _meta_of(source: Mapping[str, Any], shape: Any) -> dict[str, Any]:
 class ToMetaTensor(SameLength):
     """Make MONAI's ``MetaTensor`` of each volume of a batch, or of a realized sample.
 
-    Each has the affine of its patch, that of the stored volume, spatial shape and file name, as
-    MONAI's readers and ``list_data_collate`` leave them: ``decollate_batch`` takes a batch apart.
-    Nothing is copied. This pipe is not replicable: a loader runs it in its own process, behind its
+    Each has the affine of its patch, that of the stored volume, spatial shape, file and case, as
+    MONAI's readers and ``list_data_collate`` leave them, so that ``decollate_batch`` takes a batch
+    apart. It could not do so with lists of mappings: ``meta`` leaves the batch. Voxels are not
+    copied. This pipe is not replicable: a loader runs it in its own process, behind its
     workers.
 
     Raises
@@ -192,11 +202,15 @@ class ToMetaTensor(SameLength):
         if isinstance(item, Sample):
             self._refuse_lazy(item)
             each = {k: _meta_tensor(t, patch.provenance()) for k, t, patch in tensors_of(item)}
+            for tensor in each.values():
+                tensor.meta["case"] = item.case
             return item.with_data(**each)
         batch = {**item} if isinstance(item, Mapping) else item
         for key, tensor in in_batch(self, batch).items():
             sources: Sequence[Any] = [meta["sources"][key] for meta in batch[META]]
             batch[key] = _meta_tensor(tensor, *sources, is_batch=True)
+            batch[key].meta["case"] = [meta["case"] for meta in batch[META]]
+        del batch[META]
         return batch
 
     def _refuse_lazy(self, sample: Sample) -> None:

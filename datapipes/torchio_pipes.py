@@ -14,7 +14,7 @@ from ..core.sample import META
 from ..core.validate import as_keys
 from ..graph import Pipe, Traits, walk
 from .datapipe import SameLength, chained_form, locate_errors
-from .foreign_transforms import OnVoxels, Voxels, in_batch, tensors_of
+from .foreign_transforms import OnVoxels, Voxels, copy_of, in_batch, tensors_of
 from .open_volume import OpenVolume
 
 
@@ -53,12 +53,13 @@ class MapTorchIO(OnVoxels):
     library = "TorchIO"
 
     def __init__(self, parent: Pipe, transform: Any, *, name: str = "") -> None:
-        super().__init__(parent, transform, name)
         import torchio
 
-        if not isinstance(transform, torchio.Transform):
-            msg = f"map_torchio() takes a transform of TorchIO, got {type(transform).__name__}"
-            raise SampleError(msg, do="Other functions: .realize().map(f).").at(self.origin)
+        with locate_errors(self):
+            if not isinstance(transform, torchio.Transform):
+                msg = f"map_torchio() takes a transform of TorchIO, got {type(transform).__name__}"
+                raise SampleError(msg, do="Other functions: .realize().map(f).")
+            super().__init__(parent, copy_of(transform), name)
 
     def run(self, sample: Sample, seed: int) -> Mapping[str, Any]:
         subject = subject_of(sample)
