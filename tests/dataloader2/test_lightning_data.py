@@ -37,8 +37,8 @@ def whole(cases):
         return list(loader), list(loader)
 
 
-def module_noting(seen, library=lightning):
-    class Module(library.LightningModule):
+def module_noting(seen, *, validates=False):
+    class Module(lightning.LightningModule):
         def __init__(self):
             super().__init__()
             self.scale = torch.nn.Parameter(torch.ones(()))
@@ -47,9 +47,6 @@ def module_noting(seen, library=lightning):
             seen.append(("train", batch))
             return (self.scale * batch["image"]).mean()
 
-        def validation_step(self, batch, batch_idx, dataloader_idx=0):
-            seen.append((f"val {dataloader_idx}", batch))
-
         def predict_step(self, batch):
             seen.append(("predict", batch))
             return batch["image"].mean()
@@ -57,11 +54,15 @@ def module_noting(seen, library=lightning):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    return Module()
+    class Validating(Module):
+        def validation_step(self, batch, batch_idx, dataloader_idx=0):
+            seen.append((f"val {dataloader_idx}", batch))
+
+    return Validating() if validates else Module()
 
 
-def trainer_in(folder, library=lightning, **options):
-    return library.Trainer(
+def trainer_in(folder, **options):
+    return lightning.Trainer(
         accelerator="cpu",
         logger=False,
         enable_progress_bar=False,
@@ -84,10 +85,9 @@ def test_stages_take_their_chains(cases, whole, tmp_path):
     seen = []
     chain = chain_of(cases)
     data = data_of(cases, train=chain, val=[chain, chain], predict=chain)
-    trainer = trainer_in(tmp_path, max_epochs=2)
 
-    trainer.fit(module_noting(seen), datamodule=data)
-    made = trainer.predict(module_noting(seen), datamodule=data)
+    trainer_in(tmp_path, max_epochs=2).fit(module_noting(seen, validates=True), datamodule=data)
+    made = trainer_in(tmp_path).predict(module_noting(seen), datamodule=data)
 
     assert same(of("train", seen), [*whole[0], *whole[1]])
     assert same(of("val 0", seen), [*whole[0], *whole[1]])
@@ -96,6 +96,7 @@ def test_stages_take_their_chains(cases, whole, tmp_path):
     assert data._loaders == {}
 
 
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")  # none saves again
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_checkpoint_goes_on_in_the_middle_of_an_epoch(cases, whole, tmp_path, workers):
     """The very batches, meta included, that the uninterrupted run had; workers do not matter."""
@@ -145,6 +146,7 @@ def test_an_error_closes_the_loaders(cases, tmp_path):
     assert data._loaders == {}
 
 
+@pytest.mark.slow  # the imports of another process
 def test_pytorch_lightning_takes_it(cases, whole, tmp_path):
     """The same library under its other name; in a process that has imported this one alone."""
     pytest.importorskip("pytorch_lightning")
@@ -200,7 +202,7 @@ class Derived(vp.VoxpipeDataModule):
 
 def test_what_is_no_chain_is_refused(cases):
     """With the stage and what it got."""
-    with pytest.raises(TypeError, match="val of VoxpipeDataModule is the last pipe .* got int"):
+    with pytest.raises(TypeError, match=r"val of VoxpipeDataModule is the last pipe .* got int"):
         vp.VoxpipeDataModule(chain_of(cases), 3)
 
 
