@@ -162,15 +162,15 @@ def _hook_of(stage: str) -> str:
 
 def _bases() -> tuple[type, ...]:
     """Return the data modules of the libraries that are imported, or of the first that is there."""
-    loaded = [sys.modules[name] for name in _LIBRARIES if name in sys.modules]
-    for name in () if loaded else _LIBRARIES:
+    modules = [sys.modules[name] for name in _LIBRARIES if name in sys.modules]
+    for name in () if modules else _LIBRARIES:
         with suppress(ModuleNotFoundError):
-            loaded = [importlib.import_module(name)]
+            modules = [importlib.import_module(name)]
             break
-    if not loaded:
+    if not modules:
         msg = "VoxpipeDataModule is a data module of Lightning: pip install lightning"
         raise ModuleNotFoundError(msg)
-    return tuple(module.LightningDataModule for module in loaded)
+    return tuple(module.LightningDataModule for module in modules)
 
 
 @functools.cache

@@ -61,11 +61,11 @@ class ChangedPatch:
         """Return file, region, matrix and affine as of a patch; there is no plan."""
         before = dict(self.patch.provenance())
         before.pop("plan", None)
-        stored = original_affine(before)
+        of_volume = original_affine(before)
         entries = {**before, "changed_by": self.changed_by}
-        if self.affine is None or stored is None:
+        if self.affine is None or of_volume is None:
             return {k: v for k, v in entries.items() if k not in ("affine", "matrix")}
-        matrix = np.linalg.solve(stored, self.affine)
+        matrix = np.linalg.solve(of_volume, self.affine)
         return {**entries, "affine": self.affine.tolist(), "matrix": matrix.tolist()}
 
 
@@ -125,8 +125,8 @@ class OnVoxels(PerItem):
                 do = f"Put {self.form_name}() before batch_patches(): it changes one sample."
             raise wrong_item(self, item, "a sample", do)
         if patches_of(item):
-            realized: Sample = apply_transforms((RealizePatches(self.origin),), item)
-            return realized
+            sample: Sample = apply_transforms((RealizePatches(self.origin),), item)
+            return sample
         return item
 
     def run(self, sample: Sample, seed: int) -> Mapping[str, Any]:
@@ -192,9 +192,11 @@ def in_batch(pipe: Any, batch: Any) -> dict[str, torch.Tensor]:
 
 def parts_of(transform: Any) -> list[Any]:
     """Return the transforms that one consists of, or holds for its own use."""
-    held = vars(transform).values() if hasattr(transform, "__dict__") else ()
+    attributes = vars(transform).values() if hasattr(transform, "__dict__") else ()
     each = [
-        one for thing in held for one in (thing if isinstance(thing, (list, tuple)) else [thing])
+        one
+        for thing in attributes
+        for one in (thing if isinstance(thing, (list, tuple)) else [thing])
     ]
     root = type(transform).__module__.partition(".")[0]
     return [one for one in each if type(one).__module__.partition(".")[0] == root and callable(one)]

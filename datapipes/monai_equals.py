@@ -308,8 +308,8 @@ def _size(value: Any) -> tuple[int, int, int] | None:
 
 def _normalize(t: Any) -> EqualPipe | None:
     inner = t.normalizer
-    given = is_number(inner.subtrahend) and is_number(inner.divisor)
-    if not given or inner.nonzero or inner.channel_wise or not _is_float32(inner):
+    has_numbers = is_number(inner.subtrahend) and is_number(inner.divisor)
+    if not has_numbers or inner.nonzero or inner.channel_wise or not _is_float32(inner):
         return None
     return _values("normalize", mean=float(inner.subtrahend), std=float(inner.divisor))
 

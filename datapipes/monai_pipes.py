@@ -152,10 +152,10 @@ def _meta_of(source: Mapping[str, Any], shape: Any) -> dict[str, Any]:
         MetaKeys.ORIGINAL_CHANNEL_DIM.value: 0,
         "filename_or_obj": str(source.get("file", "")),
     }
-    stored = original_affine(source)
-    if stored is not None:
+    of_volume = original_affine(source)
+    if of_volume is not None:
         meta[MetaKeys.AFFINE.value] = torch.tensor(source["affine"], dtype=torch.float64)
-        meta[MetaKeys.ORIGINAL_AFFINE.value] = stored
+        meta[MetaKeys.ORIGINAL_AFFINE.value] = of_volume
     return meta
 
 

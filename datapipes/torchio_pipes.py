@@ -131,8 +131,8 @@ class ToSubject(SameLength):
 
     def __init__(self, parent: Pipe, labels: str | Collection[str] | None = None) -> None:
         super().__init__(parent)
-        opened = [pipe for pipe in walk(parent) if isinstance(pipe, OpenVolume)]
-        names = [key for pipe in opened for key in pipe.labels] if labels is None else labels
+        openers = [pipe for pipe in walk(parent) if isinstance(pipe, OpenVolume)]
+        names = [key for pipe in openers for key in pipe.labels] if labels is None else labels
         self.labels = as_keys("to_subject(labels=)", names)
 
     def is_replicable(self) -> bool:
