@@ -7,6 +7,7 @@ import importlib
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from types import new_class
 from typing import Any
 
 from ..adapters import Adapter
@@ -63,7 +64,8 @@ class VoxpipeDataModule:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Return an instance of a class that derives from Lightning's, too."""
-        return object.__new__(_with_lightning(cls, _bases()))
+        kind: Any = cls
+        return object.__new__(_with_lightning(kind, _bases()))
 
     def __init__(
         self,
@@ -174,8 +176,9 @@ def _bases() -> tuple[type, ...]:
 
 
 @functools.cache
-def _with_lightning(kind: type, bases: tuple[type, ...]) -> type:
-    return type(kind.__name__, (kind, *bases), {"__module__": kind.__module__})
+def _with_lightning(kind: Any, bases: tuple[type, ...]) -> Any:
+    home = {"__module__": kind.__module__}
+    return new_class(kind.__name__, (kind, *bases), {}, lambda body: body.update(home))
 
 
 def _restore(kind: type, state: Mapping[str, Any]) -> Any:

@@ -165,8 +165,9 @@ def _lies_on(patch: Any, voxels: Voxels) -> bool:
     """Whether voxels are on the grid of the patch that they were made of."""
     if tuple(patch.shape) != tuple(voxels.tensor.shape):
         return False
-    both = patch.affine, voxels.affine
-    return any(one is None for one in both) or bool(np.allclose(*both, rtol=0, atol=_SAME))
+    if patch.affine is None or voxels.affine is None:
+        return True
+    return bool(np.allclose(patch.affine, voxels.affine, rtol=0, atol=_SAME))
 
 
 def tensors_of(sample: Sample) -> Iterator[tuple[str, torch.Tensor, Any]]:

@@ -42,11 +42,11 @@ class EqualPipe:
 
     def after(self, parent: Any, name: str) -> Pipe:
         """Return the pipe on ``parent``."""
-        options = {"name": f"{name} {self.form}"} if name else {}
+        options: dict[str, Any] = {"name": f"{name} {self.form}"} if name else {}
         for (what, key), value in self.sampling.items():
-            options.setdefault(what, {})[key] = value  # type: ignore[call-overload, index]
+            options.setdefault(what, {})[key] = value
         if not self.moves:
-            options["keys"] = self.keys  # type: ignore[assignment]
+            options["keys"] = self.keys
         pipe: Pipe = getattr(parent, self.form)(**self.arguments, **options)
         return pipe
 
@@ -165,14 +165,14 @@ def _values(form: str, *, one_channel: bool = False, **arguments: Any) -> EqualP
 
 def _interpolates(transform: Any, form: str, **arguments: Any) -> EqualPipe | None:
     """Return a pipe that samples each volume as the transform does; None if none can."""
-    sampling = {}
+    sampling: dict[tuple[str, str], str] = {}
     for key, mode, padding in zip(
         transform.keys, transform.mode, transform.padding_mode, strict=True
     ):
-        names = _MODES.get(_word(mode)), _PADDINGS.get(_word(padding))
-        if names[0] is None or names[1] is None:
+        ours, outside = _MODES.get(_word(mode)), _PADDINGS.get(_word(padding))
+        if ours is None or outside is None:
             return None
-        sampling["mode", str(key)], sampling["padding", str(key)] = names
+        sampling["mode", str(key)], sampling["padding", str(key)] = ours, outside
     return replace(_moves(form, **arguments), sampling=sampling)
 
 
@@ -231,13 +231,13 @@ def _rand_affine(t: Any) -> EqualPipe | None:
     if turns:
         ops.append(Rotate(_backward(_three(turns)), space="voxel"))
     if moves:
-        amounts = tuple((-high, -low) for low, high in _three(moves))
+        amounts: Any = tuple((-high, -low) for low, high in _three(moves))
         ops.append(Translate(amounts, space="voxel"))
     if scales:
         if any(low <= -1 for low, _ in scales):
             return None
         # MONAI draws evenly how much of the volume is seen, which is 1 / factor.
-        factors = tuple((1 / (1 + high), 1 / (1 + low)) for low, high in _three(scales))
+        factors: Any = tuple((1 / (1 + high), 1 / (1 + low)) for low, high in _three(scales))
         ops.append(Zoom(factors, space="voxel", by_inverse=True))
     return _interpolates(t, "random_apply", ops=ops, p=float(t.prob)) if ops else None
 
@@ -255,7 +255,7 @@ def _three(ranges: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return [*ranges, (0.0, 0.0), (0.0, 0.0)][:3]
 
 
-def _backward(radians: Sequence[Any]) -> tuple[tuple[float, float], ...]:
+def _backward(radians: Sequence[Any]) -> Any:
     """Return in degrees how content turns where the grid turns by ranges in radians."""
     return tuple((-math.degrees(max(ends)), -math.degrees(min(ends))) for ends in radians)
 
@@ -316,14 +316,14 @@ def _normalize(t: Any) -> EqualPipe | None:
 
 def _scale_range(t: Any) -> EqualPipe | None:
     inner = t.scaler
-    ends = (inner.a_min, inner.a_max, inner.b_min, inner.b_max)
-    if not all(map(is_number, ends)) or not _is_float32(inner):
+    numbers = (inner.a_min, inner.a_max, inner.b_min, inner.b_max)
+    if not all(map(is_number, numbers)) or not _is_float32(inner):
         return None
-    low, high, out_low, out_high = map(float, ends)
+    low, high, out_low, out_high = map(float, numbers)
     if low >= high or out_low >= out_high:
         return None
-    arguments = {"out": (out_low, out_high), "in_range": (low, high), "clamp": bool(inner.clip)}
-    return _values("rescale", **arguments)
+    out, ends = (out_low, out_high), (low, high)
+    return _values("rescale", out=out, in_range=ends, clamp=bool(inner.clip))
 
 
 def _shift(t: Any) -> EqualPipe | None:
@@ -359,7 +359,10 @@ def _rand_noise(t: Any) -> EqualPipe | None:
 
 def _rand_gamma(t: Any) -> EqualPipe | None:
     inner = t.adjuster
-    options = {"invert": bool(inner.invert_image), "keep_statistics": bool(inner.retain_stats)}
+    options: dict[str, Any] = {
+        "invert": bool(inner.invert_image),
+        "keep_statistics": bool(inner.retain_stats),
+    }
     power = _pair(inner.gamma)
     return _values("gamma", one_channel=True, gamma=power, over="patch", **options, p=float(t.prob))
 
