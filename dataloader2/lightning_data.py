@@ -181,7 +181,7 @@ def _with_lightning(kind: Any, bases: tuple[type, ...]) -> Any:
     return new_class(kind.__name__, (kind, *bases), {}, lambda body: body.update(home))
 
 
-def _restore(kind: type, state: Mapping[str, Any]) -> Any:
+def _restore(kind: Any, state: Mapping[str, Any]) -> Any:
     module = kind.__new__(kind)
     vars(module).update(state, _loaders={})
     module._leave_out_stages()

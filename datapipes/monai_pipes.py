@@ -11,7 +11,7 @@ import torch
 from ..core import Sample
 from ..core.errors import SampleError
 from ..core.sample import META
-from ..graph import Pipe, Traits
+from ..graph import Pipe, Traits, traits_of, walk
 from ..spatial.lazy.lazy_patch import patches_of
 from .datapipe import SameLength, chained_form, locate_errors
 from .foreign_transforms import (
@@ -76,6 +76,8 @@ class MapMONAI(OnVoxels):
 
     def __init__(self, parent: Pipe, transform: Any, *, lazy: bool = True, name: str = "") -> None:
         with locate_errors(self):
+            # Behind voxels nothing is left to be put off.
+            lazy = lazy and not any(traits_of(pipe).voxels for pipe in walk(parent))
             transform = copy_of(transform)
             self.equals, rest = split_transform(transform, lazy=lazy)
         for one in self.equals:

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 import torch
+from ranks import plain, run_ranks
 from scenes import full_chain, same, write_cases
 
 import voxpipe as vp
@@ -225,3 +226,25 @@ def test_ranks_get_parts(cases):
     own = vp.DistributedReadingService(uneven="wrap")
     data.reading_service = own
     assert data._service("train") is own
+
+
+def fit_in_rank(rank, cases, folder):
+    """Train in one of two processes; return what came, and the weight."""
+    own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0", "WORLD_SIZE": "2"}
+    os.environ.update(own, TORCHELASTIC_RUN_ID="none", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    seen = []
+    module = module_noting(seen)
+    trainer = trainer_in(folder, max_epochs=1, strategy="ddp", devices=2)
+    trainer.fit(module, datamodule=data_of(cases, train=chain_of(cases)))
+    return plain(of("train", seen)), float(module.scale.detach())
+
+
+@pytest.mark.slow  # the imports of two other processes
+@pytest.mark.usefixtures("started_store")
+def test_two_ranks_train_on_parts_of_the_same_batches(cases, whole, tmp_path):
+    """Each has its part of every batch, and both have the same weight in the end."""
+    first, second = run_ranks(2, fit_in_rank, cases, str(tmp_path))
+
+    parts = [a["meta"] + b["meta"] for a, b in zip(first[0], second[0], strict=True)]
+    assert parts == [batch["meta"] for batch in whole[0]]
+    assert first[1] == second[1] != 1.0

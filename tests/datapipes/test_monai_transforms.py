@@ -258,7 +258,7 @@ def batches(transform, service=None, **options):
 
 
 def test_the_first_become_pipes_and_monai_runs_the_rest():
-    """The chain shows both; one interpolation is left to MONAI, none is added here."""
+    """The chain shows both, and what was drawn by pipes is told."""
     scale = mt.ScaleIntensityRanged("image", 0, 200, 0, 1)
     pipe = volumes().map_monai(mt.Compose([LEADING, mt.Compose([scale]), *REST, LEADING]))
 
@@ -272,6 +272,16 @@ def test_the_first_become_pipes_and_monai_runs_the_rest():
     assert list(sample.patches["image"].draws)[:1] == ["rotate"]
 
 
+def test_equals_cost_one_interpolation_together():
+    """Three that move voxels are one plan, as ``explain()`` says; MONAI would make three passes."""
+    turn = mt.RandAffined(BOTH, prob=1, rotate_range=(0.2,), scale_range=(0.1,), **HOW)
+    pipe = volumes().lazy_patch(8).map_monai(mt.Compose([LEADING, turn, mt.RandFlipd(BOTH, 1, 0)]))
+
+    assert not pipe.has_rest
+    # Of two volumes, one each.
+    assert ", 2 interpolations, 0 copies" in pipe.batch_patches(1).explain()
+
+
 def test_what_is_sampled_otherwise_stays_in_monai():
     """A volume is interpolated once, in one way: a second mode or padding ends what is lazy."""
     other = mt.RandRotated(BOTH, 0.3, prob=1, mode="nearest", padding_mode="border")
@@ -279,6 +289,16 @@ def test_what_is_sampled_otherwise_stays_in_monai():
 
     assert [one.of for one in pipe.equals] == ["RandRotated"]
     assert pipe.has_rest
+
+
+def test_behind_voxels_monai_runs_all():
+    """After ``realize()``, or a transform without an equal, nothing is left to be put off."""
+    flip = mt.Flipd(BOTH, 0)
+    (plain,) = list(volumes().flip(0).realize())
+
+    for pipe in (volumes().realize(), volumes().map_monai(mt.Identityd(BOTH))):
+        (sample,) = list(pipe.map_monai(flip))
+        assert torch.equal(sample["image"], plain["image"])
 
 
 def test_workers_change_nothing():
