@@ -25,6 +25,7 @@ from .general.not_offered import AISFileLister, AISFileLoader, DataFrameMaker, G
 from .general.streams import HashChecker, Saver
 from .general.text import CSVDictParser, CSVParser, JsonParser, LineReader, ParagraphAggregator, ShardExpander, WebDataset
 from .general.threads import BatchAsyncMapper, ThreadPoolMapper
+from .monai_pipes import MapMONAI, ToMetaTensor
 from .open_volume import OpenVolume
 from .patch_sampler import PatchSampler
 from .points_and_boxes import MoveBoxes, MovePoints
@@ -32,6 +33,7 @@ from .replay import Replay
 from .shuffle_plans import Interleave, ShufflePlans
 from .spatial import DataDependentPipe, SpatialPipe
 from .stitch import Stitch
+from .torchio_pipes import MapTorchIO, ToSubject
 from .values import ChoicePipe, ValuePipe
 from ..graph import Pipe
 from ..spatial.plans.policy import Policy
@@ -227,6 +229,12 @@ class ChainedForms(IterDataPipe[Any]):
     def map_batches(self, fn: Callable[[list[Any]], Iterable[Any]], batch_size: int, input_col: Any = ...) -> BatchMapper:
         """Gather items, apply a function to each group, and yield the items that it returns."""
 
+    def map_monai(self, transform: Any, *, lazy: bool = ..., name: str = ...) -> MapMONAI:
+        """Run a dictionary transform of MONAI on each sample, as pipes where it has an equal here."""
+
+    def map_torchio(self, transform: Any, *, name: str = ...) -> MapTorchIO:
+        """Run a transform of TorchIO on the voxels of each sample."""
+
     def map_values(self, function: Any, commutes: bool = ..., *, keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Apply a function to every patch: float32 (C, I, J, K) in, the same shape out."""
 
@@ -421,6 +429,12 @@ class ChainedForms(IterDataPipe[Any]):
 
     def to_map_datapipe(self, key_value_fn: Callable[[Any], tuple[Hashable, Any]] | None = ...) -> IterToMapConverter:
         """Hold the items of a pipe by key; they are loaded when the first one is asked for."""
+
+    def to_metatensor(self) -> ToMetaTensor:
+        """Make MONAI's ``MetaTensor`` of each volume of a batch, or of a realized sample."""
+
+    def to_subject(self, labels: str | Collection[str] | None = ...) -> ToSubject:
+        """Make TorchIO's ``Subject`` of each sample, or a list of them of each batch."""
 
     def translate(self, amount: Any, *, space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Move the content by ``amount``: millimetres in world space, voxels in voxel space."""

@@ -33,6 +33,8 @@ from .layouts import from_decathlon as from_decathlon
 from .layouts import from_dicom as from_dicom
 from .layouts import from_nnunet as from_nnunet
 from .layouts import from_table as from_table
+from .monai_pipes import MapMONAI as MapMONAI
+from .monai_pipes import ToMetaTensor as ToMetaTensor
 from .open_volume import OpenVolume as OpenVolume
 from .patch_sampler import PatchSampler as PatchSampler
 from .points_and_boxes import MoveBoxes as MoveBoxes
@@ -42,6 +44,8 @@ from .shuffle_plans import Interleave as Interleave
 from .shuffle_plans import ShufflePlans as ShufflePlans
 from .spatial import *  # noqa: F403
 from .stitch import Stitch as Stitch
+from .torchio_pipes import MapTorchIO as MapTorchIO
+from .torchio_pipes import ToSubject as ToSubject
 from .values import *  # noqa: F403
 
 if TYPE_CHECKING:

@@ -24,6 +24,7 @@ _HOMES = {
     "core.errors": "VoxpipeError",
     "dataloader2": "DataLoader2 check index",
     "dataloader2.interop": "from_node to_dataset to_node",
+    "dataloader2.lightning_data": "VoxpipeDataModule",
     "datapipes": "DataPipe ShuffleSpec explain shuffle_report",
     "datapipes.iter": "from_bids from_cases from_decathlon from_dicom from_manifest from_nnunet "
     "from_table list_cases",

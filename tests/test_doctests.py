@@ -6,10 +6,25 @@ import importlib
 import pytest
 from checkout import ROOT, modules
 
+# Whose examples need a library that a bridge leads to.
+NEEDS = {
+    "voxpipe.datapipes.monai_equals": ["monai"],
+    "voxpipe.datapipes.monai_pipes": ["monai"],
+    "voxpipe.datapipes.torchio_pipes": ["torchio"],
+    "bridges.md": ["monai", "torchio"],
+}
+
+
+def need_libraries(name):
+    """Skip what cannot run here, and say which library it is for."""
+    for library in NEEDS.get(name, ()):
+        pytest.importorskip(library)
+
 
 @pytest.mark.parametrize("name", [name for name in modules() if not name.endswith(".__main__")])
 def test_examples(name, tmp_path, monkeypatch):
     """Every example gives what it shows; files that it writes land in a temporary folder."""
+    need_libraries(name)
     module = importlib.import_module(name)
     monkeypatch.chdir(tmp_path)
 
@@ -21,6 +36,7 @@ def test_examples(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("page", sorted(p.name for p in (ROOT / "docs").glob("*.md")))
 def test_pages(page):
     """Examples on the pages that are written as a session give what they show."""
+    need_libraries(page)
     failed, _ = doctest.testfile(
         str(ROOT / "docs" / page), module_relative=False, optionflags=doctest.ELLIPSIS
     )

@@ -126,6 +126,21 @@ def test_the_size_of_a_batch_is_known_to_who_asks(cases):
         assert loader.batch_sampler.batch_size == 1
 
 
+@pytest.mark.parametrize("dispatch", [False, True])
+def test_accelerate_leaves_a_loader_as_it_is(cases, whole, dispatch):
+    """Whatever is asked of its own loaders: the same batches, and as many."""
+    accelerate = pytest.importorskip("accelerate")
+    asks = accelerate.DataLoaderConfiguration(dispatch_batches=dispatch, even_batches=False)
+    accelerator = accelerate.Accelerator(cpu=True, dataloader_config=asks)
+
+    with loader_of(cases) as mine:
+        loader = accelerator.prepare(mine)
+
+        assert loader is mine
+        assert len(loader) == 6
+        assert same(list(loader), whole[0])
+
+
 def prepared(rank, cases, service):
     """Train in one of two processes; return how many Accelerate sees, what came, and the weight."""
     from accelerate import Accelerator
