@@ -19,6 +19,7 @@ from ..datapipes.iter import from_nnunet
 from ..intensity import Blur, Brightness, Contrast, Gamma, LowResolution
 
 Axes = tuple[int, ...]
+Scales = tuple[tuple[float, ...], ...]
 ITERATIONS = 250
 """Batches of an epoch, nnU-Net's."""
 OVERSAMPLE = 0.33
@@ -27,7 +28,8 @@ OVERSAMPLE = 0.33
 # augmented in its plane; 2-D patches more oblong than that are turned less.
 _FLAT, _OBLONG = 3.0, 1.5
 _TURN, _TURN_IN_PLANE, _TURN_OBLONG = 30.0, 180.0, 15.0
-_INSIDE = "inside"
+INSIDE = "inside"
+"""The key of what says where something is, for channels that are 0 elsewhere."""
 
 
 def nnunet_augmentation(
@@ -49,7 +51,7 @@ def nnunet_augmentation(
         Whether patches are flat, and augmented in the plane of axes 1 and 2 only: nnU-Net's dummy
         2-D augmentation, with ``degrees=180``.
     mirror
-        Axes that are mirrored, each in half of the patches.
+        Axes that are mirrored, each in half of the patches; none for ``()``.
 
     Examples
     --------
@@ -65,11 +67,13 @@ def nnunet_augmentation(
     bend: dict[str, Any] = {"two_sided": True, "over": "patch", "keep_statistics": True}
     spread: dict[str, Any] = {"two_sided": True, "over": "patch", "keep_range": True}
     coarse = LowResolution((1, 2), by_inverse=True, p=0.5, **in_plane)
+    pipe = pipe.rotate((turn, 0, 0) if plane else turn, space="voxel", p=0.2).zoom(
+        (1 / 1.4, 1 / 0.7), space="voxel", p=0.2, by_inverse=True, **in_plane
+    )
+    if mirror:
+        pipe = pipe.flip(mirror, p=0.5)
     return (
-        pipe.rotate((turn, 0, 0) if plane else turn, space="voxel", p=0.2)
-        .zoom((1 / 1.4, 1 / 0.7), space="voxel", p=0.2, by_inverse=True, **in_plane)
-        .flip(mirror, p=0.5)
-        .noise((0, 0.1), p=0.1)
+        pipe.noise((0, 0.1), p=0.1)
         .per_channel(Blur((0.5, 1.0), "voxel", per_axis=True, p=0.5), p=0.2)
         .per_channel(Brightness((0.75, 1.25), two_sided=True), p=0.15)
         .per_channel(Contrast((0.75, 1.25), **spread), p=0.15)
@@ -126,48 +130,105 @@ def nnunet(
     VolumeNotFound
         A file or a case is not there.
     """
-    plan = _Plan.read(plans, configuration)
+    plan = Plan.read(plans, configuration)
     root = Path(dataset)
     root = root.parent if root.suffix == ".json" else root
-    facts = _Dataset.read(root)
+    facts = Facts.read(root)
     beside = None if isinstance(plans, Mapping) else Path(plans).with_name("splits_final.json")
     if splits is None and beside is not None and beside.exists():
         splits = beside
-    cases = from_nnunet(root, fold=fold, part=part, splits=splits, apart=True)
-    pipe: Any = cases
-    labels = ["label"]
+    cases: Any = from_nnunet(root, fold=fold, part=part, splits=splits, apart=True)
+    count = math.ceil(validate_int("iterations", iterations, least=1) * plan.batch / len(cases))
     if plan.has_previous:
-        pipe = pipe.map(_Previous(_folder_of_previous(previous, configuration), facts.ending))
+        folder = _folder_of_previous(previous, configuration)
+        cases = cases.map(_Previous(folder, facts.ending))
+    pipe = raw_patches(cases, plan, facts, count=count, oversample=OVERSAMPLE)
+    if part == "train":
+        pipe = nnunet_augmentation(pipe, **plan.augmentation)
+    return batches_of(
+        pipe,
+        batch=plan.batch,
+        scales=plan.scales if len(plan.scales) > 1 else (),
+        regions=facts.regions,
+        previous=facts.foreground if plan.has_previous else (),
+        masked=plan.masked,
+        augment=part == "train",
+    )
+
+
+def raw_patches(cases: Any, plan: Plan, facts: Facts, *, count: int, oversample: float) -> Any:
+    """Return a chain of patches that are not augmented, of raw files in the axes of the plans.
+
+    Parameters
+    ----------
+    cases
+        A chain of cases, each channel a volume of its own.
+    plan, facts
+        What the plans and ``dataset.json`` say.
+    count
+        Patches of each case in an epoch.
+    oversample
+        The share of a batch that is drawn about foreground.
+    """
+    pipe, labels = cases, ["label"]
+    if plan.has_previous:
         labels.append("previous")
-    if plan.has_masks:
+    if plan.masked:
         pipe = pipe.map(_with_inside)
-        labels.append(_INSIDE)
+        labels.append(INSIDE)
     pipe = pipe.open_volume(labels=labels).transpose(plan.axes)
-    if plan.has_masks:
-        pipe = pipe.foreground_crop(_INSIDE, otherwise="whole")
+    if plan.masked:
+        pipe = pipe.foreground_crop(INSIDE, otherwise="whole")
     pipe = _normalize(pipe, plan)
     padding = {"padding": {"image": "constant"}, "fill": {"image": 0}}
     pipe = pipe.spacing(plan.spacing, **padding)
-    count = math.ceil(validate_int("iterations", iterations, least=1) * plan.batch / len(cases))
     options: dict[str, Any] = {"samples_per_volume": count, "mask": "label"}
     if facts.ignore is not None:
         options["class_weights"] = dict.fromkeys(facts.foreground, 1.0)
-    pipe = pipe.lazy_patch(plan.patch, oversample=OVERSAMPLE, **options).shuffle_plans()
-    if part == "train":
-        pipe = nnunet_augmentation(pipe, **plan.augmentation)
-    if plan.has_previous:
-        pipe = _with_previous(pipe, facts.foreground, augment=part == "train")
-    if facts.regions:
-        pipe = pipe.regions(facts.regions, keys="label")
-    pipe = pipe.batch_patches(plan.batch, drop_last=True)
-    if plan.has_masks:
-        channels = [n for n, has_mask in enumerate(plan.masks) if has_mask]
-        how = {"mask": _INSIDE, "channels": channels, "keep_mask": False}
+    return pipe.lazy_patch(plan.patch, oversample=oversample, **options).shuffle_plans()
+
+
+def batches_of(
+    pipe: Any,
+    *,
+    batch: int,
+    scales: Scales,
+    regions: tuple[Axes, ...],
+    previous: Sequence[int],
+    masked: Sequence[int],
+    augment: bool,
+) -> Any:
+    """Return the batches of a chain of patches, as the network of the plans takes them.
+
+    Parameters
+    ----------
+    pipe
+        A chain of patches with ``image`` and ``label``.
+    batch
+        Patches in a batch.
+    scales
+        The part of the patch that each output has along each axis; none for one output.
+    regions
+        The labels of each region; none where there are classes.
+    previous
+        The classes that ``previous`` has, which become channels of the image.
+    masked
+        Channels that are 0 where ``inside`` is, which does not stay.
+    augment
+        Whether channels of earlier labels are changed, as nnU-Net does it.
+    """
+    if previous:
+        pipe = _with_previous(pipe, previous, augment=augment)
+    if regions:
+        pipe = pipe.regions(regions, keys="label")
+    pipe = pipe.batch_patches(batch, drop_last=True)
+    if masked:
+        how = {"mask": INSIDE, "channels": masked, "keep_mask": False}
         pipe = pipe.fill_outside("image", **how)
-    return pipe.deep_supervision(plan.scales) if len(plan.scales) > 1 else pipe
+    return pipe.deep_supervision(scales) if scales else pipe
 
 
-def _normalize(pipe: Any, plan: _Plan) -> Any:
+def _normalize(pipe: Any, plan: Plan) -> Any:
     """Return the chain with each channel normalized by its scheme, and all of them in one image."""
     keys = plan.channels
     for key, scheme, has_mask in zip(keys, plan.schemes, plan.masks, strict=True):
@@ -199,7 +260,7 @@ def _with_previous(pipe: Any, foreground: Sequence[int], *, augment: bool) -> An
 def _with_inside(sample: Sample) -> Sample:
     """Return a sample whose images are there again, to say where something is."""
     images = [place for key, place in sample.items() if key.startswith("image")]
-    return sample.with_data(**{_INSIDE: images if len(images) > 1 else images[0]})
+    return sample.with_data(**{INSIDE: images if len(images) > 1 else images[0]})
 
 
 @dataclass(frozen=True)
@@ -221,13 +282,14 @@ def _folder_of_previous(previous: str | os.PathLike[str] | None, configuration: 
 
 
 @dataclass(frozen=True)
-class _Dataset:
+class Facts:
     """What ``dataset.json`` says."""
 
     document: Mapping[str, Any]
 
     @classmethod
-    def read(cls, root: Path) -> _Dataset:
+    def read(cls, root: Path) -> Facts:
+        """Return what the document in a folder says."""
         return cls(_read_json(root / "dataset.json"))
 
     @property
@@ -263,14 +325,15 @@ class _Dataset:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """What a configuration of the plans says, in nnU-Net's order of the axes."""
 
     plans: Mapping[str, Any]
     configuration: Mapping[str, Any]
 
     @classmethod
-    def read(cls, plans: Any, name: str) -> _Plan:
+    def read(cls, plans: Any, name: str) -> Plan:
+        """Return a configuration of plans, with what it inherits."""
         document = plans if isinstance(plans, Mapping) else _read_json(Path(plans))
         every, names, chain = document.get("configurations", {}), [name], []
         while names[-1]:
@@ -317,9 +380,9 @@ class _Plan:
         return list(map(bool, self.configuration["use_mask_for_norm"]))
 
     @property
-    def has_masks(self) -> bool:
-        """Whether there is such a channel."""
-        return any(self.masks)
+    def masked(self) -> Axes:
+        """The numbers of these channels."""
+        return tuple(n for n, has_mask in enumerate(self.masks) if has_mask)
 
     @property
     def channels(self) -> list[str]:
@@ -340,7 +403,7 @@ class _Plan:
         return bool(self.configuration.get("previous_stage"))
 
     @property
-    def scales(self) -> tuple[tuple[float, ...], ...]:
+    def scales(self) -> Scales:
         """What part of the patch each output has along each axis; the coarsest one has none."""
         network = self.configuration.get("architecture", {}).get("arch_kwargs", self.configuration)
         strides = network.get("strides", network.get("pool_op_kernel_sizes"))
