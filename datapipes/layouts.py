@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
 import posixpath
 import re
@@ -31,6 +32,7 @@ FOLDS = 5
 """Of the split that nnU-Net makes where nobody wrote one."""
 _SEED_OF_SPLIT = 12345  # nnU-Net's
 _ENTITY = re.compile(r"([a-zA-Z0-9]+)-([a-zA-Z0-9+.]+)")
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _FILE_NAME = re.compile(r"[^\s]*[^\s./]\.[A-Za-z][A-Za-z0-9]{1,5}/?")
 _MOST_NAMES = 5  # that a message names
 # As nnU-Net writes them into dataset.json: variables of the environment.
@@ -161,8 +163,9 @@ class FromTable(_Layout):
             rows = _rows_of_json(text, kind, public_name(self.location))
         elif kind in ("csv", "tsv"):
             separator = "\t" if kind == "tsv" else ","
-            table = csv.DictReader(text.splitlines(), delimiter=separator, skipinitialspace=True)
-            rows = [{k: _number(v) for k, v in row.items() if k and v} for row in table]
+            lines = io.StringIO(text, newline="")  # a cell in quotes may hold line ends
+            table = csv.DictReader(lines, delimiter=separator, skipinitialspace=True)
+            rows = [{k: _cell(k, v) for k, v in row.items() if k and v} for row in table]
         else:
             msg = f"{public_name(self.location)} is no table: its name ends in .{kind}"
             raise SampleError(msg, do="Write .csv, .tsv, .json or .jsonl.")
@@ -213,7 +216,8 @@ class FromNNUNet(_Layout):
         apart: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.fold, self.part, self.splits, self.apart = fold, part, splits, apart
+        self.fold = int(fold) if isinstance(fold, str) and fold.isdecimal() else fold
+        self.part, self.splits, self.apart = part, splits, apart
         super().__init__(folder, storage_options)
 
     def look(self) -> Cases:
@@ -426,10 +430,16 @@ class FromBids(_Layout):
         ranks: dict[int, list[str]] = {}
         for name in names:
             entities = dict(_ENTITY.findall(plain_name(name)))
-            if all(entities.get(k, v) == v for k, v in self.where.items()):
+            if all(_is_same(entities.get(k, v), v) for k, v in self.where.items()):
                 rank = sum(k in entities for k in self.where)
                 ranks.setdefault(rank, []).append(name)
         return ranks[max(ranks)] if ranks else []
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two values of an entity are one: BIDS pads indices with zeros as it likes."""
+    both_count = one.isdecimal() and other.isdecimal()
+    return int(one) == int(other) if both_count else one == other
 
 
 class FromDicom(_Layout):
@@ -569,13 +579,11 @@ def _rows_of_json(text: str, kind: str, name: str) -> list[dict[str, Any]]:
     return [{k: v for k, v in row.items() if v not in (None, "")} for row in rows]
 
 
-def _number(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+def _cell(column: str, text: str) -> Any:
+    """Return a number where the text is written as one; ``007`` and ``1_000`` are names."""
+    if column == CASE or not _NUMBER.fullmatch(text):
+        return text
+    return int(text) if text.lstrip("-").isdigit() else float(text)
 
 
 def _text(place: str, options: Mapping[str, Any]) -> str:

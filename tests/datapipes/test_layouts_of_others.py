@@ -104,6 +104,23 @@ def test_columns_are_keys(tmp_path: Path, kind: str) -> None:
     assert found == {"anna": {"image": [3]}, "bert": {"image": [4]}}
 
 
+def test_names_of_cases_stay_what_they_are(tmp_path: Path) -> None:
+    """Numbers are what is written as one: no zeros in front, no underscores; names never."""
+    place = tmp_path / "cases.csv"
+    text = (
+        'case,id,visit,age,note\r\n007,2019_01,0012,-6.5e1,"two\nlines"\r\n1e3,1_000,12,0,nan\r\n'
+    )
+    place.write_bytes(text.encode("utf-8-sig"))
+
+    first, second = vp.from_table(place)
+
+    assert (first.case, second.case) == ("007", "1e3")
+    assert [first[key] for key in ("id", "visit", "age", "note")] == [
+        "2019_01", "0012", -65.0, "two\nlines"
+    ]  # fmt: skip
+    assert [second[key] for key in ("id", "visit", "age", "note")] == ["1_000", 12, 0, "nan"]
+
+
 def test_lists_of_channels_in_a_table(tmp_path: Path) -> None:
     """Several files are the channels of one volume."""
     for n in (1, 2):
@@ -167,6 +184,13 @@ def test_nnunet_s_splits(raw: Path) -> None:
     other = write(raw / "other.json", [{"train": ["c_7"], "val": []}])
     with pytest.raises(SampleError, match="cases that are not there: c_7"):
         vp.from_nnunet(raw, fold=0, splits=other)
+
+
+def test_a_fold_is_a_number_or_its_text(raw: Path) -> None:
+    """nnU-Net's command line passes ``"0"``."""
+    folds = [[sample.case for sample in vp.from_nnunet(raw, fold=fold)] for fold in (0, "0")]
+
+    assert folds[0] == folds[1]
 
 
 def test_the_split_in_five_is_scikit_learn_s() -> None:
@@ -244,6 +268,15 @@ def test_bids_by_space_and_entities(bids: Path) -> None:
     assert voxels(native)["02"] == {"image": [12], "label": [22]}
     with pytest.raises(SampleError, match=r"case 01 has 2 files for image.*desc-preproc"):
         vp.from_bids(bids, image="T1w", label="dseg")
+
+
+def test_bids_indices_are_numbers(tmp_path: Path) -> None:
+    """``run-01`` is run 1, as the standard lets everyone pad."""
+    for run in ("01", "02"):
+        nifti(tmp_path / "sub-a" / "anat" / f"sub-a_run-{run}_T1w.nii.gz", int(run))
+
+    assert voxels(vp.from_bids(tmp_path, image="T1w", where={"run": "2"})) == {"a": {"image": [2]}}
+    assert voxels(vp.from_bids(tmp_path, image="T1w", where={"run": 1})) == {"a": {"image": [1]}}
 
 
 def test_bids_sessions_are_cases(tmp_path: Path) -> None:
