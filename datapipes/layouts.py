@@ -104,7 +104,7 @@ class FromDecathlon(_Layout):
         super().__init__(location, storage_options)
 
     def look(self) -> Cases:
-        document = _json(self.location, self.storage_options)
+        document = read_json(self.location, self.storage_options)
         entries = document.get(self.part) if isinstance(document, Mapping) else None
         if not isinstance(entries, Sequence) or isinstance(entries, str):
             lists = [k for k, v in _items(document) if isinstance(v, list) and v]
@@ -225,7 +225,7 @@ class FromNNUNet(_Layout):
             raise SampleError(f"part is 'train', 'val' or 'test', got {self.part!r}")
         if self.fold != "all" and not (is_integer(self.fold) and int(self.fold) >= 0):
             raise SampleError(f"fold is a number from 0 or 'all', got {self.fold!r}")
-        document = _json(_below(self.location, "dataset.json"), self.storage_options)
+        document = read_json(_below(self.location, "dataset.json"), self.storage_options)
         every = self._cases(document if isinstance(document, Mapping) else {})
         names = self.names(sorted(every))
         return [{CASE: name, **every[name]} for name in names]
@@ -237,7 +237,7 @@ class FromNNUNet(_Layout):
         fold = int(self.fold)
         place = _below(self.location, "splits_final.json") if self.splits is None else self.splits
         try:
-            splits = _json(absolute_place(place), self.storage_options)
+            splits = read_json(absolute_place(place), self.storage_options)
         except VolumeNotFound:
             if self.splits is not None:
                 raise
@@ -559,8 +559,9 @@ def _files(folder: str, end: str, options: Mapping[str, Any]) -> dict[str, str]:
     return {n[: -len(end)]: place for n, place in names.items() if n.endswith(end)}
 
 
-def _json(place: str, options: Mapping[str, Any]) -> Any:
-    text = _text(place, options)
+def read_json(place: str, options: Mapping[str, Any] | None = None) -> Any:
+    """Return what a JSON file says, on a disk or behind a URL; refuses one that is too large."""
+    text = _text(place, options or {})
     try:
         return parse_json(text)
     except ValueError as error:

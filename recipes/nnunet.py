@@ -12,11 +12,13 @@ from typing import Any
 import numpy as np
 
 from ..core import Sample
-from ..core.errors import SampleError, VolumeNotFound
-from ..core.sample import parse_json
+from ..core.errors import SampleError
 from ..core.validate import validate_int
 from ..datapipes.iter import from_nnunet
+from ..datapipes.layouts import read_json
 from ..intensity import Blur, Brightness, Contrast, Gamma, LowResolution
+from ..storage.location import is_url, public_name
+from ..volumes.catalog.manifest import folder_of
 
 Axes = tuple[int, ...]
 Scales = tuple[tuple[float, ...], ...]
@@ -28,6 +30,7 @@ OVERSAMPLE = 0.33
 # augmented in its plane; 2-D patches more oblong than that are turned less.
 _FLAT, _OBLONG = 3.0, 1.5
 _TURN, _TURN_IN_PLANE, _TURN_OBLONG = 30.0, 180.0, 15.0
+_REPLAN = "Give what nnUNetv2_plan_experiment wrote."
 INSIDE = "inside"
 """The key of what says where something is, for channels that are 0 elsewhere."""
 
@@ -90,6 +93,7 @@ def nnunet(
     *,
     configuration: str = "3d_fullres",
     part: str = "train",
+    windows: bool = False,
     splits: str | os.PathLike[str] | None = None,
     previous: str | os.PathLike[str] | None = None,
     iterations: int = ITERATIONS,
@@ -113,7 +117,11 @@ def nnunet(
     configuration
         Of the plans: ``"3d_fullres"``, ``"3d_lowres"``, ``"2d"``, ``"3d_cascade_fullres"``.
     part
-        ``"train"``; or ``"val"``, which is not augmented.
+        ``"train"``; ``"val"``, which is not augmented; or ``"test"``: the cases of ``imagesTs``,
+        in windows.
+    windows
+        Whether batches hold whole cases in windows that overlap by half, without labels, in place
+        of patches at random: what ``vp.predict(network, pipe, "{case}.nii.gz")`` takes.
     splits
         ``splits_final.json``; by default beside the plans, then beside ``dataset.json``, else the
         split that nnU-Net makes.
@@ -131,29 +139,63 @@ def nnunet(
         A file or a case is not there.
     """
     plan = Plan.read(plans, configuration)
-    root = Path(dataset)
-    root = root.parent if root.suffix == ".json" else root
+    root = os.fspath(dataset)
+    root = folder_of(root) if root.endswith(".json") else root
     facts = Facts.read(root)
-    beside = None if isinstance(plans, Mapping) else Path(plans).with_name("splits_final.json")
-    if splits is None and beside is not None and beside.exists():
-        splits = beside
+    if splits is None and not isinstance(plans, Mapping) and not is_url(os.fspath(plans)):
+        beside = Path(plans).with_name("splits_final.json")
+        splits = beside if beside.exists() else None
     cases: Any = from_nnunet(root, fold=fold, part=part, splits=splits, apart=True)
     count = math.ceil(validate_int("iterations", iterations, least=1) * plan.batch / len(cases))
     if plan.has_previous:
         folder = _folder_of_previous(previous, configuration)
         cases = cases.map(_Previous(folder, facts.ending))
-    pipe = raw_patches(cases, plan, facts, count=count, oversample=OVERSAMPLE)
-    if part == "train":
+    is_whole, is_drawn = windows or part == "test", part == "train" and not windows
+    if is_whole:
+        overlap = [n // 2 for n in plan.patch]
+        pipe = raw_volumes(cases.map(_without_label), plan, labels=())
+        pipe = pipe.lazy_patch(plan.patch, sampling="grid", overlap=overlap)
+    else:
+        pipe = raw_patches(cases, plan, facts, count=count, oversample=OVERSAMPLE)
+    if is_drawn:
         pipe = nnunet_augmentation(pipe, **plan.augmentation)
     return batches_of(
         pipe,
         batch=plan.batch,
-        scales=plan.scales if len(plan.scales) > 1 else (),
-        regions=facts.regions,
+        scales=plan.scales if len(plan.scales) > 1 and not is_whole else (),
+        regions=() if is_whole else facts.regions,
         previous=facts.foreground if plan.has_previous else (),
         masked=plan.masked,
-        augment=part == "train",
+        augment=is_drawn,
+        drop_last=not is_whole,
     )
+
+
+def raw_volumes(cases: Any, plan: Plan, *, labels: Sequence[str] = ("label",)) -> Any:
+    """Return a chain of whole raw volumes, in the axes and the spacing of the plans, normalized.
+
+    Parameters
+    ----------
+    cases
+        A chain of cases, each channel a volume of its own.
+    plan
+        What the plans say.
+    labels
+        The keys of labels that are opened.
+    """
+    keys = [*plan.channels, *labels]
+    if plan.has_previous:
+        keys.append("previous")
+    pipe = cases
+    if plan.masked:
+        pipe = pipe.map(_with_inside)
+        keys.append(INSIDE)
+    opened = keys[len(plan.channels) :]
+    pipe = pipe.open_volume(labels=opened, keys=keys).transpose(plan.axes)
+    if plan.masked:
+        pipe = pipe.foreground_crop(INSIDE, otherwise="whole")
+    pipe = _normalize(pipe, plan)
+    return pipe.spacing(plan.spacing, padding={"image": "constant"}, fill={"image": 0})
 
 
 def raw_patches(cases: Any, plan: Plan, facts: Facts, *, count: int, oversample: float) -> Any:
@@ -170,18 +212,7 @@ def raw_patches(cases: Any, plan: Plan, facts: Facts, *, count: int, oversample:
     oversample
         The share of a batch that is drawn about foreground.
     """
-    pipe, labels = cases, ["label"]
-    if plan.has_previous:
-        labels.append("previous")
-    if plan.masked:
-        pipe = pipe.map(_with_inside)
-        labels.append(INSIDE)
-    pipe = pipe.open_volume(labels=labels).transpose(plan.axes)
-    if plan.masked:
-        pipe = pipe.foreground_crop(INSIDE, otherwise="whole")
-    pipe = _normalize(pipe, plan)
-    padding = {"padding": {"image": "constant"}, "fill": {"image": 0}}
-    pipe = pipe.spacing(plan.spacing, **padding)
+    pipe = raw_volumes(cases, plan)
     options: dict[str, Any] = {"samples_per_volume": count, "mask": "label"}
     if facts.ignore is not None:
         options["class_weights"] = dict.fromkeys(facts.foreground, 1.0)
@@ -197,6 +228,7 @@ def batches_of(
     previous: Sequence[int],
     masked: Sequence[int],
     augment: bool,
+    drop_last: bool = True,
 ) -> Any:
     """Return the batches of a chain of patches, as the network of the plans takes them.
 
@@ -216,12 +248,14 @@ def batches_of(
         Channels that are 0 where ``inside`` is, which does not stay.
     augment
         Whether channels of earlier labels are changed, as nnU-Net does it.
+    drop_last
+        Whether patches that fill no batch are left out.
     """
     if previous:
         pipe = _with_previous(pipe, previous, augment=augment)
     if regions:
         pipe = pipe.regions(regions, keys="label")
-    pipe = pipe.batch_patches(batch, drop_last=True)
+    pipe = pipe.batch_patches(batch, drop_last=drop_last)
     if masked:
         how = {"mask": INSIDE, "channels": masked, "keep_mask": False}
         pipe = pipe.fill_outside("image", **how)
@@ -257,6 +291,11 @@ def _with_previous(pipe: Any, foreground: Sequence[int], *, augment: bool) -> An
     return pipe.stack(("image", "previous"))
 
 
+def _without_label(sample: Sample) -> Sample:
+    """Return a sample whose label is not read."""
+    return sample.replace(data={key: thing for key, thing in sample.items() if key != "label"})
+
+
 def _with_inside(sample: Sample) -> Sample:
     """Return a sample whose images are there again, to say where something is."""
     images = [place for key, place in sample.items() if key.startswith("image")]
@@ -288,9 +327,12 @@ class Facts:
     document: Mapping[str, Any]
 
     @classmethod
-    def read(cls, root: Path) -> Facts:
+    def read(cls, root: str) -> Facts:
         """Return what the document in a folder says."""
-        return cls(_read_json(root / "dataset.json"))
+        document = read_json(f"{root.rstrip('/')}/dataset.json")
+        if not isinstance(document, Mapping):
+            raise SampleError(f"dataset.json of {public_name(root)} is no mapping")
+        return cls(document)
 
     @property
     def ending(self) -> str:
@@ -324,6 +366,13 @@ class Facts:
         return (*classes.values(), *last)
 
 
+def _field(document: Any, name: str) -> Any:
+    """Return what plans say under a name."""
+    if not isinstance(document, Mapping) or name not in document:
+        raise SampleError(f"the plans have no {name!r}", do=_REPLAN)
+    return document[name]
+
+
 @dataclass(frozen=True)
 class Plan:
     """What a configuration of the plans says, in nnU-Net's order of the axes."""
@@ -334,8 +383,8 @@ class Plan:
     @classmethod
     def read(cls, plans: Any, name: str) -> Plan:
         """Return a configuration of plans, with what it inherits."""
-        document = plans if isinstance(plans, Mapping) else _read_json(Path(plans))
-        every, names, chain = document.get("configurations", {}), [name], []
+        document = plans if isinstance(plans, Mapping) else read_json(os.fspath(plans))
+        every, names, chain = _field(document, "configurations"), [name], []
         while names[-1]:
             if names[-1] not in every or names.count(names[-1]) > 1:
                 msg = f"the plans have no configuration {names[-1]!r}"
@@ -345,28 +394,34 @@ class Plan:
         whole: dict[str, Any] = {}
         for one in reversed(chain):
             whole |= one
+        lengths = {
+            len(_field(whole, key)) for key in ("normalization_schemes", "use_mask_for_norm")
+        }
+        if len(lengths) > 1:
+            msg = f"configuration {name!r} has not as many use_mask_for_norm as "
+            raise SampleError(f"{msg}normalization_schemes", do=_REPLAN)
         return cls(document, whole)
 
     @property
     def axes(self) -> Axes:
         """Which of (I, J, K) each axis of the plans is: those of SimpleITK's arrays, swapped."""
-        return tuple(2 - int(n) for n in self.plans["transpose_forward"])
+        return tuple(2 - int(n) for n in _field(self.plans, "transpose_forward"))
 
     @property
     def patch(self) -> Axes:
         """Size of a patch; a plane has one voxel along the first axis."""
-        size = tuple(map(int, self.configuration["patch_size"]))
+        size = tuple(map(int, _field(self.configuration, "patch_size")))
         return (1,) * (3 - len(size)) + size
 
     @property
     def batch(self) -> int:
         """Patches in a batch."""
-        return int(self.configuration["batch_size"])
+        return int(_field(self.configuration, "batch_size"))
 
     @property
     def spacing(self) -> tuple[float | None, ...]:
         """Of the resampled volumes, in millimetres; planes stay as far apart as they are."""
-        spacing = tuple(map(float, self.configuration["spacing"]))
+        spacing = tuple(map(float, _field(self.configuration, "spacing")))
         return (None,) * (3 - len(spacing)) + spacing
 
     @property
@@ -394,7 +449,7 @@ class Plan:
     def intensities(self) -> Mapping[str, Mapping[str, float]]:
         """Statistics of the foreground of all cases, by channel."""
         per_channel: Mapping[str, Mapping[str, float]]
-        per_channel = self.plans["foreground_intensity_properties_per_channel"]
+        per_channel = _field(self.plans, "foreground_intensity_properties_per_channel")
         return per_channel
 
     @property
@@ -415,7 +470,7 @@ class Plan:
     @property
     def augmentation(self) -> dict[str, Any]:
         """The arguments of :func:`nnunet_augmentation`, by nnU-Net's rules."""
-        edges = self.configuration["patch_size"]
+        edges = _field(self.configuration, "patch_size")
         if len(edges) == 2:
             oblong = max(edges) / min(edges) > _OBLONG
             turn = _TURN_OBLONG if oblong else _TURN_IN_PLANE
@@ -423,12 +478,3 @@ class Plan:
         if max(edges) / edges[0] > _FLAT:
             return {"degrees": _TURN_IN_PLANE, "plane": True}
         return {}
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return parse_json(path.read_text("utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise VolumeNotFound(f"there is no {path}") from None
-    except ValueError as error:
-        raise SampleError(f"{path} is no JSON: {error}") from None
