@@ -65,7 +65,7 @@ class FromDecathlon(_Layout):
     Parameters
     ----------
     location
-        Path or URL of its ``dataset.json``; files are found beside that.
+        Path or URL of its ``dataset.json``, or its folder; files are found beside that.
     part
         Which list of it: ``"training"``, ``"test"``, or another that it has.
     storage_options
@@ -104,6 +104,8 @@ class FromDecathlon(_Layout):
         super().__init__(location, storage_options)
 
     def look(self) -> Cases:
+        if not is_url(self.location) and os.path.isdir(self.location):
+            self.location = os.path.join(self.location, "dataset.json")
         document = read_json(self.location, self.storage_options)
         entries = document.get(self.part) if isinstance(document, Mapping) else None
         if not isinstance(entries, Sequence) or isinstance(entries, str):
@@ -162,10 +164,7 @@ class FromTable(_Layout):
         if kind in ("json", "jsonl"):
             rows = _rows_of_json(text, kind, public_name(self.location))
         elif kind in ("csv", "tsv"):
-            separator = "\t" if kind == "tsv" else ","
-            lines = io.StringIO(text, newline="")  # a cell in quotes may hold line ends
-            table = csv.DictReader(lines, delimiter=separator, skipinitialspace=True)
-            rows = [{k: _cell(k, v) for k, v in row.items() if k and v} for row in table]
+            rows = _rows_of_text(text, "\t" if kind == "tsv" else ",", public_name(self.location))
         else:
             msg = f"{public_name(self.location)} is no table: its name ends in .{kind}"
             raise SampleError(msg, do="Write .csv, .tsv, .json or .jsonl.")
@@ -242,9 +241,12 @@ class FromNNUNet(_Layout):
             if self.splits is not None:
                 raise
             splits = split_in_five(every)
-        if not isinstance(splits, list) or fold >= len(splits):
+        if not isinstance(splits, list):
+            msg = f"{public_name(os.fspath(place))} is no list of splits"
+            raise SampleError(msg, do='It is [{"train": [...], "val": [...]}, ...], one each fold.')
+        if fold >= len(splits):
             msg = f"there is no split {fold} in {public_name(os.fspath(place))}"
-            raise SampleError(msg, do=f"Give one below {len(splits)}, or fold='all'.")
+            raise SampleError(msg, do=f"It has {len(splits)}; fold='all' takes every case.")
         split = splits[fold].get(self.part) if isinstance(splits[fold], Mapping) else None
         if not isinstance(split, list):
             msg = f"split {fold} in {public_name(os.fspath(place))} has no list {self.part!r}"
@@ -263,6 +265,11 @@ class FromNNUNet(_Layout):
         end = str(document.get("file_ending", ".nii.gz"))
         split = "Ts" if self.part == "test" else "Tr"
         images = _files(_below(self.location, f"images{split}"), end, self.storage_options)
+        if not images:
+            _, places = list_below(_below(self.location, f"images{split}"), self.storage_options)
+            msg = f"images{split} of {public_name(self.location)} has no file that ends in {end}"
+            do = f"It has {_few(places) or 'none'}: write what they end in as file_ending into "
+            raise VolumeNotFound(msg, do=f"{do}dataset.json.")
         labels: dict[str, str] = {}
         if split == "Tr":
             labels = _files(_below(self.location, "labelsTr"), end, self.storage_options)
@@ -275,8 +282,10 @@ class FromNNUNet(_Layout):
         cases: dict[str, dict[str, Any]] = {}
         for case, files in channels.items():
             if count and len(files) != count:
-                msg = f"case {case} has {len(files)} files of images, and dataset.json {count} "
-                raise VolumeNotFound(f"{msg}channels")
+                names = [plain_name(posixpath.basename(file)) for file in files]
+                msg = f"case {case} has {_few(names)}, and dataset.json {count} channels"
+                do = f"Have files from {case}_0000 to {case}_{count - 1:04d}."
+                raise VolumeNotFound(msg, do=do)
             if split == "Tr" and case not in labels:
                 msg = f"case {case} has no label {case}{end} in labelsTr"
                 raise VolumeNotFound(msg, do="Add it, or take the images away.")
@@ -346,8 +355,8 @@ class FromBids(_Layout):
         Of which space: files with ``space-...`` of this name. By default those without: in the
         space of the scan.
     where
-        Other entities that files have, ``{"desc": "preproc", "run": "1"}``; a file without the
-        entity is taken where no other fits.
+        Other entities that files have, ``{"desc": "preproc", "run": 1}``; a file without the
+        entity is taken where no other fits. None: files with the entity are left out.
     optional
         Keys that a case may lack.
     storage_options
@@ -370,13 +379,14 @@ class FromBids(_Layout):
         folder: str | os.PathLike[str],
         *,
         space: str | None = None,
-        where: Mapping[str, str] | None = None,
+        where: Mapping[str, str | int | None] | None = None,
         optional: str | Iterable[str] = (),
         storage_options: Mapping[str, Any] | None = None,
         **suffixes: str,
     ) -> None:
         self.suffixes = suffixes or {"image": "T1w"}
-        self.space, self.where = space, {k: str(v) for k, v in (where or {}).items()}
+        self.space = space
+        self.where = {k: None if v is None else str(v) for k, v in (where or {}).items()}
         self.optional = as_keys("from_bids(optional=)", optional)
         super().__init__(folder, storage_options)
 
@@ -384,27 +394,42 @@ class FromBids(_Layout):
         folders, places = list_below(self.location, self.storage_options)
         names_by_case: dict[str, dict[str, list[str]]] = {}
         suffixes: dict[str, None] = {}
+        spaces: dict[str, None] = {}
+        known: set[str] = set()
         for name in (name for names in folders.values() for name in names):
             *parts, suffix = plain_name(name).split("_")
             entities = {m[1]: m[2] for m in map(_ENTITY.fullmatch, parts) if m}
             if "sub" not in entities:
                 continue
             suffixes[suffix] = None
+            known |= entities.keys()
+            if suffix in self.suffixes.values():
+                spaces[entities.get("space", "None")] = None
             case = "/".join(entities[one] for one in ("sub", "ses") if one in entities)
             for key, own in self.suffixes.items():
                 if suffix == own and entities.get("space") == self.space:
                     names_by_case.setdefault(case, {}).setdefault(key, []).append(name)
-        self._refuse_nothing(names_by_case, suffixes)
+        self._refuse_nothing(names_by_case, suffixes, spaces)
+        for entity in self.where:
+            if entity not in known:
+                msg = f"no file of {public_name(self.location)} has the entity {entity!r}"
+                near = closest(entity, known, 0.5)
+                do = f"Did you mean {near[0]!r}?" if near else f"They have {_few(sorted(known))}."
+                raise SampleError(msg, do=do)
         cases = sorted(names_by_case.items())
         return [{CASE: case, **self._of(case, names, places)} for case, names in cases]
 
-    def _refuse_nothing(self, names_by_case: Collection[str], suffixes: Collection[str]) -> None:
+    def _refuse_nothing(
+        self, names_by_case: Collection[str], suffixes: Collection[str], spaces: Collection[str]
+    ) -> None:
         if not names_by_case:
             what = ", ".join(f"{key}={suffix!r}" for key, suffix in self.suffixes.items())
             space = f" in the space {self.space!r}" if self.space else ""
             msg = f"{public_name(self.location)} has no file with {what}{space}"
             near = closest(next(iter(self.suffixes.values())), suffixes, 0.5)
             do = f"Did you mean {near[0]!r}?" if near else f"It has {_few(suffixes) or 'none'}."
+            if spaces:
+                do = f"Give space= as one of {_few(spaces)}."
             raise VolumeNotFound(msg, do=do)
 
     def _of(
@@ -421,7 +446,8 @@ class FromBids(_Layout):
                 raise VolumeNotFound(msg, do=do)
             if len(fits) > 1:
                 msg = f"case {case} has {len(fits)} files for {key}: {_few(fits)}"
-                raise SampleError(msg, do='Say which: where={"run": "1"}, or another entity.')
+                do = 'Say which: where={"run": 1}, or another entity; None for those without it.'
+                raise SampleError(msg, do=do)
             volumes[key] = places[fits[0]]
         return volumes
 
@@ -430,14 +456,16 @@ class FromBids(_Layout):
         ranks: dict[int, list[str]] = {}
         for name in names:
             entities = dict(_ENTITY.findall(plain_name(name)))
-            if all(_is_same(entities.get(k, v), v) for k, v in self.where.items()):
+            if all(k not in entities or _is_same(entities[k], v) for k, v in self.where.items()):
                 rank = sum(k in entities for k in self.where)
                 ranks.setdefault(rank, []).append(name)
         return ranks[max(ranks)] if ranks else []
 
 
-def _is_same(one: str, other: str) -> bool:
+def _is_same(one: str, other: str | None) -> bool:
     """Whether two values of an entity are one: BIDS pads indices with zeros as it likes."""
+    if other is None:
+        return False
     both_count = one.isdecimal() and other.isdecimal()
     return int(one) == int(other) if both_count else one == other
 
@@ -569,15 +597,45 @@ def read_json(place: str, options: Mapping[str, Any] | None = None) -> Any:
 
 
 def _rows_of_json(text: str, kind: str, name: str) -> list[dict[str, Any]]:
-    try:
-        lines = text.splitlines()
-        rows = [parse_json(one) for one in lines if one] if kind == "jsonl" else parse_json(text)
-    except ValueError as error:
-        raise SampleError(f"{name} is no JSON: {error}") from None
+    lines = text.split("\n") if kind == "jsonl" else [text]
+    rows: Any = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows += [parse_json(line)] if line.strip() else []
+        except ValueError as error:
+            where = f"line {number} of {name}" if kind == "jsonl" else name
+            raise SampleError(f"{where} is no JSON: {error}") from None
+    if kind == "json":
+        (rows,) = rows or (None,)
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         msg = f"{name} is no list of mappings"
         raise SampleError(msg, do="Of one with several lists: vp.from_decathlon(place, part=).")
     return [{k: v for k, v in row.items() if v not in (None, "")} for row in rows]
+
+
+def _rows_of_text(text: str, separator: str, name: str) -> list[dict[str, Any]]:
+    """Return the rows of a table, without cells that are empty."""
+    first = text.partition("\n")[0]
+    if separator not in first:  # spreadsheets write another one where a comma is part of numbers
+        separator = next((other for other in ";\t" if other in first), separator)
+    lines = io.StringIO(text, newline="")  # a cell in quotes may hold line ends
+    table = csv.reader(lines, delimiter=separator, skipinitialspace=True)
+    columns = [column.strip() for column in next(table, [])]
+    for column in columns:
+        if _FILE_NAME.fullmatch(column):
+            msg = f"the first line of {name} names a file, {column}, and not the columns"
+            raise SampleError(msg, do='Write the keys above it: "image,label".')
+        if columns.count(column) > 1:
+            raise SampleError(f"{name} has several columns {column!r}", do="Rename one.")
+    rows = []
+    for cells in table:
+        if len(cells) > len(columns):
+            msg = f"line {table.line_num} of {name} has {len(cells)} cells for {len(columns)} "
+            raise SampleError(f"{msg}columns", do='Put "quotes" around a cell with the separator.')
+        row = zip(columns, cells, strict=False)  # the last ones may be missing
+        if any(cells):
+            rows.append({k: _cell(k, text) for k, text in row if k and text})
+    return rows
 
 
 def _cell(column: str, text: str) -> Any:
@@ -601,7 +659,10 @@ def _text(place: str, options: Mapping[str, Any]) -> str:
                 content = file.read(MOST_MANIFEST_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             raise VolumeNotFound(f"there is no {place}") from None
-    return bytes(content).decode("utf-8-sig")
+    try:
+        return bytes(content).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise SampleError(f"{public_name(place)} is not in UTF-8", do="Save it as UTF-8.") from None
 
 
 from_decathlon, from_table, from_nnunet = FromDecathlon, FromTable, FromNNUNet
