@@ -93,9 +93,9 @@ class Normalize(ValueOp):
 
     def _statistics(self, facts: Facts) -> VolumeStatistics:
         """Return those of the voxels that count; of all where all are of one value."""
-        counted = facts.statistics(self.above)
-        if (self.above is None and self.inside is None) or not math.isnan(counted.mean):
-            return counted
+        statistics = facts.statistics(self.above)
+        if (self.above is None and self.inside is None) or not math.isnan(statistics.mean):
+            return statistics
         whole = facts.statistics()
         if whole.minimum == whole.maximum:  # a modality that is missing becomes 0
             return whole

@@ -14,8 +14,8 @@ import numpy as np
 from ..core import Sample
 from ..core.errors import SampleError
 from ..core.validate import validate_int
+from ..datapipes.case_lists import read_json
 from ..datapipes.iter import from_nnunet
-from ..datapipes.layouts import read_json
 from ..intensity import Blur, Brightness, Contrast, Gamma, LowResolution
 from ..storage.location import is_url, public_name
 from ..volumes.catalog.manifest import folder_of
@@ -190,8 +190,8 @@ def raw_volumes(cases: Any, plan: Plan, *, labels: Sequence[str] = ("label",)) -
     if plan.masked:
         pipe = pipe.map(_with_inside)
         keys.append(INSIDE)
-    opened = keys[len(plan.channels) :]
-    pipe = pipe.open_volume(labels=opened, keys=keys).transpose(plan.axes)
+    others = keys[len(plan.channels) :]
+    pipe = pipe.open_volume(labels=others, keys=keys).transpose(plan.axes)
     if plan.masked:
         pipe = pipe.foreground_crop(INSIDE, otherwise="whole")
     pipe = _normalize(pipe, plan)
