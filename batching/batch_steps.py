@@ -115,6 +115,9 @@ class FillOutside:
                 msg += f"{arrays[self.mask].shape}"
                 do = "Cut both on one grid: .resample_to() before the patches."
                 raise SampleError(msg, do=do).at(self.origin)
+            if array.dtype.kind in "iu" and not _holds(array.dtype, self.fill):
+                msg = f"fill_outside(fill={self.fill:g}): {key!r} is {array.dtype}, which has no "
+                raise SampleError(f"{msg}such number").at(self.origin)
             channels = range(array.shape[1]) if self.channels is None else self.channels
             for channel in channels:
                 if channel >= array.shape[1]:
@@ -122,6 +125,12 @@ class FillOutside:
                     raise SampleError(f"{msg}{channel}").at(self.origin)
                 array[:, channel][outside] = self.fill
         return {k: v for k, v in batch.items() if k != self.mask or self.keep_mask}
+
+
+def _holds(dtype: np.dtype[Any], value: float) -> bool:
+    """Whether an integer type has a number."""
+    limits = np.iinfo(dtype)
+    return value == int(value) and limits.min <= value <= limits.max
 
 
 def arrays_of(

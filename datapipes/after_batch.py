@@ -7,7 +7,15 @@ from typing import Any
 
 from ..batching.batch_steps import FillOutside, Scale, ScaleLabels
 from ..batching.job import apply_transforms
-from ..core.validate import as_count, as_flag, as_keys, as_number, entries_of, is_number
+from ..core.validate import (
+    as_count,
+    as_flag,
+    as_keys,
+    as_number,
+    entries_of,
+    is_integer,
+    is_number,
+)
 from ..graph import Pipe
 from .datapipe import PerItem, chained_form, locate_errors
 
@@ -124,10 +132,13 @@ class FillOutsidePipe(PerItem):
             names = as_keys("fill_outside(keys=)", keys)
             (key,) = as_keys("fill_outside(mask=)", [mask])
             value = as_number("fill", fill)
+            if not is_integer(outside):
+                raise ValueError(f"outside is the label of the mask that says so, got {outside!r}")
             if channels is not None:
                 channels = tuple(as_count("channels", n) for n in entries_of(channels))
             keeps = as_flag("keep_mask", keep_mask)
-        self.step = FillOutside(names, key, outside, value or 0.0, channels, keeps, self.origin)
+        fill_with = value or 0.0
+        self.step = FillOutside(names, key, int(outside), fill_with, channels, keeps, self.origin)
 
     is_drawn = False
 

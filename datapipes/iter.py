@@ -15,6 +15,10 @@ from .batch_patches import Realize as Realize
 from .cache import Cache as Cache
 from .cache import Flush as Flush
 from .cache import Recache as Recache
+from .case_lists import FromDecathlon as FromDecathlon
+from .case_lists import FromTable as FromTable
+from .case_lists import from_decathlon as from_decathlon
+from .case_lists import from_table as from_table
 from .cases import FromCases as FromCases
 from .cases import FromManifest as FromManifest
 from .cases import ListCases as ListCases
@@ -24,15 +28,11 @@ from .cases import list_cases as list_cases
 from .channels import Stack as Stack
 from .channels import Unstack as Unstack
 from .layouts import FromBids as FromBids
-from .layouts import FromDecathlon as FromDecathlon
 from .layouts import FromDicom as FromDicom
 from .layouts import FromNNUNet as FromNNUNet
-from .layouts import FromTable as FromTable
 from .layouts import from_bids as from_bids
-from .layouts import from_decathlon as from_decathlon
 from .layouts import from_dicom as from_dicom
 from .layouts import from_nnunet as from_nnunet
-from .layouts import from_table as from_table
 from .monai_pipes import MapMONAI as MapMONAI
 from .monai_pipes import ToMetaTensor as ToMetaTensor
 from .open_volume import OpenVolume as OpenVolume

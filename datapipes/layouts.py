@@ -1,8 +1,7 @@
-"""Sources that know how others lay out their data: Decathlon, nnU-Net, BIDS, DICOM, tables."""
+"""Folders that others lay out: nnU-Net's raw datasets, BIDS, trees of DICOM."""
 
 from __future__ import annotations
 
-import csv
 import os
 import posixpath
 import re
@@ -11,165 +10,24 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import LeadsOutside, SampleError, VolumeNotFound
-from ..core.redact import RedactedDict
-from ..core.sample import parse_json
+from ..core.errors import SampleError, VolumeNotFound
 from ..core.suggest import closest
 from ..core.validate import as_keys, is_integer
-from ..storage.location import absolute_place, is_url, local_path, public_name, remote_errors
-from ..storage.ranges import check_document, open_regular
-from ..storage.remote import open_remote
+from ..storage.location import absolute_place, is_url, public_name
 from ..volumes import Volume
 from ..volumes.catalog.find import list_below, plain_name
-from ..volumes.catalog.manifest import MOST_MANIFEST_BYTES, folder_of
+from .case_lists import CaseFinder, Cases, few_names, place_in, read_json
 from .case_names import CASE
-from .cases import FromCases
-from .datapipe import locate_errors
 
-Cases = list[dict[str, Any]]
 FOLDS = 5
 """Of the split that nnU-Net makes where nobody wrote one."""
 _SEED_OF_SPLIT = 12345  # nnU-Net's
 _ENTITY = re.compile(r"([a-zA-Z0-9]+)-([a-zA-Z0-9+.]+)")
-_FILE_NAME = re.compile(r"[^\s]*[^\s./]\.[A-Za-z][A-Za-z0-9]{1,5}/?")
-_MOST_NAMES = 5  # that a message names
 # As nnU-Net writes them into dataset.json: variables of the environment.
 _NNUNET_FOLDER = re.compile(r"\$\{?(nnUNet_(?:raw|preprocessed|results))\b\}?")
 
 
-class _Layout(FromCases):
-    """Cases that a layout was looked through for, once, when the pipe was made."""
-
-    def __init__(self, location: str | os.PathLike[str], storage_options: Any = None) -> None:
-        self.location = absolute_place(location)
-        self.storage_options = RedactedDict(storage_options or {})
-        super().__init__([{}])  # which says where the user wrote it
-        with locate_errors(self):
-            self.cases = self.look()
-
-    def look(self) -> Cases:
-        """Return the cases, with their names."""
-        raise NotImplementedError
-
-    def describe(self) -> str:
-        return f"{self.form_name}({public_name(self.location)!r}, {len(self.cases)} cases)"
-
-
-class FromDecathlon(_Layout):
-    """Begin a chain with the cases of a Medical Segmentation Decathlon, or of a list like it.
-
-    Files of which the name begins with a dot, such as macOS's ``._case.nii.gz``, are left out.
-
-    Parameters
-    ----------
-    location
-        Path or URL of its ``dataset.json``; files are found beside that.
-    part
-        Which list of it: ``"training"``, ``"test"``, or another that it has.
-    storage_options
-        For fsspec, for the list; give them to ``open_volume()`` for the volumes.
-
-    Raises
-    ------
-    VolumeNotFound
-        There is no such file.
-    SampleError
-        It has no such list, or the list has no cases.
-    LeadsOutside
-        A list behind a URL names a file that does not lie below it.
-
-    Examples
-    --------
-    >>> import json, pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     place = pathlib.Path(folder, "dataset.json")
-    ...     entry = {"image": "./imagesTr/la_7.nii.gz", "label": "./labelsTr/la_7.nii.gz"}
-    ...     _ = place.write_text(json.dumps({"training": [entry]}))
-    ...     [sample.case for sample in from_decathlon(place)]
-    ['la_7']
-    """
-
-    form_name = "from_decathlon"
-
-    def __init__(
-        self,
-        location: str | os.PathLike[str],
-        *,
-        part: str = "training",
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.part = part
-        super().__init__(location, storage_options)
-
-    def look(self) -> Cases:
-        document = _json(self.location, self.storage_options)
-        entries = document.get(self.part) if isinstance(document, Mapping) else None
-        if not isinstance(entries, Sequence) or isinstance(entries, str):
-            lists = [k for k, v in _items(document) if isinstance(v, list) and v]
-            msg = f"{public_name(self.location)} has no list {self.part!r}"
-            do = f"Give part= as one of {', '.join(map(repr, lists))}." if lists else ""
-            raise SampleError(msg, do=do)
-        cases = [{"image": one} if isinstance(one, str) else one for one in entries]
-        entries = [case for case in cases if isinstance(case, Mapping) and not _is_hidden(case)]
-        return _with_places(entries, self.location, f"the list {self.part!r}")
-
-
-class FromTable(_Layout):
-    r"""Begin a chain with the rows of a table: each column is a key.
-
-    Cells that name a file of the table's folder, or a URL, become volumes; numbers become numbers,
-    other words travel along. An empty cell is a key that the case lacks. The column ``case`` names
-    the cases. ``open_volume()`` takes words with a dot or a slash for paths: name those that are
-    with its ``keys=`` where a column has others.
-
-    Parameters
-    ----------
-    location
-        Path or URL of a ``.csv``, ``.tsv``, ``.json`` (a list of mappings) or ``.jsonl`` file.
-    storage_options
-        As in ``from_decathlon``.
-
-    Raises
-    ------
-    VolumeNotFound, SampleError, LeadsOutside
-        As in ``from_decathlon``.
-
-    Examples
-    --------
-    >>> import pathlib, tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     place = pathlib.Path(folder, "cases.csv")
-    ...     _ = place.write_text("case,image,age\nanna,scans/a.nii.gz,61\n")
-    ...     [(sample.case, sample["age"]) for sample in from_table(place)]
-    [('anna', 61)]
-    """
-
-    form_name = "from_table"
-
-    def __init__(
-        self,
-        location: str | os.PathLike[str],
-        *,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        super().__init__(location, storage_options)
-
-    def look(self) -> Cases:
-        kind = public_name(self.location).lower().rpartition(".")[2]
-        text = _text(self.location, self.storage_options)
-        if kind in ("json", "jsonl"):
-            rows = _rows_of_json(text, kind, public_name(self.location))
-        elif kind in ("csv", "tsv"):
-            separator = "\t" if kind == "tsv" else ","
-            table = csv.DictReader(text.splitlines(), delimiter=separator, skipinitialspace=True)
-            rows = [{k: _number(v) for k, v in row.items() if k and v} for row in table]
-        else:
-            msg = f"{public_name(self.location)} is no table: its name ends in .{kind}"
-            raise SampleError(msg, do="Write .csv, .tsv, .json or .jsonl.")
-        return _with_places(rows, self.location, "the table")
-
-
-class FromNNUNet(_Layout):
+class FromNNUNet(CaseFinder):
     """Begin a chain with the cases of a raw dataset of nnU-Net.
 
     Images lie in ``imagesTr/CASE_0000.nii.gz``, a file for each channel, labels in ``labelsTr``;
@@ -213,7 +71,8 @@ class FromNNUNet(_Layout):
         apart: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        self.fold, self.part, self.splits, self.apart = fold, part, splits, apart
+        self.fold = int(fold) if isinstance(fold, str) and fold.isdecimal() else fold
+        self.part, self.splits, self.apart = part, splits, apart
         super().__init__(folder, storage_options)
 
     def look(self) -> Cases:
@@ -221,7 +80,7 @@ class FromNNUNet(_Layout):
             raise SampleError(f"part is 'train', 'val' or 'test', got {self.part!r}")
         if self.fold != "all" and not (is_integer(self.fold) and int(self.fold) >= 0):
             raise SampleError(f"fold is a number from 0 or 'all', got {self.fold!r}")
-        document = _json(_below(self.location, "dataset.json"), self.storage_options)
+        document = read_json(_below(self.location, "dataset.json"), self.storage_options)
         every = self._cases(document if isinstance(document, Mapping) else {})
         names = self.names(sorted(every))
         return [{CASE: name, **every[name]} for name in names]
@@ -233,14 +92,17 @@ class FromNNUNet(_Layout):
         fold = int(self.fold)
         place = _below(self.location, "splits_final.json") if self.splits is None else self.splits
         try:
-            splits = _json(absolute_place(place), self.storage_options)
+            splits = read_json(absolute_place(place), self.storage_options)
         except VolumeNotFound:
             if self.splits is not None:
                 raise
             splits = split_in_five(every)
-        if not isinstance(splits, list) or fold >= len(splits):
+        if not isinstance(splits, list):
+            msg = f"{public_name(os.fspath(place))} is no list of splits"
+            raise SampleError(msg, do='It is [{"train": [...], "val": [...]}, ...], one each fold.')
+        if fold >= len(splits):
             msg = f"there is no split {fold} in {public_name(os.fspath(place))}"
-            raise SampleError(msg, do=f"Give one below {len(splits)}, or fold='all'.")
+            raise SampleError(msg, do=f"It has {len(splits)}; fold='all' takes every case.")
         split = splits[fold].get(self.part) if isinstance(splits[fold], Mapping) else None
         if not isinstance(split, list):
             msg = f"split {fold} in {public_name(os.fspath(place))} has no list {self.part!r}"
@@ -248,7 +110,7 @@ class FromNNUNet(_Layout):
         names = [str(name) for name in split]
         missing = [name for name in names if name not in set(every)]
         if missing:
-            msg = f"split {fold} names cases that are not there: {_few(missing)}"
+            msg = f"split {fold} names cases that are not there: {few_names(missing)}"
             raise SampleError(msg, do="Give splits= of this dataset, or add the cases.")
         return names
 
@@ -259,6 +121,13 @@ class FromNNUNet(_Layout):
         end = str(document.get("file_ending", ".nii.gz"))
         split = "Ts" if self.part == "test" else "Tr"
         images = _files(_below(self.location, f"images{split}"), end, self.storage_options)
+        if not images:
+            _, places = list_below(_below(self.location, f"images{split}"), self.storage_options)
+            msg = f"images{split} of {public_name(self.location)} has no file that ends in {end}"
+            do = (
+                f"It has {few_names(places) or 'none'}: write what they end in as file_ending into "
+            )
+            raise VolumeNotFound(msg, do=f"{do}dataset.json.")
         labels: dict[str, str] = {}
         if split == "Tr":
             labels = _files(_below(self.location, "labelsTr"), end, self.storage_options)
@@ -271,8 +140,10 @@ class FromNNUNet(_Layout):
         cases: dict[str, dict[str, Any]] = {}
         for case, files in channels.items():
             if count and len(files) != count:
-                msg = f"case {case} has {len(files)} files of images, and dataset.json {count} "
-                raise VolumeNotFound(f"{msg}channels")
+                names = [plain_name(posixpath.basename(file)) for file in files]
+                msg = f"case {case} has {few_names(names)}, and dataset.json {count} channels"
+                do = f"Have files from {case}_0000 to {case}_{count - 1:04d}."
+                raise VolumeNotFound(msg, do=do)
             if split == "Tr" and case not in labels:
                 msg = f"case {case} has no label {case}{end} in labelsTr"
                 raise VolumeNotFound(msg, do="Add it, or take the images away.")
@@ -295,8 +166,8 @@ class FromNNUNet(_Layout):
         label = _with_folders(str(entry["label"]))
         base = _below(self.location, "dataset.json")
         return {
-            **self._images([_place(one, base) for one in places]),
-            "label": _place(label, base),
+            **self._images([place_in(one, base) for one in places]),
+            "label": place_in(label, base),
         }
 
 
@@ -328,7 +199,7 @@ def split_in_five(names: Sequence[str]) -> list[dict[str, list[str]]]:
     return folds
 
 
-class FromBids(_Layout):
+class FromBids(CaseFinder):
     """Begin a chain with the subjects of a BIDS dataset and its derivatives.
 
     Files are found by the entities in their names, ``sub-01_ses-2_space-T1w_dseg.nii.gz``, below
@@ -342,8 +213,8 @@ class FromBids(_Layout):
         Of which space: files with ``space-...`` of this name. By default those without: in the
         space of the scan.
     where
-        Other entities that files have, ``{"desc": "preproc", "run": "1"}``; a file without the
-        entity is taken where no other fits.
+        Other entities that files have, ``{"desc": "preproc", "run": 1}``; a file without the
+        entity is taken where no other fits. None: files with the entity are left out.
     optional
         Keys that a case may lack.
     storage_options
@@ -366,13 +237,14 @@ class FromBids(_Layout):
         folder: str | os.PathLike[str],
         *,
         space: str | None = None,
-        where: Mapping[str, str] | None = None,
+        where: Mapping[str, str | int | None] | None = None,
         optional: str | Iterable[str] = (),
         storage_options: Mapping[str, Any] | None = None,
         **suffixes: str,
     ) -> None:
         self.suffixes = suffixes or {"image": "T1w"}
-        self.space, self.where = space, {k: str(v) for k, v in (where or {}).items()}
+        self.space = space
+        self.where = {k: None if v is None else str(v) for k, v in (where or {}).items()}
         self.optional = as_keys("from_bids(optional=)", optional)
         super().__init__(folder, storage_options)
 
@@ -380,27 +252,45 @@ class FromBids(_Layout):
         folders, places = list_below(self.location, self.storage_options)
         names_by_case: dict[str, dict[str, list[str]]] = {}
         suffixes: dict[str, None] = {}
+        spaces: dict[str, None] = {}
+        names_of_entities: set[str] = set()
         for name in (name for names in folders.values() for name in names):
             *parts, suffix = plain_name(name).split("_")
             entities = {m[1]: m[2] for m in map(_ENTITY.fullmatch, parts) if m}
             if "sub" not in entities:
                 continue
             suffixes[suffix] = None
+            names_of_entities |= entities.keys()
+            if suffix in self.suffixes.values():
+                spaces[entities.get("space", "None")] = None
             case = "/".join(entities[one] for one in ("sub", "ses") if one in entities)
             for key, own in self.suffixes.items():
                 if suffix == own and entities.get("space") == self.space:
                     names_by_case.setdefault(case, {}).setdefault(key, []).append(name)
-        self._refuse_nothing(names_by_case, suffixes)
+        self._refuse_nothing(names_by_case, suffixes, spaces)
+        for entity in self.where:
+            if entity not in names_of_entities:
+                msg = f"no file of {public_name(self.location)} has the entity {entity!r}"
+                near = closest(entity, names_of_entities, 0.5)
+                there = few_names(sorted(names_of_entities))
+                do = f"Did you mean {near[0]!r}?" if near else f"They have {there}."
+                raise SampleError(msg, do=do)
         cases = sorted(names_by_case.items())
         return [{CASE: case, **self._of(case, names, places)} for case, names in cases]
 
-    def _refuse_nothing(self, names_by_case: Collection[str], suffixes: Collection[str]) -> None:
+    def _refuse_nothing(
+        self, names_by_case: Collection[str], suffixes: Collection[str], spaces: Collection[str]
+    ) -> None:
         if not names_by_case:
             what = ", ".join(f"{key}={suffix!r}" for key, suffix in self.suffixes.items())
             space = f" in the space {self.space!r}" if self.space else ""
             msg = f"{public_name(self.location)} has no file with {what}{space}"
             near = closest(next(iter(self.suffixes.values())), suffixes, 0.5)
-            do = f"Did you mean {near[0]!r}?" if near else f"It has {_few(suffixes) or 'none'}."
+            do = (
+                f"Did you mean {near[0]!r}?" if near else f"It has {few_names(suffixes) or 'none'}."
+            )
+            if spaces:
+                do = f"Give space= as one of {few_names(spaces)}."
             raise VolumeNotFound(msg, do=do)
 
     def _of(
@@ -416,8 +306,9 @@ class FromBids(_Layout):
                 do = f"Add the file, or write optional={key!r} to have the case without it."
                 raise VolumeNotFound(msg, do=do)
             if len(fits) > 1:
-                msg = f"case {case} has {len(fits)} files for {key}: {_few(fits)}"
-                raise SampleError(msg, do='Say which: where={"run": "1"}, or another entity.')
+                msg = f"case {case} has {len(fits)} files for {key}: {few_names(fits)}"
+                do = 'Say which: where={"run": 1}, or another entity; None for those without it.'
+                raise SampleError(msg, do=do)
             volumes[key] = places[fits[0]]
         return volumes
 
@@ -426,13 +317,21 @@ class FromBids(_Layout):
         ranks: dict[int, list[str]] = {}
         for name in names:
             entities = dict(_ENTITY.findall(plain_name(name)))
-            if all(entities.get(k, v) == v for k, v in self.where.items()):
+            if all(k not in entities or _is_same(entities[k], v) for k, v in self.where.items()):
                 rank = sum(k in entities for k in self.where)
                 ranks.setdefault(rank, []).append(name)
         return ranks[max(ranks)] if ranks else []
 
 
-class FromDicom(_Layout):
+def _is_same(one: str, other: str | None) -> bool:
+    """Whether two values of an entity are one: BIDS pads indices with zeros as it likes."""
+    if other is None:
+        return False
+    both_count = one.isdecimal() and other.isdecimal()
+    return int(one) == int(other) if both_count else one == other
+
+
+class FromDicom(CaseFinder):
     """Begin a chain with the series of a tree of DICOM files, a case each.
 
     Every folder below is looked through, and its files are grouped by SeriesInstanceUID; SimpleITK
@@ -487,57 +386,6 @@ class FromDicom(_Layout):
             yield f"{case[CASE]}{case['dicom']['series']}"
 
 
-def _items(document: Any) -> Iterable[tuple[str, Any]]:
-    return document.items() if isinstance(document, Mapping) else ()
-
-
-def _few(names: Iterable[str]) -> str:
-    every = [str(name) for name in names]
-    more = f" and {len(every) - _MOST_NAMES} more" if len(every) > _MOST_NAMES else ""
-    return ", ".join(every[:_MOST_NAMES]) + more
-
-
-def _is_hidden(case: Mapping[str, Any]) -> bool:
-    places = [place for value in case.values() for place in _each(value)]
-    return any(posixpath.basename(place.replace("\\", "/")).startswith(".") for place in places)
-
-
-def _each(value: Any) -> list[str]:
-    """Return the texts of a cell, which may be a list of them."""
-    several = value if isinstance(value, (list, tuple)) else [value]
-    return [one for one in several if isinstance(one, str)]
-
-
-def _with_places(cases: Sequence[Mapping[str, Any]], base: str, what: str) -> Cases:
-    """Return the cases with paths as seen from the list that names them."""
-    if not cases:
-        raise SampleError(f"{what} of {public_name(base)} has no cases")
-    return [{key: _with_place(key, value, base) for key, value in case.items()} for case in cases]
-
-
-def _with_place(key: str, value: Any, base: str) -> Any:
-    if isinstance(value, (list, tuple)) and value and len(_each(value)) == len(value):
-        return [_with_place(key, one, base) for one in value]
-    if not isinstance(value, str) or key == CASE:
-        return value
-    # What is there, or is called as a file; other words travel along.
-    is_place = is_url(value) or _FILE_NAME.fullmatch(value) is not None
-    if not is_place and not is_url(base):
-        is_place = os.path.exists(os.path.join(folder_of(base), value))
-    return _place(value, base) if is_place else value
-
-
-def _place(name: str, base: str) -> str:
-    """Return where a file lies that a list names; one behind a URL names files below it."""
-    if not is_url(base):
-        return name if is_url(name) else os.path.normpath(os.path.join(folder_of(base), name))
-    below = posixpath.normpath(name)
-    if is_url(name) or below.startswith(("/", "..")):
-        msg = f"{public_name(base)} names {public_name(name)}, which does not lie below it"
-        raise LeadsOutside(msg, do="Copy the list to a local disk if you trust it.")
-    return f"{folder_of(base)}{below}"
-
-
 def _below(folder: str, name: str) -> str:
     return f"{folder.rstrip('/')}/{name}" if is_url(folder) else os.path.join(folder, name)
 
@@ -549,51 +397,4 @@ def _files(folder: str, end: str, options: Mapping[str, Any]) -> dict[str, str]:
     return {n[: -len(end)]: place for n, place in names.items() if n.endswith(end)}
 
 
-def _json(place: str, options: Mapping[str, Any]) -> Any:
-    text = _text(place, options)
-    try:
-        return parse_json(text)
-    except ValueError as error:
-        raise SampleError(f"{public_name(place)} is no JSON: {error}") from None
-
-
-def _rows_of_json(text: str, kind: str, name: str) -> list[dict[str, Any]]:
-    try:
-        lines = text.splitlines()
-        rows = [parse_json(one) for one in lines if one] if kind == "jsonl" else parse_json(text)
-    except ValueError as error:
-        raise SampleError(f"{name} is no JSON: {error}") from None
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        msg = f"{name} is no list of mappings"
-        raise SampleError(msg, do="Of one with several lists: vp.from_decathlon(place, part=).")
-    return [{k: v for k, v in row.items() if v not in (None, "")} for row in rows]
-
-
-def _number(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def _text(place: str, options: Mapping[str, Any]) -> str:
-    """Return a document, UTF-8, with or without a mark of the byte order."""
-    if is_url(place):
-        with remote_errors(place, options):
-            content = open_remote(place, options).get("", MOST_MANIFEST_BYTES)
-        if content is None:
-            raise VolumeNotFound(f"there is no {public_name(place)}")
-    else:
-        try:
-            with open(local_path(place), "rb", opener=open_regular) as file:
-                check_document(os.fstat(file.fileno()).st_size, place, MOST_MANIFEST_BYTES)
-                content = file.read(MOST_MANIFEST_BYTES)
-        except (FileNotFoundError, NotADirectoryError):
-            raise VolumeNotFound(f"there is no {place}") from None
-    return bytes(content).decode("utf-8-sig")
-
-
-from_decathlon, from_table, from_nnunet = FromDecathlon, FromTable, FromNNUNet
-from_bids, from_dicom = FromBids, FromDicom
+from_nnunet, from_bids, from_dicom = FromNNUNet, FromBids, FromDicom

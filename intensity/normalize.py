@@ -10,9 +10,19 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.errors import SampleError
 from ..core.suggest import percentile_hint
 from ..core.validate import as_flag, as_number, as_volume_key, entries_of
-from .value_op import NUMBER_OR_NONE, AffineValueOp, Epilogue, Facts, Params, ValueOp, same_as
+from .value_op import (
+    NUMBER_OR_NONE,
+    AffineValueOp,
+    Epilogue,
+    Facts,
+    Params,
+    ValueOp,
+    VolumeStatistics,
+    same_as,
+)
 
 # In deviations: a mean further from 0 costs a float32 digit that a subtraction in float64 keeps.
 MOST_SHIFT = 10.0
@@ -76,10 +86,22 @@ class Normalize(ValueOp):
         """Return mean and deviation; statistics are asked for only if needed."""
         mean, std = self.mean, self.std
         if mean is None or std is None:
-            statistics = facts.statistics(self.above)
+            statistics = self._statistics(facts)
             mean = statistics.mean if mean is None else mean
             std = statistics.std if std is None else std
         return mean, std
+
+    def _statistics(self, facts: Facts) -> VolumeStatistics:
+        """Return those of the voxels that count; of all where all are of one value."""
+        statistics = facts.statistics(self.above)
+        if (self.above is None and self.inside is None) or not math.isnan(statistics.mean):
+            return statistics
+        whole = facts.statistics()
+        if whole.minimum == whole.maximum:  # a modality that is missing becomes 0
+            return whole
+        limit = f"inside {self.inside}" if self.above is None else f"above {self.above:g}"
+        do = "Give normalize() a mean and std, or leave the case out by filter()."
+        raise SampleError(f"normalize: no voxel of the volume is {limit}", do=do)
 
     def as_epilogue(self, params: Params, facts: Facts) -> Epilogue | None:
         mean, std = self._numbers(facts)

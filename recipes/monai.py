@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ..datapipes.iter import from_cases
+from ..graph import is_pipe
+
 
 def monai_segmentation(
     cases: Any,
@@ -25,7 +28,8 @@ def monai_segmentation(
     Parameters
     ----------
     cases
-        A source of cases with ``image`` and ``label``, such as ``from_decathlon(...)``.
+        A source of cases with ``image`` and ``label``, such as ``from_decathlon(...)``; or a list
+        of mappings.
     size, samples_per_volume, batch_size
         Of the patches: how large, how many of each volume, how many in a batch.
     spacing
@@ -45,8 +49,9 @@ def monai_segmentation(
     >>> next(iter(pipe))["image"].shape
     torch.Size([4, 1, 4, 4, 4])
     """
+    source: Any = cases if is_pipe(cases) else from_cases(cases)
     pipe = (
-        cases.open_volume(labels=("label",))
+        source.open_volume(labels=("label",))
         .orientation("RAS")
         .spacing(spacing)
         .foreground_crop("image", above=window[0], otherwise="whole")

@@ -12,13 +12,16 @@ from typing import Any
 import numpy as np
 
 from ..core import Sample
-from ..core.errors import SampleError, VolumeNotFound
-from ..core.sample import parse_json
+from ..core.errors import SampleError
 from ..core.validate import validate_int
+from ..datapipes.case_lists import read_json
 from ..datapipes.iter import from_nnunet
 from ..intensity import Blur, Brightness, Contrast, Gamma, LowResolution
+from ..storage.location import is_url, public_name
+from ..volumes.catalog.manifest import folder_of
 
 Axes = tuple[int, ...]
+Scales = tuple[tuple[float, ...], ...]
 ITERATIONS = 250
 """Batches of an epoch, nnU-Net's."""
 OVERSAMPLE = 0.33
@@ -27,7 +30,9 @@ OVERSAMPLE = 0.33
 # augmented in its plane; 2-D patches more oblong than that are turned less.
 _FLAT, _OBLONG = 3.0, 1.5
 _TURN, _TURN_IN_PLANE, _TURN_OBLONG = 30.0, 180.0, 15.0
-_INSIDE = "inside"
+_REPLAN = "Give what nnUNetv2_plan_experiment wrote."
+INSIDE = "inside"
+"""The key of what says where something is, for channels that are 0 elsewhere."""
 
 
 def nnunet_augmentation(
@@ -49,7 +54,7 @@ def nnunet_augmentation(
         Whether patches are flat, and augmented in the plane of axes 1 and 2 only: nnU-Net's dummy
         2-D augmentation, with ``degrees=180``.
     mirror
-        Axes that are mirrored, each in half of the patches.
+        Axes that are mirrored, each in half of the patches; none for ``()``.
 
     Examples
     --------
@@ -65,11 +70,13 @@ def nnunet_augmentation(
     bend: dict[str, Any] = {"two_sided": True, "over": "patch", "keep_statistics": True}
     spread: dict[str, Any] = {"two_sided": True, "over": "patch", "keep_range": True}
     coarse = LowResolution((1, 2), by_inverse=True, p=0.5, **in_plane)
+    pipe = pipe.rotate((turn, 0, 0) if plane else turn, space="voxel", p=0.2).zoom(
+        (1 / 1.4, 1 / 0.7), space="voxel", p=0.2, by_inverse=True, **in_plane
+    )
+    if mirror:
+        pipe = pipe.flip(mirror, p=0.5)
     return (
-        pipe.rotate((turn, 0, 0) if plane else turn, space="voxel", p=0.2)
-        .zoom((1 / 1.4, 1 / 0.7), space="voxel", p=0.2, by_inverse=True, **in_plane)
-        .flip(mirror, p=0.5)
-        .noise((0, 0.1), p=0.1)
+        pipe.noise((0, 0.1), p=0.1)
         .per_channel(Blur((0.5, 1.0), "voxel", per_axis=True, p=0.5), p=0.2)
         .per_channel(Brightness((0.75, 1.25), two_sided=True), p=0.15)
         .per_channel(Contrast((0.75, 1.25), **spread), p=0.15)
@@ -86,6 +93,7 @@ def nnunet(
     *,
     configuration: str = "3d_fullres",
     part: str = "train",
+    windows: bool = False,
     splits: str | os.PathLike[str] | None = None,
     previous: str | os.PathLike[str] | None = None,
     iterations: int = ITERATIONS,
@@ -109,7 +117,11 @@ def nnunet(
     configuration
         Of the plans: ``"3d_fullres"``, ``"3d_lowres"``, ``"2d"``, ``"3d_cascade_fullres"``.
     part
-        ``"train"``; or ``"val"``, which is not augmented.
+        ``"train"``; ``"val"``, which is not augmented; or ``"test"``: the cases of ``imagesTs``,
+        in windows.
+    windows
+        Whether batches hold whole cases in windows that overlap by half, without labels, in place
+        of patches at random: what ``vp.predict(network, pipe, "{case}.nii.gz")`` takes.
     splits
         ``splits_final.json``; by default beside the plans, then beside ``dataset.json``, else the
         split that nnU-Net makes.
@@ -126,48 +138,131 @@ def nnunet(
     VolumeNotFound
         A file or a case is not there.
     """
-    plan = _Plan.read(plans, configuration)
-    root = Path(dataset)
-    root = root.parent if root.suffix == ".json" else root
-    facts = _Dataset.read(root)
-    beside = None if isinstance(plans, Mapping) else Path(plans).with_name("splits_final.json")
-    if splits is None and beside is not None and beside.exists():
-        splits = beside
-    cases = from_nnunet(root, fold=fold, part=part, splits=splits, apart=True)
-    pipe: Any = cases
-    labels = ["label"]
-    if plan.has_previous:
-        pipe = pipe.map(_Previous(_folder_of_previous(previous, configuration), facts.ending))
-        labels.append("previous")
-    if plan.has_masks:
-        pipe = pipe.map(_with_inside)
-        labels.append(_INSIDE)
-    pipe = pipe.open_volume(labels=labels).transpose(plan.axes)
-    if plan.has_masks:
-        pipe = pipe.foreground_crop(_INSIDE, otherwise="whole")
-    pipe = _normalize(pipe, plan)
-    padding = {"padding": {"image": "constant"}, "fill": {"image": 0}}
-    pipe = pipe.spacing(plan.spacing, **padding)
+    plan = Plan.read(plans, configuration)
+    root = os.fspath(dataset)
+    root = folder_of(root) if root.endswith(".json") else root
+    facts = Facts.read(root)
+    if splits is None and not isinstance(plans, Mapping) and not is_url(os.fspath(plans)):
+        beside = Path(plans).with_name("splits_final.json")
+        splits = beside if beside.exists() else None
+    cases: Any = from_nnunet(root, fold=fold, part=part, splits=splits, apart=True)
     count = math.ceil(validate_int("iterations", iterations, least=1) * plan.batch / len(cases))
+    if plan.has_previous:
+        folder = _folder_of_previous(previous, configuration)
+        cases = cases.map(_Previous(folder, facts.ending))
+    is_whole, is_drawn = windows or part == "test", part == "train" and not windows
+    if is_whole:
+        overlap = [n // 2 for n in plan.patch]
+        pipe = raw_volumes(cases.map(_without_label), plan, labels=())
+        pipe = pipe.lazy_patch(plan.patch, sampling="grid", overlap=overlap)
+    else:
+        pipe = raw_patches(cases, plan, facts, count=count, oversample=OVERSAMPLE)
+    if is_drawn:
+        pipe = nnunet_augmentation(pipe, **plan.augmentation)
+    return batches_of(
+        pipe,
+        batch=plan.batch,
+        scales=plan.scales if len(plan.scales) > 1 and not is_whole else (),
+        regions=() if is_whole else facts.regions,
+        previous=facts.foreground if plan.has_previous else (),
+        masked=plan.masked,
+        augment=is_drawn,
+        drop_last=not is_whole,
+    )
+
+
+def raw_volumes(cases: Any, plan: Plan, *, labels: Sequence[str] = ("label",)) -> Any:
+    """Return a chain of whole raw volumes, in the axes and the spacing of the plans, normalized.
+
+    Parameters
+    ----------
+    cases
+        A chain of cases, each channel a volume of its own.
+    plan
+        What the plans say.
+    labels
+        The keys of labels that are opened.
+    """
+    keys = [*plan.channels, *labels]
+    if plan.has_previous:
+        keys.append("previous")
+    pipe = cases
+    if plan.masked:
+        pipe = pipe.map(_with_inside)
+        keys.append(INSIDE)
+    others = keys[len(plan.channels) :]
+    pipe = pipe.open_volume(labels=others, keys=keys).transpose(plan.axes)
+    if plan.masked:
+        pipe = pipe.foreground_crop(INSIDE, otherwise="whole")
+    pipe = _normalize(pipe, plan)
+    return pipe.spacing(plan.spacing, padding={"image": "constant"}, fill={"image": 0})
+
+
+def raw_patches(cases: Any, plan: Plan, facts: Facts, *, count: int, oversample: float) -> Any:
+    """Return a chain of patches that are not augmented, of raw files in the axes of the plans.
+
+    Parameters
+    ----------
+    cases
+        A chain of cases, each channel a volume of its own.
+    plan, facts
+        What the plans and ``dataset.json`` say.
+    count
+        Patches of each case in an epoch.
+    oversample
+        The share of a batch that is drawn about foreground.
+    """
+    pipe = raw_volumes(cases, plan)
     options: dict[str, Any] = {"samples_per_volume": count, "mask": "label"}
     if facts.ignore is not None:
         options["class_weights"] = dict.fromkeys(facts.foreground, 1.0)
-    pipe = pipe.lazy_patch(plan.patch, oversample=OVERSAMPLE, **options).shuffle_plans()
-    if part == "train":
-        pipe = nnunet_augmentation(pipe, **plan.augmentation)
-    if plan.has_previous:
-        pipe = _with_previous(pipe, facts.foreground, augment=part == "train")
-    if facts.regions:
-        pipe = pipe.regions(facts.regions, keys="label")
-    pipe = pipe.batch_patches(plan.batch, drop_last=True)
-    if plan.has_masks:
-        channels = [n for n, has_mask in enumerate(plan.masks) if has_mask]
-        how = {"mask": _INSIDE, "channels": channels, "keep_mask": False}
+    return pipe.lazy_patch(plan.patch, oversample=oversample, **options).shuffle_plans()
+
+
+def batches_of(
+    pipe: Any,
+    *,
+    batch: int,
+    scales: Scales,
+    regions: tuple[Axes, ...],
+    previous: Sequence[int],
+    masked: Sequence[int],
+    augment: bool,
+    drop_last: bool = True,
+) -> Any:
+    """Return the batches of a chain of patches, as the network of the plans takes them.
+
+    Parameters
+    ----------
+    pipe
+        A chain of patches with ``image`` and ``label``.
+    batch
+        Patches in a batch.
+    scales
+        The part of the patch that each output has along each axis; none for one output.
+    regions
+        The labels of each region; none where there are classes.
+    previous
+        The classes that ``previous`` has, which become channels of the image.
+    masked
+        Channels that are 0 where ``inside`` is, which does not stay.
+    augment
+        Whether channels of earlier labels are changed, as nnU-Net does it.
+    drop_last
+        Whether patches that fill no batch are left out.
+    """
+    if previous:
+        pipe = _with_previous(pipe, previous, augment=augment)
+    if regions:
+        pipe = pipe.regions(regions, keys="label")
+    pipe = pipe.batch_patches(batch, drop_last=drop_last)
+    if masked:
+        how = {"mask": INSIDE, "channels": masked, "keep_mask": False}
         pipe = pipe.fill_outside("image", **how)
-    return pipe.deep_supervision(plan.scales) if len(plan.scales) > 1 else pipe
+    return pipe.deep_supervision(scales) if scales else pipe
 
 
-def _normalize(pipe: Any, plan: _Plan) -> Any:
+def _normalize(pipe: Any, plan: Plan) -> Any:
     """Return the chain with each channel normalized by its scheme, and all of them in one image."""
     keys = plan.channels
     for key, scheme, has_mask in zip(keys, plan.schemes, plan.masks, strict=True):
@@ -196,10 +291,15 @@ def _with_previous(pipe: Any, foreground: Sequence[int], *, augment: bool) -> An
     return pipe.stack(("image", "previous"))
 
 
+def _without_label(sample: Sample) -> Sample:
+    """Return a sample whose label is not read."""
+    return sample.replace(data={key: thing for key, thing in sample.items() if key != "label"})
+
+
 def _with_inside(sample: Sample) -> Sample:
     """Return a sample whose images are there again, to say where something is."""
     images = [place for key, place in sample.items() if key.startswith("image")]
-    return sample.with_data(**{_INSIDE: images if len(images) > 1 else images[0]})
+    return sample.with_data(**{INSIDE: images if len(images) > 1 else images[0]})
 
 
 @dataclass(frozen=True)
@@ -221,14 +321,18 @@ def _folder_of_previous(previous: str | os.PathLike[str] | None, configuration: 
 
 
 @dataclass(frozen=True)
-class _Dataset:
+class Facts:
     """What ``dataset.json`` says."""
 
     document: Mapping[str, Any]
 
     @classmethod
-    def read(cls, root: Path) -> _Dataset:
-        return cls(_read_json(root / "dataset.json"))
+    def read(cls, root: str) -> Facts:
+        """Return what the document in a folder says."""
+        document = read_json(f"{root.rstrip('/')}/dataset.json")
+        if not isinstance(document, Mapping):
+            raise SampleError(f"dataset.json of {public_name(root)} is no mapping")
+        return cls(document)
 
     @property
     def ending(self) -> str:
@@ -262,17 +366,25 @@ class _Dataset:
         return (*classes.values(), *last)
 
 
+def _field(document: Any, name: str) -> Any:
+    """Return what plans say under a name."""
+    if not isinstance(document, Mapping) or name not in document:
+        raise SampleError(f"the plans have no {name!r}", do=_REPLAN)
+    return document[name]
+
+
 @dataclass(frozen=True)
-class _Plan:
+class Plan:
     """What a configuration of the plans says, in nnU-Net's order of the axes."""
 
     plans: Mapping[str, Any]
     configuration: Mapping[str, Any]
 
     @classmethod
-    def read(cls, plans: Any, name: str) -> _Plan:
-        document = plans if isinstance(plans, Mapping) else _read_json(Path(plans))
-        every, names, chain = document.get("configurations", {}), [name], []
+    def read(cls, plans: Any, name: str) -> Plan:
+        """Return a configuration of plans, with what it inherits."""
+        document = plans if isinstance(plans, Mapping) else read_json(os.fspath(plans))
+        every, names, chain = _field(document, "configurations"), [name], []
         while names[-1]:
             if names[-1] not in every or names.count(names[-1]) > 1:
                 msg = f"the plans have no configuration {names[-1]!r}"
@@ -282,28 +394,34 @@ class _Plan:
         whole: dict[str, Any] = {}
         for one in reversed(chain):
             whole |= one
+        lengths = {
+            len(_field(whole, key)) for key in ("normalization_schemes", "use_mask_for_norm")
+        }
+        if len(lengths) > 1:
+            msg = f"configuration {name!r} has not as many use_mask_for_norm as "
+            raise SampleError(f"{msg}normalization_schemes", do=_REPLAN)
         return cls(document, whole)
 
     @property
     def axes(self) -> Axes:
         """Which of (I, J, K) each axis of the plans is: those of SimpleITK's arrays, swapped."""
-        return tuple(2 - int(n) for n in self.plans["transpose_forward"])
+        return tuple(2 - int(n) for n in _field(self.plans, "transpose_forward"))
 
     @property
     def patch(self) -> Axes:
         """Size of a patch; a plane has one voxel along the first axis."""
-        size = tuple(map(int, self.configuration["patch_size"]))
+        size = tuple(map(int, _field(self.configuration, "patch_size")))
         return (1,) * (3 - len(size)) + size
 
     @property
     def batch(self) -> int:
         """Patches in a batch."""
-        return int(self.configuration["batch_size"])
+        return int(_field(self.configuration, "batch_size"))
 
     @property
     def spacing(self) -> tuple[float | None, ...]:
         """Of the resampled volumes, in millimetres; planes stay as far apart as they are."""
-        spacing = tuple(map(float, self.configuration["spacing"]))
+        spacing = tuple(map(float, _field(self.configuration, "spacing")))
         return (None,) * (3 - len(spacing)) + spacing
 
     @property
@@ -317,9 +435,9 @@ class _Plan:
         return list(map(bool, self.configuration["use_mask_for_norm"]))
 
     @property
-    def has_masks(self) -> bool:
-        """Whether there is such a channel."""
-        return any(self.masks)
+    def masked(self) -> Axes:
+        """The numbers of these channels."""
+        return tuple(n for n, has_mask in enumerate(self.masks) if has_mask)
 
     @property
     def channels(self) -> list[str]:
@@ -331,7 +449,7 @@ class _Plan:
     def intensities(self) -> Mapping[str, Mapping[str, float]]:
         """Statistics of the foreground of all cases, by channel."""
         per_channel: Mapping[str, Mapping[str, float]]
-        per_channel = self.plans["foreground_intensity_properties_per_channel"]
+        per_channel = _field(self.plans, "foreground_intensity_properties_per_channel")
         return per_channel
 
     @property
@@ -340,7 +458,7 @@ class _Plan:
         return bool(self.configuration.get("previous_stage"))
 
     @property
-    def scales(self) -> tuple[tuple[float, ...], ...]:
+    def scales(self) -> Scales:
         """What part of the patch each output has along each axis; the coarsest one has none."""
         network = self.configuration.get("architecture", {}).get("arch_kwargs", self.configuration)
         strides = network.get("strides", network.get("pool_op_kernel_sizes"))
@@ -352,7 +470,7 @@ class _Plan:
     @property
     def augmentation(self) -> dict[str, Any]:
         """The arguments of :func:`nnunet_augmentation`, by nnU-Net's rules."""
-        edges = self.configuration["patch_size"]
+        edges = _field(self.configuration, "patch_size")
         if len(edges) == 2:
             oblong = max(edges) / min(edges) > _OBLONG
             turn = _TURN_OBLONG if oblong else _TURN_IN_PLANE
@@ -360,12 +478,3 @@ class _Plan:
         if max(edges) / edges[0] > _FLAT:
             return {"degrees": _TURN_IN_PLANE, "plane": True}
         return {}
-
-
-def _read_json(path: Path) -> Any:
-    try:
-        return parse_json(path.read_text("utf-8"))
-    except (FileNotFoundError, NotADirectoryError):
-        raise VolumeNotFound(f"there is no {path}") from None
-    except ValueError as error:
-        raise SampleError(f"{path} is no JSON: {error}") from None

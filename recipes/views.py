@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ..core import Sample
+from ..datapipes.iter import from_cases
+from ..graph import is_pipe
 
 VIEWS = ("view_1", "view_2")
 
@@ -26,7 +28,7 @@ def two_views(
     Parameters
     ----------
     cases
-        A source of cases with ``image``.
+        A source of cases with ``image``, or a list of mappings.
     size, samples_per_volume, batch_size
         Of the patches: how large, how many of each volume, how many in a batch.
     view
@@ -42,7 +44,8 @@ def two_views(
     >>> sorted(batch), batch["view_1"].shape, bool((batch["view_1"] == batch["view_2"]).all())
     (['meta', 'view_1', 'view_2'], torch.Size([2, 1, 8, 8, 8]), False)
     """
-    volumes = cases.open_volume(keys=["image"], labels=()).normalize()
+    source: Any = cases if is_pipe(cases) else from_cases(cases)
+    volumes = source.open_volume(keys=["image"], labels=()).normalize()
     patches = volumes.lazy_patch(size, samples_per_volume=samples_per_volume)
     first, second = patches.shuffle_plans().fork(2)
     make = default_view if view is None else view

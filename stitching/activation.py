@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..spatial.resampling.interpolate import convert_dtype
+from ..core.convert_dtype import convert_dtype
 
 OUTPUTS = ("argmax", "softmax", "sigmoid", "logits")
 # Labels above this take two bytes.

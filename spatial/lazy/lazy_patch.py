@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Grid, Region, Sample, Stream
+from ...core.convert_dtype import convert_dtype
 from ...core.errors import PatchSizeError
 from ...core.lru_cache import cached_property
 from ...core.memory import refuse_beyond_memory
@@ -29,7 +30,6 @@ from ..plans.matrices import compose_plans
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
 from ..plans.stages import Clip
-from ..resampling.interpolate import convert_dtype
 from ..resampling.native import SourceVoxels
 from ..resampling.resample import outside_of
 from . import patch_report

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Sample, Stream
+from ...core.convert_dtype import convert_dtype
 from ...core.errors import GridMismatch
 from ...core.grid import GRID_TOLERANCE
 from ...intensity import Epilogue, SelectChannels, ValueStep
@@ -25,7 +26,6 @@ from ...volumes import AxisMap, Volume
 from ...volumes.stack_source import StackedSource
 from ..plans.plan import SpatialPlan
 from ..plans.policy import Policy
-from ..resampling.interpolate import convert_dtype
 from ..resampling.native import SourceVoxels
 from .lazy_patch import LazyPatch
 from .patch_facts import PatchFacts

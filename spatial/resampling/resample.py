@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS, Region
 from ...core.affine3x4 import Affine3x4, affine3x4
+from ...core.convert_dtype import convert_dtype
 from ...intensity import Epilogue
 from ...intensity.filters import filter_axis, gaussian, reach
 from ..plans.plan import SpatialPlan
@@ -28,7 +29,7 @@ from ..plans.policy import INTENSITY, Padding, Policy
 from ..plans.pull_back import Matrix, Sigmas, fold, sigmas, source_region, whole_rows
 from ..plans.stages import NO_STAGES, KernelStages, displacement_bounds
 from . import native
-from .interpolate import bfloat16_bits, convert_dtype, convert_one, interpolate, real_type
+from .interpolate import bfloat16_bits, convert_one, interpolate, real_type
 from .native import SourceVoxels
 
 # Plans of whole voxels: a crop, flip, turn or pad is copied in its stored type.

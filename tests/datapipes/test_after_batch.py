@@ -123,3 +123,9 @@ def test_they_say_where_they_stand() -> None:
     filled = opened.batch_patches(1).fill_outside("label", mask="label", channels=(3,))
     with pytest.raises(SampleError, match="1 channels, none is number 3"):
         next(iter(filled))
+    with pytest.raises(ValueError, match="outside is the label of the mask"):
+        opened.batch_patches(1).fill_outside("label", mask="label", outside=0.5)
+    for fill in (300, 0.5):
+        filled = opened.batch_patches(1).fill_outside("label", mask="label", fill=fill)
+        with pytest.raises(SampleError, match="'label' is uint8, which has no such number"):
+            next(iter(filled))

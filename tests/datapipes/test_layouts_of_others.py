@@ -104,6 +104,56 @@ def test_columns_are_keys(tmp_path: Path, kind: str) -> None:
     assert found == {"anna": {"image": [3]}, "bert": {"image": [4]}}
 
 
+def test_names_of_cases_stay_what_they_are(tmp_path: Path) -> None:
+    """Numbers are what is written as one: no zeros in front, no underscores; names never."""
+    place = tmp_path / "cases.csv"
+    text = (
+        'case,id,visit,age,note\r\n007,2019_01,0012,-6.5e1,"two\nlines"\r\n1e3,1_000,12,0,nan\r\n'
+    )
+    place.write_bytes(text.encode("utf-8-sig"))
+
+    first, second = vp.from_table(place)
+
+    assert (first.case, second.case) == ("007", "1e3")
+    assert [first[key] for key in ("id", "visit", "age", "note")] == [
+        "2019_01", "0012", -65.0, "two\nlines"
+    ]  # fmt: skip
+    assert [second[key] for key in ("id", "visit", "age", "note")] == ["1_000", 12, 0, "nan"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a.nii.gz,b.nii.gz\nc.nii.gz,d.nii.gz\n", "names a file, a.nii.gz, and not the columns"),
+        ("case,image,image\na,b,c\n", "several columns 'image'"),
+        ("case,image\na,b\nc,d,e\n", "line 3 of .*cases.csv has 3 cells for 2 columns"),
+        ("case,image\n\xff", "is not in UTF-8"),
+    ],
+)
+def test_tables_that_are_none_are_refused(tmp_path: Path, text: str, says: str) -> None:
+    """What a spreadsheet may do to a table is said, with the line."""
+    (tmp_path / "cases.csv").write_bytes(text.encode("latin-1"))
+    with pytest.raises(SampleError, match=says):
+        vp.from_table(tmp_path / "cases.csv")
+
+
+def test_the_separator_of_other_countries(tmp_path: Path) -> None:
+    """A semicolon where a comma is part of numbers; cells at the end may be missing."""
+    (tmp_path / "cases.csv").write_text("case;site;age\r\nx;here;5\r\n;;\r\ny;there\r\n")
+
+    first, second = vp.from_table(tmp_path / "cases.csv")
+
+    assert (first.case, dict(first)) == ("x", {"site": "here", "age": 5})
+    assert (second.case, dict(second)) == ("y", {"site": "there"})
+
+
+def test_lines_of_json_are_numbered(tmp_path: Path) -> None:
+    """The line that is none is named."""
+    (tmp_path / "cases.jsonl").write_text('{"image": "a.nii"}\n\n{"image": }\n')
+    with pytest.raises(SampleError, match=r"line 3 of .*cases\.jsonl is no JSON"):
+        vp.from_table(tmp_path / "cases.jsonl")
+
+
 def test_lists_of_channels_in_a_table(tmp_path: Path) -> None:
     """Several files are the channels of one volume."""
     for n in (1, 2):
@@ -169,6 +219,21 @@ def test_nnunet_s_splits(raw: Path) -> None:
         vp.from_nnunet(raw, fold=0, splits=other)
 
 
+def test_a_fold_is_a_number_or_its_text(raw: Path) -> None:
+    """nnU-Net's command line passes ``"0"``."""
+    folds = [[sample.case for sample in vp.from_nnunet(raw, fold=fold)] for fold in (0, "0")]
+
+    assert folds[0] == folds[1]
+
+
+def test_endings_that_no_file_has_are_named(raw: Path) -> None:
+    """An empty source would train on nothing."""
+    document = json.loads((raw / "dataset.json").read_text())
+    write(raw / "dataset.json", {**document, "file_ending": ".nrrd"})
+    with pytest.raises(VolumeNotFound, match=r"imagesTr .* has no file that ends in \.nrrd"):
+        vp.from_nnunet(raw)
+
+
 def test_the_split_in_five_is_scikit_learn_s() -> None:
     """KFold(5, shuffle=True, random_state=12345) of scikit-learn 1.7, which nnU-Net asks."""
     recorded = {
@@ -188,7 +253,7 @@ def test_the_split_in_five_is_scikit_learn_s() -> None:
 def test_what_a_raw_dataset_lacks_is_named(raw: Path) -> None:
     """A channel, a label, a part that there is not."""
     (raw / "imagesTr" / "c_2_0001.nii.gz").unlink()
-    with pytest.raises(VolumeNotFound, match=r"case c_2 has 1 files of images.*2 channels"):
+    with pytest.raises(VolumeNotFound, match=r"case c_2 has c_2_0000, and dataset\.json 2"):
         vp.from_nnunet(raw)
     nifti(raw / "imagesTr" / "c_2_0001.nii.gz")
     (raw / "labelsTr" / "c_4.nii.gz").unlink()
@@ -244,6 +309,23 @@ def test_bids_by_space_and_entities(bids: Path) -> None:
     assert voxels(native)["02"] == {"image": [12], "label": [22]}
     with pytest.raises(SampleError, match=r"case 01 has 2 files for image.*desc-preproc"):
         vp.from_bids(bids, image="T1w", label="dseg")
+
+
+def test_bids_indices_are_numbers(tmp_path: Path) -> None:
+    """``run-01`` is run 1, as the standard lets everyone pad."""
+    for run in ("01", "02"):
+        nifti(tmp_path / "sub-a" / "anat" / f"sub-a_run-{run}_T1w.nii.gz", int(run))
+
+    assert voxels(vp.from_bids(tmp_path, image="T1w", where={"run": "2"})) == {"a": {"image": [2]}}
+    assert voxels(vp.from_bids(tmp_path, image="T1w", where={"run": 1})) == {"a": {"image": [1]}}
+    nifti(tmp_path / "sub-a" / "anat" / "sub-a_T1w.nii.gz", 3)
+    assert voxels(vp.from_bids(tmp_path, image="T1w", where={"run": None})) == {"a": {"image": [3]}}
+    with pytest.raises(SampleError, match=r"no file .* has the entity 'rum'") as error:
+        vp.from_bids(tmp_path, image="T1w", where={"rum": 1})
+    assert "Did you mean 'run'?" in str(error.value)
+    with pytest.raises(VolumeNotFound, match="in the space 'MNI'") as missing:
+        vp.from_bids(tmp_path, image="T1w", space="MNI")
+    assert "Give space= as one of None." in str(missing.value)
 
 
 def test_bids_sessions_are_cases(tmp_path: Path) -> None:

@@ -37,6 +37,14 @@ def passes(pipe: Any) -> int:
     return (IO_COUNTERS.snapshot() - before).value_passes
 
 
+def test_a_modality_that_is_missing_becomes_zero() -> None:
+    """Where nothing is above 0 there are no statistics; of other volumes that is an error."""
+    missing = vp.from_cases([{"image": np.zeros((4, 4, 4), np.int16)}]).open_volume()
+    assert not voxels(missing.normalize(above=0)).any()
+    with pytest.raises(SampleError, match="no voxel of the volume is above 5000"):
+        voxels(opened().normalize(above=5000))
+
+
 AFFINE = st.one_of(
     st.tuples(st.just("brightness"), st.tuples(st.floats(-2, 2), st.floats(-50, 50))),
     st.tuples(st.just("contrast"), st.tuples(st.floats(0, 3), st.floats(-50, 50))),

@@ -116,6 +116,56 @@ def test_patches_are_those_that_nnunet_has_preprocessed(raw: Path) -> None:
     assert found
 
 
+def test_whole_cases_are_predicted_where_they_lie(plans: Path, raw: Path, tmp_path: Path) -> None:
+    """Windows of the cases of a split, or of those to be submitted; back on the stored grid."""
+    for number, channel in enumerate(("0000", "0001")):
+        save(volumes_of(7)[channel], raw / "imagesTs" / f"new_{number:04d}.nii.gz")
+    for part, cases in (("val", CASES[3:]), ("test", ["new"])):
+        pipe = nnunet(plans, raw, 0, part=part, windows=True)
+        place = str(tmp_path / part / "{case}.nii.gz")
+        # The normalized CT, as a network that gives what it gets.
+        found = vp.predict(lambda batch: batch[:, :1], pipe, place, output="logits")
+
+        assert sorted(found) == cases
+        for name in cases:
+            reference = normalized(7 if name == "new" else CASES.index(name))[0].transpose(2, 1, 0)
+            assert np.abs(found[name].numpy()[0] - reference).max() < 1e-4
+            assert np.allclose(found[name].affine, np.diag([1.0, 1.0, 2.0, 1.0]))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ([], "the plans have no 'configurations'"),
+        ({"configurations": {"3d_fullres": {}}}, "no 'normalization_schemes'"),
+        (plans_of(use_mask_for_norm=[False] * 3), "not as many use_mask_for_norm"),
+        ({**plans_of(), "transpose_forward": ...}, "the plans have no 'transpose_forward'"),
+    ],
+)
+def test_plans_that_are_none_are_refused(raw: Path, tmp_path: Path, wrong: Any, says: str) -> None:
+    """They are files of others: what is missing is said, not a KeyError."""
+    if isinstance(wrong, dict):
+        wrong = {key: value for key, value in wrong.items() if value is not ...}
+    place = tmp_path / "plans.json"
+    place.write_text(json.dumps(wrong))
+    with pytest.raises(SampleError, match=says):
+        nnunet(place, raw, "all")
+
+
+def test_raw_datasets_behind_urls(raw: Path) -> None:
+    """Plans as a mapping, the dataset in a bucket."""
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    for path in raw.rglob("*.*"):
+        if path.is_file():
+            memory.pipe(f"/tiny/{path.relative_to(raw)}", path.read_bytes())
+
+    batch = next(iter(nnunet(plans_of(), "memory://tiny", "all", part="val", iterations=5)))
+
+    assert batch["image"].shape == (3, 2, 8, 12, 12)
+
+
 def test_the_last_third_of_a_batch_has_foreground(plans: Path, raw: Path) -> None:
     """Of three the last one, in every batch; its class is drawn among those of the case."""
     classes = set()

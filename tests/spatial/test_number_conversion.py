@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.spatial.resampling.interpolate import convert_dtype
+from voxpipe.core.convert_dtype import convert_dtype
 
 INTEGERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
 

@@ -86,6 +86,35 @@ def test_like_a_scan(tmp_path):
     assert (saved.get_fdata() == 12.0).all()  # in steps of a half from 10: 4.5 is stored as 4
 
 
+@pytest.mark.parametrize("suffix", [".nii", ".nii.zarr", ".nrrd", ".mha"])
+def test_numbers_are_rounded_and_clipped(tmp_path, suffix):
+    """In every format: nothing is cut off, and nothing wraps."""
+    values = np.array([1.7, 300, -5, np.nan], np.float32).reshape(1, 1, 4)
+    large = np.array([3e9, -3e9, 1e30, 0], np.float32).reshape(1, 1, 4)
+
+    small = vp.save(tmp_path / f"a{suffix}", values, affine=AFFINE, dtype="uint8")
+    wide = vp.save(tmp_path / f"b{suffix}", large, affine=AFFINE, dtype="int32")
+
+    assert small.numpy().ravel().tolist() == [2, 255, 0, 0]
+    assert wide.numpy().ravel().tolist() == [2**31 - 1, -(2**31), 2**31 - 1, 0]
+
+
+@pytest.mark.parametrize("suffix", [".nii", ".nii.zarr"])
+def test_the_slope_of_another_volume_is_kept(tmp_path, suffix):
+    """Of ``dtype="like"`` the stored numbers are those of its slope and intercept."""
+    image = nib.Nifti1Image(np.zeros((1, 1, 3), np.int16), np.eye(4))
+    image.header.set_slope_inter(0.5, -1000)
+    nib.save(image, tmp_path / "scan.nii")
+    values = np.array([-999.5, 0.25, 70000], np.float32).reshape(1, 1, 3)
+
+    saved = vp.save(tmp_path / f"a{suffix}", values, like=tmp_path / "scan.nii", dtype="like")
+    volume = vp.save(tmp_path / "b.nii.zarr", saved, dtype="float32")
+
+    assert (saved.header.disk_dtype, saved.header.slope) == (np.int16, 0.5)
+    assert saved.numpy().ravel().tolist() == [-999.5, 0.0, 32767 * 0.5 - 1000]
+    assert volume.numpy().ravel().tolist() == saved.numpy().ravel().tolist()
+
+
 def test_a_volume_is_written_box_by_box(tmp_path):
     """A volume of a file, into another format and place."""
     array = np.random.default_rng(0).normal(size=(40, 50, 60)).astype(np.float32)

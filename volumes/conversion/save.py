@@ -24,14 +24,18 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ...core import Region
+from ...core.convert_dtype import convert_dtype
 from ...core.errors import BadHeader, DestinationExists, UnknownFormat, VolumeError
+from ...storage.content import content_key
 from ...storage.disk_cache import sync_folder
 from ...storage.location import absolute_place, file_system, is_url, public_name, remote_errors
-from ..backend import as_array
+from ..backend import Backend, Channels, as_array
 from ..formats.nifti import NIFTI2_BYTES, fields_of, head_of
 from ..formats.stored_file import LocalStoredFile
 from ..header import Header, affine_entries, affine_matrix
+from ..stack_source import OwnSource
 from ..volume import Volume
+from ..voxels import Voxels
 from .convert import convert
 from .convert_plan import spacing_of
 
@@ -380,8 +384,8 @@ def save(
         raise BadHeader(what, do="Bring it to that grid first, or give affine= instead.")
     if not suffix:
         if dtype is not None:
-            voxels = volume.numpy().astype(_dtype_of(dtype, model).disk_dtype)
-            volume = Volume(voxels, affine=volume.affine)
+            source = _TypedSource(volume, _header_for(volume, dtype, model))
+            volume = Volume.of_source(source, volume.kind)
         convert(volume, place, overwrite=overwrite, storage_options=storage_options)
         return Volume(place, storage_options=storage_options if is_url(place) else None)
     header = _header_for(volume, dtype, model)
@@ -465,14 +469,45 @@ def slabs(header: Header) -> list[Region]:
 
 def as_stored(voxels: NDArray[Any], header: Header) -> NDArray[Any]:
     """Return values as the numbers that are stored for them: rounded and clipped, not cut off."""
-    dtype = header.disk_dtype
+    if voxels.dtype.kind == "b":
+        voxels = voxels.view(np.uint8)
     if (header.slope, header.intercept) != (1.0, 0.0):
         voxels = (voxels.astype(np.float64) - header.intercept) / header.slope
-    if voxels.dtype == dtype:
-        return voxels
-    if dtype.kind in "iu" and voxels.dtype.kind in "fiu":
-        info = np.iinfo(dtype)
-        if voxels.dtype.kind == "f":
-            voxels = np.rint(np.nan_to_num(voxels))
-        voxels = np.clip(voxels, info.min, info.max)
-    return voxels.astype(dtype)
+    return convert_dtype(voxels, header.disk_dtype)
+
+
+class _TypedBackend(Backend):
+    """A volume in another stored type, region by region."""
+
+    counts_below = True
+
+    def __init__(self, volume: Volume, header: Header) -> None:
+        self._volume = volume
+        super().__init__(header, volume.name)
+
+    @property
+    def content_key(self) -> str:
+        """That of the volume, and what is stored of it."""
+        return _typed_key(self._volume.content_key, self.header)
+
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Return a region as it is stored."""
+        values = self._volume.read(region).values()
+        array = as_stored(values[slice(*channels) if channels else slice(None)], self.header)
+        return Voxels(array, self.header.slope, self.header.intercept)
+
+
+class _TypedSource(OwnSource):
+    """A volume that is to be written in another type."""
+
+    def __init__(self, volume: Volume, header: Header) -> None:
+        self._volume, self._header, self.name = volume, header, volume.name
+        self.token = _typed_key(volume.token, header)
+
+    def _make(self) -> Backend:
+        return _TypedBackend(self._volume, self._header)
+
+
+def _typed_key(key: str, header: Header) -> str:
+    kind = str(header.disk_dtype), header.slope, header.intercept
+    return content_key("stored as", (key, *kind)) if key else ""

@@ -1,0 +1,9 @@
+"""Trainers for nnU-Net's commands, which finds them where ``nnUNet_extTrainer`` says.
+
+nnU-Net imports what lies in this folder by itself, so nothing but trainers lies here.
+"""
+
+from pathlib import Path as _Path
+
+FOLDER = str(_Path(__file__).resolve().parent)
+"""What ``nnUNet_extTrainer`` is to be."""

@@ -1,0 +1,292 @@
+"""Lists of cases: Decathlon's and tables; and sources that find their cases when they are made."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import posixpath
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..core.errors import LeadsOutside, SampleError, VolumeNotFound
+from ..core.redact import RedactedDict
+from ..core.sample import parse_json
+from ..storage.location import absolute_place, is_url, local_path, public_name, remote_errors
+from ..storage.ranges import check_document, open_regular
+from ..storage.remote import open_remote
+from ..volumes.catalog.manifest import MOST_MANIFEST_BYTES, folder_of
+from .case_names import CASE
+from .cases import FromCases
+from .datapipe import locate_errors
+
+Cases = list[dict[str, Any]]
+_NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
+_FILE_NAME = re.compile(r"[^\s]*[^\s./]\.[A-Za-z][A-Za-z0-9]{1,5}/?")
+_MOST_NAMES = 5  # that a message names
+
+
+class CaseFinder(FromCases):
+    """Cases that a layout was looked through for, once, when the pipe was made."""
+
+    def __init__(self, location: str | os.PathLike[str], storage_options: Any = None) -> None:
+        self.location = absolute_place(location)
+        self.storage_options = RedactedDict(storage_options or {})
+        super().__init__([{}])  # which says where the user wrote it
+        with locate_errors(self):
+            self.cases = self.look()
+
+    def look(self) -> Cases:
+        """Return the cases, with their names."""
+        raise NotImplementedError
+
+    def describe(self) -> str:
+        return f"{self.form_name}({public_name(self.location)!r}, {len(self.cases)} cases)"
+
+
+class FromDecathlon(CaseFinder):
+    """Begin a chain with the cases of a Medical Segmentation Decathlon, or of a list like it.
+
+    Files of which the name begins with a dot, such as macOS's ``._case.nii.gz``, are left out.
+
+    Parameters
+    ----------
+    location
+        Path or URL of its ``dataset.json``, or its folder; files are found beside that.
+    part
+        Which list of it: ``"training"``, ``"test"``, or another that it has.
+    storage_options
+        For fsspec, for the list; give them to ``open_volume()`` for the volumes.
+
+    Raises
+    ------
+    VolumeNotFound
+        There is no such file.
+    SampleError
+        It has no such list, or the list has no cases.
+    LeadsOutside
+        A list behind a URL names a file that does not lie below it.
+
+    Examples
+    --------
+    >>> import json, pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     place = pathlib.Path(folder, "dataset.json")
+    ...     entry = {"image": "./imagesTr/la_7.nii.gz", "label": "./labelsTr/la_7.nii.gz"}
+    ...     _ = place.write_text(json.dumps({"training": [entry]}))
+    ...     [sample.case for sample in from_decathlon(place)]
+    ['la_7']
+    """
+
+    form_name = "from_decathlon"
+
+    def __init__(
+        self,
+        location: str | os.PathLike[str],
+        *,
+        part: str = "training",
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.part = part
+        super().__init__(location, storage_options)
+
+    def look(self) -> Cases:
+        if not is_url(self.location) and os.path.isdir(self.location):
+            self.location = os.path.join(self.location, "dataset.json")
+        document = read_json(self.location, self.storage_options)
+        entries = document.get(self.part) if isinstance(document, Mapping) else None
+        if not isinstance(entries, Sequence) or isinstance(entries, str):
+            lists = [k for k, v in _items(document) if isinstance(v, list) and v]
+            msg = f"{public_name(self.location)} has no list {self.part!r}"
+            do = f"Give part= as one of {', '.join(map(repr, lists))}." if lists else ""
+            raise SampleError(msg, do=do)
+        cases = [{"image": one} if isinstance(one, str) else one for one in entries]
+        entries = [case for case in cases if isinstance(case, Mapping) and not _is_hidden(case)]
+        return _with_places(entries, self.location, f"the list {self.part!r}")
+
+
+class FromTable(CaseFinder):
+    r"""Begin a chain with the rows of a table: each column is a key.
+
+    Cells that name a file of the table's folder, or a URL, become volumes; numbers become numbers,
+    other words travel along. An empty cell is a key that the case lacks. The column ``case`` names
+    the cases. ``open_volume()`` takes words with a dot or a slash for paths: name those that are
+    with its ``keys=`` where a column has others.
+
+    Parameters
+    ----------
+    location
+        Path or URL of a ``.csv``, ``.tsv``, ``.json`` (a list of mappings) or ``.jsonl`` file.
+    storage_options
+        As in ``from_decathlon``.
+
+    Raises
+    ------
+    VolumeNotFound, SampleError, LeadsOutside
+        As in ``from_decathlon``.
+
+    Examples
+    --------
+    >>> import pathlib, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     place = pathlib.Path(folder, "cases.csv")
+    ...     _ = place.write_text("case,image,age\nanna,scans/a.nii.gz,61\n")
+    ...     [(sample.case, sample["age"]) for sample in from_table(place)]
+    [('anna', 61)]
+    """
+
+    form_name = "from_table"
+
+    def __init__(
+        self,
+        location: str | os.PathLike[str],
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(location, storage_options)
+
+    def look(self) -> Cases:
+        kind = public_name(self.location).lower().rpartition(".")[2]
+        text = _text(self.location, self.storage_options)
+        if kind in ("json", "jsonl"):
+            rows = _rows_of_json(text, kind, public_name(self.location))
+        elif kind in ("csv", "tsv"):
+            rows = _rows_of_text(text, "\t" if kind == "tsv" else ",", public_name(self.location))
+        else:
+            msg = f"{public_name(self.location)} is no table: its name ends in .{kind}"
+            raise SampleError(msg, do="Write .csv, .tsv, .json or .jsonl.")
+        return _with_places(rows, self.location, "the table")
+
+
+def _items(document: Any) -> Iterable[tuple[str, Any]]:
+    return document.items() if isinstance(document, Mapping) else ()
+
+
+def few_names(names: Iterable[str]) -> str:
+    """Return the first names, and how many more there are."""
+    every = [str(name) for name in names]
+    more = f" and {len(every) - _MOST_NAMES} more" if len(every) > _MOST_NAMES else ""
+    return ", ".join(every[:_MOST_NAMES]) + more
+
+
+def _is_hidden(case: Mapping[str, Any]) -> bool:
+    places = [place for value in case.values() for place in _each(value)]
+    return any(posixpath.basename(place.replace("\\", "/")).startswith(".") for place in places)
+
+
+def _each(value: Any) -> list[str]:
+    """Return the texts of a cell, which may be a list of them."""
+    several = value if isinstance(value, (list, tuple)) else [value]
+    return [one for one in several if isinstance(one, str)]
+
+
+def _with_places(cases: Sequence[Mapping[str, Any]], base: str, what: str) -> Cases:
+    """Return the cases with paths as seen from the list that names them."""
+    if not cases:
+        raise SampleError(f"{what} of {public_name(base)} has no cases")
+    return [{key: _with_place(key, value, base) for key, value in case.items()} for case in cases]
+
+
+def _with_place(key: str, value: Any, base: str) -> Any:
+    if isinstance(value, (list, tuple)) and value and len(_each(value)) == len(value):
+        return [_with_place(key, one, base) for one in value]
+    if not isinstance(value, str) or key == CASE:
+        return value
+    # What is there, or is called as a file; other words travel along.
+    is_place = is_url(value) or _FILE_NAME.fullmatch(value) is not None
+    if not is_place and not is_url(base):
+        is_place = os.path.exists(os.path.join(folder_of(base), value))
+    return place_in(value, base) if is_place else value
+
+
+def place_in(name: str, base: str) -> str:
+    """Return where a file lies that a list names; one behind a URL names files below it."""
+    if not is_url(base):
+        return name if is_url(name) else os.path.normpath(os.path.join(folder_of(base), name))
+    below = posixpath.normpath(name)
+    if is_url(name) or below.startswith(("/", "..")):
+        msg = f"{public_name(base)} names {public_name(name)}, which does not lie below it"
+        raise LeadsOutside(msg, do="Copy the list to a local disk if you trust it.")
+    return f"{folder_of(base)}{below}"
+
+
+def read_json(place: str, options: Mapping[str, Any] | None = None) -> Any:
+    """Return what a JSON file says, on a disk or behind a URL; refuses one that is too large."""
+    text = _text(place, options or {})
+    try:
+        return parse_json(text)
+    except ValueError as error:
+        raise SampleError(f"{public_name(place)} is no JSON: {error}") from None
+
+
+def _rows_of_json(text: str, kind: str, name: str) -> list[dict[str, Any]]:
+    lines = text.split("\n") if kind == "jsonl" else [text]
+    rows: Any = []
+    for number, line in enumerate(lines, 1):
+        try:
+            rows += [parse_json(line)] if line.strip() else []
+        except ValueError as error:
+            where = f"line {number} of {name}" if kind == "jsonl" else name
+            raise SampleError(f"{where} is no JSON: {error}") from None
+    if kind == "json":
+        (rows,) = rows or (None,)
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        msg = f"{name} is no list of mappings"
+        raise SampleError(msg, do="Of one with several lists: vp.from_decathlon(place, part=).")
+    return [{k: v for k, v in row.items() if v not in (None, "")} for row in rows]
+
+
+def _rows_of_text(text: str, separator: str, name: str) -> list[dict[str, Any]]:
+    """Return the rows of a table, without cells that are empty."""
+    first = text.partition("\n")[0]
+    if separator not in first:  # spreadsheets write another one where a comma is part of numbers
+        separator = next((other for other in ";\t" if other in first), separator)
+    lines = io.StringIO(text, newline="")  # a cell in quotes may hold line ends
+    table = csv.reader(lines, delimiter=separator, skipinitialspace=True)
+    columns = [column.strip() for column in next(table, [])]
+    for column in columns:
+        if _FILE_NAME.fullmatch(column):
+            msg = f"the first line of {name} names a file, {column}, and not the columns"
+            raise SampleError(msg, do='Write the keys above it: "image,label".')
+        if columns.count(column) > 1:
+            raise SampleError(f"{name} has several columns {column!r}", do="Rename one.")
+    rows = []
+    for cells in table:
+        if len(cells) > len(columns):
+            msg = f"line {table.line_num} of {name} has {len(cells)} cells for {len(columns)} "
+            raise SampleError(f"{msg}columns", do='Put "quotes" around a cell with the separator.')
+        row = zip(columns, cells, strict=False)  # the last ones may be missing
+        if any(cells):
+            rows.append({k: _cell(k, text) for k, text in row if k and text})
+    return rows
+
+
+def _cell(column: str, text: str) -> Any:
+    """Return a number where the text is written as one; ``007`` and ``1_000`` are names."""
+    if column == CASE or not _NUMBER.fullmatch(text):
+        return text
+    return int(text) if text.lstrip("-").isdigit() else float(text)
+
+
+def _text(place: str, options: Mapping[str, Any]) -> str:
+    """Return a document, UTF-8, with or without a mark of the byte order."""
+    if is_url(place):
+        with remote_errors(place, options):
+            content = open_remote(place, options).get("", MOST_MANIFEST_BYTES)
+        if content is None:
+            raise VolumeNotFound(f"there is no {public_name(place)}")
+    else:
+        try:
+            with open(local_path(place), "rb", opener=open_regular) as file:
+                check_document(os.fstat(file.fileno()).st_size, place, MOST_MANIFEST_BYTES)
+                content = file.read(MOST_MANIFEST_BYTES)
+        except (FileNotFoundError, NotADirectoryError):
+            raise VolumeNotFound(f"there is no {place}") from None
+    try:
+        return bytes(content).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise SampleError(f"{public_name(place)} is not in UTF-8", do="Save it as UTF-8.") from None
+
+
+from_decathlon, from_table = FromDecathlon, FromTable
