@@ -215,7 +215,10 @@ def in_words(transform: Any) -> str:
 _PLAIN = (str, int, float, bool, type(None))
 
 
-def settings_of(transform: Any) -> Any:
+_MOST_LEVELS = 8  # of transforms in transforms; one of the user's may hold itself
+
+
+def settings_of(transform: Any, levels: int = _MOST_LEVELS) -> Any:
     """Return names and settings of a transform, without what it drew, as plain values."""
     # What a constructor takes and keeps under the same name is a setting.
     kind = type(transform)
@@ -224,7 +227,8 @@ def settings_of(transform: Any) -> Any:
     )
     own = getattr(transform, "__dict__", {})
     plain = {name: _plain(own[name]) for name in names if name in own}
-    return (in_words(transform), plain, [settings_of(one) for one in parts_of(transform)])
+    inner = [settings_of(one, levels - 1) for one in parts_of(transform)] if levels else []
+    return (in_words(transform), plain, inner)
 
 
 def _plain(value: Any) -> Any:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from checkout import ROOT
 from scenes import same
 
 import voxpipe as vp
@@ -234,11 +235,14 @@ def test_noise_is_drawn_alike():
 
 
 def test_every_equal_is_tried():
-    """Each of the table is above, or below where it draws."""
+    """Each has a comparison above, and a row on the page."""
     from voxpipe.datapipes.monai_equals import _EQUALS
 
     exact = {name.partition(" ")[0] for name in EXACT}
     assert exact | set(DRAWN) | {"RandGaussianNoised"} == set(_EQUALS)
+    page = (ROOT / "docs" / "bridges.md").read_text("utf-8")
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    assert set(_EQUALS) <= {word for row in rows for word in row.split("`")}
 
 
 LEADING = mt.RandRotated(BOTH, 0.3, prob=1, **HOW)
