@@ -424,11 +424,8 @@ class KernelHints:
     def after_fork(self) -> None:
         """Start anew in a forked child, which has told nothing."""
         self.hinted_bytes = self._warm = self._turn = 0
-
-    @property
-    def is_warm(self) -> bool:
+        self.is_warm = False
         """Whether whatever was asked about lately was in the page cache."""
-        return self._warm >= _WARM_ROW
 
     def worth_asking(self) -> bool:
         """Whether to work out what is going to be read: not each time, where all is there."""
@@ -445,6 +442,7 @@ class KernelHints:
         warm = is_cached(fd, places)
         with self.lock:
             self._warm = self._warm + 1 if warm else 0
+            self.is_warm = self._warm >= _WARM_ROW
         return warm
 
     def add(self, size: int) -> None:

@@ -314,13 +314,7 @@ class Volume:
         OutOfVolume
             The region reaches outside; this is an ``IndexError``.
         """
-        backend = self._backend()
-        header = backend.header
-        check_inside(region, header.shape, backend.name)
-        if region.is_empty:
-            empty = np.empty((header.shape[0], *region.shape), header.disk_dtype)
-            return Voxels(empty, header.slope, header.intercept)
-        return counted_read(backend, region)
+        return counted_read(self._backend(), region)
 
     def prefetch(self, region: Region) -> Closes | None:
         """Begin to bring in what :meth:`read` of the same region is going to need.
@@ -463,19 +457,25 @@ class Volume:
 
     def _backend(self) -> Backend:
         """Return the open backend of this process, and make sure it is what we know."""
-        header = self.header if hasattr(self._source, "known_header") else self._header
+        source, handles = self._source, (self._session or SESSION).handles
+        handle = handles.by_token.get(source.token) if self._is_fresh else None
+        if handle is not None:  # most calls: it is open, and what is known
+            known = handle.backend
+            if known is not None and known.header is self._header:
+                handle.used = next(handle.uses)
+                return known
+        header = self._header or (self.header if hasattr(source, "known_header") else None)
         # Before it is opened: what is written meanwhile was written since.
         now = time.time_ns() if header is None else 0
-        handles = (self._session or SESSION).handles
-        backend = handles.acquire(self._source, verify=header is None)
+        backend = handles.acquire(source, verify=header is None)
         if header is not None and backend.header is not header:
-            backend = handles.agreeing(self._source, header)
+            backend = handles.agreeing(source, header)
         self._header = backend.header
         if now:
             self._stamp = backend.version, now
         elif self._stamp is not None and not self._is_fresh and backend.version != self._stamp[0]:
             # This process may have it open from another epoch.
-            backend = handles.opened_again(self._source, backend)
+            backend = handles.opened_again(source, backend)
         self._is_fresh = True
         return backend
 

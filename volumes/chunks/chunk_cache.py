@@ -10,6 +10,7 @@ chunk that was stored anew since.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 from collections.abc import Hashable, Sequence
@@ -23,6 +24,7 @@ from numpy.typing import NDArray
 from ...core.locks import ForkSafeLock, renew_after_fork
 from .native import addresses_of, short_calls
 
+_at, _view = ctypes.addressof, ctypes.c_char.from_buffer
 _FEW = 64  # rows for more than three times the chunks that are here or announced
 
 ENTRY_BYTES = 512
@@ -51,7 +53,7 @@ class FoundChunks(NamedTuple):
 
     is_here: NDArray[np.bool_]  # (N,)
     addresses: NDArray[np.int64]  # (N,): where voxels begin; 0 of one that is not stored, or here
-    arrays: NDArray[Any]  # (N,) of arrays in C order, read-only, and None; holds the memory
+    arrays: NDArray[Any]  # (N,) of arrays in C order, to be read, and None; holds the memory
 
 
 class ChunkTable:
@@ -200,8 +202,10 @@ class NativeTable(ChunkTable):
     def take(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Do as the base class says."""
         count = len(rows)
+        if not count:
+            return super().take(rows)
         is_here, addresses = np.empty(count, np.bool_), np.empty(count, np.int64)
-        where = addresses_of([rows, is_here, addresses])
+        where = _at(_view(rows.data)), _at(_view(is_here.data)), _at(_view(addresses.data))
         self._calls.voxpipe_table_take(self._place, count, *where, self.uses)
         self.uses += count
         return is_here, addresses
@@ -211,8 +215,11 @@ class NativeTable(ChunkTable):
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Do as the base class says."""
         count = len(rows)
+        if not count:
+            return super().announce(rows, moment, keep=keep)
         is_here, is_expected = np.empty(count, np.bool_), np.empty(count, np.bool_)
-        job = count, *addresses_of([rows, is_here, is_expected]), moment, int(keep)
+        where = _at(_view(rows.data)), _at(_view(is_here.data)), _at(_view(is_expected.data))
+        job = count, *where, moment, int(keep)
         if self._calls.voxpipe_table_announce(self._place, *job):
             self.widen()
             self._calls.voxpipe_table_announce(self._place, *job)
@@ -226,8 +233,11 @@ class NativeTable(ChunkTable):
         most: int,
     ) -> NDArray[np.int64]:
         """Do as the base class says."""
+        if not len(rows):
+            return rows
         new = np.empty(len(rows), np.int64)
-        job = len(rows), *addresses_of([rows, sizes, addresses, new]), most, self.uses
+        where = _at(_view(rows.data)), _at(_view(sizes.data)), _at(_view(addresses.data))
+        job = len(rows), *where, _at(_view(new.data)), most, self.uses
         count = self._calls.voxpipe_table_put(self._place, *job)
         self.uses += count
         return new[:count]
@@ -289,15 +299,13 @@ class ChunkCache:
         """Keep chunks for which there is room, or something less needed to make room.
 
         Their keys differ; ``which`` says which of the keys are theirs. A size is what keeping a
-        chunk takes, in bytes. What is kept is the cache's, and read-only.
+        chunk takes, in bytes. What is kept is the cache's.
         """
         with self._lock:
             rows = self._rows_of(keys)
             rows = rows if which is None else rows[which]
             new = self._table.put(rows, sizes, addresses, self.most_bytes)
             self._arrays[rows[new]] = np.fromiter(chunks, object, len(chunks))[new]
-            for chunk in chunks:
-                chunk.setflags(write=False)
             self.held_bytes += int(np.add.reduce(sizes[new]))
             if self.held_bytes > self.most_bytes:
                 self._make_room()

@@ -179,38 +179,68 @@ class ChunkedBackend(FilesBackend):
     """
 
     keeps_chunks = True
+    counts_itself = True
+    _absences = 0  # of those that its store has met, how many it has looked into
+    _in_doubt = False  # whether anything is stored at all
 
     def __init__(
         self, array: Any, layout: Layout, files: Sequence[StoredFile], header: Header, name: str
     ) -> None:
         self._array: Any = array
         self._layout = layout
+        self._store: Any = None  # of many objects, which may be removed one by one
+        self._is_as_stored = not layout.c_axes and layout.spatial == (0, 1, 2)
         super().__init__(files, header, name)
 
-    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Read the chunks that the region touches, of these only those that its box touches."""
-        index, (first, last) = self._layout.index(region, channels)
-        part = self._layout.fold(self._array.read(index))
-        return Voxels(plain(part[first:last]), self.header.slope, self.header.intercept)
+    def read(
+        self, region: Region, channels: Channels | None = None, *, counts: bool = False
+    ) -> Voxels:
+        """Read the chunks that the region touches, of these only those that its box touches.
+
+        With ``counts`` the read is entered in the tally.
+        """
+        header, layout = self.header, self._layout
+        if self._is_as_stored and channels is None:  # most volumes: nothing is in the way
+            array = self._array.read(region, counts=counts)[None]
+        else:
+            index, (first, last) = layout.index(region, channels)
+            array = layout.fold(self._array.read(index, counts=counts))[first:last]
+        if array.dtype.kind == "b":
+            array = plain(array)
+        voxels = Voxels(array, header.slope, header.intercept)
+        store = self._store
+        if self._in_doubt or (store is not None and store.absences != self._absences):
+            self._look_into(voxels)
+        return voxels
+
+    def _look_into(self, voxels: Voxels) -> None:
+        """Look why chunks that were to be read are missing."""
+
+    def _index(self, region: Region, channels: Channels | None = None) -> Region:
+        """Return the region of the stored array."""
+        if self._is_as_stored and channels is None:
+            return region
+        return self._layout.index(region, channels)[0]
 
     def prefetch(self, region: Region) -> Closes | None:
         """Begin to fetch the chunks that the region and its box touch."""
-        ticket: Closes | None = self._array.prefetch(self._layout.index(region)[0])
+        index = region if self._is_as_stored else self._layout.index(region)[0]
+        ticket: Closes | None = self._array.prefetch(index)
         return ticket
 
     def needed_chunks(self, region: Region, channels: Channels | None = None) -> NeededChunks:
         """Return the chunks that a read fetches and decodes."""
-        index, array = self._layout.index(region, channels)[0], self._array
+        index, array = self._index(region, channels), self._array
         return NeededChunks(
             array.needed_chunks(index), array.needed_voxels(index), array.chunk_bytes
         )
 
     def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
         """Return how many bytes of stored voxels a read touches, in whole chunks."""
-        voxels = self._array.needed_voxels(self._layout.index(region, channels)[0])
+        voxels = self._array.needed_voxels(self._index(region, channels))
         return int(voxels * self.disk_dtype.itemsize)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Fetch the stored chunks that a read needs, without decoding them."""
-        size: int | None = self._array.fetch(self._layout.index(region, channels)[0])
+        size: int | None = self._array.fetch(self._index(region, channels))
         return size
