@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, repeat
 from os import PathLike, fspath
 from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
 
@@ -225,8 +225,10 @@ class Collate:
     def __call__(self, items: Sequence[Any]) -> list[dict[str, Any]]:
         """Return one batch of ``items``, in a list."""
         try:
-            if not all(isinstance(i, Mapping) and i.keys() == items[0].keys() for i in items):
-                _refuse_other_keys(items)
+            for item in items:
+                is_mapping = type(item) is Sample or isinstance(item, Mapping)
+                if not is_mapping or item.keys() != items[0].keys():
+                    _refuse_other_keys(items)
             things = {key: [item[key] for item in items] for key in items[0]}
             specs = {key: _spec_of(items, key) for key in things}
             array_specs = {key: spec for key, spec in specs.items() if spec is not None}
@@ -243,7 +245,7 @@ class Collate:
         batch = {
             k: RealizedArray(arrays[k]) if k in arrays else _as_list(things[k]) for k in things
         }
-        if all(isinstance(item, Sample) for item in items):
+        if all(map(isinstance, items, repeat(Sample))):
             batch[META] = [item.provenance() for item in items]
             if len(arrays) < len(things) and not is_looking_ahead():
                 self._warn_of_paths({key: things[key][0] for key in things if key not in arrays})
@@ -266,8 +268,12 @@ class Collate:
         try:
             likely = self.likely
             looks = None if likely is None or key in likely.over else likely.watch(key, thing)
-            with holding(READ_KEY, key), looks or nullcontext():
-                voxels = thing.realize(out if self.straight else None)
+            with holding(READ_KEY, key):
+                if looks is None:
+                    voxels = thing.realize(out if self.straight else None)
+                else:
+                    with looks:
+                        voxels = thing.realize(out if self.straight else None)
         except Exception as error:
             raise add_location(error, case=case_of(item), key=key)  # noqa: B904
         if voxels is not out:
@@ -339,8 +345,8 @@ def _spec_of(samples: Sequence[Any], key: str) -> ArraySpec | None:
                 do = "They differ in channels alone, which no crop changes: leave such cases out."
             raise errors.PatchSizeError(msg, do=do)
     things = [sample[key] for sample in samples]
-    arrays = (one if isinstance(one, LazyPatch) else _array_of(one) for one in things)
-    dtype = np.result_type(*(one.dtype for one in arrays))
+    arrays = [one if isinstance(one, LazyPatch) else _array_of(one) for one in things]
+    dtype = np.result_type(*[one.dtype for one in arrays])
     shape = (len(samples), *shapes[0])
     refuse_beyond_memory(shape, dtype, f"the batch of {key!r}")
     return shape, dtype

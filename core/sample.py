@@ -179,6 +179,8 @@ def to_jsonable(value: Any) -> Any:
         return value
     # Most of a provenance are numbers in lists: not worth a call each.
     if isinstance(value, (list, tuple)):
+        if _PLAIN.issuperset(map(type, value)):
+            return [*value]
         return [v if type(v) in _PLAIN else to_jsonable(v) for v in value]
     if isinstance(value, Mapping):
         return {k: v if type(v) in _PLAIN else to_jsonable(v) for k, v in value.items()}

@@ -134,6 +134,7 @@ class Volume:
         self._stamp: tuple[Hashable, int] | None = None
         self._is_fresh = False
         self._pass = ""
+        self._first: OpenedVersion | None = None  # of the pass, in this process
         self._session: Session | None = None
 
     @property
@@ -198,7 +199,7 @@ class Volume:
     def in_session(self, session: Session) -> Volume:
         """Return the volume, and what is stacked in it, bound to a session of this process."""
         volume = self.__copy__()
-        volume._session = session
+        volume._session, volume._first = session, None
         if isinstance(self._source, StackedSource):
             volume._source = self._source.in_session(session)
         return volume
@@ -356,8 +357,10 @@ class Volume:
         backend = self._backend()
         version, moment = self._stamp or (backend.version, 0)
         if self._pass:
-            own = OpenedVersion((self._pass, self._source.token), version, moment, backend.name)
-            first = (self._session or SESSION).versions.first(own)
+            first = self._first
+            if first is None or first.key[0] != self._pass:
+                own = OpenedVersion((self._pass, self._source.token), version, moment, backend.name)
+                first = self._first = (self._session or SESSION).versions.first(own)
             version, moment = first.version, first.moment
         try:
             current = backend.is_as_of(moment) if moment else backend.is_current
@@ -480,7 +483,8 @@ class Volume:
         return backend
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_grid": None, "_data": None, "_is_fresh": False, "_session": None}
+        own = dict.fromkeys(("_grid", "_data", "_session", "_first"))  # of this process
+        return {**self.__dict__, **own, "_is_fresh": False}
 
     def __copy__(self) -> Volume:
         copy = object.__new__(type(self))

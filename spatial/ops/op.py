@@ -6,6 +6,7 @@ To add one, write a frozen dataclass with these members in a file of its own, an
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -256,8 +257,10 @@ def size_on(size: Any, plan: SpatialPlan) -> tuple[int, int, int]:
     if isinstance(size, tuple):
         i, j, k = (n if s is None else s for s, n in zip(size, plan.shape, strict=True))
         return (i, j, k)
-    flat = flat_axes(plan)
-    i, j, k = (1 if axis in flat else size for axis in range(3))
+    sizes = [size] * 3
+    for axis in flat_axes(plan):
+        sizes[axis] = 1
+    i, j, k = sizes
     return (i, j, k)
 
 
@@ -281,7 +284,7 @@ def centred_start(shape: Sequence[int], size: Sequence[int], side: CropSide = "e
 def random_start(random: Sequence[float], shape: Sequence[int], size: Sequence[int]) -> list[int]:
     """Return where a box starts that numbers in [0, 1) place; one that is too large is centred."""
     start = [min(int(u * (n - s + 1)), n - s) for u, n, s in zip(random, shape, size, strict=True)]
-    if all(n >= s for n, s in zip(shape, size, strict=True)):
+    if all(map(operator.ge, shape, size)):
         return start
     pairs = zip(start, centred_start(shape, size), shape, size, strict=True)
     return [a if n >= s else c for a, c, n, s in pairs]

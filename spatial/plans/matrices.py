@@ -147,7 +147,7 @@ def pull_back(
             raise BadHeader(msg, do=do) from None
         back = apply(to_voxel, back)
         turn = turn if is_even else product(product(to_voxel, turn), to_world)
-    flat = flat_axes(plan)
+    flat = flat_axes(plan) if 1 in plan.shape else ()
     if flat:
         places = [(row, column) for row in range(3) for column in range(3)]
         turn = tuple(  # type: ignore[assignment]
@@ -183,7 +183,8 @@ def about_centre(
 ) -> Affine3x4:
     """Return the pull-back with a linear part, from the centre of a grid to that of another."""
     a, b, c, d, e, f, g, h, i = turn
-    (x, y, z), (u, v, w) = [[(n - 1) / 2 for n in shape] for shape in (before, after)]
+    (x, y, z), (u, v, w) = before, after
+    x, y, z, u, v, w = (x - 1) / 2, (y - 1) / 2, (z - 1) / 2, (u - 1) / 2, (v - 1) / 2, (w - 1) / 2
     p, q, r = back
     return (
         *(a, b, c, (x - (a * u + b * v + c * w)) + p),

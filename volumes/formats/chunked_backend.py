@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Region
+from ...core import OrientedBox, Region
 from ...core.errors import BadHeader
 from ...core.lru_cache import cached_property
 from ...storage.read_ahead import Closes
@@ -82,7 +82,9 @@ class Layout:
         i, j, k = self.spatial
         box = region.box
         if box is not None:
-            box = None if i is None or j is None or k is None else replace(box, axes=(i, j, k))
+            has_all = i is not None and j is not None and k is not None
+            where = box.matrix, box.shape, box.halo, box.clamp
+            box = OrientedBox(*where, (i, j, k)) if has_all else None  # type: ignore[arg-type]
         result = Region(start, stop, box), part
         vars(region)["_stored"] = self, channels, result
         return result

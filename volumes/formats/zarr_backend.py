@@ -54,6 +54,7 @@ LOOK_PAUSE = 1.0
 """Seconds for which metadata behind a URL count as still there: of the thousands of requests that a
 store answers in one, one more for a volume in which chunks are missing is nothing."""
 _clock = time.monotonic
+_STAMPED = (*zarr_nodes.METADATA_FILES, ".zattrs")
 
 
 class ZarrBackend(ChunkedBackend):
@@ -429,9 +430,9 @@ def documents_token(url: str, storage_options: Mapping[str, Any]) -> str:
 def metadata_stamp(path: str) -> tuple[int, ...]:
     """Return sizes and times of the metadata files of a local node."""
     stamp: list[int] = []
-    for name in (*zarr_nodes.METADATA_FILES, ".zattrs"):
+    for name in _STAMPED:
         try:
-            status = os.stat(os.path.join(path, name))
+            status = os.stat(f"{path}{os.sep}{name}")
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
