@@ -179,7 +179,7 @@ class LazyPatch(NoArithmetic):
         """``"intensity"`` or ``"label"``."""
         return str(self.volume.kind)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int, int, int]:
         """(C, I, J, K) of the output."""
         i, j, k = self.pending.plan.shape

@@ -158,12 +158,13 @@ def amount_at(random: Sequence[float], amount: Amount, *, isotropic: bool = Fals
     """Return the numbers that three uniform ones stand for; one for all if ``isotropic``."""
     if not isinstance(amount, tuple):
         return [amount] * 3
-    if isotropic and len(amount) == 2:
-        random = (random[0],) * 3
-    entries = amount if len(amount) == 3 else (amount,) * 3
+    if len(amount) == 2:
+        low, high = amount
+        u, v, w = (random[0],) * 3 if isotropic else random
+        return [low + (high - low) * u, low + (high - low) * v, low + (high - low) * w]
     return [
         each[0] + (each[1] - each[0]) * u if isinstance(each, tuple) else each
-        for each, u in zip(entries, random, strict=True)
+        for each, u in zip(amount, random, strict=True)
     ]
 
 

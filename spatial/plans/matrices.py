@@ -183,9 +183,8 @@ def about_centre(
 ) -> Affine3x4:
     """Return the pull-back with a linear part, from the centre of a grid to that of another."""
     a, b, c, d, e, f, g, h, i = turn
-    (x, y, z), (u, v, w) = before, after
-    x, y, z, u, v, w = (x - 1) / 2, (y - 1) / 2, (z - 1) / 2, (u - 1) / 2, (v - 1) / 2, (w - 1) / 2
-    p, q, r = back
+    (j, k, m), (n, o, s), (p, q, r) = before, after, back
+    x, y, z, u, v, w = (j - 1) / 2, (k - 1) / 2, (m - 1) / 2, (n - 1) / 2, (o - 1) / 2, (s - 1) / 2
     return (
         *(a, b, c, (x - (a * u + b * v + c * w)) + p),
         *(d, e, f, (y - (d * u + e * v + f * w)) + q),

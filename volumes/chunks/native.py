@@ -206,10 +206,11 @@ def place_chunks(
         anything.
     """
     address, view, count = ctypes.addressof, ctypes.c_char.from_buffer, len(members)
-    rest, newest, places, task = (0,) * (MOST_AXES - len(shape)), ctypes.c_int64(), None, DECODE
-    if type(source) is LocatedChunks:
-        places, task = source.places, LOCATE
-    at_places, longest = (0, 0) if places is None else (places.address, places.longest)
+    rest, newest = (0,) * (MOST_AXES - len(shape)), ctypes.c_int64()
+    located = source if isinstance(source, LocatedChunks) else None
+    task, at_places, longest = DECODE, 0, 0
+    if located is not None:
+        task, at_places, longest = LOCATE, located.places.address, located.places.longest
     chunk_bytes = math.prod(shape) * out.itemsize
     # What is not kept is decoded to scratch, unless it lies in ``out`` as a whole.
     scratch = np.empty(chunk_bytes + longest, np.uint8)
@@ -244,8 +245,8 @@ def place_chunks(
         number += int(np.add.reduce(is_stored))
         if keep and count:
             keep(plan, its, arrays, result[:, ROOM], is_stored)
-    if newest.value and newest.value > source.store.newest:
-        source.store.newest = newest.value
+    if located is not None and newest.value and newest.value > located.store.newest:
+        located.store.newest = newest.value
     return number, np.concatenate(remaining) if remaining else _NONE
 
 
