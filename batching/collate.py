@@ -267,13 +267,15 @@ class Collate:
             return
         try:
             likely = self.likely
-            looks = None if likely is None or key in likely.over else likely.watch(key, thing)
-            with holding(READ_KEY, key):
-                if looks is None:
+            token = READ_KEY.set(key)
+            try:
+                if likely is None or key in likely.over:
                     voxels = thing.realize(out if self.straight else None)
                 else:
-                    with looks:
+                    with likely.watch(key, thing):
                         voxels = thing.realize(out if self.straight else None)
+            finally:
+                READ_KEY.reset(token)
         except Exception as error:
             raise add_location(error, case=case_of(item), key=key)  # noqa: B904
         if voxels is not out:

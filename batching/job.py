@@ -111,7 +111,7 @@ def tickets_of(job: Any) -> list[Any]:
     """Begin to fetch what the lazy patches of a job read; return what keeps it."""
     tickets = []
     all_items = job.items if isinstance(job, Job) else ()
-    items = [item for item in all_items if isinstance(item, Mapping)]
+    items = [item for item in all_items if type(item) is Sample or isinstance(item, Mapping)]
     # All images before the first label: so a batch is filled, and what is announced in this
     # order is kept as long as it is needed.
     for key in dict.fromkeys(chain.from_iterable(items)):

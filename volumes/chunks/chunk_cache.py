@@ -249,7 +249,9 @@ class NativeTable(ChunkTable):
 
     def withdraw(self, rows: NDArray[np.int64], moment: int) -> None:
         """Do as the base class says."""
-        job = len(rows), *addresses_of([rows]), moment, self.uses
+        if not len(rows):
+            return
+        job = len(rows), _at(_view(rows.data)), moment, self.uses
         self.uses += self._calls.voxpipe_table_withdraw(self._place, *job)
 
 
@@ -281,7 +283,8 @@ class ChunkCache:
         What was announced for each has come: the next time that it is needed is a later one.
         """
         with self._lock:
-            rows = self._rows_of(keys)
+            is_known = isinstance(keys, ChunkKeys) and keys.table is self._table
+            rows = keys.rows if is_known else self._rows_of(keys)  # type: ignore[attr-defined]
             is_here, addresses = self._table.take(rows)
             count = int(np.add.reduce(is_here))
             self.misses += len(rows) - count
@@ -378,8 +381,9 @@ class ChunkCache:
 
     def _take_away(self, moment: int, keys: Sequence[Hashable]) -> None:
         """Take back what was announced for a moment and has not come."""
-        rows = self._rows_of(keys)  # which may make another table
-        self._table.withdraw(rows, moment)
+        is_known = isinstance(keys, ChunkKeys) and keys.table is self._table
+        rows = keys.rows if is_known else self._rows_of(keys)  # type: ignore[attr-defined]
+        self._table.withdraw(rows, moment)  # of the table that there is by now
 
     def _take_back(self, count: int, process: int) -> None:
         self.most_bytes -= count if process == os.getpid() else 0  # to a child nobody lent anything

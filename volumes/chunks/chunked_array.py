@@ -335,7 +335,9 @@ class ChunkedArray:
         They wait until the ticket is closed, and so do decoded chunks of it that are kept. None
         where there is nothing to wait for. What goes wrong is raised by the read.
         """
-        plan = self._plan(region)
+        plan: ChunkPlan | None = vars(region).get("_plan")
+        if plan is None or plan.cuts is not self._cuts:
+            plan = (self._grid.cover(region) if self._grid else None) or self._plan(region)
         chunks = plan.chunks
         if not self._cache.most_bytes:
             return self._source.prefetch(chunks, self.chunk_bytes)

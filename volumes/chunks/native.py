@@ -236,6 +236,8 @@ def place_chunks(
         if _library().voxpipe_place_chunks(job) != SUCCESS:
             raise RuntimeError(f"the native library refused chunks {shape} of {out.shape}")
         rows[:, TASK] = LEAVE
+        if not count:
+            break
         result = rows[its]
         is_stored, is_done = (result[:, DATA] | result[:, FILE]) != 0, result[:, STATUS] == SUCCESS
         if np.add.reduce(is_done) < len(its):
@@ -243,7 +245,7 @@ def place_chunks(
             its, is_stored, result = its[is_done], is_stored[is_done], result[is_done]
             arrays = [*compress(arrays, is_done.tolist())]
         number += int(np.add.reduce(is_stored))
-        if keep and count:
+        if keep:
             keep(plan, its, arrays, result[:, ROOM], is_stored)
     if located is not None and newest.value and newest.value > located.store.newest:
         located.store.newest = newest.value

@@ -191,7 +191,9 @@ class ChunkedBackend(FilesBackend):
         self._array: Any = array
         self._layout = layout
         self._store: Any = None  # of many objects, which may be removed one by one
-        self._is_as_stored = not layout.c_axes and layout.spatial == (0, 1, 2)
+        # Axes of most volumes: those of space, in the order of I, J, K, and no others.
+        self._order = () if layout.c_axes or None in layout.spatial else layout.spatial
+        self._is_as_stored = self._order == (0, 1, 2)
         super().__init__(files, header, name)
 
     def read(
@@ -202,8 +204,12 @@ class ChunkedBackend(FilesBackend):
         With ``counts`` the read is entered in the tally.
         """
         header, layout = self.header, self._layout
-        if self._is_as_stored and channels is None:  # most volumes: nothing is in the way
+        known = vars(region).get("_stored")
+        if self._is_as_stored and channels is None:
             array = self._array.read(region, counts=counts)[None]
+        elif self._order and channels is None and known and known[:2] == (layout, None):
+            stored = self._array.read(known[2][0], counts=counts)  # what was asked for ahead
+            array = stored.transpose(self._order)[None]
         else:
             index, (first, last) = layout.index(region, channels)
             array = layout.fold(self._array.read(index, counts=counts))[first:last]
