@@ -143,6 +143,7 @@ def in_threads(function: Callable[[T], R], things: Iterable[T]) -> list[R]:
         futures.clear()
 
 
+_NOTHING = nullcontext()
 # So many batches of a key are looked at: random patches of an organ are often empty.
 _LOOKED_AT = 16
 
@@ -225,10 +226,8 @@ class Collate:
     def __call__(self, items: Sequence[Any]) -> list[dict[str, Any]]:
         """Return one batch of ``items``, in a list."""
         try:
-            for item in items:
-                is_mapping = type(item) is Sample or isinstance(item, Mapping)
-                if not is_mapping or item.keys() != items[0].keys():
-                    _refuse_other_keys(items)
+            if not all(isinstance(i, Mapping) and i.keys() == items[0].keys() for i in items):
+                _refuse_other_keys(items)
             things = {key: [item[key] for item in items] for key in items[0]}
             specs = {key: _spec_of(items, key) for key in things}
             array_specs = {key: spec for key, spec in specs.items() if spec is not None}
@@ -267,15 +266,9 @@ class Collate:
             return
         try:
             likely = self.likely
-            token = READ_KEY.set(key)
-            try:
-                if likely is None or key in likely.over:
-                    voxels = thing.realize(out if self.straight else None)
-                else:
-                    with likely.watch(key, thing):
-                        voxels = thing.realize(out if self.straight else None)
-            finally:
-                READ_KEY.reset(token)
+            looks = None if likely is None or key in likely.over else likely.watch(key, thing)
+            with holding(READ_KEY, key), looks or _NOTHING:
+                voxels = thing.realize(out if self.straight else None)
         except Exception as error:
             raise add_location(error, case=case_of(item), key=key)  # noqa: B904
         if voxels is not out:

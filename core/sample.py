@@ -179,14 +179,9 @@ def to_jsonable(value: Any) -> Any:
         return value
     # Most of a provenance are numbers in lists: not worth a call each.
     if isinstance(value, (list, tuple)):
-        is_flat = _PLAIN.issuperset(map(type, value))
-        return [*value] if is_flat else [*map(to_jsonable, value)]
+        return [*value] if _PLAIN.issuperset(map(type, value)) else [*map(to_jsonable, value)]
     if type(value) is dict or isinstance(value, Mapping):
-        result = {}
-        for key, v in value.items():
-            is_flat = type(v) is list and _PLAIN.issuperset(map(type, v))
-            result[key] = [*v] if is_flat else v if type(v) in _PLAIN else to_jsonable(v)
-        return result
+        return {k: v if type(v) in _PLAIN else to_jsonable(v) for k, v in value.items()}
     if isinstance(value, np.ndarray):
         return value.tolist()
     if isinstance(value, np.generic):

@@ -251,8 +251,8 @@ def counted_read(backend: Backend, region: Region, channels: Channels | None = N
     """Return the voxels of a region, checked and entered in the tally."""
     first, last = channels or (0, backend.shape[0])
     shape = (last - first, *region.shape)
-    start, stop = region.start, region.stop
-    if len(start) != 3 or min(start) < 0 or not all(map(operator.le, stop, backend.shape[1:])):
+    fits = len(region.start) == 3 and all(map(operator.le, region.stop, backend.shape[1:]))
+    if not fits or min(region.start) < 0:
         check_inside(region, backend.shape, backend.name)
     size = math.prod(shape) * backend.disk_dtype.itemsize
     if not size:

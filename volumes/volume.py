@@ -133,7 +133,6 @@ class Volume:
         self._data: torch.Tensor | None = None
         self._stamp: tuple[Hashable, int] | None = None
         self._is_fresh = False
-        self._looks_ahead: bool | None = None
         self._pass = ""
         self._first: OpenedVersion | None = None  # of the pass, in this process
         self._session: Session | None = None
@@ -328,9 +327,7 @@ class Volume:
     @property
     def looks_ahead(self) -> bool:
         """Whether :meth:`prefetch` may gain anything; opens the volume."""
-        if self._looks_ahead is None:
-            self._looks_ahead = self._backend().looks_ahead
-        return self._looks_ahead
+        return self._backend().looks_ahead
 
     def needed_chunks(self, region: Region) -> NeededChunks | None:
         """Return the chunks that :meth:`read` of the same region needs; reads no voxel.
@@ -389,7 +386,7 @@ class Volume:
             return self
         anew = self.__copy__()
         anew._source = source
-        anew._header = anew._grid = anew._stamp = anew._looks_ahead = None
+        anew._header = anew._grid = anew._stamp = None
         if self.located_source is not None and not has_header:
             anew._pass = by
         return anew

@@ -153,17 +153,14 @@ def provenance(patch: Any) -> dict[str, Any]:
         return record
     reads = patch.reads(through=True)
     region, level = reads[0].region, reads[0].level
-    channel_count = reads[0].volume.shape[0]
-    if len(reads) > 1:
-        channel_count = sum(read.volume.shape[0] for read in reads)
     channels = [provenance(one) for one in _apart(patch)] if len(reads) > 1 else []
     if channels:  # of voxels that were realized the first tells where they come from
         first: dict[str, Any] = channels[0]
         region, level = dict.get(first, "region", region), dict.get(first, "level", 0)
     entries = {
         "file": patch.volume.name,
-        "stored_shape": [channel_count, *plan.source.shape],
-        "region": [*map(list, zip(region.start, region.stop, strict=True))],
+        "stored_shape": [sum([read.volume.shape[0] for read in reads]), *plan.source.shape],
+        "region": [*map(list, region)],
         "matrix": plan.matrix.tolist(),
         **({"level": level} if level else {}),
         **({"channels": channels} if channels else {}),

@@ -7,7 +7,6 @@ crops after an op that interpolates, are its stages.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -301,7 +300,7 @@ class SpatialPlan:
         # Past the constructor, which looks at fields that are sound here: an op makes two plans.
         plan, own = object.__new__(SpatialPlan), self.__dict__
         state = plan.__dict__
-        state.update(zip(_FIELDS, _values_of(own), strict=True))
+        state.update([(name, own[name]) for name in self.__dataclass_fields__])
         state.update(changes)
         i, j, k = state["shape"]
         state["shape"] = (int(i), int(j), int(k))
@@ -571,7 +570,3 @@ def _bytes(count: int) -> str:
 
 def _times(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape))
-
-
-_FIELDS = tuple(SpatialPlan.__dataclass_fields__)
-_values_of = operator.itemgetter(*_FIELDS)

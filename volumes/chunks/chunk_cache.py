@@ -10,7 +10,6 @@ chunk that was stored anew since.
 
 from __future__ import annotations
 
-import ctypes
 import hashlib
 import os
 from collections.abc import Hashable, Sequence
@@ -24,7 +23,6 @@ from numpy.typing import NDArray
 from ...core.locks import ForkSafeLock, renew_after_fork
 from .native import addresses_of, short_calls
 
-_at, _view = ctypes.addressof, ctypes.c_char.from_buffer
 _FEW = 64  # rows for more than three times the chunks that are here or announced
 
 ENTRY_BYTES = 512
@@ -202,10 +200,8 @@ class NativeTable(ChunkTable):
     def take(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Do as the base class says."""
         count = len(rows)
-        if not count:
-            return super().take(rows)
         is_here, addresses = np.empty(count, np.bool_), np.empty(count, np.int64)
-        where = _at(_view(rows.data)), _at(_view(is_here.data)), _at(_view(addresses.data))
+        where = addresses_of([rows, is_here, addresses])
         self._calls.voxpipe_table_take(self._place, count, *where, self.uses)
         self.uses += count
         return is_here, addresses
@@ -215,11 +211,8 @@ class NativeTable(ChunkTable):
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Do as the base class says."""
         count = len(rows)
-        if not count:
-            return super().announce(rows, moment, keep=keep)
         is_here, is_expected = np.empty(count, np.bool_), np.empty(count, np.bool_)
-        where = _at(_view(rows.data)), _at(_view(is_here.data)), _at(_view(is_expected.data))
-        job = count, *where, moment, int(keep)
+        job = count, *addresses_of([rows, is_here, is_expected]), moment, int(keep)
         if self._calls.voxpipe_table_announce(self._place, *job):
             self.widen()
             self._calls.voxpipe_table_announce(self._place, *job)
@@ -233,11 +226,8 @@ class NativeTable(ChunkTable):
         most: int,
     ) -> NDArray[np.int64]:
         """Do as the base class says."""
-        if not len(rows):
-            return rows
         new = np.empty(len(rows), np.int64)
-        where = _at(_view(rows.data)), _at(_view(sizes.data)), _at(_view(addresses.data))
-        job = len(rows), *where, _at(_view(new.data)), most, self.uses
+        job = len(rows), *addresses_of([rows, sizes, addresses, new]), most, self.uses
         count = self._calls.voxpipe_table_put(self._place, *job)
         self.uses += count
         return new[:count]
@@ -249,9 +239,7 @@ class NativeTable(ChunkTable):
 
     def withdraw(self, rows: NDArray[np.int64], moment: int) -> None:
         """Do as the base class says."""
-        if not len(rows):
-            return
-        job = len(rows), _at(_view(rows.data)), moment, self.uses
+        job = len(rows), *addresses_of([rows]), moment, self.uses
         self.uses += self._calls.voxpipe_table_withdraw(self._place, *job)
 
 
@@ -283,8 +271,7 @@ class ChunkCache:
         What was announced for each has come: the next time that it is needed is a later one.
         """
         with self._lock:
-            is_known = isinstance(keys, ChunkKeys) and keys.table is self._table
-            rows = keys.rows if is_known else self._rows_of(keys)  # type: ignore[attr-defined]
+            rows = self._rows_of(keys)
             is_here, addresses = self._table.take(rows)
             count = int(np.add.reduce(is_here))
             self.misses += len(rows) - count
@@ -381,9 +368,8 @@ class ChunkCache:
 
     def _take_away(self, moment: int, keys: Sequence[Hashable]) -> None:
         """Take back what was announced for a moment and has not come."""
-        is_known = isinstance(keys, ChunkKeys) and keys.table is self._table
-        rows = keys.rows if is_known else self._rows_of(keys)  # type: ignore[attr-defined]
-        self._table.withdraw(rows, moment)  # of the table that there is by now
+        rows = self._rows_of(keys)  # which may make another table
+        self._table.withdraw(rows, moment)
 
     def _take_back(self, count: int, process: int) -> None:
         self.most_bytes -= count if process == os.getpid() else 0  # to a child nobody lent anything

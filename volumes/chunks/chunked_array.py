@@ -21,7 +21,7 @@ from ...core.settings import POISON, read_setting
 from ...storage.file_reader import HINTS
 from ...storage.ranges import ObjectRanges, ReadRange, Span
 from ...storage.read_ahead import Closes, closed_together
-from .chunk_cache import ENTRY_BYTES, FILL_CHUNK, ChunkCache, ChunkKeys, FoundChunks, first_key
+from .chunk_cache import ENTRY_BYTES, FILL_CHUNK, ChunkCache, ChunkKeys, first_key
 from .native import (
     DECODE,
     PARTS,
@@ -32,10 +32,13 @@ from .native import (
     ChunkPlan,
     LocatedChunks,
     NativeGrid,
+    Numbers,
     StoredChunks,
     is_available,
     place_chunks,
 )
+
+Voxels = NDArray[Any]
 
 
 class NeededChunks(NamedTuple):
@@ -150,10 +153,8 @@ class ChunkedArray:
         self._fill_row = np.full(chunks[-1:], self._fill, dtype)
 
     def read(self, region: Region, *, counts: bool = False) -> NDArray[Any]:
-        """Return a region, C order; in chunks beside its box it holds anything.
-
-        With ``counts`` the read is entered in the tally, and not only what it decodes.
-        """
+        """Return a region, C order; in chunks beside its box it holds anything."""
+        # With ``counts`` the read is entered in the tally, and not only what it decodes.
         plan: ChunkPlan | None = vars(region).get("_plan")
         if plan is None or plan.cuts is not self._cuts:
             plan = (self._grid.cover(region) if self._grid else None) or self._plan(region)
@@ -162,16 +163,20 @@ class ChunkedArray:
             out.fill(np.nan if self.dtype.kind in "fc" else np.iinfo(self.dtype).max)
         keeps, rows = cache.most_bytes >= self.chunk_bytes, plan.rows.copy()
         try:
+            absent, arrays = np.arange(len(rows)), np.zeros(0, object)
             if cache.most_bytes:
-                found = cache.get_all(plan.keys or self._keys(plan))
-                rows[:, ROOM], rows[:, TASK] = found.addresses, found.is_here * PLACE
-                (absent,) = (~found.is_here).nonzero()
-            else:
-                found, absent = None, np.arange(len(rows))
+                is_here, rows[:, ROOM], arrays = cache.get_all(plan.keys or self._keys(plan))
+                rows[:, TASK], (absent,) = is_here * PLACE, (~is_here).nonzero()
             if len(absent) and 0 < usable_memory() < 2 * self.chunk_bytes:
-                self._refuse_beyond_memory()
+                raise VolumeTooLarge(  # the chunk, and what it was made of
+                    f"a chunk of {self._source.name}, {self.chunks} {self.dtype}, takes "
+                    f"{2 * self.chunk_bytes} bytes, and this process may use {usable_memory()}.",
+                    do="Store it in smaller chunks, or check the header.",
+                )
             if not self._is_native:
-                self._place_found(out, plan, found)
+                for (there, inside), chunk in zip(_slices(plan.parts), arrays, strict=False):
+                    if chunk is not None:
+                        out[there] = self._fill if chunk is FILL_CHUNK else chunk[inside]
             elif len(absent):
                 source = self._located
                 if source is None or not source.places.is_current:
@@ -227,28 +232,7 @@ class ChunkedArray:
         keys: ChunkKeys = plan.keys
         return keys
 
-    def _refuse_beyond_memory(self) -> None:
-        """Raise: a chunk, and what it was made of, have no room."""
-        raise VolumeTooLarge(
-            f"a chunk of {self._source.name}, {self.chunks} {self.dtype}, takes "
-            f"{2 * self.chunk_bytes} bytes, and this process may use {usable_memory()}.",
-            do="Store it in smaller chunks, or check the header.",
-        )
-
-    def _place_found(self, out: NDArray[Any], plan: ChunkPlan, found: FoundChunks | None) -> None:
-        """Place in Python the chunks that are here."""
-        arrays = () if found is None else found.arrays
-        for (there, inside), chunk in zip(_slices(plan.parts), arrays, strict=False):
-            if chunk is not None:
-                out[there] = self._fill if chunk is FILL_CHUNK else chunk[inside]
-
-    def _fetch_absent(
-        self,
-        out: NDArray[Any],
-        plan: ChunkPlan,
-        rows: NDArray[np.int64],
-        absent: NDArray[np.int64],
-    ) -> int:
+    def _fetch_absent(self, out: Voxels, plan: ChunkPlan, rows: Numbers, absent: Numbers) -> int:
         """Fetch chunks before they are decoded; return how many were stored."""
         count, payload = 0, self._source.fetch_chunks(plan.chunks[absent])
         try:
@@ -270,10 +254,10 @@ class ChunkedArray:
     def _keep(
         self,
         plan: ChunkPlan,
-        members: NDArray[np.int64],
-        arrays: list[NDArray[Any]],
-        rooms: NDArray[np.int64],
-        is_stored: NDArray[np.bool_],
+        members: Numbers,
+        arrays: list[Voxels],
+        rooms: Numbers,
+        is_stored: Any,
     ) -> None:
         """Give the cache chunks that were decoded, or are not stored."""
         sizes = np.where(is_stored, self.chunk_bytes, ENTRY_BYTES)
@@ -283,11 +267,7 @@ class ChunkedArray:
         self._cache.put_all(self._keys(plan), arrays, sizes, rooms * is_stored, members)
 
     def _decode_each(
-        self,
-        out: NDArray[Any],
-        plan: ChunkPlan,
-        members: NDArray[np.int64],
-        payload: FetchedChunks,
+        self, out: Voxels, plan: ChunkPlan, members: Numbers, payload: FetchedChunks
     ) -> int:
         """Decode chunks one after another, and return how many were stored."""
         keeps, strided = self._cache.most_bytes >= self.chunk_bytes, payload.strided
@@ -335,9 +315,7 @@ class ChunkedArray:
         They wait until the ticket is closed, and so do decoded chunks of it that are kept. None
         where there is nothing to wait for. What goes wrong is raised by the read.
         """
-        plan: ChunkPlan | None = vars(region).get("_plan")
-        if plan is None or plan.cuts is not self._cuts:
-            plan = (self._grid.cover(region) if self._grid else None) or self._plan(region)
+        plan = self._plan(region)
         chunks = plan.chunks
         if not self._cache.most_bytes:
             return self._source.prefetch(chunks, self.chunk_bytes)

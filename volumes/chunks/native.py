@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from ...core import ChunkGrid, Region
 from ...core.native_library import native_level, native_library
 
+Numbers = NDArray[np.int64]
 ABI = 3  # VOXPIPE_CHUNKS_ABI of native/chunks.h
 MOST_AXES = 8  # VOXPIPE_CHUNK_AXES
 _COVER = struct.Struct("=16q14q15d")
@@ -171,39 +172,20 @@ def place_chunks(
     out: NDArray[Any],
     shape: tuple[int, ...],
     plan: ChunkPlan,
-    rows: NDArray[np.int64],
+    rows: Numbers,
     fill_row: NDArray[Any],
-    members: NDArray[np.int64] = _NONE,
+    members: Numbers = _NONE,
     source: StoredChunks | LocatedChunks | None = None,
     keep: Callable[..., None] | None = None,
-) -> tuple[int, NDArray[np.int64]]:
-    """Bring parts of chunks to their places in ``out``, some of them decoded before.
+) -> tuple[int, Numbers]:
+    """Bring parts of chunks to their places in ``out``, a region of an array in C order.
 
-    Parameters
-    ----------
-    out
-        A region of the array, in C order.
-    shape
-        Of a chunk, whole.
-    plan
-        The chunks of the region.
-    rows
-        Those of the plan, struct VoxpipeChunk of ``native/chunks.h``, with ``TASK`` and ``ROOM`` of
-        chunks that are decoded already; changed.
-    fill_row
-        What all rows of a chunk are that is not stored.
-    members, source
-        Which are to be decoded, and what finds them; their bytes are in ``rows`` where they are
-        ``StoredChunks``.
-    keep
-        Is given what was decoded, at most 4 MiB at once: the plan, members, arrays, their
-        addresses, and whether they are stored.
-
-    Returns
-    -------
-    tuple
-        How many of the members are stored, and which could not be decoded: of these ``out`` holds
-        anything.
+    ``rows`` are those of the plan (struct VoxpipeChunk of ``native/chunks.h``), with ``TASK`` and
+    ``ROOM`` of chunks that are decoded already, and ``fill_row`` is what all rows of a chunk are
+    that is not stored. ``members`` are decoded before, found by ``source``, or in ``rows`` for
+    ``StoredChunks``; ``keep`` is given the plan, members, arrays, their addresses, and whether they
+    are stored. Returns how many of the members are stored, and which could not be decoded: of these
+    ``out`` holds anything.
     """
     address, view, count = ctypes.addressof, ctypes.c_char.from_buffer, len(members)
     rest, newest = (0,) * (MOST_AXES - len(shape)), ctypes.c_int64()

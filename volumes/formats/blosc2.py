@@ -178,10 +178,20 @@ class Blosc2Blocks:
         """Nothing has to be read."""
         return False
 
-    def fetch_chunks(self, chunks: ChunkIndices) -> FetchedBlocks:
-        """Return what decodes blocks one by one: those that native code leaves, or all."""
+    def fetch_chunks(self, chunks: ChunkIndices) -> Blosc2Blocks:
+        """Return itself, which decodes blocks one by one: those that native code leaves, or all."""
         MAPS.touch(self._alive[0], len(chunks) * self._span)
-        return FetchedBlocks(self)
+        return self
+
+    def close(self) -> None:
+        """Do nothing: the file stays mapped."""
+
+    def place(self, index: Index) -> str:
+        """Return the file."""
+        return self.name
+
+    def stored_chunks(self) -> None:
+        """Native code has found by itself what it decodes."""
 
     def native_source(self) -> LocatedChunks | None:
         """Return what finds blocks in the mapped file and decodes them."""
@@ -257,26 +267,6 @@ class Blosc2Blocks:
 
     def fetch(self, chunks: Sequence[Index]) -> None:
         """Nothing is brought in without being decoded."""
-
-
-class FetchedBlocks:
-    """Blocks that are going to be decoded."""
-
-    strided = False
-
-    def __init__(self, blocks: Blosc2Blocks) -> None:
-        self._blocks = blocks
-        self.decode = blocks.decode
-
-    def close(self) -> None:
-        """Do nothing: the file stays mapped."""
-
-    def place(self, index: Index) -> str:
-        """Return the file."""
-        return self._blocks.name
-
-    def stored_chunks(self) -> None:
-        """Native code has found by itself what it decodes."""
 
 
 def _open(file: LocalStoredFile) -> tuple[MappedFile, Any]:

@@ -49,6 +49,11 @@ class Layout:
     """Stored axis of I, J and K; None for one that is not stored and has length 1."""
 
     @cached_property
+    def is_as_stored(self) -> bool:
+        """Whether the axes are I, J, K, in this order."""
+        return not self.c_axes and self.spatial == (0, 1, 2)
+
+    @cached_property
     def shape(self) -> Shape:
         """(C, I, J, K)."""
         channels = math.prod(self.sizes[axis] for axis in self.c_axes)
@@ -65,6 +70,8 @@ class Layout:
         Where several axes are folded, the slowest is narrowed and the others are
         read whole; the channels asked for are then a part of what is read. Worked out once.
         """
+        if channels is None and self.is_as_stored:
+            return region, (0, 1)
         memo = vars(region).get("_stored")
         if memo is not None and memo[0] is self and memo[1] == channels:
             result: tuple[Region, Channels] = memo[2]
@@ -82,9 +89,9 @@ class Layout:
         i, j, k = self.spatial
         box = region.box
         if box is not None:
-            has_all = i is not None and j is not None and k is not None
-            where = box.matrix, box.shape, box.halo, box.clamp
-            box = OrientedBox(*where, (i, j, k)) if has_all else None  # type: ignore[arg-type]
+            facts = box.matrix, box.shape, box.halo, box.clamp
+            flat = i is None or j is None or k is None
+            box = None if flat else OrientedBox(*facts, (i, j, k))  # type: ignore[arg-type]
         result = Region(start, stop, box), part
         vars(region)["_stored"] = self, channels, result
         return result
@@ -191,30 +198,20 @@ class ChunkedBackend(FilesBackend):
         self._array: Any = array
         self._layout = layout
         self._store: Any = None  # of many objects, which may be removed one by one
-        # Axes of most volumes: those of space, in the order of I, J, K, and no others.
-        self._order = () if layout.c_axes or None in layout.spatial else layout.spatial
-        self._is_as_stored = self._order == (0, 1, 2)
+        self._is_as_stored = layout.is_as_stored
         super().__init__(files, header, name)
 
     def read(
         self, region: Region, channels: Channels | None = None, *, counts: bool = False
     ) -> Voxels:
-        """Read the chunks that the region touches, of these only those that its box touches.
-
-        With ``counts`` the read is entered in the tally.
-        """
+        """Read the chunks that the region touches, of these only those that its box touches."""
         header, layout = self.header, self._layout
-        known = vars(region).get("_stored")
         if self._is_as_stored and channels is None:
             array = self._array.read(region, counts=counts)[None]
-        elif self._order and channels is None and known and known[:2] == (layout, None):
-            stored = self._array.read(known[2][0], counts=counts)  # what was asked for ahead
-            array = stored.transpose(self._order)[None]
         else:
             index, (first, last) = layout.index(region, channels)
             array = layout.fold(self._array.read(index, counts=counts))[first:last]
-        if array.dtype.kind == "b":
-            array = plain(array)
+        array = plain(array) if array.dtype.kind == "b" else array
         voxels = Voxels(array, header.slope, header.intercept)
         store = self._store
         if self._in_doubt or (store is not None and store.absences != self._absences):
@@ -224,31 +221,19 @@ class ChunkedBackend(FilesBackend):
     def _look_into(self, voxels: Voxels) -> None:
         """Look why chunks that were to be read are missing."""
 
-    def _index(self, region: Region, channels: Channels | None = None) -> Region:
-        """Return the region of the stored array."""
-        if self._is_as_stored and channels is None:
-            return region
-        return self._layout.index(region, channels)[0]
-
     def prefetch(self, region: Region) -> Closes | None:
         """Begin to fetch the chunks that the region and its box touch."""
-        index = region if self._is_as_stored else self._layout.index(region)[0]
-        ticket: Closes | None = self._array.prefetch(index)
+        ticket: Closes | None = self._array.prefetch(self._layout.index(region)[0])
         return ticket
 
     def needed_chunks(self, region: Region, channels: Channels | None = None) -> NeededChunks:
         """Return the chunks that a read fetches and decodes."""
-        index, array = self._index(region, channels), self._array
+        index, array = self._layout.index(region, channels)[0], self._array
         return NeededChunks(
             array.needed_chunks(index), array.needed_voxels(index), array.chunk_bytes
         )
 
-    def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
-        """Return how many bytes of stored voxels a read touches, in whole chunks."""
-        voxels = self._array.needed_voxels(self._index(region, channels))
-        return int(voxels * self.disk_dtype.itemsize)
-
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Fetch the stored chunks that a read needs, without decoding them."""
-        size: int | None = self._array.fetch(self._index(region, channels))
+        size: int | None = self._array.fetch(self._layout.index(region, channels)[0])
         return size

@@ -121,7 +121,9 @@ class ShardedChunks(ChunkMap):
         with self._lock:
             self._tables.clear()
             self._extents.clear()
-            self._drop_places()
+            if self._places is not None:
+                self._places.is_current = False
+            self._places = None
 
     def locate(self, chunks: ChunkIndices) -> ObjectRanges:
         """Return where each chunk lies; reads the indices that are not known yet, at once."""
@@ -142,12 +144,6 @@ class ShardedChunks(ChunkMap):
                 self._places = ChunkPlaces(self._per_shard, self._counts, root=self._store.real)
                 self._add_places(self._tables)
         return self._places
-
-    def _drop_places(self) -> None:
-        """Let whoever has them for native code ask again; the lock is held."""
-        if self._places is not None:
-            self._places.is_current = False
-        self._places = None
 
     def _add_places(self, tables: Mapping[int, tuple[str, NDArray[np.uint64] | None]]) -> None:
         """Note where native code finds more; the lock is held."""
@@ -213,8 +209,9 @@ class ShardedChunks(ChunkMap):
             while len(self._tables) * self._index_bytes > MOST_INDEX_BYTES:
                 self._extents.pop(self._tables.popitem(last=False)[0], None)
                 # They would have to be made anew each time that one goes.
-                self._drop_places()
-                self._fits = False
+                if self._places is not None:
+                    self._places.is_current = False
+                self._places, self._fits = None, False
         return learnt
 
     def _extent(self, shard: int) -> Span | None:
