@@ -9,7 +9,7 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import chain, repeat
 from os import PathLike, fspath
 from typing import Any, NoReturn, Protocol, TypeAlias, TypeVar
 
@@ -143,6 +143,7 @@ def in_threads(function: Callable[[T], R], things: Iterable[T]) -> list[R]:
         futures.clear()
 
 
+_NOTHING = nullcontext()
 # So many batches of a key are looked at: random patches of an organ are often empty.
 _LOOKED_AT = 16
 
@@ -243,7 +244,7 @@ class Collate:
         batch = {
             k: RealizedArray(arrays[k]) if k in arrays else _as_list(things[k]) for k in things
         }
-        if all(isinstance(item, Sample) for item in items):
+        if all(map(isinstance, items, repeat(Sample))):
             batch[META] = [item.provenance() for item in items]
             if len(arrays) < len(things) and not is_looking_ahead():
                 self._warn_of_paths({key: things[key][0] for key in things if key not in arrays})
@@ -266,7 +267,7 @@ class Collate:
         try:
             likely = self.likely
             looks = None if likely is None or key in likely.over else likely.watch(key, thing)
-            with holding(READ_KEY, key), looks or nullcontext():
+            with holding(READ_KEY, key), looks or _NOTHING:
                 voxels = thing.realize(out if self.straight else None)
         except Exception as error:
             raise add_location(error, case=case_of(item), key=key)  # noqa: B904
@@ -339,8 +340,8 @@ def _spec_of(samples: Sequence[Any], key: str) -> ArraySpec | None:
                 do = "They differ in channels alone, which no crop changes: leave such cases out."
             raise errors.PatchSizeError(msg, do=do)
     things = [sample[key] for sample in samples]
-    arrays = (one if isinstance(one, LazyPatch) else _array_of(one) for one in things)
-    dtype = np.result_type(*(one.dtype for one in arrays))
+    arrays = [one if isinstance(one, LazyPatch) else _array_of(one) for one in things]
+    dtype = np.result_type(*[one.dtype for one in arrays])
     shape = (len(samples), *shapes[0])
     refuse_beyond_memory(shape, dtype, f"the batch of {key!r}")
     return shape, dtype

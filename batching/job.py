@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
@@ -111,16 +111,19 @@ def tickets_of(job: Any) -> list[Any]:
     """Begin to fetch what the lazy patches of a job read; return what keeps it."""
     tickets = []
     all_items = job.items if isinstance(job, Job) else ()
-    items = [item for item in all_items if isinstance(item, Mapping)]
+    items = [item for item in all_items if type(item) is Sample or isinstance(item, Mapping)]
     # All images before the first label: so a batch is filled, and what is announced in this
     # order is kept as long as it is needed.
-    for key in dict.fromkeys(key for item in items for key in item):
-        for item in items:
-            thing = item.get(key)
-            if isinstance(thing, LazyPatch):
-                # What goes wrong here goes wrong again when the patch is read, and is told then.
-                with contextlib.suppress(Exception), holding(READ_KEY, key):
-                    tickets.append(thing.prefetch())
+    for key in dict.fromkeys(chain.from_iterable(items)):
+        with holding(READ_KEY, key):
+            for item in items:
+                thing = item.get(key)
+                if isinstance(thing, LazyPatch):
+                    # What goes wrong here does so again when the patch is read, and is told then.
+                    try:
+                        tickets.append(thing.prefetch())
+                    except Exception:
+                        continue
     return [ticket for ticket in tickets if ticket is not None]
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from copy import copy
 from dataclasses import astuple, dataclass, field, fields
 
 from .context import holding
-from .locks import ForkSafeLock
+from .locks import ForkSafeLock, at_fork
 
-# Adding is a read and a write; patches of one batch may be realized in several threads.
-_LOCK = ForkSafeLock()
+# Adding is a read and a write; patches of one batch may be realized in several threads. Reentrant,
+# as finalizers count too.
+_LOCK = threading.RLock()
+at_fork(after=_LOCK._at_fork_reinit)  # type: ignore[attr-defined]
 
 
 @dataclass
@@ -38,10 +41,9 @@ class IOCounters:
         """Add to the named counts; safe from several threads."""
         tally = _TALLY.get()
         with _LOCK:
-            for name, number in counts.items():
-                setattr(self, name, getattr(self, name) + number)
-                if tally is not None:
-                    setattr(tally, name, getattr(tally, name) + number)
+            for totals in (vars(self),) if tally is None else (vars(self), vars(tally)):
+                for name, number in counts.items():
+                    totals[name] += number
 
     def snapshot(self) -> IOCounters:
         """Return a copy that stays as it is."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -51,7 +52,9 @@ class Region:
             raise ValueError(f"start and stop need as many axes, got {start} and {stop}")
         # Plain ints: a region travels as JSON and as a slice.
         first, last = tuple(map(int, start)), tuple(map(int, stop))
-        shape = tuple([b - a if b > a else 0 for a, b in zip(first, last, strict=True)])
+        shape = tuple(map(operator.sub, last, first))
+        if min(shape, default=0) < 0:
+            shape = tuple([max(0, length) for length in shape])
         self.__dict__.update(start=first, stop=last, box=box, shape=shape, is_empty=0 in shape)
 
     def __reduce__(self) -> tuple[Any, ...]:

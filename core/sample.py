@@ -179,8 +179,8 @@ def to_jsonable(value: Any) -> Any:
         return value
     # Most of a provenance are numbers in lists: not worth a call each.
     if isinstance(value, (list, tuple)):
-        return [v if type(v) in _PLAIN else to_jsonable(v) for v in value]
-    if isinstance(value, Mapping):
+        return [*value] if _PLAIN.issuperset(map(type, value)) else [*map(to_jsonable, value)]
+    if type(value) is dict or isinstance(value, Mapping):
         return {k: v if type(v) in _PLAIN else to_jsonable(v) for k, v in value.items()}
     if isinstance(value, np.ndarray):
         return value.tolist()

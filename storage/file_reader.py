@@ -423,28 +423,23 @@ class KernelHints:
 
     def after_fork(self) -> None:
         """Start anew in a forked child, which has told nothing."""
-        self.hinted_bytes = self._warm = self._turn = 0
-
-    @property
-    def is_warm(self) -> bool:
+        self.hinted_bytes = self._warm = 0
+        self._turns = itertools.count(1)
+        self.is_warm = False
         """Whether whatever was asked about lately was in the page cache."""
-        return self._warm >= _WARM_ROW
 
     def worth_asking(self) -> bool:
         """Whether to work out what is going to be read: not each time, where all is there."""
         if not hasattr(os, "posix_fadvise"):
             return False
-        with self.lock:
-            if self._warm < _WARM_ROW:
-                return True
-            self._turn = (self._turn + 1) % _WARM_STEP
-            return self._turn == 0
+        return not self.is_warm or next(self._turns) % _WARM_STEP == 0
 
     def is_here(self, fd: int, places: list[int]) -> bool:
         """Whether the page cache has every one of these bytes; notes it for the next question."""
         warm = is_cached(fd, places)
         with self.lock:
             self._warm = self._warm + 1 if warm else 0
+            self.is_warm = self._warm >= _WARM_ROW
         return warm
 
     def add(self, size: int) -> None:

@@ -8,9 +8,11 @@ from checkout import ROOT
 
 # Functions and modules, by what `tools/count_calls.py` calls it; a range for each client. Of a
 # batch they were 170 while contexts were contextlib's, whose functions are not counted.
-BOUNDS = {"range": (2, 40, 12), "batch": (1, 174, 42)}
+BOUNDS = {"range": (2, 40, 12), "batch": (1, 150, 41)}
 # Calls of a read of 8 chunks, and how many more one of 216 may make.
-MOST_CALLS, MOST_MORE = 49, 0
+MOST_CALLS, MOST_MORE = 10, 0
+# Calls of a patch of image and label from converted zarr, of which none counts voxels or chunks.
+MOST_OF_PATCH = 361
 
 
 def test_no_call_is_made_per_chunk():
@@ -23,6 +25,14 @@ def test_no_call_is_made_per_chunk():
     for few, many in counts:
         assert few <= MOST_CALLS
         assert many - few <= MOST_MORE
+
+
+def test_a_patch_makes_few_calls():
+    """From the draw to the batch, of all Python code, in this process."""
+    command = [sys.executable, str(ROOT / "tools" / "count_calls.py"), "--only", "patch"]
+    table = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120).stdout
+
+    assert 0 < int(table.split()[-1]) <= MOST_OF_PATCH
 
 
 @pytest.mark.parametrize("what", BOUNDS)

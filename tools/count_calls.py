@@ -2,8 +2,8 @@
 
 ``python tools/count_calls.py`` prints the table; ``--list`` names the functions. Each is counted by
 ``sys.setprofile`` in steady state, after `WARM` others of its kind. A comprehension belongs to the
-function around it. Of a read that needs chunks it counts calls, those of NumPy's own Python code
-included: as many for a hundred chunks as for a few.
+function around it. Of a read that needs chunks, and of a patch of two volumes, it counts calls,
+those of other Python code included: as many for a hundred chunks as for a few.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -167,11 +168,39 @@ def count_reads(calls: Calls, form: str) -> tuple[int, int]:
             for _ in range(WARM):  # as in an epoch; by then files are known to be in memory
                 volume.prefetch(vp.Region((0, 0, 0), stop))
             volume.read(vp.Region((0, 0, 0), stop))
+            region = vp.Region((0, 0, 0), stop)
             with calls.counting():
-                volume.read(vp.Region((0, 0, 0), stop))
-            counts.append(calls.number)
+                volume.read(region)
+                counts.append(calls.number)
     few, many = counts
     return few, many
+
+
+def count_patches(calls: Calls) -> int:
+    """Return the calls of a patch of image and label, converted to zarr: a median of batches."""
+    import voxpipe as vp
+
+    voxels = np.random.default_rng(0).integers(0, 99, SHAPE).astype(np.uint8)
+    with tempfile.TemporaryDirectory() as folder:
+        case = {key: f"{folder}/{key}.zarr" for key in ("image", "label")}
+        for path in case.values():
+            vp.convert(vp.Volume(voxels), path, patch=PATCH[0])
+        patches = (
+            vp.from_cases([case])
+            .open_volume()
+            .lazy_patch(PATCH, samples_per_volume=4 * 2 * WARM)
+            .augment(rotate=(-15, 15), zoom=(0.9, 1.1), flip=0.5)
+        )
+        counts = []
+        with vp.DataLoader2(patches.batch_patches(4), seed=1) as loader:
+            batches = iter(loader)
+            for number in range(2 * WARM - 2):
+                with calls.counting():
+                    next(batches)
+                    counts.append(calls.number / 4)
+                if number < WARM:
+                    counts.clear()
+    return round(statistics.median(counts))
 
 
 def main() -> None:
@@ -179,7 +208,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--list", action="store_true", help="name the functions")
     parser.add_argument(
-        "--only", default="", help="count what begins like this: range, batch, read"
+        "--only", default="", help="count what begins like this: range, batch, patch, read"
     )
     chosen = parser.parse_args()
     calls = Calls()
@@ -197,6 +226,8 @@ def main() -> None:
         if chosen.list:
             for module in sorted(found):
                 print(f"  {module.removeprefix(PACKAGE + '.')}: {', '.join(sorted(found[module]))}")
+    if "patch".startswith(chosen.only):
+        print(f"{'patch of image and label, calls':30}{count_patches(calls):10}")
     if not "read".startswith(chosen.only):
         return
     print(f"{'':30}{f'{FEW} chunks':>10}{f'{MANY} chunks':>12}")

@@ -87,6 +87,8 @@ class Backend(ABC):
 
     counts_below: bool = False
     """Whether reads are entered in the tally by the backends that this one reads from."""
+    counts_itself: bool = False
+    """Whether :meth:`read` takes ``counts=True``, and enters itself in the tally."""
     keeps_chunks: bool = False
     """Whether decoded chunks go into the cache of the process."""
     remote: bool = False
@@ -249,7 +251,13 @@ def counted_read(backend: Backend, region: Region, channels: Channels | None = N
     """Return the voxels of a region, checked and entered in the tally."""
     first, last = channels or (0, backend.shape[0])
     shape = (last - first, *region.shape)
+    fits = len(region.start) == 3 and all(map(operator.le, region.stop, backend.shape[1:]))
+    if not fits or min(region.start) < 0:
+        check_inside(region, backend.shape, backend.name)
     size = math.prod(shape) * backend.disk_dtype.itemsize
+    if not size:
+        empty = np.empty(shape, backend.disk_dtype)
+        return Voxels(empty, backend.header.slope, backend.header.intercept)
     # A wrong header may speak of any size. A view costs nothing before it is touched.
     if backend.access != "view" and 0 < usable_memory() < size:
         raise VolumeTooLarge(
@@ -262,8 +270,11 @@ def counted_read(backend: Backend, region: Region, channels: Channels | None = N
     if backend.version_check is not None:
         backend.version_check()
     try:
-        IO_COUNTERS.count(reads=1, bytes_read=backend.touched_bytes(region, channels))
-        voxels = backend.read(region, channels)
+        if backend.counts_itself:
+            voxels = backend.read(region, channels, counts=True)  # type: ignore[call-arg]
+        else:
+            IO_COUNTERS.count(reads=1, bytes_read=backend.touched_bytes(region, channels))
+            voxels = backend.read(region, channels)
     except CorruptVolume as error:
         if isinstance(error, VolumeChanged) or backend.is_current:
             raise

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
@@ -46,13 +47,16 @@ class Source(Protocol):
 class _Handle:
     """A backend that is open or about to be, and the lock of whoever opens it."""
 
+    uses = itertools.count()
+
     def __init__(self) -> None:
         self.opening = threading.Lock()
         self.backend: Backend | None = None
+        self.used = next(self.uses)  # the largest is of what was used last
 
 
 class Handles:
-    """Open backends of one process by the token of their source, the least recently used first.
+    """Open backends of one process by the token of their source.
 
     A volume that arrives with every batch finds the handle that the first one opened. The least
     recently used go when there are too many; whoever reads from one keeps it until done.
@@ -69,10 +73,10 @@ class Handles:
         self._most, self._most_remote = most, most_remote
         self._most_bytes = most_bytes
         self._lock = ForkSafeLock()
-        self._handles: OrderedDict[str, _Handle] = OrderedDict()
+        self.by_token: dict[str, _Handle] = {}
         # What a forked child found of its parent. Dropping it would run the parent's
         # clean-up in the child, with locks and threads that do not exist there.
-        self._parent_handles: list[OrderedDict[str, _Handle]] = []
+        self._parent_handles: list[dict[str, _Handle]] = []
         renew_after_fork(self)
 
     def acquire(self, source: Source, *, verify: bool = False) -> Backend:
@@ -87,10 +91,10 @@ class Handles:
         # Asked before the lock is taken: a source may have to open others to tell.
         token = source.token
         with self._lock:
-            handle = self._handles.get(token)
+            handle = self.by_token.get(token)
             if handle is None:
-                handle = self._handles[token] = _Handle()
-            self._handles.move_to_end(token)
+                handle = self.by_token[token] = _Handle()
+            handle.used = next(handle.uses)
         backend = handle.backend
         if backend is not None and not verify:
             return backend
@@ -114,7 +118,7 @@ class Handles:
     def forget_content_key(self, token: str) -> None:
         """Let an open backend look again at what is stored; one that is not open does so anyway."""
         with self._lock:
-            handle = self._handles.get(token)
+            handle = self.by_token.get(token)
         if handle is not None and handle.backend is not None:
             handle.backend.forget_content_key()
 
@@ -122,9 +126,9 @@ class Handles:
         """Return the open backend of ``source``, but not the one that was open last."""
         self.acquire(source)
         with self._lock:
-            handle = self._handles.get(source.token)
+            handle = self.by_token.get(source.token)
             if handle is not None and handle.backend is last:
-                del self._handles[source.token]
+                del self.by_token[source.token]
         return self.acquire(source)
 
     def agreeing(self, source: Source, header: Header) -> Backend:
@@ -146,31 +150,32 @@ class Handles:
 
     def close(self) -> None:
         """Drop every handle."""
-        self._lock.defer(self._handles.clear)
+        self._lock.defer(self.by_token.clear)
 
     def after_fork(self) -> None:
         """Start empty in a forked child."""
-        self._parent_handles.append(self._handles)
-        self._handles = OrderedDict()
+        self._parent_handles.append(self.by_token)
+        self.by_token = {}
 
     def __len__(self) -> int:
-        return len(self._handles)
+        return len(self.by_token)
 
     def _evict(self) -> None:
         with self._lock:
-            backends = {token: h.backend for token, h in self._handles.items() if h.backend}
+            oldest = sorted(self.by_token.items(), key=lambda entry: entry[1].used)
+            backends = {token: handle.backend for token, handle in oldest if handle.backend}
             resident = sum(backend.resident_bytes for backend in backends.values())
             remote = sum(backend.remote for backend in backends.values())
-            local = len(self._handles) - remote
+            local = len(oldest) - remote
             # The newest stays, however large: it is about to be read.
-            for token in list(self._handles)[:-1]:
+            for token, _ in oldest[:-1]:
                 many, few = resident > self._most_bytes, local <= self._most
                 if not many and few and remote <= self._most_remote:
                     return
                 backend = backends.get(token)
                 far = backend is not None and backend.remote
                 if many or (remote > self._most_remote if far else not few):
-                    del self._handles[token]
+                    del self.by_token[token]
                     resident -= 0 if backend is None else backend.resident_bytes
                     remote, local = remote - far, local - (not far)
 

@@ -134,6 +134,7 @@ class Volume:
         self._stamp: tuple[Hashable, int] | None = None
         self._is_fresh = False
         self._pass = ""
+        self._first: OpenedVersion | None = None  # of the pass, in this process
         self._session: Session | None = None
 
     @property
@@ -198,7 +199,7 @@ class Volume:
     def in_session(self, session: Session) -> Volume:
         """Return the volume, and what is stacked in it, bound to a session of this process."""
         volume = self.__copy__()
-        volume._session = session
+        volume._session, volume._first = session, None
         if isinstance(self._source, StackedSource):
             volume._source = self._source.in_session(session)
         return volume
@@ -314,13 +315,7 @@ class Volume:
         OutOfVolume
             The region reaches outside; this is an ``IndexError``.
         """
-        backend = self._backend()
-        header = backend.header
-        check_inside(region, header.shape, backend.name)
-        if region.is_empty:
-            empty = np.empty((header.shape[0], *region.shape), header.disk_dtype)
-            return Voxels(empty, header.slope, header.intercept)
-        return counted_read(backend, region)
+        return counted_read(self._backend(), region)
 
     def prefetch(self, region: Region) -> Closes | None:
         """Begin to bring in what :meth:`read` of the same region is going to need.
@@ -362,8 +357,10 @@ class Volume:
         backend = self._backend()
         version, moment = self._stamp or (backend.version, 0)
         if self._pass:
-            own = OpenedVersion((self._pass, self._source.token), version, moment, backend.name)
-            first = (self._session or SESSION).versions.first(own)
+            first = self._first
+            if first is None or first.key[0] != self._pass:
+                own = OpenedVersion((self._pass, self._source.token), version, moment, backend.name)
+                first = self._first = (self._session or SESSION).versions.first(own)
             version, moment = first.version, first.moment
         try:
             current = backend.is_as_of(moment) if moment else backend.is_current
@@ -463,24 +460,31 @@ class Volume:
 
     def _backend(self) -> Backend:
         """Return the open backend of this process, and make sure it is what we know."""
-        header = self.header if hasattr(self._source, "known_header") else self._header
+        source, handles = self._source, (self._session or SESSION).handles
+        handle = handles.by_token.get(source.token) if self._is_fresh else None
+        if handle is not None:  # most calls: it is open, and what is known
+            known = handle.backend
+            if known is not None and known.header is self._header:
+                handle.used = next(handle.uses)
+                return known
+        header = self._header or (self.header if hasattr(source, "known_header") else None)
         # Before it is opened: what is written meanwhile was written since.
         now = time.time_ns() if header is None else 0
-        handles = (self._session or SESSION).handles
-        backend = handles.acquire(self._source, verify=header is None)
+        backend = handles.acquire(source, verify=header is None)
         if header is not None and backend.header is not header:
-            backend = handles.agreeing(self._source, header)
+            backend = handles.agreeing(source, header)
         self._header = backend.header
         if now:
             self._stamp = backend.version, now
         elif self._stamp is not None and not self._is_fresh and backend.version != self._stamp[0]:
             # This process may have it open from another epoch.
-            backend = handles.opened_again(self._source, backend)
+            backend = handles.opened_again(source, backend)
         self._is_fresh = True
         return backend
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_grid": None, "_data": None, "_is_fresh": False, "_session": None}
+        own = dict.fromkeys(("_grid", "_data", "_session", "_first"))  # of this process
+        return {**self.__dict__, **own, "_is_fresh": False}
 
     def __copy__(self) -> Volume:
         copy = object.__new__(type(self))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, repeat
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -179,7 +179,7 @@ class LazyPatch(NoArithmetic):
         """``"intensity"`` or ``"label"``."""
         return str(self.volume.kind)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, int, int, int]:
         """(C, I, J, K) of the output."""
         i, j, k = self.pending.plan.shape
@@ -259,7 +259,7 @@ class LazyPatch(NoArithmetic):
         # volume is kept in a copy, that is what is read; with ``through`` what the copy was made
         # of.
         reads = self._read(self.pending.plan if plan is None else plan).reads
-        if not any(isinstance(read.volume, VirtualVolume) for read in reads):
+        if len(reads) == 1 and not isinstance(reads[0].volume, VirtualVolume):  # most patches
             return reads
         return tuple(one for read in reads for one in read.file_reads(through=through))
 
@@ -278,7 +278,7 @@ class LazyPatch(NoArithmetic):
         volumes = () if self.members else getattr(self.volume, "parts", ())
         if not self.members and len(volumes) < 2:
             volumes = (self.volume,)
-        reads = tuple(ReadPlan.of(volume, wide, self.policy) for volume in volumes)
+        reads = tuple(map(ReadPlan.of, volumes, repeat(wide), repeat(self.policy)))
         reading = self.__dict__["_reading"] = _Reading(plan, halo, wide, reads)
         return reading
 
@@ -365,8 +365,10 @@ class LazyPatch(NoArithmetic):
         if not getattr(self.volume, "looks_ahead", False):
             return None
         reads = self._read(self.pending.plan if plan is None else plan).reads
+        if len(reads) == 1 and not reads[0].region.is_empty:  # most patches
+            return reads[0].volume.prefetch(reads[0].region)
         tickets = [one.volume.prefetch(one.region) for one in reads if not one.region.is_empty]
-        return tickets[0] if len(tickets) == 1 else closed_together(tickets)
+        return closed_together(tickets)
 
     @cached_property
     def value_draws(self) -> tuple[tuple[ValueStep, Params | None], ...]:
@@ -434,6 +436,9 @@ class LazyPatch(NoArithmetic):
         self, reading: _Reading, out: NDArray[Any], epilogue: Epilogue | None, policy: Policy
     ) -> tuple[SourceVoxels, SpatialPlan]:
         """Write every part to its channels; return what the first was made of, and the plan."""
+        if len(reading.reads) == 1:  # most patches
+            (read,) = reading.reads
+            return read.resample_into(out, policy, epilogue), read.plan
         sources, first = [], 0
         for read in reading.reads:
             last = first + read.volume.shape[0]

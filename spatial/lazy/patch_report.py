@@ -159,8 +159,8 @@ def provenance(patch: Any) -> dict[str, Any]:
         region, level = dict.get(first, "region", region), dict.get(first, "level", 0)
     entries = {
         "file": patch.volume.name,
-        "stored_shape": [sum(read.volume.shape[0] for read in reads), *plan.source.shape],
-        "region": [list(pair) for pair in region],
+        "stored_shape": [sum([read.volume.shape[0] for read in reads]), *plan.source.shape],
+        "region": [*map(list, region)],
         "matrix": plan.matrix.tolist(),
         **({"level": level} if level else {}),
         **({"channels": channels} if channels else {}),

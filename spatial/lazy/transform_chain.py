@@ -71,7 +71,10 @@ class TransformChain:
     @property
     def keeps_dtype(self) -> bool:
         """Whether the ops, known or not yet drawn, move whole voxels only."""
-        return self.moving is None and all(step.op.lattice for step in self.steps)
+        for step in self.steps:
+            if not step.op.lattice:
+                return False
+        return self.moving is None
 
     @property
     def first_plan(self) -> SpatialPlan:

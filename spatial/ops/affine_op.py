@@ -391,8 +391,9 @@ class Augment:
         u = generator.random(16).tolist()
         chances: Any = self.flip
         if not isinstance(chances, tuple):
-            flat = flat_axes(plan) if chances else ()
-            chances = [0.0 if axis in flat else chances for axis in range(3)]
+            chances = [chances] * 3
+            for axis in flat_axes(plan):
+                chances[axis] = 0.0
         params = {
             "rotate": amount_at(u[1:4], self.rotate),
             "zoom": amount_at(u[4:7], self.zoom, isotropic=True),

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.affine3x4 import Affine3x4
+from ...core.affine3x4 import IDENTITY, Affine3x4
 from ...core.errors import BadHeader
 from ...core.validate import as_flag, as_probability, entries_of, is_integer, set_checked
 from ..plans.matrices import flat_axes
@@ -85,9 +85,10 @@ class Flip:
 
 def mirror(plan: SpatialPlan, axes: Sequence[int]) -> Affine3x4:
     """Return the pull-back that reverses ``axes`` of the plan's output."""
-    i, j, k = (-1.0 if axis in axes else 1.0 for axis in range(3))
-    x, y, z = (n - 1.0 if axis in axes else 0.0 for axis, n in enumerate(plan.shape))
-    return (i, 0.0, 0.0, x, 0.0, j, 0.0, y, 0.0, 0.0, k, z)
+    rows = [*IDENTITY]
+    for axis in {0, 1, 2}.intersection(axes):
+        rows[5 * axis], rows[4 * axis + 3] = -1.0, plan.shape[axis] - 1.0
+    return tuple(rows)  # type: ignore[return-value]
 
 
 @dataclass(frozen=True)

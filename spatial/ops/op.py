@@ -6,6 +6,7 @@ To add one, write a frozen dataclass with these members in a file of its own, an
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -157,12 +158,13 @@ def amount_at(random: Sequence[float], amount: Amount, *, isotropic: bool = Fals
     """Return the numbers that three uniform ones stand for; one for all if ``isotropic``."""
     if not isinstance(amount, tuple):
         return [amount] * 3
-    if isotropic and len(amount) == 2:
-        random = (random[0],) * 3
-    entries = amount if len(amount) == 3 else (amount,) * 3
+    if len(amount) == 2:
+        low, high = amount
+        u, v, w = (random[0],) * 3 if isotropic else random
+        return [low + (high - low) * u, low + (high - low) * v, low + (high - low) * w]
     return [
         each[0] + (each[1] - each[0]) * u if isinstance(each, tuple) else each
-        for each, u in zip(entries, random, strict=True)
+        for each, u in zip(amount, random, strict=True)
     ]
 
 
@@ -256,8 +258,10 @@ def size_on(size: Any, plan: SpatialPlan) -> tuple[int, int, int]:
     if isinstance(size, tuple):
         i, j, k = (n if s is None else s for s, n in zip(size, plan.shape, strict=True))
         return (i, j, k)
-    flat = flat_axes(plan)
-    i, j, k = (1 if axis in flat else size for axis in range(3))
+    sizes = [size] * 3
+    for axis in flat_axes(plan):
+        sizes[axis] = 1
+    i, j, k = sizes
     return (i, j, k)
 
 
@@ -281,7 +285,7 @@ def centred_start(shape: Sequence[int], size: Sequence[int], side: CropSide = "e
 def random_start(random: Sequence[float], shape: Sequence[int], size: Sequence[int]) -> list[int]:
     """Return where a box starts that numbers in [0, 1) place; one that is too large is centred."""
     start = [min(int(u * (n - s + 1)), n - s) for u, n, s in zip(random, shape, size, strict=True)]
-    if all(n >= s for n, s in zip(shape, size, strict=True)):
+    if all(map(operator.ge, shape, size)):
         return start
     pairs = zip(start, centred_start(shape, size), shape, size, strict=True)
     return [a if n >= s else c for a, c, n, s in pairs]

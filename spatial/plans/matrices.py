@@ -147,7 +147,7 @@ def pull_back(
             raise BadHeader(msg, do=do) from None
         back = apply(to_voxel, back)
         turn = turn if is_even else product(product(to_voxel, turn), to_world)
-    flat = flat_axes(plan)
+    flat = flat_axes(plan) if 1 in plan.shape else ()
     if flat:
         places = [(row, column) for row in range(3) for column in range(3)]
         turn = tuple(  # type: ignore[assignment]
@@ -183,8 +183,8 @@ def about_centre(
 ) -> Affine3x4:
     """Return the pull-back with a linear part, from the centre of a grid to that of another."""
     a, b, c, d, e, f, g, h, i = turn
-    (x, y, z), (u, v, w) = [[(n - 1) / 2 for n in shape] for shape in (before, after)]
-    p, q, r = back
+    (j, k, m), (n, o, s), (p, q, r) = before, after, back
+    x, y, z, u, v, w = (j - 1) / 2, (k - 1) / 2, (m - 1) / 2, (n - 1) / 2, (o - 1) / 2, (s - 1) / 2
     return (
         *(a, b, c, (x - (a * u + b * v + c * w)) + p),
         *(d, e, f, (y - (d * u + e * v + f * w)) + q),

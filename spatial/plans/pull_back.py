@@ -114,7 +114,8 @@ _FLAT = 1e-9
 def whole_rows(rows: Affine3x4, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the plan as a signed permutation plus whole shift; None if it is not one."""
     # That is where some output voxel lies ``COPY_TOLERANCE`` voxels or more off.
-    lasts = (*(max(n - 1, 0) for n in shape), 1)
+    i, j, k = shape
+    lasts = max(i - 1, 0), max(j - 1, 0), max(k - 1, 0), 1
     whole: list[int] = []
     for number, last in zip(rows, lasts * 3, strict=True):
         # NaN and numbers beyond int64 are no whole voxels either.
@@ -182,9 +183,8 @@ def source_region(
     """Return exactly the source voxels inside ``bounds`` that resampling may touch."""
     # Padding begins at the faces of ``bounds``; ``moves`` are the smallest and largest displacement
     # per source axis, where there is one. Empty where every output voxel is fill.
-    nothing = Region(bounds.start, bounds.start)
     if bounds.is_empty or 0 in shape:
-        return nothing
+        return Region(bounds.start, bounds.start)
     whole = None if moves else whole_rows(rows, shape)
     lows, highs = extremes(rows if whole is None else whole, shape)
     if moves:
@@ -192,13 +192,9 @@ def source_region(
         highs = [high + move for high, (_, move) in zip(highs, moves, strict=True)]
     if whole is not None:
         mode = "nearest"
-    starts, stops = [], []
-    for low, high, start, stop in zip(lows, highs, bounds.start, bounds.stop, strict=True):
-        span = _range(low, high, start, stop, mode, padding)
-        if span is None:
-            return nothing
-        starts.append(span[0])
-        stops.append(span[1])
+    starts, stops = _ranges(lows, highs, bounds, mode, padding)
+    if not starts:
+        return Region(bounds.start, bounds.start)
     if smooths:
         halo = list(map(reach, sigmas(rows)))
         starts = [max(a - r, b) for a, b, r in zip(starts, bounds.start, halo, strict=True)]
@@ -234,7 +230,9 @@ def source_box(
         ends = zip(lows, highs, bounds, strict=True)
         if any(low < a or high > b - 1 for low, high, (a, b) in ends):
             return None
-    each = [_TAP_REACH[mode] + more for more in (map(reach, sigmas(rows)) if smooths else (0,) * 3)]
+    each = [_TAP_REACH[mode]] * 3
+    if smooths:
+        each = [far + reach(sigma) for far, sigma in zip(each, sigmas(rows), strict=True)]
     for axis, (low, high) in enumerate(moves):
         each[axis] += max(abs(low), abs(high))
     # With zeros a tap outside counts nothing, but the slow path looks at the face all the same.
@@ -247,7 +245,8 @@ def source_box(
 def _turns(rows: Affine3x4) -> bool:
     """Whether some output axis leads along several input axes, and the plan can be undone."""
     a, b, c, _, d, e, f, _, g, h, i, _ = rows
-    if not any(sum(map(bool, column)) > 1 for column in ((a, d, g), (b, e, h), (c, f, i))):
+    several = (a and (d or g)) or (d and g) or (b and (e or h)) or (e and h)
+    if not (several or (c and (f or i)) or (f and i)):
         return False
     volume = abs(a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g))
     # Hadamard: no more than the product of the lengths, which is reached at right angles.
@@ -255,26 +254,34 @@ def _turns(rows: Affine3x4) -> bool:
     return volume > _FLAT * most
 
 
-def _range(
-    low: float, high: float, start: int, stop: int, mode: str, padding: str
-) -> tuple[int, int] | None:
-    """Return the voxels of one axis that coordinates ``low`` to ``high`` touch, half open."""
-    first, last = start, stop - 1
-    if padding == "zeros":
-        far = _TAP_REACH[mode]
-        beyond = high <= first - far or low >= last + far
-        if beyond if mode != "nearest" else round(high) < first or round(low) > last:
-            return None
-    if padding == "constant" and (high < first - REACH or low > last + REACH):
-        return None
-    if mode == "cubic":
-        return _cubic_range(low, high, start, stop, padding)
-    if padding == "reflection":
-        low, high = _fold_interval(low, high, start, stop)
-    low, high = min(max(low, first), last), min(max(high, first), last)
-    if mode == "nearest":
-        return round(low), round(high) + 1
-    return math.floor(low + CENTRE_TOLERANCE), math.ceil(high - CENTRE_TOLERANCE) + 1
+def _ranges(
+    lows: Sequence[float], highs: Sequence[float], bounds: Region, mode: str, padding: str
+) -> tuple[list[int], list[int]]:
+    """Return the voxels that coordinates touch, per axis half open; nothing if all are fill."""
+    starts, stops = [], []
+    for low, high, start, stop in zip(lows, highs, bounds.start, bounds.stop, strict=True):
+        first, last = start, stop - 1
+        if padding == "zeros":
+            far = _TAP_REACH[mode]
+            beyond = high <= first - far or low >= last + far
+            if beyond if mode != "nearest" else round(high) < first or round(low) > last:
+                return [], []
+        if padding == "constant" and (high < first - REACH or low > last + REACH):
+            return [], []
+        if mode == "cubic":
+            first, last = _cubic_range(low, high, start, stop, padding)
+        else:
+            if padding == "reflection":
+                low, high = _fold_interval(low, high, start, stop)
+            low, high = min(max(low, first), last), min(max(high, first), last)
+            if mode == "nearest":
+                first, last = round(low), round(high) + 1
+            else:
+                first = math.floor(low + CENTRE_TOLERANCE)
+                last = math.ceil(high - CENTRE_TOLERANCE) + 1
+        starts.append(first)
+        stops.append(last)
+    return starts, stops
 
 
 def _cubic_range(low: float, high: float, start: int, stop: int, padding: str) -> tuple[int, int]:

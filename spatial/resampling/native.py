@@ -115,16 +115,21 @@ def run(
         return False
     if (library := _library()) is None:
         return False
-    clips = [[*clip.matrix[:3].ravel(), *clip.shape] for clip in stages.clips]
-    boxes = np.array(clips, np.float64) if clips else None
+    boxes = None
+    if stages.clips:
+        clips = [[*clip.matrix[:3].ravel(), *clip.shape] for clip in stages.clips]
+        boxes = np.array(clips, np.float64)
     channels, *size = source.array.shape
     channel_stride, *stride = source.array.strides
     out_channel_stride, *out_stride = out.strides
+    a, b, c = source.bounds.stop
+    at_source = source.array.__array_interface__["data"][0]
+    at_out = out.__array_interface__["data"][0]
     job = _JOB.pack(
         *(ABI, path_number, _MODES[mode], _PADDINGS[policy.padding]),
-        *(source.array.ctypes.data, source_type, channels, channel_stride, *size, *stride),
-        *(*source.start, *source.bounds.start, *(n - 1 for n in source.bounds.stop)),
-        *(out.ctypes.data, result, out_channel_stride, *out.shape[1:], *out_stride),
+        *(at_source, source_type, channels, channel_stride, *size, *stride),
+        *(*source.start, *source.bounds.start, a - 1, b - 1, c - 1),
+        *(at_out, result, out_channel_stride, *out.shape[1:], *out_stride),
         *(*rows, source.slope, source.intercept, policy.fill),
         *((0 if boxes is None else boxes.ctypes.data), len(stages.clips)),
         *(_NO_CONTROL if stages.displacement is None else _control(stages.displacement)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +136,7 @@ def noted(
 
     def noting(real: Callable[..., Any]) -> Callable[..., Any]:
         def noted_call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            found.update(map(tuple, chunks(*args)))
+            found.update(map(tuple, chunks(self, *args)))
             return real(self, *args, **kwargs)
 
         return noted_call
@@ -155,9 +155,9 @@ def first(pipe: Any, seed: int) -> Sample:
     return sample
 
 
-def absent_chunks(read: Any, absent: Any) -> Any:
-    """Return the chunks that a read has to decode."""
-    return read.plan.chunks[absent].tolist()
+def decoded() -> AbstractContextManager[set[tuple[int, ...]]]:
+    """Collect the chunks that reads decode: nothing is kept, so all of each region."""
+    return noted("read", lambda array, region: array.needed_chunks(region).tolist())
 
 
 # Every chain where chunks are cubes, and have another axis; elsewhere those that cull and widen.
@@ -182,13 +182,13 @@ def test_all_who_ask_get_the_chunks_of_the_read(
     """Read, look-ahead, counts, negotiation, explanation, report and joining agree."""
     pipe, seed = CHAINS[chain](vp.from_cases([{"image": stored(form)}]).open_volume()), 7
     close_volumes()  # what is kept would not be decoded again
-    with noted("_read_absent", absent_chunks) as read:
+    with decoded() as read:
         before = IO_COUNTERS.snapshot()
         first(pipe, seed)["image"].realize()
         done = IO_COUNTERS.snapshot() - before
 
     close_volumes()
-    with noted("prefetch", lambda chunks, size: chunks, SOURCES) as ahead:
+    with noted("prefetch", lambda _, chunks, size: chunks, SOURCES) as ahead:
         ticket = first(pipe, seed)["image"].prefetch()
     if ticket is not None:
         ticket.close()
@@ -215,7 +215,7 @@ def test_all_who_ask_get_the_chunks_of_the_read(
     close_volumes()
     reads = reads_of([first(pipe, seed)])
     assert len(reads) == bool(read)
-    with noted("_read_absent", absent_chunks) as measured_read:
+    with decoded() as measured_read:
         for one in reads:
             one.volume.read(one.region)
     assert measured_read == read
@@ -282,7 +282,7 @@ def test_reads_are_joined_by_what_they_take(chain: str, tmp_path: Path) -> None:
     pipe = CHAINS[chain](vp.from_cases([{"image": _zarr(tmp_path)}]).open_volume())
     patch = first(pipe, 3)["image"]
     close_volumes()
-    with noted("_read_absent", absent_chunks) as read:
+    with decoded() as read:
         patch.realize()
 
     (block,) = group_reads([Reader(0, "image", patch)], 2**20)

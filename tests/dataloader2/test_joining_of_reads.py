@@ -49,7 +49,7 @@ def counted(folder, suffix, workers, monkeypatch, log, **scheme):
 
     with monkeypatch.context() as patch:
         # What is in the page cache is read chunk by chunk, by whoever decodes it.
-        patch.setattr(file_reader.KernelHints, "is_warm", False)
+        patch.setattr(file_reader, "_WARM_ROW", 2**62)
         patch.setattr(LocalRanges, "get_ranges", noting)
         patch.setattr(file_reader.os, "preadv", noting_preadv)
         for backend in (ZarrBackend, LocalRaw):

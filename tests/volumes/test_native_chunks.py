@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import VoxpipeError
-from voxpipe.storage.file_reader import KernelHints
+from voxpipe.storage.file_reader import HINTS
 from voxpipe.storage.ranges import LocalRanges
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks import chunked_array, native
@@ -58,7 +58,7 @@ def write(path, form, dtype, codec):
 @pytest.fixture(params=[False, True], ids=["cold", "warm"])
 def _warm(request, monkeypatch):
     """Files are read in joined requests, or by the native library, which is for warm ones."""
-    monkeypatch.setattr(KernelHints, "is_warm", request.param)
+    monkeypatch.setattr(HINTS, "is_warm", request.param)
 
 
 def read(path, region, monkeypatch, *, is_native, kept_bytes=0, twice=False):
@@ -153,10 +153,10 @@ def test_all_chunks_of_a_read_are_decoded_in_one_call(tmp_path, monkeypatch):
     placed = []
     place_chunks = native.place_chunks
 
-    def noted(out, shape, rows, *args, **more):
-        newest = place_chunks(out, shape, rows, *args, **more)
+    def noted(out, shape, plan, rows, *args):
+        answer = place_chunks(out, shape, plan, rows, *args)
         placed.append((rows[:, native.STATUS] == native.SUCCESS).tolist())
-        return newest
+        return answer
 
     monkeypatch.setattr(chunked_array, "place_chunks", noted)
     Volume(path).read(Region((0, 0, 0), SHAPE))
@@ -170,7 +170,7 @@ def test_warm_files_are_read_by_the_native_library(tmp_path, monkeypatch):
     volume = Volume(path)
     region = Region((0, 0, 0), SHAPE)
     expected = volume.read(region).array.copy()
-    monkeypatch.setattr(KernelHints, "is_warm", True)
+    monkeypatch.setattr(HINTS, "is_warm", True)
     monkeypatch.setattr(LocalRanges, "get_ranges", None)
     descriptors = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
 

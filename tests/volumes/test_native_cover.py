@@ -59,8 +59,9 @@ def test_the_same_chunks_and_parts(question):
     cuts, region = question
     expected = cuts.touched_parts(region)
 
-    chunks, rows, order, voxels = NativeGrid(cuts).cover(region)
+    plan = NativeGrid(cuts).cover(region)
 
+    chunks, rows, order, voxels = plan.chunks, plan.rows, plan.order, plan.voxels
     np.testing.assert_array_equal(chunks, expected)
     parts = rows[:, PARTS:].reshape(*expected.shape, 3)
     np.testing.assert_array_equal(parts, cuts.parts_in(expected, region))

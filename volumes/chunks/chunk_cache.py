@@ -51,7 +51,7 @@ class FoundChunks(NamedTuple):
 
     is_here: NDArray[np.bool_]  # (N,)
     addresses: NDArray[np.int64]  # (N,): where voxels begin; 0 of one that is not stored, or here
-    arrays: NDArray[Any]  # (N,) of arrays in C order, read-only, and None; holds the memory
+    arrays: NDArray[Any]  # (N,) of arrays in C order, to be read, and None; holds the memory
 
 
 class ChunkTable:
@@ -289,15 +289,13 @@ class ChunkCache:
         """Keep chunks for which there is room, or something less needed to make room.
 
         Their keys differ; ``which`` says which of the keys are theirs. A size is what keeping a
-        chunk takes, in bytes. What is kept is the cache's, and read-only.
+        chunk takes, in bytes. What is kept is the cache's.
         """
         with self._lock:
             rows = self._rows_of(keys)
             rows = rows if which is None else rows[which]
             new = self._table.put(rows, sizes, addresses, self.most_bytes)
             self._arrays[rows[new]] = np.fromiter(chunks, object, len(chunks))[new]
-            for chunk in chunks:
-                chunk.setflags(write=False)
             self.held_bytes += int(np.add.reduce(sizes[new]))
             if self.held_bytes > self.most_bytes:
                 self._make_room()

@@ -8,9 +8,7 @@ pieces together are here.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import compress
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,31 +18,27 @@ from ...core import IO_COUNTERS, ChunkGrid, Region
 from ...core.errors import CorruptVolume, VolumeTooLarge, VoxpipeError
 from ...core.memory import usable_memory
 from ...core.settings import POISON, read_setting
+from ...storage.file_reader import HINTS
 from ...storage.ranges import ObjectRanges, ReadRange, Span
 from ...storage.read_ahead import Closes, closed_together
 from .chunk_cache import ENTRY_BYTES, FILL_CHUNK, ChunkCache, ChunkKeys, first_key
 from .native import (
-    DATA,
     DECODE,
-    FILE,
-    LEAVE,
-    LOCATE,
     PARTS,
     PLACE,
     ROOM,
-    STATUS,
-    SUCCESS,
     TASK,
     ChunkPlaces,
+    ChunkPlan,
     LocatedChunks,
     NativeGrid,
+    Numbers,
     StoredChunks,
-    addresses_of,
     is_available,
     place_chunks,
 )
 
-_STEP_BYTES = 4 * 1024**2  # decoded in one call: a patch of 96 cubed, and what is touched beside it
+Voxels = NDArray[Any]
 
 
 class NeededChunks(NamedTuple):
@@ -105,8 +99,8 @@ class ChunkSource(Protocol):
     def is_far(self) -> bool:
         """Whether stored bytes are fetched before they are needed, and waited for."""
 
-    def native_source(self, count: int) -> LocatedChunks | None:
-        """Return what finds ``count`` chunks and decodes them natively; None if nothing does."""
+    def native_source(self) -> LocatedChunks | None:
+        """Return what finds chunks and decodes them natively; None if nothing does."""
 
     def learn(self, chunks: ChunkIndices) -> bool:
         """Read what tells where chunks lie, if that is not known; return whether it was not."""
@@ -119,41 +113,6 @@ class ChunkSource(Protocol):
 
     def fetch(self, chunks: Sequence[Index]) -> int | None:
         """Fetch the stored bytes of chunks and drop them; None for one that only decodes."""
-
-
-class _Plan:
-    """The chunks that a region needs. Worked out once for it: who looks ahead and who reads ask."""
-
-    __slots__ = ("chunks", "cuts", "keys", "order", "rows", "voxels")
-
-    def __init__(
-        self,
-        cuts: ChunkGrid,
-        chunks: NDArray[np.int64],
-        rows: NDArray[np.int64],
-        order: NDArray[Any],
-        voxels: int,
-    ) -> None:
-        self.cuts = cuts  # of which array
-        self.chunks = chunks  # their places (N, axes)
-        self.rows = rows  # what native code is asked with, their parts in it
-        self.order = order  # their numbers in C order
-        self.voxels = voxels  # how many of the array they hold
-        self.keys: ChunkKeys | None = None  # in the cache
-        chunks.setflags(write=False)  # whoever asks again gets the same
-
-    @property
-    def parts(self) -> NDArray[np.int64]:
-        """(N, axes, 3), see ``ChunkGrid.parts_in``."""
-        return self.rows[:, PARTS:].reshape(*self.chunks.shape, 3)
-
-
-class _Read(NamedTuple):
-    """A region that is read."""
-
-    out: NDArray[Any]
-    plan: _Plan
-    rows: NDArray[np.int64]  # those of the plan, and what was found
 
 
 class ChunkedArray:
@@ -187,31 +146,59 @@ class ChunkedArray:
         is_short = math.prod(self._cuts.counts) < 2**63
         self._steps = steps.astype(np.int64) if is_short else steps
         # Asked of the environment when a volume is opened, and not at each read.
-        self._is_native = is_available(self.ndim)
+        self._is_native, self._poisons = is_available(self.ndim), read_setting(POISON, "0") == "1"
         self._grid = NativeGrid(self._cuts) if is_short and self._is_native else None
+        self._located: LocatedChunks | None = None
         # One row of a chunk that is not stored.
         self._fill_row = np.full(chunks[-1:], self._fill, dtype)
 
-    def read(self, region: Region) -> NDArray[Any]:
+    def read(self, region: Region, *, counts: bool = False) -> NDArray[Any]:
         """Return a region, C order; in chunks beside its box it holds anything."""
-        out = np.empty(region.shape, self.dtype)
-        if POISON in os.environ and read_setting(POISON, "0") == "1":
+        # With ``counts`` the read is entered in the tally, and not only what it decodes.
+        plan: ChunkPlan | None = vars(region).get("_plan")
+        if plan is None or plan.cuts is not self._cuts:
+            plan = (self._grid.cover(region) if self._grid else None) or self._plan(region)
+        out, cache, decoded = np.empty(region.shape, self.dtype), self._cache, 0
+        if self._poisons:
             out.fill(np.nan if self.dtype.kind in "fc" else np.iinfo(self.dtype).max)
-        plan = self._plan(region)
-        if out.size == 0 or len(plan.chunks) == 0:
-            return out
-        entries = self._cache.get_all(self._keys(plan))
-        read = _Read(out, plan, plan.rows.copy())
-        read.rows[:, ROOM], read.rows[:, TASK] = entries.addresses, entries.is_here * PLACE
-        (absent,) = (~entries.is_here).nonzero()
-        if len(absent):
-            self._read_absent(read, absent)
-        elif self._is_native:
-            place_chunks(out, self.chunks, read.rows, self._fill_row)
-        if not self._is_native:
-            for (there, inside), chunk in zip(_slices(plan.parts), entries.arrays, strict=True):
-                if chunk is not None:
-                    out[there] = self._fill if chunk is FILL_CHUNK else chunk[inside]
+        keeps, rows = cache.most_bytes >= self.chunk_bytes, plan.rows.copy()
+        try:
+            absent, arrays = np.arange(len(rows)), np.zeros(0, object)
+            if cache.most_bytes:
+                is_here, rows[:, ROOM], arrays = cache.get_all(plan.keys or self._keys(plan))
+                rows[:, TASK], (absent,) = is_here * PLACE, (~is_here).nonzero()
+            if len(absent) and 0 < usable_memory() < 2 * self.chunk_bytes:
+                raise VolumeTooLarge(  # the chunk, and what it was made of
+                    f"a chunk of {self._source.name}, {self.chunks} {self.dtype}, takes "
+                    f"{2 * self.chunk_bytes} bytes, and this process may use {usable_memory()}.",
+                    do="Store it in smaller chunks, or check the header.",
+                )
+            if not self._is_native:
+                for (there, inside), chunk in zip(_slices(plan.parts), arrays, strict=False):
+                    if chunk is not None:
+                        out[there] = self._fill if chunk is FILL_CHUNK else chunk[inside]
+            elif len(absent):
+                source = self._located
+                if source is None or not source.places.is_current:
+                    source = self._located = self._source.native_source()
+                if source is not None and (HINTS.is_warm or source.store is None):
+                    if source.touch is not None:
+                        source.touch(len(absent) * source.span)
+                    place = out, self.chunks, plan, rows, self._fill_row
+                    keep = self._keep if keeps else None
+                    decoded, absent = place_chunks(*place, absent, source, keep)
+                    if len(absent) and self._source.learn(plan.chunks[absent]):
+                        more, absent = place_chunks(*place, absent, source, keep)
+                        decoded += more
+            elif len(rows):
+                place_chunks(out, self.chunks, plan, rows, self._fill_row)
+            if len(absent):
+                decoded += self._fetch_absent(out, plan, rows, absent)
+        finally:
+            if counts or decoded:
+                size = plan.voxels * self.dtype.itemsize * counts
+                decoded *= self.chunk_bytes
+                IO_COUNTERS.count(reads=int(counts), bytes_read=size, bytes_decoded=decoded)
         return out
 
     def needed_chunks(self, region: Region) -> NDArray[np.int64]:
@@ -220,121 +207,71 @@ class ChunkedArray:
 
     def needed_voxels(self, region: Region) -> int:
         """Return how many voxels of the array they hold."""
-        return self._plan(region).voxels
+        return int(self._plan(region).voxels)
 
-    def _plan(self, region: Region) -> _Plan:
+    def _plan(self, region: Region) -> ChunkPlan:
         """Return what a region needs."""
-        plan: _Plan | None = vars(region).get("_plan")
-        if plan is not None and plan.cuts is self._cuts:
-            return plan
-        need = None
-        if self._grid is not None and not region.is_empty and min(region.start) >= 0:
-            need = self._grid.cover(region)
-        if need is None:
-            chunks = self._cuts.touched_parts(region)
+        plan: ChunkPlan | None = vars(region).get("_plan")
+        if plan is None or plan.cuts is not self._cuts:
+            plan = self._grid.cover(region) if self._grid else None
+        if plan is None:
+            chunks = np.ascontiguousarray(self._cuts.touched_parts(region))
             rows = np.zeros((len(chunks), PARTS + 3 * self.ndim), np.int64)
             rows[:, PARTS:] = self._cuts.parts_in(chunks, region).reshape(-1, 3 * self.ndim)
-            need = chunks, rows, chunks @ self._steps, self._cuts.voxels(chunks, region)
-        plan = vars(region)["_plan"] = _Plan(self._cuts, *need)
+            plan = ChunkPlan(cuts=self._cuts, chunks=chunks, rows=rows, order=chunks @ self._steps)
+            plan.place = chunks.__array_interface__["data"][0]
+            plan.voxels, plan.keys = self._cuts.voxels(chunks, region), None
+            chunks.setflags(write=False)
+            vars(region)["_plan"] = plan
         return plan
 
-    def _keys(self, plan: _Plan) -> ChunkKeys:
+    def _keys(self, plan: ChunkPlan) -> ChunkKeys:
         """Return the keys in the cache of chunks."""
         if plan.keys is None:
             plan.keys = ChunkKeys(map(self._first_key.__add__, plan.order.tolist()))
-        return plan.keys
+        keys: ChunkKeys = plan.keys
+        return keys
 
-    def _read_absent(self, read: _Read, absent: NDArray[np.int64]) -> None:
-        """Fetch and decode the chunks that are not here, and place all, or in Python only these."""
-        if 0 < usable_memory() < 2 * self.chunk_bytes:  # the chunk, and what it was made of
-            raise VolumeTooLarge(
-                f"a chunk of {self._source.name}, {self.chunks} {self.dtype}, takes "
-                f"{2 * self.chunk_bytes} bytes, and this process may use {usable_memory()}.",
-                do="Store it in smaller chunks, or check the header.",
-            )
-        count, source = 0, self._source.native_source(len(absent)) if self._is_native else None
-        if source is not None:
-            count, absent = self._decode_all(read, absent, source)
-            if len(absent) and self._source.learn(read.plan.chunks[absent]):
-                more, absent = self._decode_all(read, absent, source)
-                count += more
-        if len(absent):
-            count += self._fetch_absent(read, absent)
-        if count:
-            IO_COUNTERS.count(bytes_decoded=count * self.chunk_bytes)
-
-    def _fetch_absent(self, read: _Read, absent: NDArray[np.int64]) -> int:
+    def _fetch_absent(self, out: Voxels, plan: ChunkPlan, rows: Numbers, absent: Numbers) -> int:
         """Fetch chunks before they are decoded; return how many were stored."""
-        count, payload = 0, self._source.fetch_chunks(read.plan.chunks[absent])
+        count, payload = 0, self._source.fetch_chunks(plan.chunks[absent])
         try:
             bodies = payload.stored_chunks() if self._is_native else None
+            place = out, self.chunks, plan, rows, self._fill_row
             if bodies is not None:
-                count, absent = self._decode_all(read, absent, bodies)
-            elif self._is_native and read.rows[:, TASK].any():
-                place_chunks(read.out, self.chunks, read.rows, self._fill_row)
+                rows[absent, :ROOM], rows[absent, TASK] = 0, DECODE
+                rows[absent[:, None], range(len(bodies.columns))] = bodies.columns.T
+                keep = self._keep if self._cache.most_bytes >= self.chunk_bytes else None
+                count, absent = place_chunks(*place, absent, bodies, keep)
+            elif self._is_native and rows[:, TASK].any():
+                place_chunks(*place)
             if len(absent):
-                count += self._decode_each(read, absent, payload)
+                count += self._decode_each(out, plan, absent, payload)
         finally:
             payload.close()
         return count
 
-    def _decode_all(
-        self, read: _Read, members: NDArray[np.int64], those: StoredChunks | LocatedChunks
-    ) -> tuple[int, NDArray[np.int64]]:
-        """Place chunks, those that are here too; return how many were stored, and which remain."""
-        rows, chunks, remaining, number = read.rows, read.plan.chunks, [], 0
-        keeps, decoder = self._cache.most_bytes >= self.chunk_bytes, those.decoder
-        # What is decoded to be kept is in memory before it is known whether it has room.
-        step = max(1, _STEP_BYTES // self.chunk_bytes)
-        for first in range(0, len(members), step):
-            its = members[first : first + step]
-            arrays: list[NDArray[Any]] = []
-            if keeps:
-                arrays = [np.empty(self.chunks, self.dtype) for _ in range(len(its))]
-                rows[its, ROOM] = addresses_of(arrays)
-            place = read.out, self.chunks, rows, self._fill_row, decoder
-            if isinstance(those, StoredChunks):
-                columns = those.columns[:, first : first + step]
-                rows[its, :ROOM], rows[its, TASK] = 0, DECODE
-                rows[its, : len(columns)] = columns.T
-                place_chunks(*place)
-            else:
-                rows[its, TASK] = LOCATE
-                newest = place_chunks(*place, places=those.places, indices=chunks)
-                if newest and newest > those.store.newest:
-                    those.store.newest = newest
-            rows[:, TASK] = LEAVE
-            result = rows[its]
-            is_stored = (result[:, DATA] | result[:, FILE]) != 0
-            is_done = result[:, STATUS] == SUCCESS
-            if np.add.reduce(is_done) < len(its):
-                remaining.append(its[~is_done])
-                its, is_stored, result = its[is_done], is_stored[is_done], result[is_done]
-                arrays = [*compress(arrays, is_done.tolist())]
-            number += int(np.add.reduce(is_stored))
-            if keeps:
-                self._keep(read, its, arrays, result[:, ROOM], is_stored)
-        return number, np.concatenate(remaining) if remaining else members[:0]
-
     def _keep(
         self,
-        read: _Read,
-        members: NDArray[np.int64],
-        arrays: list[NDArray[Any]],
-        rooms: NDArray[np.int64],
-        is_stored: NDArray[np.bool_],
+        plan: ChunkPlan,
+        members: Numbers,
+        arrays: list[Voxels],
+        rooms: Numbers,
+        is_stored: Any,
     ) -> None:
         """Give the cache chunks that were decoded, or are not stored."""
         sizes = np.where(is_stored, self.chunk_bytes, ENTRY_BYTES)
         if not is_stored.all():
             pairs = zip(arrays, is_stored.tolist(), strict=True)
             arrays = [array if one else FILL_CHUNK for array, one in pairs]
-        self._cache.put_all(self._keys(read.plan), arrays, sizes, rooms * is_stored, members)
+        self._cache.put_all(self._keys(plan), arrays, sizes, rooms * is_stored, members)
 
-    def _decode_each(self, read: _Read, members: NDArray[np.int64], payload: FetchedChunks) -> int:
+    def _decode_each(
+        self, out: Voxels, plan: ChunkPlan, members: Numbers, payload: FetchedChunks
+    ) -> int:
         """Decode chunks one after another, and return how many were stored."""
         keeps, strided = self._cache.most_bytes >= self.chunk_bytes, payload.strided
-        out, chunks, parts = read.out, read.plan.chunks[members], read.plan.parts[members]
+        chunks, parts = plan.chunks[members], plan.parts[members]
         scratch = np.empty(self.chunks, self.dtype)
         count, rooms = 0, list[NDArray[Any]]()
         for index, (there, here) in zip(map(tuple, chunks.tolist()), _slices(parts), strict=True):
@@ -354,7 +291,7 @@ class ChunkedArray:
         if keeps:
             addresses = np.array([room.ctypes.data for room in rooms], np.int64)
             is_stored = np.array([room is not FILL_CHUNK for room in rooms])
-            self._keep(read, members, rooms, addresses, is_stored)
+            self._keep(plan, members, rooms, addresses, is_stored)
         return count
 
     def _decode(self, chunks: FetchedChunks, index: Index, out: NDArray[Any]) -> bool:

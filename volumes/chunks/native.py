@@ -13,8 +13,10 @@ import importlib
 import math
 import os
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from itertools import compress
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,10 +25,13 @@ from numpy.typing import NDArray
 from ...core import ChunkGrid, Region
 from ...core.native_library import native_level, native_library
 
+Numbers = NDArray[np.int64]
 ABI = 3  # VOXPIPE_CHUNKS_ABI of native/chunks.h
 MOST_AXES = 8  # VOXPIPE_CHUNK_AXES
 _COVER = struct.Struct("=16q14q15d")
+_NO_BOX = (0,) * 14 + (0.0,) * 15
 _JOB = struct.Struct("=15q8q8q")
+_STEP_BYTES = 4 * 1024**2  # decoded in one call: a patch of 96 cubed, and what is touched beside it
 # VoxpipeStored; by module, the functions that decode and measure.
 _PLAIN, _BLOSC, _ZSTD, _BLOSC2 = range(4)
 _LIBRARIES = {
@@ -40,6 +45,7 @@ LEAVE, PLACE, DECODE, LOCATE = range(4)
 """What is done with a chunk: nothing, what is in its room is copied, or it is decoded before, from
 where its row says that its bytes are, or from where :class:`ChunkPlaces` does."""
 SUCCESS, _INT_MAX = 0, 2**31 - 1
+_NONE = np.zeros(0, np.int64)
 
 
 class NativeDecoder(NamedTuple):
@@ -69,7 +75,30 @@ class LocatedChunks(NamedTuple):
 
     decoder: NativeDecoder
     places: ChunkPlaces
-    store: Any = None  # of files: what notes in ``newest`` when they were changed last
+    store: Any = None
+    """Of files: what notes in ``newest`` when they were changed last. They are read so while
+    ``HINTS.is_warm``."""
+    touch: Callable[[float], None] | None = None
+    """Of a mapped file: is told how many bytes of it are going to be touched."""
+    span: float = 0.0
+    """How many of them a chunk takes, about."""
+
+
+class ChunkPlan(SimpleNamespace):
+    """The chunks that a region needs. Worked out once for it: who looks ahead and who reads ask."""
+
+    cuts: ChunkGrid  # of which array
+    chunks: NDArray[np.int64]  # their places (N, axes), read-only: whoever asks gets the same
+    place: int  # where these lie in memory
+    rows: NDArray[np.int64]  # what native code is asked with, their parts in it
+    order: NDArray[Any]  # their numbers in C order
+    voxels: int  # how many of the array they hold
+    keys: Any  # ChunkKeys, once a cache was asked
+
+    @property
+    def parts(self) -> NDArray[np.int64]:
+        """(N, axes, 3), see ``ChunkGrid.parts_in``."""
+        return self.rows[:, PARTS:].reshape(*self.chunks.shape, 3)
 
 
 @cache
@@ -107,6 +136,8 @@ class ChunkPlaces:
     ) -> None:
         self.longest = 0
         """Bytes of the longest chunk that lies in a file."""
+        self.is_current = True
+        """Whether they hold; if not, the source has to be asked for others."""
         self._entries = np.zeros((math.prod(counts), 2), np.int64)
         self._holds: dict[int, tuple[Any, ...]] = {-1: (os.fsencode(root) + b"\0",)}
         (entries,) = addresses_of([self._entries])
@@ -140,55 +171,67 @@ class ChunkPlaces:
 def place_chunks(
     out: NDArray[Any],
     shape: tuple[int, ...],
-    rows: NDArray[np.int64],
+    plan: ChunkPlan,
+    rows: Numbers,
     fill_row: NDArray[Any],
-    decoder: NativeDecoder = PLAIN,
-    *,
-    places: ChunkPlaces | None = None,
-    indices: NDArray[np.int64] | None = None,
-) -> int:
-    """Bring parts of chunks to their places in ``out``, decoded first where they are not yet.
+    members: Numbers = _NONE,
+    source: StoredChunks | LocatedChunks | None = None,
+    keep: Callable[..., None] | None = None,
+) -> tuple[int, Numbers]:
+    """Bring parts of chunks to their places in ``out``, a region of an array in C order.
 
-    Parameters
-    ----------
-    out
-        A region of the array, in C order.
-    shape
-        Of a chunk, whole.
-    rows
-        (N, PARTS + 3 axes) int64, struct VoxpipeChunk of ``native/chunks.h``. ``STATUS`` is set to
-        ``SUCCESS``, or to another number where one could not be decoded, of which ``out`` holds
-        anything; ``DATA`` and ``FILE`` are both 0 then where it is not stored.
-    fill_row
-        What all rows of a chunk are that is not stored.
-    decoder
-        What those are decoded with that have to be.
-    places, indices
-        Where they lie that are to be located, by their index in the grid of chunks (N, axes).
-
-    Returns
-    -------
-    int
-        When one of the files was changed last that were opened, in nanoseconds since 1970.
+    ``rows`` are those of the plan (struct VoxpipeChunk of ``native/chunks.h``), with ``TASK`` and
+    ``ROOM`` of chunks that are decoded already, and ``fill_row`` is what all rows of a chunk are
+    that is not stored. ``members`` are decoded before, found by ``source``, or in ``rows`` for
+    ``StoredChunks``; ``keep`` is given the plan, members, arrays, their addresses, and whether they
+    are stored. Returns how many of the members are stored, and which could not be decoded: of these
+    ``out`` holds anything.
     """
-    axes, newest = len(shape), np.zeros(1, np.int64)
-    longest = 0 if places is None else places.longest
+    address, view, count = ctypes.addressof, ctypes.c_char.from_buffer, len(members)
+    rest, newest = (0,) * (MOST_AXES - len(shape)), ctypes.c_int64()
+    located = source if isinstance(source, LocatedChunks) else None
+    task, at_places, longest = DECODE, 0, 0
+    if located is not None:
+        task, at_places, longest = LOCATE, located.places.address, located.places.longest
+    chunk_bytes = math.prod(shape) * out.itemsize
     # What is not kept is decoded to scratch, unless it lies in ``out`` as a whole.
-    scratch = np.empty(math.prod(shape) * out.itemsize + longest, np.uint8)
-    at_rows, at_scratch, at_out, at_fill, at_newest = addresses_of(
-        [rows, scratch, out, fill_row, newest]
-    )
-    at_places = 0 if places is None else places.address
-    at_indices = 0 if indices is None else indices.__array_interface__["data"][0]
-    rest = (0,) * (MOST_AXES - axes)
+    scratch = np.empty(chunk_bytes + longest, np.uint8)
     job = _JOB.pack(
-        *(ABI, *decoder, len(rows), at_rows, at_scratch, at_out, at_fill),
-        *(at_places, at_indices, longest, at_newest, out.itemsize, axes),
-        *(*shape, *rest, *out.strides, *rest),
+        *(ABI, *(PLAIN if source is None else source.decoder), len(rows)),
+        *(address(view(rows.data)), address(view(scratch.data)), address(view(out.data))),
+        *(address(view(fill_row.data)), at_places, plan.place, longest),
+        *(address(newest), out.itemsize, len(shape), *shape, *rest, *out.strides, *rest),
     )
-    if _library().voxpipe_place_chunks(job) != SUCCESS:
-        raise RuntimeError(f"the native library refused chunks {shape} of {out.shape}")
-    return int(newest[0])
+    # What is decoded to be kept is in memory before it is known whether it has room.
+    step = max(1, _STEP_BYTES // chunk_bytes if keep else count)
+    number, remaining = 0, []
+    for first in range(0, count or 1, step):
+        its = members[first : first + step]
+        arrays: list[NDArray[Any]] = []
+        if keep and count:
+            rooms = []
+            for _ in range(len(its)):
+                arrays.append(np.empty(shape, out.dtype))
+                rooms.append(address(view(arrays[-1].data)))
+            rows[its, ROOM] = rooms
+        rows[its, TASK] = task
+        if _library().voxpipe_place_chunks(job) != SUCCESS:
+            raise RuntimeError(f"the native library refused chunks {shape} of {out.shape}")
+        rows[:, TASK] = LEAVE
+        if not count:
+            break
+        result = rows[its]
+        is_stored, is_done = (result[:, DATA] | result[:, FILE]) != 0, result[:, STATUS] == SUCCESS
+        if np.add.reduce(is_done) < len(its):
+            remaining.append(its[~is_done])
+            its, is_stored, result = its[is_done], is_stored[is_done], result[is_done]
+            arrays = [*compress(arrays, is_done.tolist())]
+        number += int(np.add.reduce(is_stored))
+        if keep:
+            keep(plan, its, arrays, result[:, ROOM], is_stored)
+    if located is not None and newest.value and newest.value > located.store.newest:
+        located.store.newest = newest.value
+    return number, np.concatenate(remaining) if remaining else _NONE
 
 
 class NativeGrid:
@@ -196,7 +239,7 @@ class NativeGrid:
 
     def __init__(self, cuts: ChunkGrid) -> None:
         axes = len(cuts.counts)
-        self._axes, self._rest = axes, (0,) * (MOST_AXES - axes)
+        self._cuts, self._axes, self._rest = cuts, axes, (0,) * (MOST_AXES - axes)
         steps = np.cumprod([1, *cuts.counts[:0:-1]], dtype=object)[::-1].tolist()
         columns = [*cuts.columns.tolist(), steps]
         numbers = [axes, int(cuts.is_whole), *(n for row in columns for n in (*row, *self._rest))]
@@ -204,35 +247,41 @@ class NativeGrid:
         (self._place,) = addresses_of([self._table])
         self._cover = _short_calls().voxpipe_cover
 
-    def cover(
-        self, region: Region
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], int] | None:
-        """Return the parts that a region touches, and its box, in C order.
+    def cover(self, region: Region) -> ChunkPlan | None:
+        """Return the parts that a region touches, and its box, in C order; the region keeps it.
 
-        Their indices (N, axes), their rows for :func:`place_chunks`, their numbers in C order, and
-        how many voxels of the array they hold; None where these are no sensible numbers.
+        None where these are no sensible numbers.
         """
         box, rest = region.box, self._rest
+        if region.is_empty or min(region.start) < 0:
+            return None
         numbers = (*region.start, *rest, *region.stop, *rest)
         if box is None:
-            job = _COVER.pack(*numbers, *(0,) * 14, *(0.0,) * 15)
+            job = _COVER.pack(*numbers, *_NO_BOX)
         else:
             clamp = box.clamp
             faces = (0,) * 6 if clamp is None else (*clamp.start, *clamp.stop)
             whole = (*numbers, 1, int(clamp is not None), *faces, *box.axes, *box.shape)
             job = _COVER.pack(*whole, *box.matrix.ravel().tolist(), *box.halo)
-        cover = self._cover
-        count = cover(self._place, job, 0, 0, 0, 0, 0)
+        count = self._cover(self._place, job, 0, 0, 0, 0, 0)
         if count < 0:
             return None
-        indices, order = np.empty((count, self._axes), np.int64), np.empty(count + 1, np.int64)
-        rows = np.empty((count, PARTS + 3 * self._axes), np.int64)
-        at_indices, at_rows, at_order = addresses_of([indices, rows, order])
-        at_voxels = at_order + 8 * count
-        number = cover(self._place, job, count, at_indices, at_rows, at_order, at_voxels)
+        # Numbers of all, and how many voxels they hold; their indices; their rows.
+        axes, width = self._axes, PARTS + 3 * self._axes
+        room = np.empty(1 + count * (1 + axes + width), np.int64)
+        at = ctypes.addressof(ctypes.c_char.from_buffer(room.data))
+        first, second = count + 1, count + 1 + count * axes
+        places = count, at + 8 * first, at + 8 * second, at, at + 8 * count
+        number = self._cover(self._place, job, *places)
         if number < 0:
             return None
-        return indices[:number], rows[:number], order[:number], int(order[-1])
+        chunks = room[first : first + number * axes].reshape(number, axes)
+        rows = room[second : second + number * width].reshape(number, width)
+        chunks.setflags(write=False)
+        plan = ChunkPlan(cuts=self._cuts, chunks=chunks, rows=rows, order=room[:number])
+        plan.place, plan.voxels, plan.keys = places[1], int(room[count]), None
+        vars(region)["_plan"] = plan
+        return plan
 
 
 def blosc2_items(data: bytes, count: int, dtype: str) -> NDArray[Any] | None:

@@ -146,7 +146,6 @@ class RangedChunks:
         self._strided = bool(getattr(decoder, "strided", False))
         is_local = isinstance(store, LocalRanges)
         self._native = getattr(decoder, "native", None) if is_local else None
-        self._native_source: LocatedChunks | None = None
         # Which ranges become one request, where no scheme says it.
         self._usual = CoalescePolicy(getattr(store, "gap", 0), getattr(store, "most", 1 << 62))
         self.is_far = works_ahead(store)
@@ -167,21 +166,17 @@ class RangedChunks:
         places = self._map.locate(absent) if len(absent) else ObjectRanges.of([])
         return Bytes(self, chunks, came, rest, places)
 
-    def native_source(self, count: int) -> LocatedChunks | None:
+    def native_source(self) -> LocatedChunks | None:
         """Return what finds and decodes chunks by itself; None where their bytes are read here.
 
         Requests that join neighbours are for what is not in memory. Where it is, a chunk at a time
         goes through memory that stays in the cache of the processor.
         """
         # Where nobody says how many bytes a chunk may claim, no memory is taken for it.
-        if self._native is None or not HINTS.is_warm or not self._most:
+        if self._native is None or not self._most:
             return None
         places = self._map.native_places(self._most)
-        if places is None:
-            return None
-        if self._native_source is None or self._native_source.places is not places:
-            self._native_source = LocatedChunks(self._native, places, self._store)
-        return self._native_source
+        return None if places is None else LocatedChunks(self._native, places, self._store)
 
     def learn(self, chunks: ChunkIndices) -> bool:
         """Read where chunks lie, if that is not known; return whether it was not."""

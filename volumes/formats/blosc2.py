@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import io
 import math
-import mmap
 import operator
 import struct
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
@@ -43,6 +43,7 @@ from .stored_file import (
     FilesBackend,
     Format,
     LocalStoredFile,
+    MappedFile,
     RemoteStoredFile,
     StoredFile,
     check_size,
@@ -154,7 +155,7 @@ class Blosc2Blocks:
 
     strided = False
 
-    def __init__(self, file_map: mmap.mmap, ndarray: Any, name: str) -> None:
+    def __init__(self, file_map: MappedFile, ndarray: Any, name: str) -> None:
         self.name, self.items = name, ndarray.schunk
         # The items are part of the array, and the array of the file: neither holds the other.
         self._alive = (file_map, ndarray)
@@ -163,7 +164,8 @@ class Blosc2Blocks:
         self._chunks = tuple(-(-length // chunk) for length, chunk, _ in pairs)
         self._per_chunk = tuple(-(-chunk // block) for _, chunk, block in pairs)
         self._size = math.prod(ndarray.blocks)
-        self._blocks = math.prod((*self._chunks, *self._per_chunk))
+        blocks = math.prod((*self._chunks, *self._per_chunk))
+        self._span = len(file_map) / blocks + MAPPED_AROUND  # of the map, about
         count, size = len(self.items), self.items.typesize
         total = math.prod((*self._chunks, *self._per_chunk, self._size))
         if size != np.dtype(ndarray.dtype).itemsize or count != total:
@@ -172,29 +174,33 @@ class Blosc2Blocks:
                 f"{total} of {ndarray.dtype}."
             )
 
-    def native_source(self, count: int) -> LocatedChunks | None:
-        """Let go of pages if there are too many; the system brings in those that are touched."""
-        file_map = self._alive[0]
-        MAPS.touch(file_map, count * (len(file_map) / self._blocks + MAPPED_AROUND))
-        return self._native_source
-
     def learn(self, chunks: ChunkIndices) -> bool:
         """Nothing has to be read."""
         return False
 
-    def fetch_chunks(self, chunks: ChunkIndices) -> FetchedBlocks:
-        """Return what decodes blocks one by one: those that native code leaves, or all."""
-        self.native_source(len(chunks))
-        return FetchedBlocks(self)
+    def fetch_chunks(self, chunks: ChunkIndices) -> Blosc2Blocks:
+        """Return itself, which decodes blocks one by one: those that native code leaves, or all."""
+        MAPS.touch(self._alive[0], len(chunks) * self._span)
+        return self
 
-    @cached_property
-    def _native_source(self) -> LocatedChunks | None:
+    def close(self) -> None:
+        """Do nothing: the file stays mapped."""
+
+    def place(self, index: Index) -> str:
+        """Return the file."""
+        return self.name
+
+    def stored_chunks(self) -> None:
+        """Native code has found by itself what it decodes."""
+
+    def native_source(self) -> LocatedChunks | None:
+        """Return what finds blocks in the mapped file and decodes them."""
         decoder = native_decoder("blosc2")
         if decoder is None:
             return None
         places = ChunkPlaces(self._per_chunk, self._chunks, items=self._size)
         places.set_frame(self.chunk_bytes, self._alive)
-        return LocatedChunks(decoder, places)
+        return LocatedChunks(decoder, places, None, partial(MAPS.touch, self._alive[0]), self._span)
 
     def items_of(self, blocks: ChunkIndices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return in which chunk each block lies, and which item of that is its first."""
@@ -263,27 +269,7 @@ class Blosc2Blocks:
         """Nothing is brought in without being decoded."""
 
 
-class FetchedBlocks:
-    """Blocks that are going to be decoded."""
-
-    strided = False
-
-    def __init__(self, blocks: Blosc2Blocks) -> None:
-        self._blocks = blocks
-        self.decode = blocks.decode
-
-    def close(self) -> None:
-        """Do nothing: the file stays mapped."""
-
-    def place(self, index: Index) -> str:
-        """Return the file."""
-        return self._blocks.name
-
-    def stored_chunks(self) -> None:
-        """Native code has found by itself what it decodes."""
-
-
-def _open(file: LocalStoredFile) -> tuple[mmap.mmap, Any]:
+def _open(file: LocalStoredFile) -> tuple[MappedFile, Any]:
     """Return the mapped file, which has to live as long, and the array in it."""
     blosc2, name = import_package("blosc2", file.name), file.name
     with library_errors(f"{name} is no sound blosc2 array"):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Region
+from ...core import OrientedBox, Region
 from ...core.errors import BadHeader
 from ...core.lru_cache import cached_property
 from ...storage.read_ahead import Closes
@@ -49,6 +49,11 @@ class Layout:
     """Stored axis of I, J and K; None for one that is not stored and has length 1."""
 
     @cached_property
+    def is_as_stored(self) -> bool:
+        """Whether the axes are I, J, K, in this order."""
+        return not self.c_axes and self.spatial == (0, 1, 2)
+
+    @cached_property
     def shape(self) -> Shape:
         """(C, I, J, K)."""
         channels = math.prod(self.sizes[axis] for axis in self.c_axes)
@@ -65,6 +70,8 @@ class Layout:
         Where several axes are folded, the slowest is narrowed and the others are
         read whole; the channels asked for are then a part of what is read. Worked out once.
         """
+        if channels is None and self.is_as_stored:
+            return region, (0, 1)
         memo = vars(region).get("_stored")
         if memo is not None and memo[0] is self and memo[1] == channels:
             result: tuple[Region, Channels] = memo[2]
@@ -82,7 +89,9 @@ class Layout:
         i, j, k = self.spatial
         box = region.box
         if box is not None:
-            box = None if i is None or j is None or k is None else replace(box, axes=(i, j, k))
+            facts = box.matrix, box.shape, box.halo, box.clamp
+            flat = i is None or j is None or k is None
+            box = None if flat else OrientedBox(*facts, (i, j, k))  # type: ignore[arg-type]
         result = Region(start, stop, box), part
         vars(region)["_stored"] = self, channels, result
         return result
@@ -179,19 +188,38 @@ class ChunkedBackend(FilesBackend):
     """
 
     keeps_chunks = True
+    counts_itself = True
+    _absences = 0  # of those that its store has met, how many it has looked into
+    _in_doubt = False  # whether anything is stored at all
 
     def __init__(
         self, array: Any, layout: Layout, files: Sequence[StoredFile], header: Header, name: str
     ) -> None:
         self._array: Any = array
         self._layout = layout
+        self._store: Any = None  # of many objects, which may be removed one by one
+        self._is_as_stored = layout.is_as_stored
         super().__init__(files, header, name)
 
-    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+    def read(
+        self, region: Region, channels: Channels | None = None, *, counts: bool = False
+    ) -> Voxels:
         """Read the chunks that the region touches, of these only those that its box touches."""
-        index, (first, last) = self._layout.index(region, channels)
-        part = self._layout.fold(self._array.read(index))
-        return Voxels(plain(part[first:last]), self.header.slope, self.header.intercept)
+        header, layout = self.header, self._layout
+        if self._is_as_stored and channels is None:
+            array = self._array.read(region, counts=counts)[None]
+        else:
+            index, (first, last) = layout.index(region, channels)
+            array = layout.fold(self._array.read(index, counts=counts))[first:last]
+        array = plain(array) if array.dtype.kind == "b" else array
+        voxels = Voxels(array, header.slope, header.intercept)
+        store = self._store
+        if self._in_doubt or (store is not None and store.absences != self._absences):
+            self._look_into(voxels)
+        return voxels
+
+    def _look_into(self, voxels: Voxels) -> None:
+        """Look why chunks that were to be read are missing."""
 
     def prefetch(self, region: Region) -> Closes | None:
         """Begin to fetch the chunks that the region and its box touch."""
@@ -204,11 +232,6 @@ class ChunkedBackend(FilesBackend):
         return NeededChunks(
             array.needed_chunks(index), array.needed_voxels(index), array.chunk_bytes
         )
-
-    def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
-        """Return how many bytes of stored voxels a read touches, in whole chunks."""
-        voxels = self._array.needed_voxels(self._layout.index(region, channels)[0])
-        return int(voxels * self.disk_dtype.itemsize)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
         """Fetch the stored chunks that a read needs, without decoding them."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-import mmap
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -46,6 +45,7 @@ from .stored_file import (
     MAPPED_AROUND,
     MAPS,
     FilesBackend,
+    MappedFile,
     Place,
     StoredFile,
     check_size,
@@ -160,7 +160,7 @@ class LocalRaw(FilesBackend):
 
     _choice: IoChoice | None = None
     _view: NDArray[Any] | None = None
-    _map: mmap.mmap | None = None
+    _map: MappedFile | None = None
     _place: Place | None = None
 
     def __init__(

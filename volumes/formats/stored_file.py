@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import operator
 import os
 import posixpath
 import stat
@@ -98,6 +99,7 @@ _LARGEST_PIECE = 2 * 1024**2
 # What is let go of while another thread reads it is mapped again, and nobody counts that: so it is
 # let go of at several later reads, too. A read of another thread ends within a few of this one's.
 _TIMES = 4
+_SIZE = operator.attrgetter("size")
 
 
 def _name_of(file: BinaryIO) -> str:
@@ -138,7 +140,7 @@ class Place(NamedTuple):
 class _MappedPages:
     """What of a mapped file was touched since it was let go of."""
 
-    file_map: weakref.ref[mmap.mmap]
+    file_map: weakref.ref[MappedFile]
     path: str
     start: int  # of the map in the file
     first: int = 0  # bytes of the map, half open
@@ -155,13 +157,18 @@ class _MappedPages:
                 file_map.madvise(mmap.MADV_DONTNEED, begin, end - begin)
 
 
+class MappedFile(mmap.mmap):
+    """A map of a file, and what of it was touched."""
+
+    pages: _MappedPages
+
+
 class Maps:
     """The mapped files of one process, of which about ``most`` bytes stay resident."""
 
     def __init__(self, most: int | None = None) -> None:
         if most is not None:
             self.__dict__["most"] = most
-        self._maps: weakref.WeakKeyDictionary[mmap.mmap, _MappedPages] = weakref.WeakKeyDictionary()
         # Those of which something is resident; what was read last comes last.
         self._resident: dict[_MappedPages, None] = {}
         self.after_fork()
@@ -177,14 +184,13 @@ class Maps:
         most: int = read_setting(MAPPED_BYTES, MOST_MAPPED_BYTES)
         return most
 
-    def add(self, file: BinaryIO, start: int = 0, length: int = 0) -> mmap.mmap:
+    def add(self, file: BinaryIO, start: int = 0, length: int = 0) -> MappedFile:
         """Map a file for reading, or a part of it, which starts at a multiple of a page.
 
         The file may then be closed.
         """
-        file_map = mmap.mmap(file.fileno(), length, access=mmap.ACCESS_READ, offset=start)
-        with self._lock:
-            self._maps[file_map] = _MappedPages(weakref.ref(file_map), _name_of(file), start)
+        file_map = MappedFile(file.fileno(), length, access=mmap.ACCESS_READ, offset=start)
+        file_map.pages = _MappedPages(weakref.ref(file_map), _name_of(file), start)
         return file_map
 
     def place_of(self, array: NDArray[Any]) -> Place | None:
@@ -192,18 +198,15 @@ class Maps:
         order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
         dense = array.transpose(order)
         owner: Any = array
-        while owner is not None and not isinstance(owner, mmap.mmap):
+        while owner is not None and not isinstance(owner, MappedFile):
             owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
         if owner is None or not dense.flags.c_contiguous:
             return None
-        with self._lock:
-            map_of = self._maps.get(owner)
         first = np.frombuffer(owner, np.uint8, 1).ctypes.data
-        if map_of is None:
-            return None
-        return Place(map_of.path, map_of.start + array.ctypes.data - first, tuple(order))
+        place = owner.pages.start + array.ctypes.data - first
+        return Place(owner.pages.path, place, tuple(order))
 
-    def touch(self, file_map: mmap.mmap, size: float, first: int = 0, last: int = 0) -> None:
+    def touch(self, file_map: MappedFile, size: float, first: int = 0, last: int = 0) -> None:
         """Count bytes of a map that are going to be read; what is too much is let go of.
 
         ``size`` bytes between two places, or anywhere in the map. Views stay valid: what they touch
@@ -212,7 +215,7 @@ class Maps:
         if not hasattr(mmap, "MADV_DONTNEED"):
             return
         with self._lock:
-            now, end = self._maps[file_map], last or len(file_map)
+            now, end = file_map.pages, last or len(file_map)
             self._resident.pop(now, None)
             self._resident[now] = None
             now.times = 0
@@ -221,7 +224,7 @@ class Maps:
             now.first, now.last = (min(first, start), max(end, stop)) if was_read else (first, end)
             # What two reads share is counted twice: of that nobody keeps account.
             now.size = min(now.last - now.first, before + size)
-            total = sum([each.size for each in self._resident])
+            total = sum(map(_SIZE, self._resident))
             if total <= self.most:
                 return
             if was_read:

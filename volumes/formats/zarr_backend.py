@@ -54,15 +54,13 @@ LOOK_PAUSE = 1.0
 """Seconds for which metadata behind a URL count as still there: of the thousands of requests that a
 store answers in one, one more for a volume in which chunks are missing is nothing."""
 _clock = time.monotonic
+_STAMPED = (*zarr_nodes.METADATA_FILES, ".zattrs")
 
 
 class ZarrBackend(ChunkedBackend):
     """A zarr array, read by voxpipe or by zarr-python."""
 
     _array: ZarrArray | zarr_nodes.ForeignArray
-    _store: LocalRanges | RemoteRanges | None = None
-    """Of many objects, which may be removed one by one."""
-    _absences = 0
 
     def __init__(
         self,
@@ -81,10 +79,8 @@ class ZarrBackend(ChunkedBackend):
         own = array if self.keeps_chunks else zarr_nodes.ForeignArray(array, name)
         super().__init__(own, layout, files, header, name)
 
-    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Read the chunks that are needed; ``VolumeChanged`` if the array was removed meanwhile."""
-        # A warning if all is fill, as nothing is stored.
-        voxels = self._read_chunks(region, channels)
+    def _look_into(self, voxels: Voxels) -> None:
+        """Raise ``VolumeChanged`` if the array was removed; warn if nothing is stored of it."""
         if self._store is not None and self._store.absences != self._absences:
             self._refuse_removed(self._store)
         if self._in_doubt and voxels.array.size:
@@ -96,9 +92,6 @@ class ZarrBackend(ChunkedBackend):
                     f"{first!s}. If it should hold more, copy its chunks too.",
                     EmptyVolume,
                 )
-        return voxels
-
-    _read_chunks = ChunkedBackend.read
 
     def _refuse_removed(self, store: LocalRanges | RemoteRanges) -> None:
         """Look why chunks are missing."""
@@ -301,11 +294,16 @@ class RemoteZarr(ListedZarr):
         entries = self._remote.entries(_MOST_METADATA)
         return len(entries) > _MOST_METADATA or any(_is_chunk(entry.key) for entry in entries)
 
-    def _read_chunks(self, region: Region, channels: Channels | None = None) -> Voxels:
+    def _look_into(self, voxels: Voxels) -> None:
+        """Later: what is missing may be here once all is read anew."""
+
+    def read(
+        self, region: Region, channels: Channels | None = None, *, counts: bool = False
+    ) -> Voxels:
         """Read the chunks that are needed, anew where some of them are newer than others."""
         for remaining in reversed(range(LOOKS)):
             try:
-                voxels = ChunkedBackend.read(self, region, channels)
+                voxels = super().read(region, channels, counts=counts and remaining == LOOKS - 1)
             except VolumeChanged:  # of a part of an object: all of it is read anew
                 if not remaining:
                     raise
@@ -316,6 +314,7 @@ class RemoteZarr(ListedZarr):
                 raise
             if not self._brought_newer():
                 self._last_read = time.time_ns()
+                super()._look_into(voxels)
                 return voxels
             self._mixed_at = self._last_read
             self._turn_to_newer()
@@ -431,9 +430,9 @@ def documents_token(url: str, storage_options: Mapping[str, Any]) -> str:
 def metadata_stamp(path: str) -> tuple[int, ...]:
     """Return sizes and times of the metadata files of a local node."""
     stamp: list[int] = []
-    for name in (*zarr_nodes.METADATA_FILES, ".zattrs"):
+    for name in _STAMPED:
         try:
-            status = os.stat(os.path.join(path, name))
+            status = os.stat(f"{path}{os.sep}{name}")
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:

@@ -121,6 +121,8 @@ class ShardedChunks(ChunkMap):
         with self._lock:
             self._tables.clear()
             self._extents.clear()
+            if self._places is not None:
+                self._places.is_current = False
             self._places = None
 
     def locate(self, chunks: ChunkIndices) -> ObjectRanges:
@@ -207,6 +209,8 @@ class ShardedChunks(ChunkMap):
             while len(self._tables) * self._index_bytes > MOST_INDEX_BYTES:
                 self._extents.pop(self._tables.popitem(last=False)[0], None)
                 # They would have to be made anew each time that one goes.
+                if self._places is not None:
+                    self._places.is_current = False
                 self._places, self._fits = None, False
         return learnt
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Affine, ChunkGrid, Region
+from ...core import IO_COUNTERS, Affine, ChunkGrid, Region
 from ...core.errors import BadHeader, CorruptVolume, UnknownFormat, VolumeNotFound
 from ...core.sample import parse_json
 from ...storage.content import content_key, folder_key, listing_key
@@ -439,8 +439,11 @@ class ForeignArray:
         """Return how many voxels of the array they hold."""
         return self._cuts.voxels(self.needed_chunks(region))
 
-    def read(self, region: Region) -> NDArray[Any]:
+    def read(self, region: Region, *, counts: bool = False) -> NDArray[Any]:
         """Return a region, read anew where the way here may have damaged it."""
+        if counts:
+            size = self.needed_voxels(region) * self.dtype.itemsize
+            IO_COUNTERS.count(reads=1, bytes_read=size)
         where = ", ".join(f"{start}:{stop}" for start, stop in region)
         what = f"[{where}] of {self._name} cannot be decoded"
 
