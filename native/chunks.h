@@ -10,7 +10,7 @@
 #include "job.h"
 
 // Raised whenever a field is added, moved or changes its meaning.
-#define VOXPIPE_CHUNKS_ABI 3
+#define VOXPIPE_CHUNKS_ABI 4
 #define VOXPIPE_CHUNK_AXES 8
 
 // What the stored bytes of a chunk are, and the function that decodes them.
@@ -120,32 +120,6 @@ struct VoxpipeCover {
 VOXPIPE_PUBLIC int64_t voxpipe_cover(int64_t grid, int64_t cover, int64_t capacity,
                                      int64_t indices, int64_t rows, int64_t numbers,
                                      int64_t voxels);
-
-// The table of a cache of decoded chunks: a row of numbers for each that is here or announced. What
-// each function does, volumes/chunks/chunk_cache.py says in NumPy. Whoever calls has locked it; they
-// take microseconds, and numbers: addresses of int64, or of bytes that are 0 or 1.
-struct VoxpipeTable {
-  int64_t capacity;
-  int64_t depth;    // moments of a row
-  int64_t columns;  // size, address, use: one after another
-  int64_t moments;
-  int64_t room;     // four numbers for each row; ``make_room`` sets the first ones to those it dropped
-  int64_t bytes;    // set: how many these took
-};
-
-VOXPIPE_PUBLIC int64_t voxpipe_table_take(int64_t table, int64_t count, int64_t rows, int64_t here,
-                                          int64_t addresses, int64_t uses);
-// Returns 1, having changed nothing, where a row has no room for another moment.
-VOXPIPE_PUBLIC int64_t voxpipe_table_announce(int64_t table, int64_t count, int64_t rows,
-                                              int64_t here, int64_t expected, int64_t moment,
-                                              int64_t keep);
-// The others return how many they entered, dropped or took back.
-VOXPIPE_PUBLIC int64_t voxpipe_table_put(int64_t table, int64_t count, int64_t rows, int64_t sizes,
-                                         int64_t addresses, int64_t entered, int64_t most,
-                                         int64_t uses);
-VOXPIPE_PUBLIC int64_t voxpipe_table_make_room(int64_t table, int64_t over, int64_t most);
-VOXPIPE_PUBLIC int64_t voxpipe_table_withdraw(int64_t table, int64_t count, int64_t rows,
-                                              int64_t moment, int64_t uses);
 
 // VOXPIPE_CHUNKS_ABI of the library that was found.
 VOXPIPE_PUBLIC int64_t voxpipe_chunks_abi(void);

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ...core import ChunkGrid, Region
 from ...core.native_library import native_level, native_library
 
-ABI = 3  # VOXPIPE_CHUNKS_ABI of native/chunks.h
+ABI = 4  # VOXPIPE_CHUNKS_ABI of native/chunks.h
 MOST_AXES = 8  # VOXPIPE_CHUNK_AXES
 _COVER = struct.Struct("=16q14q15d")
 _JOB = struct.Struct("=15q8q8q")
@@ -202,7 +202,7 @@ class NativeGrid:
         numbers = [axes, int(cuts.is_whole), *(n for row in columns for n in (*row, *self._rest))]
         self._table = np.array(numbers, np.int64)
         (self._place,) = addresses_of([self._table])
-        self._cover = _short_calls().voxpipe_cover
+        self._cover = _cover_function()
 
     def cover(
         self, region: Region
@@ -267,35 +267,13 @@ def address_of_bytes(data: bytes | memoryview) -> int:
     return address
 
 
-_SHORT_CALLS = {
-    "voxpipe_table_take": 6,
-    "voxpipe_table_announce": 7,
-    "voxpipe_table_put": 8,
-    "voxpipe_table_make_room": 3,
-    "voxpipe_table_withdraw": 5,
-    "voxpipe_cover": 7,
-}
-"""Functions that take so many numbers, and microseconds."""
-
-
 @cache
-def _short_calls() -> Any:
-    library = _library()
-    if library is None:
-        return None
-    # They keep the interpreter's lock, for which threads would wait longer than they take.
-    short = ctypes.PyDLL(library._name)
-    for name, count in _SHORT_CALLS.items():
-        function = getattr(short, name)
-        function.argtypes, function.restype = [ctypes.c_int64] * count, ctypes.c_int64
-    short.voxpipe_cover.argtypes = [ctypes.c_int64, ctypes.c_char_p, *[ctypes.c_int64] * 5]
-    return short
-
-
-def short_calls() -> Any:
-    """Return the library by whose functions the lock is kept; None where it is not to be used."""
-    calls: Any = None if native_level() is None else _short_calls()
-    return calls
+def _cover_function() -> Any:
+    # It keeps the interpreter's lock, for which threads would wait longer than its microseconds.
+    cover = ctypes.PyDLL(_library()._name).voxpipe_cover
+    number = ctypes.c_int64
+    cover.argtypes, cover.restype = [number, ctypes.c_char_p, *[number] * 5], number
+    return cover
 
 
 @cache
