@@ -75,7 +75,8 @@ class ChunkTable:
         """
         self.moments[:-1, rows] = self.moments[1:].take(rows, axis=1)
         self.moments[-1, rows] = _NEVER
-        self._note_use(rows)
+        self.use[rows] = np.arange(self.uses, self.uses + len(rows))
+        self.uses += len(rows)
         return self.size.take(rows) > 0, self.address.take(rows)
 
     def announce(
@@ -104,7 +105,8 @@ class ChunkTable:
         new: NDArray[np.int64] = ((self.size.take(rows) == 0) & (sizes <= most)).nonzero()[0]
         rows = rows[new]
         self.size[rows], self.address[rows] = sizes[new], addresses[new]
-        self._note_use(rows)
+        self.use[rows] = np.arange(self.uses, self.uses + len(rows))
+        self.uses += len(rows)
         return new
 
     def make_room(self, over: int, most: int) -> tuple[NDArray[np.int64], int]:
@@ -147,7 +149,8 @@ class ChunkTable:
         gone = np.arange(len(later))[:, None] >= at
         self.moments[:-1, rows] = np.where(gone, later, self.moments[:-1].take(rows, axis=1))
         self.moments[-1, rows] = _NEVER
-        self._note_use(rows)
+        self.use[rows] = np.arange(self.uses, self.uses + len(rows))
+        self.uses += len(rows)
 
     def in_use(self) -> NDArray[np.int64]:
         """Return the rows of what is here or announced."""
@@ -161,11 +164,6 @@ class ChunkTable:
         moments = self.moments[:depth, rows]
         table.moments[: len(moments), : len(rows)] = moments
         return table
-
-    def _note_use(self, rows: NDArray[np.int64]) -> None:
-        """Note that chunks were used, one after another."""
-        self.use[rows] = np.arange(self.uses, self.uses + len(rows))
-        self.uses += len(rows)
 
 
 class ChunkCache:

@@ -105,8 +105,8 @@ class ChunkSource(Protocol):
     def is_far(self) -> bool:
         """Whether stored bytes are fetched before they are needed, and waited for."""
 
-    def native_source(self, count: int) -> LocatedChunks | None:
-        """Return what finds ``count`` chunks and decodes them natively; None if nothing does."""
+    def native_source(self, chunks: ChunkIndices) -> StoredChunks | LocatedChunks | None:
+        """Return what decodes chunks natively, without fetching them; None if nothing does."""
 
     def learn(self, chunks: ChunkIndices) -> bool:
         """Read what tells where chunks lie, if that is not known; return whether it was not."""
@@ -252,7 +252,9 @@ class ChunkedArray:
                 f"{2 * self.chunk_bytes} bytes, and this process may use {usable_memory()}.",
                 do="Store it in smaller chunks, or check the header.",
             )
-        count, source = 0, self._source.native_source(len(absent)) if self._is_native else None
+        count, source = 0, None
+        if self._is_native:
+            source = self._source.native_source(read.plan.chunks[absent])
         if source is not None:
             count, absent = self._decode_all(read, absent, source)
             if len(absent) and self._source.learn(read.plan.chunks[absent]):

@@ -1,4 +1,4 @@
-"""The native library for chunks (``native/chunks.h``): decoded and copied, many in one call.
+"""The native library for chunks (``native/interface.h``): decoded and copied, many in one call.
 
 The libraries that decode chunks offer more in C than in Python. Where the functions of one can be
 found in its shared library, all chunks of a read are decoded in one call, which lets go of the
@@ -23,10 +23,9 @@ from numpy.typing import NDArray
 from ...core import ChunkGrid, Region
 from ...core.native_library import native_level, native_library
 
-ABI = 4  # VOXPIPE_CHUNKS_ABI of native/chunks.h
 MOST_AXES = 8  # VOXPIPE_CHUNK_AXES
 _COVER = struct.Struct("=16q14q15d")
-_JOB = struct.Struct("=15q8q8q")
+_JOB = struct.Struct("=13q8q8q")
 # VoxpipeStored; by module, the functions that decode and measure.
 _PLAIN, _BLOSC, _ZSTD, _BLOSC2 = range(4)
 _LIBRARIES = {
@@ -59,8 +58,8 @@ class StoredChunks(NamedTuple):
 
     decoder: NativeDecoder
     columns: NDArray[np.int64]
-    """(2, N): address of the bytes, 0 of a chunk that is not stored; and how many there are, 0 if
-    fewer than there should be."""
+    """(2, N), (3, N) of blosc2: address of the bytes, 0 of a chunk that is not stored; how many
+    there are, 0 if fewer than there should be; which of their items is its first."""
     holds: Any  # what keeps the bytes in memory
 
 
@@ -95,16 +94,13 @@ def is_available(axes: int) -> bool:
 class ChunkPlaces:
     """Where the stored bytes of the chunks of one array lie, for native code to look it up.
 
-    So many chunks along each axis are a unit, in C order: a shard, whose chunks an index tells, or
-    a chunk of a frame of blosc2, of which these are the blocks. ``counts`` are those of units.
+    So many chunks along each axis are a shard, in C order. ``counts`` are those of shards.
     """
 
-    MOST_UNITS = 1 << 16
+    MOST_SHARDS = 1 << 16
     """Each takes 16 bytes; who has more of them is asked in Python."""
 
-    def __init__(
-        self, per_unit: Sequence[int], counts: Sequence[int], *, items: int = 0, root: str = ""
-    ) -> None:
+    def __init__(self, per_shard: Sequence[int], counts: Sequence[int], root: str) -> None:
         self.longest = 0
         """Bytes of the longest chunk that lies in a file."""
         self._entries = np.zeros((math.prod(counts), 2), np.int64)
@@ -112,29 +108,25 @@ class ChunkPlaces:
         (entries,) = addresses_of([self._entries])
         place = address_of_bytes(self._holds[-1][0]) if root else 0
         rest = (0,) * (MOST_AXES - len(counts))
-        numbers = (int(items > 0), len(self._entries), entries, items, place)
-        self._table = np.array([*numbers, *per_unit, *rest, *counts, *rest], np.int64)
+        numbers = (len(self._entries), entries, place)
+        self._table = np.array([*numbers, *per_shard, *rest, *counts, *rest], np.int64)
         (self.address,) = addresses_of([self._table])
 
-    def set_frame(self, spans: NDArray[np.int64], holds: Any) -> None:
-        """Note where the chunks of a frame lie, address and size (2, N), and what holds them."""
-        self._entries[:], self._holds[0] = spans.T, (holds,)
-
-    def set_shard(self, unit: int, path: str, table: NDArray[np.uint64] | None, most: int) -> None:
+    def set_shard(self, shard: int, path: str, table: NDArray[np.uint64] | None, most: int) -> None:
         """Note the index of a shard: (chunks, 2), offset and length; None where it is not there.
 
         A chunk that takes more than ``most`` bytes is left to Python.
         """
         holds = os.fsencode(path) + b"\0", None if table is None else np.ascontiguousarray(table)
-        self._holds[unit] = holds
+        self._holds[shard] = holds
         if table is not None:
             sizes = table[:, 1]
             longest = int(np.maximum.reduce(sizes[sizes <= most], initial=0))
             self.longest = max(self.longest, longest)
         # The second one first: another thread may look meanwhile.
-        self._entries[unit, 1] = address_of_bytes(holds[0])
+        self._entries[shard, 1] = address_of_bytes(holds[0])
         table = holds[1]
-        self._entries[unit, 0] = 1 if table is None else table.__array_interface__["data"][0]
+        self._entries[shard, 0] = 1 if table is None else table.__array_interface__["data"][0]
 
 
 def place_chunks(
@@ -156,8 +148,8 @@ def place_chunks(
     shape
         Of a chunk, whole.
     rows
-        (N, PARTS + 3 axes) int64, struct VoxpipeChunk of ``native/chunks.h``. ``STATUS`` is set to
-        ``SUCCESS``, or to another number where one could not be decoded, of which ``out`` holds
+        (N, PARTS + 3 axes) int64, struct VoxpipeChunk of ``native/interface.h``. ``STATUS`` is set
+        to ``SUCCESS``, or to another number where one could not be decoded, of which ``out`` holds
         anything; ``DATA`` and ``FILE`` are both 0 then where it is not stored.
     fill_row
         What all rows of a chunk are that is not stored.
@@ -171,24 +163,20 @@ def place_chunks(
     int
         When one of the files was changed last that were opened, in nanoseconds since 1970.
     """
-    axes, newest = len(shape), np.zeros(1, np.int64)
+    axes = len(shape)
     longest = 0 if places is None else places.longest
     # What is not kept is decoded to scratch, unless it lies in ``out`` as a whole.
     scratch = np.empty(math.prod(shape) * out.itemsize + longest, np.uint8)
-    at_rows, at_scratch, at_out, at_fill, at_newest = addresses_of(
-        [rows, scratch, out, fill_row, newest]
-    )
+    at_rows, at_scratch, at_out, at_fill = addresses_of([rows, scratch, out, fill_row])
     at_places = 0 if places is None else places.address
     at_indices = 0 if indices is None else indices.__array_interface__["data"][0]
     rest = (0,) * (MOST_AXES - axes)
     job = _JOB.pack(
-        *(ABI, *decoder, len(rows), at_rows, at_scratch, at_out, at_fill),
-        *(at_places, at_indices, longest, at_newest, out.itemsize, axes),
+        *(*decoder, len(rows), at_rows, at_scratch, at_out, at_fill),
+        *(at_places, at_indices, longest, out.itemsize, axes),
         *(*shape, *rest, *out.strides, *rest),
     )
-    if _library().voxpipe_place_chunks(job) != SUCCESS:
-        raise RuntimeError(f"the native library refused chunks {shape} of {out.shape}")
-    return int(newest[0])
+    return int(_library().voxpipe_place_chunks(job))
 
 
 class NativeGrid:
@@ -199,7 +187,7 @@ class NativeGrid:
         self._axes, self._rest = axes, (0,) * (MOST_AXES - axes)
         steps = np.cumprod([1, *cuts.counts[:0:-1]], dtype=object)[::-1].tolist()
         columns = [*cuts.columns.tolist(), steps]
-        numbers = [axes, int(cuts.is_whole), *(n for row in columns for n in (*row, *self._rest))]
+        numbers = [axes, *(n for row in columns for n in (*row, *self._rest))]
         self._table = np.array(numbers, np.int64)
         (self._place,) = addresses_of([self._table])
         self._cover = _cover_function()
@@ -279,4 +267,4 @@ def _cover_function() -> Any:
 @cache
 def _library() -> Any:
     """Return the loaded library, or None: the resampler says why."""
-    return native_library(["voxpipe_place_chunks"], version="voxpipe_chunks_abi", abi=ABI)[0]
+    return native_library(["voxpipe_place_chunks"])[0]

@@ -167,7 +167,7 @@ class RangedChunks:
         places = self._map.locate(absent) if len(absent) else ObjectRanges.of([])
         return Bytes(self, chunks, came, rest, places)
 
-    def native_source(self, count: int) -> LocatedChunks | None:
+    def native_source(self, chunks: ChunkIndices) -> LocatedChunks | None:
         """Return what finds and decodes chunks by itself; None where their bytes are read here.
 
         Requests that join neighbours are for what is not in memory. Where it is, a chunk at a time

@@ -33,7 +33,7 @@ from ...storage.retry import DAMAGE, read_anew
 from ...storage.volume_cache import VolumeCache
 from ..backend import Backend, Channels
 from ..chunks.chunked_array import ChunkedArray, ChunkIndices, Index
-from ..chunks.native import ChunkPlaces, LocatedChunks, blosc2_items, native_decoder
+from ..chunks.native import StoredChunks, blosc2_items, native_decoder
 from ..session import opening_session
 from ..voxels import Voxels
 from .chunked_backend import ChunkedBackend, chunked_header, plain_layout
@@ -163,6 +163,11 @@ class Blosc2Blocks:
         self._chunks = tuple(-(-length // chunk) for length, chunk, _ in pairs)
         self._per_chunk = tuple(-(-chunk // block) for _, chunk, block in pairs)
         self._size = math.prod(ndarray.blocks)
+        # To chunks in C order, and from block to block of a chunk, in items.
+        self._steps = [
+            np.cumprod([unit, *counts[:0:-1]])[::-1]
+            for counts, unit in ((self._chunks, 1), (self._per_chunk, self._size))
+        ]
         self._blocks = math.prod((*self._chunks, *self._per_chunk))
         count, size = len(self.items), self.items.typesize
         total = math.prod((*self._chunks, *self._per_chunk, self._size))
@@ -172,11 +177,15 @@ class Blosc2Blocks:
                 f"{total} of {ndarray.dtype}."
             )
 
-    def native_source(self, count: int) -> LocatedChunks | None:
+    def native_source(self, chunks: ChunkIndices) -> StoredChunks | None:
         """Let go of pages if there are too many; the system brings in those that are touched."""
-        file_map = self._alive[0]
-        MAPS.touch(file_map, count * (len(file_map) / self._blocks + MAPPED_AROUND))
-        return self._native_source
+        file_map, decoder = self._alive[0], native_decoder("blosc2")
+        MAPS.touch(file_map, len(chunks) * (len(file_map) / self._blocks + MAPPED_AROUND))
+        if decoder is None:
+            return None
+        number, inner = np.divmod(chunks, self._per_chunk)
+        data, size = self.chunk_bytes.take(number @ self._steps[0], axis=1)
+        return StoredChunks(decoder, np.array([data, size, inner @ self._steps[1]]), self._alive)
 
     def learn(self, chunks: ChunkIndices) -> bool:
         """Nothing has to be read."""
@@ -184,23 +193,8 @@ class Blosc2Blocks:
 
     def fetch_chunks(self, chunks: ChunkIndices) -> FetchedBlocks:
         """Return what decodes blocks one by one: those that native code leaves, or all."""
-        self.native_source(len(chunks))
+        self.native_source(chunks)
         return FetchedBlocks(self)
-
-    @cached_property
-    def _native_source(self) -> LocatedChunks | None:
-        decoder = native_decoder("blosc2")
-        if decoder is None:
-            return None
-        places = ChunkPlaces(self._per_chunk, self._chunks, items=self._size)
-        places.set_frame(self.chunk_bytes, self._alive)
-        return LocatedChunks(decoder, places)
-
-    def items_of(self, blocks: ChunkIndices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return in which chunk each block lies, and which item of that is its first."""
-        chunk, inner = np.divmod(np.asarray(blocks), self._per_chunk)
-        number = np.ravel_multi_index(tuple(chunk.T), self._chunks)
-        return number, np.ravel_multi_index(tuple(inner.T), self._per_chunk) * self._size
 
     @cached_property
     def chunk_bytes(self) -> NDArray[np.int64]:
@@ -246,10 +240,11 @@ class Blosc2Blocks:
 
     def decode(self, index: Index, out: NDArray[Any]) -> bool:
         """Decode one block; False where all of its chunk is zeros."""
-        (chunk,), (item,) = self.items_of([index])
+        number, inner = np.divmod(index, self._per_chunk)
+        chunk = number @ self._steps[0]
         if not self.chunk_bytes[0, chunk]:
             return False
-        first = int(chunk * math.prod(self._per_chunk) * self._size + item)
+        first = int(chunk * math.prod(self._per_chunk) * self._size + inner @ self._steps[1])
         with self._lock:
             self.items.get_slice(first, first + self._size, out)
         return True
@@ -280,7 +275,7 @@ class FetchedBlocks:
         return self._blocks.name
 
     def stored_chunks(self) -> None:
-        """Native code has found by itself what it decodes."""
+        """Native code has been told already what it decodes."""
 
 
 def _open(file: LocalStoredFile) -> tuple[mmap.mmap, Any]:

@@ -113,7 +113,7 @@ class ShardedChunks(ChunkMap):
         self._extents: dict[int, Span | None] = {}
         self._most = 0
         self._places: ChunkPlaces | None = None  # of local shards
-        self._fits = isinstance(store, LocalRanges) and math.prod(counts) <= ChunkPlaces.MOST_UNITS
+        self._fits = isinstance(store, LocalRanges) and math.prod(counts) <= ChunkPlaces.MOST_SHARDS
         self._lock = threading.Lock()
 
     def forget(self) -> None:
@@ -139,7 +139,7 @@ class ShardedChunks(ChunkMap):
         if self._places is None and self._fits and isinstance(self._store, LocalRanges):
             with self._lock:
                 self._most = most
-                self._places = ChunkPlaces(self._per_shard, self._counts, root=self._store.real)
+                self._places = ChunkPlaces(self._per_shard, self._counts, self._store.real)
                 self._add_places(self._tables)
         return self._places
 
