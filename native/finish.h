@@ -24,7 +24,7 @@ struct Finish {
 
 // A number, or a vector of them, on a scale and between two ends; NaN stays NaN.
 template <class W, class V>
-inline V in_range(V value, W scale, W shift, V low, V high) {
+VOXPIPE_INLINE V in_range(V value, W scale, W shift, V low, V high) {
   value = value * scale + shift;
   value = value < low ? low : value;  // one instruction each
   return value > high ? high : value;
@@ -38,13 +38,15 @@ inline void put_elements(uint8_t* out, int64_t stride, int64_t count, const Valu
   else for (int64_t n = 0; n < count; n++) put<E>(out + n * stride, value(n));
 }
 
+// Never inlined: within a larger function compilers make worse vectors of it.
+template <class D, class W>
+__attribute__((noinline)) void put_row(const W* values, int64_t count, uint8_t* out, int64_t stride) {
+  put_elements<D>(out, stride, count, [=](int64_t n) { return result_of<D>(values[n]); });
+}
+
 template <class W>
-inline void put_values(int64_t type, const W* values, int64_t count, uint8_t* out,
-                       int64_t stride) {
-  with_type(type, [&](auto d) {
-    typedef VOXPIPE_TYPE(d) D;
-    put_elements<D>(out, stride, count, [=](int64_t n) { return result_of<D>(values[n]); });
-  });
+inline void put_values(int64_t type, const W* values, int64_t count, uint8_t* out, int64_t stride) {
+  with_type(type, [&](auto d) { put_row<VOXPIPE_TYPE(d), W>(values, count, out, stride); });
 }
 
 inline void fill_row(const uint8_t* element, int64_t size, int64_t count, uint8_t* out,

@@ -9,6 +9,10 @@
 
 namespace VOXPIPE_PATH_NAME {
 
+// Always inlined: what is chosen by a type is one call away from who asks, and loops become vectors.
+#define VOXPIPE_ALWAYS __attribute__((always_inline))
+#define VOXPIPE_INLINE VOXPIPE_ALWAYS inline
+
 struct Half { uint16_t bits; };   // IEEE binary16
 struct Brain { uint16_t bits; };  // bfloat16
 
@@ -55,15 +59,19 @@ constexpr double WHOLE = 6755399441055744.0;
 inline double round_even(double x) { return (x + WHOLE) - WHOLE; }
 
 inline double floor_of(double x) {
+#if defined(VOXPIPE_FLOOR)
+  return __builtin_floor(x);
+#else
   const double near = round_even(x);  // a call of floor() would not be vectorised
   return near - (near > x ? 1.0 : 0.0);
+#endif
 }
 
 inline int64_t whole_to_int(double x) { return bits_of<int64_t>(x + WHOLE) - bits_of<int64_t>(WHOLE); }
 
 // Of one number, float and uint32_t, or of a vector of them.
 template <class F, class W>
-inline F half_to_float(W half) {
+VOXPIPE_INLINE F half_to_float(W half) {
   // Exponent and fraction go to where float has them; the product corrects the bias, and makes
   // subnormal halves normal.
   const W rest = (half & 0x7fffu) << 13;
@@ -72,7 +80,7 @@ inline F half_to_float(W half) {
   return bits_of<F>(magnitude | (half & 0x8000u) << 16);
 }
 
-inline Half float_to_half(float f) {
+VOXPIPE_INLINE Half float_to_half(float f) {
   const uint32_t bits = bits_of<uint32_t>(f), rest = bits & 0x7fffffffu;
   // Below 2^-14: adding 0.5 shifts the fraction to its place, and the sum is rounded.
   const uint32_t small = bits_of<uint32_t>(bits_of<float>(rest) + 0.5f) - bits_of<uint32_t>(0.5f);
@@ -94,7 +102,7 @@ inline float to_odd(double d) {
 
 inline float to_odd(float f) { return f; }
 
-inline Brain float_to_brain(float f) {
+VOXPIPE_INLINE Brain float_to_brain(float f) {
   const uint32_t bits = bits_of<uint32_t>(f);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
   return Brain{static_cast<uint16_t>(f != f ? (bits >> 16) | 0x40u : rounded)};
@@ -104,7 +112,7 @@ template <class S> struct Memory { typedef S type; };
 
 // A stored element as the number that it stands for, float or double.
 template <class S, class W>
-inline W load_value(const uint8_t* address) {
+VOXPIPE_INLINE W load_value(const uint8_t* address) {
   const S stored = load<S>(address);
   if constexpr (IS_SAME<S, Half>) return static_cast<W>(half_to_float<float, uint32_t>(stored.bits));
   else return static_cast<W>(stored);
@@ -115,7 +123,7 @@ template <class D> constexpr D HIGHEST = static_cast<D>(~uint64_t{0} >> (64 - 8 
 template <class D> constexpr D LOWEST = static_cast<D>(IS_SIGNED<D> ? -HIGHEST<D> - 1 : 0);
 
 template <class D>
-inline D small_integer(float value) {
+VOXPIPE_INLINE D small_integer(float value) {
   constexpr float LOW = LOWEST<D>, HIGH = HIGHEST<D>;
   const float real = most(LOW, least(HIGH, value == value ? value : 0.0f));
   // 1.5 * 2^23 rounds as WHOLE does; 16 bits are far below 2^22.
@@ -134,7 +142,7 @@ inline D large_integer(double value) {
 
 // A working value, float or double, as an output element.
 template <class D, class W>
-inline D result_of(W value) {
+VOXPIPE_INLINE D result_of(W value) {
   if constexpr (IS_SAME<D, Half>) return float_to_half(to_odd(value));
   // By way of float32, which is what everybody else has.
   else if constexpr (IS_SAME<D, Brain>) return float_to_brain(static_cast<float>(value));
@@ -142,10 +150,6 @@ inline D result_of(W value) {
   else if constexpr (sizeof(D) <= 2) return small_integer<D>(static_cast<float>(value));
   else return large_integer<D>(static_cast<double>(value));
 }
-
-// Always inlined, so that what is chosen by a type is one call away from who asks.
-#define VOXPIPE_ALWAYS __attribute__((always_inline))
-#define VOXPIPE_INLINE VOXPIPE_ALWAYS inline
 
 // A C++ type as an argument: act(tag) is compiled for each, and ``typename decltype(tag)::type`` is it.
 template <class T> struct Tag { typedef T type; };
