@@ -146,8 +146,8 @@ class ChunkTable:
         order = these.argsort()
         rows, at = rows[these[order]], at[order]
         later = self.moments[1:].take(rows, axis=1)
-        gone = np.arange(len(later))[:, None] >= at
-        self.moments[:-1, rows] = np.where(gone, later, self.moments[:-1].take(rows, axis=1))
+        is_after = np.arange(len(later))[:, None] >= at
+        self.moments[:-1, rows] = np.where(is_after, later, self.moments[:-1].take(rows, axis=1))
         self.moments[-1, rows] = _NEVER
         self.use[rows] = np.arange(self.uses, self.uses + len(rows))
         self.uses += len(rows)
