@@ -2,7 +2,7 @@
 
 It has a plain C interface and knows nothing of Python, so one build serves every version of it.
 A call packs one job of plain numbers and hands over addresses; ``ctypes`` releases the
-interpreter's lock meanwhile. Each of its kernels states its own version of the interface.
+interpreter's lock meanwhile. The library states the version of its interface.
 
 ``VOXPIPE_NATIVE=0`` switches it off; ``portable``, ``avx2`` or ``avx512`` asks for one path.
 """
@@ -21,6 +21,7 @@ from typing import Any
 
 from .settings import NATIVE, read_setting
 
+ABI = 5  # VOXPIPE_ABI of native/interface.h
 PATHS = ("portable", "avx2", "avx512")
 _LEVELS = {"": 0, "0": None, **{name: level for level, name in enumerate(PATHS, 1)}}
 
@@ -62,12 +63,10 @@ def seconds_of_calls() -> Iterator[list[float]]:
             setattr(*kernel)
 
 
-def native_library(
-    jobs: Sequence[str], *, version: str, abi: int, numbers: Sequence[str] = ()
-) -> tuple[Any, str]:
+def native_library(jobs: Sequence[str], *, numbers: Sequence[str] = ()) -> tuple[Any, str]:
     """Return the loaded library and an empty string, or None and why there is none."""
     # ``jobs`` take the bytes of a job and return a status, ``numbers`` take nothing and return a
-    # number; the function ``version`` returns the interface, which must be ``abi``.
+    # number.
     # The package's own name: the library lies beside the top of the package, wherever that is.
     spec = importlib.util.find_spec(f"{__name__.partition('.')[0]}._native")
     if spec is None or not spec.origin:
@@ -76,9 +75,9 @@ def native_library(
         library = ctypes.CDLL(spec.origin)
         for name in jobs:
             getattr(library, name).argtypes = [ctypes.c_char_p]
-        for name in (*jobs, version, *numbers):
+        for name in (*jobs, "voxpipe_abi", *numbers):
             getattr(library, name).restype = ctypes.c_int64
-        if getattr(library, version)() == abi:
+        if library.voxpipe_abi() == ABI:
             _KERNELS.extend((library, name) for name in jobs)
             return library, ""
     except (OSError, AttributeError) as error:

@@ -15,11 +15,10 @@ from numpy.typing import NDArray
 
 from ..core.native_library import native_level, native_library
 
-ABI = 3  # VOXPIPE_VALUES_ABI of native/values.h
-_JOB = struct.Struct("=5q3q3q2q")
+_JOB = struct.Struct("=3q3q2q")
 _STEP = struct.Struct("=2qQ4d3q3q3q")
 _NO_RANGE = 1024  # VOXPIPE_NO_RANGE, of the first step
-_OK, _BAD_JOB = 0, 2  # VoxpipeStatus of native/job.h
+_OK = 0  # VoxpipeStatus of native/interface.h
 MOST_STEPS = 64  # VOXPIPE_MOST_STEPS, of one call
 SCALE, SPREAD, GAMMA, GAUSSIAN, RICIAN, FILTER, COARSEN = range(7)
 OF_PATCH, KEEP_RANGE, KEEP_STATISTICS, INVERT = 1, 2, 4, 8
@@ -33,7 +32,7 @@ def pack_step(
     corner: tuple[int, int, int] = (0, 0, 0),
     weights: tuple[NDArray[np.float32], ...] = (),
 ) -> bytes:
-    """Return ``VoxpipeStep`` of native/values.h; it holds addresses of the weights."""
+    """Return ``VoxpipeStep`` of native/interface.h; it holds addresses of the weights."""
     places = [array.ctypes.data for array in weights] or (0, 0, 0)
     radii = [array.size - 1 for array in weights] or (0, 0, 0)
     four = (*numbers, 0.0, 0.0, 0.0, 0.0)[:4]
@@ -51,22 +50,18 @@ def change(array: NDArray[Any], steps: Sequence[bytes]) -> int | None:
         return None
     if array.dtype != np.float32 or array.ndim != 4 or not array.size:
         return None
-    channels, *size = array.shape
-    channel_stride, *stride = array.strides
+    values = np.require(array, requirements=["C", "ALIGNED"])  # itself, if it is that
     payload = np.frombuffer(b"".join(steps), np.uint8)
-    job = _JOB.pack(
-        *(ABI, path, array.ctypes.data, channels, channel_stride, *size, *stride),
-        *(payload.ctypes.data, len(steps)),
-    )
-    status = library.voxpipe_values(job)
-    if status >= _NO_RANGE:
-        return int(status) - _NO_RANGE
-    if status == _BAD_JOB:  # NumPy would do it, many times slower, and nobody would know
-        raise RuntimeError(f"the native library refused {len(steps)} steps of {array.shape}")
-    return len(steps) if status == _OK else None
+    places = values.ctypes.data, *values.shape, payload.ctypes.data
+    status = library.voxpipe_values(_JOB.pack(path, *places, len(steps)))
+    if status != _OK and status < _NO_RANGE:
+        return None
+    if values is not array:
+        array[...] = values
+    return len(steps) if status == _OK else int(status) - _NO_RANGE
 
 
 @cache
 def _library() -> Any:
     """Return the loaded library, or None: the resampler says so, once, where it is missing."""
-    return native_library(["voxpipe_values"], version="voxpipe_values_abi", abi=ABI)[0]
+    return native_library(["voxpipe_values"])[0]

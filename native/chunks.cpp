@@ -1,6 +1,6 @@
 // Chunks, decoded and copied to their places in a region.
 
-#include "chunks.h"
+#include "interface.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -8,12 +8,14 @@
 #include <time.h>
 
 #include <algorithm>
-#if defined(_WIN32)
-#define pread(...) -1
-#else
+#if !defined(_WIN32)
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#endif
+#if defined(__APPLE__)
+#define st_mtim st_mtimespec
+#define st_ctim st_ctimespec
 #endif
 
 namespace {
@@ -35,10 +37,10 @@ bool decode(const VoxpipeChunks& job, const VoxpipeChunk& chunk, Bytes room, int
   Bytes data = reinterpret_cast<Bytes>(chunk.file ? job.scratch + bytes : chunk.data);
   const size_t size = static_cast<size_t>(chunk.size), wanted = static_cast<size_t>(bytes);
   if (chunk.size < 1) return false;
-  if (chunk.file) {
-    const int descriptor = static_cast<int>(chunk.file - 1);
-    if (pread(descriptor, data, size, chunk.data) != chunk.size) return false;
-  }
+#if !defined(_WIN32)
+  const int file = static_cast<int>(chunk.file - 1);
+  if (chunk.file && pread(file, data, size, chunk.data) != chunk.size) return false;
+#endif
   switch (job.stored) {
     case VOXPIPE_PLAIN:
       if (size != wanted) return false;
@@ -86,21 +88,20 @@ bool is_in_place(const VoxpipeChunks& job, const VoxpipePart* parts, const int64
 }
 
 // Files of a read, opened once each and closed when it is done; a few at a time.
-class Files {
- public:
-  explicit Files(int64_t newest) : newest_(reinterpret_cast<int64_t*>(newest)) {}
-  Files(const Files&) = delete;
-  ~Files() {
-    for (int64_t n = 0; n < count_; n++) close_one(n);
-  }
-
+struct Files {
+  int64_t newest = 0;  // when one that was closed was changed last
 #if defined(_WIN32)
   int descriptor(int64_t, const char*, const char*) { return -1; }
+  void close_all() {}
 #else
+  static constexpr int64_t MOST = 16;
+  int64_t count = 0, shards[MOST];
+  int open_now[MOST];
+
   // As ``LocalRanges`` opens them, -1 for what it has to say something about.
-  int descriptor(int64_t unit, const char* path, const char* root) {
-    for (int64_t n = 0; n < count_; n++)
-      if (units_[n] == unit) return open_[n];
+  int descriptor(int64_t shard, const char* path, const char* root) {
+    for (int64_t n = 0; n < std::min(count, MOST); n++)
+      if (shards[n] == shard) return open_now[n];
     const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat status;
     if (file < 0) return -1;
@@ -108,21 +109,12 @@ class Files {
       close(file);
       return -1;
     }
-    if (count_ == kMost) {
-      close_one(0);
-      open_[0] = open_[--count_];
-      units_[0] = units_[count_];
-    }
-    units_[count_] = unit;
-    return open_[count_++] = file;
+    const int64_t place = count % MOST;
+    if (count++ >= MOST) close_one(place);
+    shards[place] = shard;
+    return open_now[place] = file;
   }
-#endif
 
- private:
-  static const int64_t kMost = 16;
-#if defined(_WIN32)
-  void close_one(int64_t) {}
-#else
   static bool is_in(int file, const char* root) {
     char link[32], target[4096];
     snprintf(link, sizeof link, "/proc/self/fd/%d", file);
@@ -133,26 +125,20 @@ class Files {
   void close_one(int64_t n) {
     struct stat status;
     timespec now;
-    if (!fstat(open_[n], &status) && !clock_gettime(CLOCK_REALTIME, &now)) {
-#if defined(__APPLE__)
-      const int64_t times[] = {nanoseconds(status.st_mtimespec), nanoseconds(status.st_ctimespec)};
-#else
-      const int64_t times[] = {nanoseconds(status.st_mtim), nanoseconds(status.st_ctim)};
-#endif
-      for (int64_t time : times)
-        if (time <= nanoseconds(now)) *newest_ = std::max(*newest_, time);
-    }
-    close(open_[n]);
+    if (!fstat(open_now[n], &status) && !clock_gettime(CLOCK_REALTIME, &now))
+      for (int64_t time : {nanoseconds(status.st_mtim), nanoseconds(status.st_ctim)})
+        if (time <= nanoseconds(now)) newest = std::max(newest, time);
+    close(open_now[n]);
+  }
+
+  void close_all() {
+    for (int64_t n = 0; n < std::min(count, MOST); n++) close_one(n);
   }
 
   static int64_t nanoseconds(const timespec& time) {
     return static_cast<int64_t>(time.tv_sec) * 1000000000 + time.tv_nsec;
   }
 #endif
-
-  int64_t* newest_;
-  int64_t count_ = 0, units_[kMost];
-  int open_[kMost];
 };
 
 // Finds the stored bytes of a chunk; false where the caller has to look.
@@ -187,157 +173,21 @@ bool locate(const VoxpipeChunks& job, int64_t n, VoxpipeChunk& chunk, Files& fil
   return file >= 0;
 }
 
-const int64_t kNever = int64_t{1} << 62;  // where there is no moment
-
-// A row of a table, whose number an array says.
-struct Row {
-  int64_t &size, &address, &use;
-  int64_t* moments;
-  Row(const VoxpipeTable& table, int64_t n)
-      : size(reinterpret_cast<int64_t*>(table.columns)[n]),
-        address((&size)[table.capacity]),
-        use((&size)[2 * table.capacity]),
-        moments(reinterpret_cast<int64_t*>(table.moments) + n * table.depth) {}
-  void shift(int64_t from, int64_t depth) {
-    memmove(moments + from, moments + from + 1, static_cast<size_t>(depth - from - 1) * 8);
-    moments[depth - 1] = kNever;
-  }
-};
-
-// What may be dropped: by when it is needed, of one moment by when it was used.
-struct Candidate {
-  int64_t rank, use, row;
-  bool operator<(const Candidate& other) const {
-    return rank != other.rank ? rank < other.rank : use < other.use;
-  }
-};
-
-VoxpipeTable& table_at(int64_t place) { return *reinterpret_cast<VoxpipeTable*>(place); }
 int64_t* numbers_at(int64_t place) { return reinterpret_cast<int64_t*>(place); }
-unsigned char* flags_at(int64_t place) { return reinterpret_cast<unsigned char*>(place); }
 
 }  // namespace
 
-int64_t voxpipe_table_take(int64_t place, int64_t count, int64_t rows, int64_t here,
-                           int64_t addresses, int64_t uses) {
-  const VoxpipeTable& table = table_at(place);
-  for (int64_t n = 0; n < count; n++) {
-    Row row(table, numbers_at(rows)[n]);
-    row.shift(0, table.depth);
-    row.use = uses + n;
-    flags_at(here)[n] = row.size > 0;
-    numbers_at(addresses)[n] = row.address;
-  }
-  return count;
-}
-
-int64_t voxpipe_table_announce(int64_t place, int64_t count, int64_t rows, int64_t here,
-                               int64_t expected, int64_t moment, int64_t keep) {
-  const VoxpipeTable& table = table_at(place);
-  for (int64_t n = 0; n < count; n++)
-    if (Row(table, numbers_at(rows)[n]).moments[table.depth - 1] != kNever) return 1;
-  for (int64_t n = 0; n < count; n++) {
-    Row row(table, numbers_at(rows)[n]);
-    int64_t* free = row.moments;
-    while (*free != kNever) free++;
-    flags_at(here)[n] = row.size > 0;
-    flags_at(expected)[n] = free > row.moments;
-    *free = 2 * moment + (keep && row.size > 0);
-  }
-  return 0;
-}
-
-int64_t voxpipe_table_put(int64_t place, int64_t count, int64_t rows, int64_t sizes,
-                          int64_t addresses, int64_t entered, int64_t most, int64_t uses) {
-  int64_t number = 0;
-  for (int64_t n = 0; n < count; n++) {
-    Row row(table_at(place), numbers_at(rows)[n]);
-    if (row.size || numbers_at(sizes)[n] > most) continue;
-    row.size = numbers_at(sizes)[n];
-    row.address = numbers_at(addresses)[n];
-    row.use = uses + number;
-    numbers_at(entered)[number++] = n;
-  }
-  return number;
-}
-
-int64_t voxpipe_table_make_room(int64_t place, int64_t over, int64_t most) {
-  VoxpipeTable& table = table_at(place);
-  int64_t* dropped = numbers_at(table.room);
-  Candidate* all = reinterpret_cast<Candidate*>(dropped + table.capacity);
-  int64_t bytes = 0, count = 0, number = 0;
-  for (int64_t n = 0; n < table.capacity; n++) {
-    Row row(table, n);
-    if (!row.size || row.moments[0] != kNever) continue;
-    all[count++] = {0, row.use, n};
-    bytes += row.size;
-  }
-  const auto later = [](const Candidate& one, const Candidate& other) { return other < one; };
-  int64_t gone = 0;
-  const auto drop = [&](int64_t n) {
-    Row row(table, n);
-    gone += row.size;
-    row.size = row.address = 0;
-    for (int64_t m = 0; m < table.depth; m++) row.moments[m] &= ~int64_t{1};
-    dropped[number++] = n;
-  };
-  if (count && bytes >= over) {  // enough that nobody has announced: nothing else is looked at
-    std::make_heap(all, all + count, later);
-    do {
-      std::pop_heap(all, all + count--, later);
-      drop(all[count].row);
-    } while (gone < over);
-  } else {
-    count = bytes = 0;
-    for (int64_t n = 0; n < table.capacity; n++) {
-      Row row(table, n);
-      if (!row.size) continue;
-      const int64_t first = row.moments[0];
-      bool counts = false;
-      for (int64_t m = 0; m < table.depth; m++) counts |= row.moments[m] & 1;
-      all[count++] = {counts ? -1 : first, first == kNever ? -row.use : row.use, n};
-    }
-    std::sort(all, all + count);
-    for (int64_t n = 0; n < count; n++)
-      if ((bytes += Row(table, all[n].row).size) > most) drop(all[n].row);
-  }
-  table.bytes = gone;
-  return number;
-}
-
-int64_t voxpipe_table_withdraw(int64_t place, int64_t count, int64_t rows, int64_t moment,
-                               int64_t uses) {
-  const VoxpipeTable& table = table_at(place);
-  int64_t number = 0;
-  for (int64_t n = 0; n < count; n++) {
-    Row row(table, numbers_at(rows)[n]);
-    for (int64_t m = 0; m < table.depth; m++) {
-      if (row.moments[m] == kNever || row.moments[m] >> 1 != moment) continue;
-      row.shift(m, table.depth);
-      row.use = uses + number++;
-      break;
-    }
-  }
-  return number;
-}
-
-int64_t voxpipe_chunks_abi(void) { return VOXPIPE_CHUNKS_ABI; }
-
 int64_t voxpipe_place_chunks(const VoxpipeChunks* job) {
-  if (!job || job->abi != VOXPIPE_CHUNKS_ABI || job->axes < 1 || job->axes > VOXPIPE_CHUNK_AXES ||
-      job->stored < 0 || job->stored >= VOXPIPE_STORED || !job->out || !job->scratch || !job->fill)
-    return VOXPIPE_BAD_JOB;
   int64_t stride[VOXPIPE_CHUNK_AXES], row[VOXPIPE_CHUNK_AXES] = {}, bytes = job->item;
   for (int64_t a = job->axes - 1; a >= 0; bytes *= job->shape[a--]) stride[a] = bytes;
   row[job->axes - 1] = job->item;
   const int64_t step = static_cast<int64_t>(sizeof(VoxpipeChunk)) +
                        job->axes * static_cast<int64_t>(sizeof(VoxpipePart));
-  Files files(job->newest);
+  Files files;
   for (int64_t n = 0; n < job->count; n++) {
     VoxpipeChunk& chunk = *reinterpret_cast<VoxpipeChunk*>(job->chunks + n * step);
     if (chunk.task == VOXPIPE_LEAVE) continue;
     chunk.status = VOXPIPE_UNSUPPORTED;
-    if (chunk.task == VOXPIPE_LOCATE && (!job->places || !job->indices)) return VOXPIPE_BAD_JOB;
     if (chunk.task == VOXPIPE_LOCATE && !locate(*job, n, chunk, files)) continue;
     const bool stored = chunk.task != VOXPIPE_PLACE && (chunk.data || chunk.file);
     const bool is_row = chunk.task == VOXPIPE_PLACE ? !chunk.room : !stored;
@@ -354,7 +204,8 @@ int64_t voxpipe_place_chunks(const VoxpipeChunks* job) {
     chunk.status = VOXPIPE_DONE;
     if (!in_place) copy_part(*job, chunk.parts, is_row ? row : stride, out, from + shift, 0);
   }
-  return VOXPIPE_DONE;
+  files.close_all();
+  return files.newest;
 }
 
 namespace {
@@ -364,26 +215,20 @@ struct Box {
   double centre[3], back[3][3], half[3], low[3], high[3];
 
   bool set(const VoxpipeCover& c) {
-    double turn[3][3];
-    for (int r = 0; r < 3; r++) {
-      half[r] = (static_cast<double>(c.box_shape[r]) - 1) / 2;
-      for (int k = 0; k < 3; k++) turn[r][k] = c.matrix[4 * r + k];
-    }
-    double determinant = 0;
+    const auto turn = [&](int r, int k) { return c.matrix[4 * (r % 3) + k % 3]; };
     for (int r = 0; r < 3; r++)
-      for (int k = 0; k < 3; k++) {
-        const int a = (k + 1) % 3, b = (k + 2) % 3, d = (r + 1) % 3, e = (r + 2) % 3;
-        back[r][k] = turn[a][d] * turn[b][e] - turn[a][e] * turn[b][d];
-        if (!r) determinant += turn[k][0] * back[0][k];
-      }
+      for (int k = 0; k < 3; k++)
+        back[r][k] = turn(k + 1, r + 1) * turn(k + 2, r + 2) - turn(k + 1, r + 2) * turn(k + 2, r + 1);
+    const double determinant = turn(0, 0) * back[0][0] + turn(1, 0) * back[0][1] + turn(2, 0) * back[0][2];
     if (!(fabs(determinant) > 0) || !isfinite(1 / determinant)) return false;
+    for (int r = 0; r < 3; r++) half[r] = (static_cast<double>(c.box_shape[r]) - 1) / 2;
     for (int r = 0; r < 3; r++) {
       double reach = c.halo[r];
       centre[r] = c.matrix[4 * r + 3];
       for (int k = 0; k < 3; k++) {
         back[r][k] /= determinant;
-        centre[r] += turn[r][k] * half[k];
-        reach += fabs(turn[r][k]) * half[k];
+        centre[r] += turn(r, k) * half[k];
+        reach += fabs(turn(r, k)) * half[k];
       }
       low[r] = floor(centre[r] - reach);
       high[r] = ceil(centre[r] + reach) + 1;
@@ -421,11 +266,9 @@ int64_t voxpipe_cover(int64_t at, int64_t where, int64_t capacity, int64_t indic
   const VoxpipeCover& cover = *reinterpret_cast<const VoxpipeCover*>(where);
   int64_t first[VOXPIPE_CHUNK_AXES], count[VOXPIPE_CHUNK_AXES], total = 1;
   const auto part_of = [&](int64_t voxel, int64_t a) {
-    const int64_t chunk = voxel / grid.chunk[a], rest = voxel % grid.chunk[a];
-    return grid.is_whole ? chunk : chunk * grid.per_chunk[a] + rest / grid.block[a];
+    return voxel / grid.chunk[a] * grid.per_chunk[a] + voxel % grid.chunk[a] / grid.block[a];
   };
   const auto start_of = [&](int64_t part, int64_t a) {
-    if (grid.is_whole) return part * grid.chunk[a];
     return part / grid.per_chunk[a] * grid.chunk[a] + part % grid.per_chunk[a] * grid.block[a];
   };
   for (int64_t a = 0; a < grid.axes; a++) {

@@ -15,12 +15,12 @@ inline float* copy_floats(const float* values, int64_t count, float* out) {
   return out;
 }
 
-// Sums from voxel ``v`` on, ``N`` at a time, of what lies ``place(t)`` from ``from``, to both sides.
+// Sums of what lies ``place(t)`` from ``from``, to both sides, ``N`` at a time: at least so many.
 template <int64_t N, int64_t R, class Place>
-inline int64_t filter_some(const float* from, const Place& place, const float* weights,
-                           int64_t any_radius, int64_t v, int64_t count, float* out) {
+inline void filter_some(const float* from, const Place& place, const float* weights,
+                        int64_t any_radius, int64_t count, float* out) {
   const int64_t radius = R ? R : any_radius;
-  for (; v + N <= count; v += N) {
+  const auto sum_from = [&](int64_t v) {
     const float* middle = from + place(0) + v;
     float sum[N];
     for (int64_t l = 0; l < N; l++) sum[l] = weights[0] * middle[l];
@@ -29,22 +29,30 @@ inline int64_t filter_some(const float* from, const Place& place, const float* w
       for (int64_t l = 0; l < N; l++) sum[l] += w * (before[l] + after[l]);
     }
     for (int64_t l = 0; l < N; l++) out[v + l] = sum[l];
-  }
-  return v;
+  };
+  for (int64_t v = 0; v + N <= count; v += N) sum_from(v);
+  if (count % N) sum_from(count - N);  // over those before
 }
 
 template <int64_t R, class Place>
 inline void filter_all(const float* from, const Place& place, const float* weights,
-                              int64_t radius, int64_t count, float* out) {
-  int64_t v = filter_some<FILTER_LANES, R>(from, place, weights, radius, 0, count, out);
-  v = filter_some<8, 0>(from, place, weights, radius, v, count, out);
-  filter_some<1, 0>(from, place, weights, radius, v, count, out);
+                       int64_t radius, int64_t count, float* out) {
+  if (count >= FILTER_LANES)
+    filter_some<FILTER_LANES, R>(from, place, weights, radius, count, out);
+  else if (count >= 8)
+    filter_some<8, 0>(from, place, weights, radius, count, out);
+  else
+    filter_some<1, 0>(from, place, weights, radius, count, out);
 }
 
+// Along one axis of a step; one that it leaves alone is copied.
 template <class Place>
-inline void filtered(const float* from, const Place& place, const float* weights, int64_t radius,
+inline void filtered(const VoxpipeStep& step, int axis, const float* from, const Place& place,
                      int64_t count, float* out) {
+  const float* weights = reinterpret_cast<const float*>(step.weights[axis]);
+  const int64_t radius = step.radius[axis];
   switch (radius) {
+    case 0: copy_floats(from + place(0), count, out); return;
     case 1: return filter_all<1>(from, place, weights, radius, count, out);
     case 2: return filter_all<2>(from, place, weights, radius, count, out);
     case 3: return filter_all<3>(from, place, weights, radius, count, out);
@@ -62,23 +70,19 @@ struct FilterPlanes {
   int64_t loaded, pitch;
 
   static int64_t floats(const VoxpipeStep& s, const int64_t* size) {
-    return size[2] * (size[1] * (2 * s.radius[0] + 2) + 2 * s.radius[1]) +
+    return 2 * (2 * s.radius[0] + 1) + size[2] * (size[1] * (2 * s.radius[0] + 2) + 2 * s.radius[1]) +
            size[1] * (size[2] + 2 * s.radius[2]);
   }
 
-  void begin(const VoxpipeStep& s, const int64_t* shape, float* memory, int64_t* whole) {
+  void begin(const VoxpipeStep& s, const int64_t* shape, float* memory) {
     step = &s;
     size = shape;
     pitch = size[2] + 2 * s.radius[2];
-    ring = memory;
+    places = reinterpret_cast<int64_t*>(memory) + s.radius[0];
+    ring = memory + 2 * (2 * s.radius[0] + 1);
     sheet = ring + size[2] * (size[1] * (2 * s.radius[0] + 1) + s.radius[1]);
     rows = sheet + size[2] * (size[1] + s.radius[1]) + s.radius[2];
-    places = whole + s.radius[0];
     loaded = 0;
-  }
-
-  const float* weights(int axis) const {
-    return reinterpret_cast<const float*>(step->weights[axis]);
   }
 
   // Plane ``i`` into ``out``; ``load(plane, to)`` fetches one.
@@ -90,18 +94,14 @@ struct FilterPlanes {
       load(loaded, ring + loaded % window * plane);
     for (int64_t t = -radius[0]; t <= radius[0]; t++)
       places[t] = most<int64_t>(0, least(size[0] - 1, i + t)) % window * plane;
-    if (radius[0])
-      filtered(ring, [&](int64_t t) { return places[t]; }, weights(0), radius[0], plane, sheet);
-    else copy_floats(ring, plane, sheet);
+    filtered(*step, 0, ring, [&](int64_t t) { return places[t]; }, plane, sheet);
     for (int64_t t = 1; t <= radius[1]; t++) {
       copy_floats(sheet, width, sheet - t * width);
       copy_floats(sheet + plane - width, width, sheet + plane + (t - 1) * width);
     }
     for (int64_t j = 0; j < size[1]; j++) {
       float* row = rows + j * pitch;
-      const auto place = [&](int64_t t) { return t * width; };
-      if (radius[1]) filtered(sheet + j * width, place, weights(1), radius[1], width, row);
-      else copy_floats(sheet + j * width, width, row);
+      filtered(*step, 1, sheet + j * width, [&](int64_t t) { return t * width; }, width, row);
       for (int64_t t = 1; t <= radius[2]; t++) {
         row[-t] = row[0];
         row[width - 1 + t] = row[width - 1];
@@ -109,10 +109,7 @@ struct FilterPlanes {
     }
     // After all rows are there: a load across two stores waits until both have left the processor.
     for (int64_t j = 0; j < size[1]; j++)
-      if (radius[2])
-        filtered(rows + j * pitch, [](int64_t t) { return t; }, weights(2), radius[2], width,
-                 out + j * width);
-      else copy_floats(rows + j * pitch, width, out + j * width);
+      filtered(*step, 2, rows + j * pitch, [](int64_t t) { return t; }, width, out + j * width);
   }
 };
 

@@ -22,48 +22,53 @@ struct Finish {
   uint8_t zero[8];  // ... and for nothing, under padding "zeros"
 };
 
-template <class W>
-inline void in_range(const Finish& f, W* values, int64_t count) {
-  const W scale = static_cast<W>(f.scale), shift = static_cast<W>(f.shift);
-  const W low = static_cast<W>(f.low), high = static_cast<W>(f.high);
-  for (int64_t v = 0; v < count; v++) {
-    const W value = values[v] * scale + shift;
-    values[v] = value < low ? low : (value > high ? high : value);  // NaN stays NaN
-  }
+// A number, or a vector of them, on a scale and between two ends; NaN stays NaN.
+template <class W, class V>
+VOXPIPE_INLINE V in_range(V value, W scale, W shift, V low, V high) {
+  value = value * scale + shift;
+  value = value < low ? low : value;  // one instruction each
+  return value > high ? high : value;
 }
 
+// Elements ``stride`` bytes apart, of which value(n) is one.
+template <class E, class Value>
+inline void put_elements(uint8_t* out, int64_t stride, int64_t count, const Value& value) {
+  constexpr int64_t SIZE = sizeof(E);
+  if (stride == SIZE) for (int64_t n = 0; n < count; n++) put<E>(out + n * SIZE, value(n));
+  else for (int64_t n = 0; n < count; n++) put<E>(out + n * stride, value(n));
+}
+
+// Never inlined: within a larger function compilers make worse vectors of it.
 template <class D, class W>
-void put_row(const W* values, int64_t count, uint8_t* out, int64_t stride) {
-  typedef typename Memory<D>::type Element;
-  if (stride == sizeof(Element)) {
-    for (int64_t v = 0; v < count; v++)
-      put<Element>(out + v * sizeof(Element), Result<D>::of(values[v]));
-  } else {
-    for (int64_t v = 0; v < count; v++) put<Element>(out + v * stride, Result<D>::of(values[v]));
-  }
+__attribute__((noinline)) void put_row(const W* values, int64_t count, uint8_t* out, int64_t stride) {
+  put_elements<D>(out, stride, count, [=](int64_t n) { return result_of<D>(values[n]); });
 }
 
 template <class W>
-inline void put_values(int64_t type, const W* values, int64_t count, uint8_t* out,
-                       int64_t stride) {
+inline void put_values(int64_t type, const W* values, int64_t count, uint8_t* out, int64_t stride) {
   with_type(type, [&](auto d) { put_row<VOXPIPE_TYPE(d), W>(values, count, out, stride); });
 }
 
-template <class W>
-inline void scale(const Finish& f, W* values, int64_t count) {
-  const W slope = static_cast<W>(f.slope), intercept = static_cast<W>(f.intercept);
-  for (int64_t v = 0; v < count; v++) values[v] = values[v] * slope + intercept;
+inline void fill_row(const uint8_t* element, int64_t size, int64_t count, uint8_t* out,
+                     int64_t stride) {
+  with_size(size, [&](auto e) {
+    typedef VOXPIPE_TYPE(e) E;
+    put_elements<E>(out, stride, count, [value = load<E>(element)](int64_t) { return value; });
+  });
 }
 
 // ``values`` may be changed; ``fade`` may be null.
 template <class W>
 inline void finish(const Finish& f, W* values, const double* fade, int64_t count, uint8_t* out,
                    int64_t stride) {
-  if (f.scaled) scale(f, values, count);
-  if (fade)
-    for (int64_t v = 0; v < count; v++)
-      values[v] = fade[v] == 0 ? 0 : static_cast<W>(static_cast<double>(values[v]) * fade[v]);
-  if (f.has_epilogue) in_range(f, values, count);
+  const W slope = static_cast<W>(f.slope), intercept = static_cast<W>(f.intercept);
+  const W scale = static_cast<W>(f.scale), shift = static_cast<W>(f.shift);
+  const W low = static_cast<W>(f.low), high = static_cast<W>(f.high);
+  for (int64_t v = 0; f.scaled && v < count; v++) values[v] = values[v] * slope + intercept;
+  for (int64_t v = 0; fade && v < count; v++)
+    values[v] = fade[v] == 0 ? 0 : static_cast<W>(static_cast<double>(values[v]) * fade[v]);
+  for (int64_t v = 0; f.has_epilogue && v < count; v++)
+    values[v] = in_range<W>(values[v], scale, shift, low, high);
   put_values<W>(f.type, values, count, out, stride);
 }
 
@@ -71,9 +76,8 @@ inline void finish(const Finish& f, W* values, const double* fade, int64_t count
 inline Floats finish_vector(const Finish& f, Floats values) {
   if (f.scaled) values = values * static_cast<float>(f.slope) + static_cast<float>(f.intercept);
   if (!f.has_epilogue) return values;
-  values = values * static_cast<float>(f.scale) + static_cast<float>(f.shift);
-  const Floats low = all_of(static_cast<float>(f.low)), high = all_of(static_cast<float>(f.high));
-  return values < low ? low : (values > high ? high : values);  // NaN stays NaN
+  return in_range<float>(values, static_cast<float>(f.scale), static_cast<float>(f.shift),
+                         all_of(static_cast<float>(f.low)), all_of(static_cast<float>(f.high)));
 }
 
 inline Finish finish_of(const VoxpipeJob& job) {
@@ -88,26 +92,11 @@ inline Finish finish_of(const VoxpipeJob& job) {
   f.high = job.high;
   f.type = job.out_type;
   f.size = size_of_type(job.out_type);
-  double both[2] = {job.fill, 0.0};
-  if (f.has_epilogue) in_range(f, both, 2);
-  put_values<double>(f.type, both, 1, f.fill, f.size);
-  put_values<double>(f.type, both + 1, 1, f.zero, f.size);
+  const double fill = f.has_epilogue ? in_range(job.fill, f.scale, f.shift, f.low, f.high) : job.fill;
+  const double zero = f.has_epilogue ? in_range(0.0, f.scale, f.shift, f.low, f.high) : 0.0;
+  put_values<double>(f.type, &fill, 1, f.fill, f.size);
+  put_values<double>(f.type, &zero, 1, f.zero, f.size);
   return f;
-}
-
-template <class E>
-inline void repeat(const uint8_t* element, int64_t count, uint8_t* out, int64_t stride) {
-  const E value = load<E>(element);
-  if (stride == sizeof(E)) {
-    for (int64_t v = 0; v < count; v++) put<E>(out + v * sizeof(E), value);
-  } else {
-    for (int64_t v = 0; v < count; v++) put<E>(out + v * stride, value);
-  }
-}
-
-inline void fill_row(const uint8_t* element, int64_t size, int64_t count, uint8_t* out,
-                     int64_t stride) {
-  with_size(size, [&](auto e) { repeat<VOXPIPE_TYPE(e)>(element, count, out, stride); });
 }
 
 }  // namespace VOXPIPE_PATH_NAME

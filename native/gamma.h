@@ -53,9 +53,10 @@ inline void bend_values(float* v, int64_t count, const Exponent exponent, const 
   int64_t n = 0;
   for (; n + LANES <= count; n += LANES) put_vector(v + n, bent(vector_at<Floats>(v + n)));
   float rest[LANES] = {};
-  for (int64_t l = 0; n + l < count; l++) rest[l] = v[n + l];
+  const size_t bytes = static_cast<size_t>(count - n) * sizeof(float);
+  memcpy(rest, v + n, bytes);
   put_vector(rest, bent(vector_at<Floats>(rest)));
-  for (int64_t l = 0; n + l < count; l++) v[n + l] = rest[l];
+  memcpy(v + n, rest, bytes);
 }
 
 // Of what a pass leaves, in sixteen lanes: voxel k of a row counts in lane k % 16.
@@ -85,7 +86,7 @@ struct Statistics {
         s.high[n] = x > s.high[n] ? x : s.high[n];
         for (int h = 0; h < 2; h++) {
           const HalfFloats half = vector_at<HalfFloats>(from + h * HALF);
-          const Doubles d = __builtin_convertvector(half, Doubles) - s.first;
+          const Doubles d = __builtin_convertvector(half, Doubles) - first;
           s.sum[2 * n + h] += d;
           s.square[2 * n + h] += d * d;
         }
@@ -117,17 +118,15 @@ struct Statistics {
     return __builtin_sqrt(variance < 0 ? 0 : variance);
   }
 
-  double lowest() const {
-    float all = low[0][0];
-    for (int l = 1; l < WIDTH; l++) all = least(all, low[l / LANES][l % LANES]);
+  template <class Take>
+  static double taken(const Floats* lanes, const Take& take) {
+    float all = lanes[0][0];
+    for (int l = 1; l < WIDTH; l++) all = take(all, lanes[l / LANES][l % LANES]);
     return static_cast<double>(all);
   }
 
-  double highest() const {
-    float all = high[0][0];
-    for (int l = 1; l < WIDTH; l++) all = most(all, high[l / LANES][l % LANES]);
-    return static_cast<double>(all);
-  }
+  double lowest() const { return taken(low, least<float>); }
+  double highest() const { return taken(high, most<float>); }
 };
 
 }  // namespace VOXPIPE_PATH_NAME

@@ -1,24 +1,35 @@
 // The door of the library: check the job, choose the path for this processor.
 
-#include "job.h"
-#include "values.h"
+#include "interface.h"
 
-namespace voxpipe_portable {
-int64_t run(const VoxpipeJob& job);
-int64_t change(const VoxpipeValues& job);
-}
+// What a path_*.cpp has, in a namespace of its own.
+#define VOXPIPE_DECLARE(name)              \
+  namespace name {                         \
+  int64_t run(const VoxpipeJob& job);      \
+  int64_t change(const VoxpipeValues& job); \
+  }
+
+VOXPIPE_DECLARE(voxpipe_portable)
 #if defined(__x86_64__)
-namespace voxpipe_avx2 {
-int64_t run(const VoxpipeJob& job);
-int64_t change(const VoxpipeValues& job);
-}
-namespace voxpipe_avx512 {
-int64_t run(const VoxpipeJob& job);
-int64_t change(const VoxpipeValues& job);
-}
+VOXPIPE_DECLARE(voxpipe_avx2)
+VOXPIPE_DECLARE(voxpipe_avx512)
 #endif
 
 namespace {
+
+struct Path {
+  int64_t (*run)(const VoxpipeJob& job);
+  int64_t (*change)(const VoxpipeValues& job);
+};
+
+// In the order of VoxpipePath.
+const Path PATHS[] = {
+    {voxpipe_portable::run, voxpipe_portable::change},
+#if defined(__x86_64__)
+    {voxpipe_avx2::run, voxpipe_avx2::change},
+    {voxpipe_avx512::run, voxpipe_avx512::change},
+#endif
+};
 
 int64_t best_path() {
 #if defined(__x86_64__)
@@ -29,6 +40,11 @@ int64_t best_path() {
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return VOXPIPE_AVX2;
 #endif
   return VOXPIPE_PORTABLE;
+}
+
+const Path& path_of(int64_t asked) {
+  const int64_t best = best_path();
+  return PATHS[(asked == VOXPIPE_BEST || asked > best ? best : asked) - VOXPIPE_PORTABLE];
 }
 
 bool is_between(int64_t value, int64_t low, int64_t high) { return low <= value && value <= high; }
@@ -48,27 +64,20 @@ bool spans_little(const int64_t* sizes, const int64_t* strides) {
   return span < 1125899906842624.0;
 }
 
-bool is_known(const VoxpipeJob& job) {
-  return is_between(job.mode, VOXPIPE_COPY, VOXPIPE_CUBIC) &&
-         is_between(job.padding, VOXPIPE_BORDER, VOXPIPE_ZEROS) &&
-         is_between(job.source_type, 0, VOXPIPE_F64) &&
-         is_between(job.out_type, 0, VOXPIPE_TYPES - 1) && job.source && job.out &&
-         job.channels >= 1 && is_between(job.clip_count, 0, MANY) &&
-         (job.clip_count == 0 || job.clips);
+bool are_between(const int64_t* three, int64_t low) {
+  return is_between(three[0], low, MANY) && is_between(three[1], low, MANY) &&
+         is_between(three[2], low, MANY);
 }
 
 bool is_consistent(const VoxpipeJob& job) {
-  for (int a = 0; a < 3; a++) {
-    if (!is_between(job.source_size[a], 1, MANY) || !is_between(job.out_size[a], 1, MANY)) return false;
-    if (!is_between(job.source_start[a], -MANY, MANY) || !is_between(job.first[a], -MANY, MANY) ||
-        !is_between(job.last[a], -MANY, MANY))
-      return false;
+  if (!are_between(job.source_size, 1) || !are_between(job.out_size, 1) ||
+      !are_between(job.source_start, -MANY) || !are_between(job.first, -MANY) ||
+      !are_between(job.last, -MANY))
+    return false;
+  for (int a = 0; a < 3; a++)
     if (job.source_start[a] < job.first[a] ||
         job.source_start[a] + job.source_size[a] - 1 > job.last[a])
       return false;
-    if (job.control && !is_between(job.control_size[a], 1, MANY)) return false;
-    if (job.earlier && !is_between(job.earlier_size[a], 1, MANY)) return false;
-  }
   return spans_little(job.source_size, job.source_stride) &&
          spans_little(job.source_start, job.source_stride) &&
          spans_little(job.out_size, job.out_stride);
@@ -85,9 +94,10 @@ bool stays_near(const double* matrix, const int64_t* shape) {
   return true;
 }
 
-// Control points that are numbers, of which the padded copy is small.
+// Control points that are numbers, of which the padded copy is small; or none.
 bool is_field(int64_t control, const int64_t* size, const double* matrix, const int64_t* shape) {
   if (!control) return true;
+  if (!are_between(size, 1)) return false;
   double count = 1;
   for (int a = 0; a < 3; a++) count *= static_cast<double>(size[a] + 3);
   if (count > 67108864.0) return false;  // 4 GiB
@@ -98,78 +108,38 @@ bool is_field(int64_t control, const int64_t* size, const double* matrix, const 
   return stays_near(matrix, shape);
 }
 
-bool has_fields(const VoxpipeJob& job) {
-  if (job.earlier && !job.control) return false;
-  return is_field(job.control, job.control_size, job.control_matrix, job.out_size) &&
+bool stays_near(const VoxpipeJob& job) {
+  const double* clips = reinterpret_cast<const double*>(job.clips);
+  for (int64_t n = 0; n < job.clip_count; n++)
+    if (!stays_near(clips + 15 * n, job.out_size)) return false;
+  return stays_near(job.matrix, job.out_size) && (job.control || !job.earlier) &&
+         is_field(job.control, job.control_size, job.control_matrix, job.out_size) &&
          is_field(job.earlier, job.earlier_size, job.earlier_matrix, job.source_size);
 }
 
-// Whether an array of values is one that can be gone through, and every step is known.
-bool can_change(const VoxpipeValues& job) {
-  if (!job.values || !job.steps || !is_between(job.channels, 1, MANY) ||
-      !is_between(job.count, 0, VOXPIPE_MOST_STEPS))
-    return false;
-  for (int a = 0; a < 3; a++)
-    if (!is_between(job.size[a], 1, MANY)) return false;
+// Whether there is room for the steps, and their lattices can be counted with.
+bool can_count(const VoxpipeValues& job) {
   const VoxpipeStep* steps = reinterpret_cast<const VoxpipeStep*>(job.steps);
-  for (int64_t n = 0; n < job.count; n++) {
-    const VoxpipeStep& step = steps[n];
-    if (!is_between(step.kind, VOXPIPE_SCALE, VOXPIPE_COARSEN)) return false;
-    for (int a = 0; a < 3; a++) {
-      if (step.kind == VOXPIPE_FILTER && (!is_between(step.radius[a], 0, MANY) || !step.weights[a]))
-        return false;
-      if (step.kind == VOXPIPE_COARSEN && !(step.number[a] >= 1)) return false;
-    }
-  }
-  return true;
-}
-
-// Whether its lattices can be counted with: NumPy takes those that are larger.
-bool has_near_lattices(const VoxpipeValues& job) {
-  const VoxpipeStep* steps = reinterpret_cast<const VoxpipeStep*>(job.steps);
-  for (int64_t n = 0; n < job.count; n++)
+  for (int64_t n = 0; n < job.count && job.count <= VOXPIPE_MOST_STEPS; n++)
     for (int a = 0; a < 3; a++) {
       if (steps[n].kind == VOXPIPE_COARSEN && !(steps[n].number[a] < REMOTE)) return false;
       if (!is_between(steps[n].corner[a], INT32_MIN, UINT32_MAX)) return false;
     }
-  return true;
-}
-
-int64_t path_of(int64_t asked) {
-  const int64_t best = best_path();
-  return asked == VOXPIPE_BEST || asked > best ? best : asked;
+  return job.count <= VOXPIPE_MOST_STEPS;
 }
 
 }  // namespace
-
-int64_t voxpipe_values_abi(void) { return VOXPIPE_VALUES_ABI; }
-
-int64_t voxpipe_values(const VoxpipeValues* job) {
-  if (!job || job->abi != VOXPIPE_VALUES_ABI || !can_change(*job)) return VOXPIPE_BAD_JOB;
-  if (!has_near_lattices(*job)) return VOXPIPE_UNSUPPORTED;
-#if defined(__x86_64__)
-  if (path_of(job->path) == VOXPIPE_AVX512) return voxpipe_avx512::change(*job);
-  if (path_of(job->path) == VOXPIPE_AVX2) return voxpipe_avx2::change(*job);
-#endif
-  return voxpipe_portable::change(*job);
-}
 
 int64_t voxpipe_abi(void) { return VOXPIPE_ABI; }
 
 int64_t voxpipe_best_path(void) { return best_path(); }
 
 int64_t voxpipe_run(const VoxpipeJob* job) {
-  if (!job || job->abi != VOXPIPE_ABI || !is_known(*job)) return VOXPIPE_BAD_JOB;
-  if (!is_consistent(*job)) return VOXPIPE_UNSUPPORTED;
-  if (!stays_near(job->matrix, job->out_size)) return VOXPIPE_UNSUPPORTED;
-  if (!has_fields(*job)) return VOXPIPE_UNSUPPORTED;
-  const double* clips = reinterpret_cast<const double*>(job->clips);
-  for (int64_t n = 0; n < job->clip_count; n++)
-    if (!stays_near(clips + 15 * n, job->out_size)) return VOXPIPE_UNSUPPORTED;
-#if defined(__x86_64__)
-  const int64_t path = path_of(job->path);
-  if (path == VOXPIPE_AVX512) return voxpipe_avx512::run(*job);
-  if (path == VOXPIPE_AVX2) return voxpipe_avx2::run(*job);
-#endif
-  return voxpipe_portable::run(*job);
+  if (!is_consistent(*job) || !stays_near(*job)) return VOXPIPE_UNSUPPORTED;
+  return path_of(job->path).run(*job);
+}
+
+int64_t voxpipe_values(const VoxpipeValues* job) {
+  if (!can_count(*job)) return VOXPIPE_UNSUPPORTED;
+  return path_of(job->path).change(*job);
 }

@@ -9,20 +9,12 @@
 
 namespace VOXPIPE_PATH_NAME {
 
-constexpr int64_t NOISE_BLOCKS = 512;  // at once: 8 KiB of numbers stay in the fastest cache
-constexpr int64_t NOISE_STEP = 16;     // blocks that are worked on side by side
+constexpr int64_t BLOCKS = 256;     // at once, of four voxels each: their numbers stay in the cache
+constexpr int64_t SIDE_BY_SIDE = 16;  // of them
 
 struct Counters {
-  uint32_t first[NOISE_BLOCKS];
-  uint32_t second[NOISE_BLOCKS];
-  uint32_t third[NOISE_BLOCKS];
+  uint32_t word[3][BLOCKS];
 };
-
-struct Quads {
-  uint32_t word[4][NOISE_STEP];
-};
-
-constexpr int64_t LONGS = LANES / 2;
 
 // The products of the lower halves, 64 bits each; the upper halves are never looked at.
 inline Longs multiplied(Longs words, Longs factor) {
@@ -33,48 +25,39 @@ inline Longs multiplied(Longs words, Longs factor) {
 #endif
 }
 
-inline Longs widened(const uint32_t* words) {
-  Longs wide;
-  for (int64_t l = 0; l < LONGS; l++) wide[l] = words[l];
-  return wide;
-}
-
 // Philox 4x32 of ten rounds: Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as
-// 1, 2, 3", SC 2011.
+// 1, 2, 3", SC 2011. Four words for each block from ``at`` on.
 inline void philox(const Counters& counters, int64_t at, uint32_t fourth, uint64_t key,
-                   Quads& out) {
+                   uint32_t (&word)[4][SIDE_BY_SIDE]) {
+  constexpr int64_t SOME = LANES / 2;
   const Longs zero = {};
-  for (int64_t l = 0; l < NOISE_STEP; l += LONGS) {
-    Longs a = widened(counters.first + at + l), b = widened(counters.second + at + l);
-    Longs c = widened(counters.third + at + l), d = zero + fourth;
+  for (int64_t l = 0; l < SIDE_BY_SIDE; l += SOME) {
+    Longs x[4] = {{}, {}, {}, zero + fourth};
+    for (int w = 0; w < 3; w++)
+      for (int64_t n = 0; n < SOME; n++) x[w][n] = counters.word[w][at + l + n];
     uint32_t low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
     for (int round = 0; round < 10; round++) {
-      const Longs p = multiplied(a, zero + 0xD2511F53u), q = multiplied(c, zero + 0xCD9E8D57u);
-      a = (q >> 32) ^ b ^ (zero + low);
-      c = (p >> 32) ^ d ^ (zero + high);
-      b = q;
-      d = p;
+      const Longs p = multiplied(x[0], zero + 0xD2511F53u), q = multiplied(x[2], zero + 0xCD9E8D57u);
+      x[0] = (q >> 32) ^ x[1] ^ (zero + low);
+      x[2] = (p >> 32) ^ x[3] ^ (zero + high);
+      x[1] = q;
+      x[3] = p;
       low += 0x9E3779B9u;
       high += 0xBB67AE85u;
     }
-    for (int64_t n = 0; n < LONGS; n++) {
-      out.word[0][l + n] = static_cast<uint32_t>(a[n]);
-      out.word[1][l + n] = static_cast<uint32_t>(b[n]);
-      out.word[2][l + n] = static_cast<uint32_t>(c[n]);
-      out.word[3][l + n] = static_cast<uint32_t>(d[n]);
-    }
+    for (int w = 0; w < 4; w++)
+      for (int64_t n = 0; n < SOME; n++) word[w][l + n] = static_cast<uint32_t>(x[w][n]);
   }
 }
 
-inline float to_floats(int32_t whole) { return static_cast<float>(whole); }
-inline Floats to_floats(Ints whole) { return __builtin_convertvector(whole, Floats); }
+inline float floats_of(int32_t whole) { return static_cast<float>(whole); }
 
 // The natural logarithm of the mantissa of ``number``, from sqrt(1/2) to sqrt(2), whose binary exponent
 // is ``e``: two terms that are added last. It is that of Cephes (logf).
 template <class F, class I>
 inline F log_of_mantissa(F number, F& e, F& x, F& z) {
   const I shifted = bits_of<I>(number) - 0x3f3504f3;  // sqrt(1/2)
-  e = to_floats(shifted >> 23);
+  e = floats_of(shifted >> 23);
   x = bits_of<F>((shifted & 0x007fffff) + 0x3f3504f3) - 1.0f;
   z = x * x;
   // Powers by pairs: what a processor can do side by side, and no chain of sums.
@@ -115,18 +98,17 @@ inline void normal_pair(uint32_t one, uint32_t other, float& even, float& odd) {
   odd = r * bits_of<float>(bits_of<uint32_t>(s) ^ (quarter >> 1) << 31);
 }
 
-// Four numbers per counter, one after another.
+// Four normal numbers for each block, one after another.
 inline void normals(const Counters& counters, int64_t count, uint32_t fourth, uint64_t key,
                     float* out) {
-  for (int64_t at = 0; at < count; at += NOISE_STEP) {
-    Quads words;
-    float made[4][NOISE_STEP];
-    philox(counters, at, fourth, key, words);
-    for (int64_t l = 0; l < NOISE_STEP; l++)
-      normal_pair(words.word[0][l], words.word[1][l], made[0][l], made[1][l]);
-    for (int64_t l = 0; l < NOISE_STEP; l++)
-      normal_pair(words.word[2][l], words.word[3][l], made[2][l], made[3][l]);
-    for (int64_t l = 0; l < NOISE_STEP; l++)
+  for (int64_t at = 0; at < count; at += SIDE_BY_SIDE) {
+    uint32_t word[4][SIDE_BY_SIDE];
+    float made[4][SIDE_BY_SIDE];
+    philox(counters, at, fourth, key, word);
+    for (int w = 0; w < 4; w += 2)
+      for (int64_t l = 0; l < SIDE_BY_SIDE; l++)
+        normal_pair(word[w][l], word[w + 1][l], made[w][l], made[w + 1][l]);
+    for (int64_t l = 0; l < SIDE_BY_SIDE; l++)
       for (int w = 0; w < 4; w++) out[4 * (at + l) + w] = made[w][l];
   }
 }
@@ -152,37 +134,37 @@ inline void add_noise(const VoxpipeStep& s, const float* n, const float* m, int6
   }
 }
 
+// A block is four voxels of a row whose numbers are made together; the first and the last one of a
+// row may hang over its ends.
 inline void noise(const VoxpipeStep& s, const Rows& rows) {
   const int64_t before = s.corner[2] & 3, first = s.corner[2] >> 2;
-  const int64_t last = (s.corner[2] + rows.width - 1) >> 2, blocks = last - first + 1;
-  Counters counters;
-  float even[4 * NOISE_BLOCKS], odd[4 * NOISE_BLOCKS];
-  // Whole rows at a time, or parts of one where it is long.
-  const int64_t most_rows = blocks < NOISE_BLOCKS ? NOISE_BLOCKS / blocks : 1;
-  for (int64_t n = 0; n < NOISE_BLOCKS; n++)
-    counters.first[n] = static_cast<uint32_t>(s.corner[0] + rows.i);
-  for (int64_t j = 0; j < rows.count; j += most_rows) {
-    const int64_t here = least(rows.count - j, most_rows);
-    for (int64_t part = 0; part < blocks; part += NOISE_BLOCKS) {
-      const int64_t some = least(blocks - part, NOISE_BLOCKS);
-      const int64_t total = here * some, padded = (total + NOISE_STEP - 1) / NOISE_STEP * NOISE_STEP;
-      for (int64_t r = 0; r < here; r++)
-        for (int64_t b = 0; b < some; b++) {
-          counters.second[r * some + b] = static_cast<uint32_t>(s.corner[1] + rows.j + j + r);
-          counters.third[r * some + b] = static_cast<uint32_t>(first + part + b);
-        }
-      for (int64_t n = total; n < padded; n++) counters.second[n] = counters.third[n] = 0;
-      normals(counters, total, static_cast<uint32_t>(2 * rows.channel), s.key, even);
-      if (s.kind == VOXPIPE_RICIAN)
-        normals(counters, total, static_cast<uint32_t>(2 * rows.channel + 1), s.key, odd);
-      // Of the first block the voxels before the corner are left out, of the last those after.
-      const int64_t skip = part == 0 ? before : 0, begin = 4 * part + skip - before;
-      const int64_t count = least(4 * some - skip, rows.width - begin);
-      for (int64_t r = 0; r < here; r++) {
-        const int64_t at = 4 * r * some + skip;
-        add_noise(s, even + at, odd + at, count, rows.values + (j + r) * rows.width + begin);
+  const int64_t blocks = ((s.corner[2] + rows.width - 1) >> 2) - first + 1;
+  const int64_t total = rows.count * blocks;
+  Counters counters = {};
+  float made[2][4 * BLOCKS];
+  for (int64_t at = 0; at < total; at += BLOCKS) {
+    const int64_t some = least(BLOCKS, total - at);
+    // Those of one row at a time: the first one of them, here and in the row, and how many.
+    const auto for_rows = [&](const auto& act) {
+      for (int64_t n = 0, here; n < some; n += here) {
+        const int64_t row = (at + n) / blocks, block = (at + n) % blocks;
+        act(n, row, block, here = least(some - n, blocks - block));
       }
-    }
+    };
+    for_rows([&](int64_t n, int64_t row, int64_t block, int64_t here) {
+      for (int64_t m = 0; m < here; m++) {
+        counters.word[0][n + m] = static_cast<uint32_t>(s.corner[0] + rows.i);
+        counters.word[1][n + m] = static_cast<uint32_t>(s.corner[1] + rows.j + row);
+        counters.word[2][n + m] = static_cast<uint32_t>(first + block + m);
+      }
+    });
+    for (int part = 0; part < (s.kind == VOXPIPE_RICIAN ? 2 : 1); part++)
+      normals(counters, some, static_cast<uint32_t>(2 * rows.channel + part), s.key, made[part]);
+    for_rows([&](int64_t n, int64_t row, int64_t block, int64_t here) {
+      const int64_t place = 4 * block - before, begin = most<int64_t>(0, place);
+      const int64_t count = least(place + 4 * here, rows.width) - begin, from = 4 * n + begin - place;
+      add_noise(s, made[0] + from, made[1] + from, count, rows.values + row * rows.width + begin);
+    });
   }
 }
 

@@ -9,8 +9,18 @@
 
 namespace VOXPIPE_PATH_NAME {
 
-typedef uint16_t Half;   // IEEE binary16
+// Always inlined: what is chosen by a type is one call away from who asks, and loops become vectors.
+#define VOXPIPE_ALWAYS __attribute__((always_inline))
+#define VOXPIPE_INLINE VOXPIPE_ALWAYS inline
+
+struct Half { uint16_t bits; };   // IEEE binary16
 struct Brain { uint16_t bits; };  // bfloat16
+
+template <class A, class B> constexpr bool IS_SAME = false;
+template <class A> constexpr bool IS_SAME<A, A> = true;
+template <class S> constexpr bool IS_REAL = IS_SAME<S, float> || IS_SAME<S, double>;
+// Stored types that have infinity and NaN.
+template <class S> constexpr bool HAS_NAN = IS_REAL<S> || IS_SAME<S, Half>;
 
 template <class To, class From>
 inline To bits_of(From value) {
@@ -49,7 +59,7 @@ constexpr double WHOLE = 6755399441055744.0;
 inline double round_even(double x) { return (x + WHOLE) - WHOLE; }
 
 inline double floor_of(double x) {
-#if VOXPIPE_HAS_FLOOR
+#if defined(VOXPIPE_FLOOR)
   return __builtin_floor(x);
 #else
   const double near = round_even(x);  // a call of floor() would not be vectorised
@@ -59,27 +69,25 @@ inline double floor_of(double x) {
 
 inline int64_t whole_to_int(double x) { return bits_of<int64_t>(x + WHOLE) - bits_of<int64_t>(WHOLE); }
 
-inline float half_to_float(Half h) {
+// Of one number, float and uint32_t, or of a vector of them.
+template <class F, class W>
+VOXPIPE_INLINE F half_to_float(W half) {
   // Exponent and fraction go to where float has them; the product corrects the bias, and makes
   // subnormal halves normal.
-  const uint32_t rest = static_cast<uint32_t>(h & 0x7fff) << 13;
-  const uint32_t finite = bits_of<uint32_t>(bits_of<float>(rest) * 0x1p112f);
-  const uint32_t special = rest | 0x7f800000u;  // infinity and NaN
-  const uint32_t magnitude = rest >= 0x0f800000u ? special : finite;
-  return bits_of<float>(magnitude | (static_cast<uint32_t>(h & 0x8000) << 16));
+  const W rest = (half & 0x7fffu) << 13;
+  const W finite = bits_of<W>(bits_of<F>(rest) * 0x1p112f);
+  const W magnitude = rest >= 0x0f800000u ? rest | 0x7f800000u : finite;  // infinity and NaN
+  return bits_of<F>(magnitude | (half & 0x8000u) << 16);
 }
 
-inline Half float_to_half(float f) {
-  const uint32_t bits = bits_of<uint32_t>(f);
-  const uint32_t sign = (bits >> 16) & 0x8000u;
-  const uint32_t rest = bits & 0x7fffffffu;
+VOXPIPE_INLINE Half float_to_half(float f) {
+  const uint32_t bits = bits_of<uint32_t>(f), rest = bits & 0x7fffffffu;
   // Below 2^-14: adding 0.5 shifts the fraction to its place, and the sum is rounded.
   const uint32_t small = bits_of<uint32_t>(bits_of<float>(rest) + 0.5f) - bits_of<uint32_t>(0.5f);
-  const uint32_t odd = (rest >> 13) & 1u;
-  const uint32_t normal = (rest - 0x38000000u + 0xfffu + odd) >> 13;
+  const uint32_t normal = (rest - 0x38000000u + 0xfffu + ((rest >> 13) & 1u)) >> 13;
   const uint32_t special = rest > 0x7f800000u ? 0x7e00u : 0x7c00u;
   const uint32_t finite = rest < 0x38800000u ? small : normal;
-  return static_cast<Half>(sign | (rest >= 0x47800000u ? special : finite));
+  return Half{static_cast<uint16_t>(((bits >> 16) & 0x8000u) | (rest >= 0x47800000u ? special : finite))};
 }
 
 inline float to_odd(double d) {
@@ -92,90 +100,56 @@ inline float to_odd(double d) {
   return bits_of<float>(f == 0 ? (d < 0 ? 0x80000001u : 1u) : (beyond ? bits - 1 : bits + 1));
 }
 
-inline uint16_t float_to_brain(float f) {
+inline float to_odd(float f) { return f; }
+
+VOXPIPE_INLINE Brain float_to_brain(float f) {
   const uint32_t bits = bits_of<uint32_t>(f);
   const uint32_t rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16;
-  return static_cast<uint16_t>(f != f ? (bits >> 16) | 0x40u : rounded);
+  return Brain{static_cast<uint16_t>(f != f ? (bits >> 16) | 0x40u : rounded)};
 }
 
-// The stored type as the number that it stands for.
-template <class S> struct Stored {
-  template <class W> static inline W value(S s) { return static_cast<W>(s); }
-};
-struct HalfTag {};
-template <> struct Stored<HalfTag> {
-  template <class W> static inline W value(Half h) { return static_cast<W>(half_to_float(h)); }
-};
 template <class S> struct Memory { typedef S type; };
-template <> struct Memory<HalfTag> { typedef Half type; };
 
-// Stored types that have infinity and NaN.
-template <class S> constexpr bool HAS_NAN = false;
-template <> constexpr bool HAS_NAN<HalfTag> = true;
-template <> constexpr bool HAS_NAN<float> = true;
-template <> constexpr bool HAS_NAN<double> = true;
-
+// A stored element as the number that it stands for, float or double.
 template <class S, class W>
-inline W load_value(const uint8_t* address) {
-  return Stored<S>::template value<W>(load<typename Memory<S>::type>(address));
+VOXPIPE_INLINE W load_value(const uint8_t* address) {
+  const S stored = load<S>(address);
+  if constexpr (IS_SAME<S, Half>) return static_cast<W>(half_to_float<float, uint32_t>(stored.bits));
+  else return static_cast<W>(stored);
 }
 
-// A working value, float or double, as an output element.
 template <class D> constexpr bool IS_SIGNED = static_cast<D>(-1) < static_cast<D>(0);
+template <class D> constexpr D HIGHEST = static_cast<D>(~uint64_t{0} >> (64 - 8 * sizeof(D) + IS_SIGNED<D>));
+template <class D> constexpr D LOWEST = static_cast<D>(IS_SIGNED<D> ? -HIGHEST<D> - 1 : 0);
 
-template <class D, class W>
-inline D small_integer(W value) {
-  constexpr int BITS = 8 * sizeof(D);
-  constexpr float LOW = IS_SIGNED<D> ? -(1 << (BITS - 1)) : 0;
-  constexpr float HIGH = IS_SIGNED<D> ? (1 << (BITS - 1)) - 1 : (1 << BITS) - 1;
-  float real = static_cast<float>(value);
-  real = real == real ? real : 0.0f;
-  real = most(LOW, least(HIGH, real));
+template <class D>
+VOXPIPE_INLINE D small_integer(float value) {
+  constexpr float LOW = LOWEST<D>, HIGH = HIGHEST<D>;
+  const float real = most(LOW, least(HIGH, value == value ? value : 0.0f));
   // 1.5 * 2^23 rounds as WHOLE does; 16 bits are far below 2^22.
   return static_cast<D>(bits_of<int32_t>(real + 12582912.0f) - bits_of<int32_t>(12582912.0f));
 }
 
-template <class D, class W>
-inline D large_integer(W value) {
-  constexpr int BITS = 8 * sizeof(D);
-  constexpr D HIGHEST = static_cast<D>(~uint64_t{0} >> (64 - BITS + (IS_SIGNED<D> ? 1 : 0)));
-  constexpr D LOWEST = IS_SIGNED<D> ? static_cast<D>(-HIGHEST - 1) : 0;
-  // HIGH is the type's end, or for 64 bits the double above it.
-  constexpr double LOW = static_cast<double>(LOWEST), HIGH = static_cast<double>(HIGHEST);
-  double real = static_cast<double>(value);
-  real = real == real ? real : 0.0;
-  if (real <= LOW) return LOWEST;
-  if (real >= HIGH) return HIGHEST;
-  if (real > -0x1p51 && real < 0x1p51) real = round_even(real);
-  if (real <= LOW) return LOWEST;
-  return real >= HIGH ? HIGHEST : static_cast<D>(real);
+template <class D>
+inline D large_integer(double value) {
+  // The type's ends; of 64 bits the upper one is the double above it.
+  constexpr double LOW = static_cast<double>(LOWEST<D>), HIGH = static_cast<double>(HIGHEST<D>);
+  const double real = value == value ? value : 0.0;
+  if (real <= LOW) return LOWEST<D>;
+  if (real >= HIGH) return HIGHEST<D>;
+  return static_cast<D>(real > -0x1p51 && real < 0x1p51 ? round_even(real) : real);
 }
 
-template <class D> struct Result {
-  template <class W> static inline D of(W value) {
-    if constexpr (sizeof(D) <= 2) return small_integer<D>(value);
-    else return large_integer<D>(value);
-  }
-};
-template <> struct Result<HalfTag> {
-  static inline Half of(float v) { return float_to_half(v); }
-  static inline Half of(double v) { return float_to_half(to_odd(v)); }
-};
-template <> struct Result<Brain> {  // by way of float32, which is what everybody else has
-  template <class W> static inline Brain of(W v) {
-    return Brain{float_to_brain(static_cast<float>(v))};
-  }
-};
-template <> struct Result<float> {
-  template <class W> static inline float of(W v) { return static_cast<float>(v); }
-};
-template <> struct Result<double> {
-  template <class W> static inline double of(W v) { return static_cast<double>(v); }
-};
-
-// Always inlined, so that what is chosen by a type is one call away from who asks.
-#define VOXPIPE_ALWAYS __attribute__((always_inline))
-#define VOXPIPE_INLINE VOXPIPE_ALWAYS inline
+// A working value, float or double, as an output element.
+template <class D, class W>
+VOXPIPE_INLINE D result_of(W value) {
+  if constexpr (IS_SAME<D, Half>) return float_to_half(to_odd(value));
+  // By way of float32, which is what everybody else has.
+  else if constexpr (IS_SAME<D, Brain>) return float_to_brain(static_cast<float>(value));
+  else if constexpr (IS_REAL<D>) return static_cast<D>(value);
+  else if constexpr (sizeof(D) <= 2) return small_integer<D>(static_cast<float>(value));
+  else return large_integer<D>(static_cast<double>(value));
+}
 
 // A C++ type as an argument: act(tag) is compiled for each, and ``typename decltype(tag)::type`` is it.
 template <class T> struct Tag { typedef T type; };
@@ -191,7 +165,7 @@ VOXPIPE_INLINE auto with_stored(int64_t type, const Act& act) {
     case VOXPIPE_I16: return act(Tag<int16_t>{});
     case VOXPIPE_U32: return act(Tag<uint32_t>{});
     case VOXPIPE_I32: return act(Tag<int32_t>{});
-    case VOXPIPE_F16: return act(Tag<HalfTag>{});
+    case VOXPIPE_F16: return act(Tag<Half>{});
     case VOXPIPE_F32: return act(Tag<float>{});
     default: return act(Tag<double>{});
   }
@@ -220,9 +194,7 @@ VOXPIPE_INLINE auto with_size(int64_t size, const Act& act) {
 }
 
 inline int64_t size_of_type(int64_t type) {
-  return with_type(type, [](auto t) {
-    return static_cast<int64_t>(sizeof(typename Memory<VOXPIPE_TYPE(t)>::type));
-  });
+  return with_type(type, [](auto t) { return static_cast<int64_t>(sizeof(VOXPIPE_TYPE(t))); });
 }
 
 // Two slots of something worth keeping, by the offset that it was made from.

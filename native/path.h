@@ -11,12 +11,9 @@
 
 namespace VOXPIPE_PATH_NAME {
 
-inline bool is_wide(const VoxpipeJob& job) {
-  switch (job.out_type) {  // as _working_type in spatial/resampling/interpolate.py
-    case VOXPIPE_F64: case VOXPIPE_U32: case VOXPIPE_I32: case VOXPIPE_U64: case VOXPIPE_I64:
-      return true;
-    default: return job.source_type == VOXPIPE_F64;
-  }
+inline bool is_wide(const VoxpipeJob& job) {  // as _working_type in spatial/resampling/interpolate.py
+  return job.source_type == VOXPIPE_F64 || job.out_type == VOXPIPE_F64 ||
+         (job.out_type >= VOXPIPE_U32 && job.out_type <= VOXPIPE_I64);
 }
 
 // Whether stored elements can be worked with: 64-bit integers are moved, never calculated with.
@@ -31,25 +28,15 @@ inline bool is_supported(const VoxpipeJob& job) {
   return job.mode != VOXPIPE_COPY || (!job.control && keeps_apart(job, source));
 }
 
-// What a field has in the middle moves the whole volume; what is left reaches to both sides.
-void take_in(Work& w, int64_t address, const Control& control) {
+// What a field has in the middle moves the whole volume; what is left reaches to both sides. Such
+// moves are counted in 32 bits, beside the coordinates of a tile: false where these are too few.
+bool take_in(Work& w, int64_t address, const Control& control) {
   for (int a = 0; a < 3 && address; a++) {
     w.g.axis[a].row[3] += control.middle[a];
     w.reach[a] += control.reach[a];
+    if (2 * w.reach[a] > MOST_GRAINS - 2) return false;
   }
-}
-
-// Moves are counted in 32 bits, beside the coordinates of a tile.
-inline bool can_move(const Work& w) {
-  for (double reach : w.reach)
-    if (2 * reach > MOST_GRAINS - 2) return false;
   return true;
-}
-
-inline int64_t leave(const Work& w, int64_t status) {
-  free(w.control.memory);
-  free(w.earlier.memory);
-  return status;
 }
 
 int64_t run(const VoxpipeJob& job) {
@@ -58,10 +45,9 @@ int64_t run(const VoxpipeJob& job) {
          is_wide(job), {}, {}, {}};
   if (!control_of(job.control, job.control_size, job.control_matrix, w.g.lane, w.control) ||
       !control_of(job.earlier, job.earlier_size, job.earlier_matrix, -1, w.earlier))
-    return leave(w, VOXPIPE_NO_MEMORY);
-  take_in(w, job.control, w.control);
-  take_in(w, job.earlier, w.earlier);
-  if (!can_move(w)) return leave(w, VOXPIPE_UNSUPPORTED);
+    return VOXPIPE_NO_MEMORY;
+  if (!take_in(w, job.control, w.control) || !take_in(w, job.earlier, w.earlier))
+    return VOXPIPE_UNSUPPORTED;
   int source[3];
   if (job.mode != VOXPIPE_CUBIC && keeps_apart(job, source)) {
     const bool linear = job.mode == VOXPIPE_LINEAR;
@@ -74,7 +60,7 @@ int64_t run(const VoxpipeJob& job) {
     free(tables.memory);
     if (is_done) return VOXPIPE_DONE;
   }
-  return leave(w, sample_map(w) ? VOXPIPE_DONE : VOXPIPE_NO_MEMORY);
+  return sample_map(w) ? VOXPIPE_DONE : VOXPIPE_NO_MEMORY;
 }
 
 }  // namespace

@@ -13,7 +13,6 @@
 
 #define VOXPIPE_PATH_NAME voxpipe_avx2
 #define LANES 8
-#define VOXPIPE_HAS_FLOOR 1
 #define VOXPIPE_ROUND(x) _mm256_cvtps_epi32(x)
 #define VOXPIPE_MARKED(x) _mm256_movemask_ps((__m256)(x))
 #define VOXPIPE_MULTIPLY_ADD(a, b, c) _mm256_fmadd_ps(a, b, c)

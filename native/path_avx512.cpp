@@ -18,7 +18,6 @@
 #define LANES 16
 #define VOXPIPE_PICK(a, b, at) \
   _mm512_permutex2var_ps((__m512)(a), (__m512i)(at), (__m512)(b))
-#define VOXPIPE_HAS_FLOOR 1
 #define VOXPIPE_ROUND(x) _mm512_maskz_cvtps_epi32(0xffff, x)
 #define VOXPIPE_MARKED(x) _mm512_movepi32_mask((__m512i)(x))
 #define VOXPIPE_PUT_SOME(to, v, marks) _mm512_mask_storeu_ps(to, static_cast<__mmask16>(marks), (__m512)(v))

@@ -6,19 +6,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "job.h"
-#include "values.h"
+#include "interface.h"
 
 #ifndef VOXPIPE_PATH_NAME
 
 #define VOXPIPE_PATH_NAME voxpipe_portable
 #define LANES 4  // 16 bytes: NEON, SSE2
-#if defined(__aarch64__) || defined(__SSE4_1__)
-#define VOXPIPE_HAS_FLOOR 1
-#else
-#define VOXPIPE_HAS_FLOOR 0
-#endif
-
 #if defined(__aarch64__)
 #include <arm_neon.h>
 #define VOXPIPE_ROUND(x) vcvtnq_s32_f32((float32x4_t)(x))

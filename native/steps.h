@@ -6,7 +6,7 @@
 #pragma once
 
 #include "processor.h"
-#include "numbers.h"
+#include "finish.h"
 #include "noise.h"
 #include "gamma.h"
 #include "filter.h"
@@ -22,25 +22,27 @@ inline bool keeps_statistics(const VoxpipeStep& step) {
   return step.kind == VOXPIPE_GAMMA && step.flags & VOXPIPE_KEEP_STATISTICS;
 }
 
+struct Scale {
+  float factor, shift, low, high;
+};
+
+inline Scale scale_of(double factor, double shift, double low, double high) {
+  return Scale{static_cast<float>(factor), static_cast<float>(shift), static_cast<float>(low),
+               static_cast<float>(high)};
+}
+
 // A step as it is done: one that keeps statistics is two, of which the second brings them back.
 struct Stage {
   const VoxpipeStep* step;
   bool restores;
-  float scale, shift, low, high;  // of SCALE and SPREAD, and of what is restored
-  float start, inward, outward;   // of GAMMA
-  double mean, deviation;         // before a bend
+  Scale scale;                   // of SCALE and SPREAD, and of what is restored
+  float start, inward, outward;  // of GAMMA
+  double mean, deviation;        // before a bend
 
   bool makes_planes() const { return step->kind >= VOXPIPE_FILTER; }
 
   bool asks() const {
     return keeps_statistics(*step) || step->flags & (VOXPIPE_OF_PATCH | VOXPIPE_KEEP_RANGE);
-  }
-
-  void scale_by(double factor, double summand, double least_value, double most_value) {
-    scale = static_cast<float>(factor);
-    shift = static_cast<float>(summand);
-    low = static_cast<float>(least_value);
-    high = static_cast<float>(most_value);
   }
 
   // Take from ``s``, of what is there now, what the step asks for; false if there is no range.
@@ -50,15 +52,15 @@ struct Stage {
     if (restores) {
       const double now = s.deviation();
       const double factor = before->deviation / (LEAST_DEVIATION > now ? LEAST_DEVIATION : now);
-      scale_by(factor, before->mean - s.mean() * factor, -infinity, infinity);
+      scale = scale_of(factor, before->mean - s.mean() * factor, -infinity, infinity);
       return true;
     }
     if ((of_patch || keeps) && !s.is_finite()) return false;
-    if (step->kind == VOXPIPE_SCALE) scale_by(number[0], number[1], number[2], number[3]);
+    if (step->kind == VOXPIPE_SCALE) scale = scale_of(number[0], number[1], number[2], number[3]);
     if (step->kind == VOXPIPE_SPREAD) {
       const double middle = of_patch ? s.mean() : number[1];
-      scale_by(number[0], middle * (1 - number[0]), keeps ? s.lowest() : -infinity,
-               keeps ? s.highest() : infinity);
+      scale = scale_of(number[0], middle * (1 - number[0]), keeps ? s.lowest() : -infinity,
+                       keeps ? s.highest() : infinity);
     }
     if (step->kind == VOXPIPE_GAMMA) {
       const double first = of_patch ? s.lowest() : number[1], last = of_patch ? s.highest() : number[2];
@@ -78,10 +80,8 @@ struct Stage {
     float* v = rows.values;
     const int64_t count = rows.count * rows.width;
     if (restores || step->kind <= VOXPIPE_SPREAD) {
-      for (int64_t n = 0; n < count; n++) {
-        const float value = v[n] * scale + shift, below = value < low ? low : value;
-        v[n] = below > high ? high : below;
-      }
+      const Scale s = scale;
+      for (int64_t n = 0; n < count; n++) v[n] = in_range(v[n], s.factor, s.shift, s.low, s.high);
     } else if (step->kind == VOXPIPE_GAMMA) {
       bend_values(v, count, Exponent(step->number[0]), start, inward, outward);
     } else {
@@ -90,86 +90,53 @@ struct Stage {
   }
 };
 
-// One channel, and memory for what a pass has between its planes.
+// One channel.
 struct Channel {
   const VoxpipeValues* job;
   int64_t number;
-  uint8_t* voxels;
+  float* voxels;
   Stage* stages;
   Statistics found;
 
-  uint8_t* row(int64_t i, int64_t j) const { return voxels + i * job->stride[0] + j * job->stride[1]; }
-
-  // Whether the rows of a plane follow each other, as floats that can be worked with where they are.
-  bool is_dense() const {
-    const int64_t size = sizeof(float);
-    return job->stride[2] == size && job->stride[1] == job->size[2] * size &&
-           !((reinterpret_cast<int64_t>(voxels) | job->stride[0]) & (size - 1));
-  }
-
-  // From the array to rows, or from rows to the array.
-  void copy(const Rows& rows, bool stores) const {
-    const int64_t width = rows.width, step = job->stride[2];
-    const size_t bytes = static_cast<size_t>(width) * sizeof(float);
-    for (int64_t r = 0; r < rows.count; r++) {
-      uint8_t* at = row(rows.i, rows.j + r);
-      float* values = rows.values + r * width;
-      if (step == sizeof(float)) stores ? memcpy(at, values, bytes) : memcpy(values, at, bytes);
-      else if (stores) for (int64_t v = 0; v < width; v++) put<float>(at + v * step, values[v]);
-      else for (int64_t v = 0; v < width; v++) values[v] = load<float>(at + v * step);
-    }
-  }
+  float* row(int64_t i, int64_t j) const { return voxels + (i * job->size[1] + j) * job->size[2]; }
 
   // Rows that are fetched, as the stages before a plane is made leave them.
-  Rows begun(float* values, int64_t some, int64_t i, int64_t j, int64_t from, int64_t end) const {
-    const Rows rows{values, some, job->size[2], number, i, j};
-    copy(rows, false);
+  void begin(const Rows& rows, int64_t from, int64_t end) const {
+    copy_floats(row(rows.i, rows.j), rows.count * rows.width, rows.values);
     for (int64_t n = from; n < end; n++) stages[n].change(rows);
-    return rows;
   }
 
   // Do the stages from ``from`` on up to ``end``, of which ``maker`` makes planes, if it is one.
   int64_t pass(int64_t from, int64_t maker, int64_t end, bool counts) {
-    const int64_t *size = job->size, width = size[2], plane = size[1] * width;
+    const int64_t *size = job->size, width = size[2];
     const int64_t block = least(size[1], most<int64_t>(1, VALUES_AT_ONCE / width));
     const VoxpipeStep* step = maker < end ? stages[maker].step : nullptr;
     const bool filters = step && step->kind == VOXPIPE_FILTER;
-    int64_t floats = step ? plane : block * width;
-    if (step) floats += filters ? FilterPlanes::floats(*step, size) : CoarsePlanes::floats(size);
-    const int64_t places = filters ? 2 * step->radius[0] + 1 : 1;
-    float* memory = static_cast<float*>(malloc(static_cast<size_t>(floats) * sizeof(float)));
-    int64_t* whole = static_cast<int64_t*>(malloc(static_cast<size_t>(places) * sizeof(int64_t)));
-    if (!memory || !whole) {
-      free(memory);
-      free(whole);
-      return VOXPIPE_NO_MEMORY;
-    }
+    const int64_t floats = filters ? FilterPlanes::floats(*step, size) : step ? CoarsePlanes::floats(size) : 0;
+    float* between = static_cast<float*>(malloc(static_cast<size_t>(floats + 1) * sizeof(float)));
+    if (!between) return VOXPIPE_NO_MEMORY;
     FilterPlanes filter;
     CoarsePlanes coarse;
-    if (filters) filter.begin(*step, size, memory + plane, whole);
-    else if (step) coarse.begin(*step, size, memory + plane);
-    const auto load_plane = [&](int64_t i, float* plane_of) {
+    if (filters) filter.begin(*step, size, between);
+    else if (step) coarse.begin(*step, size, between);
+    const auto load_plane = [&](int64_t i, float* to) {
       for (int64_t j = 0; j < size[1]; j += block)
-        begun(plane_of + j * width, least(block, size[1] - j), i, j, from, maker);
+        begin(Rows{to + j * width, least(block, size[1] - j), width, number, i, j}, from, maker);
     };
-    const auto load_row = [&](int64_t i, int64_t j, float* line) { begun(line, 1, i, j, from, maker); };
+    const auto load_row = [&](int64_t i, int64_t j, float* to) {
+      begin(Rows{to, 1, width, number, i, j}, from, maker);
+    };
     found.count = 0;
     for (int64_t i = 0; i < size[0]; i++) {
-      float* made = is_dense() ? reinterpret_cast<float*>(row(i, 0)) : memory;
-      if (filters) filter.make(i, load_plane, made);
-      else if (step) coarse.make(i, load_row, made);
+      if (filters) filter.make(i, load_plane, row(i, 0));
+      else if (step) coarse.make(i, load_row, row(i, 0));
       for (int64_t j = 0; j < size[1]; j += block) {
-        const int64_t some = least(block, size[1] - j);
-        const bool in_place = made != memory;
-        Rows rows{made + (step || in_place ? j * width : 0), some, width, number, i, j};
-        if (!step && !in_place) copy(rows, false);
+        const Rows rows{row(i, j), least(block, size[1] - j), width, number, i, j};
         for (int64_t n = step ? maker + 1 : from; n < end; n++) stages[n].change(rows);
-        for (int64_t r = 0; counts && r < some; r++) found.add(rows.values + r * width, width);
-        if (!in_place && from < end) copy(rows, true);
+        for (int64_t r = 0; counts && r < rows.count; r++) found.add(rows.values + r * width, width);
       }
     }
-    free(memory);
-    free(whole);
+    free(between);
     return VOXPIPE_DONE;
   }
 
@@ -205,7 +172,8 @@ int64_t change(const VoxpipeValues& job) {
       stages[count++].restores = part == 1;
     }
   for (int64_t c = 0; c < job.channels; c++) {
-    Channel channel{&job, c, reinterpret_cast<uint8_t*>(job.values) + c * job.channel_stride, stages, {}};
+    const int64_t first = c * job.size[0] * job.size[1] * job.size[2];
+    Channel channel{&job, c, reinterpret_cast<float*>(job.values) + first, stages, {}};
     const int64_t status = channel.run(count);
     if (status) return status;
   }

@@ -115,13 +115,6 @@ inline V interleaved(V a, V b, Numbers<I...>) {
   return __builtin_shufflevector(a, b, (HALF * N / 2 + I / 2 + I % 2 * N)...);
 }
 
-inline Floats floats_of_halves(Words half) {  // numbers.h: half_to_float
-  const Words rest = (half & 0x7fff) << 13;
-  const Words finite = (Words)((Floats)rest * 0x1p112f);
-  const Words magnitude = rest >= 0x0f800000u ? (rest | 0x7f800000u) : finite;
-  return (Floats)(magnitude | ((half & 0x8000) << 16));
-}
-
 // Step by step: compilers have no instruction that goes all the way.
 inline Floats floats_of(Floats values) { return values; }
 inline Floats floats_of(Ints values) { return __builtin_convertvector(values, Floats); }
@@ -138,8 +131,8 @@ inline Floats floats_at(const uint8_t* from) {
 }
 
 template <>
-inline Floats floats_at<HalfTag>(const uint8_t* from) {
-  return floats_of_halves(__builtin_convertvector(load<Marks>(from), Words));
+inline Floats floats_at<Half>(const uint8_t* from) {
+  return half_to_float<Floats>(__builtin_convertvector(load<Marks>(from), Words));
 }
 
 // Of 2 * LANES numbers those at LANES places.

@@ -68,6 +68,11 @@ struct Work {
   Control control;
   Control earlier;  // of the place that ``control`` leads to
   double reach[3];  // how far both move a voxel to either side
+
+  ~Work() {
+    free(control.memory);
+    free(earlier.memory);
+  }
 };
 
 }  // namespace VOXPIPE_PATH_NAME

@@ -17,7 +17,7 @@ MODULES = 295
 # in one call, predictions from measured parts, of threads too (590), counted pages of mapped files
 # (160), settings of the environment that are refused when a loader is made (80), shards in the page
 # cache that native code reads itself (180), heads of two modules, what a newcomer asked for (80),
-# chunks that it plans, finds and keeps account of, beside NumPy's way to do so (400), nnU-Net's
+# chunks that it plans and finds, beside NumPy's way to do so (300), nnU-Net's
 # recipe: plans, layouts of data sets, and what its transforms lacked, each channel's draws, masks,
 # regions, scales of labels (2 150), whole volumes predicted out of core, brought back to their
 # stored grid and saved (2 700), transforms and data of MONAI, TorchIO and Lightning (1 200).

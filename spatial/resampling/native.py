@@ -1,4 +1,4 @@
-"""The native resampling kernel (``native/job.h``), asked before the slow path.
+"""The native resampling kernel (``native/interface.h``), asked before the slow path.
 
 What the kernel does not do, or an installation without a compiler does not have, is left to
 ``interpolate`` and ``copy_voxels``.
@@ -23,10 +23,9 @@ from ..plans.stages import NO_STAGES, Displacement, KernelStages, Stage
 if TYPE_CHECKING:
     from ...intensity import Epilogue
 
-ABI = 2  # VOXPIPE_ABI of native/job.h
 # The fields of VoxpipeJob, eight bytes each; the comment names the last of each row.
 _JOB = struct.Struct(
-    "=4q"  # padding
+    "=3q"  # padding
     "4q3q3q3q3q3q"  # last
     "3q3q3q"  # out_stride
     "12d3d"  # fill
@@ -42,7 +41,7 @@ _TYPES = {
     for code, name in enumerate(["u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"])
 }
 _BFLOAT16 = 11
-_OK, _NO_SUPPORT, _BAD_JOB, _NO_MEMORY = range(4)
+_OK = 0  # VoxpipeStatus
 _NO_CONTROL = (0,) * 4 + (0.0,) * 12
 _NO_EPILOGUE = (0, 1.0, 0.0, 0.0, 0.0)
 
@@ -126,7 +125,7 @@ def run(
     at_source = source.array.__array_interface__["data"][0]
     at_out = out.__array_interface__["data"][0]
     job = _JOB.pack(
-        *(ABI, path_number, _MODES[mode], _PADDINGS[policy.padding]),
+        *(path_number, _MODES[mode], _PADDINGS[policy.padding]),
         *(at_source, source_type, channels, channel_stride, *size, *stride),
         *(*source.start, *source.bounds.start, a - 1, b - 1, c - 1),
         *(at_out, result, out_channel_stride, *out.shape[1:], *out_stride),
@@ -136,11 +135,7 @@ def run(
         *(_control(stages.earlier[0]) if stages.earlier else _NO_CONTROL),
         *(_NO_EPILOGUE if epilogue is None else (1, *astuple(epilogue))),
     )
-    status = library.voxpipe_run(job)
-    if status == _BAD_JOB:
-        shapes = f"source {source.array.shape}, out {out.shape}"
-        raise RuntimeError(f"the native kernel refused a job of {shapes}")
-    return bool(status == _OK)
+    return bool(library.voxpipe_run(job) == _OK)
 
 
 def _control(displacement: Stage) -> tuple[Any, ...]:
@@ -153,9 +148,7 @@ def _control(displacement: Stage) -> tuple[Any, ...]:
 @cache
 def _library() -> Any:
     """Return the loaded library, or None, having said so."""
-    library, problem = native_library(
-        ["voxpipe_run"], version="voxpipe_abi", abi=ABI, numbers=["voxpipe_best_path"]
-    )
+    library, problem = native_library(["voxpipe_run"], numbers=["voxpipe_best_path"])
     if library is None:
         text = (
             f"resampling takes the slow path, because the native kernel is missing: {problem}. "

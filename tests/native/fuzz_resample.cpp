@@ -12,8 +12,7 @@
 
 #include <vector>
 
-#include "../../native/job.h"
-#include "../../native/values.h"
+#include "../../native/interface.h"
 
 namespace {
 
@@ -141,7 +140,6 @@ void draw_source(Bytes& bytes, VoxpipeJob& job, Array& source) {
 }
 
 void draw_job(Bytes& bytes, VoxpipeJob& job) {
-  job.abi = VOXPIPE_ABI;
   job.mode = bytes.below(4);
   job.padding = bytes.below(4);
   job.out_type = bytes.once_in(3) ? job.source_type : bytes.below(VOXPIPE_TYPES);
@@ -178,43 +176,35 @@ void draw_step(Bytes& bytes, VoxpipeStep& step, const std::vector<float>& weight
   }
 }
 
-// All steps on all paths: the same numbers, and what lies beside them is left alone.
+// All steps on all paths: the same numbers.
 void change_values(Bytes& bytes) {
   VoxpipeValues job;
   memset(&job, 0, sizeof(job));
-  job.abi = VOXPIPE_VALUES_ABI;
   int64_t shape[4] = {bytes.between(1, 2), 0, 0, 0};
   for (int n = 1; n < 4; n++) shape[n] = bytes.between(1, bytes.once_in(n < 3 ? 9 : 3) ? 90 : 9);
   job.channels = shape[0];
-  Array values;
-  values.lay_out(bytes, shape, 4);
-  job.channel_stride = values.stride[0];
-  for (int a = 0; a < 3; a++) {
-    job.size[a] = shape[1 + a];
-    job.stride[a] = values.stride[1 + a];
-  }
-  for (int64_t n = 0; n < shape[0] * shape[1] * shape[2] * shape[3]; n++) {
-    int64_t at = values.origin, rest = n;
-    for (int axis = 3; axis >= 0; rest /= shape[axis--]) at += rest % shape[axis] * values.stride[axis];
-    const float number = static_cast<float>(static_cast<int64_t>(n * 977 % 251) - 60) / 16;
-    memcpy(values.memory.data() + at, &number, 4);
-  }
+  for (int a = 0; a < 3; a++) job.size[a] = shape[1 + a];
+  std::vector<float> values(static_cast<size_t>(shape[0] * shape[1] * shape[2] * shape[3]));
+  for (size_t n = 0; n < values.size(); n++)
+    values[n] = static_cast<float>(static_cast<int64_t>(n * 977 % 251) - 60) / 16;
   std::vector<float> weights;
   for (int64_t n = bytes.between(1, 6); n > 0; n--) weights.push_back(static_cast<float>(n) / 20);
   std::vector<VoxpipeStep> steps(static_cast<size_t>(bytes.between(1, 5)));
   for (VoxpipeStep& step : steps) draw_step(bytes, step, weights);
   job.steps = reinterpret_cast<int64_t>(steps.data());
   job.count = static_cast<int64_t>(steps.size());
-  std::vector<uint8_t> expected;
+  std::vector<float> expected;
   for (int64_t path = VOXPIPE_PORTABLE; path <= voxpipe_best_path(); path++) {
-    Array copy = values;
+    std::vector<float> copy = values;
+    const size_t size = copy.size() * sizeof(float);
     job.path = path;
-    job.values = copy.address();
+    job.values = reinterpret_cast<int64_t>(copy.data());
     if (voxpipe_values(&job) != VOXPIPE_DONE) abort();
     if (path == VOXPIPE_PORTABLE) {
-      expected = copy.memory;
-      for (uint8_t byte : expected) digest = (digest ^ byte) * 1099511628211u;
-    } else if (expected != copy.memory) {
+      expected = copy;
+      const uint8_t* bytes_of = reinterpret_cast<const uint8_t*>(copy.data());
+      for (size_t n = 0; n < size; n++) digest = (digest ^ bytes_of[n]) * 1099511628211u;
+    } else if (memcmp(expected.data(), copy.data(), size)) {
       fprintf(stderr, "path %d changes values otherwise\n", static_cast<int>(path));
       abort();
     }
@@ -225,7 +215,6 @@ int64_t run_on(VoxpipeJob job, Array out, int64_t path, std::vector<uint8_t>& re
   job.path = path;
   job.out = out.address();
   const int64_t status = voxpipe_run(&job);
-  if (status == VOXPIPE_BAD_JOB) abort();
   result = out.memory;
   return status;
 }

@@ -6,8 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.volumes.chunks import chunk_cache
-from voxpipe.volumes.chunks.chunk_cache import ChunkTable, NativeTable
-from voxpipe.volumes.chunks.native import short_calls
 
 ROOM = 3
 
@@ -219,17 +217,9 @@ acts = st.lists(
 )
 
 
-@pytest.mark.parametrize("native", ["", "0"])
 @given(acts, st.integers(0, 12))
-def test_many_at_once_are_kept_as_one_by_one(native, steps, most):
+def test_many_at_once_are_kept_as_one_by_one(steps, most):
     """Whatever is asked for, announced, counted on and taken back, in chunks of several sizes."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VOXPIPE_NATIVE", native)
-        check_as_one_by_one(steps, most)
-
-
-def check_as_one_by_one(steps, most):
-    """Do all steps to a cache and to the plain one, and compare what they keep after each."""
     cache, plain, told = ChunkCache(most), PlainCache(most), []
     for act, keys in steps:
         if act == "get":
@@ -247,45 +237,6 @@ def check_as_one_by_one(steps, most):
             told.append((cache.announce(keys, keep=keep), plain.announce(keys, keep)))
         assert {key for key in range(10) if cache.holds(key)} == plain.sizes.keys()
         assert cache.held_bytes == sum(plain.sizes.values()) <= most
-
-
-some_rows = st.lists(st.integers(0, 11), unique=True, max_size=8).map(
-    lambda rows: np.array(rows, np.int64)
-)
-table_acts = st.lists(
-    st.tuples(
-        st.sampled_from(["take", "put", "announce", "keep", "make_room", "withdraw"]),
-        some_rows,
-        st.integers(0, 20),
-    ),
-    max_size=40,
-)
-
-
-@pytest.mark.skipif(short_calls() is None, reason="no native library")
-@given(table_acts)
-def test_the_native_table_is_the_plain_one(steps):
-    """Number by number, after each of any acts, and what they return."""
-    native, plain = NativeTable(12), ChunkTable(12)
-    for moment, (act, rows, most) in enumerate(steps, 1):
-        ours, theirs = (act_on(table, act, rows, most, moment) for table in (native, plain))
-        for one, other in zip(ours, theirs, strict=True):
-            np.testing.assert_array_equal(one, other)
-        for name in ("columns", "moments", "uses"):
-            np.testing.assert_array_equal(getattr(native, name), getattr(plain, name))
-
-
-def act_on(table, act, rows, most, moment):
-    """Return what an act on a table returns, as a tuple."""
-    if act == "take":
-        return table.take(rows)
-    if act == "put":
-        return (table.put(rows, 1 + (rows * 7 + most) % 4, rows + 1000, most),)
-    if act == "make_room":
-        return table.make_room(int(table.size.sum()) - most, most)
-    if act == "withdraw":
-        return (table.withdraw(rows, most),)
-    return table.announce(rows, moment, keep=act == "keep")
 
 
 def test_the_end_of_a_loan_drops_what_has_no_room():

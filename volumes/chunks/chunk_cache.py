@@ -21,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.locks import ForkSafeLock, renew_after_fork
-from .native import addresses_of, short_calls
 
 _FEW = 64  # rows for more than three times the chunks that are here or announced
 
@@ -57,17 +56,16 @@ class FoundChunks(NamedTuple):
 class ChunkTable:
     """A row of numbers for each chunk that is here or announced: what decides which of them stay.
 
-    A read takes a few operations on arrays. Here is what each means; :class:`NativeTable` does it
-    in one call.
+    A read takes a few operations on arrays, whatever the number of its chunks.
     """
 
     def __init__(self, capacity: int, depth: int = 1, uses: int = 0) -> None:
         # Size is 0 of a chunk that is not here; the last used has the largest use.
         self.columns = np.zeros((3, capacity), np.int64)
         self.size, self.address, self.use = self.columns
-        # Of each row the moments at which it is needed, soonest first, then `_NEVER`. Each is
-        # doubled, and odd if somebody counts on the chunk until then.
-        self.moments: NDArray[np.int64] = np.full((capacity, depth), _NEVER)
+        # A column for each row: the moments at which it is needed, soonest first, then `_NEVER`.
+        # Each is doubled, and odd if somebody counts on the chunk until then.
+        self.moments: NDArray[np.int64] = np.full((depth, capacity), _NEVER)
         self.uses = uses
 
     def take(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
@@ -75,27 +73,23 @@ class ChunkTable:
 
         What was announced for each has come: the next time that it is needed is a later one.
         """
-        moments = self.moments.take(rows, axis=0)
-        moments[:, :-1] = moments[:, 1:]
-        moments[:, -1] = _NEVER
-        self.moments[rows] = moments
-        self._note_use(rows)
+        self.moments[:-1, rows] = self.moments[1:].take(rows, axis=1)
+        self.moments[-1, rows] = _NEVER
+        self.use[rows] = np.arange(self.uses, self.uses + len(rows))
+        self.uses += len(rows)
         return self.size.take(rows) > 0, self.address.take(rows)
 
     def announce(
         self, rows: NDArray[np.int64], moment: int, *, keep: bool
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
         """Note when chunks are needed; return which are here, and which were announced before."""
-        is_here = self.size[rows] > 0
-        count = np.add.reduce(self.moments.take(rows, axis=0) < _NEVER, axis=1)
-        if np.maximum.reduce(count, initial=0) == self.moments.shape[1]:
-            self.widen()
-        self.moments[rows, count] = 2 * moment + (is_here & keep)
+        is_here = self.size.take(rows) > 0
+        count = np.add.reduce(self.moments.take(rows, axis=1) < _NEVER, axis=0)
+        if np.maximum.reduce(count, initial=0) == len(self.moments):
+            # Room for twice as many moments of each.
+            self.moments = np.concatenate([self.moments, np.full_like(self.moments, _NEVER)])
+        self.moments[count, rows] = 2 * moment + (is_here & keep)
         return is_here, count > 0
-
-    def widen(self) -> None:
-        """Make room for twice as many moments of each chunk."""
-        self.moments = np.concatenate([self.moments, np.full_like(self.moments, _NEVER)], axis=1)
 
     def put(
         self,
@@ -108,10 +102,11 @@ class ChunkTable:
 
         Rows, sizes and addresses are (N,).
         """
-        new: NDArray[np.int64] = ((self.size[rows] == 0) & (sizes <= most)).nonzero()[0]
+        new: NDArray[np.int64] = ((self.size.take(rows) == 0) & (sizes <= most)).nonzero()[0]
         rows = rows[new]
         self.size[rows], self.address[rows] = sizes[new], addresses[new]
-        self._note_use(rows)
+        self.use[rows] = np.arange(self.uses, self.uses + len(rows))
+        self.uses += len(rows)
         return new
 
     def make_room(self, over: int, most: int) -> tuple[NDArray[np.int64], int]:
@@ -123,124 +118,52 @@ class ChunkTable:
         (Belady, 1966), and of what is needed at one moment the newcomer; at the very end what
         somebody counts on, which a newcomer never drives out.
         """
-        (here,) = self.size.nonzero()
-        first = self.moments[here, 0]
-        idle = here[first == _NEVER]
-        idle = idle[self.use[idle].argsort()]
-        count = 1 + int(self.size[idle].cumsum().searchsorted(over))
+        (idle,) = ((self.size > 0) & (self.moments[0] == _NEVER)).nonzero()
+        idle = idle[self.use.take(idle).argsort()]
+        count = 1 + int(self.size.take(idle).cumsum().searchsorted(over))
         if count <= len(idle):
             return idle[:count], self.drop(idle[:count])
-        counts = (self.moments[here] & 1).any(axis=1)
-        use, soonest = self.use[here], np.where(counts, -1, first)
+        (here,) = self.size.nonzero()
+        moments = self.moments.take(here, axis=1)
+        counts = np.logical_or.reduce(moments & 1)
+        use, soonest = self.use.take(here), np.where(counts, -1, moments[0])
         here = here[np.lexsort((np.where(soonest == _NEVER, -use, use), soonest))]
         here = here[self.size[here].cumsum() > most]
         return here, self.drop(here)
 
     def drop(self, rows: NDArray[np.int64]) -> int:
         """Enter that nobody has or counts on chunks any more; return their bytes."""
-        size = int(np.add.reduce(self.size[rows]))
+        size = int(np.add.reduce(self.size.take(rows)))
         self.size[rows] = self.address[rows] = 0
-        self.moments[rows] &= ~1
+        self.moments[:, rows] &= ~1
         return size
 
     def withdraw(self, rows: NDArray[np.int64], moment: int) -> None:
         """Take back what was announced for a moment and has not come."""
-        its = (self.moments.take(rows, axis=0) >> 1 == moment).nonzero()
-        if not len(its[0]):
+        at, these = (self.moments.take(rows, axis=1) >> 1 == moment).nonzero()
+        if not len(at):
             return
-        rows = rows[its[0]]
-        later = np.concatenate([self.moments[rows], np.full((len(rows), 1), _NEVER)], axis=1)
-        column = np.arange(later.shape[1] - 1)
-        self.moments[rows] = np.take_along_axis(later, column + (column >= its[1][:, None]), 1)
-        self._note_use(rows)
-
-    def in_use(self) -> NDArray[np.int64]:
-        """Return the rows of what is here or announced."""
-        return ((self.size > 0) | (self.moments[:, 0] < _NEVER)).nonzero()[0]
-
-    def renew(self, rows: NDArray[np.int64], capacity: int) -> ChunkTable:
-        """Return a table of so many rows that begins with some of these."""
-        depth = int((self.moments[rows] < _NEVER).sum(axis=1).max(initial=0)) + 1
-        table = type(self)(capacity, depth, self.uses)
-        table.columns[:, : len(rows)] = self.columns[:, rows]
-        width = min(depth, self.moments.shape[1])
-        table.moments[: len(rows), :width] = self.moments[rows, :width]
-        return table
-
-    def _note_use(self, rows: NDArray[np.int64]) -> None:
-        """Note that chunks were used, one after another."""
+        order = these.argsort()
+        rows, at = rows[these[order]], at[order]
+        later = self.moments[1:].take(rows, axis=1)
+        is_after = np.arange(len(later))[:, None] >= at
+        self.moments[:-1, rows] = np.where(is_after, later, self.moments[:-1].take(rows, axis=1))
+        self.moments[-1, rows] = _NEVER
         self.use[rows] = np.arange(self.uses, self.uses + len(rows))
         self.uses += len(rows)
 
+    def in_use(self) -> NDArray[np.int64]:
+        """Return the rows of what is here or announced."""
+        return ((self.size > 0) | (self.moments[0] < _NEVER)).nonzero()[0]
 
-class NativeTable(ChunkTable):
-    """The same, each act in one call of the native library.
-
-    They keep the interpreter's lock: all together take less than letting go of it and waiting
-    until another thread does.
-    """
-
-    def __init__(self, capacity: int, depth: int = 1, uses: int = 0) -> None:
-        super().__init__(capacity, depth, uses)
-        self._calls = short_calls()
-        self._room = np.empty(4 * capacity, np.int64)
-        self._set_head()
-
-    def _set_head(self) -> None:
-        """Note where the columns are: struct VoxpipeTable of native/chunks.h."""
-        places = addresses_of([self.columns, self.moments, self._room])
-        self._head = np.array([len(self.moments), self.moments.shape[1], *places, 0], np.int64)
-        (self._place,) = addresses_of([self._head])
-
-    def widen(self) -> None:
-        """Make room for twice as many moments of each chunk."""
-        super().widen()
-        self._set_head()
-
-    def take(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Do as the base class says."""
-        count = len(rows)
-        is_here, addresses = np.empty(count, np.bool_), np.empty(count, np.int64)
-        where = addresses_of([rows, is_here, addresses])
-        self._calls.voxpipe_table_take(self._place, count, *where, self.uses)
-        self.uses += count
-        return is_here, addresses
-
-    def announce(
-        self, rows: NDArray[np.int64], moment: int, *, keep: bool
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Do as the base class says."""
-        count = len(rows)
-        is_here, is_expected = np.empty(count, np.bool_), np.empty(count, np.bool_)
-        job = count, *addresses_of([rows, is_here, is_expected]), moment, int(keep)
-        if self._calls.voxpipe_table_announce(self._place, *job):
-            self.widen()
-            self._calls.voxpipe_table_announce(self._place, *job)
-        return is_here, is_expected
-
-    def put(
-        self,
-        rows: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        addresses: NDArray[np.int64],
-        most: int,
-    ) -> NDArray[np.int64]:
-        """Do as the base class says."""
-        new = np.empty(len(rows), np.int64)
-        job = len(rows), *addresses_of([rows, sizes, addresses, new]), most, self.uses
-        count = self._calls.voxpipe_table_put(self._place, *job)
-        self.uses += count
-        return new[:count]
-
-    def make_room(self, over: int, most: int) -> tuple[NDArray[np.int64], int]:
-        """Do as the base class says."""
-        count = self._calls.voxpipe_table_make_room(self._place, over, most)
-        return self._room[:count], int(self._head[-1])
-
-    def withdraw(self, rows: NDArray[np.int64], moment: int) -> None:
-        """Do as the base class says."""
-        job = len(rows), *addresses_of([rows]), moment, self.uses
-        self.uses += self._calls.voxpipe_table_withdraw(self._place, *job)
+    def renew(self, rows: NDArray[np.int64], capacity: int) -> ChunkTable:
+        """Return a table of so many rows that begins with some of these."""
+        depth = int((self.moments[:, rows] < _NEVER).sum(axis=0).max(initial=0)) + 1
+        table = ChunkTable(capacity, depth, self.uses)
+        table.columns[:, : len(rows)] = self.columns[:, rows]
+        moments = self.moments[:depth, rows]
+        table.moments[: len(moments), : len(rows)] = moments
+        return table
 
 
 class ChunkCache:
@@ -358,9 +281,6 @@ class ChunkCache:
         live = self._table.in_use()
         keys, arrays = [*self._rows], self._arrays
         capacity = 3 * (len(live) + count) + _FEW
-        if not len(self._arrays):  # the first ones, or after all was forgotten
-            kind = ChunkTable if short_calls() is None else NativeTable
-            self._table = kind(0, uses=self._table.uses)
         self._table = self._table.renew(live, capacity)
         self._rows = {keys[row]: n for n, row in enumerate(live.tolist())}
         self._arrays = np.full(capacity, None, object)

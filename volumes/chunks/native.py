@@ -1,4 +1,4 @@
-"""The native library for chunks (``native/chunks.h``): decoded and copied, many in one call.
+"""The native library for chunks (``native/interface.h``): decoded and copied, many in one call.
 
 The libraries that decode chunks offer more in C than in Python. Where the functions of one can be
 found in its shared library, all chunks of a read are decoded in one call, which lets go of the
@@ -26,11 +26,10 @@ from ...core import ChunkGrid, Region
 from ...core.native_library import native_level, native_library
 
 Numbers = NDArray[np.int64]
-ABI = 3  # VOXPIPE_CHUNKS_ABI of native/chunks.h
 MOST_AXES = 8  # VOXPIPE_CHUNK_AXES
 _COVER = struct.Struct("=16q14q15d")
 _NO_BOX = (0,) * 14 + (0.0,) * 15
-_JOB = struct.Struct("=15q8q8q")
+_JOB = struct.Struct("=13q8q8q")
 _STEP_BYTES = 4 * 1024**2  # decoded in one call: a patch of 96 cubed, and what is touched beside it
 # VoxpipeStored; by module, the functions that decode and measure.
 _PLAIN, _BLOSC, _ZSTD, _BLOSC2 = range(4)
@@ -180,15 +179,15 @@ def place_chunks(
 ) -> tuple[int, Numbers]:
     """Bring parts of chunks to their places in ``out``, a region of an array in C order.
 
-    ``rows`` are those of the plan (struct VoxpipeChunk of ``native/chunks.h``), with ``TASK`` and
-    ``ROOM`` of chunks that are decoded already, and ``fill_row`` is what all rows of a chunk are
-    that is not stored. ``members`` are decoded before, found by ``source``, or in ``rows`` for
+    ``rows`` are those of the plan (struct VoxpipeChunk of ``native/interface.h``), with ``TASK``
+    and ``ROOM`` of chunks that are decoded already, and ``fill_row`` is what all rows of a chunk
+    are that is not stored. ``members`` are decoded before, found by ``source``, or in ``rows`` for
     ``StoredChunks``; ``keep`` is given the plan, members, arrays, their addresses, and whether they
     are stored. Returns how many of the members are stored, and which could not be decoded: of these
     ``out`` holds anything.
     """
     address, view, count = ctypes.addressof, ctypes.c_char.from_buffer, len(members)
-    rest, newest = (0,) * (MOST_AXES - len(shape)), ctypes.c_int64()
+    rest, newest = (0,) * (MOST_AXES - len(shape)), 0
     located = source if isinstance(source, LocatedChunks) else None
     task, at_places, longest = DECODE, 0, 0
     if located is not None:
@@ -197,10 +196,10 @@ def place_chunks(
     # What is not kept is decoded to scratch, unless it lies in ``out`` as a whole.
     scratch = np.empty(chunk_bytes + longest, np.uint8)
     job = _JOB.pack(
-        *(ABI, *(PLAIN if source is None else source.decoder), len(rows)),
+        *(*(PLAIN if source is None else source.decoder), len(rows)),
         *(address(view(rows.data)), address(view(scratch.data)), address(view(out.data))),
         *(address(view(fill_row.data)), at_places, plan.place, longest),
-        *(address(newest), out.itemsize, len(shape), *shape, *rest, *out.strides, *rest),
+        *(out.itemsize, len(shape), *shape, *rest, *out.strides, *rest),
     )
     # What is decoded to be kept is in memory before it is known whether it has room.
     step = max(1, _STEP_BYTES // chunk_bytes if keep else count)
@@ -215,8 +214,7 @@ def place_chunks(
                 rooms.append(address(view(arrays[-1].data)))
             rows[its, ROOM] = rooms
         rows[its, TASK] = task
-        if _library().voxpipe_place_chunks(job) != SUCCESS:
-            raise RuntimeError(f"the native library refused chunks {shape} of {out.shape}")
+        newest = max(newest, _library().voxpipe_place_chunks(job))
         rows[:, TASK] = LEAVE
         if not count:
             break
@@ -229,8 +227,8 @@ def place_chunks(
         number += int(np.add.reduce(is_stored))
         if keep:
             keep(plan, its, arrays, result[:, ROOM], is_stored)
-    if located is not None and newest.value and newest.value > located.store.newest:
-        located.store.newest = newest.value
+    if located is not None and newest and newest > located.store.newest:
+        located.store.newest = newest
     return number, np.concatenate(remaining) if remaining else _NONE
 
 
@@ -242,10 +240,10 @@ class NativeGrid:
         self._cuts, self._axes, self._rest = cuts, axes, (0,) * (MOST_AXES - axes)
         steps = np.cumprod([1, *cuts.counts[:0:-1]], dtype=object)[::-1].tolist()
         columns = [*cuts.columns.tolist(), steps]
-        numbers = [axes, int(cuts.is_whole), *(n for row in columns for n in (*row, *self._rest))]
+        numbers = [axes, *(n for row in columns for n in (*row, *self._rest))]
         self._table = np.array(numbers, np.int64)
         (self._place,) = addresses_of([self._table])
-        self._cover = _short_calls().voxpipe_cover
+        self._cover = _cover_function()
 
     def cover(self, region: Region) -> ChunkPlan | None:
         """Return the parts that a region touches, and its box, in C order; the region keeps it.
@@ -316,38 +314,16 @@ def address_of_bytes(data: bytes | memoryview) -> int:
     return address
 
 
-_SHORT_CALLS = {
-    "voxpipe_table_take": 6,
-    "voxpipe_table_announce": 7,
-    "voxpipe_table_put": 8,
-    "voxpipe_table_make_room": 3,
-    "voxpipe_table_withdraw": 5,
-    "voxpipe_cover": 7,
-}
-"""Functions that take so many numbers, and microseconds."""
-
-
 @cache
-def _short_calls() -> Any:
-    library = _library()
-    if library is None:
-        return None
-    # They keep the interpreter's lock, for which threads would wait longer than they take.
-    short = ctypes.PyDLL(library._name)
-    for name, count in _SHORT_CALLS.items():
-        function = getattr(short, name)
-        function.argtypes, function.restype = [ctypes.c_int64] * count, ctypes.c_int64
-    short.voxpipe_cover.argtypes = [ctypes.c_int64, ctypes.c_char_p, *[ctypes.c_int64] * 5]
-    return short
-
-
-def short_calls() -> Any:
-    """Return the library by whose functions the lock is kept; None where it is not to be used."""
-    calls: Any = None if native_level() is None else _short_calls()
-    return calls
+def _cover_function() -> Any:
+    # It keeps the interpreter's lock, for which threads would wait longer than its microseconds.
+    cover = ctypes.PyDLL(_library()._name).voxpipe_cover
+    number = ctypes.c_int64
+    cover.argtypes, cover.restype = [number, ctypes.c_char_p, *[number] * 5], number
+    return cover
 
 
 @cache
 def _library() -> Any:
     """Return the loaded library, or None: the resampler says why."""
-    return native_library(["voxpipe_place_chunks"], version="voxpipe_chunks_abi", abi=ABI)[0]
+    return native_library(["voxpipe_place_chunks"])[0]
