@@ -52,7 +52,7 @@ class _Handle:
     def __init__(self) -> None:
         self.opening = threading.Lock()
         self.backend: Backend | None = None
-        self.used = next(self.uses)  # the largest is of what was used last
+        self.use = next(self.uses)  # the largest is of what was used last
 
 
 class Handles:
@@ -94,7 +94,7 @@ class Handles:
             handle = self.by_token.get(token)
             if handle is None:
                 handle = self.by_token[token] = _Handle()
-            handle.used = next(handle.uses)
+            handle.use = next(handle.uses)
         backend = handle.backend
         if backend is not None and not verify:
             return backend
@@ -162,7 +162,7 @@ class Handles:
 
     def _evict(self) -> None:
         with self._lock:
-            oldest = sorted(self.by_token.items(), key=lambda entry: entry[1].used)
+            oldest = sorted(self.by_token.items(), key=lambda entry: entry[1].use)
             backends = {token: handle.backend for token, handle in oldest if handle.backend}
             resident = sum(backend.resident_bytes for backend in backends.values())
             remote = sum(backend.remote for backend in backends.values())

@@ -463,10 +463,10 @@ class Volume:
         source, handles = self._source, (self._session or SESSION).handles
         handle = handles.by_token.get(source.token) if self._is_fresh else None
         if handle is not None:  # most calls: it is open, and what is known
-            known = handle.backend
-            if known is not None and known.header is self._header:
-                handle.used = next(handle.uses)
-                return known
+            backend = handle.backend
+            if backend is not None and backend.header is self._header:
+                handle.use = next(handle.uses)
+                return backend
         header = self._header or (self.header if hasattr(source, "known_header") else None)
         # Before it is opened: what is written meanwhile was written since.
         now = time.time_ns() if header is None else 0

@@ -148,7 +148,7 @@ class ChunkedArray:
         # Asked of the environment when a volume is opened, and not at each read.
         self._is_native, self._poisons = is_available(self.ndim), read_setting(POISON, "0") == "1"
         self._grid = NativeGrid(self._cuts) if is_short and self._is_native else None
-        self._located: LocatedChunks | None = None
+        self._finder: LocatedChunks | None = None
         # One row of a chunk that is not stored.
         self._fill_row = np.full(chunks[-1:], self._fill, dtype)
 
@@ -158,7 +158,7 @@ class ChunkedArray:
         plan: ChunkPlan | None = vars(region).get("_plan")
         if plan is None or plan.cuts is not self._cuts:
             plan = (self._grid.cover(region) if self._grid else None) or self._plan(region)
-        out, cache, decoded = np.empty(region.shape, self.dtype), self._cache, 0
+        out, cache, count = np.empty(region.shape, self.dtype), self._cache, 0
         if self._poisons:
             out.fill(np.nan if self.dtype.kind in "fc" else np.iinfo(self.dtype).max)
         keeps, rows = cache.most_bytes >= self.chunk_bytes, plan.rows.copy()
@@ -178,27 +178,27 @@ class ChunkedArray:
                     if chunk is not None:
                         out[there] = self._fill if chunk is FILL_CHUNK else chunk[inside]
             elif len(absent):
-                source = self._located
+                source = self._finder
                 if source is None or not source.places.is_current:
-                    source = self._located = self._source.native_source()
+                    source = self._finder = self._source.native_source()
                 if source is not None and (HINTS.is_warm or source.store is None):
                     if source.touch is not None:
                         source.touch(len(absent) * source.span)
                     place = out, self.chunks, plan, rows, self._fill_row
                     keep = self._keep if keeps else None
-                    decoded, absent = place_chunks(*place, absent, source, keep)
+                    count, absent = place_chunks(*place, absent, source, keep)
                     if len(absent) and self._source.learn(plan.chunks[absent]):
                         more, absent = place_chunks(*place, absent, source, keep)
-                        decoded += more
+                        count += more
             elif len(rows):
                 place_chunks(out, self.chunks, plan, rows, self._fill_row)
             if len(absent):
-                decoded += self._fetch_absent(out, plan, rows, absent)
+                count += self._fetch_absent(out, plan, rows, absent)
         finally:
-            if counts or decoded:
+            if counts or count:
                 size = plan.voxels * self.dtype.itemsize * counts
-                decoded *= self.chunk_bytes
-                IO_COUNTERS.count(reads=int(counts), bytes_read=size, bytes_decoded=decoded)
+                count *= self.chunk_bytes
+                IO_COUNTERS.count(reads=int(counts), bytes_read=size, bytes_decoded=count)
         return out
 
     def needed_chunks(self, region: Region) -> NDArray[np.int64]:

@@ -188,10 +188,10 @@ def place_chunks(
     """
     address, view, count = ctypes.addressof, ctypes.c_char.from_buffer, len(members)
     rest, newest = (0,) * (MOST_AXES - len(shape)), 0
-    located = source if isinstance(source, LocatedChunks) else None
+    finder = source if isinstance(source, LocatedChunks) else None
     task, at_places, longest = DECODE, 0, 0
-    if located is not None:
-        task, at_places, longest = LOCATE, located.places.address, located.places.longest
+    if finder is not None:
+        task, at_places, longest = LOCATE, finder.places.address, finder.places.longest
     chunk_bytes = math.prod(shape) * out.itemsize
     # What is not kept is decoded to scratch, unless it lies in ``out`` as a whole.
     scratch = np.empty(chunk_bytes + longest, np.uint8)
@@ -227,8 +227,8 @@ def place_chunks(
         number += int(np.add.reduce(is_stored))
         if keep:
             keep(plan, its, arrays, result[:, ROOM], is_stored)
-    if located is not None and newest and newest > located.store.newest:
-        located.store.newest = newest
+    if finder is not None and newest and newest > finder.store.newest:
+        finder.store.newest = newest
     return number, np.concatenate(remaining) if remaining else _NONE
 
 

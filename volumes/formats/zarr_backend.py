@@ -54,7 +54,7 @@ LOOK_PAUSE = 1.0
 """Seconds for which metadata behind a URL count as still there: of the thousands of requests that a
 store answers in one, one more for a volume in which chunks are missing is nothing."""
 _clock = time.monotonic
-_STAMPED = (*zarr_nodes.METADATA_FILES, ".zattrs")
+_DOCUMENTS = (*zarr_nodes.METADATA_FILES, ".zattrs")
 
 
 class ZarrBackend(ChunkedBackend):
@@ -430,7 +430,7 @@ def documents_token(url: str, storage_options: Mapping[str, Any]) -> str:
 def metadata_stamp(path: str) -> tuple[int, ...]:
     """Return sizes and times of the metadata files of a local node."""
     stamp: list[int] = []
-    for name in _STAMPED:
+    for name in _DOCUMENTS:
         try:
             status = os.stat(f"{path}{os.sep}{name}")
         except (FileNotFoundError, NotADirectoryError):
