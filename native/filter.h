@@ -15,12 +15,12 @@ inline float* copy_floats(const float* values, int64_t count, float* out) {
   return out;
 }
 
-// Sums of what lies ``place(t)`` from ``from``, to both sides, ``N`` at a time: at least so many.
+// Sums from voxel ``v`` on, ``N`` at a time, of what lies ``place(t)`` from ``from``, to both sides.
 template <int64_t N, int64_t R, class Place>
-inline void filter_some(const float* from, const Place& place, const float* weights,
-                        int64_t any_radius, int64_t count, float* out) {
+inline int64_t filter_some(const float* from, const Place& place, const float* weights,
+                           int64_t any_radius, int64_t v, int64_t count, float* out) {
   const int64_t radius = R ? R : any_radius;
-  const auto sum_from = [&](int64_t v) {
+  for (; v + N <= count; v += N) {
     const float* middle = from + place(0) + v;
     float sum[N];
     for (int64_t l = 0; l < N; l++) sum[l] = weights[0] * middle[l];
@@ -29,20 +29,16 @@ inline void filter_some(const float* from, const Place& place, const float* weig
       for (int64_t l = 0; l < N; l++) sum[l] += w * (before[l] + after[l]);
     }
     for (int64_t l = 0; l < N; l++) out[v + l] = sum[l];
-  };
-  for (int64_t v = 0; v + N <= count; v += N) sum_from(v);
-  if (count % N) sum_from(count - N);  // over those before
+  }
+  return v;
 }
 
 template <int64_t R, class Place>
 inline void filter_all(const float* from, const Place& place, const float* weights,
                        int64_t radius, int64_t count, float* out) {
-  if (count >= FILTER_LANES)
-    filter_some<FILTER_LANES, R>(from, place, weights, radius, count, out);
-  else if (count >= 8)
-    filter_some<8, 0>(from, place, weights, radius, count, out);
-  else
-    filter_some<1, 0>(from, place, weights, radius, count, out);
+  int64_t v = filter_some<FILTER_LANES, R>(from, place, weights, radius, 0, count, out);
+  v = filter_some<8, 0>(from, place, weights, radius, v, count, out);
+  filter_some<1, 0>(from, place, weights, radius, v, count, out);
 }
 
 // Along one axis of a step; one that it leaves alone is copied.

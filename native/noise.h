@@ -121,7 +121,7 @@ struct Rows {
 };
 
 // ``value + (mean + std n)``, or ``sqrt((value + std n)^2 + (std m)^2)``.
-inline void add_noise(const VoxpipeStep& s, const float* n, const float* m, int64_t count,
+VOXPIPE_INLINE void add_noise(const VoxpipeStep& s, const float* n, const float* m, int64_t count,
                       float* values) {
   const float mean = static_cast<float>(s.number[0]), std = static_cast<float>(s.number[1]);
   if (s.kind == VOXPIPE_GAUSSIAN) {
@@ -140,27 +140,29 @@ inline void noise(const VoxpipeStep& s, const Rows& rows) {
   const int64_t before = s.corner[2] & 3, first = s.corner[2] >> 2;
   const int64_t blocks = ((s.corner[2] + rows.width - 1) >> 2) - first + 1;
   const int64_t total = rows.count * blocks;
-  Counters counters = {};
+  Counters counters;
   float made[2][4 * BLOCKS];
   for (int64_t at = 0; at < total; at += BLOCKS) {
     const int64_t some = least(BLOCKS, total - at);
     // Those of one row at a time: the first one of them, here and in the row, and how many.
-    const auto for_rows = [&](const auto& act) {
+    const auto for_rows = [&](const auto& act) VOXPIPE_ALWAYS {
       for (int64_t n = 0, here; n < some; n += here) {
         const int64_t row = (at + n) / blocks, block = (at + n) % blocks;
         act(n, row, block, here = least(some - n, blocks - block));
       }
     };
-    for_rows([&](int64_t n, int64_t row, int64_t block, int64_t here) {
+    for_rows([&](int64_t n, int64_t row, int64_t block, int64_t here) VOXPIPE_ALWAYS {
       for (int64_t m = 0; m < here; m++) {
         counters.word[0][n + m] = static_cast<uint32_t>(s.corner[0] + rows.i);
         counters.word[1][n + m] = static_cast<uint32_t>(s.corner[1] + rows.j + row);
         counters.word[2][n + m] = static_cast<uint32_t>(first + block + m);
       }
     });
+    for (int64_t n = some; n % SIDE_BY_SIDE; n++)
+      for (int w = 0; w < 3; w++) counters.word[w][n] = 0;
     for (int part = 0; part < (s.kind == VOXPIPE_RICIAN ? 2 : 1); part++)
       normals(counters, some, static_cast<uint32_t>(2 * rows.channel + part), s.key, made[part]);
-    for_rows([&](int64_t n, int64_t row, int64_t block, int64_t here) {
+    for_rows([&](int64_t n, int64_t row, int64_t block, int64_t here) VOXPIPE_ALWAYS {
       const int64_t place = 4 * block - before, begin = most<int64_t>(0, place);
       const int64_t count = least(place + 4 * here, rows.width) - begin, from = 4 * n + begin - place;
       add_noise(s, made[0] + from, made[1] + from, count, rows.values + row * rows.width + begin);

@@ -154,7 +154,8 @@ class ChunkTable:
 
     def in_use(self) -> NDArray[np.int64]:
         """Return the rows of what is here or announced."""
-        return ((self.size > 0) | (self.moments[0] < _NEVER)).nonzero()[0]
+        rows: NDArray[np.int64] = ((self.size > 0) | (self.moments[0] < _NEVER)).nonzero()[0]
+        return rows
 
     def renew(self, rows: NDArray[np.int64], capacity: int) -> ChunkTable:
         """Return a table of so many rows that begins with some of these."""
