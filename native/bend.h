@@ -120,11 +120,9 @@ inline void each_row_of(const Bent& bent, Interval slices, const Act& act) {
     }
 }
 
-inline void start_of_row(const Bent& bent, const TileGrains& grains, const int64_t* index,
-                         uint32_t* start) {
-  for (int a = 0; a < 3; a++)
-    start[a] = grains.across[a][index[bent.across] - bent.box.begin[bent.across]] +
-               grains.beyond[a][index[bent.beyond()] - bent.box.begin[bent.beyond()]];
+inline PerAxis start_of_row(const Bent& bent, const TileGrains& grains, const int64_t* index) {
+  return grains.across[index[bent.across] - bent.box.begin[bent.across]] +
+         grains.beyond[index[bent.beyond()] - bent.box.begin[bent.beyond()]];
 }
 
 // Calls act(begin, end) for each part of a row. ``ends`` has a bit for each voxel whose next one lies
@@ -324,8 +322,7 @@ inline void follow(const Control& control, const Bent& bent, const Steps& steps,
                    Route& route, float* const* by) {
   const int64_t count = bent.count(bent.lane);
   each_row_of(bent, slices, [&](const int64_t* index, int64_t at) {
-    uint32_t start[3];
-    start_of_row(bent, steps.grains, index, start);
+    const PerAxis start = start_of_row(bent, steps.grains, index);
     const auto place_at = [&](int a, int64_t v) {
       return kept(vector_at<Words>(steps.grains.along[a] + v) + start[a], steps.low[a],
                   steps.high[a]);
@@ -391,24 +388,21 @@ inline void bend_again(const Control& control, const double* const* rows, Interv
 // Moves as grains, and where they lead at the most.
 inline void count_moves(const TileGrains& tile, Bent& bent) {
   const int64_t count = bent.count(bent.lane);
-  const int64_t slices = bent.count(bent.beyond()), lines = bent.count(bent.across);
   for (int a = 0; a < 3; a++) {
     Ints lowest = Ints{} + INT32_MAX, highest = Ints{} + INT32_MIN;
-    for (int64_t slice = 0; slice < slices; slice++)
-      for (int64_t row = 0; row < lines; row++) {
-        const uint32_t start = tile.across[a][row] + tile.beyond[a][slice];
-        float* const by = bent.by[a] + (slice * TILE + row) * NEAR_RUN;
-        for (int64_t v = count; v < NEAR_RUN; v++) by[v] = by[count - 1];
-        for (int64_t v = 0; v < NEAR_RUN; v += LANES) {
-          const Ints moved = round_int(vector_at<Floats>(by + v) * static_cast<float>(GRAINS));
-          put_vector(by + v, moved);
-          // In units of 64 grains, which leaves room for a sign; less exact is enough for an end.
-          const Ints there =
-              (Ints)((vector_at<Words>(tile.along[a] + v) + start) >> 6) + (moved >> 6);
-          lowest = there < lowest ? there : lowest;
-          highest = there > highest ? there : highest;
-        }
+    each_row_of(bent, Interval{0, bent.count(bent.beyond())}, [&](const int64_t* index, int64_t at) {
+      const uint32_t start = start_of_row(bent, tile, index)[a];
+      float* const by = bent.by[a] + at;
+      for (int64_t v = count; v < NEAR_RUN; v++) by[v] = by[count - 1];
+      for (int64_t v = 0; v < NEAR_RUN; v += LANES) {
+        const Ints moved = round_int(vector_at<Floats>(by + v) * static_cast<float>(GRAINS));
+        put_vector(by + v, moved);
+        // In units of 64 grains, which leaves room for a sign; less exact is enough for an end.
+        const Ints there = (Ints)((vector_at<Words>(tile.along[a] + v) + start) >> 6) + (moved >> 6);
+        lowest = there < lowest ? there : lowest;
+        highest = there > highest ? there : highest;
       }
+    });
     int32_t low = lowest[0], high = highest[0];
     for (int n = 1; n < LANES; n++) {
       low = least(low, lowest[n]);

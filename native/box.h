@@ -158,28 +158,36 @@ inline void find_ends(const Slant& slant, const NearBox& near, int64_t plane, Ro
   }
 }
 
-// Copies one plane of a box, row by row and all of each: a processor foresees rows that are evenly
-// spaced. The lines of the next plane are asked for meanwhile.
-inline void copy_plane(const Geometry& g, int64_t size, const NearBox& near, const uint8_t* source,
-                       int64_t p, uint8_t* to, int64_t stride) {
+// Asks for the lines of ``bytes`` bytes.
+inline void fetch_row(const uint8_t* from, int64_t bytes) {
+  for (int64_t at = 0; at < bytes + LINE; at += LINE) fetch_line(from + least(at, bytes - 1));
+}
+
+// Calls act(p, r, row) for each row of a box, with where it begins in memory: plane by plane and all of
+// each, as a processor foresees rows that are evenly spaced. The next plane is asked for meanwhile.
+template <class Act>
+VOXPIPE_INLINE void each_near_row(const Geometry& g, int64_t size, const NearBox& near,
+                                  const uint8_t* source, const Act& act) {
   for (int a = 0; a < 3; a++)
     source += static_cast<int64_t>(near.first[a] - g.axis[a].start) * g.axis[a].step;
-  const int64_t bytes = near.count(near.unit) * size;
+  const int64_t bytes = near.count(near.unit) * size, planes = near.count(near.planes());
   if (g.axis[near.unit].step < 0) source -= bytes - size;
   const int64_t further = g.axis[near.planes()].step, step = g.axis[near.rows].step;
-  const bool is_last = p + 1 == near.count(near.planes());
-  const uint8_t* row = source + p * further;
-  for (int64_t r = 0; r < near.count(near.rows); r++, row += step, to += stride) {
-    for (int64_t at = 0; at < bytes + LINE && !is_last; at += LINE)
-      fetch_line(row + further + least(at, bytes - 1));
-    copy_bytes(row, bytes, to);
+  for (int64_t p = 0; p < planes; p++, source += further) {
+    const uint8_t* row = source;
+    for (int64_t r = 0; r < near.count(near.rows); r++, row += step) {
+      if (p + 1 < planes) fetch_row(row + further, bytes);
+      act(p, r, row);
+    }
   }
 }
 
 inline void copy_near(const Geometry& g, int64_t size, const NearBox& near, const uint8_t* source,
                       uint8_t* to) {
-  for (int64_t p = 0; p < near.count(near.planes()); p++)
-    copy_plane(g, size, near, source, p, to + p * near.step[near.planes()], near.step[near.rows]);
+  const int64_t bytes = near.count(near.unit) * size;
+  each_near_row(g, size, near, source, [&](int64_t p, int64_t r, const uint8_t* row) {
+    copy_bytes(row, bytes, to + p * near.step[near.planes()] + r * near.step[near.rows]);
+  });
 }
 
 }  // namespace VOXPIPE_PATH_NAME

@@ -44,30 +44,28 @@ void copy_pairs(const Geometry& g, const NearBox& near, const Slant& slant, cons
   const int64_t rows = near.count(near.rows), stride = near.step[near.rows] / 2;
   uint8_t* stored = to + near.bytes;
   const uint8_t* start = step < 0 ? stored + (count - 1) * SIZE : stored;
-  const auto floats = [&](const uint8_t* row, int64_t v) {
-    return step > 0 ? floats_at<S>(row + v * SIZE)
-                    : mirrored(floats_at<S>(row - (v + LANES - 1) * SIZE), ALL_LANES);
-  };
   RowEnds ends;
-  for (int64_t p = 0; p < near.count(near.planes()); p++) {
-    copy_plane(g, SIZE, near, source, p, stored, stride);
-    find_ends(slant, near, p, ends);
-    for (int64_t r = 0; r < rows; r++) {
-      const uint8_t* row = start + r * stride;
-      const uint8_t* other = r + 1 < rows ? row + stride : row;
-      uint8_t* at = to + p * near.step[near.planes()] + r * near.step[near.rows];
-      for (int64_t v = ends.first[r]; v <= ends.last[r] && count < LANES; v++) {
-        put<float>(at + v * PAIR, load_value<S, float>(row + v * step));
-        put<float>(at + v * PAIR + 4, load_value<S, float>(other + v * step));
-      }
-      for (int64_t n = ends.first[r]; n <= ends.last[r] && count >= LANES; n += LANES) {
-        const int64_t v = least(n, count - LANES);  // the last ones lie over those before
-        const Floats a = floats(row, v), b = floats(other, v);
-        put<Floats>(at + v * PAIR, interleaved<0>(a, b, ALL_LANES));
-        put<Floats>(at + v * PAIR + 4 * LANES, interleaved<1>(a, b, ALL_LANES));
-      }
+  const auto pair_row = [&](int64_t r, uint8_t* at) VOXPIPE_ALWAYS {
+    const uint8_t* row = start + r * stride;
+    const uint8_t* other = r + 1 < rows ? row + stride : row;
+    for (int64_t v = ends.first[r]; v <= ends.last[r] && count < LANES; v++) {
+      put<float>(at + v * PAIR, load_value<S, float>(row + v * step));
+      put<float>(at + v * PAIR + 4, load_value<S, float>(other + v * step));
     }
-  }
+    for (int64_t n = ends.first[r]; n <= ends.last[r] && count >= LANES; n += LANES) {
+      const int64_t v = least(n, count - LANES);  // the last ones lie over those before
+      const Floats a = floats_along<S>(row, step, v), b = floats_along<S>(other, step, v);
+      put<Floats>(at + v * PAIR, interleaved<0>(a, b, ALL_LANES));
+      put<Floats>(at + v * PAIR + 4 * LANES, interleaved<1>(a, b, ALL_LANES));
+    }
+  };
+  each_near_row(g, SIZE, near, source, [&](int64_t p, int64_t r, const uint8_t* row) VOXPIPE_ALWAYS {
+    copy_bytes(row, count * SIZE, stored + r * stride);
+    if (r + 1 < rows) return;
+    find_ends(slant, near, p, ends);
+    uint8_t* plane = to + p * near.step[near.planes()];
+    for (int64_t n = 0; n < rows; n++) pair_row(n, plane + n * near.step[near.rows]);
+  });
 }
 
 // Four numbers of LANES voxels each.
@@ -167,8 +165,8 @@ void linear_apart(const Reading& r, int64_t count, W* values) {
   constexpr int SOME = LANES / 2;
   constexpr auto LANES_OF_SOME = typename NumbersBelow<SOME>::type{};
   typedef W V __attribute__((vector_size(SOME * sizeof(W))));
-  const uint8_t* place[NEAR_RUN];
-  int32_t grains[3][NEAR_RUN];
+  const uint8_t* place[RUN];
+  int32_t grains[3][RUN];
   int64_t away[8] = {};
   places_of<false>(r, count, place);
   for (int a = 0; a < 3; a++) {

@@ -14,14 +14,6 @@ inline void pick_elements(const At& at, int64_t count, uint8_t* out) {
   for (int64_t v = 0; v < count; v++) put<E>(out + v * sizeof(E), load<E>(at(v)));
 }
 
-// The same of evenly spaced ones; compilers have vectors for those that are mirrored.
-template <class E>
-inline void pick_even(const uint8_t* row, int64_t step, int64_t count, uint8_t* out) {
-  constexpr int64_t SIZE = sizeof(E);
-  if (step == -SIZE) pick_elements<E>([=](int64_t v) { return row - v * SIZE; }, count, out);
-  else pick_elements<E>([=](int64_t v) { return row + v * step; }, count, out);
-}
-
 inline bool is_as_stored(const VoxpipeJob& job, const Finish& f) {
   return job.source_type == job.out_type && !f.scaled && !f.has_epilogue;
 }
