@@ -125,17 +125,6 @@ inline PerAxis start_of_row(const Bent& bent, const TileGrains& grains, const in
          grains.beyond[index[bent.beyond()] - bent.box.begin[bent.beyond()]];
 }
 
-// Calls act(begin, end) for each part of a row. ``ends`` has a bit for each voxel whose next one lies
-// in another cell.
-template <class Act>
-inline void each_part(uint64_t ends, int64_t count, const Act& act) {
-  ends = (ends & ((uint64_t{1} << (count - 1)) - 1)) | uint64_t{1} << (count - 1);
-  for (int64_t begin = 0, end; ends; ends &= ends - 1, begin = end) {
-    end = __builtin_ctzll(ends) + 1;
-    act(begin, end);
-  }
-}
-
 // The polynomial of the cell whose first point is ``from``: one axis after the other.
 inline void make_cell(const Control& control, const Point* from, Cell& cell) {
   Point k[4][4][4], l[4];
@@ -260,6 +249,19 @@ inline void add_part(const Control& control, const int64_t* index, Interval part
   route.last[slot] = n;
 }
 
+// The parts of a row that begins at ``at``: ``ends`` has a bit for each voxel whose next one lies in
+// another cell, and cell(a, v) is where on an axis a voxel lies.
+template <class CellOf>
+VOXPIPE_INLINE void add_parts(const Control& control, uint64_t ends, int64_t count, int64_t at,
+                              const CellOf& cell, Route& route, float* const* by) {
+  ends = (ends & ((uint64_t{1} << (count - 1)) - 1)) | uint64_t{1} << (count - 1);
+  for (int64_t begin = 0, end; ends; ends &= ends - 1, begin = end) {
+    end = __builtin_ctzll(ends) + 1;
+    const int64_t index[3] = {cell(0, begin), cell(1, begin), cell(2, begin)};
+    add_part(control, index, Interval{at + begin, at + end}, route, by);
+  }
+}
+
 // Voxels of one cell that come from several rows: places are gathered, and moves go back.
 inline void bend_parts(const Control& control, int32_t first, Route& route, float* const* by) {
   for (int32_t from = first, end; from >= 0; from = end) {
@@ -337,15 +339,11 @@ inline void follow(const Control& control, const Bent& bent, const Steps& steps,
       }
       ends |= static_cast<uint64_t>(marked_lanes((Ints)(differ > BELOW_VOXEL))) << v;
     }
-    each_part(ends, count, [&](int64_t begin, int64_t end) {
-      int64_t cell[3];
-      for (int a = 0; a < 3; a++) {
-        const uint32_t place = steps.grains.along[a][begin] + start[a];
-        cell[a] = steps.origin[a] +
-                  (least(most(place, steps.low[a]), steps.high[a]) >> GRAIN_BITS);
-      }
-      add_part(control, cell, Interval{at + begin, at + end}, route, by);
-    });
+    const auto cell = [&](int a, int64_t v) {
+      const uint32_t place = steps.grains.along[a][v] + start[a];
+      return steps.origin[a] + (least(most(place, steps.low[a]), steps.high[a]) >> GRAIN_BITS);
+    };
+    add_parts(control, ends, count, at, cell, route, by);
   });
 }
 
@@ -373,10 +371,7 @@ inline void bend_again(const Control& control, const double* const* rows, Interv
     uint64_t ends = 0;
     for (int64_t v = 0; v + 1 < count; v++)
       for (int a = 0; a < 3; a++) ends |= uint64_t{cell[a][v] != cell[a][v + 1]} << v;
-    each_part(ends, count, [&](int64_t first, int64_t end) {
-      const int64_t where[3] = {cell[0][first], cell[1][first], cell[2][first]};
-      add_part(control, where, Interval{at + first, at + end}, bent.route, more);
-    });
+    add_parts(control, ends, count, at, [&](int a, int64_t v) { return cell[a][v]; }, bent.route, more);
   });
   bend_noted(control, bent.route, more);
   each_row_of(bent, slices, [&](const int64_t*, int64_t at) {

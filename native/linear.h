@@ -95,24 +95,32 @@ VOXPIPE_INLINE FourOf turned_fours(const Floats* row) {
   return four;
 }
 
+// Out of eight taps, 4 i + 2 j + k; along an axis that is ``single`` the lower ones.
+template <bool KEEPS, class V>
+VOXPIPE_INLINE V blend_eight(V* tap, const V* weight, const bool* single) {
+#pragma GCC unroll 3
+  for (int a = 2; a >= 0; a--) {
+    if (single && single[a]) continue;
+#pragma GCC unroll 4
+    for (int n = 0; n < 8; n += 8 >> a) {
+      const V lower = tap[n], upper = tap[n + (4 >> a)];
+      tap[n] = KEEPS ? blend_kept(lower, upper, weight[a]) : blend(lower, upper, weight[a]);
+    }
+  }
+  return tap[0];
+}
+
 template <int UNIT, bool EDGE, bool KEEPS>
 VOXPIPE_INLINE Floats blend_fours(const Reading& r, const FourOf& lower, const FourOf& upper,
                                   const Floats* weight) {
   constexpr int PARTNER = partner_of(UNIT), THIRD = 3 - UNIT - PARTNER;
-  Floats tap[8];  // 4 i + 2 j + k
+  Floats tap[8];
   for (int n = 0; n < 4; n++) {
     const int at = n / 2 * (4 >> UNIT) + n % 2 * (4 >> PARTNER);
     tap[at] = lower.of[n];
     tap[at + (4 >> THIRD)] = upper.of[n];
   }
-  for (int a = 2; a >= 0; a--)
-    for (int n = 0; n < 1 << a; n++) {
-      Floats& low = tap[n << (3 - a)];
-      const Floats high = tap[(n << (3 - a)) + (4 >> a)];
-      if (EDGE && r.single[a]) continue;
-      low = KEEPS ? blend_kept(low, high, weight[a]) : blend(low, high, weight[a]);
-    }
-  return tap[0];
+  return blend_eight<KEEPS>(tap, weight, EDGE ? r.single : nullptr);
 }
 
 // Out of pairs, in float32. ``done(v, values)`` takes what comes out, vector by vector.
@@ -138,7 +146,7 @@ VOXPIPE_INLINE void linear_row(const Reading& r, int64_t count, const Done& done
   }
 }
 
-// Some voxels from their (lower) taps, ``away`` bytes from which the others lie: 4 i + 2 j + k.
+// Some voxels from their (lower) taps, ``away`` bytes from which the others lie.
 template <class S, class V, bool KEEPS, int... I>
 VOXPIPE_INLINE V blend_taps(const Reading& r, const uint8_t* const* place, const int64_t* away,
                             const V* weight, Numbers<I...>) {
@@ -146,16 +154,7 @@ VOXPIPE_INLINE V blend_taps(const Reading& r, const uint8_t* const* place, const
   V tap[8];
 #pragma GCC unroll 8
   for (int n = 0; n < 8; n++) tap[n] = V{load_value<S, W>(place[I] + away[n])...};
-#pragma GCC unroll 3
-  for (int a = 2; a >= 0; a--) {
-    if (r.single[a]) continue;
-#pragma GCC unroll 4
-    for (int n = 0; n < 8; n += 8 >> a) {
-      const V lower = tap[n], upper = tap[n + (4 >> a)];
-      tap[n] = KEEPS ? blend_kept(lower, upper, weight[a]) : blend(lower, upper, weight[a]);
-    }
-  }
-  return tap[0];
+  return blend_eight<KEEPS>(tap, weight, r.single);
 }
 
 // Tap by tap: in float64, where either end holds more than float32 can, and where the voxels that a

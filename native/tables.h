@@ -25,26 +25,21 @@ struct Tables {
 // Whether the matrix keeps the axes apart; if so, which source axis belongs to each output axis.
 inline bool keeps_apart(const VoxpipeJob& job, int* source) {
   if (job.control || job.clip_count) return false;
-  bool taken[3] = {false, false, false};
+  unsigned left = 7;  // a bit for each source axis
   for (int n = 0; n < 3; n++) source[n] = -1;
-  for (int a = 0; a < 3; a++) {
-    int found = -1;
+  for (int a = 0; a < 3; a++)
     for (int n = 0; n < 3; n++) {
       // Along an axis of one voxel nothing moves, whatever the matrix says.
       if (job.matrix[4 * a + n] == 0 || job.out_size[n] == 1) continue;
-      if (found >= 0 || source[n] >= 0) return false;
-      found = n;
+      if (source[n] >= 0 || !(left >> a & 1)) return false;
+      source[n] = a;
+      left &= ~(1u << a);
     }
-    if (found < 0) continue;
-    source[found] = a;
-    taken[a] = true;
+  for (int n = 0; n < 3; n++) {
+    if (source[n] >= 0) continue;
+    source[n] = __builtin_ctz(left);
+    left &= left - 1;
   }
-  for (int n = 0; n < 3; n++)
-    for (int a = 0; source[n] < 0 && a < 3; a++)
-      if (!taken[a]) {
-        source[n] = a;
-        taken[a] = true;
-      }
   return true;
 }
 

@@ -405,6 +405,7 @@ inline Reading reading_of(const Work& w, const Tile& tile, const NearBox& near,
     r.begin[a] = static_cast<int32_t>(near.first[a] - voxel);
     r.step[a] = near.step[a];
     r.single[a] = axis.single;
+    r.along[a] = tile.grains.along[a];
     r.base += static_cast<int64_t>(voxel - near.first[a]) * near.step[a];
   }
   return r;
@@ -429,7 +430,7 @@ inline void sample_rows(const Work& w, const Tiling& t, const Tile& tile, const 
   uint8_t* made = reinterpret_cast<uint8_t*>(wide);
   if (!nearest && !w.wide) made = reinterpret_cast<uint8_t*>(narrow);
   alignas(64) uint32_t moved[3][NEAR_RUN];
-  for (int a = 0; a < 3; a++) r.along[a] = is_moved ? moved[a] : tile.grains.along[a];
+  for (int a = 0; a < 3 && is_moved; a++) r.along[a] = moved[a];
   Places places;
   double fade[RUN];
   const double* left = fades ? fade : nullptr;
@@ -500,13 +501,9 @@ inline void sample_tile(const Work& w, const Tiling& t, Tile& tile, Bent& bent, 
     }
     Reading r = tile.empty ? Reading{} : reading_of(w, tile, near, copied ? memory : source);
     Stretch along;
-    r.stretch = nullptr;
-    if (copied && t.zooms) {
-      r.along[t.unit] = tile.grains.along[t.unit];
-      r.start = tile.grains.across[0] + tile.grains.beyond[0];
-      along = stretch_of(r, t.unit, count);
-      r.stretch = &along;
-    }
+    r.stretch = copied && t.zooms ? &along : nullptr;
+    r.start = tile.grains.across[0] + tile.grains.beyond[0];  // on the axis of the rows that of all
+    if (r.stretch) along = stretch_of(r, t.unit, count);
     if (copied && job.mode == VOXPIPE_LINEAR && !w.wide)
       with_stored(job.source_type, [&](auto s) {
         typedef VOXPIPE_TYPE(s) S;

@@ -56,12 +56,7 @@ inline Ints lane_numbers() {
 
 // The first ``count`` of a vector, what comes behind stays.
 inline void put_some(float* to, Floats v, int64_t count) {
-#if defined(VOXPIPE_PUT_SOME)
-  if (count < LANES) return VOXPIPE_PUT_SOME(to, v, (1u << count) - 1);
-  put_vector(to, v);
-#else
   put_vector(to, lane_numbers() < static_cast<int32_t>(count) ? v : vector_at<Floats>(to));
-#endif
 }
 
 inline Doubles round_even(Doubles x) { return (x + WHOLE) - WHOLE; }
