@@ -8,14 +8,6 @@
 
 namespace VOXPIPE_PATH_NAME {
 
-struct Copy;
-
-// Voxels beside each other that become float32, where a vector of them can: count of them, from
-// the first to the last or mirrored.
-typedef void (*FloatRowCopy)(const Finish&, const uint8_t* row, int64_t step, int64_t count, uint8_t* out);
-// A slice whose source rows become the output's columns.
-typedef void (*SliceTurn)(const Copy&, const uint8_t* base, uint8_t* out, int64_t third);
-
 struct Copy {
   const VoxpipeJob* job;
   const Finish* f;
@@ -28,46 +20,31 @@ struct Copy {
   int64_t size;   // bytes of a stored voxel
   bool is_dense;  // neighbours along a row are neighbours in the source, in either direction
   bool as_stored;
-  FloatRowCopy float_row;  // null where rows are moved otherwise
+  bool as_floats;  // vectors of neighbours become float32
 };
 
 inline int64_t length_of(const Copy& c, int n) {
   return c.tables->of[n].kept.end - c.tables->of[n].kept.begin;
 }
 
-// A row of a square as it is stored.
-template <class E> struct StoredRow {
-  typedef E Source;
-  typedef E Element;
+// Stored numbers that float32 holds exactly, and that vectors convert.
+template <class S> constexpr bool IS_EXACT = sizeof(S) <= 2 || (HAS_NAN<S> && sizeof(S) == 4);
 
-  static inline typename Square<E>::Row at(const Finish&, const uint8_t* from) {
-    return load<typename Square<E>::Row>(from);
-  }
-};
-
-// Numbers that float32 holds exactly, finished; scaled by way of float64.
+// The same finished; scaled by way of float64.
 inline Floats finish_exact(const Finish& f, Floats values) {
   if (!f.scaled) return finish_vector(f, values);
   HalfFloats halves[2];
   put_vector(halves, values);
   for (HalfFloats& half : halves) {
     Doubles wide = __builtin_convertvector(half, Doubles) * f.slope + f.intercept;
-    if (f.has_epilogue) wide = wide * f.scale + f.shift;
-    if (f.has_epilogue) wide = wide < f.low ? Doubles{} + f.low : (wide > f.high ? Doubles{} + f.high : wide);
+    if (f.has_epilogue) {
+      wide = wide * f.scale + f.shift;
+      wide = wide < f.low ? Doubles{} + f.low : (wide > f.high ? Doubles{} + f.high : wide);
+    }
     half = __builtin_convertvector(wide, HalfFloats);
   }
   return vector_at<Floats>(halves);
 }
-
-// A row of a square as float32.
-template <class S> struct FloatRow {
-  typedef typename Memory<S>::type Source;
-  typedef uint32_t Element;
-
-  static inline Square<uint32_t>::Row at(const Finish& f, const uint8_t* from) {
-    return (Square<uint32_t>::Row)finish_exact(f, floats_at<S>(from));
-  }
-};
 
 // At least LANES voxels beside each other, from the first to the last or the other way.
 template <class S>
@@ -78,38 +55,34 @@ void float_row(const Finish& f, const uint8_t* row, int64_t step, int64_t count,
   }
 }
 
-// The answer of act(tag) of stored numbers that float32 holds exactly, and that vectors convert; null
-// of others.
-template <class Act>
-inline auto with_floats(int64_t type, const Act& act) {
-  typedef decltype(act(Tag<float>{})) Answer;
-  return with_stored(type, [&](auto s) -> Answer {
-    typedef VOXPIPE_TYPE(s) S;
-    if constexpr (sizeof(S) <= 2 || (HAS_NAN<S> && sizeof(S) == 4)) return act(s);
-    else return nullptr;
-  });
-}
-
 // At most RUN voxels, side by side. ``row`` is the address of index 0 of the axis, the offsets say the
 // rest.
 VOXPIPE_INLINE void copy_row(const Copy& c, const uint8_t* row, const int64_t* offset, int64_t count,
                              uint8_t* out) {
+  const uint8_t* first = row + offset[0];
   if (c.as_stored && c.along_step == c.size) {
-    memcpy(out, row + offset[0], static_cast<size_t>(count * c.size));
+    memcpy(out, first, static_cast<size_t>(count * c.size));
     return;
   }
-  if (c.float_row && count >= LANES)
-    return c.float_row(*c.f, row + offset[0], c.along_step, count, out);
+  if (c.as_floats && count >= LANES)
+    return with_stored(c.job->source_type, [&](auto s) {
+      typedef VOXPIPE_TYPE(s) S;
+      if constexpr (IS_EXACT<S>) float_row<S>(*c.f, first, c.along_step, count, out);
+    });
+  if (c.along_step == c.size) return convert_row(*c.job, *c.f, first, count, out);
+  const auto pick = [&c, row, first, offset, count](uint8_t* to) VOXPIPE_ALWAYS {
+    with_size(c.size, [=, &c](auto e) {
+      typedef VOXPIPE_TYPE(e) E;
+      constexpr int64_t SIZE = sizeof(E);
+      // Compilers have vectors for mirrored ones.
+      if (c.along_step == -SIZE) pick_elements<E>([=](int64_t v) { return first - v * SIZE; }, count, to);
+      else pick_elements<E>([=](int64_t v) { return row + offset[v]; }, count, to);
+    });
+  };
+  if (c.as_stored) return pick(out);
   uint8_t elements[RUN * 8];
-  uint8_t* const to = c.as_stored ? out : elements;
-  with_size(c.size, [=, &c](auto e) {
-    typedef VOXPIPE_TYPE(e) E;
-    constexpr int64_t SIZE = sizeof(E);
-    const uint8_t* first = row + offset[0];  // compilers have vectors for mirrored ones
-    if (c.along_step == -SIZE) pick_elements<E>([=](int64_t v) { return first - v * SIZE; }, count, to);
-    else pick_elements<E>([=](int64_t v) { return row + offset[v]; }, count, to);
-  });
-  if (!c.as_stored) convert_row(*c.job, *c.f, elements, count, out, c.f->size);
+  pick(elements);
+  convert_row(*c.job, *c.f, elements, count, out);
 }
 
 // From a voxel of a slice to the same one of the next slice, which is 0 for the last. Lines of that
@@ -125,6 +98,8 @@ inline void copy_rows(const Work& w, const Copy& c, const uint8_t* base, uint8_t
   const int across = 3 - c.along - c.third;
   Tiling t{c.along, across, c.third, c.along != c.dense, false, 0, {TILE, TILE, TILE}};
   t.step[c.along] = RUN;
+  // Rows that go straight to their places follow each other in memory: the whole slice.
+  if (!t.turned && c.job->out_stride[c.along] == c.f->size) t.step[across] = c.job->out_size[across];
   each_tile(t, kept_box(*c.tables), [&](const Box& tile) {
     const int64_t count = tile.end[c.along] - tile.begin[c.along];
     const int64_t* offset = along.offset + tile.begin[c.along];
@@ -152,12 +127,12 @@ inline int64_t part_length(int64_t length, int64_t most) {
   return (length + parts - 1) / parts;
 }
 
-// The source's rows become the output's columns, in squares that are turned in registers; the last
-// ones of both axes lie over those before them.
-template <class R>
-void turn_rows(const Copy& c, const uint8_t* base, uint8_t* out, int64_t third) {
-  typedef typename R::Element E;
-  constexpr int64_t N = Square<E>::N, SIZE = sizeof(typename R::Source);
+// The source's rows, of elements S, become the output's columns, of elements E, in squares that are
+// turned in registers; the last ones of both axes lie over those before them. ``row_at`` loads a row of
+// a square.
+template <class S, class E, class RowAt>
+void turn_slice(const Copy& c, const uint8_t* base, uint8_t* out, int64_t third, const RowAt& row_at) {
+  constexpr int64_t N = Square<E>::N, SIZE = sizeof(S);
   constexpr int64_t BLOCK_STRIDE = BLOCK_ROW_BYTES + LINE;
   const Interval along = c.tables->of[c.along].kept;
   const int64_t columns = length_of(c, c.along), rows = length_of(c, c.dense);
@@ -181,7 +156,7 @@ void turn_rows(const Copy& c, const uint8_t* base, uint8_t* out, int64_t third) 
     turn_squares<E>(height, width, to, column_step, [&](int64_t row, int64_t column) VOXPIPE_ALWAYS {
       const int64_t line = column + N < width ? column * SIZE : width * SIZE - 1;
       if (line % LINE == 0 || column + N == width) fetch_line(at + ahead + line + row * c.dense_step);
-      return R::at(*c.f, from + column * SIZE + row * step);
+      return row_at(from + column * SIZE + row * step);
     });
   };
   for (int64_t next_row = 0; next_row < rows; next_row += height)
@@ -198,22 +173,29 @@ void turn_rows(const Copy& c, const uint8_t* base, uint8_t* out, int64_t third) 
     }
 }
 
-// What turns a slice in registers, or null where none does.
-inline SliceTurn slice_turn(const Copy& c) {
-  const bool has_rows = c.dense_step && c.job->out_stride[c.dense] == c.f->size;
-  if (!has_rows || least(length_of(c, c.along), length_of(c, c.dense)) < BLOCK) return nullptr;
-  if (c.as_stored && c.is_dense)
-    return with_size(c.f->size, [](auto e) -> SliceTurn {
-      return turn_rows<StoredRow<VOXPIPE_TYPE(e)>>;
+inline bool turns_in_registers(const Copy& c) {
+  return c.along != c.dense && c.dense_step && c.job->out_stride[c.dense] == c.f->size &&
+         least(length_of(c, c.along), length_of(c, c.dense)) >= BLOCK && c.is_dense &&
+         (c.as_stored || c.as_floats);
+}
+
+inline void turn_in_registers(const Copy& c, const uint8_t* base, uint8_t* out, int64_t third) {
+  if (c.as_stored)
+    return with_size(c.size, [&](auto e) {
+      typedef VOXPIPE_TYPE(e) E;
+      turn_slice<E, E>(c, base, out, third, load<typename Square<E>::Row>);
     });
-  if (!c.float_row) return nullptr;
-  return with_floats(c.job->source_type, [](auto s) -> SliceTurn {
-    return turn_rows<FloatRow<VOXPIPE_TYPE(s)>>;
+  with_stored(c.job->source_type, [&](auto s) {
+    typedef VOXPIPE_TYPE(s) S;
+    if constexpr (IS_EXACT<S>)
+      turn_slice<typename Memory<S>::type, uint32_t>(c, base, out, third, [&](const uint8_t* from) {
+        return (Square<uint32_t>::Row)finish_exact(*c.f, floats_at<S>(from));
+      });
   });
 }
 
 inline Copy copy_of(const VoxpipeJob& job, const Finish& f, const Tables& tables) {
-  Copy c{&job, &f, &tables, 2, 2, 0, 0, 0, size_of_type(job.source_type), false, false, nullptr};
+  Copy c{&job, &f, &tables, 2, 2, 0, 0, 0, size_of_type(job.source_type), false, false, false};
   for (int n = 1; n >= 0; n--) {
     if (length_of(c, n) < 2) continue;
     const auto reach = [&](int m) {
@@ -230,10 +212,8 @@ inline Copy copy_of(const VoxpipeJob& job, const Finish& f, const Tables& tables
   c.as_stored = is_as_stored(job, f);
   c.is_dense = c.along_step == c.size || c.along_step == -c.size;
   // Vectors of four gain nothing.
-  if (LANES > 4 && job.out_type == VOXPIPE_F32 && c.is_dense)
-    c.float_row = with_floats(job.source_type, [](auto s) -> FloatRowCopy {
-      return float_row<VOXPIPE_TYPE(s)>;
-    });
+  c.as_floats = LANES > 4 && job.out_type == VOXPIPE_F32 && c.is_dense &&
+                with_stored(job.source_type, [](auto s) { return IS_EXACT<VOXPIPE_TYPE(s)>; });
   return c;
 }
 
@@ -254,10 +234,10 @@ inline void copy_kept(const Work& w, const Tables& tables, const uint8_t* base, 
     copy_kept(w, part, base, out);
     return;
   }
-  const SliceTurn turn = c.along == c.dense ? nullptr : slice_turn(c);
-  if (!turn) return copy_rows(w, c, base, out);
+  if (!turns_in_registers(c)) return copy_rows(w, c, base, out);
   const Interval slices = tables.of[c.third].kept;
-  for (int64_t third = slices.begin; third < slices.end; third++) turn(c, base, out, third);
+  for (int64_t third = slices.begin; third < slices.end; third++)
+    turn_in_registers(c, base, out, third);
 }
 
 // Whole numbers that float32 holds at every step are scaled in it, as an epilogue without limits.

@@ -57,7 +57,8 @@ struct Line {
   double slope;
   double rest;  // what the two other indices and the shift add
 
-  inline double at(int64_t v) const { return to_grain(slope * static_cast<double>(v)) + rest; }
+  inline double at(double v) const { return to_grain(slope * v) + rest; }
+  inline double at(int64_t v) const { return at(static_cast<double>(v)); }
 };
 
 // ``index`` is that of any voxel of the run.

@@ -45,26 +45,24 @@ void copy_pairs(const Geometry& g, const NearBox& near, const Slant& slant, cons
   uint8_t* stored = to + near.bytes;
   const uint8_t* start = step < 0 ? stored + (count - 1) * SIZE : stored;
   RowEnds ends;
-  const auto pair_row = [&](int64_t r, uint8_t* at) VOXPIPE_ALWAYS {
-    const uint8_t* row = start + r * stride;
-    const uint8_t* other = r + 1 < rows ? row + stride : row;
-    for (int64_t v = ends.first[r]; v <= ends.last[r] && count < LANES; v++) {
-      put<float>(at + v * PAIR, load_value<S, float>(row + v * step));
-      put<float>(at + v * PAIR + 4, load_value<S, float>(other + v * step));
-    }
-    for (int64_t n = ends.first[r]; n <= ends.last[r] && count >= LANES; n += LANES) {
-      const int64_t v = least(n, count - LANES);  // the last ones lie over those before
-      const Floats a = floats_along<S>(row, step, v), b = floats_along<S>(other, step, v);
-      put<Floats>(at + v * PAIR, interleaved<0>(a, b, ALL_LANES));
-      put<Floats>(at + v * PAIR + 4 * LANES, interleaved<1>(a, b, ALL_LANES));
-    }
-  };
-  each_near_row(g, SIZE, near, source, [&](int64_t p, int64_t r, const uint8_t* row) VOXPIPE_ALWAYS {
-    copy_bytes(row, count * SIZE, stored + r * stride);
-    if (r + 1 < rows) return;
+  each_plane(g, SIZE, near, source, [&](int64_t p, const uint8_t* from, int64_t ahead) {
+    copy_plane(from, g.axis[near.rows].step, ahead, rows, count * SIZE, stored, stride);
     find_ends(slant, near, p, ends);
-    uint8_t* plane = to + p * near.step[near.planes()];
-    for (int64_t n = 0; n < rows; n++) pair_row(n, plane + n * near.step[near.rows]);
+    for (int64_t r = 0; r < rows; r++) {
+      const uint8_t* row = start + r * stride;
+      const uint8_t* other = r + 1 < rows ? row + stride : row;
+      uint8_t* at = to + p * near.step[near.planes()] + r * near.step[near.rows];
+      for (int64_t v = ends.first[r]; v <= ends.last[r] && count < LANES; v++) {
+        put<float>(at + v * PAIR, load_value<S, float>(row + v * step));
+        put<float>(at + v * PAIR + 4, load_value<S, float>(other + v * step));
+      }
+      for (int64_t n = ends.first[r]; n <= ends.last[r] && count >= LANES; n += LANES) {
+        const int64_t v = least(n, count - LANES);  // the last ones lie over those before
+        const Floats a = floats_along<S>(row, step, v), b = floats_along<S>(other, step, v);
+        put<Floats>(at + v * PAIR, interleaved<0>(a, b, ALL_LANES));
+        put<Floats>(at + v * PAIR + 4 * LANES, interleaved<1>(a, b, ALL_LANES));
+      }
+    }
   });
 }
 

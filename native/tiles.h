@@ -192,12 +192,12 @@ inline void sample_cubic(const Work& w, const Tiling& t, const Box& box, const B
   each_row(w, t, box, out, [&](const int64_t* index, int64_t third, int64_t row, uint8_t* to,
                                bool) {
     const Interval part = kept_by(w, t.lane, index, all, true);
-    const int64_t count = part.end - part.begin, first = index[t.lane] + part.begin;
-    const int64_t from = (third * TILE + row) * NEAR_RUN + part.begin;
+    const int64_t count = part.end - part.begin, from = (third * TILE + row) * NEAR_RUN + part.begin;
+    const double first = static_cast<double>(index[t.lane] + part.begin);
     Places places;
     for (int a = 0; a < 3; a++) {
       const Line line = line_of(w.g.axis[a].row, t.lane, index);
-      for (int64_t v = 0; v < count; v++) places.at[a][v] = line.at(first + v);
+      for (int32_t v = 0; v < count; v++) places.at[a][v] = line.at(first + v);
       for (int64_t v = 0; v < count && bent; v++)
         places.at[a][v] += bits_of<int32_t>(bent->by[a][from + v]) * GRAIN;
     }
@@ -214,12 +214,6 @@ inline void sample_cubic(const Work& w, const Tiling& t, const Box& box, const B
 typedef void (*TileRow)(const Work& w, const Reading& tile, PerAxis start, int64_t count, bool exact,
                         uint8_t* out);
 
-// In registers: a store of bytes might change what it lies in.
-VOXPIPE_INLINE Reading reading_at(Reading r, PerAxis start) {
-  r.start = start;
-  return r;
-}
-
 template <class V>
 VOXPIPE_INLINE void put_part(uint8_t* to, const V& v, int64_t count, int64_t bytes, bool exact) {
   if (exact && count < LANES) __builtin_memcpy(to, &v, static_cast<size_t>(count * bytes));
@@ -229,7 +223,8 @@ VOXPIPE_INLINE void put_part(uint8_t* to, const V& v, int64_t count, int64_t byt
 template <int UNIT, bool EDGE, bool ZOOMS>
 void blended_row(const Work& w, const Reading& tile, PerAxis start, int64_t count, bool exact,
                  uint8_t* out) {
-  const Reading r = reading_at(tile, start);
+  Reading r = tile;  // in registers: a store of bytes might change what it lies in
+  r.start = start;
   const auto done = [&](int64_t v, Floats value) VOXPIPE_ALWAYS {
     if (!EDGE) value = finish_vector(w.f, value);
     put_part(out + 4 * v, value, count - v, 4, exact);
@@ -240,13 +235,16 @@ void blended_row(const Work& w, const Reading& tile, PerAxis start, int64_t coun
 
 template <class S, class W>
 void apart_row(const Work&, const Reading& tile, PerAxis start, int64_t count, bool, uint8_t* out) {
-  linear_apart<S, W>(reading_at(tile, start), count, reinterpret_cast<W*>(out));
+  Reading r = tile;
+  r.start = start;
+  linear_apart<S, W>(r, count, reinterpret_cast<W*>(out));
 }
 
 template <class E, bool EDGE>
 void nearest_row(const Work&, const Reading& tile, PerAxis start, int64_t count, bool exact,
                  uint8_t* out) {
-  const Reading r = reading_at(tile, start);
+  Reading r = tile;
+  r.start = start;
   typedef E Elements __attribute__((vector_size(LANES * sizeof(E))));
   constexpr int64_t SIZE = sizeof(E);
   for (int64_t v = 0; v < count; v += LANES) {
@@ -260,7 +258,9 @@ void nearest_row(const Work&, const Reading& tile, PerAxis start, int64_t count,
 template <class E>
 void picked_row(const Work&, const Reading& tile, PerAxis start, int64_t count, bool, uint8_t* out) {
   const uint8_t* place[NEAR_RUN];
-  places_of<true>(reading_at(tile, start), count, place);
+  Reading r = tile;
+  r.start = start;
+  places_of<true>(r, count, place);
   const uint8_t* const* places = place;
   pick_elements<E>([=](int64_t v) { return places[v]; }, count, out);
 }
@@ -451,7 +451,7 @@ inline void sample_rows(const Work& w, const Tiling& t, const Tile& tile, const 
         for (int64_t v = 0; v < count; v++)
           places.at[a][v] = tile.grains.origin[a] + (r.along[a][v] + start[a]) * GRAIN;
       if (fades) fade_row(w, places, count, fade);
-      if (nearest && !is_done) convert_row(job, w.f, made, count, to, w.f.size);
+      if (nearest && !is_done) convert_row(job, w.f, made, count, to);
       else if (is_done && !as_is) put_values<float>(job.out_type, narrow, count, to, w.f.size);
       else if (!is_done && w.wide) finish<double>(w.f, wide, left, count, to, w.f.size);
       else if (!is_done) finish<float>(w.f, narrow, left, count, to, w.f.size);

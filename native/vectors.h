@@ -137,11 +137,12 @@ inline Floats floats_at<HalfTag>(const uint8_t* from) {
   return floats_of_halves(__builtin_convertvector(load<Marks>(from), Words));
 }
 
-// Neighbours in memory, from ``v`` on, the next of which lies ``step`` bytes on: forwards or backwards.
+// Neighbours in memory, from ``v`` on: forwards or, with a ``step`` below 0, backwards.
 template <class S>
 VOXPIPE_INLINE Floats floats_along(const uint8_t* row, int64_t step, int64_t v) {
-  const Floats values = floats_at<S>(step > 0 ? row + v * step : row + (v + LANES - 1) * step);
-  return step > 0 ? values : mirrored(values, ALL_LANES);
+  constexpr int64_t SIZE = sizeof(typename Memory<S>::type);
+  return step > 0 ? floats_at<S>(row + v * SIZE)
+                  : mirrored(floats_at<S>(row - (v + LANES - 1) * SIZE), ALL_LANES);
 }
 
 // Of 2 * LANES numbers those at LANES places.

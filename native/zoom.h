@@ -70,20 +70,23 @@ void copy_numbers(const Geometry& g, const NearBox& near, const Stretch& along, 
   const auto row_at = [&](int64_t p, int64_t r) {
     return reinterpret_cast<float*>(to + p * near.step[near.planes()] + r * near.step[near.rows]);
   };
-  each_near_row(g, SIZE, near, source, [&](int64_t p, int64_t r, const uint8_t* row) VOXPIPE_ALWAYS {
-    float* out = row_at(p, r);
-    if (step < 0) row += (count - 1) * SIZE;
-    for (int64_t v = 0; v < count && count < LANES; v++) out[v] = load_value<S, float>(row + v * step);
-    for (int64_t n = 0; n < count && count >= LANES; n += LANES) {
-      const int64_t v = least(n, count - LANES);  // the last ones lie over those before
-      put_vector(out + v, floats_along<S>(row, step, v));
+  each_plane(g, SIZE, near, source, [&](int64_t p, const uint8_t* from, int64_t ahead) {
+    for (int64_t r = 0; r < rows; r++, from += g.axis[near.rows].step) {
+      float* out = row_at(p, r);
+      const uint8_t* row = step < 0 ? from + (count - 1) * SIZE : from;
+      if (ahead) fetch_row(from + ahead, count * SIZE);
+      for (int64_t v = 0; v < count && count < LANES; v++) out[v] = load_value<S, float>(row + v * step);
+      for (int64_t n = 0; n < count && count >= LANES; n += LANES) {
+        const int64_t v = least(n, count - LANES);  // the last ones lie over those before
+        put_vector(out + v, floats_along<S>(row, step, v));
+      }
     }
     // A plane at a time: what has just been stored is not there yet for vectors across two of it.
-    for (int64_t n = 0; n < rows && near.unit == 2 && r + 1 == rows; n++) {
+    for (int64_t r = 0; r < rows && near.unit == 2; r++) {
       alignas(64) float values[RUN];
-      stretch(along, HAS_NAN<S>, row_at(p, n), width,
+      stretch(along, HAS_NAN<S>, row_at(p, r), width,
               [&](int64_t v, Floats value) { put_vector(values + v, value); });
-      memcpy(row_at(p, n), values, sizeof(float) * static_cast<size_t>(width));
+      memcpy(row_at(p, r), values, sizeof(float) * static_cast<size_t>(width));
     }
   });
 }
