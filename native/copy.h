@@ -75,7 +75,8 @@ VOXPIPE_INLINE void copy_row(const Copy& c, const uint8_t* row, const int64_t* o
       typedef VOXPIPE_TYPE(e) E;
       constexpr int64_t SIZE = sizeof(E);
       // Compilers have vectors for mirrored ones.
-      if (c.along_step == -SIZE) pick_elements<E>([=](int64_t v) { return first - v * SIZE; }, count, to);
+      if (c.along_step == -SIZE)
+        pick_elements<E>([=](int64_t v) { return first - v * SIZE; }, count, to);
       else pick_elements<E>([=](int64_t v) { return row + offset[v]; }, count, to);
     });
   };
@@ -103,7 +104,8 @@ inline void copy_rows(const Work& w, const Copy& c, const uint8_t* base, uint8_t
   each_tile(t, kept_box(*c.tables), [&](const Box& tile) {
     const int64_t count = tile.end[c.along] - tile.begin[c.along];
     const int64_t* offset = along.offset + tile.begin[c.along];
-    const int64_t first = least(offset[0], offset[count - 1]), last = most(offset[0], offset[count - 1]);
+    const int64_t first = least(offset[0], offset[count - 1]);
+    const int64_t last = most(offset[0], offset[count - 1]);
     each_row(w, t, tile, out, [&](const int64_t* index, int64_t, int64_t, uint8_t* to, bool) {
       const uint8_t* row = base + c.tables->of[across].offset[index[across]] +
                            c.tables->of[c.third].offset[index[c.third]];

@@ -37,8 +37,8 @@ inline void convert_by(const VoxpipeJob& job, const Finish& f, const uint8_t* el
   finish<W>(f, values, nullptr, count, out, f.size);
 }
 
-// At most RUN stored elements side by side, as elements of the output that are not the same. Every stored
-// type of at most 32 bits, and float64, is exact in float64.
+// At most RUN stored elements side by side, as elements of the output that are not the same. Every
+// stored type of at most 32 bits, and float64, is exact in float64.
 inline void convert_row(const VoxpipeJob& job, const Finish& f, const uint8_t* elements,
                         int64_t count, uint8_t* out) {
   if (is_narrow(job, f)) convert_by<float>(job, f, elements, count, out);

@@ -502,7 +502,7 @@ inline void sample_tile(const Work& w, const Tiling& t, Tile& tile, Bent& bent, 
     Reading r = tile.empty ? Reading{} : reading_of(w, tile, near, copied ? memory : source);
     Stretch along;
     r.stretch = copied && t.zooms ? &along : nullptr;
-    r.start = tile.grains.across[0] + tile.grains.beyond[0];  // on the axis of the rows that of all
+    r.start = tile.grains.across[0] + tile.grains.beyond[0];  // of all rows, on the axis that they follow
     if (r.stretch) along = stretch_of(r, t.unit, count);
     if (copied && job.mode == VOXPIPE_LINEAR && !w.wide)
       with_stored(job.source_type, [&](auto s) {

@@ -75,7 +75,8 @@ void copy_numbers(const Geometry& g, const NearBox& near, const Stretch& along, 
       float* out = row_at(p, r);
       const uint8_t* row = step < 0 ? from + (count - 1) * SIZE : from;
       if (ahead) fetch_row(from + ahead, count * SIZE);
-      for (int64_t v = 0; v < count && count < LANES; v++) out[v] = load_value<S, float>(row + v * step);
+      for (int64_t v = 0; v < count && count < LANES; v++)
+        out[v] = load_value<S, float>(row + v * step);
       for (int64_t n = 0; n < count && count >= LANES; n += LANES) {
         const int64_t v = least(n, count - LANES);  // the last ones lie over those before
         put_vector(out + v, floats_along<S>(row, step, v));
