@@ -120,22 +120,9 @@ inline void each_row_of(const Bent& bent, Interval slices, const Act& act) {
     }
 }
 
-inline void start_of_row(const Bent& bent, const TileGrains& grains, const int64_t* index,
-                         uint32_t* start) {
-  for (int a = 0; a < 3; a++)
-    start[a] = grains.across[a][index[bent.across] - bent.box.begin[bent.across]] +
-               grains.beyond[a][index[bent.beyond()] - bent.box.begin[bent.beyond()]];
-}
-
-// Calls act(begin, end) for each part of a row. ``ends`` has a bit for each voxel whose next one lies
-// in another cell.
-template <class Act>
-inline void each_part(uint64_t ends, int64_t count, const Act& act) {
-  ends = (ends & ((uint64_t{1} << (count - 1)) - 1)) | uint64_t{1} << (count - 1);
-  for (int64_t begin = 0, end; ends; ends &= ends - 1, begin = end) {
-    end = __builtin_ctzll(ends) + 1;
-    act(begin, end);
-  }
+inline PerAxis start_of_row(const Bent& bent, const TileGrains& grains, const int64_t* index) {
+  return grains.across[index[bent.across] - bent.box.begin[bent.across]] +
+         grains.beyond[index[bent.beyond()] - bent.box.begin[bent.beyond()]];
 }
 
 // The polynomial of the cell whose first point is ``from``: one axis after the other.
@@ -262,6 +249,19 @@ inline void add_part(const Control& control, const int64_t* index, Interval part
   route.last[slot] = n;
 }
 
+// The parts of a row that begins at ``at``: ``ends`` has a bit for each voxel whose next one lies in
+// another cell, and cell(a, v) is where on an axis a voxel lies.
+template <class CellOf>
+VOXPIPE_INLINE void add_parts(const Control& control, uint64_t ends, int64_t count, int64_t at,
+                              const CellOf& cell, Route& route, float* const* by) {
+  ends = (ends & ((uint64_t{1} << (count - 1)) - 1)) | uint64_t{1} << (count - 1);
+  for (int64_t begin = 0, end; ends; ends &= ends - 1, begin = end) {
+    end = __builtin_ctzll(ends) + 1;
+    const int64_t index[3] = {cell(0, begin), cell(1, begin), cell(2, begin)};
+    add_part(control, index, Interval{at + begin, at + end}, route, by);
+  }
+}
+
 // Voxels of one cell that come from several rows: places are gathered, and moves go back.
 inline void bend_parts(const Control& control, int32_t first, Route& route, float* const* by) {
   for (int32_t from = first, end; from >= 0; from = end) {
@@ -324,8 +324,7 @@ inline void follow(const Control& control, const Bent& bent, const Steps& steps,
                    Route& route, float* const* by) {
   const int64_t count = bent.count(bent.lane);
   each_row_of(bent, slices, [&](const int64_t* index, int64_t at) {
-    uint32_t start[3];
-    start_of_row(bent, steps.grains, index, start);
+    const PerAxis start = start_of_row(bent, steps.grains, index);
     const auto place_at = [&](int a, int64_t v) {
       return kept(vector_at<Words>(steps.grains.along[a] + v) + start[a], steps.low[a],
                   steps.high[a]);
@@ -340,15 +339,11 @@ inline void follow(const Control& control, const Bent& bent, const Steps& steps,
       }
       ends |= static_cast<uint64_t>(marked_lanes((Ints)(differ > BELOW_VOXEL))) << v;
     }
-    each_part(ends, count, [&](int64_t begin, int64_t end) {
-      int64_t cell[3];
-      for (int a = 0; a < 3; a++) {
-        const uint32_t place = steps.grains.along[a][begin] + start[a];
-        cell[a] = steps.origin[a] +
-                  (least(most(place, steps.low[a]), steps.high[a]) >> GRAIN_BITS);
-      }
-      add_part(control, cell, Interval{at + begin, at + end}, route, by);
-    });
+    const auto cell = [&](int a, int64_t v) {
+      const uint32_t place = steps.grains.along[a][v] + start[a];
+      return steps.origin[a] + (least(most(place, steps.low[a]), steps.high[a]) >> GRAIN_BITS);
+    };
+    add_parts(control, ends, count, at, cell, route, by);
   });
 }
 
@@ -376,10 +371,7 @@ inline void bend_again(const Control& control, const double* const* rows, Interv
     uint64_t ends = 0;
     for (int64_t v = 0; v + 1 < count; v++)
       for (int a = 0; a < 3; a++) ends |= uint64_t{cell[a][v] != cell[a][v + 1]} << v;
-    each_part(ends, count, [&](int64_t first, int64_t end) {
-      const int64_t where[3] = {cell[0][first], cell[1][first], cell[2][first]};
-      add_part(control, where, Interval{at + first, at + end}, bent.route, more);
-    });
+    add_parts(control, ends, count, at, [&](int a, int64_t v) { return cell[a][v]; }, bent.route, more);
   });
   bend_noted(control, bent.route, more);
   each_row_of(bent, slices, [&](const int64_t*, int64_t at) {
@@ -391,24 +383,21 @@ inline void bend_again(const Control& control, const double* const* rows, Interv
 // Moves as grains, and where they lead at the most.
 inline void count_moves(const TileGrains& tile, Bent& bent) {
   const int64_t count = bent.count(bent.lane);
-  const int64_t slices = bent.count(bent.beyond()), lines = bent.count(bent.across);
   for (int a = 0; a < 3; a++) {
     Ints lowest = Ints{} + INT32_MAX, highest = Ints{} + INT32_MIN;
-    for (int64_t slice = 0; slice < slices; slice++)
-      for (int64_t row = 0; row < lines; row++) {
-        const uint32_t start = tile.across[a][row] + tile.beyond[a][slice];
-        float* const by = bent.by[a] + (slice * TILE + row) * NEAR_RUN;
-        for (int64_t v = count; v < NEAR_RUN; v++) by[v] = by[count - 1];
-        for (int64_t v = 0; v < NEAR_RUN; v += LANES) {
-          const Ints moved = round_int(vector_at<Floats>(by + v) * static_cast<float>(GRAINS));
-          put_vector(by + v, moved);
-          // In units of 64 grains, which leaves room for a sign; less exact is enough for an end.
-          const Ints there =
-              (Ints)((vector_at<Words>(tile.along[a] + v) + start) >> 6) + (moved >> 6);
-          lowest = there < lowest ? there : lowest;
-          highest = there > highest ? there : highest;
-        }
+    each_row_of(bent, Interval{0, bent.count(bent.beyond())}, [&](const int64_t* index, int64_t at) {
+      const uint32_t start = start_of_row(bent, tile, index)[a];
+      float* const by = bent.by[a] + at;
+      for (int64_t v = count; v < NEAR_RUN; v++) by[v] = by[count - 1];
+      for (int64_t v = 0; v < NEAR_RUN; v += LANES) {
+        const Ints moved = round_int(vector_at<Floats>(by + v) * static_cast<float>(GRAINS));
+        put_vector(by + v, moved);
+        // In units of 64 grains, which leaves room for a sign; less exact is enough for an end.
+        const Ints there = (Ints)((vector_at<Words>(tile.along[a] + v) + start) >> 6) + (moved >> 6);
+        lowest = there < lowest ? there : lowest;
+        highest = there > highest ? there : highest;
       }
+    });
     int32_t low = lowest[0], high = highest[0];
     for (int n = 1; n < LANES; n++) {
       low = least(low, lowest[n]);

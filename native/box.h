@@ -158,28 +158,38 @@ inline void find_ends(const Slant& slant, const NearBox& near, int64_t plane, Ro
   }
 }
 
-// Copies one plane of a box, row by row and all of each: a processor foresees rows that are evenly
-// spaced. The lines of the next plane are asked for meanwhile.
-inline void copy_plane(const Geometry& g, int64_t size, const NearBox& near, const uint8_t* source,
-                       int64_t p, uint8_t* to, int64_t stride) {
+// Asks for the lines of ``bytes`` bytes.
+inline void fetch_row(const uint8_t* from, int64_t bytes) {
+  for (int64_t at = 0; at < bytes + LINE; at += LINE) fetch_line(from + least(at, bytes - 1));
+}
+
+// Calls act(p, row, ahead) for each plane of a box: where its first row begins in memory, and how many
+// bytes on the next plane lies, which is asked for meanwhile; 0 if there is none.
+template <class Act>
+inline void each_plane(const Geometry& g, int64_t size, const NearBox& near, const uint8_t* source,
+                       const Act& act) {
   for (int a = 0; a < 3; a++)
     source += static_cast<int64_t>(near.first[a] - g.axis[a].start) * g.axis[a].step;
-  const int64_t bytes = near.count(near.unit) * size;
-  if (g.axis[near.unit].step < 0) source -= bytes - size;
-  const int64_t further = g.axis[near.planes()].step, step = g.axis[near.rows].step;
-  const bool is_last = p + 1 == near.count(near.planes());
-  const uint8_t* row = source + p * further;
-  for (int64_t r = 0; r < near.count(near.rows); r++, row += step, to += stride) {
-    for (int64_t at = 0; at < bytes + LINE && !is_last; at += LINE)
-      fetch_line(row + further + least(at, bytes - 1));
+  if (g.axis[near.unit].step < 0) source -= (near.count(near.unit) - 1) * size;
+  const int64_t further = g.axis[near.planes()].step, planes = near.count(near.planes());
+  for (int64_t p = 0; p < planes; p++, source += further) act(p, source, p + 1 < planes ? further : 0);
+}
+
+// Row by row and all of each: a processor foresees rows that are evenly spaced.
+inline void copy_plane(const uint8_t* row, int64_t step, int64_t ahead, int64_t rows, int64_t bytes,
+                       uint8_t* to, int64_t stride) {
+  for (int64_t r = 0; r < rows; r++, row += step, to += stride) {
+    if (ahead) fetch_row(row + ahead, bytes);
     copy_bytes(row, bytes, to);
   }
 }
 
 inline void copy_near(const Geometry& g, int64_t size, const NearBox& near, const uint8_t* source,
                       uint8_t* to) {
-  for (int64_t p = 0; p < near.count(near.planes()); p++)
-    copy_plane(g, size, near, source, p, to + p * near.step[near.planes()], near.step[near.rows]);
+  each_plane(g, size, near, source, [&](int64_t p, const uint8_t* row, int64_t ahead) {
+    copy_plane(row, g.axis[near.rows].step, ahead, near.count(near.rows), near.count(near.unit) * size,
+               to + p * near.step[near.planes()], near.step[near.rows]);
+  });
 }
 
 }  // namespace VOXPIPE_PATH_NAME

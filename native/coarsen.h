@@ -24,24 +24,19 @@ struct Lines {
     line = memory;
     part = reinterpret_cast<float*>(memory + size);
     kept = memory + 2 * size;
-    count = 0;
     moves = factor > 1 && size > 1;
-    double last = 0;
+    const double length = moves ? factor : 1.0, first = floor_of(static_cast<double>(corner) / length);
     for (int64_t v = 0; v < size; v++) {
-      const double place = static_cast<double>(corner + v) / (moves ? factor : 1.0);
-      const double whole = floor_of(place);
-      for (; !count || whole > last; last = whole) {  // at most one more, as lines are longer
-        if (!count) keep(whole, factor, corner, size);
-        keep(whole + 1, factor, corner, size);
-      }
-      line[v] = static_cast<int32_t>(count - 2);
+      const double place = static_cast<double>(corner + v) / length, whole = floor_of(place);
+      line[v] = static_cast<int32_t>(whole - first);
       part[v] = static_cast<float>(place - whole);
     }
-  }
-
-  void keep(double number, double factor, int64_t corner, int64_t size) {
-    const int64_t at = whole_to_int(round_even(number * (moves ? factor : 1.0))) - corner;
-    kept[count++] = static_cast<int32_t>(most<int64_t>(0, least(at, size - 1)));
+    count = line[size - 1] + 2;
+    for (int64_t n = 0; n < count; n++) {
+      const double nearest = round_even((first + static_cast<double>(n)) * length);
+      const int64_t at = whole_to_int(nearest) - corner;
+      kept[n] = static_cast<int32_t>(most<int64_t>(0, least(at, size - 1)));
+    }
   }
 };
 
@@ -50,8 +45,18 @@ inline float between_two(float low, float high, float part) {
   return part == 0 ? low : there;  // a voxel that is kept is what it is, beside infinity too
 }
 
-inline void between_rows(const float* low, const float* high, float part, int64_t count, float* out) {
-  for (int64_t v = 0; v < count; v++) out[v] = between_two(low[v], high[v], part);
+// Voxel ``v`` of a line, of ``count`` lines beside each other: between two that at(index, other) makes.
+template <class At>
+inline void between(const Lines& l, int64_t v, int64_t count, const At& at, float* out) {
+  const int64_t low = l.kept[l.line[v]], high = l.kept[l.line[v] + 1];
+  const float* first = at(low, high);
+  if (l.part[v] == 0) {
+    copy_floats(first, count, out);
+    return;
+  }
+  const float* last = at(high, low);
+  const float part = l.part[v];
+  for (int64_t n = 0; n < count; n++) out[n] = between_two(first[n], last[n], part);
 }
 
 // Makes planes one after another, each between two that have been made coarse within themselves.
@@ -118,25 +123,18 @@ struct CoarsePlanes {
     const int n = planes.of(i, other);
     if (!planes.fresh) return coarse[n];
     lines_held = EMPTY_SLOTS;
-    const Lines& l = lines[1];
-    for (int64_t j = 0; j < size[1]; j++) {
-      const int64_t low = l.kept[l.line[j]], high = l.kept[l.line[j] + 1];
-      float* out = coarse[n] + j * size[2];
-      const float* first = coarse_row(i, low, high, load);
-      if (l.part[j] == 0) copy_floats(first, size[2], out);
-      else between_rows(first, coarse_row(i, high, low, load), l.part[j], size[2], out);
-    }
+    for (int64_t j = 0; j < size[1]; j++)
+      between(lines[1], j, size[2],
+              [&](int64_t row, int64_t beside) { return coarse_row(i, row, beside, load); },
+              coarse[n] + j * size[2]);
     return coarse[n];
   }
 
   // Plane ``i`` into ``out``; ``load(plane, row, to)`` fetches one row.
   template <class Load>
   void make(int64_t i, const Load& load, float* out) {
-    const Lines& l = lines[0];
-    const int64_t low = l.kept[l.line[i]], high = l.kept[l.line[i] + 1], plane = size[1] * size[2];
-    const float* first = coarse_plane(low, high, load);
-    if (l.part[i] == 0) copy_floats(first, plane, out);
-    else between_rows(first, coarse_plane(high, low, load), l.part[i], plane, out);
+    between(lines[0], i, size[1] * size[2],
+            [&](int64_t plane, int64_t beside) { return coarse_plane(plane, beside, load); }, out);
   }
 };
 

@@ -108,17 +108,11 @@ struct CubicRun {
   float inner[4][RUN + SPARE];
 };
 
-// The axis along which neighbours are ``size`` bytes apart, or -1.
-inline int unit_axis(const Geometry& g, int64_t size) {
-  for (int unit = 2; unit >= 0; unit--)
-    if (g.axis[unit].step == size) return unit;
-  return -1;
-}
-
 // False where some tap of the run is not at hand, or no axis has neighbours in memory.
 inline bool cubic_inside(const Geometry& g, int64_t size, Places& places, int64_t count,
                          CubicRun& run) {
-  run.unit = unit_axis(g, size);
+  run.unit = 2;
+  while (run.unit >= 0 && g.axis[run.unit].step != size) run.unit--;
   if (run.unit < 0) return false;
   alignas(64) float weight[2][4][RUN + SPARE];
   double offset[RUN + SPARE];

@@ -57,7 +57,8 @@ struct Line {
   double slope;
   double rest;  // what the two other indices and the shift add
 
-  inline double at(int64_t v) const { return to_grain(slope * static_cast<double>(v)) + rest; }
+  inline double at(double v) const { return to_grain(slope * v) + rest; }
+  inline double at(int64_t v) const { return at(static_cast<double>(v)); }
 };
 
 // ``index`` is that of any voxel of the run.
@@ -83,6 +84,10 @@ inline void extremes(const double* row, const Box& box, double* low, double* hig
     *low += least(a, b);
     *high += most(a, b);
   }
+}
+
+inline int64_t voxels_of(const Box& box) {
+  return (box.end[0] - box.begin[0]) * (box.end[1] - box.begin[1]) * (box.end[2] - box.begin[2]);
 }
 
 inline Box whole_output(const VoxpipeJob& job) {
@@ -141,24 +146,6 @@ inline Geometry geometry_of(const VoxpipeJob& job) {
   }
   g.lane = lane_of(g);
   return g;
-}
-
-// Voxels of one run: ``RUN``, or fewer, so that what it spans can be said in 32 bits, 255 voxels on an
-// axis and 2 GiB in memory. ``reach`` is how far voxels are moved to either side on each axis.
-inline int64_t run_length(const Geometry& g, const double* reach) {
-  int64_t length = RUN;
-  for (; length > 1; length /= 2) {
-    double widest = 0, bytes = 0;
-    for (int a = 0; a < 3; a++) {
-      // Three more voxels: the grains before the first, the start at an even one, rounding.
-      const double span =
-          __builtin_fabs(g.axis[a].row[g.lane]) * static_cast<double>(length - 1) + 3.0;
-      widest = most(widest, span);
-      bytes += (span + 2 * reach[a]) * __builtin_fabs(g.axis[a].stride);
-    }
-    if (widest <= 255.0 && bytes < 2147483648.0) break;
-  }
-  return length;
 }
 
 // Half-sample symmetric: the mirror stands on the outer face of the last voxel.

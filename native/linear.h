@@ -44,13 +44,9 @@ void copy_pairs(const Geometry& g, const NearBox& near, const Slant& slant, cons
   const int64_t rows = near.count(near.rows), stride = near.step[near.rows] / 2;
   uint8_t* stored = to + near.bytes;
   const uint8_t* start = step < 0 ? stored + (count - 1) * SIZE : stored;
-  const auto floats = [&](const uint8_t* row, int64_t v) {
-    return step > 0 ? floats_at<S>(row + v * SIZE)
-                    : mirrored(floats_at<S>(row - (v + LANES - 1) * SIZE), ALL_LANES);
-  };
   RowEnds ends;
-  for (int64_t p = 0; p < near.count(near.planes()); p++) {
-    copy_plane(g, SIZE, near, source, p, stored, stride);
+  each_plane(g, SIZE, near, source, [&](int64_t p, const uint8_t* from, int64_t ahead) {
+    copy_plane(from, g.axis[near.rows].step, ahead, rows, count * SIZE, stored, stride);
     find_ends(slant, near, p, ends);
     for (int64_t r = 0; r < rows; r++) {
       const uint8_t* row = start + r * stride;
@@ -62,12 +58,12 @@ void copy_pairs(const Geometry& g, const NearBox& near, const Slant& slant, cons
       }
       for (int64_t n = ends.first[r]; n <= ends.last[r] && count >= LANES; n += LANES) {
         const int64_t v = least(n, count - LANES);  // the last ones lie over those before
-        const Floats a = floats(row, v), b = floats(other, v);
+        const Floats a = floats_along<S>(row, step, v), b = floats_along<S>(other, step, v);
         put<Floats>(at + v * PAIR, interleaved<0>(a, b, ALL_LANES));
         put<Floats>(at + v * PAIR + 4 * LANES, interleaved<1>(a, b, ALL_LANES));
       }
     }
-  }
+  });
 }
 
 // Four numbers of LANES voxels each.
@@ -97,24 +93,32 @@ VOXPIPE_INLINE FourOf turned_fours(const Floats* row) {
   return four;
 }
 
+// Out of eight taps, 4 i + 2 j + k; along an axis that is ``single`` the lower ones.
+template <bool KEEPS, class V>
+VOXPIPE_INLINE V blend_eight(V* tap, const V* weight, const bool* single) {
+#pragma GCC unroll 3
+  for (int a = 2; a >= 0; a--) {
+    if (single && single[a]) continue;
+#pragma GCC unroll 4
+    for (int n = 0; n < 8; n += 8 >> a) {
+      const V lower = tap[n], upper = tap[n + (4 >> a)];
+      tap[n] = KEEPS ? blend_kept(lower, upper, weight[a]) : blend(lower, upper, weight[a]);
+    }
+  }
+  return tap[0];
+}
+
 template <int UNIT, bool EDGE, bool KEEPS>
 VOXPIPE_INLINE Floats blend_fours(const Reading& r, const FourOf& lower, const FourOf& upper,
                                   const Floats* weight) {
   constexpr int PARTNER = partner_of(UNIT), THIRD = 3 - UNIT - PARTNER;
-  Floats tap[8];  // 4 i + 2 j + k
+  Floats tap[8];
   for (int n = 0; n < 4; n++) {
     const int at = n / 2 * (4 >> UNIT) + n % 2 * (4 >> PARTNER);
     tap[at] = lower.of[n];
     tap[at + (4 >> THIRD)] = upper.of[n];
   }
-  for (int a = 2; a >= 0; a--)
-    for (int n = 0; n < 1 << a; n++) {
-      Floats& low = tap[n << (3 - a)];
-      const Floats high = tap[(n << (3 - a)) + (4 >> a)];
-      if (EDGE && r.single[a]) continue;
-      low = KEEPS ? blend_kept(low, high, weight[a]) : blend(low, high, weight[a]);
-    }
-  return tap[0];
+  return blend_eight<KEEPS>(tap, weight, EDGE ? r.single : nullptr);
 }
 
 // Out of pairs, in float32. ``done(v, values)`` takes what comes out, vector by vector.
@@ -140,7 +144,7 @@ VOXPIPE_INLINE void linear_row(const Reading& r, int64_t count, const Done& done
   }
 }
 
-// Some voxels from their (lower) taps, ``away`` bytes from which the others lie: 4 i + 2 j + k.
+// Some voxels from their (lower) taps, ``away`` bytes from which the others lie.
 template <class S, class V, bool KEEPS, int... I>
 VOXPIPE_INLINE V blend_taps(const Reading& r, const uint8_t* const* place, const int64_t* away,
                             const V* weight, Numbers<I...>) {
@@ -148,16 +152,7 @@ VOXPIPE_INLINE V blend_taps(const Reading& r, const uint8_t* const* place, const
   V tap[8];
 #pragma GCC unroll 8
   for (int n = 0; n < 8; n++) tap[n] = V{load_value<S, W>(place[I] + away[n])...};
-#pragma GCC unroll 3
-  for (int a = 2; a >= 0; a--) {
-    if (r.single[a]) continue;
-#pragma GCC unroll 4
-    for (int n = 0; n < 8; n += 8 >> a) {
-      const V lower = tap[n], upper = tap[n + (4 >> a)];
-      tap[n] = KEEPS ? blend_kept(lower, upper, weight[a]) : blend(lower, upper, weight[a]);
-    }
-  }
-  return tap[0];
+  return blend_eight<KEEPS>(tap, weight, r.single);
 }
 
 // Tap by tap: in float64, where either end holds more than float32 can, and where the voxels that a
@@ -167,8 +162,8 @@ void linear_apart(const Reading& r, int64_t count, W* values) {
   constexpr int SOME = LANES / 2;
   constexpr auto LANES_OF_SOME = typename NumbersBelow<SOME>::type{};
   typedef W V __attribute__((vector_size(SOME * sizeof(W))));
-  const uint8_t* place[NEAR_RUN];
-  int32_t grains[3][NEAR_RUN];
+  const uint8_t* place[RUN];
+  int32_t grains[3][RUN];
   int64_t away[8] = {};
   places_of<false>(r, count, place);
   for (int a = 0; a < 3; a++) {

@@ -14,14 +14,6 @@ inline void pick_elements(const At& at, int64_t count, uint8_t* out) {
   for (int64_t v = 0; v < count; v++) put<E>(out + v * sizeof(E), load<E>(at(v)));
 }
 
-// The same of evenly spaced ones; compilers have vectors for those that are mirrored.
-template <class E>
-inline void pick_even(const uint8_t* row, int64_t step, int64_t count, uint8_t* out) {
-  constexpr int64_t SIZE = sizeof(E);
-  if (step == -SIZE) pick_elements<E>([=](int64_t v) { return row - v * SIZE; }, count, out);
-  else pick_elements<E>([=](int64_t v) { return row + v * step; }, count, out);
-}
-
 inline bool is_as_stored(const VoxpipeJob& job, const Finish& f) {
   return job.source_type == job.out_type && !f.scaled && !f.has_epilogue;
 }
@@ -35,31 +27,22 @@ inline bool is_narrow(const VoxpipeJob& job, const Finish& f) {
 
 template <class W>
 inline void convert_by(const VoxpipeJob& job, const Finish& f, const uint8_t* elements,
-                       int64_t count, uint8_t* out, int64_t stride) {
+                       int64_t count, uint8_t* out) {
   W values[RUN];
   with_stored(job.source_type, [&](auto s) {
     typedef VOXPIPE_TYPE(s) S;
     constexpr int64_t SIZE = sizeof(typename Memory<S>::type);
     for (int64_t v = 0; v < count; v++) values[v] = load_value<S, W>(elements + v * SIZE);
   });
-  finish<W>(f, values, nullptr, count, out, stride);
+  finish<W>(f, values, nullptr, count, out, f.size);
 }
 
-// At most RUN stored elements side by side, as elements of the output. Every stored type of at most 32
-// bits, and float64, is exact in float64.
+// At most RUN stored elements side by side, as elements of the output that are not the same. Every
+// stored type of at most 32 bits, and float64, is exact in float64.
 inline void convert_row(const VoxpipeJob& job, const Finish& f, const uint8_t* elements,
-                        int64_t count, uint8_t* out, int64_t stride) {
-  if (is_narrow(job, f) && !is_as_stored(job, f)) {
-    convert_by<float>(job, f, elements, count, out, stride);
-  } else if (!is_as_stored(job, f)) {
-    convert_by<double>(job, f, elements, count, out, stride);
-  } else {
-    with_size(f.size, [&](auto e) {
-      typedef VOXPIPE_TYPE(e) E;
-      for (int64_t v = 0; v < count; v++)
-        put<E>(out + v * stride, load<E>(elements + v * sizeof(E)));
-    });
-  }
+                        int64_t count, uint8_t* out) {
+  if (is_narrow(job, f)) convert_by<float>(job, f, elements, count, out);
+  else convert_by<double>(job, f, elements, count, out);
 }
 
 }  // namespace VOXPIPE_PATH_NAME

@@ -6,7 +6,6 @@
 #include "numbers.h"
 #include "tiles.h"
 #include "copy.h"
-#include "zoom.h"
 #include "steps.h"
 
 namespace VOXPIPE_PATH_NAME {
@@ -49,16 +48,14 @@ int64_t run(const VoxpipeJob& job) {
   if (!take_in(w, job.control, w.control) || !take_in(w, job.earlier, w.earlier))
     return VOXPIPE_UNSUPPORTED;
   int source[3];
-  if (job.mode != VOXPIPE_CUBIC && keeps_apart(job, source)) {
-    const bool linear = job.mode == VOXPIPE_LINEAR;
+  const bool copies = job.mode == VOXPIPE_COPY || job.mode == VOXPIPE_NEAREST;
+  if (copies && keeps_apart(job, source)) {
     Tables tables;
     if (!allocate(job, tables)) return VOXPIPE_NO_MEMORY;
-    tabulate(job, w.g, linear, source, tables);
-    const bool is_done = !linear || is_zoom(w, source);
-    if (!linear) copy_all(job, w.f, tables);
-    else if (is_done) zoom_all(w, tables);
+    tabulate(job, w.g, source, tables);
+    copy_all(w, tables);
     free(tables.memory);
-    if (is_done) return VOXPIPE_DONE;
+    return VOXPIPE_DONE;
   }
   return sample_map(w) ? VOXPIPE_DONE : VOXPIPE_NO_MEMORY;
 }

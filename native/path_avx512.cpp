@@ -20,7 +20,6 @@
   _mm512_permutex2var_ps((__m512)(a), (__m512i)(at), (__m512)(b))
 #define VOXPIPE_ROUND(x) _mm512_maskz_cvtps_epi32(0xffff, x)
 #define VOXPIPE_MARKED(x) _mm512_movepi32_mask((__m512i)(x))
-#define VOXPIPE_PUT_SOME(to, v, marks) _mm512_mask_storeu_ps(to, static_cast<__mmask16>(marks), (__m512)(v))
 #define VOXPIPE_MULTIPLY_ADD(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define VOXPIPE_FLOOR(x) _mm512_maskz_roundscale_pd(0xff, x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)
 #define VOXPIPE_MULTIPLY_WORDS(a, b) _mm512_maskz_mul_epu32(0xff, (__m512i)(a), (__m512i)(b))

@@ -12,42 +12,42 @@ inline Floats fraction_of(Words grains) {
   return __builtin_convertvector((Ints)grains, Floats) * static_cast<float>(GRAIN);
 }
 
+// A number for each source axis, and a spare one.
+typedef uint32_t PerAxis __attribute__((vector_size(16)));
+
 // The coordinates of a tile in integers: the sum of three of these, in grains more than ``origin``.
 // Sums of grains are exact, so they are those of ``Line``.
 struct TileGrains {
   double origin[3];  // even, so that the last bit of the whole part says how to round a half
-  uint32_t along[3][NEAR_RUN + SPARE];  // by the index on the lane
-  uint32_t across[3][TILE];             // by those on the other two
-  uint32_t beyond[3][TILE];
+  uint32_t along[3][RUN + SPARE];  // by the index on the lane
+  PerAxis across[TILE];            // by those on the other two
+  PerAxis beyond[TILE];
 };
 
 inline double least_along(double slope, int64_t begin, int64_t end) {
   return to_grain(slope * static_cast<double>(slope < 0 ? end - 1 : begin));
 }
 
-inline void list_grains(double slope, int64_t begin, int64_t end, double low, int64_t count,
-                        uint32_t* grains) {
-  for (int64_t n = 0; n < count; n++) {
-    const double at = to_grain(slope * static_cast<double>(least(begin + n, end - 1)));
-    grains[n] = static_cast<uint32_t>(whole_to_int((at - low) * GRAINS));
-  }
-}
-
 inline void count_tile(const double* const* rows, int lane, const Box& box, int across,
                        TileGrains& tile) {
   const int beyond = 3 - lane - across;
+  const int64_t count = most(NEAR_RUN, box.end[lane] - box.begin[lane]);
   for (int a = 0; a < 3; a++) {
     const double* row = rows[a];
     double low[3], sum = to_grain(row[3]);
     for (int n = 0; n < 3; n++) sum += low[n] = least_along(row[n], box.begin[n], box.end[n]);
     tile.origin[a] = even_below(sum);
+    const auto grains = [&](int n, int64_t v, double from) {
+      const int64_t index = least(box.begin[n] + v, box.end[n] - 1);
+      const double at = to_grain(row[n] * static_cast<double>(index));
+      return static_cast<uint32_t>(whole_to_int((at - from) * GRAINS));
+    };
     const double rest = sum - tile.origin[a];
-    list_grains(row[lane], box.begin[lane], box.end[lane], low[lane], NEAR_RUN + SPARE,
-                tile.along[a]);
-    list_grains(row[across], box.begin[across], box.end[across], low[across], TILE,
-                tile.across[a]);
-    list_grains(row[beyond], box.begin[beyond], box.end[beyond], low[beyond] - rest, TILE,
-                tile.beyond[a]);
+    for (int64_t v = 0; v < count + SPARE; v++) tile.along[a][v] = grains(lane, v, low[lane]);
+    for (int64_t v = 0; v < TILE; v++) {
+      tile.across[v][a] = grains(across, v, low[across]);
+      tile.beyond[v][a] = grains(beyond, v, low[beyond] - rest);
+    }
   }
 }
 
@@ -58,24 +58,29 @@ inline void count_from(double origin, int a, TileGrains& tile) {
   tile.origin[a] = origin;
 }
 
+struct Stretch;
+
 // What a row of a tile is read by, on each source axis.
 struct Reading {
   const uint8_t* base;       // where the voxel lies that the grains are counted from
   int64_t step[3];           // bytes from voxel to voxel
   const uint32_t* along[3];  // a coordinate is the grains of its voxel on the row, and ``start``
-  uint32_t start[3];
+  PerAxis start;
   // For tiles at an edge: coordinates are kept between two, and lower taps between two voxels.
   uint32_t low[3], high[3];
   int32_t first[3], last[3];
+  int32_t begin[3];  // where the voxels at hand, or their copy, begin
   bool single[3];  // one tap is enough
   bool keeps;      // voxels may be infinite, or no numbers
+  const Stretch* stretch;  // of rows along those of the source; or null
 
   inline Words at(int a, int64_t v) const { return vector_at<Words>(along[a] + v) + start[a]; }
 };
 
-// Half to even.
-inline Words rounded(Words at) {
-  const Words odd = (at >> GRAIN_BITS) & 1;
+// Half to even, of one or of a vector.
+template <class T>
+inline T rounded(T at) {
+  const T odd = (at >> GRAIN_BITS) & 1;
   return (at + ((1u << (GRAIN_BITS - 1)) - 1) + odd) >> GRAIN_BITS;
 }
 

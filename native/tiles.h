@@ -8,7 +8,9 @@
 #include "cubic.h"
 #include "linear.h"
 #include "nearest.h"
+#include "tables.h"
 #include "work.h"
+#include "zoom.h"
 
 namespace VOXPIPE_PATH_NAME {
 
@@ -16,13 +18,14 @@ namespace VOXPIPE_PATH_NAME {
 struct Tiling {
   int lane, across, beyond;
   bool turned;  // rows are the output's columns
+  bool zooms;   // and run along rows of the source, i or k
   int unit;     // source axis along which voxels are neighbours
   int64_t step[3];
 };
 
 inline Tiling tiling_of(const Work& w) {
   const VoxpipeJob& job = *w.job;
-  Tiling t{w.g.lane, 0, 0, false, densest_axis(w.g), {TILE, TILE, TILE}};
+  Tiling t{w.g.lane, 0, 0, false, false, densest_axis(w.g), {TILE, TILE, TILE}};
   int dense = 2;  // the output's axis of neighbours in memory
   for (int n = 1; n >= 0; n--)
     if (job.out_stride[n] == w.f.size && job.out_size[n] > 1 &&
@@ -31,8 +34,15 @@ inline Tiling tiling_of(const Work& w) {
   t.turned = t.lane != dense && job.out_size[dense] > 1;
   t.across = t.turned ? dense : (t.lane == 2 ? 1 : 2);
   t.beyond = 3 - t.lane - t.across;
-  const int64_t run = run_length(w.g, w.reach);
-  const bool whole_runs = job.mode == VOXPIPE_CUBIC && !job.control;
+  int source[3];
+  t.zooms = t.unit != 1 && keeps_apart(job, source) && source[t.lane] == t.unit &&
+            __builtin_fabs(w.g.axis[t.unit].row[t.lane]) <= MOST_ZOOM &&
+            !w.wide && job.mode == VOXPIPE_LINEAR;
+  for (const Axis& axis : w.g.axis) t.zooms &= !axis.reflects;
+  int64_t run = RUN;  // or fewer, of which grains can be counted: before the first, and rounded
+  for (const Axis& axis : w.g.axis)
+    while (run > 1 && __builtin_fabs(axis.row[t.lane]) * static_cast<double>(run - 1) > 252) run /= 2;
+  const bool whole_runs = t.zooms || (job.mode == VOXPIPE_CUBIC && !job.control);
   t.step[t.lane] = whole_runs ? run : least(run, NEAR_RUN);
   for (int n = 0; n < 3; n++) t.step[n] = least(t.step[n], job.out_size[n]);
   return t;
@@ -75,10 +85,28 @@ inline void shrink(const Work& w, int64_t size, Tiling& t) {
         span[n] += __builtin_fabs(w.g.axis[a].row[n]) +
                    (w.job->control ? __builtin_fabs(w.control.matrix[4 * a + n]) : 0.0);
       span[n] *= static_cast<double>(t.step[n] - 1);
+      if (t.zooms && n == t.lane) span[n] /= RUN / TILE;  // long rows pay
       if (span[n] > span[longest]) longest = n;
     }
     t.step[longest] = (t.step[longest] + 1) / 2;
   }
+}
+
+// Calls act(tile) for each tile of a box of the output.
+template <class Act>
+inline void each_tile(const Tiling& t, const Box& all, const Act& act) {
+  const int l = t.lane, b = t.beyond, a = t.across;
+  int64_t at[3];
+  for (at[l] = all.begin[l]; at[l] < all.end[l]; at[l] += t.step[l])
+    for (at[b] = all.begin[b]; at[b] < all.end[b]; at[b] += t.step[b])
+      for (at[a] = all.begin[a]; at[a] < all.end[a]; at[a] += t.step[a]) {
+        Box tile;
+        for (int n = 0; n < 3; n++) {
+          tile.begin[n] = at[n];
+          tile.end[n] = least(at[n] + t.step[n], all.end[n]);
+        }
+        act(tile);
+      }
 }
 
 // Calls make(index, third, row, to, exact) for each row of a tile, which puts elements side by side:
@@ -161,36 +189,30 @@ inline void fade_row(const Work& w, const Places& places, int64_t count, double*
 inline void sample_cubic(const Work& w, const Tiling& t, const Box& box, const Bent* bent,
                          const uint8_t* source, uint8_t* out) {
   const int64_t all = box.end[t.lane] - box.begin[t.lane];
-  Places advance;  // what the index along a row adds to its places
-  for (int a = 0; a < 3; a++)
-    for (int64_t v = 0; v < all; v++)
-      advance.at[a][v] =
-          to_grain(w.g.axis[a].row[t.lane] * static_cast<double>(box.begin[t.lane] + v));
   each_row(w, t, box, out, [&](const int64_t* index, int64_t third, int64_t row, uint8_t* to,
                                bool) {
     const Interval part = kept_by(w, t.lane, index, all, true);
-    const int64_t count = part.end - part.begin, from = (third * TILE + row) * NEAR_RUN;
-    Places moved;
+    const int64_t count = part.end - part.begin, from = (third * TILE + row) * NEAR_RUN + part.begin;
+    const double first = static_cast<double>(index[t.lane] + part.begin);
     Places places;
     for (int a = 0; a < 3; a++) {
-      const double rest = line_of(w.g.axis[a].row, t.lane, index).rest;
-      for (int64_t v = 0; v < all && bent; v++)
-        moved.at[a][v] = advance.at[a][v] + rest + bits_of<int32_t>(bent->by[a][from + v]) * GRAIN;
-      const double* at = (bent ? moved : advance).at[a] + part.begin;
-      const double shift = bent ? 0 : rest;
-      for (int64_t v = 0; v < count; v++) places.at[a][v] = at[v] + shift;
+      const Line line = line_of(w.g.axis[a].row, t.lane, index);
+      for (int32_t v = 0; v < count; v++) places.at[a][v] = line.at(first + v);
+      for (int64_t v = 0; v < count && bent; v++)
+        places.at[a][v] += bits_of<int32_t>(bent->by[a][from + v]) * GRAIN;
     }
-    uint8_t* first = to + part.begin * w.f.size;
-    if (count && w.wide) cubic_part<double>(w, source, places, count, first);
-    if (count && !w.wide) cubic_part<float>(w, source, places, count, first);
-    if (bent) cover_moved(w, moved, all, to);
+    uint8_t* const begin = to + part.begin * w.f.size;
+    if (count && w.wide) cubic_part<double>(w, source, places, count, begin);
+    if (count && !w.wide) cubic_part<float>(w, source, places, count, begin);
+    if (bent) cover_moved(w, places, count, begin);
     fill_around(w.f, part, w.f.fill, all, to);
   });
 }
 
 // What makes a row of a tile: elements as they are stored, or numbers, which are finished already if
 // they are float32 of a tile inside.
-typedef void (*TileRow)(const Work& w, const Reading& r, int64_t count, bool exact, uint8_t* out);
+typedef void (*TileRow)(const Work& w, const Reading& tile, PerAxis start, int64_t count, bool exact,
+                        uint8_t* out);
 
 template <class V>
 VOXPIPE_INLINE void put_part(uint8_t* to, const V& v, int64_t count, int64_t bytes, bool exact) {
@@ -198,23 +220,31 @@ VOXPIPE_INLINE void put_part(uint8_t* to, const V& v, int64_t count, int64_t byt
   else put<V>(to, v);
 }
 
-template <int UNIT, bool EDGE>
-void blended_row(const Work& w, const Reading& reading, int64_t count, bool exact, uint8_t* out) {
-  const Reading r = reading;  // in registers: a store of bytes might change what it lies in
-  linear_row<UNIT, EDGE>(r, count, [&](int64_t v, Floats value) {
+template <int UNIT, bool EDGE, bool ZOOMS>
+void blended_row(const Work& w, const Reading& tile, PerAxis start, int64_t count, bool exact,
+                 uint8_t* out) {
+  Reading r = tile;  // in registers: a store of bytes might change what it lies in
+  r.start = start;
+  const auto done = [&](int64_t v, Floats value) VOXPIPE_ALWAYS {
     if (!EDGE) value = finish_vector(w.f, value);
     put_part(out + 4 * v, value, count - v, 4, exact);
-  });
+  };
+  if constexpr (ZOOMS) zoom_row<UNIT>(r, *r.stretch, count, done);
+  else linear_row<UNIT, EDGE>(r, count, done);
 }
 
 template <class S, class W>
-void apart_row(const Work&, const Reading& r, int64_t count, bool, uint8_t* out) {
+void apart_row(const Work&, const Reading& tile, PerAxis start, int64_t count, bool, uint8_t* out) {
+  Reading r = tile;
+  r.start = start;
   linear_apart<S, W>(r, count, reinterpret_cast<W*>(out));
 }
 
 template <class E, bool EDGE>
-void nearest_row(const Work&, const Reading& reading, int64_t count, bool exact, uint8_t* out) {
-  const Reading r = reading;
+void nearest_row(const Work&, const Reading& tile, PerAxis start, int64_t count, bool exact,
+                 uint8_t* out) {
+  Reading r = tile;
+  r.start = start;
   typedef E Elements __attribute__((vector_size(LANES * sizeof(E))));
   constexpr int64_t SIZE = sizeof(E);
   for (int64_t v = 0; v < count; v += LANES) {
@@ -226,28 +256,30 @@ void nearest_row(const Work&, const Reading& reading, int64_t count, bool exact,
 }
 
 template <class E>
-void picked_row(const Work&, const Reading& r, int64_t count, bool, uint8_t* out) {
+void picked_row(const Work&, const Reading& tile, PerAxis start, int64_t count, bool, uint8_t* out) {
   const uint8_t* place[NEAR_RUN];
+  Reading r = tile;
+  r.start = start;
   places_of<true>(r, count, place);
   const uint8_t* const* places = place;
   pick_elements<E>([=](int64_t v) { return places[v]; }, count, out);
 }
 
-inline TileRow tile_row(const Work& w, int unit, bool copied, bool edge) {
+template <bool EDGE>
+inline TileRow tile_row(const Work& w, int unit, bool copied, bool zooms) {
   const int64_t type = w.job->source_type;
   if (w.job->mode == VOXPIPE_NEAREST)
     return with_size(size_of_type(type), [&](auto e) -> TileRow {
       typedef VOXPIPE_TYPE(e) E;
-      if (!copied) return picked_row<E>;
-      return edge ? nearest_row<E, true> : nearest_row<E, false>;
+      return copied ? nearest_row<E, EDGE> : picked_row<E>;
     });
   if (!copied || w.wide)
     return with_stored(type, [&](auto s) -> TileRow {
       return w.wide ? apart_row<VOXPIPE_TYPE(s), double> : apart_row<VOXPIPE_TYPE(s), float>;
     });
-  if (unit == 0) return edge ? blended_row<0, true> : blended_row<0, false>;
-  if (unit == 1) return edge ? blended_row<1, true> : blended_row<1, false>;
-  return edge ? blended_row<2, true> : blended_row<2, false>;
+  if (zooms) return unit == 0 ? blended_row<0, EDGE, true> : blended_row<2, EDGE, true>;
+  if (unit == 0) return blended_row<0, EDGE, false>;
+  return unit == 1 ? blended_row<1, EDGE, false> : blended_row<2, EDGE, false>;
 }
 
 // Where the voxels of a tile are, and what they are.
@@ -284,8 +316,7 @@ inline void fold_tile(const Work& w, const Tiling& t, Tile& tile, Bent& bent) {
     tile.moved = tile.folded = true;
     fold_ends(axis, tile.low[a], tile.high[a]);
     each_row_of(bent, Interval{0, bent.count(t.beyond)}, [&](const int64_t* index, int64_t at) {
-      uint32_t start[3];
-      start_of_row(bent, tile.grains, index, start);
+      const PerAxis start = start_of_row(bent, tile.grains, index);
       for (int64_t v = 0; v < NEAR_RUN; v++) {
         const int32_t by = bits_of<int32_t>(bent.by[a][at + v]);
         const double there = tile.grains.origin[a] + by * GRAIN +
@@ -327,9 +358,11 @@ inline bool place_tile(const Work& w, const Tiling& t, const Tile& tile, NearBox
     voxels *= near.last[a] - near.first[a] + 1;
     all *= static_cast<double>(tile.box.end[a] - tile.box.begin[a]);
   }
-  const bool pairs = w.job->mode == VOXPIPE_LINEAR && !w.wide;
+  const bool linear = w.job->mode == VOXPIPE_LINEAR && !w.wide;
   if ((stride == size || stride == -size) && voxels <= most_near(w) * all) {
+    const bool pairs = linear && !t.zooms;
     if (pairs) place_near(t.unit, partner_of(t.unit), PAIR, 16, near);
+    else if (linear) place_near(t.unit, rows_of(w.g, t.unit), 4, 4 * t.step[t.lane], near);
     else place_near(t.unit, rows_of(w.g, t.unit), stride, 16, near);
     // Pairs are made of a plane as it is stored, which lies behind them.
     const int64_t plane = pairs ? near.step[near.rows] * near.count(near.rows) / 2 : 0;
@@ -369,8 +402,10 @@ inline Reading reading_of(const Work& w, const Tile& tile, const NearBox& near,
     r.high[a] = off ? there : (keeps ? static_cast<uint32_t>(high) : UINT32_MAX);
     r.first[a] = off ? 0 : static_cast<int32_t>(near.first[a] - origin);
     r.last[a] = off ? 0 : static_cast<int32_t>(last - origin);
+    r.begin[a] = static_cast<int32_t>(near.first[a] - voxel);
     r.step[a] = near.step[a];
     r.single[a] = axis.single;
+    r.along[a] = tile.grains.along[a];
     r.base += static_cast<int64_t>(voxel - near.first[a]) * near.step[a];
   }
   return r;
@@ -383,40 +418,40 @@ inline void sample_rows(const Work& w, const Tiling& t, const Tile& tile, const 
                         bool copied, Reading& r, uint8_t* out) {
   const VoxpipeJob& job = *w.job;
   const bool at_edge = !PLAIN && tile.edge, is_moved = !PLAIN && tile.moved;
-  const TileRow make_row = tile_row(w, t.unit, copied, at_edge);
+  const TileRow make_row = at_edge ? tile_row<true>(w, t.unit, copied, r.stretch)
+                                   : tile_row<false>(w, t.unit, copied, r.stretch);
   const int64_t count = tile.box.end[t.lane] - tile.box.begin[t.lane];
   const bool nearest = job.mode == VOXPIPE_NEAREST;
   const bool is_done = nearest ? is_as_stored(job, w.f) : copied && !w.wide && !at_edge;
   const bool as_is = is_done && (nearest || job.out_type == VOXPIPE_F32);
   const bool fades = w.zeros && at_edge && !nearest, covers = job.control && at_edge;
-  alignas(64) double wide[NEAR_RUN + SPARE];
-  alignas(64) float narrow[NEAR_RUN + SPARE];
+  alignas(64) double wide[RUN + SPARE];
+  alignas(64) float narrow[RUN + SPARE];
   uint8_t* made = reinterpret_cast<uint8_t*>(wide);
   if (!nearest && !w.wide) made = reinterpret_cast<uint8_t*>(narrow);
   alignas(64) uint32_t moved[3][NEAR_RUN];
-  for (int a = 0; a < 3; a++) r.along[a] = is_moved ? moved[a] : tile.grains.along[a];
+  for (int a = 0; a < 3 && is_moved; a++) r.along[a] = moved[a];
   Places places;
-  double fade[NEAR_RUN];
+  double fade[RUN];
   const double* left = fades ? fade : nullptr;
   const auto sample_row = [&](const int64_t* index, int64_t third, int64_t row, uint8_t* to,
                               bool exact) VOXPIPE_ALWAYS {
     const int64_t from = (third * TILE + row) * NEAR_RUN;
-    for (int a = 0; a < 3; a++) {
-      r.start[a] = tile.grains.across[a][row] + tile.grains.beyond[a][third];
-      for (int64_t v = 0; v < NEAR_RUN && is_moved; v += LANES)
+    const PerAxis start = tile.grains.across[row] + tile.grains.beyond[third];
+    for (int a = 0; a < 3 && is_moved; a++)
+      for (int64_t v = 0; v < NEAR_RUN; v += LANES)
         put_vector(moved[a] + v, vector_at<Words>(tile.grains.along[a] + v) +
                                      vector_at<Words>(bent.by[a] + from + v));
-    }
     Interval some{0, count}, kept{0, count};  // which are not zero, which are not fill
     if (at_edge) some = kept_by(w, t.lane, index, count, false);
     if (at_edge) kept = kept_by(w, t.lane, index, count, true);
     if (least(some.end, kept.end) > most(some.begin, kept.begin)) {
-      make_row(w, r, count, exact && as_is, as_is ? to : made);
+      make_row(w, r, start, count, exact && as_is, as_is ? to : made);
       for (int a = 0; a < 3 && (fades || covers); a++)
         for (int64_t v = 0; v < count; v++)
-          places.at[a][v] = tile.grains.origin[a] + (r.along[a][v] + r.start[a]) * GRAIN;
+          places.at[a][v] = tile.grains.origin[a] + (r.along[a][v] + start[a]) * GRAIN;
       if (fades) fade_row(w, places, count, fade);
-      if (nearest && !is_done) convert_row(job, w.f, made, count, to, w.f.size);
+      if (nearest && !is_done) convert_row(job, w.f, made, count, to);
       else if (is_done && !as_is) put_values<float>(job.out_type, narrow, count, to, w.f.size);
       else if (!is_done && w.wide) finish<double>(w.f, wide, left, count, to, w.f.size);
       else if (!is_done) finish<float>(w.f, narrow, left, count, to, w.f.size);
@@ -444,6 +479,7 @@ inline void sample_tile(const Work& w, const Tiling& t, Tile& tile, Bent& bent, 
     if (tile.moved) tile.low[a] = bent.low[a];
     if (tile.moved) tile.high[a] = bent.high[a];
   }
+  const int64_t count = tile.box.end[t.lane] - tile.box.begin[t.lane];
   NearBox near;
   Slant slant{};
   bool copied = false;
@@ -463,14 +499,21 @@ inline void sample_tile(const Work& w, const Tiling& t, Tile& tile, Bent& bent, 
       sample_cubic(w, t, tile.box, tile.moved ? &bent : nullptr, source, out);
       continue;
     }
+    Reading r = tile.empty ? Reading{} : reading_of(w, tile, near, copied ? memory : source);
+    Stretch along;
+    r.stretch = copied && t.zooms ? &along : nullptr;
+    r.start = tile.grains.across[0] + tile.grains.beyond[0];  // of all rows, on the axis that they follow
+    if (r.stretch) along = stretch_of(r, t.unit, count);
     if (copied && job.mode == VOXPIPE_LINEAR && !w.wide)
       with_stored(job.source_type, [&](auto s) {
-        if constexpr (sizeof(typename Memory<VOXPIPE_TYPE(s)>::type) <= 4)
-          copy_pairs<VOXPIPE_TYPE(s)>(w.g, near, slant, source, memory);
+        typedef VOXPIPE_TYPE(s) S;
+        if constexpr (sizeof(typename Memory<S>::type) <= 4) {
+          if (t.zooms) copy_numbers<S>(w.g, near, along, count, source, memory);
+          else copy_pairs<S>(w.g, near, slant, source, memory);
+        }
       });
     else if (copied)
       copy_near(w.g, size, near, source, memory);
-    Reading r = tile.empty ? Reading{} : reading_of(w, tile, near, copied ? memory : source);
     if (tile.edge || tile.moved) sample_rows<false>(w, t, tile, bent, copied, r, out);
     else sample_rows<true>(w, t, tile, bent, copied, r, out);
   }
@@ -487,17 +530,11 @@ inline bool sample_map(const Work& w) {
   if (!memory) return false;
   Bent& bent = *reinterpret_cast<Bent*>(memory + NEAR_BYTES + 4 * LANES * 8);
   if (w.job->control) begin_route(bent.route);
-  Tile tile;
-  int64_t at[3];
-  for (at[t.lane] = 0; at[t.lane] < w.g.shape[t.lane]; at[t.lane] += t.step[t.lane])
-    for (at[t.beyond] = 0; at[t.beyond] < w.g.shape[t.beyond]; at[t.beyond] += t.step[t.beyond])
-      for (at[t.across] = 0; at[t.across] < w.g.shape[t.across]; at[t.across] += t.step[t.across]) {
-        for (int n = 0; n < 3; n++) {
-          tile.box.begin[n] = at[n];
-          tile.box.end[n] = least(at[n] + t.step[n], w.g.shape[n]);
-        }
-        sample_tile(w, t, tile, bent, memory);
-      }
+  each_tile(t, whole_output(*w.job), [&](const Box& box) {
+    Tile tile;
+    tile.box = box;
+    sample_tile(w, t, tile, bent, memory);
+  });
   free(memory);
   return true;
 }

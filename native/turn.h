@@ -42,27 +42,32 @@ inline void turn_square(const RowAt& row, uint8_t* to, int64_t to_stride) {
   for (int n = 0; n < N; n++) put<Row>(to + n * to_stride, rows[n]);
 }
 
+// ``rows`` x ``columns`` elements, at least as many as a square has, become columns that are
+// ``column_step`` apart; the last squares of both axes lie over those before them. ``load(r, c)`` is a
+// row of a square, from its first element on.
+template <class E, class Load>
+VOXPIPE_INLINE void turn_squares(int64_t rows, int64_t columns, uint8_t* to, int64_t column_step,
+                                 const Load& load) {
+  constexpr int64_t N = Square<E>::N, SIZE = sizeof(E);
+  for (int64_t next_column = 0; next_column < columns; next_column += N)
+    for (int64_t next_row = 0; next_row < rows; next_row += N) {
+      const int64_t column = least(next_column, columns - N), row = least(next_row, rows - N);
+      turn_square<E>([&](int64_t n) VOXPIPE_ALWAYS { return load(row + n, column); },
+                     to + column * column_step + row * SIZE, column_step);
+    }
+}
+
 // ``rows`` x ``count`` elements, each row dense, its rows from_stride apart. Element (r, c) goes to
 // to + r * row_step + c * column_step.
 template <class E>
 void turn_elements(const uint8_t* from, int64_t from_stride, int64_t rows, int64_t count,
                    uint8_t* to, int64_t row_step, int64_t column_step) {
   constexpr int64_t N = Square<E>::N, SIZE = sizeof(E);
-  const bool dense = row_step == SIZE;
-  int64_t c = 0;
-  for (; dense && rows >= N && c + N <= count; c += N) {
-    int64_t r = 0;
-    for (; r + N <= rows; r += N)
-      turn_square<E>(
-          [&](int64_t n) {
-            return load<typename Square<E>::Row>(from + (r + n) * from_stride + c * SIZE);
-          },
-          to + r * SIZE + c * column_step, column_step);
-    for (; r < rows; r++)
-      for (int64_t n = c; n < c + N; n++)
-        put<E>(to + r * SIZE + n * column_step, load<E>(from + r * from_stride + n * SIZE));
-  }
-  for (; c < count; c++)
+  if (row_step == SIZE && rows >= N && count >= N)
+    return turn_squares<E>(rows, count, to, column_step, [=](int64_t r, int64_t c) VOXPIPE_ALWAYS {
+      return load<typename Square<E>::Row>(from + r * from_stride + c * SIZE);
+    });
+  for (int64_t c = 0; c < count; c++)
     for (int64_t r = 0; r < rows; r++)
       put<E>(to + r * row_step + c * column_step, load<E>(from + r * from_stride + c * SIZE));
 }

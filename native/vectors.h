@@ -56,12 +56,7 @@ inline Ints lane_numbers() {
 
 // The first ``count`` of a vector, what comes behind stays.
 inline void put_some(float* to, Floats v, int64_t count) {
-#if defined(VOXPIPE_PUT_SOME)
-  if (count < LANES) return VOXPIPE_PUT_SOME(to, v, (1u << count) - 1);
-  put_vector(to, v);
-#else
   put_vector(to, lane_numbers() < static_cast<int32_t>(count) ? v : vector_at<Floats>(to));
-#endif
 }
 
 inline Doubles round_even(Doubles x) { return (x + WHOLE) - WHOLE; }
@@ -133,6 +128,14 @@ inline Floats floats_at(const uint8_t* from) {
 template <>
 inline Floats floats_at<Half>(const uint8_t* from) {
   return half_to_float<Floats>(__builtin_convertvector(load<Marks>(from), Words));
+}
+
+// Neighbours in memory, from ``v`` on: forwards or, with a ``step`` below 0, backwards.
+template <class S>
+VOXPIPE_INLINE Floats floats_along(const uint8_t* row, int64_t step, int64_t v) {
+  constexpr int64_t SIZE = sizeof(typename Memory<S>::type);
+  return step > 0 ? floats_at<S>(row + v * SIZE)
+                  : mirrored(floats_at<S>(row - (v + LANES - 1) * SIZE), ALL_LANES);
 }
 
 // Of 2 * LANES numbers those at LANES places.

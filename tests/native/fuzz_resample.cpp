@@ -115,7 +115,9 @@ void draw_source(Bytes& bytes, VoxpipeJob& job, Array& source) {
   job.source_type = bytes.below(VOXPIPE_F64 + 1);
   job.channels = bytes.once_in(4) ? bytes.between(2, 6) : 1;
   int64_t shape[4] = {job.channels, 0, 0, 0};
-  for (int a = 0; a < 3; a++) shape[1 + a] = bytes.between(1, bytes.once_in(5) ? 40 : 9);
+  const bool is_large = bytes.once_in(4);  // whole tiles lie inside, whole squares are turned
+  for (int a = 0; a < 3; a++)
+    shape[1 + a] = is_large ? bytes.between(30, 60) : bytes.between(1, bytes.once_in(5) ? 40 : 9);
   source.lay_out(bytes, shape, SIZES[job.source_type]);
   for (size_t n = 0; n < source.memory.size(); n++)
     source.memory[n] = 0;
