@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -30,7 +31,7 @@ from ..stitching.stitcher import Stitcher
 from ..stitching.stitching import Stitching
 from ..stitching.windows import overlap_in_voxels
 from ..volumes import Volume
-from .model_calls import Model, evaluating, model_key, run_model, trim_heap
+from .model_calls import Heap, Model, evaluating, model_key, run_model
 from .ranks import Ranks
 
 IMAGE = "image"
@@ -159,6 +160,7 @@ def predict(
     chain = _as_chain(source, key, mask, options)
     results: dict[str, Any] = {}
     with ExitStack() as stack:
+        heap = Heap()
         bar = _Bar(progress if ranks.is_first else False)
         stack.callback(bar.close)
         stitching = Stitching(how, key, bar.watch)
@@ -169,16 +171,32 @@ def predict(
             chain = _choosing(chain, partial(_select, stitching, ranks))
             chain = stack.enter_context(_loader(chain, num_workers))
         needs = stitching.needs if ranks.is_first else _always
+        behind = stack.enter_context(ThreadPoolExecutor(1, "voxpipe-stitch"))
+        added: Future[dict[str, Any]] | None = None
         for metas, result in ranks.gather(_outputs(model, chain, key, mirror, needs)):
-            for meta, voxels in zip(metas, result, strict=True):
-                results.update(stitching.add(meta, voxels))
+            if added is not None:
+                results.update(added.result())
+            # While the next windows are read and the model runs; one batch waits at most.
+            added = behind.submit(_add, stitching, metas, result)
             bar.update(len(metas))
-            trim_heap()
+            heap.note(result.nbytes)
+        if added is not None:
+            results.update(added.result())
         results.update(stitching.finish())
     if not ranks.is_first:
         return None
     is_one = not (isinstance(source, DataLoader2) or is_pipe(source))
     return next(iter(results.values())) if is_one else results
+
+
+def _add(
+    stitching: Stitching, metas: Sequence[Mapping[str, Any]], result: NDArray[np.float32]
+) -> dict[str, Any]:
+    """Return the volumes that the windows of a batch finish."""
+    finished: dict[str, Any] = {}
+    for meta, voxels in zip(metas, result, strict=True):
+        finished.update(stitching.add(meta, voxels))
+    return finished
 
 
 def _always(meta: Mapping[str, Any]) -> bool:
@@ -285,7 +303,8 @@ def _choosing(chain: Pipe, choose: Callable[[Sample, list[int]], Sequence[int]])
 def _order(stitcher: Stitcher, numbers: Sequence[int]) -> list[int]:
     """Return windows in the order in which least is open: the longest axis last."""
     windows = stitcher.windows
-    return sorted(numbers, key=lambda n: (windows.place(n)[windows.slow_axis], n))
+    slow = windows.slow_axis
+    return sorted(numbers, key=lambda n: (windows.place(n)[slow], windows.place(n)[::-1]))
 
 
 def _batch_image(batch: Any, key: str | None) -> torch.Tensor:
