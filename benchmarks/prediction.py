@@ -65,9 +65,7 @@ def run_large(source: Path, result: Path, classes: int, overlap: float) -> None:
     """Predict labels out of core, with a bar."""
     import voxpipe as vp
 
-    vp.predict(
-        nearest_level(classes), source, result, patch=PATCH, overlap=overlap, progress=True
-    )
+    vp.predict(nearest_level(classes), source, result, patch=PATCH, overlap=overlap, progress=True)
 
 
 def run_monai(source: Path, result: Path) -> None:
@@ -152,7 +150,9 @@ def write_blocks(path: Path, shape: tuple[int, ...]) -> None:
     noise = random.integers(0, 16, 256**3 + 2**20, dtype=np.uint8)
     waves = random.uniform(0.01, 0.05, 3)
     for at in itertools.product(*(range(0, n, 256) for n in shape)):
-        box = [np.arange(a, min(a + 256, n), dtype=np.float32) for a, n in zip(at, shape)]
+        box = [
+            np.arange(a, min(a + 256, n), dtype=np.float32) for a, n in zip(at, shape, strict=True)
+        ]
         i, j, k = np.ix_(*box)
         field = np.sin(waves[0] * i + 0.002 * j) + np.sin(waves[1] * j) * np.cos(waves[2] * k)
         start = int(random.integers(2**20))

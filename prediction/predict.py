@@ -178,11 +178,12 @@ def predict(
                 results.update(added.result())
             # While the next windows are read and the model runs; one batch waits at most.
             added = behind.submit(_add, stitching, metas, result)
-            bar.update(len(metas))
+            bar.update()
             heap.note(result.nbytes)
         if added is not None:
             results.update(added.result())
         results.update(stitching.finish())
+        bar.update()
     if not ranks.is_first:
         return None
     is_one = not (isinstance(source, DataLoader2) or is_pipe(source))
@@ -231,18 +232,23 @@ class _Bar:
         # None: no bar where the output is no terminal.
         disable = None if shows is None else not shows
         self._bar: Any = tqdm(total=0, desc="predict", unit="window", disable=disable)
+        self._windows: list[tuple[NDArray[np.bool_], NDArray[np.bool_]]] = []
 
     def watch(self, stitcher: Stitcher) -> None:
         """Count the windows of one more volume; those of a run that was killed are done."""
         if self._bar.disable:
             return
-        self._bar.total += len(stitcher.windows)
-        self._bar.initial += int(stitcher.past.sum())  # they are not part of the rate
-        self._bar.update(int(stitcher.past.sum()))
+        self._windows.append((stitcher.present, stitcher.past))
+        self._bar.initial += int(stitcher.present.sum())  # they are not part of the rate
+        self.update()
 
-    def update(self, count: int) -> None:
-        """Count windows that came."""
-        self._bar.update(count)
+    def update(self) -> None:
+        """Show how many windows were stitched, of those that are not left out."""
+        if self._bar.disable:
+            return
+        self._bar.total = sum(int((there | ~past).sum()) for there, past in self._windows)
+        done = sum(int(there.sum()) for there, _ in self._windows)
+        self._bar.update(done - self._bar.n)
 
     def close(self) -> None:
         """Leave the bar as it is."""
