@@ -215,7 +215,7 @@ def _select(
     if stitcher is None:
         return []
     stitcher.leave_out(sorted({*range(len(stitcher.windows))} - {*numbers}))
-    return _order(stitcher, [n for n in own if not stitcher.past[n]])
+    return stitcher.windows.sort(n for n in own if not stitcher.past[n])
 
 
 def _loader(chain: Pipe, num_workers: int) -> DataLoader2:
@@ -304,13 +304,6 @@ def _choosing(chain: Pipe, choose: Callable[[Sample, list[int]], Sequence[int]])
         return other
 
     return sweep(chain, (Rule("choose windows", finds, build),)).after
-
-
-def _order(stitcher: Stitcher, numbers: Sequence[int]) -> list[int]:
-    """Return windows in the order in which least is open: the longest axis last."""
-    windows = stitcher.windows
-    slow = windows.slow_axis
-    return sorted(numbers, key=lambda n: (windows.place(n)[slow], windows.place(n)[::-1]))
 
 
 def _batch_image(batch: Any, key: str | None) -> torch.Tensor:
