@@ -171,17 +171,13 @@ def predict(
             chain = _choosing(chain, partial(_select, stitching, ranks))
             chain = stack.enter_context(_loader(chain, num_workers))
         needs = stitching.needs if ranks.is_first else _always
-        behind = stack.enter_context(ThreadPoolExecutor(1, "voxpipe-stitch"))
-        added: Future[dict[str, Any]] | None = None
-        for metas, result in ranks.gather(_outputs(model, chain, key, mirror, needs)):
-            if added is not None:
-                results.update(added.result())
-            # While the next windows are read and the model runs; one batch waits at most.
-            added = behind.submit(_add, stitching, metas, result)
+        background = stack.enter_context(_Background(stitching, results))
+        outputs = _outputs(model, chain, key, mirror, needs, background.wait)
+        for metas, result in ranks.gather(outputs):
+            background.add(metas, result)
             bar.update()
             heap.note(result.nbytes)
-        if added is not None:
-            results.update(added.result())
+        background.wait()
         results.update(stitching.finish())
         bar.update()
     if not ranks.is_first:
@@ -190,14 +186,34 @@ def predict(
     return next(iter(results.values())) if is_one else results
 
 
-def _add(
-    stitching: Stitching, metas: Sequence[Mapping[str, Any]], result: NDArray[np.float32]
-) -> dict[str, Any]:
-    """Return the volumes that the windows of a batch finish."""
-    finished: dict[str, Any] = {}
-    for meta, voxels in zip(metas, result, strict=True):
-        finished.update(stitching.add(meta, voxels))
-    return finished
+class _Background:
+    """Adds windows in a thread of its own while the next ones are read and the model runs."""
+
+    def __init__(self, stitching: Stitching, results: dict[str, Any]) -> None:
+        self._stitching, self._results = stitching, results
+        self._thread = ThreadPoolExecutor(1, "voxpipe-stitch")
+        self._batch: Future[None] | None = None
+
+    def add(self, metas: Sequence[Mapping[str, Any]], result: NDArray[np.float32]) -> None:
+        """Begin to add the windows of a batch, when those of the last one are added."""
+        self.wait()  # so one batch waits at most, which is memory
+        self._batch = self._thread.submit(self._add, metas, result)
+
+    def _add(self, metas: Sequence[Mapping[str, Any]], result: NDArray[np.float32]) -> None:
+        for meta, voxels in zip(metas, result, strict=True):
+            self._results.update(self._stitching.add(meta, voxels))
+
+    def wait(self) -> None:
+        """Wait until all windows are added; raise what adding them raised."""
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            batch.result()
+
+    def __enter__(self) -> _Background:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.shutdown()
 
 
 def _always(meta: Mapping[str, Any]) -> bool:
@@ -325,8 +341,13 @@ def _outputs(
     key: str | None,
     mirror: bool | Sequence[int],
     needs: Callable[[Mapping[str, Any]], bool],
+    wait: Callable[[], None],
 ) -> Iterator[tuple[list[Any], NDArray[np.float32]]]:
-    """Yield provenance and output of the windows of each batch that are not there yet."""
+    """Yield provenance and output of the windows of each batch that are not there yet.
+
+    Where the last output is the model's own memory, the model runs when that was added.
+    """
+    is_models = True
     for batch in batches:
         image = _batch_image(batch, key)
         rows = [row for row, meta in enumerate(batch[META]) if needs(meta)]
@@ -335,4 +356,7 @@ def _outputs(
         image = image if len(rows) == len(image) else image[rows]
         axes = tuple(range(3)) if mirror is True else tuple(mirror or ())
         axes = tuple(axis for axis in axes if image.shape[2 + axis] > 1)
-        yield [batch[META][row] for row in rows], run_model(model, image, axes)
+        if is_models:
+            wait()
+        output, is_models = run_model(model, image, axes)
+        yield [batch[META][row] for row in rows], output
