@@ -73,15 +73,15 @@ def run_model(
             for axes in itertools.combinations(mirror, count)
         ]
         for axes in ways:
-            given = _one_output(model(batch.flip(axes) if axes else batch))
-            result = (given.flip(axes) if axes else given).float()
+            output = _one_output(model(batch.flip(axes) if axes else batch))
+            result = (output.flip(axes) if axes else output).float()
             # A model may give its own input, or what it keeps.
             total = result if total is None else total + result
         assert total is not None
         mean = total / len(ways) if len(ways) > 1 else total
         local = mean.cpu()
         array: NDArray[np.float32] = local.numpy()
-        return array, local.data_ptr() == given.data_ptr()
+        return array, local.data_ptr() == output.data_ptr()
 
 
 class Heap:

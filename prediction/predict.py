@@ -263,8 +263,8 @@ class _Bar:
         if self._bar.disable:
             return
         self._bar.total = sum(int((there | ~past).sum()) for there, past in self._windows)
-        done = sum(int(there.sum()) for there, _ in self._windows)
-        self._bar.update(done - self._bar.n)
+        count = sum(int(there.sum()) for there, _ in self._windows)
+        self._bar.update(count - self._bar.n)
 
     def close(self) -> None:
         """Leave the bar as it is."""
