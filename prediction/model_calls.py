@@ -19,6 +19,8 @@ from ..core.errors import SampleError
 Model = Callable[[torch.Tensor], Any]
 # Of a sample (B, C, I, J, K), the axes that are mirrored.
 _FIRST_AXIS = 2
+# A few windows of one channel; a sixteenth of the time that it takes after each of them.
+_TRIM_BYTES = 128 * 1024**2
 
 
 @contextlib.contextmanager
@@ -43,8 +45,12 @@ def first_tensor(model: Any) -> torch.Tensor | None:
     return next((tensor for tensor in every if tensor.is_floating_point()), None)
 
 
-def run_model(model: Model, batch: torch.Tensor, mirror: Sequence[int]) -> NDArray[np.float32]:
+def run_model(
+    model: Model, batch: torch.Tensor, mirror: Sequence[int]
+) -> tuple[NDArray[np.float32], bool]:
     """Return what the model gives for a batch (B, C, I, J, K), float32 in memory.
+
+    And whether that is memory of the model's, which it may write to when it is called again.
 
     Parameters
     ----------
@@ -67,22 +73,33 @@ def run_model(model: Model, batch: torch.Tensor, mirror: Sequence[int]) -> NDArr
             for axes in itertools.combinations(mirror, count)
         ]
         for axes in ways:
-            result = _one_output(model(batch.flip(axes) if axes else batch))
-            result = (result.flip(axes) if axes else result).float()
+            output = _one_output(model(batch.flip(axes) if axes else batch))
+            result = (output.flip(axes) if axes else output).float()
             # A model may give its own input, or what it keeps.
             total = result if total is None else total + result
         assert total is not None
         mean = total / len(ways) if len(ways) > 1 else total
-        array: NDArray[np.float32] = mean.cpu().numpy()
-        return array
+        local = mean.cpu()
+        array: NDArray[np.float32] = local.numpy()
+        return array, local.data_ptr() == output.data_ptr()
 
 
-def trim_heap() -> None:
-    """Give back what is free in the heap; only glibc has to be told."""
-    # Arrays of some megabytes, as windows are, come and go there, and leave holes that stay.
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if trim is not None:
-        trim(0)
+class Heap:
+    """Gives back what is free in the heap, from time to time; only glibc has to be told."""
+
+    # Arrays of some megabytes, as windows are, come and go there, and leave holes that stay. What
+    # was given back is taken, page by page, for the next window: so it is not done after each.
+    def __init__(self) -> None:
+        c_library = ctypes.CDLL(None) if os.name == "posix" else None
+        self._trim = getattr(c_library, "malloc_trim", None)
+        self._bytes = 0
+
+    def note(self, size: int) -> None:
+        """Note that a model has made ``size`` bytes."""
+        self._bytes += size
+        if self._bytes >= _TRIM_BYTES and self._trim is not None:
+            self._bytes = 0
+            self._trim(0)
 
 
 def _one_output(result: Any) -> torch.Tensor:

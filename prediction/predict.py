@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from typing import Any
@@ -30,7 +31,7 @@ from ..stitching.stitcher import Stitcher
 from ..stitching.stitching import Stitching
 from ..stitching.windows import overlap_in_voxels
 from ..volumes import Volume
-from .model_calls import Model, evaluating, model_key, run_model, trim_heap
+from .model_calls import Heap, Model, evaluating, model_key, run_model
 from .ranks import Ranks
 
 IMAGE = "image"
@@ -159,6 +160,7 @@ def predict(
     chain = _as_chain(source, key, mask, options)
     results: dict[str, Any] = {}
     with ExitStack() as stack:
+        heap = Heap()
         bar = _Bar(progress if ranks.is_first else False)
         stack.callback(bar.close)
         stitching = Stitching(how, key, bar.watch)
@@ -169,16 +171,49 @@ def predict(
             chain = _choosing(chain, partial(_select, stitching, ranks))
             chain = stack.enter_context(_loader(chain, num_workers))
         needs = stitching.needs if ranks.is_first else _always
-        for metas, result in ranks.gather(_outputs(model, chain, key, mirror, needs)):
-            for meta, voxels in zip(metas, result, strict=True):
-                results.update(stitching.add(meta, voxels))
-            bar.update(len(metas))
-            trim_heap()
+        background = stack.enter_context(_Background(stitching, results))
+        outputs = _outputs(model, chain, key, mirror, needs, background.wait)
+        for metas, result in ranks.gather(outputs):
+            background.add(metas, result)
+            bar.update()
+            heap.note(result.nbytes)
+        background.wait()
         results.update(stitching.finish())
+        bar.update()
     if not ranks.is_first:
         return None
     is_one = not (isinstance(source, DataLoader2) or is_pipe(source))
     return next(iter(results.values())) if is_one else results
+
+
+class _Background:
+    """Adds windows in a thread of its own while the next ones are read and the model runs."""
+
+    def __init__(self, stitching: Stitching, results: dict[str, Any]) -> None:
+        self._stitching, self._results = stitching, results
+        self._thread = ThreadPoolExecutor(1, "voxpipe-stitch")
+        self._batch: Future[None] | None = None
+
+    def add(self, metas: Sequence[Mapping[str, Any]], result: NDArray[np.float32]) -> None:
+        """Begin to add the windows of a batch, when those of the last one are added."""
+        self.wait()  # so one batch waits at most, which is memory
+        self._batch = self._thread.submit(self._add, metas, result)
+
+    def _add(self, metas: Sequence[Mapping[str, Any]], result: NDArray[np.float32]) -> None:
+        for meta, voxels in zip(metas, result, strict=True):
+            self._results.update(self._stitching.add(meta, voxels))
+
+    def wait(self) -> None:
+        """Wait until all windows are added; raise what adding them raised."""
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            batch.result()
+
+    def __enter__(self) -> _Background:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.shutdown()
 
 
 def _always(meta: Mapping[str, Any]) -> bool:
@@ -196,7 +231,7 @@ def _select(
     if stitcher is None:
         return []
     stitcher.leave_out(sorted({*range(len(stitcher.windows))} - {*numbers}))
-    return _order(stitcher, [n for n in own if not stitcher.past[n]])
+    return stitcher.windows.sort(n for n in own if not stitcher.past[n])
 
 
 def _loader(chain: Pipe, num_workers: int) -> DataLoader2:
@@ -213,18 +248,23 @@ class _Bar:
         # None: no bar where the output is no terminal.
         disable = None if shows is None else not shows
         self._bar: Any = tqdm(total=0, desc="predict", unit="window", disable=disable)
+        self._windows: list[tuple[NDArray[np.bool_], NDArray[np.bool_]]] = []
 
     def watch(self, stitcher: Stitcher) -> None:
         """Count the windows of one more volume; those of a run that was killed are done."""
         if self._bar.disable:
             return
-        self._bar.total += len(stitcher.windows)
-        self._bar.initial += int(stitcher.past.sum())  # they are not part of the rate
-        self._bar.update(int(stitcher.past.sum()))
+        self._windows.append((stitcher.present, stitcher.past))
+        self._bar.initial += int(stitcher.present.sum())  # they are not part of the rate
+        self.update()
 
-    def update(self, count: int) -> None:
-        """Count windows that came."""
-        self._bar.update(count)
+    def update(self) -> None:
+        """Show how many windows were stitched, of those that are not left out."""
+        if self._bar.disable:
+            return
+        self._bar.total = sum(int((there | ~past).sum()) for there, past in self._windows)
+        count = sum(int(there.sum()) for there, _ in self._windows)
+        self._bar.update(count - self._bar.n)
 
     def close(self) -> None:
         """Leave the bar as it is."""
@@ -282,12 +322,6 @@ def _choosing(chain: Pipe, choose: Callable[[Sample, list[int]], Sequence[int]])
     return sweep(chain, (Rule("choose windows", finds, build),)).after
 
 
-def _order(stitcher: Stitcher, numbers: Sequence[int]) -> list[int]:
-    """Return windows in the order in which least is open: the longest axis last."""
-    windows = stitcher.windows
-    return sorted(numbers, key=lambda n: (windows.place(n)[windows.slow_axis], n))
-
-
 def _batch_image(batch: Any, key: str | None) -> torch.Tensor:
     """Return what the model gets of a batch."""
     if not isinstance(batch, Mapping) or META not in batch:
@@ -307,8 +341,13 @@ def _outputs(
     key: str | None,
     mirror: bool | Sequence[int],
     needs: Callable[[Mapping[str, Any]], bool],
+    wait: Callable[[], None],
 ) -> Iterator[tuple[list[Any], NDArray[np.float32]]]:
-    """Yield provenance and output of the windows of each batch that are not there yet."""
+    """Yield provenance and output of the windows of each batch that are not there yet.
+
+    Where the last output is the model's own memory, the model runs when that was added.
+    """
+    is_models = True
     for batch in batches:
         image = _batch_image(batch, key)
         rows = [row for row, meta in enumerate(batch[META]) if needs(meta)]
@@ -317,4 +356,7 @@ def _outputs(
         image = image if len(rows) == len(image) else image[rows]
         axes = tuple(range(3)) if mirror is True else tuple(mirror or ())
         axes = tuple(axis for axis in axes if image.shape[2 + axis] > 1)
-        yield [batch[META][row] for row in rows], run_model(model, image, axes)
+        if is_models:
+            wait()
+        output, is_models = run_model(model, image, axes)
+        yield [batch[META][row] for row in rows], output

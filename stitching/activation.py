@@ -68,8 +68,7 @@ class Activation:
         """Return the result for the blended output (C, I, J, K)."""
         dtype = self.dtype_of(voxels.shape[0])
         if self.output == "argmax":
-            labels: NDArray[Any] = voxels.argmax(axis=0)[None].astype(dtype)
-            return labels
+            return _argmax(voxels, dtype)
         if self.output == "softmax":
             voxels = np.exp(voxels - voxels.max(axis=0, keepdims=True))
             voxels /= voxels.sum(axis=0, keepdims=True)
@@ -77,3 +76,18 @@ class Activation:
             with np.errstate(over="ignore"):  # 1 / (1 + inf) is 0
                 voxels = 1 / (1 + np.exp(-voxels))
         return convert_dtype(voxels, dtype)
+
+
+def _argmax(voxels: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the first of the largest channels (1, I, J, K), as NumPy does: NaN is the largest."""
+    # Channel by channel: NumPy gathers the channels of each voxel first, which takes longer.
+    kind = np.uint8 if voxels.shape[0] <= _BYTE else np.uint16
+    labels: NDArray[Any] = np.zeros((1, *voxels.shape[1:]), kind)
+    largest = voxels[0].copy()
+    for channel, values in enumerate(voxels[1:], 1):
+        # Channels only grow: where this one is larger, its number is larger than the one there.
+        np.maximum(labels[0], (values > largest) * kind(channel), out=labels[0])
+        np.maximum(largest, values, out=largest)
+    if np.isnan(largest).any():
+        labels = voxels.argmax(axis=0)[None]
+    return labels.astype(dtype, copy=False)

@@ -6,10 +6,12 @@ the next one is whole.
 
 from __future__ import annotations
 
+import mmap
 import os
 import tempfile
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +22,7 @@ from ..core.memory import private_pages
 Key = tuple[Any, ...]
 # Below this a map costs more than it gives back.
 _OWN_PAGES = 64 * 1024
+_HUGE_PAGE = 2 * 1024**2  # that of x86 and of ARM with pages of 4 KiB
 
 
 class Slot(NamedTuple):
@@ -181,7 +184,11 @@ def new_array(shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
     size = int(np.prod(shape)) * dtype.itemsize
     if size < _OWN_PAGES:
         return np.zeros(shape, dtype)
-    return np.frombuffer(private_pages(size), dtype).reshape(shape)
+    pages = private_pages(size)
+    if size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        with suppress(OSError):  # of a system without them
+            pages.madvise(mmap.MADV_HUGEPAGE)  # one fault instead of 512
+    return np.frombuffer(pages, dtype).reshape(shape)
 
 
 def _bytes_of(array: NDArray[Any]) -> memoryview:

@@ -29,6 +29,7 @@ from ..volumes.conversion.destination import Destination, LocalDestination, dest
 from ..volumes.conversion.save import (
     VolumeFile,
     as_stored,
+    copy_turned,
     file_dtype,
     has_mark,
     refuse_unwritable,
@@ -172,6 +173,7 @@ class ZarrOutput(_LockedOutput):
 
     def write(self, region: Region, voxels: NDArray[Any]) -> None:
         """Add the voxels of a box to their shards, and write those that are whole."""
+        assert self._plan is not None
         for index, shard, part in self._shards_of(region):
             key = (_SHARD, *index)
             piece = voxels[(slice(None), *part.shift([-a for a in region.start]).slices)]
@@ -181,11 +183,14 @@ class ZarrOutput(_LockedOutput):
             if key in self.cells:
                 buffer = self.cells.change(key)
             else:
-                buffer = self.cells.new(key, (voxels.shape[0], *shard.shape), voxels.dtype)
-            buffer[(slice(None), *part.shift([-a for a in shard.start]).slices)] = piece
+                # As it is stored: nothing is left to be turned when it is whole.
+                shape = (voxels.shape[0], *reversed(shard.shape))
+                buffer = self.cells.new(key, shape, self._plan.dtype)
+            place = part.shift([-a for a in shard.start])
+            copy_turned(piece, buffer.transpose(0, 3, 2, 1)[(slice(None), *place.slices)])
             self._counts[index] -= part.size
             if self._counts[index] == 0:
-                self._write_shard(index, shard, self.cells.pop(key))
+                self._write_shard(index, shard, self.cells.pop(key).transpose(0, 3, 2, 1))
 
     def resume(self, regions: Iterable[Region]) -> None:
         """Count what is left of each shard."""

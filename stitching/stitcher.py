@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -71,7 +72,7 @@ class Stitcher:
         """Windows that were added, or will not come."""
         self._open_counts = windows.touch_counts()
         self._sums: OrderedDict[tuple[Any, ...], NDArray[np.float32]] = OrderedDict()
-        self._values: NDArray[np.float32] | None = None
+        self._product: NDArray[np.float32] | None = None  # of one channel of a cell
         self.channels = 0
 
     @property
@@ -87,25 +88,41 @@ class Stitcher:
         if self.past[number]:
             return
         self._check(voxels)
-        values = voxels.astype(np.float32, copy=False)
-        if self._weights is not None:
-            if self._values is None:  # one for all windows: none of them needs it longer
-                self._values = new_array(values.shape, np.dtype(np.float32))
-            values = np.multiply(values, self._weights, out=self._values)
         self.present[number] = self.past[number] = True
         for cell in self.windows.cells(number):
-            part = values[(slice(None), *self.windows.slices(cell, number))]
-            key, count = (_CELL, *cell), self._open_counts[cell]
-            if count == 1 and key not in self.cells:
+            where = self.windows.slices(cell, number)
+            part = voxels[(slice(None), *where)]
+            key = (_CELL, *cell)
+            if self._open_counts[cell] == 1 and key not in self.cells:
+                # No other window gave anything: weighted or not, the mean is what this one gives.
                 self._open_counts[cell] = 0
-                self._finish(cell, part)
+                self._finish(cell, part.astype(np.float32, copy=False), None)
                 continue
+            weights = None if self._weights is None else self._weights[where]
             if key in self.cells:
-                total = self.cells.change(key)
-                total += part
+                self._add_weighted(self.cells.change(key), part, weights)
             else:
-                self.cells.new(key, part.shape, np.float32)[...] = part
+                total = self.cells.new(key, part.shape, np.float32)
+                np.multiply(part, 1 if weights is None else weights, out=total)
             self._leave(cell)
+
+    def _add_weighted(
+        self,
+        total: NDArray[np.float32],
+        part: NDArray[Any],
+        weights: NDArray[np.float32] | None,
+    ) -> None:
+        """Add what a window gives to a cell; channel by channel, whose product stays in a cache."""
+        if weights is None:
+            total += part
+            return
+        shape = total.shape[1:]
+        size = math.prod(shape)
+        if self._product is None or self._product.size < size:
+            self._product = np.empty(size, np.float32)
+        product = self._product[:size].reshape(shape)
+        for channel, values in zip(total, part, strict=True):
+            np.add(channel, np.multiply(values, weights, out=product), out=channel)
 
     def leave_out(self, numbers: Iterable[int]) -> None:
         """Note that these windows will not come; where none does, the result is 0."""
@@ -122,7 +139,7 @@ class Stitcher:
             self.channels = channels
             self.output.begin(channels)
             for cell in _cells(self._open_counts == 0):
-                self._finish(cell, None)
+                self._finish_open(cell)
 
     def resume(self, present: NDArray[np.bool_], past: NDArray[np.bool_], channels: int) -> None:
         """Take up where another process stood; ``cells`` has its sums already."""
@@ -152,19 +169,24 @@ class Stitcher:
     def _leave(self, cell: Cell) -> None:
         self._open_counts[cell] -= 1
         if self._open_counts[cell] == 0 and self.channels:
-            key = (_CELL, *cell)
-            self._finish(cell, self.cells.pop(key) if key in self.cells else None)
+            self._finish_open(cell)
 
-    def _finish(self, cell: Cell, total: NDArray[np.float32] | None) -> None:
-        region = self.windows.region(cell)
-        if total is None:
-            total = np.zeros((self.channels, *region.shape), np.float32)
-        else:
-            numbers = [n for n in self.windows.windows(cell) if self.present[n]]
-            weight = self._weight_of(cell, numbers)
-            if weight is not None:
-                total = np.divide(total, weight, out=total)  # a sum, or weighted: no one else's
-        self.output.write(region, total)
+    def _finish_open(self, cell: Cell) -> None:
+        """Let a cell go that no window will touch any more."""
+        key = (_CELL, *cell)
+        if key not in self.cells:
+            shape = (self.channels, *self.windows.region(cell).shape)
+            self._finish(cell, np.zeros(shape, np.float32), None)
+            return
+        numbers = [n for n in self.windows.windows(cell) if self.present[n]]
+        self._finish(cell, self.cells.pop(key), self._weight_of(cell, numbers))
+
+    def _finish(
+        self, cell: Cell, total: NDArray[np.float32], weight: NDArray[np.float32] | None
+    ) -> None:
+        if weight is not None:
+            total = np.divide(total, weight, out=total)
+        self.output.write(self.windows.region(cell), total)
 
     def _weight_of(self, cell: Cell, numbers: list[int]) -> NDArray[np.float32] | None:
         """Return the sum of the weights of windows in a cell; None where it is 1."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,8 @@ class _Open:
 class Stitching:
     """Add windows as they come, by what their provenance says.
 
+    One thread adds and finishes; another may open volumes, and ask which windows are needed.
+
     Parameters
     ----------
     how
@@ -51,6 +54,7 @@ class Stitching:
         self._whole: dict[Identity, tuple[str, Volume]] = {}  # not handed out yet
         self._past: set[Identity] = set()
         self._places: dict[str, Identity] = {}
+        self._lock = threading.Lock()  # of what volumes there are, not of their voxels
 
     def open(self, meta: Mapping[str, Any]) -> Stitcher | None:
         """Return what the windows of a volume are added to, by one of them; None if it is done."""
@@ -59,6 +63,10 @@ class Stitching:
         return None if one is None else one.volume.stitcher
 
     def _open_at(self, place: Place) -> _Open | None:
+        with self._lock:
+            return self._open_or_new(place)
+
+    def _open_or_new(self, place: Place) -> _Open | None:
         if place.identity in self._past:
             return None
         one = self._open.get(place.identity)
@@ -118,13 +126,16 @@ class Stitching:
     def _finish(self, identity: Identity) -> None:
         one = self._open[identity]
         volume = one.volume.finish()
-        del self._open[identity]
-        self._past.add(identity)
-        self._whole[identity] = (one.place.case, volume)
+        with self._lock:
+            del self._open[identity]
+            self._past.add(identity)
+            self._whole[identity] = (one.place.case, volume)
 
     def _hand_out(self) -> Iterator[tuple[str, Volume]]:
-        while self._whole:
-            yield self._whole.pop(next(iter(self._whole)))
+        with self._lock:
+            whole = list(self._whole.values())
+            self._whole.clear()
+        yield from whole
 
     def finish(self) -> Iterator[tuple[str, Volume]]:
         """Yield the volumes of which some windows did not come: no more will."""

@@ -1,13 +1,21 @@
 """Sources, destinations, and the way back to the stored grid."""
 
+import itertools
+import re
+import threading
+from functools import partialmethod
+
 import nibabel as nib
 import numpy as np
 import pytest
 import SimpleITK
 import torch
+import zarr
+from tqdm import tqdm
 from window_models import network
 
 import voxpipe as vp
+from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import (
     DestinationExists,
     GraphError,
@@ -179,6 +187,116 @@ def test_a_mask_leaves_windows_out(scan):
     assert found[0, :8, :8, :8].all()
 
 
+def test_a_mask_with_holes(tmp_path):
+    """What it leaves out is neither read nor run, also between windows that are; there is 0."""
+    stored = zarr.create_array(
+        tmp_path / "a.zarr", shape=(24, 24, 24), chunks=(8, 8, 8), dtype="float32"
+    )
+    stored[:] = np.random.default_rng(0).uniform(1, 2, (24, 24, 24))
+    mask = np.zeros((24, 24, 24), np.uint8)
+    held = [(0, 0, 0), (0, 2, 1), (1, 0, 2), (2, 2, 0), (2, 2, 2)]  # not the middle, nor a block
+    for i, j, k in held:
+        mask[8 * i + 3, 8 * j + 4, 8 * k + 5] = 1
+    seen = []
+
+    def model(batch):
+        seen.append(float(batch[0, 0, 0, 0, 0]))
+        return batch
+
+    region = vp.Volume(mask, kind="label")
+    before = IO_COUNTERS.snapshot()
+    found = vp.predict(
+        model, tmp_path / "a.zarr", patch=8, overlap=0, mask=region, output="logits"
+    ).numpy()[0]
+
+    decoded = (IO_COUNTERS.snapshot() - before).bytes_decoded
+    expected = np.zeros((24, 24, 24), np.float32)
+    for at in held:
+        box = tuple(slice(8 * a, 8 * a + 8) for a in at)
+        expected[box] = stored[box]
+    assert sorted(seen) == sorted(float(stored[8 * i, 8 * j, 8 * k]) for i, j, k in held)
+    assert decoded == len(held) * 8**3 * 4
+    assert np.abs(found - expected).max() < 1e-6
+
+
+def test_a_mask_with_holes_where_windows_overlap(scan):
+    """Windows that hold something of it, and no others; the result is the mean of these alone."""
+    mask = np.zeros(SHAPE, np.uint8)
+    mask[0, 0, 0] = mask[19, 16, 12] = mask[9, 16, 0] = 1
+    starts = [range(0, 13, 4), [0, 4, 8, 9], [0, 4, 5]]
+    held = [
+        at for at in itertools.product(*starts) if mask[tuple(slice(a, a + 8) for a in at)].any()
+    ]
+    ran, covered = [], np.zeros(SHAPE, bool)
+    for at in held:
+        covered[tuple(slice(a, a + 8) for a in at)] = True
+
+    def model(batch):
+        ran.append(len(batch))
+        return torch.ones_like(batch)
+
+    found = vp.predict(
+        model, scan, patch=8, mask=vp.Volume(mask, affine=AFFINE, kind="label"), output="logits"
+    ).numpy()[0]
+
+    assert sum(ran) == len(held) < 4 * 4 * 3
+    assert (found == covered).all()
+
+
+def test_windows_are_stitched_while_the_model_runs(scan):
+    """What the first window finishes is written while the model is busy with the second."""
+    written, runs = threading.Event(), []
+
+    class Destination(np.ndarray):
+        def __setitem__(self, where, voxels):
+            super().__setitem__(where, voxels)
+            written.set()
+
+    def model(batch):
+        # A minute is for a machine that does not get to it; one after the other would never.
+        runs.append(len(runs) != 1 or written.wait(60))
+        return batch.double()  # what is stitched is a copy
+
+    destination = np.zeros((1, *SHAPE), np.float32).view(Destination)
+
+    vp.predict(model, scan, destination, patch=8, output="logits")
+
+    assert all(runs)
+    assert len(runs) == 4 * 4 * 3
+
+
+def test_a_model_that_writes_to_the_same_memory(scan, logits):
+    """What it gave is stitched before it is called again, and writes over it."""
+    inner, memory = network(), torch.zeros(2, 3, 8, 8, 8)
+
+    def model(batch):
+        memory.fill_(torch.nan)
+        return memory[: len(batch)].copy_(inner(batch))
+
+    found = vp.predict(model, scan, patch=8, output="logits", batch_size=2).numpy()
+
+    assert np.abs(found - logits).max() < 1e-5
+
+
+def test_what_fails_behind_the_model_is_raised(scan):
+    """An error of the destination ends the run, with the windows behind it not run."""
+
+    class Full(np.ndarray):
+        def __setitem__(self, where, voxels):
+            raise OSError("no space left")
+
+    runs = []
+
+    def model(batch):
+        runs.append(1)
+        return batch
+
+    destination = np.zeros((1, *SHAPE), np.uint8).view(Full)
+    with pytest.raises(OSError, match="no space left"):
+        vp.predict(model, scan, destination, patch=8, overlap=0)
+    assert len(runs) <= 2
+
+
 def test_a_model_stays_what_it_was(scan):
     """It is evaluated, and every part is as it was afterwards; several outputs: the first."""
     model = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Conv3d(1, 2, 1)).train()
@@ -253,11 +371,33 @@ def test_what_is_there_is_not_replaced(scan, tmp_path):
     vp.predict(network(), scan, tmp_path / "a.nii.gz", patch=8, overlap=0, overwrite=True)
 
 
-def test_the_bar_counts_windows(scan, capsys):
-    """All windows, those of each volume as it begins."""
+# Windows, seconds that passed and that are left, and a rate, as tqdm writes them.
+BAR = r"(\d+)/(\d+) \[[\d:]+<([\d:]+|\?), +([\d.]+(?:window/s|s/window)|\?window/s)\]"
+
+
+def test_the_bar_shows_rate_and_time_left(scan, capsys, monkeypatch):
+    """Of all windows, those of each volume as it begins."""
+    monkeypatch.setattr(tqdm, "__init__", partialmethod(tqdm.__init__, mininterval=0))
     vp.predict(positive, scan, patch=8, overlap=0, progress=True)
 
-    assert "18/18" in capsys.readouterr().err
+    shown = re.findall(BAR, capsys.readouterr().err)
+    assert {count for _, count, _, _ in shown} == {"18"}
+    done, _, left, rate = shown[-1]
+    assert done == "18"
+    assert "?" not in left + rate
+    between = [entry for entry in shown if 0 < int(entry[0]) < 18]
+    assert between
+    assert all("?" not in left + rate for _, _, left, rate in between)
+
+
+def test_the_bar_leaves_out_what_a_mask_does(scan, capsys):
+    """Windows that are not run are no part of what is left."""
+    mask = np.zeros(SHAPE, np.uint8)
+    mask[2, 3, 4] = 1
+    region = vp.Volume(mask, affine=AFFINE, kind="label")
+    vp.predict(positive, scan, patch=8, overlap=0, mask=region, progress=True)
+
+    assert [entry[:2] for entry in re.findall(BAR, capsys.readouterr().err)][-1] == ("1", "1")
 
 
 @pytest.mark.parametrize("case", ["../other", "a/../../b", "/etc/passwd"])
