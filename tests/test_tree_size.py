@@ -10,8 +10,9 @@ from count_tree import circles_of, count, imports_in, read_modules
 # 261, and three that were parts of others: the cost model, the page-locking of slots, and the cache
 # of decoded chunks, whose rule stands in NumPy beside the calls that follow it; nine: recipes (4),
 # layouts of others, ops on channels and on masks, steps of whole batches and their pipes; and
-# prediction: windows, sums, outputs, checkpoints, files (17).
-MODULES = 290
+# prediction: windows, sums, outputs, checkpoints, files (17); nnU-Net's trainers, and what they get
+# their batches from (3).
+MODULES = 293
 # 62 000, and threads that make batches (700), chunks (460) and values (240) that go to native code
 # in one call, predictions from measured parts, of threads too (590), counted pages of mapped files
 # (160), settings of the environment that are refused when a loader is made (80), shards in the page
@@ -19,9 +20,9 @@ MODULES = 290
 # chunks that it plans, finds and keeps account of, beside NumPy's way to do so (400), nnU-Net's
 # recipe: plans, layouts of data sets, and what its transforms lacked, each channel's draws, masks,
 # regions, scales of labels (2 150), whole volumes predicted out of core, brought back to their
-# stored grid and saved (2 700).
-LINES = 70_000
-FOLDERS = 29  # recipes, stitching, prediction
+# stored grid and saved (2 700), nnU-Net's trainers (500).
+LINES = 70_500
+FOLDERS = 30  # recipes, stitching, prediction; nnU-Net imports all that lies beside its trainers
 SMALL = 4  # ranks that predict together
 CIRCLES = 0
 
