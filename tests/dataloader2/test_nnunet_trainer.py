@@ -11,18 +11,23 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from checkout import ROOT
+from tiny_nnunet import CASES as RAW_CASES
+from tiny_nnunet import LABELS, volumes_of, write_raw
 
 from voxpipe.core.errors import NotOffered, VolumeNotFound
 from voxpipe.dataloader2.nnunet_loaders import (
+    Batches,
     augmentation_of,
     preprocessed_patches,
     raw_chains,
+    with_targets,
 )
 from voxpipe.dataloader2.nnunet_trainers import FOLDER
 
@@ -203,6 +208,51 @@ def test_nnunet_chooses_the_augmentation(patch: Any, answer: Any, options: Any) 
     setattr(trainer, name, lambda: ((-turn, turn), *rest))
     found = augmentation_of(trainer)
     assert (round(found["degrees"], 6), found["plane"], found["mirror"]) == options
+
+
+def test_raw_files_become_batches_of_the_split(tmp_path: Path) -> None:
+    """Values normalized by the plans, in nnU-Net's axes; each part has its own cases."""
+    write_raw(tmp_path / "Dataset001_Tiny")
+    ct = {"mean": 40.0, "std": 30.0, "percentile_00_5": -100.0, "percentile_99_5": 200.0}
+    schemes = {"normalization_schemes": ["CTNormalization", "NoNormalization"]}
+    plans = {
+        "transpose_forward": [0, 1, 2],
+        "configurations": {
+            "3d_fullres": {
+                "patch_size": [8, 12, 12],
+                "spacing": [2.0, 1.0, 1.0],
+                "use_mask_for_norm": [False, False],
+                **schemes,
+            }
+        },
+        "foreground_intensity_properties_per_channel": {"0": ct, "1": ct},
+    }
+    trainer = trainer_of(patch_size=[8, 12, 12], use_mask_for_norm=[False, False], batch_size=2)
+    trainer.plans_manager = SimpleNamespace(dataset_name="Dataset001_Tiny", plans=plans)
+    trainer.configuration_name = "3d_fullres"
+    trainer.dataset_json = {"labels": LABELS, "file_ending": ".nii.gz"}
+    split = (RAW_CASES[:3], RAW_CASES[3:])
+    trainer.do_split = lambda: split
+
+    for chain, names in zip(raw_chains(trainer, str(tmp_path)), split, strict=True):
+        forms = {"is_plane": False, "has_regions": False}
+        loader = Batches(with_targets(chain, trainer, augment=False), 0, 1, **forms)
+        seen = set()
+        for _ in range(8):
+            batch = next(loader)
+            assert [tuple(one.shape[1:]) for one in batch["target"]] == [
+                (1, 8, 12, 12),
+                (1, 8, 6, 6),
+            ]
+            assert (batch["target"][0][1] > 0).any()  # one of two is about foreground
+            for position, case in enumerate(batch["keys"]):
+                volume = volumes_of(RAW_CASES.index(case))["0001"].transpose(2, 1, 0)
+                windows = np.lib.stride_tricks.sliding_window_view(volume, (8, 12, 12))
+                same = (windows == batch["data"][position, 1].numpy()).all(axis=(3, 4, 5))
+                assert same.sum() == 1
+                seen.add(case)
+        loader.close()
+        assert seen == set(names)
 
 
 def test_what_is_missing_is_named(folder: Path) -> None:
