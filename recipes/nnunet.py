@@ -151,7 +151,7 @@ def nnunet(
         scales=plan.scales if len(plan.scales) > 1 else (),
         regions=facts.regions,
         previous=facts.foreground if plan.has_previous else (),
-        masked=plan.masked,
+        mask_channels=plan.mask_channels,
         augment=part == "train",
     )
 
@@ -173,11 +173,11 @@ def raw_patches(cases: Any, plan: Plan, facts: Facts, *, count: int, oversample:
     pipe, labels = cases, ["label"]
     if plan.has_previous:
         labels.append("previous")
-    if plan.masked:
+    if plan.mask_channels:
         pipe = pipe.map(_with_inside)
         labels.append(INSIDE)
     pipe = pipe.open_volume(labels=labels).transpose(plan.axes)
-    if plan.masked:
+    if plan.mask_channels:
         pipe = pipe.foreground_crop(INSIDE, otherwise="whole")
     pipe = _normalize(pipe, plan)
     padding = {"padding": {"image": "constant"}, "fill": {"image": 0}}
@@ -195,7 +195,7 @@ def batches_of(
     scales: Scales,
     regions: tuple[Axes, ...],
     previous: Sequence[int],
-    masked: Sequence[int],
+    mask_channels: Sequence[int],
     augment: bool,
 ) -> Any:
     """Return the batches of a chain of patches, as the network of the plans takes them.
@@ -212,7 +212,7 @@ def batches_of(
         The labels of each region; none where there are classes.
     previous
         The classes that ``previous`` has, which become channels of the image.
-    masked
+    mask_channels
         Channels that are 0 where ``inside`` is, which does not stay.
     augment
         Whether channels of earlier labels are changed, as nnU-Net does it.
@@ -222,8 +222,8 @@ def batches_of(
     if regions:
         pipe = pipe.regions(regions, keys="label")
     pipe = pipe.batch_patches(batch, drop_last=True)
-    if masked:
-        how = {"mask": INSIDE, "channels": masked, "keep_mask": False}
+    if mask_channels:
+        how = {"mask": INSIDE, "channels": mask_channels, "keep_mask": False}
         pipe = pipe.fill_outside("image", **how)
     return pipe.deep_supervision(scales) if scales else pipe
 
@@ -380,7 +380,7 @@ class Plan:
         return list(map(bool, self.configuration["use_mask_for_norm"]))
 
     @property
-    def masked(self) -> Axes:
+    def mask_channels(self) -> Axes:
         """The numbers of these channels."""
         return tuple(n for n, has_mask in enumerate(self.masks) if has_mask)
 

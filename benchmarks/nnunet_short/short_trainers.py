@@ -60,6 +60,9 @@ class Short(nnUNetTrainer):
         self.num_iterations_per_epoch = SETTINGS["iterations"]
         self.num_val_iterations_per_epoch = SETTINGS["validations"]
 
+        # A large picture after each epoch takes longer than these epochs.
+        self.logger.plot_progress_png = lambda folder: None
+
     def initialize(self) -> None:
         torch.manual_seed(SETTINGS["seed"])
         super().initialize()
