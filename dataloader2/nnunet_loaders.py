@@ -13,6 +13,7 @@ import os
 import secrets
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -82,7 +83,7 @@ class PreprocessedCases(SeedStamper):
         """Yield the case of each patch of a batch, and where it begins."""
         for position, case in enumerate(self.drawer.get_indices()):
             is_forced = self.drawer.get_do_oversample(position)
-            facts = self._facts.get_or(case, lambda case=case: _CaseFacts(self.drawer, case))
+            facts = self._facts.get_or(case, partial(_CaseFacts, self.drawer, case))
             start, _ = self.drawer.get_bbox(facts.shape, is_forced, facts.locations)
             yield str(case), tuple(map(int, start))
 
@@ -119,7 +120,8 @@ class PlacedPatches(PerItem):
 
     def apply(self, item: Sample) -> Sample:
         """Return the sample with patches in the place of its volumes."""
-        step = Step(FixedPatch(item[_PLACE], self.size, self.origin), *self.stream_names)
+        patch = FixedPatch(item[_PLACE], self.size, self.origin)
+        step = Step(patch, self.stream_names[0], self.origin)
         volumes = {key: thing for key, thing in item.items() if key != _PLACE}
         return add_steps(self, PipeSteps([step]), item.replace(data=volumes))
 
