@@ -13,6 +13,7 @@ import os
 import secrets
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import count
 from typing import Any
 
@@ -82,7 +83,7 @@ class PreprocessedCases(SeedStamper):
         """Yield the case of each patch of a batch, and where it begins."""
         for position, case in enumerate(self.drawer.get_indices()):
             is_forced = self.drawer.get_do_oversample(position)
-            facts = self._facts.get_or(case, lambda case=case: _CaseFacts(self.drawer, case))
+            facts = self._facts.get_or(case, partial(_CaseFacts, self.drawer, case))
             start, _ = self.drawer.get_bbox(facts.shape, is_forced, facts.locations)
             yield str(case), tuple(map(int, start))
 
@@ -119,7 +120,8 @@ class PlacedPatches(PerItem):
 
     def apply(self, item: Sample) -> Sample:
         """Return the sample with patches in the place of its volumes."""
-        step = Step(FixedPatch(item[_PLACE], self.size, self.origin), *self.stream_names)
+        patch = FixedPatch(item[_PLACE], self.size, self.origin)
+        step = Step(patch, self.stream_names[0], self.origin)
         volumes = {key: thing for key, thing in item.items() if key != _PLACE}
         return add_steps(self, PipeSteps([step]), item.replace(data=volumes))
 
@@ -142,7 +144,7 @@ def preprocessed_patches(drawer: Any, trainer: Any) -> Any:
     dataset = drawer._data
     folder = str(dataset.source_folder)
     keys = {"image": (folder, ".b2nd"), "label": (folder, "_seg.b2nd")}
-    if _masked(trainer):
+    if mask_channels_of(trainer):
         keys[INSIDE] = keys["label"]
     if trainer.is_cascaded:
         keys["previous"] = (str(dataset.folder_with_segs_from_previous_stage), ".b2nd")
@@ -157,9 +159,9 @@ def preprocessed_patches(drawer: Any, trainer: Any) -> Any:
         policies[INSIDE] = Policy("nearest", "constant", fill=_OUTSIDE)
     labels = [key for key in keys if key != "image"]
     cases: Any = PreprocessedCases(drawer, keys)
-    opened = cases.open_volume(labels=labels, policies=policies)
+    volumes = cases.open_volume(labels=labels, policies=policies)
     size = tuple(map(int, trainer.configuration_manager.patch_size))
-    patches: Any = PlacedPatches(opened, (1,) * (3 - len(size)) + size)
+    patches: Any = PlacedPatches(volumes, (1,) * (3 - len(size)) + size)
     patches = patches.remap_labels({_OUTSIDE: 0}, keys="label")
     return patches.remap_labels({_OUTSIDE: 0}, 1, keys=INSIDE) if INSIDE in keys else patches
 
@@ -237,12 +239,12 @@ def with_targets(pipe: Any, trainer: Any, *, augment: bool) -> Any:
         scales=tuple((1.0,) * (3 - len(one)) + tuple(map(float, one)) for one in scales),
         regions=regions,
         previous=labels.foreground_labels if trainer.is_cascaded else (),
-        masked=_masked(trainer),
+        mask_channels=mask_channels_of(trainer),
         augment=augment,
     )
 
 
-def _masked(trainer: Any) -> tuple[int, ...]:
+def mask_channels_of(trainer: Any) -> tuple[int, ...]:
     """Return the channels that are 0 outside of what is not."""
     masks = trainer.configuration_manager.use_mask_for_norm or ()
     return tuple(channel for channel, has_mask in enumerate(masks) if has_mask)
@@ -256,9 +258,9 @@ def seeds_of(seed: int | None, rank: int) -> tuple[int, tuple[int, int]]:
     >>> seeds_of(7, 0) == seeds_of(7, 0), seeds_of(7, 0)[1] == seeds_of(7, 1)[1]
     (True, False)
     """
-    chosen = secrets.randbits(_SEED_BITS) if seed is None else seed
-    training, validation = np.random.SeedSequence([chosen, rank]).generate_state(2).tolist()
-    return chosen, (training, validation)
+    seed = secrets.randbits(_SEED_BITS) if seed is None else seed
+    training, validation = np.random.SeedSequence([seed, rank]).generate_state(2).tolist()
+    return seed, (training, validation)
 
 
 class Batches:

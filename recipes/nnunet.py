@@ -165,7 +165,7 @@ def nnunet(
         scales=plan.scales if len(plan.scales) > 1 and not is_whole else (),
         regions=() if is_whole else facts.regions,
         previous=facts.foreground if plan.has_previous else (),
-        masked=plan.masked,
+        mask_channels=plan.mask_channels,
         augment=is_drawn,
         drop_last=not is_whole,
     )
@@ -187,12 +187,12 @@ def raw_volumes(cases: Any, plan: Plan, *, labels: Sequence[str] = ("label",)) -
     if plan.has_previous:
         keys.append("previous")
     pipe = cases
-    if plan.masked:
+    if plan.mask_channels:
         pipe = pipe.map(_with_inside)
         keys.append(INSIDE)
     others = keys[len(plan.channels) :]
     pipe = pipe.open_volume(labels=others, keys=keys).transpose(plan.axes)
-    if plan.masked:
+    if plan.mask_channels:
         pipe = pipe.foreground_crop(INSIDE, otherwise="whole")
     pipe = _normalize(pipe, plan)
     return pipe.spacing(plan.spacing, padding={"image": "constant"}, fill={"image": 0})
@@ -226,7 +226,7 @@ def batches_of(
     scales: Scales,
     regions: tuple[Axes, ...],
     previous: Sequence[int],
-    masked: Sequence[int],
+    mask_channels: Sequence[int],
     augment: bool,
     drop_last: bool = True,
 ) -> Any:
@@ -244,7 +244,7 @@ def batches_of(
         The labels of each region; none where there are classes.
     previous
         The classes that ``previous`` has, which become channels of the image.
-    masked
+    mask_channels
         Channels that are 0 where ``inside`` is, which does not stay.
     augment
         Whether channels of earlier labels are changed, as nnU-Net does it.
@@ -256,8 +256,8 @@ def batches_of(
     if regions:
         pipe = pipe.regions(regions, keys="label")
     pipe = pipe.batch_patches(batch, drop_last=drop_last)
-    if masked:
-        how = {"mask": INSIDE, "channels": masked, "keep_mask": False}
+    if mask_channels:
+        how = {"mask": INSIDE, "channels": mask_channels, "keep_mask": False}
         pipe = pipe.fill_outside("image", **how)
     return pipe.deep_supervision(scales) if scales else pipe
 
@@ -435,7 +435,7 @@ class Plan:
         return list(map(bool, self.configuration["use_mask_for_norm"]))
 
     @property
-    def masked(self) -> Axes:
+    def mask_channels(self) -> Axes:
         """The numbers of these channels."""
         return tuple(n for n, has_mask in enumerate(self.masks) if has_mask)
 

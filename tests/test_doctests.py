@@ -4,7 +4,7 @@ import doctest
 import importlib
 
 import pytest
-from checkout import ROOT, modules
+from checkout import FOR_OTHERS, ROOT, modules
 
 # Whose examples need a library that a bridge leads to.
 NEEDS = {
@@ -25,6 +25,8 @@ def need_libraries(name):
 def test_examples(name, tmp_path, monkeypatch):
     """Every example gives what it shows; files that it writes land in a temporary folder."""
     need_libraries(name)
+    if name in FOR_OTHERS:
+        pytest.importorskip(FOR_OTHERS[name])
     module = importlib.import_module(name)
     monkeypatch.chdir(tmp_path)
 

@@ -68,6 +68,18 @@ PEERS = {
     )
 }
 
+NNUNET = Peer(
+    "nnunet",
+    (
+        "nnunetv2==2.8.1",  # its torchvision may bring another torch
+        "nilearn",
+        # What voxpipe needs, which runs in there, too.
+        *("nibabel", "torchdata>=0.11", "obstore>=0.9", "zarr>=3", "numcodecs", "fsspec", "s3fs"),
+    ),
+    (),
+)
+"""nnU-Net itself, for ``nnunet_trainer.py``: no row of the throughput."""
+
 
 class CannotInstall(RuntimeError):
     """An environment could not be made; the message is pip's last line."""

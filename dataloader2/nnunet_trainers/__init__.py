@@ -5,5 +5,7 @@ nnU-Net imports what lies in this folder by itself, so nothing but trainers lies
 
 from pathlib import Path as _Path
 
+__all__ = ["FOLDER"]
+
 FOLDER = str(_Path(__file__).resolve().parent)
 """What ``nnUNet_extTrainer`` is to be."""

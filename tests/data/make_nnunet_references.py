@@ -7,7 +7,7 @@ cubes and, under ``flat/``, for those that it augments in their plane. Each draw
 an image of two channels. ``name/acts`` is how often it acted, of so many times; ``name/number`` the
 1001 quantiles of a parameter, ends included, and ``name/number/moments`` its mean, deviation and
 count. ``made/`` are arrays: labels, and what becomes of them. ``preprocessed/`` are the plans that
-nnU-Net makes of ``tests/recipes/tiny_nnunet.py``, and the arrays of its first case.
+nnU-Net makes of ``tests/tiny_nnunet.py``, and the arrays of its first case.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ def preprocessed(table: Table, folder: Path) -> None:
     """Keep what nnU-Net's planning and preprocessing make of a tiny dataset."""
     import blosc2
 
-    sys.path.append(str(HERE.parent / "recipes"))
+    sys.path.append(str(HERE.parent))
     from tiny_nnunet import CASES, write_raw
 
     name = "Dataset001_Tiny"
