@@ -108,17 +108,18 @@ def _one_output(result: Any) -> torch.Tensor:
     return result
 
 
-def model_key(model: Any, mirror: bool | Sequence[int]) -> str:
+def model_key(model: Any) -> str:
     """Return a digest of the weights of a module, by which a run that was killed is known again.
 
-    Of any other function only its name is known.
+    Empty for any other function: what it computes is not known.
     """
-    axes = "all" if mirror is True else str(tuple(mirror or ()))
     if not isinstance(model, torch.nn.Module):
-        name = getattr(model, "__qualname__", type(model))
-        return f"{getattr(model, '__module__', '')}.{name} mirror {axes}"
-    digest = hashlib.sha256(f"mirror {axes}".encode())
+        return ""
+    digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
+        if not isinstance(tensor, torch.Tensor):  # of get_extra_state()
+            digest.update(f"{name} {tensor!r}".encode())
+            continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
         bare = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(bare.view(torch.uint8).numpy() if bare.numel() else b"")

@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from ..core import Grid, Region
 from ..core.errors import LeadsOutside
 from ..core.redact import RedactedDict
+from ..graph import Pipe, fingerprint, parents_of, traits_of, walk
 from ..spatial import Policy
 from ..spatial.lazy.read_plan import ReadPlan
 from ..storage.location import public_name
 from ..volumes import Volume
+from ..volumes.conversion.convert import known_version
 from .activation import Activation
 from .checkpoint import STATE, SUMS, Checkpoint
 from .open_cells import OpenCells
@@ -55,6 +57,8 @@ class HowToStitch:
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     run: str = ""
     """What distinguishes runs, such as a digest of the weights; empty: none is continued."""
+    chain: str = ""
+    """What distinguishes chains, as :func:`chain_key` says."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "storage_options", RedactedDict(self.storage_options))
@@ -73,14 +77,33 @@ class HowToStitch:
         return text.replace("{case}", case)
 
     def continues(self, place: Place) -> bool:
-        """Whether a run that was killed is continued: its weights and its volume are known."""
+        """Whether a run that was killed is continued: its weights and its volumes are known."""
         return bool(self.run and place.version)
 
     def key_of(self, place: Place) -> str:
         """Return what is equal for runs that give the same voxels."""
-        facts: list[Any] = [self.run, self.blend, str(self.activation), place.file, place.version]
+        facts: list[Any] = [self.run, self.chain, self.blend, str(self.activation)]
+        facts += [next(iter(place.files)), place.file, place.version if self.run else ""]
         facts += [place.plan.to_json(), place.size, place.overlap]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def chain_key(graph: Pipe) -> str:
+    """Return what tells a chain from others that give other voxels; it need not be as it was.
+
+    Batches count nothing, nor does which cases there are: their volumes are asked themselves.
+    """
+    facts = [fingerprint(graph, lambda pipe: not parents_of(pipe) or bool(traits_of(pipe).group))]
+    for pipe in walk(graph):
+        # One that is an argument is none of the sample's, such as a mask of all cases.
+        own = [one for one in vars(pipe).values() if isinstance(one, Volume)]
+        facts += [known_version(volume) or volume.token for volume in own]
+        # The options of a volume are not in its name.
+        cases = getattr(pipe, "cases", ())
+        each = cases if isinstance(cases, (list, tuple)) else ()
+        every = [one for case in each if isinstance(case, Mapping) for one in case.values()]
+        facts += [one.token for one in every if isinstance(one, Volume) and one.located_source]
+    return hashlib.sha256(" ".join(facts).encode()).hexdigest()[:32]
 
 
 class _WithActivation:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import DestinationExists
+from ..core.errors import DestinationExists, SampleError
 from ..storage.location import is_url
 from ..volumes import Volume
 from .outputs import is_finished
@@ -56,9 +56,15 @@ class Stitching:
         self._places: dict[str, Identity] = {}
         self._lock = threading.Lock()  # of what volumes there are, not of their voxels
 
-    def open(self, meta: Mapping[str, Any]) -> Stitcher | None:
-        """Return what the windows of a volume are added to, by one of them; None if it is done."""
-        place = Place.of(meta, self._key)
+    def _place_of(self, meta: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> Place:
+        return Place.of(meta, self._key, given, self._how.storage_options)
+
+    def open(self, meta: Mapping[str, Any], volumes: Mapping[str, Any]) -> Stitcher | None:
+        """Return what the windows of a volume are added to, by one of them; None if it is done.
+
+        ``volumes`` are those of the sample, by key.
+        """
+        place = self._place_of(meta, volumes)
         one = self._open_at(place)
         return None if one is None else one.volume.stitcher
 
@@ -76,8 +82,9 @@ class Stitching:
                 if self._places.setdefault(destination, place.identity) != place.identity:
                     what = f"the results of two cases would be {destination}."
                     raise DestinationExists(what, do="Write {case} into the destination.")
-                key, options = self._how.key_of(place), self._how.storage_options
-                if self._how.continues(place) and is_finished(destination, key, options):
+                how, options = self._how, self._how.storage_options
+                goes_on = not how.overwrite and how.continues(place)
+                if goes_on and is_finished(destination, how.key_of(place), options):
                     self._past.add(place.identity)
                     kind = self._how.activation.kind
                     own = options if is_url(destination) else None
@@ -93,7 +100,7 @@ class Stitching:
 
     def needs(self, meta: Mapping[str, Any]) -> bool:
         """Whether the window is not there yet, as after a kill."""
-        place = Place.of(meta, self._key)
+        place = self._place_of(meta)
         one = self._open_at(place)
         if one is None:
             return False
@@ -102,7 +109,7 @@ class Stitching:
 
     def add(self, meta: Mapping[str, Any], voxels: NDArray[Any]) -> Iterator[tuple[str, Volume]]:
         """Add the output (C, I, J, K) for one window; yield case and volume where that is done."""
-        place = Place.of(meta, self._key)
+        place = self._place_of(meta)
         one = self._open_at(place)
         if one is not None:
             place.refuse_moved(one.place)
@@ -138,17 +145,19 @@ class Stitching:
         yield from whole
 
     def finish(self) -> Iterator[tuple[str, Volume]]:
-        """Yield the volumes of which some windows did not come: no more will."""
+        """Yield the volumes whose last windows a mask left out; no more windows will come.
+
+        SampleError where others are missing.
+        """
         for identity, one in list(self._open.items()):
             stitcher = one.volume.stitcher
-            stitcher.leave_out(np.flatnonzero(~stitcher.past).tolist())
+            if not stitcher.is_whole:
+                count = int(np.count_nonzero(~stitcher.past))
+                msg = f"{count} windows of {one.place.case} did not come, so it is not whole"
+                do = "Leave windows out by lazy_patch(mask=), not by filter(); on ranks use "
+                raise SampleError(msg, do=f"{do}predict().")
             self._finish(identity)
         yield from self._hand_out()
-
-    def missing(self) -> dict[str, int]:
-        """Return how many windows have not come of the volumes that are not whole."""
-        stitchers = {one.place.case: one.volume.stitcher for one in self._open.values()}
-        return {case: int(np.count_nonzero(~s.past)) for case, s in stitchers.items()}
 
     def close(self) -> None:
         """Let go of volumes that are not finished; the next run goes on with them."""

@@ -334,6 +334,16 @@ def version_of(volume: Any) -> str:
     return content_key(source.token, version)
 
 
+def known_version(volume: Any) -> str:
+    """Return what :func:`version_of` does; empty where nobody tells the version, as in memory."""
+    if isinstance(volume, Volume):
+        for part in volume.parts:
+            source = part.located_source
+            if source is None or not stamp_at(source).version:
+                return ""
+    return version_of(volume)
+
+
 def create_arrays(plan: ConvertPlan, target: Destination) -> Any:
     """Create the arrays of the group, or find those of the call that was killed; return one."""
     import zarr
