@@ -15,6 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..adapters import FuseSpatial
 from ..core import Sample
+from ..core.call_site import is_looking_ahead, shorten
 from ..core.errors import GraphError, PatchSizeError, SampleError
 from ..core.sample import META
 from ..core.validate import is_integer, is_number, validate_int
@@ -57,6 +58,7 @@ def predict(
     batch_size: int | None = None,
     num_workers: int | None = None,
     run: str = "",
+    classes: int | None = None,
     memory_bytes: int = MEMORY_BYTES,
     overwrite: bool = False,
     storage_options: Mapping[str, Any] | None = None,
@@ -113,6 +115,9 @@ def predict(
         A word that is another where ``model`` or functions in the chain compute something else:
         then a run that was killed goes on, though only their names are known. A module is known by
         its weights.
+    classes
+        Channels of the model's output: only needed for volumes of which ``mask`` leaves no window,
+        where no other volume tells, nor the destination.
     memory_bytes
         What sums and shards that are not finished take in memory.
     overwrite
@@ -174,7 +179,9 @@ def predict(
     else:
         chain = _windows_of(chain, patch, overlap, mask, batch_size)
     run = _run_key(model, mirror, run, chain, key)
-    how = HowToStitch(goal, blend, activation, memory_bytes, overwrite, options, run)
+    if classes is not None:
+        validate_int("classes", classes, least=1)
+    how = HowToStitch(goal, blend, activation, memory_bytes, overwrite, options, run, "", classes)
     results: dict[str, Any] = {}
     with ExitStack() as stack:
         heap = Heap()
@@ -202,8 +209,12 @@ def predict(
         bar.update()
     if not ranks.is_first:
         return None
-    is_one = not (isinstance(source, DataLoader2) or is_pipe(source))
-    return next(iter(results.values())) if is_one else results
+    if isinstance(source, DataLoader2) or is_pipe(source):
+        return results
+    if not results:
+        raise SampleError(f"{shorten(source)} was left out, so there is no result")
+    (result,) = results.values()
+    return result
 
 
 def _run_key(
@@ -236,6 +247,8 @@ def _select(
     stitching: Stitching, ranks: Ranks, sample: Sample, numbers: list[int]
 ) -> Sequence[int]:
     """Return the windows of a volume that are not there yet, those of this rank."""
+    if is_looking_ahead():  # nothing is written for a look
+        return numbers
     own = [n for n in numbers if n % ranks.count == ranks.rank]
     if not ranks.is_first:
         return own

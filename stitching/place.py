@@ -15,7 +15,7 @@ from ..core.lru_cache import cached_property
 from ..spatial.plans.plan import SpatialPlan
 from ..storage.location import is_url
 from ..volumes import Volume
-from ..volumes.conversion.convert import known_version
+from ..volumes.conversion.convert import known_version, refuse_itself
 from .windows import Triple, Windows
 
 _DO = (
@@ -102,17 +102,29 @@ class Place:
     @cached_property
     def version(self) -> str:
         """Return what tells the versions of all volumes of the sample; empty where one has none."""
-        volumes: list[Any] = [*self.given.values()]
         try:
-            for key, names in self.files.items():
-                volumes += [] if key in self.given else map(self._volume_of, names)
-            versions = [known_version(volume) for volume in volumes]
+            versions = [known_version(volume) for volume in self._volumes()]
         except VoxpipeError:  # no name of a file, or one that needs other options to be opened
             return ""
         return " ".join(versions) if all(versions) else ""
 
+    def _volumes(self) -> list[Any]:
+        volumes: list[Any] = [*self.given.values()]
+        for key, names in self.files.items():
+            volumes += [] if key in self.given else map(self._volume_of, names)
+        return volumes
+
     def _volume_of(self, name: str) -> Volume:
         return Volume(name, storage_options=dict(self.options) if is_url(name) else None)
+
+    def refuse_itself(self, destination: str) -> None:
+        """Raise DestinationExists where a volume of the sample would be written over itself."""
+        for volume in self.given.values():
+            refuse_itself(volume, destination)
+        for key, names in self.files.items():
+            for name in names if key not in self.given else ():
+                if is_url(name) or os.path.exists(name):
+                    refuse_itself(self._volume_of(name), destination)
 
     @property
     def stored_grid(self) -> Grid:

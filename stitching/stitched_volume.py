@@ -9,7 +9,8 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, Region
-from ..core.errors import LeadsOutside
+from ..core.errors import LeadsOutside, SampleError, VolumeChanged
 from ..core.redact import RedactedDict
 from ..graph import Pipe, fingerprint, parents_of, traits_of, walk
 from ..spatial import Policy
@@ -59,6 +60,8 @@ class HowToStitch:
     """What distinguishes runs, such as a digest of the weights; empty: none is continued."""
     chain: str = ""
     """What distinguishes chains, as :func:`chain_key` says."""
+    classes: int | None = None
+    """Channels of the model's output, for a volume of which no window is run."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "storage_options", RedactedDict(self.storage_options))
@@ -114,10 +117,14 @@ class _WithActivation:
 
     def begin(self, channels: int) -> None:
         own = self._activation
-        self._output.begin(own.channels(channels), own.dtype_of(channels))
+        self._shape = own.channels(channels), own.dtype_of(channels)
+        self._output.begin(*self._shape)
 
     def write(self, region: Region, voxels: NDArray[np.float32]) -> None:
         self._output.write(region, self._activation.of(voxels))
+
+    def write_zeros(self, region: Region) -> None:
+        self._output.write(region, np.zeros((self._shape[0], *region.shape), self._shape[1]))
 
 
 class StitchedVolume:
@@ -133,20 +140,26 @@ class StitchedVolume:
         self._place, self._how = place, how
         self._key, self._continues = how.key_of(place), how.continues(place)
         self._is_copy = place.is_stored or place.plan.is_copy
-        self._output = self._open_output(how.destination_of(place.case))
         first = how.activation if self._is_copy else how.activation.before_resampling
         self._first = first
         self._between: Output | None = None
         self._ready: Volume | None = None
         self._is_whole = False
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        if not place.is_stored:
-            self._between = self._open_between()
-        goal = self._output if self._between is None else self._between
-        windows = place.windows(how.blend)
-        self.stitcher = Stitcher(windows, how.blend, _WithActivation(goal, first), goal.cells)
-        self._goal = goal
-        self._resume()
+        self._destination = how.destination_of(place.case)
+        # Looked at again at the end.
+        self._version = place.version if isinstance(self._destination, str) else ""
+        self._output = self._open_output(self._destination)
+        with ExitStack() as stack:
+            stack.callback(self.close)
+            if not place.is_stored:
+                self._between = self._open_between()
+            goal = self._output if self._between is None else self._between
+            windows = place.windows(how.blend)
+            self.stitcher = Stitcher(windows, how.blend, _WithActivation(goal, first), goal.cells)
+            self._goal = goal
+            self._resume()
+            stack.pop_all()  # open it stays
 
     def _open_output(self, destination: Any) -> Output:
         is_file = isinstance(destination, (str, os.PathLike))
@@ -171,7 +184,7 @@ class StitchedVolume:
         folder, place = self._output.folder, None
         if folder is not None:
             place = str(folder / BETWEEN)
-        elif isinstance(self._how.destination_of(self._place.case), str):
+        elif isinstance(self._destination, str):
             self._scratch = tempfile.TemporaryDirectory(prefix="voxpipe-")
             place = f"{self._scratch.name}/{BETWEEN}"
         if place is not None and self._continues and is_finished(place, self._key, {}):
@@ -205,10 +218,14 @@ class StitchedVolume:
         if self._folder is not None:
             Checkpoint.write(self._folder, self._key, self.stitcher, self._goal.cells)
 
-    def finish(self) -> Volume:
-        """Return the volume: whole, in its place."""
-        if self._ready is None:
-            self.stitcher.begin(1)  # where no window came at all
+    def finish(self, channels: int = 0) -> Volume:
+        """Return the volume: whole, in its place.
+
+        ``channels`` is how many other volumes have, for one of which no window came.
+        """
+        if self._ready is None and not self.stitcher.channels:
+            self.stitcher.begin(self._channels_without_window(channels))
+        self._refuse_changed()
         if self._between is None:
             volume = self._output.finish(self._how.activation.kind)
             self._is_whole = True
@@ -219,6 +236,26 @@ class StitchedVolume:
         self._is_whole = True
         self.close()
         return volume
+
+    def _channels_without_window(self, channels: int) -> int:
+        """Return how many channels a model would give; SampleError where nobody tells."""
+        shape = getattr(self._destination, "shape", ())
+        told = shape[0] if shape and self._how.activation.output != "argmax" else 0
+        # Of classes one channel is left, whatever their number.
+        least = 1 if self._how.activation.output == "argmax" else 0
+        count = self._how.classes or told or channels or least
+        if not count:
+            msg = f"no window of {self._place.case} touches the mask, so the model was not run, "
+            msg += "and nobody knows how many channels it gives"
+            raise SampleError(msg, do="Give classes=, the number of channels.")
+        return int(count)
+
+    def _refuse_changed(self) -> None:
+        """Raise VolumeChanged where a volume was written again: windows of both are in it."""
+        if self._version and replace(self._place).version != self._version:
+            msg = f"{self._place.file}, or another volume of {self._place.case}, was written "
+            do = "Predict it again once it is written."
+            raise VolumeChanged(f"{msg}again while it was predicted.", do=do)
 
     def _can_go_on(self) -> bool:
         """Whether another run finds something to go on with."""

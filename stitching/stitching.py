@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import DestinationExists, SampleError
-from ..storage.location import is_url
+from ..core.errors import DestinationExists, PatchSizeError, SampleError
+from ..storage.location import absolute_place, is_url, public_name
 from ..volumes import Volume
+from ..volumes.conversion.destination import disk_errors
 from .outputs import is_finished
 from .place import Place
 from .stitched_volume import HowToStitch, StitchedVolume
@@ -54,6 +57,7 @@ class Stitching:
         self._whole: dict[Identity, tuple[str, Volume]] = {}  # not handed out yet
         self._past: set[Identity] = set()
         self._places: dict[str, Identity] = {}
+        self._channels = 0  # of the model
         self._lock = threading.Lock()  # of what volumes there are, not of their voxels
 
     def _place_of(self, meta: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> Place:
@@ -79,16 +83,18 @@ class Stitching:
         if one is None:
             destination = self._how.destination_of(place.case)
             if isinstance(destination, str):
-                if self._places.setdefault(destination, place.identity) != place.identity:
+                own = os.path.normcase(absolute_place(destination))
+                if self._places.setdefault(own, place.identity) != place.identity:
                     what = f"the results of two cases would be {destination}."
                     raise DestinationExists(what, do="Write {case} into the destination.")
+                place.refuse_itself(destination)
                 how, options = self._how, self._how.storage_options
                 goes_on = not how.overwrite and how.continues(place)
                 if goes_on and is_finished(destination, how.key_of(place), options):
                     self._past.add(place.identity)
                     kind = self._how.activation.kind
-                    own = options if is_url(destination) else None
-                    volume = Volume(destination, kind=kind, storage_options=own)
+                    extra = options if is_url(destination) else None
+                    volume = Volume(destination, kind=kind, storage_options=extra)
                     self._whole[place.identity] = (place.case, volume)
                     return None
             volume_of = StitchedVolume(place, self._how)
@@ -114,15 +120,25 @@ class Stitching:
         if one is not None:
             place.refuse_moved(one.place)
             stitcher = one.volume.stitcher
+            if self._how.classes not in (None, voxels.shape[0]):
+                msg = f"classes={self._how.classes}, and the model gives {voxels.shape[0]} channels"
+                raise PatchSizeError(msg, do="Leave it out: windows tell.")
             number = stitcher.windows.number(place.start)
             before, behind = place.skips
             stitcher.leave_out(range(number - before, number))
             stitcher.leave_out(range(number + 1, number + 1 + behind))
-            stitcher.add(number, voxels)
-            self._note(one)
-            if stitcher.is_whole:
-                self._finish(place.identity)
+            with self._disk_errors(one):
+                stitcher.add(number, voxels)
+                self._note(one)
+                self._channels = stitcher.channels
+                if stitcher.is_whole:
+                    self._finish(place.identity)
         yield from self._hand_out()
+
+    def _disk_errors(self, one: _Open) -> AbstractContextManager[None]:
+        destination = self._how.destination_of(one.place.case)
+        name = public_name(destination) if isinstance(destination, str) else one.place.case
+        return disk_errors(f"{one.place.case} could not be predicted to {name}", name)
 
     def _note(self, one: _Open) -> None:
         counts = layers_left(one.volume.stitcher)
@@ -132,7 +148,7 @@ class Stitching:
 
     def _finish(self, identity: Identity) -> None:
         one = self._open[identity]
-        volume = one.volume.finish()
+        volume = one.volume.finish(self._channels)
         with self._lock:
             del self._open[identity]
             self._past.add(identity)
@@ -156,14 +172,16 @@ class Stitching:
                 msg = f"{count} windows of {one.place.case} did not come, so it is not whole"
                 do = "Leave windows out by lazy_patch(mask=), not by filter(); on ranks use "
                 raise SampleError(msg, do=f"{do}predict().")
-            self._finish(identity)
+            with self._disk_errors(one):
+                self._finish(identity)
         yield from self._hand_out()
 
     def close(self) -> None:
         """Let go of volumes that are not finished; the next run goes on with them."""
-        for one in self._open.values():
-            one.volume.close()
-        self._open.clear()
+        with ExitStack() as stack:
+            for one in self._open.values():
+                stack.callback(one.volume.close)
+            self._open.clear()
 
 
 def layers_left(stitcher: Stitcher) -> NDArray[np.int64]:
