@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import DTypeLike
 
 from ..core.errors import SampleError
 from ..core.sample import META
+from ..core.validate import as_dtype
 from ..graph import Pipe, Traits
 from ..stitching.activation import Activation
 from ..stitching.blending import weights_of
@@ -83,7 +83,7 @@ class Stitch(SameLength):
         self.key, self.like = key, like
         with locate_errors(self):
             weights_of(blend, (1, 1, 1))
-            activation = Activation(output, None if dtype is None else np.dtype(dtype))
+            activation = Activation(output, None if dtype is None else as_dtype("dtype", dtype))
         options = dict(storage_options or {})
         # Here, as a loader puts another parent in front of its copy.
         chain = f"{chain_key(parent)} {key}" if run else ""
@@ -114,6 +114,9 @@ class Stitch(SameLength):
         volumes: dict[str, Volume] = {}
         result = batch[self.key]
         result = result.detach().cpu().numpy() if hasattr(result, "detach") else result
+        if len(result) != len(batch[META]):
+            msg = f"{self.key!r} has {len(result)} rows for a batch of {len(batch[META])} windows"
+            raise SampleError(msg, do="A model must give one for each, (B, C, I, J, K).")
         for meta, voxels in zip(batch[META], result, strict=True):
             volumes.update(stitching.add(meta, voxels))
         return volumes

@@ -70,6 +70,9 @@ def run_model(model: Model, batch: torch.Tensor, mirror: Sequence[int]) -> NDArr
         ]
         for axes in ways:
             result = _one_output(model(batch.flip(axes) if axes else batch))
+            if len(result) != len(batch):
+                msg = f"the model gave {len(result)} rows for a batch of {len(batch)} windows"
+                raise SampleError(msg, do="It must give one for each, (B, C, I, J, K).")
             result = (result.flip(axes) if axes else result).float()
             # A model may give its own input, or what it keeps.
             total = result if total is None else total + result
@@ -121,6 +124,6 @@ def model_key(model: Any) -> str:
             digest.update(f"{name} {tensor!r}".encode())
             continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        bare = tensor.detach().cpu().contiguous().reshape(-1)
+        bare: Any = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(bare.view(torch.uint8).numpy() if bare.numel() else b"")
     return f"{type(model).__module__}.{type(model).__qualname__} {digest.hexdigest()}"

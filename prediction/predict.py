@@ -18,7 +18,14 @@ from ..core import Sample
 from ..core.call_site import is_looking_ahead, shorten
 from ..core.errors import GraphError, PatchSizeError, SampleError
 from ..core.sample import META
-from ..core.validate import is_integer, is_number, validate_int
+from ..core.validate import (
+    as_axes,
+    as_dtype,
+    entries_of,
+    is_integer,
+    is_number,
+    validate_int,
+)
 from ..dataloader2 import DataLoader2
 from ..datapipes.case_names import CASE
 from ..datapipes.iter import from_cases
@@ -167,7 +174,8 @@ def predict(
     >>> predict(two_classes, scan, patch=2).numpy().sum()
     np.uint64(12)
     """
-    activation = Activation(output, None if dtype is None else np.dtype(dtype))
+    activation = Activation(output, None if dtype is None else as_dtype("dtype", dtype))
+    axes = _mirror_axes(mirror)
     options = dict(storage_options or {})
     ranks = Ranks.current()
     goal = destination if ranks.is_first else None
@@ -178,7 +186,7 @@ def predict(
         _refuse_given(given | {"num_workers": num_workers}, "a loader", "the chain of the loader")
     else:
         chain = _windows_of(chain, patch, overlap, mask, batch_size)
-    run = _run_key(model, mirror, run, chain, key)
+    run = _run_key(model, axes, run, chain, key)
     if classes is not None:
         validate_int("classes", classes, least=1)
     how = HowToStitch(goal, blend, activation, memory_bytes, overwrite, options, run, "", classes)
@@ -196,7 +204,7 @@ def predict(
         needs = stitching.needs if ranks.is_first else _always
         behind = stack.enter_context(ThreadPoolExecutor(1, "voxpipe-stitch"))
         added: Future[dict[str, Any]] | None = None
-        for metas, result in ranks.gather(_outputs(model, chain, key, mirror, needs)):
+        for metas, result in ranks.gather(_outputs(model, chain, key, axes, needs)):
             if added is not None:
                 results.update(added.result())
             # While the next windows are read and the model runs; one batch waits at most.
@@ -217,15 +225,20 @@ def predict(
     return result
 
 
-def _run_key(
-    model: Model, mirror: bool | Sequence[int], run: str, chain: Any, key: str | None
-) -> str:
+def _mirror_axes(mirror: bool | Sequence[int]) -> tuple[int, ...]:
+    """Return the axes along which windows are mirrored."""
+    if isinstance(mirror, (bool, np.bool_)):
+        return (0, 1, 2) if mirror else ()
+    is_none = not isinstance(mirror, int) and not len(mirror)
+    return () if is_none else tuple(sorted(set(as_axes("mirror", mirror))))
+
+
+def _run_key(model: Model, axes: Sequence[int], run: str, chain: Any, key: str | None) -> str:
     """Return what is equal for runs that give the same; empty where nobody knows."""
     weights = model_key(model)
     graph = chain.datapipe if isinstance(chain, DataLoader2) else chain
     if not run and (not weights or has_lambda(graph)):
         return ""
-    axes = "all" if mirror is True else str(tuple(mirror or ()))
     return " ".join([run, weights, f"mirror {axes} of {key}", chain_key(graph)])
 
 
@@ -335,9 +348,12 @@ def _windows_of(
         _refuse_given(own, "a chain that cuts windows", where)
     else:
         size, share = PATCH if size is None else size, 0.5 if share is None else share
-        sizes = (size,) * 3 if is_integer(size) else tuple(size)
-        shares = (share,) * 3 if is_number(share) else tuple(share)
-        if len(sizes) != 3 or len(shares) != 3 or not all(0 <= part < 1 for part in shares):
+        sizes = (size,) * 3 if is_integer(size) else entries_of(size)
+        if len(sizes) != 3 or not all(is_integer(n) and n >= 1 for n in sizes):
+            msg = f"patch is a whole number of voxels of at least 1, or three, got {size!r}"
+            raise PatchSizeError(msg, do="Give the size of a window along each axis.")
+        shares = (share,) * 3 if is_number(share) else entries_of(share)
+        if len(shares) != 3 or not all(is_number(part) and 0 <= part < 1 for part in shares):
             msg = f"overlap is a share from 0 to below 1, or three, got {share!r}"
             raise PatchSizeError(msg, do="Give the part of a window that neighbours share.")
         voxels = overlap_in_voxels(shares, sizes)
@@ -393,7 +409,7 @@ def _outputs(
     model: Model,
     batches: Iterable[Any],
     key: str | None,
-    mirror: bool | Sequence[int],
+    mirror: Sequence[int],
     needs: Callable[[Mapping[str, Any]], bool],
 ) -> Iterator[tuple[list[Any], NDArray[np.float32]]]:
     """Yield provenance and output of the windows of each batch that are not there yet."""
@@ -403,6 +419,5 @@ def _outputs(
         if not rows:
             continue
         image = image if len(rows) == len(image) else image[rows]
-        axes = tuple(range(3)) if mirror is True else tuple(mirror or ())
-        axes = tuple(axis for axis in axes if image.shape[2 + axis] > 1)
+        axes = tuple(axis for axis in mirror if image.shape[2 + axis] > 1)
         yield [batch[META][row] for row in rows], run_model(model, image, axes)

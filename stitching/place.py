@@ -13,6 +13,7 @@ from ..core import Grid
 from ..core.errors import SampleError, VoxpipeError
 from ..core.lru_cache import cached_property
 from ..spatial.plans.plan import SpatialPlan
+from ..spatial.plans.pull_back import COPY_TOLERANCE, Matrix, extremes
 from ..storage.location import is_url
 from ..volumes import Volume
 from ..volumes.conversion.convert import known_version, refuse_itself
@@ -134,8 +135,8 @@ class Place:
     @cached_property
     def is_stored(self) -> bool:
         """Whether windows cover the stored grid itself."""
-        same = bool(np.allclose(self.plan.matrix, np.eye(4), atol=1e-9))
-        return same and self.plan.shape == self.plan.source.shape and not self.plan.stages
+        same = self.plan.shape == self.plan.source.shape and not self.plan.stages
+        return same and _apart(self.plan.matrix, np.eye(4), self.plan.shape) < COPY_TOLERANCE
 
     def windows(self, blend: str) -> Windows:
         """Return all windows of the grid."""
@@ -143,10 +144,18 @@ class Place:
 
     def refuse_moved(self, first: Place) -> None:
         """Raise SampleError where this window leads to another grid than the first of its case."""
-        far = np.abs(self.plan.matrix - first.plan.matrix).max()
-        if far > 1e-6 or self.plan.shape != first.plan.shape:
+        plan, other = self.plan, first.plan
+        # Stages speak of the stored volume: those before the grid are the same for all windows.
+        same = plan.shape == other.shape and plan.stages == other.stages
+        if not same or _apart(plan.matrix, other.matrix, plan.shape) >= COPY_TOLERANCE:
             msg = "windows of one volume lie on different grids: a pipe behind lazy_patch() moves"
             raise SampleError(msg, do="Put pipes that move voxels before lazy_patch().")
+
+
+def _apart(one: Matrix, other: Matrix, shape: Triple) -> float:
+    """Return by how many voxels two plans differ where they differ most, in a far corner."""
+    low, high = extremes((one - other)[:3].ravel().tolist(), shape)
+    return max(map(abs, low + high))
 
 
 def _files_of(source: dict[str, Any]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, Region
-from ..core.errors import LeadsOutside, SampleError, VolumeChanged
+from ..core.errors import LeadsOutside, SampleError, VolumeChanged, VolumeError
 from ..core.redact import RedactedDict
 from ..graph import Pipe, fingerprint, parents_of, traits_of, walk
 from ..spatial import Policy
@@ -77,7 +77,11 @@ class HowToStitch:
         if "{case}" in text and (".." in re.split(r"[/\\]", case) or os.path.isabs(case)):
             msg = f"the result of the case {case!r} would lie outside of {public_name(text)}"
             raise LeadsOutside(msg, do="Rename the case, or give f(case) as the destination.")
-        return text.replace("{case}", case)
+        text = text.replace("{case}", case)
+        if "\0" in text:
+            msg = f"the result of the case {case!r} would have a null byte in its name"
+            raise VolumeError(msg, do="Rename the case, or give another destination.")
+        return text
 
     def continues(self, place: Place) -> bool:
         """Whether a run that was killed is continued: its weights and its volumes are known."""

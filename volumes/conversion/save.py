@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ...core import Region
 from ...core.errors import BadHeader, UnknownFormat, VolumeError
+from ...core.validate import as_dtype
 from ...storage.disk_cache import sync_folder
 from ...storage.location import absolute_place, file_system, is_url, public_name, remote_errors
 from ..backend import as_array
@@ -449,7 +450,7 @@ def _dtype_of(dtype: DTypeLike | None, like: Volume | None) -> Header:
         if like is None:
             raise VolumeError('dtype="like" is that of like=, which is missing.')
         return like.header
-    return Header.of((1, 1, 1, 1), np.dtype(dtype))
+    return Header.of((1, 1, 1, 1), as_dtype("dtype", dtype))
 
 
 def _header_for(volume: Volume, dtype: DTypeLike | None, like: Volume | None) -> Header:
