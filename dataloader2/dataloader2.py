@@ -191,6 +191,11 @@ class DataLoader2:
         self._coming = compile_chain(self._original, adapter_list(adapters), self._service)
 
     @property
+    def reading_service(self) -> ReadingService:
+        """The loader's own copy of the service that it was given."""
+        return self._service
+
+    @property
     def failures(self) -> tuple[Failure, ...]:
         """What failed and was left out or replaced, by ``OnError``: the last thousand."""
         return tuple(self._counts.failures)

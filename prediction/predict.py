@@ -32,13 +32,14 @@ from ..datapipes.iter import from_cases
 from ..datapipes.patch_sampler import PatchSampler
 from ..graph import Pipe, Rule, has_lambda, is_pipe, sweep, traits_of, walk
 from ..reading_services import MultiProcessingReadingService
+from ..reading_services.distributed import without_parts
 from ..spatial.lazy.lazy_patch import patches_of
 from ..stitching.activation import Activation
 from ..stitching.blending import weights_of
 from ..stitching.stitched_volume import MEMORY_BYTES, HowToStitch, chain_key
 from ..stitching.stitcher import Stitcher
 from ..stitching.stitching import Stitching
-from ..stitching.windows import overlap_in_voxels
+from ..stitching.windows import Windows, overlap_in_voxels
 from ..volumes import Volume
 from .model_calls import Heap, Model, evaluating, model_key, run_model
 from .ranks import Ranks
@@ -178,18 +179,25 @@ def predict(
     axes = _mirror_axes(mirror)
     options = dict(storage_options or {})
     ranks = Ranks.current()
-    goal = destination if ranks.is_first else None
     weights_of(blend, (1, 1, 1))  # refuses a word that is none
     chain = _as_chain(source, key, mask, options)
     given = {"patch": patch, "overlap": overlap, "mask": mask, "batch_size": batch_size}
     if isinstance(chain, DataLoader2):
         _refuse_given(given | {"num_workers": num_workers}, "a loader", "the chain of the loader")
+        if without_parts(chain.reading_service, chain.datapipe):
+            msg = f"each of {ranks.count} ranks would run all windows of the loader"
+            do = (
+                "Give it a DistributedReadingService, or give predict() its chain: that is divided."
+            )
+            raise GraphError(msg, do=do)
     else:
         chain = _windows_of(chain, patch, overlap, mask, batch_size)
     run = _run_key(model, axes, run, chain, key)
     if classes is not None:
         validate_int("classes", classes, least=1)
-    how = HowToStitch(goal, blend, activation, memory_bytes, overwrite, options, run, "", classes)
+    how = HowToStitch(
+        destination, blend, activation, memory_bytes, overwrite, options, run, "", classes
+    )
     results: dict[str, Any] = {}
     with ExitStack() as stack:
         heap = Heap()
@@ -199,7 +207,7 @@ def predict(
         stack.callback(stitching.close)
         stack.enter_context(evaluating(model))
         if not isinstance(chain, DataLoader2):
-            chain = _choosing(chain, partial(_select, stitching, ranks))
+            chain = _choosing(chain, partial(_select, stitching, ranks), ranks.count)
             chain = stack.enter_context(_loader(chain, num_workers))
         needs = stitching.needs if ranks.is_first else _always
         behind = stack.enter_context(ThreadPoolExecutor(1, "voxpipe-stitch"))
@@ -263,15 +271,16 @@ def _select(
     if is_looking_ahead():  # nothing is written for a look
         return numbers
     own = [n for n in numbers if n % ranks.count == ranks.rank]
-    if not ranks.is_first:
-        return own
     patches = patches_of(sample)
     volumes = {k: getattr(p.volume, "stored_volume", p.volume) for k, p in patches.items()}
+    if not ranks.is_first:
+        windows, past = stitching.past(sample.provenance(), volumes)
+        return _order(windows, [n for n in own if not past[n]])
     stitcher = stitching.open(sample.provenance(), volumes)
     if stitcher is None:
         return []
     stitcher.leave_out(sorted({*range(len(stitcher.windows))} - {*numbers}))
-    return _order(stitcher, [n for n in own if not stitcher.past[n]])
+    return _order(stitcher.windows, [n for n in own if not stitcher.past[n]])
 
 
 def _loader(chain: Pipe, num_workers: int | None) -> DataLoader2:
@@ -370,24 +379,27 @@ def _windows_of(
     return batches
 
 
-def _choosing(chain: Pipe, choose: Callable[[Sample, list[int]], Sequence[int]]) -> Pipe:
-    """Return the chain with the windows that are chosen, in that order."""
+def _choosing(
+    chain: Pipe, choose: Callable[[Sample, list[int]], Sequence[int]], count: int
+) -> Pipe:
+    """Return the chain with the windows that are chosen for one of ``count`` ranks, in order."""
 
     def finds(site: Any) -> PatchSampler | None:
         pipe = site.pipe
         return pipe if isinstance(pipe, PatchSampler) and pipe.choose is None else None
 
     def build(pipe: PatchSampler) -> PatchSampler:
-        other = copy.copy(pipe)
+        other: Any = copy.copy(pipe)
         other.choose = choose
-        return other
+        other.num_of_instances = count  # what torch's sharding filter has: ranks have their parts
+        sampler: PatchSampler = other
+        return sampler
 
     return sweep(chain, (Rule("choose windows", finds, build),)).after
 
 
-def _order(stitcher: Stitcher, numbers: Sequence[int]) -> list[int]:
+def _order(windows: Windows, numbers: Sequence[int]) -> list[int]:
     """Return windows in the order in which least is open: the longest axis last."""
-    windows = stitcher.windows
     slow = windows.slow_axis
     return sorted(numbers, key=lambda n: (windows.place(n)[slow], windows.place(n)[::-1]))
 

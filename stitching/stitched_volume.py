@@ -23,7 +23,7 @@ from ..core.redact import RedactedDict
 from ..graph import Pipe, fingerprint, parents_of, traits_of, walk
 from ..spatial import Policy
 from ..spatial.lazy.read_plan import ReadPlan
-from ..storage.location import public_name
+from ..storage.location import is_url, public_name
 from ..volumes import Volume
 from ..volumes.conversion.convert import known_version
 from .activation import Activation
@@ -216,6 +216,9 @@ class StitchedVolume:
             goal.cells.restore(state.table)
             stitcher.resume(state.present, state.past, state.channels)
             goal.resume(stitcher.finished_regions())
+        elif self._folder is not None:
+            # Of no use here, so nor to another rank that looks for it later.
+            (self._folder / STATE).unlink(missing_ok=True)
 
     def note_layer(self) -> None:
         """Write a checkpoint."""
@@ -277,6 +280,31 @@ class StitchedVolume:
         self._output.close()
         if self._scratch is not None:
             self._scratch.cleanup()
+
+
+def past_windows(place: Place, how: HowToStitch) -> NDArray[np.bool_]:
+    """Return which windows need not be run again; opens nothing, so that every rank may ask.
+
+    What the one that stitches has written since it began counts too: it has got those windows.
+    """
+    count = len(place.windows(how.blend))
+    none, every = np.zeros(count, np.bool_), np.ones(count, np.bool_)
+    destination = how.destination_of(place.case)
+    if not isinstance(destination, str) or not how.continues(place):
+        return none
+    key = how.key_of(place)
+    if not how.overwrite and is_finished(destination, key, how.storage_options):
+        return every
+    if is_url(destination):
+        return none
+    folder = part_folder(destination)
+    if not place.is_stored:
+        between = str(folder / BETWEEN)
+        if is_finished(between, key, {}):
+            return every
+        folder = part_folder(between)
+    state = Checkpoint.read(folder, key, count)
+    return none if state is None else state.past
 
 
 def bring_back(

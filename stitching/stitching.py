@@ -18,8 +18,9 @@ from ..volumes import Volume
 from ..volumes.conversion.destination import disk_errors
 from .outputs import is_finished
 from .place import Place
-from .stitched_volume import HowToStitch, StitchedVolume
+from .stitched_volume import HowToStitch, StitchedVolume, past_windows
 from .stitcher import Stitcher
+from .windows import Windows
 
 Identity = tuple[int, ...]
 
@@ -71,6 +72,13 @@ class Stitching:
         place = self._place_of(meta, volumes)
         one = self._open_at(place)
         return None if one is None else one.volume.stitcher
+
+    def past(
+        self, meta: Mapping[str, Any], volumes: Mapping[str, Any]
+    ) -> tuple[Windows, NDArray[np.bool_]]:
+        """Return the windows of a volume and which need not be run again; opens nothing."""
+        place = self._place_of(meta, volumes)
+        return place.windows(self._how.blend), past_windows(place, self._how)
 
     def _open_at(self, place: Place) -> _Open | None:
         with self._lock:
