@@ -1,7 +1,9 @@
 """When and how destinations are opened, and what is refused before the model runs."""
 
+import contextlib
 import os
 import resource
+import stat
 import subprocess
 import sys
 import textwrap
@@ -21,6 +23,7 @@ from voxpipe.core.errors import (
     PatchSizeError,
     SampleError,
     VolumeChanged,
+    VolumeError,
 )
 
 ONES = np.ones((8, 8, 8), np.float32)
@@ -295,3 +298,70 @@ def test_an_opening_that_fails_lets_go(tmp_path, monkeypatch):
     assert not list(temporary.iterdir())
     for place in places:
         assert vp.predict(two, scan, place, patch=8).shape == (1, 8, 8, 8)
+
+
+class Interrupted(torch.nn.Module):
+    """Ends in one of its windows, as many times as it is told to."""
+
+    def __init__(self, last):
+        super().__init__()
+        self.count, self.last = 0, last
+
+    def forward(self, batch):
+        self.count += 1
+        if self.count == self.last:
+            raise RuntimeError("interrupted")
+        return batch
+
+
+def attempt(scan, place, last=0):
+    """Return how many windows were run; some cells go to a file, and each layer is noted."""
+    model = Interrupted(last)
+    with contextlib.suppress(RuntimeError):
+        vp.predict(model, scan, place, patch=4, memory_bytes=1000)
+    return model.count
+
+
+def test_a_machine_that_does_not_say_when_it_was_started(tmp_path, monkeypatch):
+    """Nobody knows there what has reached the disk before it went down: the run begins anew."""
+    scan = save(tmp_path / "scan.nii")
+    attempt(scan, tmp_path / "a.nii", 20)
+    assert attempt(scan, tmp_path / "a.nii") < 27
+    monkeypatch.setattr("voxpipe.stitching.checkpoint.boot", lambda: "")
+    attempt(scan, tmp_path / "b.nii", 20)
+    assert attempt(scan, tmp_path / "b.nii") == 27
+
+
+@pytest.mark.parametrize("name", ["voxels", "sums", "state.json.part", ""])
+def test_no_link_is_written_through(tmp_path, name):
+    """What somebody put beside the destination leads nowhere, and a folder is nobody else's."""
+    scan, victim = save(tmp_path / "scan.nii"), tmp_path / "victim"
+    part = tmp_path / ".a.nii.part"
+    if name:
+        victim.write_bytes(b"precious")
+        part.mkdir()
+        (part / name).symlink_to(victim)
+    else:
+        victim.mkdir()
+        part.symlink_to(victim)
+    with pytest.raises(VolumeError, match=r"could not be predicted|is a link"):
+        vp.predict(torch.nn.Identity(), scan, tmp_path / "a.nii", patch=4, memory_bytes=1000)
+    if name:
+        assert victim.read_bytes() == b"precious"
+    else:
+        assert not list(victim.iterdir())
+
+
+def test_the_folder_beside_a_destination_is_private(tmp_path):
+    """Its voxels are those of a patient; the file that comes of it has the usual mode."""
+    scan = save(tmp_path / "scan.nii")
+    modes = []
+
+    def model(batch):
+        modes.append(stat.S_IMODE((tmp_path / ".a.nii.part").stat().st_mode))
+        return batch
+
+    vp.predict(model, scan, tmp_path / "a.nii", patch=4)
+    assert set(modes) == {0o700}
+    usual = (tmp_path / "scan.nii").stat().st_mode
+    assert (tmp_path / "a.nii").stat().st_mode == usual

@@ -26,6 +26,7 @@ from ...core.errors import (
     DestinationBusy,
     DestinationExists,
     DestinationFull,
+    LeadsOutside,
     VolumeError,
     VoxpipeError,
 )
@@ -88,10 +89,13 @@ class LocalDestination:
     def lock(self, timeout: float) -> Iterator[None]:
         """Hold the kernel's lock on the partial folder, which a dead writer does not."""
         try:
-            self._partial.mkdir(parents=True, exist_ok=True)
+            self._partial.mkdir(0o700, parents=True, exist_ok=True)
         except OSError as error:
             what = f"nothing can be written at {self._path.parent}: {error.strerror}."
             raise VolumeError(what, do="Give a place that you may write to.") from error
+        if self._partial.is_symlink():
+            what = f"{self._partial} is a link, and what is written there would lie elsewhere."
+            raise LeadsOutside(what, do="Remove it.")
         # A writer that finishes takes the folder, and the lock file in it, away.
         with hold_lock(self._partial / "lock", time.monotonic() + timeout, self._busy):
             try:

@@ -27,7 +27,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from ...core import Region
 from ...core.errors import BadHeader, UnknownFormat, VolumeError
 from ...core.validate import as_dtype
-from ...storage.disk_cache import sync_folder
+from ...storage.disk_cache import open_no_link, sync_folder
 from ...storage.location import absolute_place, file_system, is_url, public_name, remote_errors
 from ..backend import as_array
 from ..formats.nifti import NIFTI2_BYTES, fields_of, head_of
@@ -220,10 +220,12 @@ class VolumeFile:
         self._header, self._layout = header, layout
         self._dtype = header.disk_dtype
         size = math.prod(header.shape) * self._dtype.itemsize
-        with open(self._part, "ab") as file:  # of a run that was killed it holds voxels
+        with open(
+            self._part, "ab", opener=open_no_link
+        ) as file:  # of a run that was killed it holds voxels
             file.truncate(len(layout.head) + size)
             _allocate(file.fileno(), len(layout.head) + size)
-        with open(self._part, "r+b") as file:
+        with open(self._part, "r+b", opener=open_no_link) as file:
             file.write(layout.head)
         self._voxels: NDArray[Any] | None = None
         self._map: mmap.mmap | None = None
@@ -248,7 +250,7 @@ class VolumeFile:
         return channels * j * k * max(least, i * self._dtype.itemsize)
 
     def _open_map(self) -> NDArray[Any]:
-        with open(self._part, "r+b") as file:
+        with open(self._part, "r+b", opener=open_no_link) as file:
             self._map = mmap.mmap(file.fileno(), 0)
         c, i, j, k = self._header.shape
         flat = np.frombuffer(self._map, self._dtype, offset=len(self._layout.head))
@@ -308,7 +310,7 @@ def _compress(source: Path, target: Path) -> None:
         packer: Any = isal_zlib.compressobj(_LEVEL, isal_zlib.DEFLATED, 31)
     except ImportError:
         packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
-    with open(source, "rb") as plain, open(target, "wb") as out:
+    with open(source, "rb") as plain, open(target, "wb", opener=open_no_link) as out:
         while piece := plain.read(_PIECE):
             out.write(packer.compress(piece))
         out.write(packer.flush())
