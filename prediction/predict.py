@@ -32,7 +32,6 @@ from ..datapipes.iter import from_cases
 from ..datapipes.patch_sampler import PatchSampler
 from ..graph import Pipe, Rule, has_lambda, is_pipe, sweep, traits_of, walk
 from ..reading_services import MultiProcessingReadingService
-from ..reading_services.distributed import without_parts
 from ..spatial.lazy.lazy_patch import patches_of
 from ..stitching.activation import Activation
 from ..stitching.blending import weights_of
@@ -181,15 +180,10 @@ def predict(
     ranks = Ranks.current()
     weights_of(blend, (1, 1, 1))  # refuses a word that is none
     chain = _as_chain(source, key, mask, options)
-    given = {"patch": patch, "overlap": overlap, "mask": mask, "batch_size": batch_size}
+    own = {"patch": patch, "overlap": overlap, "mask": mask, "batch_size": batch_size}
     if isinstance(chain, DataLoader2):
-        _refuse_given(given | {"num_workers": num_workers}, "a loader", "the chain of the loader")
-        if without_parts(chain.reading_service, chain.datapipe):
-            msg = f"each of {ranks.count} ranks would run all windows of the loader"
-            do = (
-                "Give it a DistributedReadingService, or give predict() its chain: that is divided."
-            )
-            raise GraphError(msg, do=do)
+        _refuse_given(own | {"num_workers": num_workers}, "a loader", "the chain of the loader")
+        ranks.refuse_alike(chain)
     else:
         chain = _windows_of(chain, patch, overlap, mask, batch_size)
     run = _run_key(model, axes, run, chain, key)
@@ -198,9 +192,7 @@ def predict(
     how = HowToStitch(
         destination, blend, activation, memory_bytes, overwrite, options, run, "", classes
     )
-    results: dict[str, Any] = {}
     with ExitStack() as stack:
-        heap = Heap()
         bar = _Bar(progress if ranks.is_first else False)
         stack.callback(bar.close)
         stitching = Stitching(how, key, bar.watch)
@@ -210,19 +202,8 @@ def predict(
             chain = _choosing(chain, partial(_select, stitching, ranks), ranks.count)
             chain = stack.enter_context(_loader(chain, num_workers))
         needs = stitching.needs if ranks.is_first else _always
-        behind = stack.enter_context(ThreadPoolExecutor(1, "voxpipe-stitch"))
-        added: Future[dict[str, Any]] | None = None
-        for metas, result in ranks.gather(_outputs(model, chain, key, axes, needs)):
-            if added is not None:
-                results.update(added.result())
-            # While the next windows are read and the model runs; one batch waits at most.
-            added = behind.submit(_add, stitching, metas, result)
-            bar.update()
-            heap.note(result.nbytes)
-        if added is not None:
-            results.update(added.result())
-        results.update(stitching.finish())
-        bar.update()
+        outputs = ranks.gather(_outputs(model, chain, key, axes, needs))
+        results = _stitch(outputs, stitching, bar)
     if not ranks.is_first:
         return None
     if isinstance(source, DataLoader2) or is_pipe(source):
@@ -248,6 +229,28 @@ def _run_key(model: Model, axes: Sequence[int], run: str, chain: Any, key: str |
     if not run and (not weights or has_lambda(graph)):
         return ""
     return " ".join([run, weights, f"mirror {axes} of {key}", chain_key(graph)])
+
+
+def _stitch(
+    outputs: Iterator[tuple[Any, NDArray[np.float32]]], stitching: Stitching, bar: _Bar
+) -> dict[str, Any]:
+    """Return all volumes, by case, of what the model gives for windows."""
+    results: dict[str, Any] = {}
+    heap = Heap()
+    with ThreadPoolExecutor(1, "voxpipe-stitch") as behind:
+        added: Future[dict[str, Any]] | None = None
+        for metas, result in outputs:
+            if added is not None:
+                results.update(added.result())
+            # While the next windows are read and the model runs; one batch waits at most.
+            added = behind.submit(_add, stitching, metas, result)
+            bar.update()
+            heap.note(result.nbytes)
+        if added is not None:
+            results.update(added.result())
+    results.update(stitching.finish())
+    bar.update()
+    return results
 
 
 def _add(

@@ -99,5 +99,6 @@ def _argmax(voxels: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         np.maximum(labels[0], (values > largest) * kind(channel), out=labels[0])
         np.maximum(largest, values, out=largest)
     if np.isnan(largest).any():
-        return voxels.argmax(axis=0)[None].astype(dtype)
-    return labels.astype(dtype, copy=False)
+        labels = voxels.argmax(axis=0)[None]
+    classes: NDArray[Any] = labels.astype(dtype, copy=False)
+    return classes

@@ -117,7 +117,7 @@ class _LockedOutput:
     """What is written at a place that one process at a time writes to, and in it one output."""
 
     # Places that this process writes at: a second output would wait for the lock of the first.
-    _held: ClassVar[dict[tuple[int, str], Any]] = {}
+    _writers: ClassVar[dict[tuple[int, str], Any]] = {}
 
     def __init__(
         self, place: str, cells: OpenCells, target: Destination, *, overwrite: bool, is_file: bool
@@ -140,10 +140,10 @@ class _LockedOutput:
 
     def _hold(self, place: str) -> None:
         own = (os.getpid(), place)
-        if self._held.setdefault(own, self) is not self:
+        if self._writers.setdefault(own, self) is not self:
             what = f"this process is writing {self.target.name} already."
             raise DestinationBusy(what, do="Give each result a place of its own.")
-        self._locks.callback(self._held.pop, own)
+        self._locks.callback(self._writers.pop, own)
 
     def drop(self) -> None:
         """Remove what is being written on a local disk: nobody goes on with it."""

@@ -42,7 +42,7 @@ class Place:
     """Of the whole grid that windows cover, from the stored volume."""
     skips: tuple[int, int] = (0, 0)
     """How many windows a mask left out right before it, and behind it, if it is the last."""
-    given: Mapping[str, Any] = field(default_factory=dict)
+    given_volumes: Mapping[str, Any] = field(default_factory=dict)
     """The stored volumes by key, where they are known and not by their names alone."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """For fsspec, where a name is a URL."""
@@ -52,7 +52,7 @@ class Place:
         cls,
         meta: Mapping[str, Any],
         key: str | None = None,
-        given: Mapping[str, Any] | None = None,
+        volumes: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> Place:
         """Return the place that one entry of ``meta`` tells; SampleError where it tells none.
@@ -85,7 +85,7 @@ class Place:
             _triple(window["overlap"]),
             whole,
             tuple(window.get("skips", (0, 0))),
-            given or {},
+            volumes or {},
             options or {},
         )
 
@@ -104,15 +104,15 @@ class Place:
     def version(self) -> str:
         """Return what tells the versions of all volumes of the sample; empty where one has none."""
         try:
-            versions = [known_version(volume) for volume in self._volumes()]
+            versions = [known_version(volume) for volume in self._every_volume()]
         except VoxpipeError:  # no name of a file, or one that needs other options to be opened
             return ""
         return " ".join(versions) if all(versions) else ""
 
-    def _volumes(self) -> list[Any]:
-        volumes: list[Any] = [*self.given.values()]
+    def _every_volume(self) -> list[Any]:
+        volumes: list[Any] = [*self.given_volumes.values()]
         for key, names in self.files.items():
-            volumes += [] if key in self.given else map(self._volume_of, names)
+            volumes += [] if key in self.given_volumes else map(self._volume_of, names)
         return volumes
 
     def _volume_of(self, name: str) -> Volume:
@@ -120,10 +120,10 @@ class Place:
 
     def refuse_itself(self, destination: str) -> None:
         """Raise DestinationExists where a volume of the sample would be written over itself."""
-        for volume in self.given.values():
+        for volume in self.given_volumes.values():
             refuse_itself(volume, destination)
         for key, names in self.files.items():
-            for name in names if key not in self.given else ():
+            for name in names if key not in self.given_volumes else ():
                 if is_url(name) or os.path.exists(name):
                     refuse_itself(self._volume_of(name), destination)
 

@@ -61,8 +61,8 @@ class Stitching:
         self._channels = 0  # of the model
         self._lock = threading.Lock()  # of what volumes there are, not of their voxels
 
-    def _place_of(self, meta: Mapping[str, Any], given: Mapping[str, Any] | None = None) -> Place:
-        return Place.of(meta, self._key, given, self._how.storage_options)
+    def _place_of(self, meta: Mapping[str, Any], volumes: Mapping[str, Any] | None = None) -> Place:
+        return Place.of(meta, self._key, volumes, self._how.storage_options)
 
     def open(self, meta: Mapping[str, Any], volumes: Mapping[str, Any]) -> Stitcher | None:
         """Return what the windows of a volume are added to, by one of them; None if it is done.

@@ -223,9 +223,9 @@ def convert(
     refuse_itself(volume, place)
     refuse_other_formats(place)
     target = destination_of(place, storage_options or {})
-    failed = f"{volume.name} could not be converted to {target.name}"
+    what = f"{volume.name} could not be converted to {target.name}"
     leave = "Or remove the hidden folder .NAME.part beside that place."
-    with target.lock(timeout), disk_errors(failed, target.name, leave):
+    with target.lock(timeout), disk_errors(what, target.name, leave):
         new_shards, reused_shards = write_planned(
             volume, plan, target, overwrite=overwrite, progress=progress
         )
