@@ -45,8 +45,12 @@ def first_tensor(model: Any) -> torch.Tensor | None:
     return next((tensor for tensor in every if tensor.is_floating_point()), None)
 
 
-def run_model(model: Model, batch: torch.Tensor, mirror: Sequence[int]) -> NDArray[np.float32]:
+def run_model(
+    model: Model, batch: torch.Tensor, mirror: Sequence[int]
+) -> tuple[NDArray[np.float32], bool]:
     """Return what the model gives for a batch (B, C, I, J, K), float32 in memory.
+
+    And whether that is memory of the model's, which it may write to when it is called again.
 
     Parameters
     ----------
@@ -69,17 +73,18 @@ def run_model(model: Model, batch: torch.Tensor, mirror: Sequence[int]) -> NDArr
             for axes in itertools.combinations(mirror, count)
         ]
         for axes in ways:
-            result = _one_output(model(batch.flip(axes) if axes else batch))
-            if len(result) != len(batch):
-                msg = f"the model gave {len(result)} rows for a batch of {len(batch)} windows"
+            output = _one_output(model(batch.flip(axes) if axes else batch))
+            if len(output) != len(batch):
+                msg = f"the model gave {len(output)} rows for a batch of {len(batch)} windows"
                 raise SampleError(msg, do="It must give one for each, (B, C, I, J, K).")
-            result = (result.flip(axes) if axes else result).float()
+            result = (output.flip(axes) if axes else output).float()
             # A model may give its own input, or what it keeps.
             total = result if total is None else total + result
         assert total is not None
         mean = total / len(ways) if len(ways) > 1 else total
-        array: NDArray[np.float32] = mean.cpu().numpy()
-        return array
+        local = mean.cpu()
+        array: NDArray[np.float32] = local.numpy()
+        return array, local.data_ptr() == output.data_ptr()
 
 
 class Heap:

@@ -38,7 +38,7 @@ from ..stitching.blending import weights_of
 from ..stitching.stitched_volume import MEMORY_BYTES, HowToStitch, chain_key
 from ..stitching.stitcher import Stitcher
 from ..stitching.stitching import Stitching
-from ..stitching.windows import Windows, overlap_in_voxels
+from ..stitching.windows import overlap_in_voxels
 from ..volumes import Volume
 from .model_calls import Heap, Model, evaluating, model_key, run_model
 from .ranks import Ranks
@@ -192,7 +192,9 @@ def predict(
     how = HowToStitch(
         destination, blend, activation, memory_bytes, overwrite, options, run, "", classes
     )
+    results: dict[str, Any] = {}
     with ExitStack() as stack:
+        heap = Heap()
         bar = _Bar(progress if ranks.is_first else False)
         stack.callback(bar.close)
         stitching = Stitching(how, key, bar.watch)
@@ -202,8 +204,15 @@ def predict(
             chain = _choosing(chain, partial(_select, stitching, ranks), ranks.count)
             chain = stack.enter_context(_loader(chain, num_workers))
         needs = stitching.needs if ranks.is_first else _always
-        outputs = ranks.gather(_outputs(model, chain, key, axes, needs))
-        results = _stitch(outputs, stitching, bar)
+        background = stack.enter_context(_Background(stitching, results))
+        outputs = _outputs(model, chain, key, axes, needs, background.wait)
+        for metas, result in ranks.gather(outputs):
+            background.add(metas, result)
+            bar.update()
+            heap.note(result.nbytes)
+        background.wait()
+        results.update(stitching.finish())
+        bar.update()
     if not ranks.is_first:
         return None
     if isinstance(source, DataLoader2) or is_pipe(source):
@@ -231,36 +240,34 @@ def _run_key(model: Model, axes: Sequence[int], run: str, chain: Any, key: str |
     return " ".join([run, weights, f"mirror {axes} of {key}", chain_key(graph)])
 
 
-def _stitch(
-    outputs: Iterator[tuple[Any, NDArray[np.float32]]], stitching: Stitching, bar: _Bar
-) -> dict[str, Any]:
-    """Return all volumes, by case, of what the model gives for windows."""
-    results: dict[str, Any] = {}
-    heap = Heap()
-    with ThreadPoolExecutor(1, "voxpipe-stitch") as behind:
-        added: Future[dict[str, Any]] | None = None
-        for metas, result in outputs:
-            if added is not None:
-                results.update(added.result())
-            # While the next windows are read and the model runs; one batch waits at most.
-            added = behind.submit(_add, stitching, metas, result)
-            bar.update()
-            heap.note(result.nbytes)
-        if added is not None:
-            results.update(added.result())
-    results.update(stitching.finish())
-    bar.update()
-    return results
+class _Background:
+    """Adds windows in a thread of its own while the next ones are read and the model runs."""
 
+    def __init__(self, stitching: Stitching, results: dict[str, Any]) -> None:
+        self._stitching, self._results = stitching, results
+        self._thread = ThreadPoolExecutor(1, "voxpipe-stitch")
+        self._batch: Future[None] | None = None
 
-def _add(
-    stitching: Stitching, metas: Sequence[Mapping[str, Any]], result: NDArray[np.float32]
-) -> dict[str, Any]:
-    """Return the volumes that the windows of a batch finish."""
-    finished: dict[str, Any] = {}
-    for meta, voxels in zip(metas, result, strict=True):
-        finished.update(stitching.add(meta, voxels))
-    return finished
+    def add(self, metas: Sequence[Mapping[str, Any]], result: NDArray[np.float32]) -> None:
+        """Begin to add the windows of a batch, when those of the last one are added."""
+        self.wait()  # so one batch waits at most, which is memory
+        self._batch = self._thread.submit(self._add, metas, result)
+
+    def _add(self, metas: Sequence[Mapping[str, Any]], result: NDArray[np.float32]) -> None:
+        for meta, voxels in zip(metas, result, strict=True):
+            self._results.update(self._stitching.add(meta, voxels))
+
+    def wait(self) -> None:
+        """Wait until all windows are added; raise what adding them raised."""
+        batch, self._batch = self._batch, None
+        if batch is not None:
+            batch.result()
+
+    def __enter__(self) -> _Background:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._thread.shutdown()
 
 
 def _always(meta: Mapping[str, Any]) -> bool:
@@ -278,12 +285,12 @@ def _select(
     volumes = {k: getattr(p.volume, "stored_volume", p.volume) for k, p in patches.items()}
     if not ranks.is_first:
         windows, past = stitching.past(sample.provenance(), volumes)
-        return _order(windows, [n for n in own if not past[n]])
+        return windows.sort(n for n in own if not past[n])
     stitcher = stitching.open(sample.provenance(), volumes)
     if stitcher is None:
         return []
     stitcher.leave_out(sorted({*range(len(stitcher.windows))} - {*numbers}))
-    return _order(stitcher.windows, [n for n in own if not stitcher.past[n]])
+    return stitcher.windows.sort(n for n in own if not stitcher.past[n])
 
 
 def _loader(chain: Pipe, num_workers: int | None) -> DataLoader2:
@@ -316,8 +323,8 @@ class _Bar:
         if self._bar.disable:
             return
         self._bar.total = sum(int((there | ~past).sum()) for there, past in self._windows)
-        done = sum(int(there.sum()) for there, _ in self._windows)
-        self._bar.update(done - self._bar.n)
+        count = sum(int(there.sum()) for there, _ in self._windows)
+        self._bar.update(count - self._bar.n)
 
     def close(self) -> None:
         """Leave the bar as it is."""
@@ -401,12 +408,6 @@ def _choosing(
     return sweep(chain, (Rule("choose windows", finds, build),)).after
 
 
-def _order(windows: Windows, numbers: Sequence[int]) -> list[int]:
-    """Return windows in the order in which least is open: the longest axis last."""
-    slow = windows.slow_axis
-    return sorted(numbers, key=lambda n: (windows.place(n)[slow], windows.place(n)[::-1]))
-
-
 def _batch_image(batch: Any, key: str | None) -> torch.Tensor:
     """Return what the model gets of a batch."""
     if not isinstance(batch, Mapping) or META not in batch:
@@ -426,8 +427,13 @@ def _outputs(
     key: str | None,
     mirror: Sequence[int],
     needs: Callable[[Mapping[str, Any]], bool],
+    wait: Callable[[], None],
 ) -> Iterator[tuple[list[Any], NDArray[np.float32]]]:
-    """Yield provenance and output of the windows of each batch that are not there yet."""
+    """Yield provenance and output of the windows of each batch that are not there yet.
+
+    Where the last output is the model's own memory, the model runs when that was added.
+    """
+    is_models = True
     for batch in batches:
         image = _batch_image(batch, key)
         rows = [row for row, meta in enumerate(batch[META]) if needs(meta)]
@@ -435,4 +441,7 @@ def _outputs(
             continue
         image = image if len(rows) == len(image) else image[rows]
         axes = tuple(axis for axis in mirror if image.shape[2 + axis] > 1)
-        yield [batch[META][row] for row in rows], run_model(model, image, axes)
+        if is_models:
+            wait()
+        output, is_models = run_model(model, image, axes)
+        yield [batch[META][row] for row in rows], output

@@ -92,7 +92,7 @@ def _argmax(voxels: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the first of the largest channels (1, I, J, K), as NumPy does: NaN is the largest."""
     # Channel by channel: NumPy gathers the channels of each voxel first, which takes longer.
     kind = np.uint8 if voxels.shape[0] <= _BYTE else np.uint16
-    labels = np.zeros((1, *voxels.shape[1:]), kind)
+    labels: NDArray[Any] = np.zeros((1, *voxels.shape[1:]), kind)
     largest = voxels[0].copy()
     for channel, values in enumerate(voxels[1:], 1):
         # Channels only grow: where this one is larger, its number is larger than the one there.

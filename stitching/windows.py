@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -163,6 +163,19 @@ class Windows:
         """Return the axis along which windows come last: then least is open in between."""
         # Of two as long the later one, along which files lie in one piece.
         return max(range(3), key=lambda axis: (self.shape[axis], axis))
+
+    def sort(self, numbers: Iterable[int]) -> list[int]:
+        """Return windows in the order in which least is open: along the slow axis last.
+
+        Within a layer they follow each other as voxels of a file do, the first axis fastest: what
+        they finish lies side by side, and is written to the same pages.
+        """
+
+        def key(number: int) -> tuple[int, ...]:
+            place = self.place(number)
+            return (place[self.slow_axis], *reversed(place))
+
+        return sorted(numbers, key=key)
 
 
 def overlap_in_voxels(share: Sequence[float], size: Sequence[int]) -> Triple:

@@ -19,9 +19,10 @@ MODULES = 290
 # chunks that it plans, finds and keeps account of, beside NumPy's way to do so (400), nnU-Net's
 # recipe: plans, layouts of data sets, and what its transforms lacked, each channel's draws, masks,
 # regions, scales of labels (2 150), whole volumes predicted out of core, brought back to their
-# stored grid and saved (2 700), what tells a prediction from another, and what is refused before
-# its model runs (560).
-LINES = 70_600
+# stored grid and saved (2 700), and stitched beside the model, windows in the order of files, a bar
+# of what is run (120), what tells a prediction from another, and what is refused before its model
+# runs (560).
+LINES = 70_700
 FOLDERS = 29  # recipes, stitching, prediction
 SMALL = 4  # ranks that predict together
 CIRCLES = 0

@@ -2,6 +2,7 @@
 
 import itertools
 import re
+import threading
 from functools import partialmethod
 
 import nibabel as nib
@@ -240,6 +241,60 @@ def test_a_mask_with_holes_where_windows_overlap(scan):
 
     assert sum(ran) == len(held) < 4 * 4 * 3
     assert (found == covered).all()
+
+
+def test_windows_are_stitched_while_the_model_runs(scan):
+    """What the first window finishes is written while the model is busy with the second."""
+    written, runs = threading.Event(), []
+
+    class Destination(np.ndarray):
+        def __setitem__(self, where, voxels):
+            super().__setitem__(where, voxels)
+            written.set()
+
+    def model(batch):
+        # A minute is for a machine that does not get to it; one after the other would never.
+        runs.append(len(runs) != 1 or written.wait(60))
+        return batch.double()  # what is stitched is a copy
+
+    destination = np.zeros((1, *SHAPE), np.float32).view(Destination)
+
+    vp.predict(model, scan, destination, patch=8, output="logits")
+
+    assert all(runs)
+    assert len(runs) == 4 * 4 * 3
+
+
+def test_a_model_that_writes_to_the_same_memory(scan, logits):
+    """What it gave is stitched before it is called again, and writes over it."""
+    inner, memory = network(), torch.zeros(2, 3, 8, 8, 8)
+
+    def model(batch):
+        memory.fill_(torch.nan)
+        return memory[: len(batch)].copy_(inner(batch))
+
+    found = vp.predict(model, scan, patch=8, output="logits", batch_size=2).numpy()
+
+    assert np.abs(found - logits).max() < 1e-5
+
+
+def test_what_fails_behind_the_model_is_raised(scan):
+    """An error of the destination ends the run, with the windows behind it not run."""
+
+    class Full(np.ndarray):
+        def __setitem__(self, where, voxels):
+            raise OSError("no space left")
+
+    runs = []
+
+    def model(batch):
+        runs.append(1)
+        return batch
+
+    destination = np.zeros((1, *SHAPE), np.uint8).view(Full)
+    with pytest.raises(OSError, match="no space left"):
+        vp.predict(model, scan, destination, patch=8, overlap=0)
+    assert len(runs) <= 2
 
 
 def test_a_model_stays_what_it_was(scan):

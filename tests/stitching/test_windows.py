@@ -90,6 +90,29 @@ def test_windows_that_do_not_come_leave_zeros():
     assert (result.times == 1).all()
 
 
+def test_windows_follow_each_other_as_voxels_of_a_file_do():
+    """The slow axis last; of the others the first is the fastest."""
+    grid = Windows((8, 8, 9), (4, 4, 4), (0, 0, 0))
+
+    places = [grid.place(number) for number in grid.sort(range(len(grid)))]
+
+    assert places[:5] == [(0, 0, 0), (1, 0, 0), (0, 1, 0), (1, 1, 0), (0, 0, 1)]
+    assert [place[2] for place in places] == [0] * 4 + [1] * 4 + [2] * 4
+
+
+def test_what_one_window_gives_alone_is_left_as_it_is():
+    """Neither weighted nor divided: bit for bit what the model gave."""
+    values = np.random.default_rng(0).normal(size=(2, 1, 6, 6, 6)).astype(np.float32)
+    result = Result((10, 6, 6))
+    stitcher = Stitcher(Windows((10, 6, 6), (6, 6, 6), (2, 0, 0)), "gaussian", result)
+
+    for number in (0, 1):
+        stitcher.add(number, values[number])
+
+    assert (result.voxels[0, :4] == values[0, 0, :4]).all()
+    assert (result.voxels[0, 6:] == values[1, 0, 2:]).all()
+
+
 def test_a_model_that_gives_another_size_is_refused():
     """The error says which shape came."""
     stitcher = Stitcher(Windows((4, 4, 4), (2, 2, 2), (0, 0, 0)), "mean", Result((4, 4, 4)))
@@ -106,8 +129,7 @@ def most_open(shape):
     """Return the most bytes of sums that are open at once, the slow axis last."""
     grid = Windows(shape, (4, 4, 4), (2, 2, 2))
     stitcher = Stitcher(grid, "gaussian", Result(shape))
-    order = sorted(range(len(grid)), key=lambda n: (grid.place(n)[grid.slow_axis], n))
-    for number in order:
+    for number in grid.sort(range(len(grid))):
         stitcher.add(number, np.zeros((1, 4, 4, 4), np.float32))
     assert stitcher.is_whole
     return stitcher.cells.most_bytes

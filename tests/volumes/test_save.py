@@ -38,6 +38,18 @@ def test_it_comes_back(tmp_path, suffix, channels, dtype):
     assert [path.name for path in tmp_path.iterdir()] == [f"a{suffix}"]
 
 
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("planes", [1, 7, 8, 9, 19])
+def test_it_is_turned_whatever_its_order_in_memory(tmp_path, planes, order):
+    """Nibabel sees each voxel in its place; planes are copied eight at a time."""
+    array = np.arange(planes * 30, dtype=np.int16).reshape(planes, 5, 6)
+    stored = np.asarray(array, order=order)
+
+    vp.save(tmp_path / "a.nii", stored, affine=AFFINE)
+
+    assert (np.asarray(nib.load(tmp_path / "a.nii").dataobj) == array).all()
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("suffix", [".nii.gz", ".nrrd", ".mha"])
 def test_other_libraries_read_it(tmp_path, suffix, channels):
