@@ -192,9 +192,7 @@ def predict(
     how = HowToStitch(
         destination, blend, activation, memory_bytes, overwrite, options, run, "", classes
     )
-    results: dict[str, Any] = {}
     with ExitStack() as stack:
-        heap = Heap()
         bar = _Bar(progress if ranks.is_first else False)
         stack.callback(bar.close)
         stitching = Stitching(how, key, bar.watch)
@@ -204,15 +202,8 @@ def predict(
             chain = _choosing(chain, partial(_select, stitching, ranks), ranks.count)
             chain = stack.enter_context(_loader(chain, num_workers))
         needs = stitching.needs if ranks.is_first else _always
-        background = stack.enter_context(_Background(stitching, results))
-        outputs = _outputs(model, chain, key, axes, needs, background.wait)
-        for metas, result in ranks.gather(outputs):
-            background.add(metas, result)
-            bar.update()
-            heap.note(result.nbytes)
-        background.wait()
-        results.update(stitching.finish())
-        bar.update()
+        outputs = partial(_outputs, model, chain, key, axes, needs)
+        results = _stitch(outputs, ranks, stitching, bar)
     if not ranks.is_first:
         return None
     if isinstance(source, DataLoader2) or is_pipe(source):
@@ -221,6 +212,26 @@ def predict(
         raise SampleError(f"{shorten(source)} was left out, so there is no result")
     (result,) = results.values()
     return result
+
+
+def _stitch(
+    outputs: Callable[[Callable[[], None]], Iterator[Any]],
+    ranks: Ranks,
+    stitching: Stitching,
+    bar: _Bar,
+) -> dict[str, Any]:
+    """Return all volumes, by case, of what the model gives for windows."""
+    results: dict[str, Any] = {}
+    heap = Heap()
+    with _Background(stitching, results) as background:
+        for metas, result in ranks.gather(outputs(background.wait)):
+            background.add(metas, result)
+            bar.update()
+            heap.note(result.nbytes)
+        background.wait()
+    results.update(stitching.finish())
+    bar.update()
+    return results
 
 
 def _mirror_axes(mirror: bool | Sequence[int]) -> tuple[int, ...]:
