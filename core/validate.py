@@ -157,6 +157,30 @@ def as_axes(name: str, value: Any) -> tuple[int, ...]:
     return tuple(map(int, axes))
 
 
+def as_dtype(name: str, value: Any) -> np.dtype[Any]:
+    """Return a type of numbers, given as one of NumPy or torch or by its name.
+
+    Examples
+    --------
+    >>> as_dtype("dtype", "int8")
+    dtype('int8')
+    >>> as_dtype("dtype", "U3")
+    Traceback (most recent call last):
+        ...
+    ValueError: dtype is a type of real numbers, such as 'uint8' or np.float32, got 'U3'
+    """
+    # torch is not imported for that: its types call themselves torch.float16.
+    is_of_torch = type(value).__module__ == "torch"
+    try:
+        dtype = np.dtype(str(value).removeprefix("torch.") if is_of_torch else value)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind not in "biuf" or dtype.subdtype is not None:
+        rule = "a type of real numbers, such as 'uint8' or np.float32"
+        raise ValueError(f"{name} is {rule}, got {shorten(value)}")
+    return dtype
+
+
 def set_checked(op: Any, **checks: Callable[[str, Any], Any]) -> None:
     """Set fields of a frozen dataclass to what a check of each, by its name, makes of them."""
     for name, check in checks.items():

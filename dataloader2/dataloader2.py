@@ -137,8 +137,7 @@ class DataLoader2:
         # Who makes a batch, or begins or ends an epoch, has the turn for so long. What says where
         # the loader is changes in the lock, inside of the turn, which nobody has for long.
         self._turn, self._lock = Turn(), ForkSafeLock()
-        self._shut_down = False
-        self._counts, self._once = Counts(), WarnOnce()
+        self._shut_down, self._counts, self._once = False, Counts(), WarnOnce()
         self._negotiation: Negotiation | None = None
         # The compiler, top to bottom.
         self._original = verify(iterable(datapipe))
@@ -146,6 +145,7 @@ class DataLoader2:
         self._origin = ([None, *filter(None, map(origin_of, walk(self._original)))])[-1]
         # A copy: one service object may be given to several loaders.
         self._service = copy.copy(check_service(reading_service) or InProcessReadingService())
+        self.reading_service = self._service
         self._tails: list[MainProcessTail] = []
         adapters = adapter_list(datapipe_adapter_fn)
         self._take(compile_chain(self._original, adapters, self._service))

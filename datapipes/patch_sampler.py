@@ -269,7 +269,7 @@ class PatchSampler(DataPipe):
         if numbers:
             ends[numbers[-1]][1] = len(patches) - numbers[-1] - 1
         order: Sequence[int] = numbers
-        if self.choose is not None and numbers:
+        if self.choose is not None:  # also where none stays: the volume is there all the same
             order = self.choose(add_steps(self, self._step(quiet(patches[0])), sample, 0), numbers)
         for n in order:
             patch = patches[n]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import DTypeLike
 
 from ..core.errors import SampleError
 from ..core.sample import META
+from ..core.validate import as_dtype
 from ..graph import Pipe, Traits
 from ..stitching.activation import Activation
 from ..stitching.blending import weights_of
-from ..stitching.stitched_volume import MEMORY_BYTES, Destination, HowToStitch
+from ..stitching.stitched_volume import MEMORY_BYTES, Destination, HowToStitch, chain_key
 from ..stitching.stitching import Stitching
 from ..volumes import Volume
 from .datapipe import SameLength, chained_form, locate_errors
@@ -83,9 +83,11 @@ class Stitch(SameLength):
         self.key, self.like = key, like
         with locate_errors(self):
             weights_of(blend, (1, 1, 1))
-            activation = Activation(output, None if dtype is None else np.dtype(dtype))
+            activation = Activation(output, None if dtype is None else as_dtype("dtype", dtype))
         options = dict(storage_options or {})
-        how = (destination, blend, activation, memory_bytes, overwrite, options, run)
+        # Here, as a loader puts another parent in front of its copy.
+        chain = f"{chain_key(parent)} {key}" if run else ""
+        how = (destination, blend, activation, memory_bytes, overwrite, options, run, chain)
         self.how = HowToStitch(*how)
 
     def is_replicable(self) -> bool:
@@ -99,7 +101,7 @@ class Stitch(SameLength):
                 with locate_errors(self):
                     yield self._add(stitching, batch)
             with locate_errors(self):
-                self._refuse_missing(stitching)
+                dict(stitching.finish())  # which refuses what is not whole
         finally:
             stitching.close()
 
@@ -112,14 +114,9 @@ class Stitch(SameLength):
         volumes: dict[str, Volume] = {}
         result = batch[self.key]
         result = result.detach().cpu().numpy() if hasattr(result, "detach") else result
+        if len(result) != len(batch[META]):
+            msg = f"{self.key!r} has {len(result)} rows for a batch of {len(batch[META])} windows"
+            raise SampleError(msg, do="A model must give one for each, (B, C, I, J, K).")
         for meta, voxels in zip(batch[META], result, strict=True):
             volumes.update(stitching.add(meta, voxels))
         return volumes
-
-    def _refuse_missing(self, stitching: Stitching) -> None:
-        missing = stitching.missing()
-        if missing:
-            case, count = next(iter(missing.items()))
-            msg = f"{count} windows of {case} did not come, so it is not whole"
-            do = "Leave windows out by lazy_patch(mask=), not by filter(); on ranks use predict()."
-            raise SampleError(msg, do=do)

@@ -8,6 +8,7 @@ import functools
 import hashlib
 import os
 import types
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,11 @@ _DEEPEST = 2
 _MOST_ENTRIES = 10_000
 
 
-def fingerprint(sink: Pipe) -> str:
-    """Return 16 hex digits over the classes, settings and edges of a graph."""
+def fingerprint(sink: Pipe, leaves_out: Callable[[Pipe], bool] = lambda pipe: False) -> str:
+    """Return 16 hex digits over the classes, settings and edges of a graph.
+
+    Settings of pipes for which ``leaves_out`` is true do not count.
+    """
     # Functions count by name, objects by class and public attributes, and large arrays by shape and
     # type: a hash of their content would read data, and a changed function body is the user's to
     # judge. What an object names with an underscore does not count, a device or a rank for
@@ -38,8 +42,14 @@ def fingerprint(sink: Pipe) -> str:
     for position, pipe in enumerate(walk(sink)):
         number[id(pipe)] = position
         edges = [number[id(p)] for p in parents_of(pipe)]
-        digest.update(f"{_text_of_pipe(pipe)}{edges}\n".encode())
+        text = "" if leaves_out(pipe) else _text_of_pipe(pipe)
+        digest.update(f"{text}{edges}\n".encode())
     return digest.hexdigest()
+
+
+def has_lambda(sink: Pipe) -> bool:
+    """Whether a setting is a lambda: it counts by its name, which is that of any other one."""
+    return any("<lambda>" in _text_of_pipe(pipe) for pipe in walk(sink))
 
 
 def fingerprint_of_pipe(pipe: Pipe) -> str:

@@ -74,6 +74,9 @@ def run_model(
         ]
         for axes in ways:
             output = _one_output(model(batch.flip(axes) if axes else batch))
+            if len(output) != len(batch):
+                msg = f"the model gave {len(output)} rows for a batch of {len(batch)} windows"
+                raise SampleError(msg, do="It must give one for each, (B, C, I, J, K).")
             result = (output.flip(axes) if axes else output).float()
             # A model may give its own input, or what it keeps.
             total = result if total is None else total + result
@@ -113,18 +116,19 @@ def _one_output(result: Any) -> torch.Tensor:
     return result
 
 
-def model_key(model: Any, mirror: bool | Sequence[int]) -> str:
+def model_key(model: Any) -> str:
     """Return a digest of the weights of a module, by which a run that was killed is known again.
 
-    Of any other function only its name is known.
+    Empty for any other function: what it computes is not known.
     """
-    axes = "all" if mirror is True else str(tuple(mirror or ()))
     if not isinstance(model, torch.nn.Module):
-        name = getattr(model, "__qualname__", type(model))
-        return f"{getattr(model, '__module__', '')}.{name} mirror {axes}"
-    digest = hashlib.sha256(f"mirror {axes}".encode())
+        return ""
+    digest = hashlib.sha256()
     for name, tensor in model.state_dict().items():
+        if not isinstance(tensor, torch.Tensor):  # of get_extra_state()
+            digest.update(f"{name} {tensor!r}".encode())
+            continue
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        bare = tensor.detach().cpu().contiguous().reshape(-1)
+        bare: Any = tensor.detach().cpu().contiguous().reshape(-1)
         digest.update(bare.view(torch.uint8).numpy() if bare.numel() else b"")
     return f"{type(model).__module__}.{type(model).__qualname__} {digest.hexdigest()}"

@@ -15,18 +15,27 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..adapters import FuseSpatial
 from ..core import Sample
+from ..core.call_site import is_looking_ahead, shorten
 from ..core.errors import GraphError, PatchSizeError, SampleError
 from ..core.sample import META
-from ..core.validate import is_integer, is_number
+from ..core.validate import (
+    as_axes,
+    as_dtype,
+    entries_of,
+    is_integer,
+    is_number,
+    validate_int,
+)
 from ..dataloader2 import DataLoader2
 from ..datapipes.case_names import CASE
 from ..datapipes.iter import from_cases
 from ..datapipes.patch_sampler import PatchSampler
-from ..graph import Pipe, Rule, is_pipe, sweep, traits_of, walk
+from ..graph import Pipe, Rule, has_lambda, is_pipe, sweep, traits_of, walk
 from ..reading_services import MultiProcessingReadingService
+from ..spatial.lazy.lazy_patch import patches_of
 from ..stitching.activation import Activation
 from ..stitching.blending import weights_of
-from ..stitching.stitched_volume import MEMORY_BYTES, HowToStitch
+from ..stitching.stitched_volume import MEMORY_BYTES, HowToStitch, chain_key
 from ..stitching.stitcher import Stitcher
 from ..stitching.stitching import Stitching
 from ..stitching.windows import overlap_in_voxels
@@ -45,16 +54,18 @@ def predict(
     source: Any,
     destination: Any = None,
     *,
-    patch: int | Sequence[int] = PATCH,
-    overlap: float | Sequence[float] = 0.5,
+    patch: int | Sequence[int] | None = None,
+    overlap: float | Sequence[float] | None = None,
     blend: str = "gaussian",
     output: str = "argmax",
     dtype: DTypeLike | None = None,
     key: str | None = None,
     mask: Mask = None,
     mirror: bool | Sequence[int] = False,
-    batch_size: int = 1,
-    num_workers: int = 0,
+    batch_size: int | None = None,
+    num_workers: int | None = None,
+    run: str = "",
+    classes: int | None = None,
     memory_bytes: int = MEMORY_BYTES,
     overwrite: bool = False,
     storage_options: Mapping[str, Any] | None = None,
@@ -83,9 +94,10 @@ def predict(
         array (C, I, J, K) to write to; None for one in memory; or ``f(case)`` that returns one of
         these.
     patch, overlap
-        Size of a window in voxels, and the share of it that neighbours have in common, from 0 to
-        below 1, by MONAI's rule; one number or three. A chain or loader that cuts windows has its
-        own. Where a volume is smaller, the window is centred and padded by the volume's policy.
+        Size of a window in voxels, by default 128, and the share of it that neighbours have in
+        common, from 0 to below 1, by default 0.5, by MONAI's rule; one number or three. A chain or
+        loader that cuts windows has its own. Where a volume is smaller, the window is centred and
+        padded by the volume's policy.
     blend
         ``"gaussian"`` as MONAI and nnU-Net weigh, ``"hann"``, ``"mean"``, or ``"crop"``: from each
         window its middle. The three last as TorchIO.
@@ -104,7 +116,15 @@ def predict(
         Axes along which windows are mirrored too: the mean of all ways is taken, eight for three
         axes. True stands for all axes along which a window has more than one voxel.
     batch_size, num_workers
-        Windows per batch, and processes that make batches.
+        Windows per batch, by default 1, and processes that make batches, by default none. A loader
+        has its own.
+    run
+        A word that is another where ``model`` or functions in the chain compute something else:
+        then a run that was killed goes on, though only their names are known. A module is known by
+        its weights.
+    classes
+        Channels of the model's output: only needed for volumes of which ``mask`` leaves no window,
+        where no other volume tells, nor the destination.
     memory_bytes
         What sums and shards that are not finished take in memory.
     overwrite
@@ -128,7 +148,8 @@ def predict(
     header codes of the scan.
 
     A run that was killed goes on with the same command: windows that were finished with their
-    layer are not read again. That needs a destination on a local disk and a source in files.
+    layer are not read again. That needs a destination on a local disk, a source in files or behind
+    a URL, and a module or ``run``.
 
     Under ``torch.distributed`` each rank runs the model on its share of the windows, and the
     first one stitches; the others return nothing.
@@ -137,10 +158,13 @@ def predict(
     ------
     DestinationExists
         Something else is there; this is a ``FileExistsError``.
+    GraphError
+        An argument that cannot act, as the chain or the loader has its own.
     PatchSizeError
         Window, overlap or what the model gives make no sense.
     SampleError
-        A source that holds no windows, or a model that gives no such tensor.
+        A source that holds no windows, or of whose windows some did not come; or a model that
+        gives no such tensor.
 
     Examples
     --------
@@ -150,40 +174,81 @@ def predict(
     >>> predict(two_classes, scan, patch=2).numpy().sum()
     np.uint64(12)
     """
-    activation = Activation(output, None if dtype is None else np.dtype(dtype))
+    activation = Activation(output, None if dtype is None else as_dtype("dtype", dtype))
+    axes = _mirror_axes(mirror)
     options = dict(storage_options or {})
     ranks = Ranks.current()
-    goal = destination if ranks.is_first else None
-    run = model_key(model, mirror)
-    how = HowToStitch(goal, blend, activation, memory_bytes, overwrite, options, run)
     weights_of(blend, (1, 1, 1))  # refuses a word that is none
     chain = _as_chain(source, key, mask, options)
-    results: dict[str, Any] = {}
+    own = {"patch": patch, "overlap": overlap, "mask": mask, "batch_size": batch_size}
+    if isinstance(chain, DataLoader2):
+        _refuse_given(own | {"num_workers": num_workers}, "a loader", "the chain of the loader")
+        ranks.refuse_alike(chain)
+    else:
+        chain = _windows_of(chain, patch, overlap, mask, batch_size)
+    run = _run_key(model, axes, run, chain, key)
+    if classes is not None:
+        validate_int("classes", classes, least=1)
+    how = HowToStitch(
+        destination, blend, activation, memory_bytes, overwrite, options, run, "", classes
+    )
     with ExitStack() as stack:
-        heap = Heap()
         bar = _Bar(progress if ranks.is_first else False)
         stack.callback(bar.close)
         stitching = Stitching(how, key, bar.watch)
         stack.callback(stitching.close)
         stack.enter_context(evaluating(model))
         if not isinstance(chain, DataLoader2):
-            chain = _windows_of(chain, patch, overlap, mask, batch_size)
-            chain = _choosing(chain, partial(_select, stitching, ranks))
+            chain = _choosing(chain, partial(_select, stitching, ranks), ranks.count)
             chain = stack.enter_context(_loader(chain, num_workers))
         needs = stitching.needs if ranks.is_first else _always
-        background = stack.enter_context(_Background(stitching, results))
-        outputs = _outputs(model, chain, key, mirror, needs, background.wait)
-        for metas, result in ranks.gather(outputs):
+        outputs = partial(_outputs, model, chain, key, axes, needs)
+        results = _stitch(outputs, ranks, stitching, bar)
+    if not ranks.is_first:
+        return None
+    if isinstance(source, DataLoader2) or is_pipe(source):
+        return results
+    if not results:
+        raise SampleError(f"{shorten(source)} was left out, so there is no result")
+    (result,) = results.values()
+    return result
+
+
+def _stitch(
+    outputs: Callable[[Callable[[], None]], Iterator[Any]],
+    ranks: Ranks,
+    stitching: Stitching,
+    bar: _Bar,
+) -> dict[str, Any]:
+    """Return all volumes, by case, of what the model gives for windows."""
+    results: dict[str, Any] = {}
+    heap = Heap()
+    with _Background(stitching, results) as background:
+        for metas, result in ranks.gather(outputs(background.wait)):
             background.add(metas, result)
             bar.update()
             heap.note(result.nbytes)
         background.wait()
-        results.update(stitching.finish())
-        bar.update()
-    if not ranks.is_first:
-        return None
-    is_one = not (isinstance(source, DataLoader2) or is_pipe(source))
-    return next(iter(results.values())) if is_one else results
+    results.update(stitching.finish())
+    bar.update()
+    return results
+
+
+def _mirror_axes(mirror: bool | Sequence[int]) -> tuple[int, ...]:
+    """Return the axes along which windows are mirrored."""
+    if isinstance(mirror, (bool, np.bool_)):
+        return (0, 1, 2) if mirror else ()
+    is_none = not isinstance(mirror, int) and not len(mirror)
+    return () if is_none else tuple(sorted(set(as_axes("mirror", mirror))))
+
+
+def _run_key(model: Model, axes: Sequence[int], run: str, chain: Any, key: str | None) -> str:
+    """Return what is equal for runs that give the same; empty where nobody knows."""
+    weights = model_key(model)
+    graph = chain.datapipe if isinstance(chain, DataLoader2) else chain
+    if not run and (not weights or has_lambda(graph)):
+        return ""
+    return " ".join([run, weights, f"mirror {axes} of {key}", chain_key(graph)])
 
 
 class _Background:
@@ -224,17 +289,23 @@ def _select(
     stitching: Stitching, ranks: Ranks, sample: Sample, numbers: list[int]
 ) -> Sequence[int]:
     """Return the windows of a volume that are not there yet, those of this rank."""
+    if is_looking_ahead():  # nothing is written for a look
+        return numbers
     own = [n for n in numbers if n % ranks.count == ranks.rank]
+    patches = patches_of(sample)
+    volumes = {k: getattr(p.volume, "stored_volume", p.volume) for k, p in patches.items()}
     if not ranks.is_first:
-        return own
-    stitcher = stitching.open(sample.provenance())
+        windows, past = stitching.past(sample.provenance(), volumes)
+        return windows.sort(n for n in own if not past[n])
+    stitcher = stitching.open(sample.provenance(), volumes)
     if stitcher is None:
         return []
     stitcher.leave_out(sorted({*range(len(stitcher.windows))} - {*numbers}))
     return stitcher.windows.sort(n for n in own if not stitcher.past[n])
 
 
-def _loader(chain: Pipe, num_workers: int) -> DataLoader2:
+def _loader(chain: Pipe, num_workers: int | None) -> DataLoader2:
+    num_workers = validate_int("num_workers", num_workers or 0, least=0)
     workers = MultiProcessingReadingService(num_workers=num_workers) if num_workers else None
     return DataLoader2(chain, [FuseSpatial()], workers)
 
@@ -287,37 +358,63 @@ def _as_chain(source: Any, key: str | None, mask: Mask, options: Mapping[str, An
     return pipe.open_volume(keys=keys, labels=keys[1:], storage_options=dict(options) or None)
 
 
-def _windows_of(chain: Pipe, size: Any, share: Any, mask: Mask, batch_size: int) -> Pipe:
+def _refuse_given(arguments: Mapping[str, Any], who: str, where: str) -> None:
+    """Raise GraphError for an argument that says what the source says already."""
+    for name, value in arguments.items():
+        if value is not None:
+            msg = f"{name}= cannot act on {who}, which has its own"
+            raise GraphError(msg, do=f"Leave it out, and say it in {where}.")
+
+
+def _windows_of(
+    chain: Pipe, size: Any, share: Any, mask: Mask | None, batch_size: int | None
+) -> Pipe:
     """Return the chain with batches of windows: its own, or those that the arguments say."""
     cutting = [pipe for pipe in walk(chain) if getattr(pipe, "cuts_patches", False)]
     pipe: Any = chain
-    if not cutting:
-        sizes = (size,) * 3 if is_integer(size) else tuple(size)
-        shares = (share,) * 3 if is_number(share) else tuple(share)
-        if len(sizes) != 3 or len(shares) != 3 or not all(0 <= part < 1 for part in shares):
+    if cutting:
+        where = 'lazy_patch(size, sampling="grid", overlap=..., mask=...)'
+        own = {"patch": size, "overlap": share, "mask": mask}
+        _refuse_given(own, "a chain that cuts windows", where)
+    else:
+        size, share = PATCH if size is None else size, 0.5 if share is None else share
+        sizes = (size,) * 3 if is_integer(size) else entries_of(size)
+        if len(sizes) != 3 or not all(is_integer(n) and n >= 1 for n in sizes):
+            msg = f"patch is a whole number of voxels of at least 1, or three, got {size!r}"
+            raise PatchSizeError(msg, do="Give the size of a window along each axis.")
+        shares = (share,) * 3 if is_number(share) else entries_of(share)
+        if len(shares) != 3 or not all(is_number(part) and 0 <= part < 1 for part in shares):
             msg = f"overlap is a share from 0 to below 1, or three, got {share!r}"
             raise PatchSizeError(msg, do="Give the part of a window that neighbours share.")
         voxels = overlap_in_voxels(shares, sizes)
         pipe = pipe.lazy_patch(size, sampling="grid", overlap=voxels, mask=mask)
-    elif len(cutting) > 1 or getattr(cutting[0], "sampling", "") != "grid":
+    if len(cutting) > 1 or (cutting and getattr(cutting[0], "sampling", "") != "grid"):
         msg = "the chain cuts patches that are no windows of a grid"
         raise GraphError(msg, do='Write lazy_patch(size, sampling="grid", overlap=...), once.')
-    is_batched = any(traits_of(one).group for one in walk(pipe))
-    batches: Pipe = pipe if is_batched else pipe.batch_patches(batch_size)
+    if any(traits_of(one).group for one in walk(pipe)):
+        own = {"batch_size": batch_size}
+        _refuse_given(own, "a chain that makes batches", "batch_patches()")
+        return chain
+    count = 1 if batch_size is None else batch_size
+    batches: Pipe = pipe.batch_patches(validate_int("batch_size", count, least=1))
     return batches
 
 
-def _choosing(chain: Pipe, choose: Callable[[Sample, list[int]], Sequence[int]]) -> Pipe:
-    """Return the chain with the windows that are chosen, in that order."""
+def _choosing(
+    chain: Pipe, choose: Callable[[Sample, list[int]], Sequence[int]], count: int
+) -> Pipe:
+    """Return the chain with the windows that are chosen for one of ``count`` ranks, in order."""
 
     def finds(site: Any) -> PatchSampler | None:
         pipe = site.pipe
         return pipe if isinstance(pipe, PatchSampler) and pipe.choose is None else None
 
     def build(pipe: PatchSampler) -> PatchSampler:
-        other = copy.copy(pipe)
+        other: Any = copy.copy(pipe)
         other.choose = choose
-        return other
+        other.num_of_instances = count  # what torch's sharding filter has: ranks have their parts
+        sampler: PatchSampler = other
+        return sampler
 
     return sweep(chain, (Rule("choose windows", finds, build),)).after
 
@@ -339,7 +436,7 @@ def _outputs(
     model: Model,
     batches: Iterable[Any],
     key: str | None,
-    mirror: bool | Sequence[int],
+    mirror: Sequence[int],
     needs: Callable[[Mapping[str, Any]], bool],
     wait: Callable[[], None],
 ) -> Iterator[tuple[list[Any], NDArray[np.float32]]]:
@@ -354,8 +451,7 @@ def _outputs(
         if not rows:
             continue
         image = image if len(rows) == len(image) else image[rows]
-        axes = tuple(range(3)) if mirror is True else tuple(mirror or ())
-        axes = tuple(axis for axis in axes if image.shape[2 + axis] > 1)
+        axes = tuple(axis for axis in mirror if image.shape[2 + axis] > 1)
         if is_models:
             wait()
         output, is_models = run_model(model, image, axes)

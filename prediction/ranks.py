@@ -8,6 +8,10 @@ from typing import Any
 
 import torch.distributed as dist
 
+from ..core.errors import GraphError
+from ..dataloader2 import DataLoader2
+from ..reading_services.distributed import without_parts
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -27,6 +31,13 @@ class Ranks:
     def is_first(self) -> bool:
         """Whether this is the one that stitches."""
         return self.rank == 0
+
+    def refuse_alike(self, loader: DataLoader2) -> None:
+        """Raise GraphError for a loader that every rank would run whole."""
+        if without_parts(loader.reading_service, loader.datapipe):
+            msg = f"each of {self.count} ranks would run all windows of the loader"
+            do = "Give it a DistributedReadingService; or give the chain, which is divided here."
+            raise GraphError(msg, do=do)
 
     def gather(self, items: Iterable[Any]) -> Iterator[Any]:
         """Yield, on the first rank, the items of all ranks; nothing on the others.

@@ -59,6 +59,9 @@ class Activation:
     def dtype_of(self, count: int) -> np.dtype[Any]:
         """Return the type of the result of a model with so many channels."""
         if self.dtype is not None:
+            if self.output == "argmax" and _largest_whole(self.dtype) < count - 1:
+                msg = f"dtype={str(self.dtype)!r} cannot hold the labels of {count} classes"
+                raise ValueError(f"{msg}: give a larger one, or none")
             return self.dtype
         if self.output != "argmax":
             return np.dtype(np.float32)
@@ -78,6 +81,13 @@ class Activation:
         return convert_dtype(voxels, dtype)
 
 
+def _largest_whole(dtype: np.dtype[Any]) -> int:
+    """Return up to which whole number a type holds each."""
+    if dtype.kind == "b":
+        return 1
+    return int(np.iinfo(dtype).max) if dtype.kind in "iu" else 2 ** (np.finfo(dtype).nmant + 1)
+
+
 def _argmax(voxels: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the first of the largest channels (1, I, J, K), as NumPy does: NaN is the largest."""
     # Channel by channel: NumPy gathers the channels of each voxel first, which takes longer.
@@ -90,4 +100,5 @@ def _argmax(voxels: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         np.maximum(largest, values, out=largest)
     if np.isnan(largest).any():
         labels = voxels.argmax(axis=0)[None]
-    return labels.astype(dtype, copy=False)
+    classes: NDArray[Any] = labels.astype(dtype, copy=False)
+    return classes

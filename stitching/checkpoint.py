@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.sample import parse_json
-from ..storage.disk_cache import boot
+from ..storage.disk_cache import boot, open_no_link
 from .open_cells import OpenCells, Slot
 from .stitcher import Stitcher
 
@@ -44,10 +44,12 @@ class Checkpoint:
     @classmethod
     def read(cls, folder: Path | None, key: str, count: int) -> Checkpoint | None:
         """Return the checkpoint of a run of ``count`` windows; None where there is none of it."""
-        if folder is None:
+        # Without a name of this start of the machine nobody knows what has reached the disk.
+        if folder is None or not boot():
             return None
         with suppress(OSError, ValueError, KeyError, TypeError):
-            state = parse_json((folder / STATE).read_bytes())
+            with open(folder / STATE, "rb", opener=open_no_link) as file:
+                state = parse_json(file.read())
             # What the machine had not written when it went down is not there.
             if [state["version"], state["key"], state["boot"]] == [_VERSION, key, boot()]:
                 table = [
@@ -62,7 +64,9 @@ class Checkpoint:
 
     @staticmethod
     def write(folder: Path, key: str, stitcher: Stitcher, cells: OpenCells) -> None:
-        """Write where a run stands."""
+        """Write where a run stands; nothing where :meth:`read` would take nothing."""
+        if not boot():
+            return
         table = cells.write_all()
         state = {
             "version": _VERSION,
@@ -74,7 +78,8 @@ class Checkpoint:
             "open": [[list(name), slot.offset, slot.shape, slot.dtype] for name, slot in table],
         }
         part = folder / f"{STATE}.part"
-        part.write_text(json.dumps(state), "ascii")
+        with open(part, "w", encoding="ascii", opener=open_no_link) as file:
+            file.write(json.dumps(state))
         os.replace(part, folder / STATE)
         cells.keep(table)
 

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ..core.memory import private_pages
+from ..storage.disk_cache import open_no_link
 
 Key = tuple[Any, ...]
 # Below this a map costs more than it gives back.
@@ -56,7 +57,7 @@ class OpenCells:
         self._slots: dict[Key, Slot] = {}
         self._safe: dict[Key, Slot] = {}  # those of the last checkpoint
         self._free: defaultdict[int, list[int]] = defaultdict(list)  # offsets by size
-        self._file: int | None = None
+        self._file: Any = None  # unbuffered
         self._end = 0
         self._bytes = 0
         self.most_bytes = 0  # that were in memory at once
@@ -98,9 +99,10 @@ class OpenCells:
             return array
         slot = self._slots[key]
         array = new_array(slot.shape, np.dtype(slot.dtype))
-        view, position = _bytes_of(array), 0
+        view, position, file = _bytes_of(array), 0, self._open()
+        file.seek(slot.offset)
         while position < slot.size:
-            count = os.preadv(self._open(), [view[position:]], slot.offset + position)
+            count = file.readinto(view[position:])
             if not count:
                 raise EOFError(f"{self._path} holds fewer bytes than were written")
             position += count
@@ -125,9 +127,10 @@ class OpenCells:
             offset = free.pop() if free else self._end
             self._end = max(self._end, offset + array.nbytes)
             slot = self._slots[key] = Slot(offset, array.shape, array.dtype.str)
-        view, position = _bytes_of(array), 0
+        view, position, file = _bytes_of(array), 0, self._open()
+        file.seek(slot.offset)
         while position < array.nbytes:
-            position += os.pwrite(self._open(), view[position:], slot.offset + position)
+            position += file.write(view[position:])
         self.spilled_bytes += array.nbytes
         self._dirty.discard(key)
 
@@ -157,14 +160,15 @@ class OpenCells:
         self._safe = dict(table)
         self._end = max((slot.offset + slot.size for slot in self._slots.values()), default=0)
 
-    def _open(self) -> int:
+    def _open(self) -> Any:
+        # Places are sought, as no other thread uses the file: preadv() is none of all systems.
         if self._file is None:
             if self._path is None:
                 # No name: nothing is left of it, however the process ends.
-                self._file, name = tempfile.mkstemp(prefix="voxpipe-cells-")
-                os.unlink(name)
+                self._file = tempfile.TemporaryFile(prefix="voxpipe-cells-", buffering=0)  # noqa: SIM115
             else:
-                self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                own = open_no_link(self._path, os.O_RDWR | os.O_CREAT)
+                self._file = os.fdopen(own, "r+b", buffering=0)
         return self._file
 
     def close(self) -> None:
@@ -172,7 +176,7 @@ class OpenCells:
         self._arrays.clear()
         self._bytes = 0
         if self._file is not None:
-            os.close(self._file)
+            self._file.close()
             self._file = None
 
     def __del__(self) -> None:

@@ -13,19 +13,24 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, Region
-from ..core.errors import DestinationExists, PatchSizeError
+from ..core.errors import DestinationBusy, PatchSizeError
 from ..storage.location import absolute_place, is_url
 from ..storage.volume_cache import LOCK_TIMEOUT
 from ..volumes import Header, Volume
 from ..volumes.conversion.convert import create_arrays
 from ..volumes.conversion.convert_plan import ConvertPlan, group_document, plan_conversion
-from ..volumes.conversion.destination import Destination, LocalDestination, destination_of
+from ..volumes.conversion.destination import (
+    Destination,
+    LocalDestination,
+    check_destination,
+    destination_of,
+)
 from ..volumes.conversion.save import (
     VolumeFile,
     as_stored,
@@ -33,7 +38,6 @@ from ..volumes.conversion.save import (
     file_dtype,
     has_mark,
     refuse_unwritable,
-    there_already,
     upload,
 )
 from .open_cells import OpenCells
@@ -110,14 +114,36 @@ class ArrayOutput:
 
 
 class _LockedOutput:
-    """What is written at a place that one process at a time writes to."""
+    """What is written at a place that one process at a time writes to, and in it one output."""
 
-    def __init__(self, place: str, cells: OpenCells, target: Destination) -> None:
+    # Places that this process writes at: a second output would wait for the lock of the first.
+    _writers: ClassVar[dict[tuple[int, str], Any]] = {}
+
+    def __init__(
+        self, place: str, cells: OpenCells, target: Destination, *, overwrite: bool, is_file: bool
+    ) -> None:
         self.place, self.cells, self.target = place, cells, target
+        self._overwrite = overwrite
         self._locks = ExitStack()
-        self._locks.enter_context(target.lock(LOCK_TIMEOUT))
+        try:
+            self._hold(os.path.normcase(absolute_place(place)))
+            self._locks.enter_context(target.lock(LOCK_TIMEOUT))
+            # Not before: another writer may just have finished.
+            if check_destination(target, overwrite=overwrite, is_file=is_file) and not is_file:
+                target.make_way()
+        except BaseException:
+            # Without the error, so that what a run has written that was killed stays.
+            self._locks.close()
+            raise
         is_local = isinstance(target, LocalDestination)
         self.folder = part_folder(place) if is_local else None
+
+    def _hold(self, place: str) -> None:
+        own = (os.getpid(), place)
+        if self._writers.setdefault(own, self) is not self:
+            what = f"this process is writing {self.target.name} already."
+            raise DestinationBusy(what, do="Give each result a place of its own.")
+        self._locks.callback(self._writers.pop, own)
 
     def drop(self) -> None:
         """Remove what is being written on a local disk: nobody goes on with it."""
@@ -143,22 +169,11 @@ class ZarrOutput(_LockedOutput):
         overwrite: bool,
     ) -> None:
         target = destination_of(place, options)
-        self._refuse(target, overwrite)
-        super().__init__(place, cells, target)
-        self.grid, self._options, self._key, self._overwrite = grid, options, key, overwrite
+        super().__init__(place, cells, target, overwrite=overwrite, is_file=False)
+        self.grid, self._options, self._key = grid, options, key
         self._plan: ConvertPlan | None = None
         self._array: Any = None
         self._counts: dict[tuple[int, int, int], int] = {}
-
-    def _refuse(self, target: Destination, overwrite: bool) -> None:
-        record = target.record()
-        if record is not None and not overwrite:
-            raise there_already(target.name)
-        if record is not None and not target.is_group():
-            what = f"{target.name} is no zarr group, and nothing else is overwritten."
-            raise DestinationExists(what, do="Give another place, or remove it yourself.")
-        if record is not None:
-            target.make_way()
 
     def begin(self, channels: int, dtype: np.dtype[Any]) -> None:
         """Make the arrays, or find those of the run that was killed."""
@@ -245,18 +260,25 @@ class FileOutput(_LockedOutput):
         like: Volume | None = None,
     ) -> None:
         self._url = place if is_url(place) else ""
-        self._temporary = tempfile.mkdtemp(prefix="voxpipe-") if self._url else ""
-        local = Path(self._temporary, posixpath.basename(place)) if self._url else Path(place)
-        self._path = Path(absolute_place(local))
-        if os.path.lexists(self._path) and not overwrite:
-            raise there_already(place)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        super().__init__(str(self._path), cells, LocalDestination(self._path))
-        self.folder = None if self._url else part_folder(place)
-        self.grid, self._options, self._key, self._like = grid, options, key, like
-        self._overwrite = overwrite
+        self._temporary = ""
         self._file: VolumeFile | None = None
         self._header: Header | None = None
+        self.grid, self._options, self._key, self._like = grid, options, key, like
+        local = Path(absolute_place(place))
+        if self._url:
+            # Before the model runs, and again when it is sent.
+            target = destination_of(place, options)
+            check_destination(target, overwrite=overwrite, is_file=True)
+            self._temporary = tempfile.mkdtemp(prefix="voxpipe-")
+            local = Path(self._temporary, posixpath.basename(place))
+        self._path = local
+        try:
+            target = LocalDestination(local)
+            super().__init__(str(local), cells, target, overwrite=overwrite, is_file=True)
+        except BaseException:
+            self._remove_temporary()
+            raise
+        self.folder = None if self._url else self.folder
 
     def begin(self, channels: int, dtype: np.dtype[Any]) -> None:
         """Make the file, or find that of the run that was killed."""
@@ -276,6 +298,8 @@ class FileOutput(_LockedOutput):
     def finish(self, kind: str) -> Volume:
         """Give the file its name, and send it where it belongs."""
         assert self._file is not None
+        # Somebody else, who knows nothing of the lock, may have put a file there.
+        check_destination(self.target, overwrite=self._overwrite, is_file=True)
         self._file.finish()
         self.cells.close()
         assert isinstance(self.target, LocalDestination)
@@ -291,6 +315,9 @@ class FileOutput(_LockedOutput):
         if self._file is not None:
             self._file.release()
         super().close()
+        self._remove_temporary()
+
+    def _remove_temporary(self) -> None:
         if self._temporary:
             shutil.rmtree(self._temporary, ignore_errors=True)
 

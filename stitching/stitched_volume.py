@@ -9,7 +9,8 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, Region
-from ..core.errors import LeadsOutside
+from ..core.errors import LeadsOutside, SampleError, VolumeChanged, VolumeError
 from ..core.redact import RedactedDict
+from ..graph import Pipe, fingerprint, parents_of, traits_of, walk
 from ..spatial import Policy
 from ..spatial.lazy.read_plan import ReadPlan
-from ..storage.location import public_name
+from ..storage.location import is_url, public_name
 from ..volumes import Volume
+from ..volumes.conversion.convert import known_version
 from .activation import Activation
 from .checkpoint import STATE, SUMS, Checkpoint
 from .open_cells import OpenCells
@@ -55,6 +58,10 @@ class HowToStitch:
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     run: str = ""
     """What distinguishes runs, such as a digest of the weights; empty: none is continued."""
+    chain: str = ""
+    """What distinguishes chains, as :func:`chain_key` says."""
+    classes: int | None = None
+    """Channels of the model's output, for a volume of which no window is run."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "storage_options", RedactedDict(self.storage_options))
@@ -70,17 +77,40 @@ class HowToStitch:
         if "{case}" in text and (".." in re.split(r"[/\\]", case) or os.path.isabs(case)):
             msg = f"the result of the case {case!r} would lie outside of {public_name(text)}"
             raise LeadsOutside(msg, do="Rename the case, or give f(case) as the destination.")
-        return text.replace("{case}", case)
+        text = text.replace("{case}", case)
+        if "\0" in text:
+            msg = f"the result of the case {case!r} would have a null byte in its name"
+            raise VolumeError(msg, do="Rename the case, or give another destination.")
+        return text
 
     def continues(self, place: Place) -> bool:
-        """Whether a run that was killed is continued: its weights and its volume are known."""
+        """Whether a run that was killed is continued: its weights and its volumes are known."""
         return bool(self.run and place.version)
 
     def key_of(self, place: Place) -> str:
         """Return what is equal for runs that give the same voxels."""
-        facts: list[Any] = [self.run, self.blend, str(self.activation), place.file, place.version]
+        facts: list[Any] = [self.run, self.chain, self.blend, str(self.activation)]
+        facts += [next(iter(place.files)), place.file, place.version if self.run else ""]
         facts += [place.plan.to_json(), place.size, place.overlap]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def chain_key(graph: Pipe) -> str:
+    """Return what tells a chain from others that give other voxels; it need not be as it was.
+
+    Batches count nothing, nor does which cases there are: their volumes are asked themselves.
+    """
+    facts = [fingerprint(graph, lambda pipe: not parents_of(pipe) or bool(traits_of(pipe).group))]
+    for pipe in walk(graph):
+        # One that is an argument is none of the sample's, such as a mask of all cases.
+        own = [one for one in vars(pipe).values() if isinstance(one, Volume)]
+        facts += [known_version(volume) or volume.token for volume in own]
+        # The options of a volume are not in its name.
+        cases = getattr(pipe, "cases", ())
+        each = cases if isinstance(cases, (list, tuple)) else ()
+        every = [one for case in each if isinstance(case, Mapping) for one in case.values()]
+        facts += [one.token for one in every if isinstance(one, Volume) and one.located_source]
+    return hashlib.sha256(" ".join(facts).encode()).hexdigest()[:32]
 
 
 class _WithActivation:
@@ -91,10 +121,14 @@ class _WithActivation:
 
     def begin(self, channels: int) -> None:
         own = self._activation
-        self._output.begin(own.channels(channels), own.dtype_of(channels))
+        self._shape = own.channels(channels), own.dtype_of(channels)
+        self._output.begin(*self._shape)
 
     def write(self, region: Region, voxels: NDArray[np.float32]) -> None:
         self._output.write(region, self._activation.of(voxels))
+
+    def write_zeros(self, region: Region) -> None:
+        self._output.write(region, np.zeros((self._shape[0], *region.shape), self._shape[1]))
 
 
 class StitchedVolume:
@@ -110,20 +144,26 @@ class StitchedVolume:
         self._place, self._how = place, how
         self._key, self._continues = how.key_of(place), how.continues(place)
         self._is_copy = place.is_stored or place.plan.is_copy
-        self._output = self._open_output(how.destination_of(place.case))
         first = how.activation if self._is_copy else how.activation.before_resampling
         self._first = first
         self._between: Output | None = None
         self._ready: Volume | None = None
         self._is_whole = False
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        if not place.is_stored:
-            self._between = self._open_between()
-        goal = self._output if self._between is None else self._between
-        windows = place.windows(how.blend)
-        self.stitcher = Stitcher(windows, how.blend, _WithActivation(goal, first), goal.cells)
-        self._goal = goal
-        self._resume()
+        self._destination = how.destination_of(place.case)
+        # Looked at again at the end.
+        self._version = place.version if isinstance(self._destination, str) else ""
+        self._output = self._open_output(self._destination)
+        with ExitStack() as stack:
+            stack.callback(self.close)
+            if not place.is_stored:
+                self._between = self._open_between()
+            goal = self._output if self._between is None else self._between
+            windows = place.windows(how.blend)
+            self.stitcher = Stitcher(windows, how.blend, _WithActivation(goal, first), goal.cells)
+            self._goal = goal
+            self._resume()
+            stack.pop_all()  # open it stays
 
     def _open_output(self, destination: Any) -> Output:
         is_file = isinstance(destination, (str, os.PathLike))
@@ -148,7 +188,7 @@ class StitchedVolume:
         folder, place = self._output.folder, None
         if folder is not None:
             place = str(folder / BETWEEN)
-        elif isinstance(self._how.destination_of(self._place.case), str):
+        elif isinstance(self._destination, str):
             self._scratch = tempfile.TemporaryDirectory(prefix="voxpipe-")
             place = f"{self._scratch.name}/{BETWEEN}"
         if place is not None and self._continues and is_finished(place, self._key, {}):
@@ -176,16 +216,23 @@ class StitchedVolume:
             goal.cells.restore(state.table)
             stitcher.resume(state.present, state.past, state.channels)
             goal.resume(stitcher.finished_regions())
+        elif self._folder is not None:
+            # Of no use here, so nor to another rank that looks for it later.
+            (self._folder / STATE).unlink(missing_ok=True)
 
     def note_layer(self) -> None:
         """Write a checkpoint."""
         if self._folder is not None:
             Checkpoint.write(self._folder, self._key, self.stitcher, self._goal.cells)
 
-    def finish(self) -> Volume:
-        """Return the volume: whole, in its place."""
-        if self._ready is None:
-            self.stitcher.begin(1)  # where no window came at all
+    def finish(self, channels: int = 0) -> Volume:
+        """Return the volume: whole, in its place.
+
+        ``channels`` is how many other volumes have, for one of which no window came.
+        """
+        if self._ready is None and not self.stitcher.channels:
+            self.stitcher.begin(self._channels_without_window(channels))
+        self._refuse_changed()
         if self._between is None:
             volume = self._output.finish(self._how.activation.kind)
             self._is_whole = True
@@ -196,6 +243,26 @@ class StitchedVolume:
         self._is_whole = True
         self.close()
         return volume
+
+    def _channels_without_window(self, channels: int) -> int:
+        """Return how many channels a model would give; SampleError where nobody tells."""
+        shape = getattr(self._destination, "shape", ())
+        own = shape[0] if shape and self._how.activation.output != "argmax" else 0
+        # Of classes one channel is left, whatever their number.
+        least = 1 if self._how.activation.output == "argmax" else 0
+        count = self._how.classes or own or channels or least
+        if not count:
+            msg = f"no window of {self._place.case} touches the mask, so the model was not run, "
+            msg += "and nobody knows how many channels it gives"
+            raise SampleError(msg, do="Give classes=, the number of channels.")
+        return int(count)
+
+    def _refuse_changed(self) -> None:
+        """Raise VolumeChanged where a volume was written again: windows of both are in it."""
+        if self._version and replace(self._place).version != self._version:
+            msg = f"{self._place.file}, or another volume of {self._place.case}, was written "
+            do = "Predict it again once it is written."
+            raise VolumeChanged(f"{msg}again while it was predicted.", do=do)
 
     def _can_go_on(self) -> bool:
         """Whether another run finds something to go on with."""
@@ -213,6 +280,31 @@ class StitchedVolume:
         self._output.close()
         if self._scratch is not None:
             self._scratch.cleanup()
+
+
+def past_windows(place: Place, how: HowToStitch) -> NDArray[np.bool_]:
+    """Return which windows need not be run again; opens nothing, so that every rank may ask.
+
+    What the one that stitches has written since it began counts too: it has got those windows.
+    """
+    count = len(place.windows(how.blend))
+    none, every = np.zeros(count, np.bool_), np.ones(count, np.bool_)
+    destination = how.destination_of(place.case)
+    if not isinstance(destination, str) or not how.continues(place):
+        return none
+    key = how.key_of(place)
+    if not how.overwrite and is_finished(destination, key, how.storage_options):
+        return every
+    if is_url(destination):
+        return none
+    folder = part_folder(destination)
+    if not place.is_stored:
+        between = str(folder / BETWEEN)
+        if is_finished(between, key, {}):
+            return every
+        folder = part_folder(between)
+    state = Checkpoint.read(folder, key, count)
+    return none if state is None else state.past
 
 
 def bring_back(

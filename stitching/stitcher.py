@@ -30,6 +30,9 @@ class Takes(Protocol):
     def write(self, region: Region, voxels: NDArray[np.float32]) -> None:
         """Take the voxels (C, I, J, K) of a box: the blended output of the model."""
 
+    def write_zeros(self, region: Region) -> None:
+        """Take a box for which no window came: the result is 0 there, whatever is made of it."""
+
 
 class Stitcher:
     """Blend windows of one volume, which may come in any order, each once.
@@ -175,8 +178,7 @@ class Stitcher:
         """Let a cell go that no window will touch any more."""
         key = (_CELL, *cell)
         if key not in self.cells:
-            shape = (self.channels, *self.windows.region(cell).shape)
-            self._finish(cell, np.zeros(shape, np.float32), None)
+            self.output.write_zeros(self.windows.region(cell))
             return
         numbers = [n for n in self.windows.windows(cell) if self.present[n]]
         self._finish(cell, self.cells.pop(key), self._weight_of(cell, numbers))

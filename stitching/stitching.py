@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import DestinationExists
-from ..storage.location import is_url
+from ..core.errors import DestinationExists, PatchSizeError, SampleError
+from ..storage.location import absolute_place, is_url, public_name
 from ..volumes import Volume
+from ..volumes.conversion.destination import disk_errors
 from .outputs import is_finished
 from .place import Place
-from .stitched_volume import HowToStitch, StitchedVolume
+from .stitched_volume import HowToStitch, StitchedVolume, past_windows
 from .stitcher import Stitcher
+from .windows import Windows
 
 Identity = tuple[int, ...]
 
@@ -54,13 +58,27 @@ class Stitching:
         self._whole: dict[Identity, tuple[str, Volume]] = {}  # not handed out yet
         self._past: set[Identity] = set()
         self._places: dict[str, Identity] = {}
+        self._channels = 0  # of the model
         self._lock = threading.Lock()  # of what volumes there are, not of their voxels
 
-    def open(self, meta: Mapping[str, Any]) -> Stitcher | None:
-        """Return what the windows of a volume are added to, by one of them; None if it is done."""
-        place = Place.of(meta, self._key)
+    def _place_of(self, meta: Mapping[str, Any], volumes: Mapping[str, Any] | None = None) -> Place:
+        return Place.of(meta, self._key, volumes, self._how.storage_options)
+
+    def open(self, meta: Mapping[str, Any], volumes: Mapping[str, Any]) -> Stitcher | None:
+        """Return what the windows of a volume are added to, by one of them; None if it is done.
+
+        ``volumes`` are those of the sample, by key.
+        """
+        place = self._place_of(meta, volumes)
         one = self._open_at(place)
         return None if one is None else one.volume.stitcher
+
+    def past(
+        self, meta: Mapping[str, Any], volumes: Mapping[str, Any]
+    ) -> tuple[Windows, NDArray[np.bool_]]:
+        """Return the windows of a volume and which need not be run again; opens nothing."""
+        place = self._place_of(meta, volumes)
+        return place.windows(self._how.blend), past_windows(place, self._how)
 
     def _open_at(self, place: Place) -> _Open | None:
         with self._lock:
@@ -73,15 +91,18 @@ class Stitching:
         if one is None:
             destination = self._how.destination_of(place.case)
             if isinstance(destination, str):
-                if self._places.setdefault(destination, place.identity) != place.identity:
+                own = os.path.normcase(absolute_place(destination))
+                if self._places.setdefault(own, place.identity) != place.identity:
                     what = f"the results of two cases would be {destination}."
                     raise DestinationExists(what, do="Write {case} into the destination.")
-                key, options = self._how.key_of(place), self._how.storage_options
-                if self._how.continues(place) and is_finished(destination, key, options):
+                place.refuse_itself(destination)
+                how, options = self._how, self._how.storage_options
+                goes_on = not how.overwrite and how.continues(place)
+                if goes_on and is_finished(destination, how.key_of(place), options):
                     self._past.add(place.identity)
                     kind = self._how.activation.kind
-                    own = options if is_url(destination) else None
-                    volume = Volume(destination, kind=kind, storage_options=own)
+                    extra = options if is_url(destination) else None
+                    volume = Volume(destination, kind=kind, storage_options=extra)
                     self._whole[place.identity] = (place.case, volume)
                     return None
             volume_of = StitchedVolume(place, self._how)
@@ -93,7 +114,7 @@ class Stitching:
 
     def needs(self, meta: Mapping[str, Any]) -> bool:
         """Whether the window is not there yet, as after a kill."""
-        place = Place.of(meta, self._key)
+        place = self._place_of(meta)
         one = self._open_at(place)
         if one is None:
             return False
@@ -102,20 +123,30 @@ class Stitching:
 
     def add(self, meta: Mapping[str, Any], voxels: NDArray[Any]) -> Iterator[tuple[str, Volume]]:
         """Add the output (C, I, J, K) for one window; yield case and volume where that is done."""
-        place = Place.of(meta, self._key)
+        place = self._place_of(meta)
         one = self._open_at(place)
         if one is not None:
             place.refuse_moved(one.place)
             stitcher = one.volume.stitcher
+            if self._how.classes not in (None, voxels.shape[0]):
+                msg = f"classes={self._how.classes}, and the model gives {voxels.shape[0]} channels"
+                raise PatchSizeError(msg, do="Leave it out: windows tell.")
             number = stitcher.windows.number(place.start)
             before, behind = place.skips
             stitcher.leave_out(range(number - before, number))
             stitcher.leave_out(range(number + 1, number + 1 + behind))
-            stitcher.add(number, voxels)
-            self._note(one)
-            if stitcher.is_whole:
-                self._finish(place.identity)
+            with self._disk_errors(one):
+                stitcher.add(number, voxels)
+                self._note(one)
+                self._channels = stitcher.channels
+                if stitcher.is_whole:
+                    self._finish(place.identity)
         yield from self._hand_out()
+
+    def _disk_errors(self, one: _Open) -> AbstractContextManager[None]:
+        destination = self._how.destination_of(one.place.case)
+        name = public_name(destination) if isinstance(destination, str) else one.place.case
+        return disk_errors(f"{one.place.case} could not be predicted to {name}", name)
 
     def _note(self, one: _Open) -> None:
         counts = layers_left(one.volume.stitcher)
@@ -125,7 +156,7 @@ class Stitching:
 
     def _finish(self, identity: Identity) -> None:
         one = self._open[identity]
-        volume = one.volume.finish()
+        volume = one.volume.finish(self._channels)
         with self._lock:
             del self._open[identity]
             self._past.add(identity)
@@ -138,23 +169,27 @@ class Stitching:
         yield from whole
 
     def finish(self) -> Iterator[tuple[str, Volume]]:
-        """Yield the volumes of which some windows did not come: no more will."""
+        """Yield the volumes whose last windows a mask left out; no more windows will come.
+
+        SampleError where others are missing.
+        """
         for identity, one in list(self._open.items()):
             stitcher = one.volume.stitcher
-            stitcher.leave_out(np.flatnonzero(~stitcher.past).tolist())
-            self._finish(identity)
+            if not stitcher.is_whole:
+                count = int(np.count_nonzero(~stitcher.past))
+                msg = f"{count} windows of {one.place.case} did not come, so it is not whole"
+                do = "Leave windows out by lazy_patch(mask=), not by filter(); on ranks use "
+                raise SampleError(msg, do=f"{do}predict().")
+            with self._disk_errors(one):
+                self._finish(identity)
         yield from self._hand_out()
-
-    def missing(self) -> dict[str, int]:
-        """Return how many windows have not come of the volumes that are not whole."""
-        stitchers = {one.place.case: one.volume.stitcher for one in self._open.values()}
-        return {case: int(np.count_nonzero(~s.past)) for case, s in stitchers.items()}
 
     def close(self) -> None:
         """Let go of volumes that are not finished; the next run goes on with them."""
-        for one in self._open.values():
-            one.volume.close()
-        self._open.clear()
+        with ExitStack() as stack:
+            for one in self._open.values():
+                stack.callback(one.volume.close)
+            self._open.clear()
 
 
 def layers_left(stitcher: Stitcher) -> NDArray[np.int64]:

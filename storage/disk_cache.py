@@ -346,6 +346,15 @@ def open_trusted(path: str | os.PathLike[str], _flags: int = 0) -> int:
     raise PermissionError(errno.EPERM, "an entry of somebody else", os.fspath(path))
 
 
+def open_no_link(path: str | os.PathLike[str], flags: int) -> int:
+    """Open a file to be written, a regular one and no link; also an ``opener`` of ``open()``."""
+    fd = os.open(path, flags | NO_LINK | _AT_ONCE | getattr(os, "O_BINARY", 0), 0o666)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise PermissionError(errno.EPERM, "no regular file is there", os.fspath(path))
+
+
 def write_beside(
     path: Path, pieces: Iterable[bytes], mode: int = 0o666, *, sync: bool = True, key: str = ""
 ) -> None:

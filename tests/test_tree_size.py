@@ -11,8 +11,8 @@ from count_tree import circles_of, count, imports_in, read_modules
 # of decoded chunks, whose rule stands in NumPy beside the calls that follow it; nine: recipes (4),
 # layouts of others, ops on channels and on masks, steps of whole batches and their pipes; and
 # prediction: windows, sums, outputs, checkpoints, files (17); and bridges (5): pipes of MONAI and
-# of TorchIO, what both share, which of MONAI's transforms are pipes, Lightning's data module; nnU-Net's
-# trainers, and what they get their batches from (3); lists of cases, and numbers in another type.
+# of TorchIO, what both share, which of MONAI's transforms are pipes, Lightning's data module;
+# nnU-Net's trainers, and what they get their batches from (3); lists of cases, and numbers in another type.
 MODULES = 300
 # 62 000, and threads that make batches (700), chunks (460) and values (240) that go to native code
 # in one call, predictions from measured parts, of threads too (590), counted pages of mapped files
@@ -21,10 +21,11 @@ MODULES = 300
 # chunks that it plans and finds, beside NumPy's way to do so (300), nnU-Net's
 # recipe: plans, layouts of data sets, and what its transforms lacked, each channel's draws, masks,
 # regions, scales of labels (2 150), whole volumes predicted out of core, brought back to their
-# stored grid and saved (2 700), stitched beside the model, in the order of files (120), transforms
+# stored grid and saved (2 700), stitched beside the model, in the order of files (120), known
+# again by all that they are made of (560), transforms
 # and data of MONAI, TorchIO and Lightning (1 200), nnU-Net's trainers (500), what is wrong with
 # tables, splits and plans of others, said (160).
-LINES = 72_500
+LINES = 73_000
 FOLDERS = 30  # recipes, stitching, prediction; nnU-Net imports all that lies beside its trainers
 SMALL = 4  # ranks that predict together
 CIRCLES = 0

@@ -102,14 +102,14 @@ def test_every_source_gives_the_same(scan, logits, workers):
     """A volume, a case, chains with and without windows, and a loader."""
     cases = vp.from_cases([{"image": scan, "case": "a"}]).open_volume()
     windows = cases.lazy_patch(8, sampling="grid", overlap=4)
-    how = {"patch": 8, "output": "logits", "num_workers": workers}
+    how = {"output": "logits", "num_workers": workers}
     service = vp.MultiProcessingReadingService(num_workers=workers) if workers else None
     loader = vp.DataLoader2(windows.shuffle().batch_patches(3), [vp.FuseSpatial()], service, seed=0)
 
     found = [
-        vp.predict(network(), vp.Volume(scan), **how),
-        vp.predict(network(), {"image": scan, "label": scan, "case": "a"}, **how),
-        vp.predict(network(), cases, **how)["a"],
+        vp.predict(network(), vp.Volume(scan), patch=8, **how),
+        vp.predict(network(), {"image": scan, "label": scan, "case": "a"}, patch=8, **how),
+        vp.predict(network(), cases, patch=8, **how)["a"],
         vp.predict(network(), windows, batch_size=2, **how)["a"],
     ]
     with loader:

@@ -34,6 +34,9 @@ class Result:
         self.voxels[(slice(None), *region.slices)] = voxels
         self.times[region.slices] += 1
 
+    def write_zeros(self, region):
+        self.write(region, np.zeros((1, *region.shape), np.float32))
+
 
 @given(windows())
 def test_a_window_covers_a_cell_or_does_not_touch_it(grid):

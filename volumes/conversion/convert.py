@@ -13,6 +13,7 @@ import os
 import posixpath
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -40,7 +41,13 @@ from ..session import SESSION, opening_session
 from ..volume import Volume
 from ..voxels import Voxels
 from .convert_plan import ConvertPlan, group_document, nifti_bytes, plan_conversion
-from .destination import Destination, LocalDestination, destination_of
+from .destination import (
+    Destination,
+    LocalDestination,
+    check_destination,
+    destination_of,
+    disk_errors,
+)
 
 
 def refuse_other_formats(destination: str) -> None:
@@ -213,28 +220,15 @@ def convert(
         volume = Volume(volume, storage_options=storage_options if remote else None)
     header = replace(volume.header, affine=affine_entries(volume.grid.affine, volume.name))
     plan = plan_conversion(header, chunk=chunk, shard=shard, patch=patch, codec=codec)
-    _refuse_itself(volume, place)
+    refuse_itself(volume, place)
     refuse_other_formats(place)
     target = destination_of(place, storage_options or {})
-    with target.lock(timeout):
-        try:
-            new_shards, reused_shards = write_planned(
-                volume, plan, target, overwrite=overwrite, progress=progress
-            )
-        except OSError as error:
-            if isinstance(error, errors.VoxpipeError):
-                raise
-            if error.errno not in disk_cache.FULL:
-                if error.errno not in disk_cache.FAILING | disk_cache.READ_ONLY_ERRORS:
-                    raise
-                what = f"{volume.name} could not be converted to {target.name}: {error.strerror}."
-                do = "Check the disks of both, and convert again."
-                raise errors.VolumeError(what, do=do) from error
-            raise errors.DestinationFull(
-                f"the disk of {target.name} is full: {error.strerror}.",
-                do="Make room and convert again: what is written is continued. Or remove the "
-                "hidden folder .NAME.part beside that place.",
-            ) from error
+    what = f"{volume.name} could not be converted to {target.name}"
+    leave = "Or remove the hidden folder .NAME.part beside that place."
+    with target.lock(timeout), disk_errors(what, target.name, leave):
+        new_shards, reused_shards = write_planned(
+            volume, plan, target, overwrite=overwrite, progress=progress
+        )
     return ConversionResult(place, plan.chunk, plan.shard, new_shards, reused_shards)
 
 
@@ -273,13 +267,7 @@ def write_planned(
     record = target.record()
     if record is not None and record.get("key") == key and not overwrite:
         return 0, sum(1 for _ in plan.regions())
-    if record is not None:
-        if not overwrite:
-            what = f"{target.name} is there already."
-            raise errors.DestinationExists(what, do="Give another place, or overwrite=True.")
-        if not target.is_group():
-            what = f"{target.name} is no zarr group, and nothing else is overwritten."
-            raise errors.DestinationExists(what, do="Give another place, or remove it yourself.")
+    if check_destination(target, overwrite=overwrite):
         target.make_way()
     shards = target.finished_shards(key)
     array: Any = create_arrays(plan, target)
@@ -334,6 +322,16 @@ def version_of(volume: Any) -> str:
     return content_key(source.token, version)
 
 
+def known_version(volume: Any) -> str:
+    """Return what :func:`version_of` does; empty where nobody tells the version, as in memory."""
+    if isinstance(volume, Volume):
+        for part in volume.parts:
+            source = part.located_source
+            if source is None or not stamp_at(source).version:
+                return ""
+    return version_of(volume)
+
+
 def create_arrays(plan: ConvertPlan, target: Destination) -> Any:
     """Create the arrays of the group, or find those of the call that was killed; return one."""
     import zarr
@@ -367,16 +365,25 @@ def create_arrays(plan: ConvertPlan, target: Destination) -> Any:
     )
 
 
-def _refuse_itself(volume: Any, place: str) -> None:
+def refuse_itself(volume: Any, place: str) -> None:
+    """Raise DestinationExists where a volume, or a part of it, would be written over itself."""
     volume = getattr(volume, "stored_volume", volume)
-    if len(volume.parts) > 1:
-        for part in volume.parts:
-            _refuse_itself(part, place)
-    source = volume.located_source
+    parts = getattr(volume, "parts", ())
+    if len(parts) > 1:
+        for part in parts:
+            refuse_itself(part, place)
+    source = getattr(volume, "located_source", None)
     if source is None:
         return
-    here = absolute_place(place)
-    if (source.path or source.location).rstrip("/") == here.rstrip("/"):
+    one, other = (
+        os.path.normcase(where.rstrip("/"))
+        for where in (source.path or source.location, absolute_place(place))
+    )
+    is_same = one == other
+    if source.path and not is_same and not is_url(place):
+        with suppress(OSError):  # that are not there
+            is_same = os.path.samefile(one, other)
+    if is_same:
         what = f"{volume.name} cannot be written over itself."
         raise errors.DestinationExists(what, do="Give another place.")
 

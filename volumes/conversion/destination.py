@@ -21,9 +21,25 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import CacheBusy, DestinationBusy, DestinationExists, VolumeError
+from ...core.errors import (
+    CacheBusy,
+    DestinationBusy,
+    DestinationExists,
+    DestinationFull,
+    LeadsOutside,
+    VolumeError,
+    VoxpipeError,
+)
 from ...core.sample import parse_json
-from ...storage.disk_cache import boot, hold_lock, seal, sync_folder
+from ...storage.disk_cache import (
+    FAILING,
+    FULL,
+    READ_ONLY_ERRORS,
+    boot,
+    hold_lock,
+    seal,
+    sync_folder,
+)
 from ...storage.location import absolute_place, file_system, is_url, public_name, remote_errors
 from ...storage.ranges import open_regular
 from ...storage.remote_answers import is_conflict
@@ -62,6 +78,10 @@ class LocalDestination:
         """Whether zarr metadata are there."""
         return any((self._path / file).exists() for file in METADATA_FILES)
 
+    def is_folder(self) -> bool:
+        """Whether a folder is there, in whose place no file can be put."""
+        return self._path.is_dir() and not self._path.is_symlink()
+
     def make_way(self) -> None:
         """Do nothing: what is there stays until the new volume is whole."""
 
@@ -69,10 +89,13 @@ class LocalDestination:
     def lock(self, timeout: float) -> Iterator[None]:
         """Hold the kernel's lock on the partial folder, which a dead writer does not."""
         try:
-            self._partial.mkdir(parents=True, exist_ok=True)
+            self._partial.mkdir(0o700, parents=True, exist_ok=True)
         except OSError as error:
             what = f"nothing can be written at {self._path.parent}: {error.strerror}."
             raise VolumeError(what, do="Give a place that you may write to.") from error
+        if self._partial.is_symlink():
+            what = f"{self._partial} is a link, and what is written there would lie elsewhere."
+            raise LeadsOutside(what, do="Remove it.")
         # A writer that finishes takes the folder, and the lock file in it, away.
         with hold_lock(self._partial / "lock", time.monotonic() + timeout, self._busy):
             try:
@@ -355,6 +378,11 @@ class RemoteDestination:
         with remote_errors(self._url, self._options):
             return any(self._system.exists(f"{self._root}/{f}") for f in METADATA_FILES)
 
+    def is_folder(self) -> bool:
+        """Whether objects are below this place."""
+        with remote_errors(self._url, self._options):
+            return bool(self._system.isdir(self._root))
+
     def make_way(self) -> None:
         """Remove the group that is there, its metadata first: from then on it is no volume."""
         with remote_errors(self._url, self._options):
@@ -420,6 +448,42 @@ def destination_of(location: str, options: Mapping[str, Any]) -> Destination:
     if is_url(location):
         return RemoteDestination(location, options, LEASE_SECONDS)
     return LocalDestination(Path(absolute_place(location)))
+
+
+def check_destination(target: Destination, *, overwrite: bool, is_file: bool = False) -> bool:
+    """Return whether something is at a place that is going to be replaced.
+
+    DestinationExists where it may not be: without ``overwrite``, or where it is nothing of that
+    sort. Ask it before the work, with the lock of the place in hand.
+    """
+    if target.record() is None:
+        return False
+    if not overwrite:
+        what = f"{target.name} is there already."
+        raise DestinationExists(what, do="Give another place, or overwrite=True.")
+    if target.is_folder() if is_file else not target.is_group():
+        what = f"{target.name} is {'a folder' if is_file else 'no zarr group'}, "
+        do = "Give another place, or remove it yourself."
+        raise DestinationExists(f"{what}and nothing else is overwritten.", do=do)
+    return True
+
+
+@contextmanager
+def disk_errors(what: str, place: str, do: str = "") -> Iterator[None]:
+    """Turn what a disk says while something is written into our errors; ``what`` failed then."""
+    try:
+        yield
+    except OSError as error:
+        if isinstance(error, VoxpipeError):
+            raise
+        if error.errno in FULL:
+            do = f"Make room and try again: what is written is continued. {do}".strip()
+            message = f"the disk of {place} is full: {error.strerror}."
+            raise DestinationFull(message, do=do) from error
+        if error.errno not in FAILING | READ_ONLY_ERRORS:
+            raise
+        do = "Check the disks of both, and try again."
+        raise VolumeError(f"{what}: {error.strerror}.", do=do) from error
 
 
 def _first_line(key: str) -> bytes:

@@ -7,6 +7,7 @@ beside its place.
 
 from __future__ import annotations
 
+import errno
 import math
 import mmap
 import os
@@ -25,9 +26,10 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ...core import Region
 from ...core.convert_dtype import convert_dtype
-from ...core.errors import BadHeader, DestinationExists, UnknownFormat, VolumeError
+from ...core.errors import BadHeader, UnknownFormat, VolumeError
+from ...core.validate import as_dtype
 from ...storage.content import content_key
-from ...storage.disk_cache import sync_folder
+from ...storage.disk_cache import open_no_link, sync_folder
 from ...storage.location import absolute_place, file_system, is_url, public_name, remote_errors
 from ..backend import Backend, Channels, as_array
 from ..formats.nifti import NIFTI2_BYTES, fields_of, head_of
@@ -38,6 +40,7 @@ from ..volume import Volume
 from ..voxels import Voxels
 from .convert import convert
 from .convert_plan import spacing_of
+from .destination import check_destination, destination_of, disk_errors
 
 SUFFIXES = (".nii.gz", ".nii", ".nrrd", ".mha")
 """Of files with one header in front of bare voxels, which are written in place."""
@@ -54,6 +57,8 @@ _LEVEL = 1  # of gzip: higher ones take several times as long for a few per cent
 _DIRTY = 32 * 1024**2
 # As many lines as a set of a first cache holds.
 _PLANES = 8
+# What a file system says that cannot do so.
+_NO_ALLOCATION = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 _LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 _NRRD_TYPES = {
     "i1": "int8", "u1": "uint8", "i2": "int16", "u2": "uint16", "i4": "int32", "u4": "uint32",
@@ -219,9 +224,12 @@ class VolumeFile:
         self._header, self._layout = header, layout
         self._dtype = header.disk_dtype
         size = math.prod(header.shape) * self._dtype.itemsize
-        with open(self._part, "ab") as file:  # of a run that was killed it holds voxels
+        with open(
+            self._part, "ab", opener=open_no_link
+        ) as file:  # of a run that was killed it holds voxels
             file.truncate(len(layout.head) + size)
-        with open(self._part, "r+b") as file:
+            _allocate(file.fileno(), len(layout.head) + size)
+        with open(self._part, "r+b", opener=open_no_link) as file:
             file.write(layout.head)
         self._voxels: NDArray[Any] | None = None
         self._map: mmap.mmap | None = None
@@ -246,7 +254,7 @@ class VolumeFile:
         return channels * j * k * max(least, i * self._dtype.itemsize)
 
     def _open_map(self) -> NDArray[Any]:
-        with open(self._part, "r+b") as file:
+        with open(self._part, "r+b", opener=open_no_link) as file:
             self._map = mmap.mmap(file.fileno(), 0)
         c, i, j, k = self._header.shape
         flat = np.frombuffer(self._map, self._dtype, offset=len(self._layout.head))
@@ -276,6 +284,16 @@ class VolumeFile:
         sync_folder(self.path.parent)
 
 
+def _allocate(file: int, size: int) -> None:
+    """Take the room now: a map of a file for which there is none ends the process by a signal."""
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(file, 0, max(1, size))
+        except OSError as error:
+            if error.errno not in _NO_ALLOCATION:
+                raise
+
+
 def copy_turned(voxels: NDArray[Any], target: NDArray[Any]) -> None:
     """Copy (C, I, J, K) to a target along whose first axis voxels follow each other in memory."""
     if voxels.strides[1] == voxels.itemsize:
@@ -296,7 +314,7 @@ def _compress(source: Path, target: Path) -> None:
         packer: Any = isal_zlib.compressobj(_LEVEL, isal_zlib.DEFLATED, 31)
     except ImportError:
         packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
-    with open(source, "rb") as plain, open(target, "wb") as out:
+    with open(source, "rb") as plain, open(target, "wb", opener=open_no_link) as out:
         while piece := plain.read(_PIECE):
             out.write(packer.compress(piece))
         out.write(packer.flush())
@@ -403,31 +421,24 @@ def save(
         convert(volume, place, overwrite=overwrite, storage_options=storage_options)
         return Volume(place, storage_options=storage_options if is_url(place) else None)
     header = _header_for(volume, dtype, model)
+    target = destination_of(place, storage_options or {})
+    check_destination(target, overwrite=overwrite, is_file=True)
     if is_url(place):
         with tempfile.TemporaryDirectory(prefix="voxpipe-save-") as folder:
             local = Path(folder) / posixpath.basename(place)
             _write_file(local, volume, header, model)
             upload(local, place, storage_options or {}, overwrite=overwrite)
         return Volume(place, storage_options=storage_options)
-    local = Path(absolute_place(place))
-    if os.path.lexists(local) and not overwrite:
-        raise there_already(place)
-    _write_file(local, volume, header, model)
+    with disk_errors(f"{volume.name} could not be saved at {place}", place):
+        _write_file(Path(absolute_place(place)), volume, header, model)
     return Volume(place, kind=volume.kind)
-
-
-def there_already(place: str) -> DestinationExists:
-    """Return the error of a place that is not free."""
-    what = f"{public_name(place)} is there already."
-    return DestinationExists(what, do="Give another place, or overwrite=True.")
 
 
 def upload(local: Path, url: str, options: Mapping[str, Any], *, overwrite: bool) -> None:
     """Copy a file to a URL."""
     system, path = file_system(url, options)
     with remote_errors(public_name(url), options):
-        if not overwrite and system.exists(path):
-            raise there_already(url)
+        check_destination(destination_of(url, options), overwrite=overwrite, is_file=True)
         system.put_file(str(local), path)
 
 
@@ -445,7 +456,7 @@ def _dtype_of(dtype: DTypeLike | None, like: Volume | None) -> Header:
         if like is None:
             raise VolumeError('dtype="like" is that of like=, which is missing.')
         return like.header
-    return Header.of((1, 1, 1, 1), np.dtype(dtype))
+    return Header.of((1, 1, 1, 1), as_dtype("dtype", dtype))
 
 
 def _header_for(volume: Volume, dtype: DTypeLike | None, like: Volume | None) -> Header:

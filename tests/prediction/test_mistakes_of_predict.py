@@ -1,0 +1,141 @@
+"""What makes no sense is refused in words, before anything is opened where that can be known."""
+
+import nibabel as nib
+import numpy as np
+import pytest
+import torch
+
+import voxpipe as vp
+from voxpipe.core.errors import PatchSizeError, SampleError, VolumeError
+
+ZEROS = np.zeros((8, 8, 8), np.float32)
+
+
+def never(batch):
+    raise AssertionError("the model ran")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"mirror": (-1,)}, ValueError, "mirror is 0, 1 or 2, or several"),
+        ({"mirror": (3,)}, ValueError, "mirror is 0, 1 or 2, or several"),
+        ({"patch": (8, 8)}, PatchSizeError, r"patch is a whole number .* got \(8, 8\)"),
+        ({"patch": (8, 8, None)}, PatchSizeError, "patch is a whole number"),
+        ({"patch": 0}, PatchSizeError, "patch is a whole number"),
+        ({"overlap": "half"}, PatchSizeError, "overlap is a share"),
+        ({"dtype": "like"}, ValueError, "dtype is a type of real numbers.*'like'"),
+        ({"dtype": "U3"}, ValueError, "dtype is a type of real numbers.*'U3'"),
+        ({"dtype": torch.bfloat16}, ValueError, "dtype is a type of real numbers"),
+        ({"dtype": "complex64"}, ValueError, "dtype is a type of real numbers"),
+        ({"destination": "a\0b.nii"}, VolumeError, "a null byte in its name"),
+    ],
+)
+def test_before_the_model_runs(arguments, error, message):
+    """Each error says what was given, and what is right."""
+    with pytest.raises(error, match=message):
+        vp.predict(never, ZEROS, **{"patch": 8, **arguments})
+
+
+@pytest.mark.parametrize("mirror", [1, (1,), (1, 1)])
+def test_an_axis_that_is_mirrored(mirror):
+    """One axis is as good as a list of it, and counts once."""
+    ways = []
+
+    def model(batch):
+        ways.append(batch)
+        return batch
+
+    vp.predict(model, np.arange(8**3, dtype=np.float32).reshape(8, 8, 8), patch=8, mirror=mirror)
+    assert len(ways) == 2
+    assert (ways[0].flip(3) == ways[1]).all()
+
+
+@pytest.mark.parametrize("way", ["predict", "stitch"])
+def test_a_model_that_leaves_rows_out(way):
+    """The error has both numbers."""
+    chain = vp.from_cases([{"image": ZEROS}]).open_volume()
+    batches = chain.lazy_patch(4, sampling="grid").batch_patches(4)
+    stitched = batches.map(lambda image: image[:3], "image", "p").stitch("p")
+    runs = {
+        "predict": lambda: vp.predict(lambda batch: batch[:3], batches),
+        "stitch": lambda: list(stitched),
+    }
+    with pytest.raises(SampleError, match="3 rows for a batch of 4 windows"):
+        runs[way]()
+
+
+@pytest.mark.parametrize(
+    ("classes", "dtype", "fits"),
+    [
+        *[(256, "uint8", True), (257, "uint8", False), (128, "int8", True), (129, "int8", False)],
+        *[(300, "float16", True), (2, "bool", True), (3, "bool", False), (300, None, True)],
+    ],
+)
+def test_labels_fit_their_type(classes, dtype, fits):
+    """The last of the classes comes out as it is, or is refused; it never becomes another."""
+
+    def model(batch):
+        found = torch.zeros((len(batch), classes, *batch.shape[2:]))
+        found[:, -1] = 1
+        return found
+
+    if fits:
+        found = vp.predict(model, ZEROS[:2, :2, :2], patch=2, dtype=dtype).numpy()
+        assert (found == classes - 1).all()
+        return
+    with pytest.raises(ValueError, match=f"cannot hold the labels of {classes} classes"):
+        vp.predict(model, ZEROS[:2, :2, :2], patch=2, dtype=dtype)
+
+
+def test_types_of_torch():
+    """They are as good as those of NumPy."""
+    found = vp.predict(torch.nn.Identity(), ZEROS, patch=8, output="logits", dtype=torch.float16)
+    assert found.numpy().dtype == np.float16
+
+
+class Stateful(torch.nn.Module):
+    """Keeps something that is no tensor."""
+
+    def __init__(self, word):
+        super().__init__()
+        self.word = word
+
+    def get_extra_state(self):
+        return {"word": self.word}
+
+    def set_extra_state(self, state):
+        self.word = state["word"]
+
+    def forward(self, batch):
+        return batch
+
+
+def test_a_module_with_state_of_its_own(tmp_path):
+    """It counts among what a run is known by."""
+    nib.save(nib.Nifti1Image(ZEROS, np.eye(4)), tmp_path / "scan.nii")
+    how = (str(tmp_path / "scan.nii"), tmp_path / "out.nii")
+    vp.predict(Stateful("a"), *how, patch=8)
+    vp.predict(Stateful("a"), *how, patch=8)
+    with pytest.raises(FileExistsError, match="there already"):
+        vp.predict(Stateful("b"), *how, patch=8)
+
+
+def test_a_field_that_is_drawn_behind_the_grid():
+    """Each window would be bent by itself: refused, though matrix and shape are the same."""
+    chain = vp.from_cases([{"image": np.zeros((16, 16, 16), np.float32)}]).open_volume()
+    bent = chain.lazy_patch(8, sampling="grid").elastic(1.0, spacing=4.0)
+    with pytest.raises(SampleError, match="behind lazy_patch"):
+        vp.predict(lambda batch: batch, bent)
+    before = chain.elastic(1.0, spacing=4.0).lazy_patch(8, sampling="grid")
+    assert vp.predict(lambda batch: batch, before)["0"].shape == (1, 16, 16, 16)
+
+
+def test_a_grid_that_leads_a_voxel_away_at_its_far_corner():
+    """What differs by little in each entry, and by a voxel where it counts, is another grid."""
+    from voxpipe.stitching.place import _apart
+
+    turned = np.eye(4)
+    turned[0, 1] = 9e-7
+    assert _apart(turned, np.eye(4), (100, 100, 100)) < 1e-4
+    assert _apart(turned, np.eye(4), (2000, 2000, 100)) > 1e-3
