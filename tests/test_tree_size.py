@@ -12,7 +12,8 @@ from count_tree import circles_of, count, imports_in, read_modules
 # layouts of others, ops on channels and on masks, steps of whole batches and their pipes; and
 # prediction: windows, sums, outputs, checkpoints, files (17); and bridges (5): pipes of MONAI and
 # of TorchIO, what both share, which of MONAI's transforms are pipes, Lightning's data module;
-# nnU-Net's trainers, and what they get their batches from (3); lists of cases, and numbers in another type.
+# nnU-Net's trainers, and what they get their batches from (3); lists of cases, and numbers in
+# another type.
 MODULES = 300
 # 62 000, and threads that make batches (700), chunks (460) and values (240) that go to native code
 # in one call, predictions from measured parts, of threads too (590), counted pages of mapped files
