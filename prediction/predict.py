@@ -16,7 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 from ..adapters import FuseSpatial
 from ..core import Sample
 from ..core.call_site import is_looking_ahead, shorten
-from ..core.errors import GraphError, PatchSizeError, SampleError
+from ..core.errors import GraphError, PatchSizeError, SampleError, add_location
 from ..core.sample import META
 from ..core.validate import (
     as_axes,
@@ -229,9 +229,18 @@ def _stitch(
             bar.update()
             heap.note(result.nbytes)
         background.wait()
-    results.update(stitching.finish())
+    _put(results, stitching.finish())
     bar.update()
     return results
+
+
+def _put(results: dict[str, Any], more: Iterable[tuple[str, Any]]) -> None:
+    """Add volumes by case; two of one name would be one."""
+    for case, volume in more:
+        if case in results:
+            msg = f"two cases are called {case!r}, and the results are told by that"
+            raise SampleError(msg, do="Give each case= of its own.")
+        results[case] = volume
 
 
 def _mirror_axes(mirror: bool | Sequence[int]) -> tuple[int, ...]:
@@ -266,7 +275,7 @@ class _Background:
 
     def _add(self, metas: Sequence[Mapping[str, Any]], result: NDArray[np.float32]) -> None:
         for meta, voxels in zip(metas, result, strict=True):
-            self._results.update(self._stitching.add(meta, voxels))
+            _put(self._results, self._stitching.add(meta, voxels))
 
     def wait(self) -> None:
         """Wait until all windows are added; raise what adding them raised."""
@@ -454,5 +463,9 @@ def _outputs(
         axes = tuple(axis for axis in mirror if image.shape[2 + axis] > 1)
         if is_models:
             wait()
-        output, is_models = run_model(model, image, axes)
+        try:
+            output, is_models = run_model(model, image, axes)
+        except Exception as error:
+            cases = ", ".join(sorted({str(batch[META][row]["case"]) for row in rows}))
+            raise add_location(error, case=cases)  # noqa: B904  the very same error
         yield [batch[META][row] for row in rows], output

@@ -77,6 +77,10 @@ class HowToStitch:
         if "{case}" in text and (".." in re.split(r"[/\\]", case) or os.path.isabs(case)):
             msg = f"the result of the case {case!r} would lie outside of {public_name(text)}"
             raise LeadsOutside(msg, do="Rename the case, or give f(case) as the destination.")
+        other = re.search(r"\{(?!case\})\w*\}", text)
+        if other is not None:
+            msg = f"the destination has {other[0]}, and only {{case}} stands for something"
+            raise VolumeError(msg, do="Give f(case), which returns a place, as the destination.")
         text = text.replace("{case}", case)
         if "\0" in text:
             msg = f"the result of the case {case!r} would have a null byte in its name"
@@ -121,6 +125,10 @@ class _WithActivation:
 
     def begin(self, channels: int) -> None:
         own = self._activation
+        if own.output == "argmax" and channels == 1:
+            msg = "the model gives one channel, whose argmax is 0 everywhere"
+            do = 'Give output="sigmoid" or "logits", or let it give a channel for each class.'
+            raise SampleError(msg, do=do)
         self._shape = own.channels(channels), own.dtype_of(channels)
         self._output.begin(*self._shape)
 

@@ -67,7 +67,7 @@ def test_missing_windows_are_told(windows):
     """A volume that is not whole at the end is an error, not half a file."""
     chain = windows.filter(lambda sample: sample.identity[-1] != 3).batch_patches(2)
     with pytest.raises(SampleError, match="1 windows of a did not come"):
-        list(chain.stitch("image"))
+        list(chain.stitch("image", output="logits"))
 
 
 @pytest.mark.parametrize(
@@ -97,4 +97,4 @@ def test_a_tensor_that_needs_gradients(windows):
     weight = torch.ones(1, requires_grad=True)
     chain = windows.batch_patches(3).map(lambda image: image * weight, "image", "p")
 
-    assert sum(map(len, chain.stitch("p"))) == 2
+    assert sum(map(len, chain.stitch("p", output="logits"))) == 2

@@ -156,7 +156,7 @@ def test_a_place_that_this_process_writes_at(tmp_path, name):
             vp.predict(never, scan, place, patch=4)
         return batch
 
-    vp.predict(model, scan, place, patch=8)
+    vp.predict(model, scan, place, patch=8, output="logits")
     vp.predict(two, scan, place, patch=8, overwrite=True)  # it was let go
 
 
@@ -274,7 +274,7 @@ def test_a_scan_that_is_written_meanwhile(tmp_path):
         return batch
 
     with pytest.raises(VolumeChanged, match="written again"):
-        vp.predict(model, scan, tmp_path / "out.nii", patch=8)
+        vp.predict(model, scan, tmp_path / "out.nii", patch=8, output="logits")
     assert not (tmp_path / "out.nii").exists()
 
 
@@ -318,7 +318,7 @@ def attempt(scan, place, last=0):
     """Return how many windows were run; some cells go to a file, and each layer is noted."""
     model = Interrupted(last)
     with contextlib.suppress(RuntimeError):
-        vp.predict(model, scan, place, patch=4, memory_bytes=1000)
+        vp.predict(model, scan, place, patch=4, memory_bytes=1000, output="logits")
     return model.count
 
 
@@ -345,7 +345,14 @@ def test_no_link_is_written_through(tmp_path, name):
         victim.mkdir()
         part.symlink_to(victim)
     with pytest.raises(VolumeError, match=r"could not be predicted|is a link"):
-        vp.predict(torch.nn.Identity(), scan, tmp_path / "a.nii", patch=4, memory_bytes=1000)
+        vp.predict(
+            torch.nn.Identity(),
+            scan,
+            tmp_path / "a.nii",
+            patch=4,
+            memory_bytes=1000,
+            output="logits",
+        )
     if name:
         assert victim.read_bytes() == b"precious"
     else:
@@ -361,7 +368,7 @@ def test_the_folder_beside_a_destination_is_private(tmp_path):
         modes.append(stat.S_IMODE((tmp_path / ".a.nii.part").stat().st_mode))
         return batch
 
-    vp.predict(model, scan, tmp_path / "a.nii", patch=4)
+    vp.predict(model, scan, tmp_path / "a.nii", patch=4, output="logits")
     assert set(modes) == {0o700}
     usual = (tmp_path / "scan.nii").stat().st_mode
     assert (tmp_path / "a.nii").stat().st_mode == usual

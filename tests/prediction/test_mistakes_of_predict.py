@@ -29,12 +29,30 @@ def never(batch):
         ({"dtype": torch.bfloat16}, ValueError, "dtype is a type of real numbers"),
         ({"dtype": "complex64"}, ValueError, "dtype is a type of real numbers"),
         ({"destination": "a\0b.nii"}, VolumeError, "a null byte in its name"),
+        ({"destination": "{case}_{key}.nii"}, VolumeError, r"only \{case\} stands for something"),
     ],
 )
 def test_before_the_model_runs(arguments, error, message):
     """Each error says what was given, and what is right."""
     with pytest.raises(error, match=message):
         vp.predict(never, ZEROS, **{"patch": 8, **arguments})
+
+
+def test_what_is_wrong_with_a_model_names_the_case():
+    """One channel has no argmax; an error of its own keeps its class."""
+    with pytest.raises(SampleError, match="one channel, whose argmax is 0 everywhere"):
+        vp.predict(lambda batch: batch, ZEROS, patch=8)
+    chain = vp.from_cases([{"case": "anna", "image": ZEROS}]).open_volume()
+    with pytest.raises(ZeroDivisionError) as error:
+        vp.predict(lambda batch: 1 / 0, chain, patch=8)
+    assert error.value.__notes__[0] == "in case anna"
+
+
+def test_results_are_told_by_the_names_of_cases():
+    """Two of one name would be one."""
+    chain = vp.from_cases([{"case": "anna", "image": ZEROS}] * 2).open_volume()
+    with pytest.raises(SampleError, match="two cases are called 'anna'"):
+        vp.predict(lambda batch: batch, chain, patch=8, output="logits")
 
 
 @pytest.mark.parametrize("mirror", [1, (1,), (1, 1)])
@@ -46,7 +64,8 @@ def test_an_axis_that_is_mirrored(mirror):
         ways.append(batch)
         return batch
 
-    vp.predict(model, np.arange(8**3, dtype=np.float32).reshape(8, 8, 8), patch=8, mirror=mirror)
+    scan = np.arange(8**3, dtype=np.float32).reshape(8, 8, 8)
+    vp.predict(model, scan, patch=8, mirror=mirror, output="logits")
     assert len(ways) == 2
     assert (ways[0].flip(3) == ways[1]).all()
 
@@ -115,10 +134,10 @@ def test_a_module_with_state_of_its_own(tmp_path):
     """It counts among what a run is known by."""
     nib.save(nib.Nifti1Image(ZEROS, np.eye(4)), tmp_path / "scan.nii")
     how = (str(tmp_path / "scan.nii"), tmp_path / "out.nii")
-    vp.predict(Stateful("a"), *how, patch=8)
-    vp.predict(Stateful("a"), *how, patch=8)
+    vp.predict(Stateful("a"), *how, patch=8, output="logits")
+    vp.predict(Stateful("a"), *how, patch=8, output="logits")
     with pytest.raises(FileExistsError, match="there already"):
-        vp.predict(Stateful("b"), *how, patch=8)
+        vp.predict(Stateful("b"), *how, patch=8, output="logits")
 
 
 def test_a_field_that_is_drawn_behind_the_grid():
@@ -128,7 +147,7 @@ def test_a_field_that_is_drawn_behind_the_grid():
     with pytest.raises(SampleError, match="behind lazy_patch"):
         vp.predict(lambda batch: batch, bent)
     before = chain.elastic(1.0, spacing=4.0).lazy_patch(8, sampling="grid")
-    assert vp.predict(lambda batch: batch, before)["0"].shape == (1, 16, 16, 16)
+    assert vp.predict(lambda batch: batch, before, output="logits")["0"].shape == (1, 16, 16, 16)
 
 
 def test_a_grid_that_leads_a_voxel_away_at_its_far_corner():

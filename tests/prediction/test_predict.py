@@ -293,7 +293,7 @@ def test_what_fails_behind_the_model_is_raised(scan):
 
     destination = np.zeros((1, *SHAPE), np.uint8).view(Full)
     with pytest.raises(OSError, match="no space left"):
-        vp.predict(model, scan, destination, patch=8, overlap=0)
+        vp.predict(model, scan, destination, patch=8, overlap=0, output="logits")
     assert len(runs) <= 2
 
 
