@@ -32,7 +32,7 @@ inline void philox(const Counters& counters, int64_t at, uint32_t fourth, uint64
   constexpr int64_t SOME = LANES / 2;
   const Longs zero = {};
   for (int64_t l = 0; l < SIDE_BY_SIDE; l += SOME) {
-    Longs x[4] = {{}, {}, {}, zero + fourth};
+    Longs x[4] = {zero, zero, zero, zero + fourth};
     for (int w = 0; w < 3; w++)
       for (int64_t n = 0; n < SOME; n++) x[w][n] = counters.word[w][at + l + n];
     uint32_t low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
