@@ -22,7 +22,7 @@ from ..core.sample import META
 from ..core.stream import stream_identity
 from ..graph import Pipe, Traits
 from ..spatial.lazy.lazy_patch import patches_of
-from .datapipe import PerItem, stream_name, wrong_item
+from .datapipe import PerItem, SameLength, locate_errors, stream_name, wrong_item
 
 # A matrix entry below this, of millimetres per voxel, is what float32 leaves of an affine.
 _SAME = 1e-4
@@ -175,6 +175,25 @@ def tensors_of(sample: Sample) -> Iterator[tuple[str, torch.Tensor, Any]]:
     for key, thing in sample.items():
         if isinstance(thing, torch.Tensor) and key in sample.patches:
             yield key, thing, sample.patches[key]
+
+
+class LastPipe(SameLength):
+    """A pipe that makes things of another library of its items, behind the workers of a loader."""
+
+    traits: ClassVar[Any] = Traits(main_process=True)
+
+    def is_replicable(self) -> bool:
+        """Whether a worker may run a copy: no, such things would not come through as they are."""
+        return False
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self.parent:
+            with locate_errors(self, item):
+                yield self.make(item)
+
+    def make(self, item: Any) -> Any:
+        """Return what is made of a sample or a batch."""
+        raise NotImplementedError
 
 
 def in_batch(pipe: Any, batch: Any) -> dict[str, torch.Tensor]:

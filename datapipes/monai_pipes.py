@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,8 +13,9 @@ from ..core.errors import SampleError
 from ..core.sample import META
 from ..graph import Pipe, Traits, traits_of, walk
 from ..spatial.lazy.lazy_patch import patches_of
-from .datapipe import SameLength, chained_form, locate_errors
+from .datapipe import chained_form, locate_errors
 from .foreign_transforms import (
+    LastPipe,
     OnVoxels,
     Voxels,
     copy_of,
@@ -162,7 +163,7 @@ def _meta_of(source: Mapping[str, Any], shape: Any) -> dict[str, Any]:
 
 
 @chained_form("to_metatensor")
-class ToMetaTensor(SameLength):
+class ToMetaTensor(LastPipe):
     """Make MONAI's ``MetaTensor`` of each volume of a batch, or of a realized sample.
 
     Each has the affine of its patch, that of the stored volume, spatial shape, file and case, as
@@ -186,21 +187,10 @@ class ToMetaTensor(SameLength):
     ('MetaTensor', torch.Size([2, 4, 4]), [[4, 5, 6], [4, 5, 6]])
     """
 
-    traits: ClassVar[Any] = Traits(main_process=True)
-
     def __init__(self, parent: Pipe) -> None:
         super().__init__(parent)
 
-    def is_replicable(self) -> bool:
-        """Whether a worker may run a copy: no, a MetaTensor would not come through as it is."""
-        return False
-
-    def __iter__(self) -> Iterator[Any]:
-        for item in self.parent:
-            with locate_errors(self, item):
-                yield self._of(item)
-
-    def _of(self, item: Any) -> Any:
+    def make(self, item: Any) -> Any:
         if isinstance(item, Sample):
             self._refuse_lazy(item)
             each = {k: _meta_tensor(t, patch.provenance()) for k, t, patch in tensors_of(item)}

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,9 +12,9 @@ from ..core import Sample
 from ..core.errors import SampleError
 from ..core.sample import META
 from ..core.validate import as_keys
-from ..graph import Pipe, Traits, walk
-from .datapipe import SameLength, chained_form, locate_errors
-from .foreign_transforms import OnVoxels, Voxels, copy_of, in_batch, tensors_of
+from ..graph import Pipe, walk
+from .datapipe import chained_form, locate_errors
+from .foreign_transforms import LastPipe, OnVoxels, Voxels, copy_of, in_batch, tensors_of
 from .open_volume import OpenVolume
 
 
@@ -99,7 +99,7 @@ def _image(tensor: torch.Tensor, is_label: bool, affine: Any) -> Any:
 
 
 @chained_form("to_subject")
-class ToSubject(SameLength):
+class ToSubject(LastPipe):
     """Make TorchIO's ``Subject`` of each sample, or a list of them of each batch.
 
     Of a batch, ``labels`` are ``LabelMap``; a ``Subject`` holds its sample's provenance as
@@ -127,24 +127,13 @@ class ToSubject(SameLength):
     ('LabelMap', (1, 4, 4, 4))
     """
 
-    traits: ClassVar[Any] = Traits(main_process=True)
-
     def __init__(self, parent: Pipe, labels: str | Collection[str] | None = None) -> None:
         super().__init__(parent)
         openers = [pipe for pipe in walk(parent) if isinstance(pipe, OpenVolume)]
         names = [key for pipe in openers for key in pipe.labels] if labels is None else labels
         self.labels = as_keys("to_subject(labels=)", names)
 
-    def is_replicable(self) -> bool:
-        """Whether a worker may run a copy: no, a subject would not come through as it is."""
-        return False
-
-    def __iter__(self) -> Iterator[Any]:
-        for item in self.parent:
-            with locate_errors(self, item):
-                yield self._of(item)
-
-    def _of(self, item: Any) -> Any:
+    def make(self, item: Any) -> Any:
         if isinstance(item, Sample):
             return subject_of(item)
         parts = in_batch(self, item)
