@@ -4,7 +4,7 @@ It has a plain C interface and knows nothing of Python, so one build serves ever
 A call packs one job of plain numbers and hands over addresses; ``ctypes`` releases the
 interpreter's lock meanwhile. The library states the version of its interface.
 
-``VOXPIPE_NATIVE=0`` switches it off; ``portable``, ``avx2`` or ``avx512`` asks for one path.
+``VOXPIPE_NATIVE=0`` switches it off; the name of a path asks for that one.
 """
 
 from __future__ import annotations
@@ -15,15 +15,27 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
 from .settings import NATIVE, read_setting
 
 ABI = 5  # VOXPIPE_ABI of native/interface.h
-PATHS = ("portable", "avx2", "avx512")
-_LEVELS = {"": 0, "0": None, **{name: level for level, name in enumerate(PATHS, 1)}}
+PATHS = ("portable", "avx2", "avx512", "avx512_gather")
+_GATHERS = "/sys/devices/system/cpu/vulnerabilities/gather_data_sampling"
+
+
+def _best_level() -> int:
+    """Return 0, the best path, or that without gathers where a mitigation makes them slow."""
+    with suppress(OSError), open(_GATHERS) as file:
+        if "not affected" not in file.read().lower():
+            return PATHS.index("avx512") + 1
+    return 0
+
+
+_LEVELS = {"": _best_level(), "0": None}
+_LEVELS |= {name: level for level, name in enumerate(PATHS, 1)}
 
 
 def native_level() -> int | None:

@@ -72,7 +72,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
         CACHE: str,
         CACHE_BYTES: size_of_text,
         MAPPED_BYTES: size_of_text,
-        NATIVE: _one_of("0", "portable", "avx2", "avx512"),
+        NATIVE: _one_of("0", "portable", "avx2", "avx512", "avx512_gather"),
         REMOTE: _one_of("fsspec", "obstore"),
         REMOTE_DEADLINE: _seconds,
         REMOTE_HEDGE: _one_of("0", "1"),

@@ -97,7 +97,7 @@ inline int64_t next_slice(const Copy& c, int64_t third) {
 inline void copy_rows(const Work& w, const Copy& c, const uint8_t* base, uint8_t* out) {
   const Table& along = c.tables->of[c.along];
   const int across = 3 - c.along - c.third;
-  Tiling t{c.along, across, c.third, c.along != c.dense, false, 0, {TILE, TILE, TILE}};
+  Tiling t{c.along, across, c.third, c.along != c.dense, false, false, 0, {TILE, TILE, TILE}};
   t.step[c.along] = RUN;
   // Rows that go straight to their places follow each other in memory: the whole slice.
   if (!t.turned && c.job->out_stride[c.along] == c.f->size) t.step[across] = c.job->out_size[across];
@@ -106,7 +106,7 @@ inline void copy_rows(const Work& w, const Copy& c, const uint8_t* base, uint8_t
     const int64_t* offset = along.offset + tile.begin[c.along];
     const int64_t first = least(offset[0], offset[count - 1]);
     const int64_t last = most(offset[0], offset[count - 1]);
-    each_row(w, t, tile, out, [&](const int64_t* index, int64_t, int64_t, uint8_t* to, bool) {
+    each_row(w, t, tile, out, [&](const int64_t* index, int64_t, int64_t, uint8_t* to) {
       const uint8_t* row = base + c.tables->of[across].offset[index[across]] +
                            c.tables->of[c.third].offset[index[c.third]];
       const int64_t ahead = next_slice(c, index[c.third]);

@@ -32,7 +32,10 @@ enum VoxpipeMode { VOXPIPE_COPY, VOXPIPE_NEAREST, VOXPIPE_LINEAR, VOXPIPE_CUBIC 
 enum VoxpipePadding { VOXPIPE_BORDER, VOXPIPE_REFLECTION, VOXPIPE_CONSTANT, VOXPIPE_ZEROS };
 
 // Code for one class of processors. A better one is never chosen where it cannot run.
-enum VoxpipePath { VOXPIPE_BEST, VOXPIPE_PORTABLE, VOXPIPE_AVX2, VOXPIPE_AVX512 };
+enum VoxpipePath {
+  VOXPIPE_BEST, VOXPIPE_PORTABLE, VOXPIPE_AVX2, VOXPIPE_AVX512,
+  VOXPIPE_AVX512_GATHER  // the same with gathers, where these are one load a lane and no more
+};
 
 enum VoxpipeStatus {
   VOXPIPE_DONE,

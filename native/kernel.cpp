@@ -3,10 +3,10 @@
 #include "interface.h"
 
 // What a path_*.cpp has, in a namespace of its own.
-#define VOXPIPE_DECLARE(name)              \
-  namespace name {                         \
-  int64_t run(const VoxpipeJob& job);      \
-  int64_t change(const VoxpipeValues& job); \
+#define VOXPIPE_DECLARE(name)                       \
+  namespace name {                                  \
+  int64_t run(const VoxpipeJob& job, bool gathers); \
+  int64_t change(const VoxpipeValues& job);         \
   }
 
 VOXPIPE_DECLARE(voxpipe_portable)
@@ -18,16 +18,18 @@ VOXPIPE_DECLARE(voxpipe_avx512)
 namespace {
 
 struct Path {
-  int64_t (*run)(const VoxpipeJob& job);
+  int64_t (*run)(const VoxpipeJob& job, bool gathers);
   int64_t (*change)(const VoxpipeValues& job);
+  bool gathers;
 };
 
 // In the order of VoxpipePath.
 const Path PATHS[] = {
-    {voxpipe_portable::run, voxpipe_portable::change},
+    {voxpipe_portable::run, voxpipe_portable::change, false},
 #if defined(__x86_64__)
-    {voxpipe_avx2::run, voxpipe_avx2::change},
-    {voxpipe_avx512::run, voxpipe_avx512::change},
+    {voxpipe_avx2::run, voxpipe_avx2::change, false},
+    {voxpipe_avx512::run, voxpipe_avx512::change, false},
+    {voxpipe_avx512::run, voxpipe_avx512::change, true},
 #endif
 };
 
@@ -36,7 +38,7 @@ int64_t best_path() {
   __builtin_cpu_init();
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-    return VOXPIPE_AVX512;
+    return __builtin_cpu_is("intel") ? VOXPIPE_AVX512_GATHER : VOXPIPE_AVX512;
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return VOXPIPE_AVX2;
 #endif
   return VOXPIPE_PORTABLE;
@@ -136,7 +138,8 @@ int64_t voxpipe_best_path(void) { return best_path(); }
 
 int64_t voxpipe_run(const VoxpipeJob* job) {
   if (!is_consistent(*job) || !stays_near(*job)) return VOXPIPE_UNSUPPORTED;
-  return path_of(job->path).run(*job);
+  const Path& path = path_of(job->path);
+  return path.run(*job, path.gathers);
 }
 
 int64_t voxpipe_values(const VoxpipeValues* job) {

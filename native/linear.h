@@ -22,12 +22,7 @@ VOXPIPE_INLINE T blend_kept(T lower, T upper, T weight) {
   return value == value ? value : met;
 }
 
-inline bool has_nan(Floats values) {
-  const Ints marks = values != values;
-  int found = 0;
-  for (int n = 0; n < LANES; n++) found |= marks[n];
-  return found != 0;
-}
+inline bool has_nan(Floats values) { return marked_lanes(values != values) != 0; }
 
 // The copy for linear maps: float32, each voxel beside the next one on another axis, so that four of
 // its eight taps are 16 bytes in a row, and two loads bring all of them.
@@ -140,6 +135,65 @@ VOXPIPE_INLINE void linear_row(const Reading& r, int64_t count, const Done& done
     const FourOf lower = turned_fours(rows[0]), upper = turned_fours(rows[1]);
     Floats value = blend_fours<UNIT, EDGE, false>(r, lower, upper, weight);
     if (r.keeps && has_nan(value)) value = blend_fours<UNIT, EDGE, true>(r, lower, upper, weight);
+    done(v, value);
+  }
+}
+
+// Two neighbours of at most 32 bits at each of LANES offsets, in the order of memory.
+template <class S>
+VOXPIPE_INLINE void gather_two(const uint8_t* base, Ints offsets, Floats& first, Floats& second) {
+  constexpr int BITS = 8 * sizeof(S), REST = 32 - BITS;
+  if constexpr (BITS == 32) {
+    gather_pairs(base, offsets, first, second);
+    if constexpr (IS_SAME<S, int32_t>) {
+      first = floats_of((Ints)first);
+      second = floats_of((Ints)second);
+    } else if constexpr (IS_SAME<S, uint32_t>) {
+      first = floats_of((Words)first);
+      second = floats_of((Words)second);
+    }
+    return;
+  }
+  const Words both = gathered(base, offsets), next = both >> (BITS % 32);
+  if constexpr (IS_SAME<S, Half>) {
+    first = half_to_float<Floats>(both & 0xffffu);
+    second = half_to_float<Floats>(next);
+  } else if constexpr (IS_SIGNED<S>) {
+    first = floats_of((Ints)(both << REST) >> REST);
+    second = floats_of((Ints)(next << REST) >> REST);
+  } else {
+    first = floats_of((Ints)(both << REST >> REST));
+    second = floats_of((Ints)(next << REST >> REST));
+  }
+}
+
+template <class S, int UNIT, bool EDGE, bool KEEPS>
+VOXPIPE_INLINE Floats blend_gathered(const Reading& r, Ints offsets, const Floats* weight) {
+  constexpr int A = UNIT == 0 ? 1 : 0, B = UNIT == 2 ? 1 : 2;
+  const bool backwards = r.step[UNIT] < 0 && !(EDGE && r.single[UNIT]);
+  const uint8_t* base = backwards ? r.base + r.step[UNIT] : r.base;
+  const int64_t a = EDGE && r.single[A] ? 0 : r.step[A], b = EDGE && r.single[B] ? 0 : r.step[B];
+  Floats tap[8];
+#pragma GCC unroll 4
+  for (int n = 0; n < 4; n++) {
+    const int lower = n / 2 * (4 >> A) + n % 2 * (4 >> B), upper = lower + (4 >> UNIT);
+    Floats first, second;
+    gather_two<S>(base + n / 2 * a + n % 2 * b, offsets, first, second);
+    tap[lower] = backwards ? second : first;
+    tap[upper] = backwards ? first : second;
+  }
+  return blend_eight<KEEPS>(tap, weight, EDGE ? r.single : nullptr);
+}
+
+// Out of a copy as it is stored: less to write than pairs, where gathering is as fast as loading.
+template <class S, int UNIT, bool EDGE, class Done>
+VOXPIPE_INLINE void gathered_row(const Reading& r, int64_t count, const Done& done) {
+  for (int64_t v = 0; v < count; v += LANES) {
+    const Ints offsets = offsets_of<EDGE, false>(r, v);
+    Floats weight[3];
+    for (int a = 0; a < 3; a++) weight[a] = fraction_of(weight_of<EDGE>(r, a, r.at(a, v)));
+    Floats value = blend_gathered<S, UNIT, EDGE, false>(r, offsets, weight);
+    if (HAS_NAN<S> && has_nan(value)) value = blend_gathered<S, UNIT, EDGE, true>(r, offsets, weight);
     done(v, value);
   }
 }

@@ -38,10 +38,10 @@ bool take_in(Work& w, int64_t address, const Control& control) {
   return true;
 }
 
-int64_t run(const VoxpipeJob& job) {
+int64_t run(const VoxpipeJob& job, bool gathers) {
   if (!is_supported(job)) return VOXPIPE_UNSUPPORTED;
   Work w{&job, geometry_of(job), limits_of(job), finish_of(job), job.padding == VOXPIPE_ZEROS,
-         is_wide(job), {}, {}, {}};
+         is_wide(job), gathers, {}, {}, {}};
   if (!control_of(job.control, job.control_size, job.control_matrix, w.g.lane, w.control) ||
       !control_of(job.earlier, job.earlier_size, job.earlier_matrix, -1, w.earlier))
     return VOXPIPE_NO_MEMORY;

@@ -16,6 +16,7 @@
 #define VOXPIPE_ROUND(x) _mm256_cvtps_epi32(x)
 #define VOXPIPE_MARKED(x) _mm256_movemask_ps((__m256)(x))
 #define VOXPIPE_MULTIPLY_ADD(a, b, c) _mm256_fmadd_ps(a, b, c)
+#define VOXPIPE_MULTIPLY_HALVES(a, b) _mm256_madd_epi16((__m256i)(a), (__m256i)(b))
 #define VOXPIPE_FLOOR(x) _mm256_floor_pd(x)
 #define VOXPIPE_MULTIPLY_WORDS(a, b) _mm256_mul_epu32((__m256i)(a), (__m256i)(b))
 #define VOXPIPE_PICK(a, b, at) \

@@ -20,6 +20,7 @@
 #include <emmintrin.h>
 #define VOXPIPE_MARKED(x) _mm_movemask_ps((__m128)(x))
 #define VOXPIPE_ROUND(x) _mm_cvtps_epi32(x)
+#define VOXPIPE_MULTIPLY_HALVES(a, b) _mm_madd_epi16((__m128i)(a), (__m128i)(b))
 #define VOXPIPE_MULTIPLY_WORDS(a, b) _mm_mul_epu32((__m128i)(a), (__m128i)(b))
 #endif
 

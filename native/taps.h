@@ -66,6 +66,8 @@ struct Reading {
   int64_t step[3];           // bytes from voxel to voxel
   const uint32_t* along[3];  // a coordinate is the grains of its voxel on the row, and ``start``
   PerAxis start;
+  const PerAxis* across;  // what rows of a slice begin with, beside that of the slice
+  int64_t along_step;     // from one row's grains to the next: 0 unless each row has its own
   // For tiles at an edge: coordinates are kept between two, and lower taps between two voxels.
   uint32_t low[3], high[3];
   int32_t first[3], last[3];
@@ -112,13 +114,28 @@ VOXPIPE_INLINE Words weight_of(const Reading& r, int a, Words at) {
   return kept(at, r.low[a], r.high[a]) - ((Words)tap_of<true, false>(r, a, at) << GRAIN_BITS);
 }
 
+// Steps in a copy have no more bits: two of them are multiplied at once.
+constexpr int64_t MOST_STEP = INT16_MAX;
+
 // Bytes to the taps of a vector, in the copy of a tile.
 template <bool EDGE, bool NEAREST>
 VOXPIPE_INLINE Ints offsets_of(const Reading& r, int64_t v) {
-  Ints offset = {};
-  for (int a = 0; a < 3; a++)
-    offset += tap_of<EDGE, NEAREST>(r, a, r.at(a, v)) * static_cast<int32_t>(r.step[a]);
-  return offset;
+  Ints tap[3];
+  Words least_rest = {};
+  for (int a = 0; a < 3; a++) {
+    const Words at = r.at(a, v), further = at + (1u << (GRAIN_BITS - 1));
+    tap[a] = EDGE || !NEAREST ? tap_of<EDGE, NEAREST>(r, a, at) : (Ints)(further >> GRAIN_BITS);
+    const Words rest = further & BELOW_VOXEL;
+    least_rest = a == 0 || rest < least_rest ? rest : least_rest;
+  }
+  // Which of two voxels is even matters to places halfway between them alone, which are rare.
+  if (!EDGE && NEAREST && __builtin_expect(any_zero(least_rest), 0))
+    for (int a = 0; a < 3; a++) tap[a] = tap_of<false, true>(r, a, r.at(a, v));
+  int32_t step[3];
+  for (int a = 0; a < 3; a++) step[a] = static_cast<int32_t>(r.step[a]);
+  if (EDGE) return tap[0] * step[0] + tap[1] * step[1] + tap[2] * step[2];
+  return sum_of_products(tap[0] | tap[1] << 16, step[0], step[1]) +
+         sum_of_products(tap[2], step[2], 0);
 }
 
 // The same anywhere in a volume, of whole vectors.

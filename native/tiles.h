@@ -18,6 +18,7 @@ namespace VOXPIPE_PATH_NAME {
 struct Tiling {
   int lane, across, beyond;
   bool turned;  // rows are the output's columns
+  bool gathers;  // taps of narrow voxels are gathered out of a copy as they are stored
   bool zooms;   // and run along rows of the source, i or k
   int unit;     // source axis along which voxels are neighbours
   int64_t step[3];
@@ -25,7 +26,7 @@ struct Tiling {
 
 inline Tiling tiling_of(const Work& w) {
   const VoxpipeJob& job = *w.job;
-  Tiling t{w.g.lane, 0, 0, false, false, densest_axis(w.g), {TILE, TILE, TILE}};
+  Tiling t{w.g.lane, 0, 0, false, false, false, densest_axis(w.g), {TILE, TILE, TILE}};
   int dense = 2;  // the output's axis of neighbours in memory
   for (int n = 1; n >= 0; n--)
     if (job.out_stride[n] == w.f.size && job.out_size[n] > 1 &&
@@ -39,6 +40,8 @@ inline Tiling tiling_of(const Work& w) {
             __builtin_fabs(w.g.axis[t.unit].row[t.lane]) <= MOST_ZOOM &&
             !w.wide && job.mode == VOXPIPE_LINEAR;
   for (const Axis& axis : w.g.axis) t.zooms &= !axis.reflects;
+  t.gathers = w.gathers && size_of_type(job.source_type) <= 4 && job.mode == VOXPIPE_LINEAR &&
+              !w.wide && !t.zooms;
   int64_t run = RUN;  // or fewer, of which grains can be counted: before the first, and rounded
   for (const Axis& axis : w.g.axis)
     while (run > 1 && __builtin_fabs(axis.row[t.lane]) * static_cast<double>(run - 1) > 252) run /= 2;
@@ -63,16 +66,18 @@ inline double span_of(const double* row, const int64_t* step) {
 // Whether the coordinates of a tile, and the places on its control grid, can be counted, and its copy
 // is small, if one is made.
 inline bool fits(const Work& w, const Tiling& t, int64_t size) {
-  double voxels = 1, tile = 1;
+  double voxels = 1, tile = 1, fewest = MOST_GRAINS;  // planes of a copy at least
   for (int a = 0; a < 3; a++) {
     const double span = span_of(w.g.axis[a].row, t.step);
+    if (a != t.unit) fewest = least(fewest, least(span + 2, w.g.axis[a].end - w.g.axis[a].start + 1));
     if (span + 2 * w.reach[a] > MOST_GRAINS) return false;
     if (w.job->control && span_of(w.control.matrix + 4 * a, t.step) > MOST_GRAINS) return false;
     voxels *= least(span + 2, w.g.axis[a].end - w.g.axis[a].start + 1);
     tile *= static_cast<double>(t.step[a]);
   }
   const double bytes = voxels * static_cast<double>(size);
-  return voxels > most_near(w) * tile || bytes < static_cast<double>(NEAR_BYTES);
+  if (voxels > most_near(w) * tile) return true;
+  return bytes < static_cast<double>(NEAR_BYTES) && (t.zooms || bytes < MOST_STEP * fewest);
 }
 
 // Halves tiles until they fit; one of a single voxel does.
@@ -109,11 +114,12 @@ inline void each_tile(const Tiling& t, const Box& all, const Act& act) {
       }
 }
 
-// Calls make(index, third, row, to, exact) for each row of a tile, which puts elements side by side:
-// whole vectors unless ``exact``. ``index`` is that of the first voxel. Brings them to their places.
+// Calls make(index, third, to, step, exact) for each slice of a tile, which puts the elements of a row
+// side by side, rows ``step`` bytes apart: whole vectors unless ``exact``. ``index`` is that of the first
+// voxel. Brings them to their places.
 template <class Make>
-VOXPIPE_INLINE void each_row(const Work& w, const Tiling& t, const Box& box, uint8_t* out,
-                             const Make& make) {
+VOXPIPE_INLINE void each_slice(const Work& w, const Tiling& t, const Box& box, uint8_t* out,
+                               const Make& make) {
   const VoxpipeJob& job = *w.job;
   const int64_t size = w.f.size, wide = t.step[t.lane] <= NEAR_RUN ? NEAR_RUN : RUN;
   const int64_t count = box.end[t.lane] - box.begin[t.lane];
@@ -124,14 +130,24 @@ VOXPIPE_INLINE void each_row(const Work& w, const Tiling& t, const Box& box, uin
   int64_t index[3] = {box.begin[0], box.begin[1], box.begin[2]};
   for (int n = 0; n < 3; n++) out += index[n] * job.out_stride[n];
   for (int64_t third = 0; third < box.end[t.beyond] - box.begin[t.beyond]; third++) {
-    for (int64_t row = 0; row < rows; row++) {
-      index[t.across] = box.begin[t.across] + row;
-      index[t.beyond] = box.begin[t.beyond] + third;
-      make(index, third, row, dense ? out + row * row_step : block + row * wide * size, dense);
-    }
+    index[t.across] = box.begin[t.across];
+    index[t.beyond] = box.begin[t.beyond] + third;
+    make(index, third, dense ? out : block, dense ? row_step : wide * size, dense);
     if (!dense) turn_block(size, block, wide * size, rows, count, out, row_step, step);
     out += job.out_stride[t.beyond];
   }
+}
+
+// The same row by row: make(index, third, row, to).
+template <class Make>
+VOXPIPE_INLINE void each_row(const Work& w, const Tiling& t, const Box& box, uint8_t* out,
+                             const Make& make) {
+  each_slice(w, t, box, out, [&](int64_t* index, int64_t third, uint8_t* to, int64_t step, bool) {
+    for (int64_t row = 0; row < box.end[t.across] - box.begin[t.across]; row++, to += step) {
+      index[t.across] = box.begin[t.across] + row;
+      make(index, third, row, to);
+    }
+  });
 }
 
 // The voxels of a row that all limits of one kind keep.
@@ -189,8 +205,7 @@ inline void fade_row(const Work& w, const Places& places, int64_t count, double*
 inline void sample_cubic(const Work& w, const Tiling& t, const Box& box, const Bent* bent,
                          const uint8_t* source, uint8_t* out) {
   const int64_t all = box.end[t.lane] - box.begin[t.lane];
-  each_row(w, t, box, out, [&](const int64_t* index, int64_t third, int64_t row, uint8_t* to,
-                               bool) {
+  each_row(w, t, box, out, [&](const int64_t* index, int64_t third, int64_t row, uint8_t* to) {
     const Interval part = kept_by(w, t.lane, index, all, true);
     const int64_t count = part.end - part.begin, from = (third * TILE + row) * NEAR_RUN + part.begin;
     const double first = static_cast<double>(index[t.lane] + part.begin);
@@ -209,10 +224,10 @@ inline void sample_cubic(const Work& w, const Tiling& t, const Box& box, const B
   });
 }
 
-// What makes a row of a tile: elements as they are stored, or numbers, which are finished already if
-// they are float32 of a tile inside.
-typedef void (*TileRow)(const Work& w, const Reading& tile, PerAxis start, int64_t count, bool exact,
-                        uint8_t* out);
+// What makes rows of a slice, ``step`` bytes apart: elements as they are stored, or numbers, which are
+// finished already if they are float32 of a tile inside. A row at a time would be half of the work.
+typedef void (*MakeRows)(const Work& w, const Reading& tile, PerAxis beyond, int64_t rows,
+                         int64_t count, bool exact, uint8_t* out, int64_t step);
 
 template <class V>
 VOXPIPE_INLINE void put_part(uint8_t* to, const V& v, int64_t count, int64_t bytes, bool exact) {
@@ -220,66 +235,111 @@ VOXPIPE_INLINE void put_part(uint8_t* to, const V& v, int64_t count, int64_t byt
   else put<V>(to, v);
 }
 
-template <int UNIT, bool EDGE, bool ZOOMS>
-void blended_row(const Work& w, const Reading& tile, PerAxis start, int64_t count, bool exact,
-                 uint8_t* out) {
-  Reading r = tile;  // in registers: a store of bytes might change what it lies in
-  r.start = start;
-  const auto done = [&](int64_t v, Floats value) VOXPIPE_ALWAYS {
-    if (!EDGE) value = finish_vector(w.f, value);
-    put_part(out + 4 * v, value, count - v, 4, exact);
-  };
-  if constexpr (ZOOMS) zoom_row<UNIT>(r, *r.stretch, count, done);
-  else linear_row<UNIT, EDGE>(r, count, done);
-}
-
-template <class S, class W>
-void apart_row(const Work&, const Reading& tile, PerAxis start, int64_t count, bool, uint8_t* out) {
+// Calls make(reading, to) for each of them. The reading is a copy: a store of bytes might change what
+// others refer to, and would keep all of it out of registers.
+template <class Make>
+VOXPIPE_INLINE void make_rows(const Reading& tile, PerAxis beyond, int64_t rows, uint8_t* out,
+                              int64_t step, const Make& make) {
   Reading r = tile;
-  r.start = start;
-  linear_apart<S, W>(r, count, reinterpret_cast<W*>(out));
-}
-
-template <class E, bool EDGE>
-void nearest_row(const Work&, const Reading& tile, PerAxis start, int64_t count, bool exact,
-                 uint8_t* out) {
-  Reading r = tile;
-  r.start = start;
-  typedef E Elements __attribute__((vector_size(LANES * sizeof(E))));
-  constexpr int64_t SIZE = sizeof(E);
-  for (int64_t v = 0; v < count; v += LANES) {
-    alignas(64) int32_t offsets[LANES];
-    put_vector(offsets, offsets_of<EDGE, true>(r, v));
-    put_part(out + SIZE * v, elements_at<E, Elements>(r.base, offsets, ALL_LANES), count - v, SIZE,
-             exact);
+  for (int64_t row = 0; row < rows; row++, out += step) {
+    r.start = tile.across[row] + beyond;
+    for (int a = 0; a < 3; a++) r.along[a] = tile.along[a] + row * tile.along_step;
+    make(r, out);
   }
 }
 
+// What to do with numbers that ``make`` gives, vector by vector.
+template <bool EDGE, class Make>
+VOXPIPE_INLINE void numbers_rows(const Work& w, const Reading& tile, PerAxis beyond, int64_t rows,
+                                 int64_t count, bool exact, uint8_t* out, int64_t step,
+                                 const Make& make) {
+  const Finish f = w.f;
+  make_rows(tile, beyond, rows, out, step, [&](const Reading& r, uint8_t* to) VOXPIPE_ALWAYS {
+    make(r, [&](int64_t v, Floats value) VOXPIPE_ALWAYS {
+      if (!EDGE) value = finish_vector(f, value);
+      put_part(to + 4 * v, value, count - v, 4, exact);
+    });
+  });
+}
+
+template <int UNIT, bool EDGE, bool ZOOMS>
+void blended_rows(const Work& w, const Reading& tile, PerAxis beyond, int64_t rows, int64_t count,
+                  bool exact, uint8_t* out, int64_t step) {
+  const auto make = [&](const Reading& r, const auto& done) VOXPIPE_ALWAYS {
+    if constexpr (ZOOMS) zoom_row<UNIT>(r, *r.stretch, count, done);
+    else linear_row<UNIT, EDGE>(r, count, done);
+  };
+  numbers_rows<EDGE>(w, tile, beyond, rows, count, exact, out, step, make);
+}
+
+template <class S, int UNIT, bool EDGE>
+void gathered_rows(const Work& w, const Reading& tile, PerAxis beyond, int64_t rows, int64_t count,
+                   bool exact, uint8_t* out, int64_t step) {
+  const auto make = [&](const Reading& r, const auto& done) VOXPIPE_ALWAYS {
+    gathered_row<S, UNIT, EDGE>(r, count, done);
+  };
+  numbers_rows<EDGE>(w, tile, beyond, rows, count, exact, out, step, make);
+}
+
+template <class S, class W>
+void apart_rows(const Work&, const Reading& tile, PerAxis beyond, int64_t rows, int64_t count, bool,
+                uint8_t* out, int64_t step) {
+  make_rows(tile, beyond, rows, out, step, [&](const Reading& r, uint8_t* to) {
+    linear_apart<S, W>(r, count, reinterpret_cast<W*>(to));
+  });
+}
+
+template <class E, bool EDGE, bool GATHERS>
+void nearest_rows(const Work&, const Reading& tile, PerAxis beyond, int64_t rows, int64_t count,
+                  bool exact, uint8_t* out, int64_t step) {
+  typedef E Elements __attribute__((vector_size(LANES * sizeof(E))));
+  constexpr int64_t SIZE = sizeof(E);
+  make_rows(tile, beyond, rows, out, step, [&](const Reading& r, uint8_t* to) VOXPIPE_ALWAYS {
+    for (int64_t v = 0; v < count; v += LANES) {
+      const Ints offsets = offsets_of<EDGE, true>(r, v);
+      put_part(to + SIZE * v, elements_at<E, Elements, GATHERS>(r.base, offsets, ALL_LANES),
+               count - v, SIZE, exact);
+    }
+  });
+}
+
 template <class E>
-void picked_row(const Work&, const Reading& tile, PerAxis start, int64_t count, bool, uint8_t* out) {
-  const uint8_t* place[NEAR_RUN];
-  Reading r = tile;
-  r.start = start;
-  places_of<true>(r, count, place);
-  const uint8_t* const* places = place;
-  pick_elements<E>([=](int64_t v) { return places[v]; }, count, out);
+void picked_rows(const Work&, const Reading& tile, PerAxis beyond, int64_t rows, int64_t count, bool,
+                 uint8_t* out, int64_t step) {
+  make_rows(tile, beyond, rows, out, step, [&](const Reading& r, uint8_t* to) {
+    const uint8_t* place[NEAR_RUN];
+    places_of<true>(r, count, place);
+    const uint8_t* const* places = place;
+    pick_elements<E>([=](int64_t v) { return places[v]; }, count, to);
+  });
 }
 
 template <bool EDGE>
-inline TileRow tile_row(const Work& w, int unit, bool copied, bool zooms) {
+inline MakeRows rows_of_tile(const Work& w, const Tiling& t, bool copied) {
+  const int unit = t.unit;
   const int64_t type = w.job->source_type;
   if (w.job->mode == VOXPIPE_NEAREST)
-    return with_size(size_of_type(type), [&](auto e) -> TileRow {
+    return with_size(size_of_type(type), [&](auto e) -> MakeRows {
       typedef VOXPIPE_TYPE(e) E;
-      return copied ? nearest_row<E, EDGE> : picked_row<E>;
+      if (!copied) return picked_rows<E>;
+      return w.gathers && CAN_GATHER && sizeof(E) <= 4
+                 ? nearest_rows<E, EDGE, CAN_GATHER && sizeof(E) <= 4>
+                 : nearest_rows<E, EDGE, false>;
     });
   if (!copied || w.wide)
-    return with_stored(type, [&](auto s) -> TileRow {
-      return w.wide ? apart_row<VOXPIPE_TYPE(s), double> : apart_row<VOXPIPE_TYPE(s), float>;
+    return with_stored(type, [&](auto s) -> MakeRows {
+      return w.wide ? apart_rows<VOXPIPE_TYPE(s), double> : apart_rows<VOXPIPE_TYPE(s), float>;
     });
-  if (zooms) return unit == 0 ? blended_row<0, EDGE, true> : blended_row<2, EDGE, true>;
-  if (unit == 0) return blended_row<0, EDGE, false>;
-  return unit == 1 ? blended_row<1, EDGE, false> : blended_row<2, EDGE, false>;
+  if (t.gathers)
+    return with_stored(type, [&](auto s) -> MakeRows {
+      typedef VOXPIPE_TYPE(s) S;
+      if constexpr (sizeof(S) > 4 || !CAN_GATHER) return nullptr;
+      else if (unit == 0) return gathered_rows<S, 0, EDGE>;
+      else return unit == 1 ? gathered_rows<S, 1, EDGE> : gathered_rows<S, 2, EDGE>;
+    });
+  if (t.zooms) return unit == 0 ? blended_rows<0, EDGE, true> : blended_rows<2, EDGE, true>;
+  if (unit == 0) return blended_rows<0, EDGE, false>;
+  return unit == 1 ? blended_rows<1, EDGE, false> : blended_rows<2, EDGE, false>;
 }
 
 // Where the voxels of a tile are, and what they are.
@@ -360,13 +420,14 @@ inline bool place_tile(const Work& w, const Tiling& t, const Tile& tile, NearBox
   }
   const bool linear = w.job->mode == VOXPIPE_LINEAR && !w.wide;
   if ((stride == size || stride == -size) && voxels <= most_near(w) * all) {
-    const bool pairs = linear && !t.zooms;
+    const bool pairs = linear && !t.zooms && !t.gathers;
     if (pairs) place_near(t.unit, partner_of(t.unit), PAIR, 16, near);
-    else if (linear) place_near(t.unit, rows_of(w.g, t.unit), 4, 4 * t.step[t.lane], near);
+    else if (linear && !t.gathers) place_near(t.unit, rows_of(w.g, t.unit), 4, 4 * t.step[t.lane], near);
     else place_near(t.unit, rows_of(w.g, t.unit), stride, 16, near);
     // Pairs are made of a plane as it is stored, which lies behind them.
     const int64_t plane = pairs ? near.step[near.rows] * near.count(near.rows) / 2 : 0;
-    if (near.bytes + plane <= NEAR_BYTES) return true;
+    if (near.bytes + plane <= NEAR_BYTES && (t.zooms || near.step[near.planes()] <= MOST_STEP))
+      return true;
   }
   for (int a = 0; a < 3; a++) {
     near.first[a] = w.g.axis[a].start;
@@ -411,6 +472,15 @@ inline Reading reading_of(const Work& w, const Tile& tile, const NearBox& near,
   return r;
 }
 
+// Coordinates of a slice that is moved, in grains, but for what its rows begin with.
+inline void move_slice(const Tile& tile, const Bent& bent, int64_t third,
+                       uint32_t (*moved)[TILE * NEAR_RUN]) {
+  for (int a = 0; a < 3; a++)
+    for (int64_t v = 0; v < bent.count(bent.across) * NEAR_RUN; v += LANES)
+      put_vector(moved[a] + v, vector_at<Words>(tile.grains.along[a] + v % NEAR_RUN) +
+                                   vector_at<Words>(bent.by[a] + third * TILE * NEAR_RUN + v));
+}
+
 // Rows of a tile of one channel: made, finished, and covered where nothing is sampled. PLAIN ones are
 // neither moved nor at an edge.
 template <bool PLAIN>
@@ -418,49 +488,57 @@ inline void sample_rows(const Work& w, const Tiling& t, const Tile& tile, const 
                         bool copied, Reading& r, uint8_t* out) {
   const VoxpipeJob& job = *w.job;
   const bool at_edge = !PLAIN && tile.edge, is_moved = !PLAIN && tile.moved;
-  const TileRow make_row = at_edge ? tile_row<true>(w, t.unit, copied, r.stretch)
-                                   : tile_row<false>(w, t.unit, copied, r.stretch);
+  const MakeRows make = at_edge ? rows_of_tile<true>(w, t, copied) : rows_of_tile<false>(w, t, copied);
   const int64_t count = tile.box.end[t.lane] - tile.box.begin[t.lane];
+  const int64_t rows = tile.box.end[t.across] - tile.box.begin[t.across];
   const bool nearest = job.mode == VOXPIPE_NEAREST;
   const bool is_done = nearest ? is_as_stored(job, w.f) : copied && !w.wide && !at_edge;
   const bool as_is = is_done && (nearest || job.out_type == VOXPIPE_F32);
   const bool fades = w.zeros && at_edge && !nearest, covers = job.control && at_edge;
-  alignas(64) double wide[RUN + SPARE];
-  alignas(64) float narrow[RUN + SPARE];
-  uint8_t* made = reinterpret_cast<uint8_t*>(wide);
-  if (!nearest && !w.wide) made = reinterpret_cast<uint8_t*>(narrow);
-  alignas(64) uint32_t moved[3][NEAR_RUN];
-  for (int a = 0; a < 3 && is_moved; a++) r.along[a] = moved[a];
+  constexpr int64_t MADE = (RUN + SPARE) * sizeof(double);
+  alignas(64) uint8_t made[TILE * MADE];
+  alignas(64) uint32_t moved[3][TILE * NEAR_RUN];
+  r.along_step = is_moved ? NEAR_RUN : 0;
   Places places;
   double fade[RUN];
   const double* left = fades ? fade : nullptr;
-  const auto sample_row = [&](const int64_t* index, int64_t third, int64_t row, uint8_t* to,
-                              bool exact) VOXPIPE_ALWAYS {
-    const int64_t from = (third * TILE + row) * NEAR_RUN;
-    const PerAxis start = tile.grains.across[row] + tile.grains.beyond[third];
-    for (int a = 0; a < 3 && is_moved; a++)
-      for (int64_t v = 0; v < NEAR_RUN; v += LANES)
-        put_vector(moved[a] + v, vector_at<Words>(tile.grains.along[a] + v) +
-                                     vector_at<Words>(bent.by[a] + from + v));
-    Interval some{0, count}, kept{0, count};  // which are not zero, which are not fill
-    if (at_edge) some = kept_by(w, t.lane, index, count, false);
-    if (at_edge) kept = kept_by(w, t.lane, index, count, true);
-    if (least(some.end, kept.end) > most(some.begin, kept.begin)) {
-      make_row(w, r, start, count, exact && as_is, as_is ? to : made);
-      for (int a = 0; a < 3 && (fades || covers); a++)
-        for (int64_t v = 0; v < count; v++)
-          places.at[a][v] = tile.grains.origin[a] + (r.along[a][v] + start[a]) * GRAIN;
-      if (fades) fade_row(w, places, count, fade);
-      if (nearest && !is_done) convert_row(job, w.f, made, count, to);
-      else if (is_done && !as_is) put_values<float>(job.out_type, narrow, count, to, w.f.size);
-      else if (!is_done && w.wide) finish<double>(w.f, wide, left, count, to, w.f.size);
-      else if (!is_done) finish<float>(w.f, narrow, left, count, to, w.f.size);
-      if (covers) cover_moved(w, places, count, to);
+  // Those at an edge are made one by one, since some are not sampled at all.
+  const int64_t some_rows = at_edge ? 1 : rows;
+  each_slice(w, t, tile.box, out, [&](int64_t* index, int64_t third, uint8_t* to, int64_t step,
+                                      bool exact) VOXPIPE_ALWAYS {
+    const PerAxis beyond = tile.grains.beyond[third];
+    if (is_moved) move_slice(tile, bent, third, moved);
+    for (int64_t row = 0; row < rows; row++, to += step) {
+      index[t.across] = tile.box.begin[t.across] + row;
+      Interval some{0, count}, kept{0, count};  // which are not zero, which are not fill
+      if (at_edge) some = kept_by(w, t.lane, index, count, false);
+      if (at_edge) kept = kept_by(w, t.lane, index, count, true);
+      const bool is_sampled = least(some.end, kept.end) > most(some.begin, kept.begin);
+      r.across = tile.grains.across + row;
+      for (int a = 0; a < 3; a++)
+        r.along[a] = is_moved ? moved[a] + row * NEAR_RUN : tile.grains.along[a];
+      if (is_sampled && row % some_rows == 0)
+        make(w, r, beyond, some_rows, count, exact && as_is, as_is ? to : made, as_is ? step : MADE);
+      if (as_is && !at_edge) break;
+      uint8_t* const elements = made + row % some_rows * MADE;
+      float* const narrow = reinterpret_cast<float*>(elements);
+      if (is_sampled) {
+        for (int a = 0; a < 3 && (fades || covers); a++)
+          for (int64_t v = 0; v < count; v++)
+            places.at[a][v] =
+                tile.grains.origin[a] + (r.along[a][v] + r.across[0][a] + beyond[a]) * GRAIN;
+        if (fades) fade_row(w, places, count, fade);
+        if (nearest && !is_done) convert_row(job, w.f, elements, count, to);
+        else if (is_done && !as_is) put_values<float>(job.out_type, narrow, count, to, w.f.size);
+        else if (!is_done && w.wide)
+          finish<double>(w.f, reinterpret_cast<double*>(elements), left, count, to, w.f.size);
+        else if (!is_done) finish<float>(w.f, narrow, left, count, to, w.f.size);
+        if (covers) cover_moved(w, places, count, to);
+      }
+      if (at_edge) fill_around(w.f, some, w.f.zero, count, to);
+      if (at_edge) fill_around(w.f, kept, w.f.fill, count, to);
     }
-    if (at_edge) fill_around(w.f, some, w.f.zero, count, to);
-    if (at_edge) fill_around(w.f, kept, w.f.fill, count, to);
-  };
-  each_row(w, t, tile.box, out, sample_row);
+  });
 }
 
 inline void sample_tile(const Work& w, const Tiling& t, Tile& tile, Bent& bent, uint8_t* memory) {
@@ -504,7 +582,7 @@ inline void sample_tile(const Work& w, const Tiling& t, Tile& tile, Bent& bent, 
     r.stretch = copied && t.zooms ? &along : nullptr;
     r.start = tile.grains.across[0] + tile.grains.beyond[0];  // of all rows, on the axis that they follow
     if (r.stretch) along = stretch_of(r, t.unit, count);
-    if (copied && job.mode == VOXPIPE_LINEAR && !w.wide)
+    if (copied && job.mode == VOXPIPE_LINEAR && !w.wide && !t.gathers)
       with_stored(job.source_type, [&](auto s) {
         typedef VOXPIPE_TYPE(s) S;
         if constexpr (sizeof(typename Memory<S>::type) <= 4) {

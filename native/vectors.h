@@ -48,6 +48,24 @@ inline uint32_t marked_lanes(Ints marks) {
 #endif
 }
 
+inline bool any_zero(Words x) {
+#if defined(VOXPIPE_ANY_ZERO)
+  return VOXPIPE_ANY_ZERO(x) != 0;
+#else
+  return marked_lanes((Ints)(x == 0)) != 0;
+#endif
+}
+
+// low * a + high * b of the two halves of each number; the halves are not negative, and nothing has
+// more than 15 bits.
+inline Ints sum_of_products(Ints halves, int32_t a, int32_t b) {
+#if defined(VOXPIPE_MULTIPLY_HALVES)
+  return (Ints)VOXPIPE_MULTIPLY_HALVES(halves, Ints{} + ((b << 16) | (a & 0xffff)));
+#else
+  return (halves & 0xffff) * a + (halves >> 16) * b;
+#endif
+}
+
 inline Ints lane_numbers() {
   Ints numbers;
   for (int n = 0; n < LANES; n++) numbers[n] = n;
@@ -91,10 +109,49 @@ template <int N, int... I> struct NumbersBelow : NumbersBelow<N - 1, N - 1, I...
 template <int... I> struct NumbersBelow<0, I...> { typedef Numbers<I...> type; };
 constexpr auto ALL_LANES = typename NumbersBelow<LANES>::type{};
 
-// One element at each of LANES offsets. One by one: into few lanes that is faster than a gather
-// instruction, on AMD by a third (decision 0029).
-template <class E, class V, int... I>
-VOXPIPE_INLINE V elements_at(const uint8_t* base, const int32_t* offset, Numbers<I...>) {
+#if defined(VOXPIPE_GATHER)
+constexpr bool CAN_GATHER = true;
+#else
+constexpr bool CAN_GATHER = false;
+#endif
+
+// 32 bits at each of LANES offsets; elements E are the first of them.
+inline Words gathered(const uint8_t* base, Ints offsets) {
+#if defined(VOXPIPE_GATHER)
+  return (Words)VOXPIPE_GATHER(base, offsets);
+#else
+  return Words{} + load<uint32_t>(base + offsets[0]);  // never called
+#endif
+}
+
+// Two neighbours of 32 bits at each of LANES offsets, in the order of memory.
+inline void gather_pairs(const uint8_t* base, Ints offsets, Floats& first, Floats& second) {
+#if defined(VOXPIPE_GATHER_LONGS)
+  const auto low = VOXPIPE_GATHER_LONGS(base, offsets, 0);
+  const auto high = VOXPIPE_GATHER_LONGS(base, offsets, 1);
+  first = (Floats)VOXPIPE_PICK(low, high, lane_numbers() * 2);
+  second = (Floats)VOXPIPE_PICK(low, high, lane_numbers() * 2 + 1);
+#endif
+}
+
+// The low bits of each number. GCC 12 takes lanes one by one where it is not told how.
+template <class V>
+VOXPIPE_INLINE V low_bits(Words x) {
+#if defined(VOXPIPE_LOW_BYTES)
+  if constexpr (sizeof(V) == LANES) return (V)VOXPIPE_LOW_BYTES(x);
+  else if constexpr (sizeof(V) == 2 * LANES) return (V)VOXPIPE_LOW_SHORTS(x);
+  else
+#endif
+    return __builtin_convertvector(x, V);
+}
+
+// One element at each of LANES offsets. One by one, by way of memory, unless ``GATHERS``: into few lanes
+// that is faster than an instruction that gathers, on AMD by a third (decision 0040).
+template <class E, class V, bool GATHERS, int... I>
+VOXPIPE_INLINE V elements_at(const uint8_t* base, Ints offsets, Numbers<I...>) {
+  if constexpr (GATHERS) return low_bits<V>(gathered(base, offsets));
+  alignas(64) int32_t offset[LANES];
+  put_vector(offset, offsets);
   return V{load<E>(base + offset[I])...};
 }
 

@@ -65,6 +65,7 @@ struct Work {
   Finish f;
   bool zeros;
   bool wide;  // blend in float64
+  bool gathers;  // by instructions of their own
   Control control;
   Control earlier;  // of the place that ``control`` leads to
   double reach[3];  // how far both move a voxel to either side

@@ -36,7 +36,7 @@ def test_sizes_are_written_as_people_do(text, size):
     [
         ("VOXPIPE_MAPPED_BYTES", "-5", "a number of bytes, such as 25165824 or 24M"),
         ("VOXPIPE_CACHE_BYTES", "1e9", "a number of bytes"),
-        ("VOXPIPE_NATIVE", "off", "0, portable, avx2 or avx512"),
+        ("VOXPIPE_NATIVE", "off", "0, portable, avx2, avx512 or avx512_gather"),
         ("VOXPIPE_REMOTE", "boto", "fsspec or obstore"),
         ("VOXPIPE_REMOTE_DEADLINE", "0", "a positive number of seconds"),
         ("VOXPIPE_REMOTE_HEDGE", "yes", "0 or 1"),
