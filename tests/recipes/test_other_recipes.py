@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import voxpipe as vp
+from voxpipe.graph import fingerprint
 from voxpipe.recipes import monai_segmentation, two_views
 
 
@@ -75,3 +77,29 @@ def test_views_are_the_same_with_workers_and_after_a_resume() -> None:
 
     assert sums([first]) + rest == alone
     assert sums(again) == alone[1:]
+
+
+def files(folder: Path) -> Any:
+    for key in ("image", "label"):
+        (folder / key).mkdir()
+        for case in ct_cases():
+            np.save(folder / key / f"{case.case}.npy", case[key])
+    return vp.list_cases(image=f"{folder}/image/*.npy", label=f"{folder}/label/*.npy")
+
+
+def test_what_is_printed_is_the_chain(tmp_path: Path) -> None:
+    """Pasted into an empty module, the text makes the same batches; branches too."""
+    source = files(tmp_path)
+    for pipe in (monai_segmentation(source, (8, 8, 8)), two_views(source, (8, 8, 8))):
+        names: dict[str, Any] = {}
+        exec(str(pipe), names)
+        assert fingerprint(names["pipe"]) == fingerprint(pipe)
+        assert places(names["pipe"]) == places(pipe)
+
+
+def test_a_lambda_and_arrays_are_left_out_with_their_words() -> None:
+    """``...`` stands for them, and behind it what the pipe is."""
+    pipe = two_views(ct_cases(), view=lambda pipe: pipe.map(lambda sample: sample))
+    lines = str(pipe).splitlines()
+    assert sum(".map(...)  # map(<lambda> test_other_recipes.py:" in line for line in lines) == 2
+    assert "{'image': ..., 'label': ..., 'case': 'c0'}" in str(pipe)
