@@ -131,6 +131,7 @@ class Stitching:
             if self._how.classes not in (None, voxels.shape[0]):
                 msg = f"classes={self._how.classes}, and the model gives {voxels.shape[0]} channels"
                 raise PatchSizeError(msg, do="Leave it out: windows tell.")
+            self._refuse_nan(place, voxels)
             number = stitcher.windows.number(place.start)
             before, behind = place.skips
             stitcher.leave_out(range(number - before, number))
@@ -142,6 +143,19 @@ class Stitching:
                 if stitcher.is_whole:
                     self._finish(place.identity)
         yield from self._hand_out()
+
+    def _refuse_nan(self, place: Place, voxels: NDArray[Any]) -> None:
+        """Raise SampleError for NaN that would become a label, or another whole number."""
+        shows_nan = self._how.activation.dtype_of(voxels.shape[0]).kind == "f"
+        # The least number is NaN where any is, and makes no array of its own.
+        if shows_nan or voxels.dtype.kind != "f" or not np.isnan(voxels.min()):
+            return
+        count = int(np.isnan(voxels).sum())
+        at, size = tuple(place.start), "x".join(map(str, place.size))
+        msg = f"the model gave NaN for the window of {size} voxels of {place.case} at {at}, "
+        msg += f"{count} of {voxels.size} numbers, and no label stands for that"
+        do = "Look for NaN in its weights and in that part of the image, for overflow of float16, "
+        raise SampleError(msg, do=f'{do}and for a division by 0; output="logits" keeps NaN.')
 
     def _disk_errors(self, one: _Open) -> AbstractContextManager[None]:
         destination = self._how.destination_of(one.place.case)
