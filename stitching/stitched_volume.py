@@ -81,6 +81,11 @@ class HowToStitch:
         if other is not None:
             msg = f"the destination has {other[0]}, and only {{case}} stands for something"
             raise VolumeError(msg, do="Give f(case), which returns a place, as the destination.")
+        folder = text.rstrip("/" + os.sep)
+        if "." not in os.path.basename(folder):  # so it has no format
+            msg = f"the destination {public_name(text)} is a folder, or has no ending"
+            do = f'Write "{public_name(folder)}/{{case}}.nii.gz" for a file of each case.'
+            raise VolumeError(msg, do=do)
         text = text.replace("{case}", case)
         if "\0" in text:
             msg = f"the result of the case {case!r} would have a null byte in its name"

@@ -29,6 +29,7 @@ def never(batch):
         ({"dtype": torch.bfloat16}, ValueError, "dtype is a type of real numbers"),
         ({"dtype": "complex64"}, ValueError, "dtype is a type of real numbers"),
         ({"destination": "a\0b.nii"}, VolumeError, "a null byte in its name"),
+        ({"destination": "out/"}, VolumeError, r'a folder.*\n(.*\n)*.*"out/\{case\}.nii.gz"'),
         ({"destination": "{case}_{key}.nii"}, VolumeError, r"only \{case\} stands for something"),
     ],
 )
