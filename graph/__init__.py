@@ -13,6 +13,7 @@ from .error_location import frame_pipe as frame_pipe
 from .explain import chain_code as chain_code
 from .explain import explain_graph as explain_graph
 from .explain import explain_rewritten as explain_rewritten
+from .explain import is_branch as is_branch
 from .explain import to_dot as to_dot
 from .explain import to_mermaid as to_mermaid
 from .fingerprint import fingerprint as fingerprint

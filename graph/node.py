@@ -157,6 +157,8 @@ def describe(pipe: Pipe) -> str:
     own = getattr(type(pipe), "describe", None)
     if own is not None:
         return str(own(pipe))
+    if "main_datapipe" in vars(pipe) and "instance_id" in vars(pipe):  # of fork(), demux()
+        return f"{chained_name(vars(pipe)['main_datapipe'])}(…)[{vars(pipe)['instance_id']}]"
     function = vars(pipe).get("fn") or vars(pipe).get("filter_fn")
     settings = list(settings_of_torch(pipe, function, _text))
     # Nobody wrote the function that is torch's own.

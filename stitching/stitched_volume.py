@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, Region
+from ..core.call_site import shorten
 from ..core.errors import LeadsOutside, SampleError, VolumeChanged, VolumeError
 from ..core.redact import RedactedDict
 from ..graph import Pipe, fingerprint, parents_of, traits_of, walk
@@ -91,6 +92,23 @@ class HowToStitch:
             msg = f"the result of the case {case!r} would have a null byte in its name"
             raise VolumeError(msg, do="Rename the case, or give another destination.")
         return text
+
+    def in_words(self, place: Place) -> str:
+        """Return how the windows of a volume become one, with what is open at once, in one line."""
+        windows = place.windows(self.blend)
+        size, overlap, shape = (
+            "x".join(map(str, n)) for n in (place.size, place.overlap, windows.shape)
+        )
+        goal = self.destination if callable(self.destination) else self.destination_of(place.case)
+        where = public_name(goal) if isinstance(goal, str) else "an array"
+        where = f"where {shorten(goal)} says" if callable(goal) else where
+        back = "" if place.is_stored else ", brought back onto the stored grid,"
+        return (
+            f"{len(windows)} windows of {size} voxels, {overlap} of them shared, cover {shape} of "
+            f"{place.case}; at most {windows.band_bytes / 1e6:.3g} MB of sums are open for each "
+            f"channel of the model, beyond {self.memory_bytes / 1e6:.3g} MB in a file; "
+            f"{self.activation.output} of {self.blend} means{back} goes to {where}"
+        )
 
     def continues(self, place: Place) -> bool:
         """Whether a run that was killed is continued: its weights and its volumes are known."""

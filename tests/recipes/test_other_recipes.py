@@ -58,6 +58,24 @@ def test_views_are_of_one_place() -> None:
     assert places(same) == places(other)
 
 
+def test_explain_says_what_a_fork_shares() -> None:
+    """And what a patch of both branches costs; voxels wait where they were made before it."""
+    text = two_views(ct_cases(), (8, 8, 8)).explain()
+    assert "6 fork(…)[0]" in text
+    assert "per patch: 2 reads" in text
+    assert "fork(2): its branches share one pass over what is before it; up to 1000 items" in text
+    assert "as plans, without voxels" in text
+    one, other = ct_cases().open_volume().lazy_patch(8).realize().fork(2, buffer_size=7)
+    assert (
+        "up to 7 items wait for the slowest, with their voxels"
+        in one.zip(other).map(side_by_side).batch_patches(2).explain()
+    )
+
+
+def side_by_side(pair: Any) -> Any:
+    return pair[0]
+
+
 def test_views_are_the_same_with_workers_and_after_a_resume() -> None:
     """A pure function of seed, epoch and number of the batch."""
     pipe = two_views(ct_cases(2), (8, 8, 8), samples_per_volume=4)
