@@ -15,9 +15,9 @@ from ..graph import Pipe, Traits
 from ..spatial.lazy.lazy_patch import patches_of
 from ..stitching.activation import Activation
 from ..stitching.blending import weights_of
-from ..stitching.place import Place
 from ..stitching.stitched_volume import MEMORY_BYTES, Destination, HowToStitch, chain_key
 from ..stitching.stitching import Stitching
+from ..stitching.window_place import WindowPlace
 from ..volumes import Volume
 from .datapipe import SameLength, chained_form, locate_errors
 
@@ -112,7 +112,7 @@ class Stitch(SameLength):
         """Return what it does with the windows of the case of a planned sample, in one line."""
         volumes = {key: patch.volume for key, patch in patches_of(sample).items()}
         try:
-            place = Place.of(sample.provenance(), self.like, volumes)
+            place = WindowPlace.of(sample.provenance(), self.like, volumes)
             return f"stitch: {self.how.in_words(place)}"
         except VoxpipeError:  # told when it runs
             return ""

@@ -354,9 +354,9 @@ def _convert(
 def _add_bench(commands: Any) -> None:
     command = commands.add_parser(
         "bench",
-        help="predict patches per second from a few patches, and say what limits",
+        help="forecast patches per second from a few patches, and say what limits",
         description="Measure what a patch takes, part by part, on a few patches of a data set or "
-        "of a chain of yours, and predict from that how many patches per second workers give.",
+        "of a chain of yours, and forecast from that how many patches per second workers give.",
     )
     place = "a folder or URL, a manifest (.json), or a chain of yours: module:NAME or file.py:NAME "
     place += "of a pipe, a DataLoader2, or a function that returns one"
@@ -371,7 +371,7 @@ def _add_bench(commands: Any) -> None:
         text = f"{what}; not of a chain of yours (default: %(default)s)"
         command.add_argument(f"--{name}", type=whole, default=usual, metavar="N", help=text)
     count: Any = {"nargs": "+", "metavar": "N"}
-    what = "numbers of worker processes to predict (default: 0 1 2 4)"
+    what = "numbers of worker processes to forecast (default: 0 1 2 4)"
     none_too = _positive(int, or_zero=True)
     command.add_argument("--workers", type=none_too, default=[0, 1, 2, 4], **count, help=what)
     what = "the same of threads (ThreadReadingService); with --workers 0 they are measured, too"

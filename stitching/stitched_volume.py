@@ -31,8 +31,8 @@ from .activation import Activation
 from .checkpoint import STATE, SUMS, Checkpoint
 from .open_cells import OpenCells
 from .outputs import Output, is_finished, output_at, part_folder
-from .place import Place
 from .stitcher import Stitcher
+from .window_place import WindowPlace
 
 MEMORY_BYTES = 512 * 1024**2
 """What open sums take in memory, by default; the rest lies in a file."""
@@ -93,7 +93,7 @@ class HowToStitch:
             raise VolumeError(msg, do="Rename the case, or give another destination.")
         return text
 
-    def in_words(self, place: Place) -> str:
+    def in_words(self, place: WindowPlace) -> str:
         """Return how the windows of a volume become one, with what is open at once, in one line."""
         windows = place.windows(self.blend)
         size, overlap, shape = (
@@ -110,11 +110,11 @@ class HowToStitch:
             f"{self.activation.output} of {self.blend} means{back} goes to {where}"
         )
 
-    def continues(self, place: Place) -> bool:
+    def continues(self, place: WindowPlace) -> bool:
         """Whether a run that was killed is continued: its weights and its volumes are known."""
         return bool(self.run and place.version)
 
-    def key_of(self, place: Place) -> str:
+    def key_of(self, place: WindowPlace) -> str:
         """Return what is equal for runs that give the same voxels."""
         facts: list[Any] = [self.run, self.chain, self.blend, str(self.activation)]
         facts += [next(iter(place.files)), place.file, place.version if self.run else ""]
@@ -171,7 +171,7 @@ class StitchedVolume:
     gives the class.
     """
 
-    def __init__(self, place: Place, how: HowToStitch) -> None:
+    def __init__(self, place: WindowPlace, how: HowToStitch) -> None:
         self._place, self._how = place, how
         self._key, self._continues = how.key_of(place), how.continues(place)
         self._is_copy = place.is_stored or place.plan.is_copy
@@ -313,7 +313,7 @@ class StitchedVolume:
             self._scratch.cleanup()
 
 
-def past_windows(place: Place, how: HowToStitch) -> NDArray[np.bool_]:
+def past_windows(place: WindowPlace, how: HowToStitch) -> NDArray[np.bool_]:
     """Return which windows need not be run again; opens nothing, so that every rank may ask.
 
     What the one that stitches has written since it began counts too: it has got those windows.
@@ -339,7 +339,7 @@ def past_windows(place: Place, how: HowToStitch) -> NDArray[np.bool_]:
 
 
 def bring_back(
-    between: Volume, place: Place, activation: Activation, output: Output, is_copy: bool
+    between: Volume, place: WindowPlace, activation: Activation, output: Output, is_copy: bool
 ) -> None:
     """Write a result on the stored grid: one resample, box by box, by the inverse of the plan."""
     back = place.plan.inverse()

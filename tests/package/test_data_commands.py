@@ -371,7 +371,7 @@ def test_likely_labels_are_told_in_words_of_the_command(folder, capsys, recwarn)
 
 
 @pytest.mark.parametrize("workers", [["0"], ["0", "1"]])
-def test_a_folder_is_measured_and_rates_are_predicted(folder, capsys, workers):
+def test_a_folder_is_measured_and_rates_are_forecast(folder, capsys, workers):
     """The parts of a patch, then a row for each number of workers."""
     few = ["--patch", "4", "--batch", "2", "--samples", "2", "--seconds", "0.01"]
     assert main(["bench", f"{folder}/in", *few, "--labels", "label", "--workers", *workers]) == 0
@@ -384,7 +384,7 @@ def test_a_folder_is_measured_and_rates_are_predicted(folder, capsys, workers):
     assert "volumes were made readable first" in told.err
 
 
-def test_threads_are_predicted_too(folder, capsys):
+def test_threads_are_forecast_too(folder, capsys):
     """Without workers they are what is measured, beside workers they follow from these."""
     few = ["--patch", "4", "--batch", "2", "--samples", "2", "--seconds", "0.01"]
     for workers in "0", "1":
