@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import functools
 import itertools
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
+import numpy as np
+
 from ..core.call_site import CREDENTIALS
+from ..core.redact import public_value
 from .node import (
     Pipe,
     chained_name,
@@ -142,8 +144,8 @@ class _Code:
         yield from (name for name in others if name not in names)
         yield from map(self.write, values)
         yield from (f"{key}={self.write(value)}" for key, value in options.items())
-        origin = origin_of(pipe)
-        yield from (f"{key}=..." for key in CREDENTIALS if origin and f"{key}=" in origin.call)
+        call = getattr(origin_of(pipe), "call", "")
+        yield from (f"{k}=..." for k in CREDENTIALS if vars(pipe).get(k) or f"{k}=" in call)
 
     def write(self, value: Any) -> str:
         """Return a value as code; ``...`` where that is not possible, or too long."""
@@ -158,19 +160,17 @@ class _Code:
                 comma = "," if kind is tuple and len(value) == 1 else ""
                 return f"[{body}]" if kind is list else f"({body}{comma})"
             return f"{kind.__name__}([{body}])"
-        if isinstance(value, Mapping):
+        if kind is dict:  # others may hide what is in them
             return f"{{{', '.join(f'{self.write(k)}: {self.write(v)}' for k, v in value.items())}}}"
         if kind is float and repr(value).strip("-") in ("inf", "nan"):
             return f"float({str(value)!r})"
-        if value is None or kind in (bool, int, float, complex, str, bytes, range, slice):
+        if value is None or kind in (bool, int, float, complex, bytes, range, slice):
             return repr(value)
-        if isinstance(value, os.PathLike):
-            return repr(os.fspath(value))
-        if isinstance(value, functools.partial):
-            name = self.public_name(functools.partial)
-            parts = [self.write(one) for one in (value.func, *value.args)]
-            parts += [f"{key}={self.write(one)}" for key, one in value.keywords.items()]
-            return f"{name}({', '.join(parts)})"
+        if kind is str or isinstance(value, os.PathLike):
+            return repr(public_value(os.fspath(value)))
+        if isinstance(value, np.generic):
+            self.imports.add(("", "import numpy as np"))
+            return repr(value)
         if isinstance(value, enum.Enum):
             name = self.public_name(kind)
             return f"{name}.{value.name}" if name else "..."
@@ -186,8 +186,11 @@ class _Code:
             if field.default_factory is not dataclasses.MISSING:
                 default = field.default_factory()
             by_name = bool(by_name or default is not dataclasses.MISSING or field.kw_only)
-            if field.init and not (own is default or (by_name and own == default)):
-                yield f"{field.name}={self.write(own)}" if by_name else self.write(own)
+            text = self.write(own) if field.repr else "..."
+            # As text: what is equal to an array is an array.
+            is_default = own is default or (by_name and text == self.write(default))
+            if field.init and not is_default:
+                yield f"{field.name}={text}" if by_name else text
 
     def public_name(self, thing: Any, *aliases: str) -> str:
         """Return the name of a class or function from where it is imported; "" if from nowhere."""

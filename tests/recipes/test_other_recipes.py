@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import voxpipe as vp
-from voxpipe.graph import fingerprint
+from voxpipe.datapipes.iter import IterableWrapper
+from voxpipe.graph import chain_code, fingerprint
 from voxpipe.recipes import monai_segmentation, two_views
 
 
@@ -121,3 +123,35 @@ def test_a_lambda_and_arrays_are_left_out_with_their_words() -> None:
     lines = str(pipe).splitlines()
     assert sum(".map(...)  # map(<lambda> test_other_recipes.py:" in line for line in lines) == 2
     assert "{'image': ..., 'label': ..., 'case': 'c0'}" in str(pipe)
+
+
+@dataclass(frozen=True)
+class Scale:
+    factors: Any
+    token: str = field(default="", repr=False)
+
+    def __call__(self, sample: Any) -> Any:
+        return sample
+
+
+def test_no_credentials_are_printed_and_arrays_do_no_harm() -> None:
+    """Of URLs, of options, and of fields that a class keeps out of its ``repr``."""
+    secret = "https://me:s3cret@host/a.nii?sig=s3cret"
+    options = {"key": "s3cret"}
+    pipe = IterableWrapper([secret]).map(Scale(np.ones(3), "s3cret")).map(Scale(np.float32(2)))
+    text = chain_code(pipe) + str(
+        vp.from_cases([{"image": secret}]).open_volume(storage_options=options)
+    )
+
+    listing = vp.list_cases(
+        "https://host/*/", image="ct.nii?sig=s3cret", optional="image", storage_options=options
+    )
+    line = (
+        "vp.list_cases('https://host/*/', image='ct.nii', optional=('image',), storage_options=...)"
+    )
+    assert line in str(listing)
+    assert "s3cret" not in text + str(listing)
+    assert "IterableWrapper(['https://host/a.nii'])" in text
+    assert "Scale(..., token=...)" in text
+    assert "Scale(np.float32(2.0))" in text
+    assert "open_volume(storage_options=...)" in text
