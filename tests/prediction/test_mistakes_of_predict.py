@@ -182,7 +182,7 @@ def test_a_field_that_is_drawn_behind_the_grid():
 
 def test_a_grid_that_leads_a_voxel_away_at_its_far_corner():
     """What differs by little in each entry, and by a voxel where it counts, is another grid."""
-    from voxpipe.stitching.place import _apart
+    from voxpipe.stitching.window_place import _apart
 
     turned = np.eye(4)
     turned[0, 1] = 9e-7
