@@ -57,5 +57,5 @@ CONSUMER_MS = 0.3
 """What a batch costs the training process, from the worker's message to tensors."""
 RATIO_OF_VOLUMES = 1.10
 """What a patch costs from a volume of 66 GB, beside one of 66 MB."""
-PREDICTION = 0.25
-"""A predicted rate differs from what then happens by this part of it at most."""
+FORECAST = 0.25
+"""A forecast differs from what then happens by this part of it at most."""

@@ -8,7 +8,7 @@ Each section changes one thing. Volumes are sparse: their length is what the tab
 the rows that the patches will read are written (as in memory.py), so that 64 GB take about 1 GB of
 disk. Everything lies in the page cache. Sizes are measured in turn, round by round; a patch
 counts with its median over the rounds, and a row with the mean over its patches. Below the workers
-stands what parts of a patch predict for four workers where there are more cores, and what limits.
+stands what parts of a patch forecast for four workers where there are more cores, and what limits.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+import forecasts
 import machine
 import memory
 import numpy as np
 import phantom
-import predictions
 import processes
 import promises
 import throughput
@@ -42,7 +42,7 @@ PATCHES = (32, 64, 96, 128, 192)
 CHUNKS = (16, 32, 64, 128)
 WORKERS = (0, 1, 2, 3, 4)
 OUTLOOK = 4
-"""Workers that are predicted for a machine with more cores."""
+"""Workers that are forecast for a machine with more cores."""
 BYTES_WRITTEN = 5
 """Per voxel of a patch: float32 of the image, uint8 of the label."""
 COPIED_BYTES, COPIES = 64 * 10**6, 8
@@ -309,7 +309,7 @@ def _workers(chosen: argparse.Namespace) -> None:
             print(f"| {workers} | " + " | ".join(cells) + " |", flush=True)
         measured = min(machine.usable_cores(), OUTLOOK)
         more = {"workers": measured, "counts": [], "part_seconds": chosen.seconds / 10}
-        command = [sys.executable, predictions.__file__, "--measure", json.dumps({**job, **more})]
+        command = [sys.executable, forecasts.__file__, "--measure", json.dumps({**job, **more})]
         costs = processes.run(command).answer()["costs"]
         rates = [copy_rate(threads, chosen.quick) for threads in (1, measured)]
         print("\n" + "\n".join(outlook(costs, chosen.size, rates)), flush=True)
@@ -332,7 +332,7 @@ def copy_rate(threads: int, quick: bool = False) -> float:
 
 
 def outlook(parts: dict[str, Any], size: int, copy_rates: Sequence[float]) -> list[str]:
-    """Return what the parts of a patch predict for four workers on more cores, and their limits.
+    """Return what the parts of a patch forecast for four workers on more cores, and their limits.
 
     ``parts`` are the fields of a cost model, ``copy_rates`` the bytes per second that one core and
     all of them copy.
@@ -368,10 +368,10 @@ def outlook(parts: dict[str, Any], size: int, copy_rates: Sequence[float]) -> li
         kernels={key: factor * seconds for key, seconds in costs.kernels.items()},
     )
     for cores in (OUTLOOK, 2 * OUTLOOK):
-        found = [model.predict(OUTLOOK, cores=cores) for model in (costs, slowed)]
+        found = [model.forecast(OUTLOOK, cores=cores) for model in (costs, slowed)]
         cells = [f"{each.batches_per_second * costs.items:.0f}, {each.limit}" for each in found]
         lines.append(f"| {cores} cores | " + " | ".join(cells) + " |")
-    threads = costs.predict(0, threads=OUTLOOK, cores=2 * OUTLOOK, beside_loop=True)
+    threads = costs.forecast(0, threads=OUTLOOK, cores=2 * OUTLOOK, beside_loop=True)
     return [
         *lines,
         "",

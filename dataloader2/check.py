@@ -27,7 +27,7 @@ from ..core.errors import LikelyLabel, SampleError, VolumeNotFound, VoxpipeError
 from ..core.redact import public_name
 from ..datapipes.case_names import CASE
 from ..datapipes.cases import FromCases, ListCases
-from ..datapipes.iter import OpenVolume, from_cases, from_manifest, list_cases
+from ..datapipes.iter import OpenVolume, from_cases, from_manifest, from_table, list_cases
 from ..datapipes.open_volume import LABELS, looks_like_label
 from ..graph import find, is_pipe, replace_pipe, traits_of, walk
 from ..reading_services.workers.script import WORKER_NAME, hide_script
@@ -105,8 +105,8 @@ def check(
     cases
         A pipe of cases (``list_cases``, ``from_cases``, ``from_manifest``, with or without
         ``open_volume()``), a list of mappings of key to path, a folder or its URL, one volume,
-        a glob of folders, or of volumes (``image=`` of ``list_cases``), or the path of a manifest
-        (``.json``).
+        a glob of folders, or of volumes (``image=`` of ``list_cases``), the path of a manifest
+        (``.json``), or of a table of cases, as of ``from_table`` (``.csv``, ``.tsv``, ``.jsonl``).
     workers
         Processes that read.
     voxels
@@ -163,9 +163,9 @@ def _volumes_and_gaps(
     pipe: Any = pipe_of(cases, storage_options)
     missing: list[Finding] = []
     if isinstance(cases, (str, os.PathLike)) and isinstance(pipe, FromCases):
-        by_name = {
-            case.get(CASE, ""): {key: place for key, place in case.items() if key != CASE}
-            for case in pipe.cases
+        by_name = {  # numbers and lists of channels travel along in a table
+            name: {key: place for key, place in case.items() if isinstance(place, str)}
+            for name, case in pipe.each_case()
         }
         for name, key in cases_without_label(by_name, labels):
             what = f"case {name} has no {key!r}, and most cases beside it have one. Add the file."
@@ -226,6 +226,8 @@ def pipe_of(cases: Any, storage_options: Mapping[str, Any] | None) -> Any:
         place = os.fspath(cases)
         if place.lower().endswith(".json"):
             return from_manifest(place, storage_options=storage_options)
+        if public_name(place).lower().endswith((".csv", ".tsv", ".jsonl")):
+            return from_table(place, storage_options=storage_options)
         # Without a single star nothing names a case: such volumes are called by their files.
         names_cases = is_glob(place) and "*" in place and "**" not in place
         if names_cases and matches_volumes(place, storage_options):

@@ -21,7 +21,7 @@ from ..core.errors import BudgetExceeded, LoaderShutDown, NotPicklable, RanksAli
 from ..core.locks import ForkSafeLock
 from ..core.validate import validate_int
 from ..datapipes.background_iterator import STOP_SECONDS
-from ..datapipes.cost import cost_of, passes_of
+from ..datapipes.cost import explain_cost, passes_of
 from ..datapipes.shuffle_plans import BATCHES as REPORTED
 from ..datapipes.shuffle_plans import ShuffleReport, shuffle_report
 from ..diagnosing import Diagnosis, Effort, Measurement, Subject
@@ -396,12 +396,12 @@ class DataLoader2:
         if measure:
             self.measure()
         chain = self._chain
-        cost = cost_of(without_timers(chain.graph), self._seed or 0, self._progress.position.epoch)
+        run = (self._seed or 0, self._progress.position.epoch, chain.tail.pipes)
         parts = [
             explain_rewritten(self._original, chain.whole, chain.changes),
             self._service.explain(self._work),
             chain.tail.explain(),
-            "" if cost is None else str(cost),
+            explain_cost(without_timers(chain.graph), *run),
         ]
         if any(traits_of(pipe).opens for pipe in walk(chain.graph)):
             try:

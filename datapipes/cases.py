@@ -209,6 +209,9 @@ class ListCases(_CaseSource):
         self._cases: list[dict[str, str]] | None = None
         self._check()
         self.origin = dataclasses.replace(self.origin, call=self.describe())
+        url, by_key = self._show()
+        optional = {"optional": self.optional} if self.optional else {}
+        self._arguments = (() if url is None else (url,), {**by_key, **optional})
 
     def _check(self) -> None:
         if not self.patterns:

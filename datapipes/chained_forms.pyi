@@ -5,9 +5,9 @@ from typing import Any, Literal
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from ..core.grid import Grid
-from .after_batch import DeepSupervision, FillOutsidePipe
 from .background_iterator import Prefetcher
 from .batch_patches import BatchPatches, Realize
+from .batch_steps import DeepSupervision, FillOutsidePipe
 from .cache import Cache, Flush, Recache
 from .channels import Stack, Unstack
 from .general.archives import Bz2FileLoader, CompressionType, Decompressor, Extractor, TarArchiveLoader, XzFileLoader, ZipArchiveLoader

@@ -16,7 +16,18 @@ from ..core import Sample
 from ..core.call_site import looking_ahead
 from ..core.errors import VoxpipeError
 from ..core.native_library import native_level
-from ..graph import NoCut, Pipe, cut, describe, explain_graph, parents_of, verify, walk
+from ..graph import (
+    NoCut,
+    Pipe,
+    cut,
+    describe,
+    explain_graph,
+    is_branch,
+    parents_of,
+    traits_of,
+    verify,
+    walk,
+)
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_report import breaks, describe_kept, interpolations, numpy_steps
@@ -32,6 +43,7 @@ from .epoch import copy_for_epoch, items_from, may_look_ahead
 from .patch_sampler import PatchSampler
 from .shuffle_plans import Interleave
 from .spatial import DataDependentPipe
+from .stitch import Stitch
 from .values import ChoicePipe, ValuePipe
 
 # Enough plans that a mean says something, few enough headers that nobody waits.
@@ -90,8 +102,11 @@ class Cost:
         return "\n".join([line, *self.notes])
 
 
-def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
-    """Return the cost of the first patches of an epoch; None where nothing is planned lazily."""
+def cost_of(graph: Pipe, seed: int, epoch: int, tail: Sequence[Pipe] = ()) -> Cost | None:
+    """Return the cost of the first patches of an epoch; None where nothing is planned lazily.
+
+    ``tail`` are the pipes behind the graph that run in the loader's process.
+    """
     # Takes the graph as written: what adapters put in (timers, limits) is not asked to run. Reads
     # the headers of the volumes concerned, and no voxel.
     planner = _planner_of(graph)
@@ -100,7 +115,8 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     try:
         with looking_ahead():
             items = islice(copy_for_epoch(planner, seed, epoch), PLANS)
-            samples = [patches for item in items if (patches := patches_of(item))]
+            plans = list(items)
+            samples = [patches for item in plans if (patches := _patches_in(item))]
             means = _means([list(patches.values()) for patches in samples])
     except (VoxpipeError, OSError, Warning):
         # What cannot be planned is reported when it is read, with its case and pipe.
@@ -117,7 +133,33 @@ def cost_of(graph: Pipe, seed: int, epoch: int) -> Cost | None:
     notes += [f"not fused: {who} sampled anew after {what}" for what, who in anew]
     notes += _slow_lines(samples)
     notes += [f"read as a whole: {each}" for each in passes_of(graph, seed, epoch)]
+    stitches = [pipe for pipe in tail if isinstance(pipe, Stitch)]
+    notes += [line for pipe in stitches if (line := pipe.in_words(plans[0]))]
     return replace(means, notes=(*notes, f"resampled by: {_kernel()}"))
+
+
+def _patches_in(item: Any) -> dict[str, LazyPatch]:
+    """Return the lazy patches of a sample, or of the samples that ``zip()`` put side by side."""
+    if not isinstance(item, tuple):
+        return patches_of(item)
+    every = enumerate(map(patches_of, item), 1)
+    return {f"{key} {number}": patch for number, one in every for key, patch in one.items()}
+
+
+def _lines_of_branches(graph: Pipe) -> list[str]:
+    """Return a line for each pipe whose branches share what comes before it."""
+    trunks = {id(p): p for one in walk(graph) if is_branch(one) for p in parents_of(one)}
+    lines = []
+    for trunk in trunks.values():
+        room = getattr(trunk, "buffer_size", None)
+        how_many = f"up to {room}" if isinstance(room, int) and room >= 0 else "any number of"
+        has_voxels = any(traits_of(pipe).voxels for pipe in walk(trunk))
+        what = "with their voxels" if has_voxels else "as plans, without voxels"
+        lines.append(
+            f"{describe(trunk)}: its branches share one pass over what is before it; {how_many} "
+            f"items wait for the slowest, {what}"
+        )
+    return lines
 
 
 def passes_of(graph: Pipe, seed: int, epoch: int) -> tuple[WholePass, ...]:
@@ -284,8 +326,17 @@ def explain(pipe: Pipe) -> str:
       image  intensity  linear, border outside
     resampled by: ...
     """
-    cost = cost_of(verify(pipe), seed=0, epoch=0)
-    return explain_graph(pipe) + (f"\n\n{cost}" if cost is not None else "")
+    body, tail = verify(pipe), []
+    while traits_of(body).main_process and len(parents_of(body)) == 1:
+        tail.append(body)
+        (body,) = parents_of(body)
+    return "\n\n".join(filter(None, [explain_graph(pipe), explain_cost(body, 0, 0, tail)]))
+
+
+def explain_cost(graph: Pipe, seed: int, epoch: int, tail: Sequence[Pipe] = ()) -> str:
+    """Return :func:`cost_of` as text, and what branches share; empty where nothing is known."""
+    cost = cost_of(graph, seed, epoch, tail)
+    return "\n".join([*([] if cost is None else [str(cost)]), *_lines_of_branches(graph)])
 
 
 DataPipe.explainer = staticmethod(explain)

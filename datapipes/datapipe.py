@@ -24,7 +24,7 @@ from ..core.errors import add_location
 from ..core.redact import has_secrets, public_value
 from ..core.sample import case_of
 from ..core.suggest import closest
-from ..graph import Pipe, Traits, describe, explain_graph, is_pipe, parents_of, walk
+from ..graph import Pipe, Traits, chain_code, describe, explain_graph, is_pipe, parents_of, walk
 from ..graph.node import swap_parents
 from ..graph.walk import branch_mark, stream_names
 from ..spatial import LazyPatch
@@ -279,8 +279,8 @@ class PipeBase:
         return self.describe() if "origin" in vars(self) else type(self).__name__
 
     def __str__(self) -> str:
-        """Return the chain up to here, a line for each pipe."""
-        return explain_graph(cast(Any, self)) if "origin" in vars(self) else repr(self)
+        """Return the chain up to here as code, a line for each pipe."""
+        return chain_code(cast(Any, self)) if "origin" in vars(self) else repr(self)
 
     def __getstate__(self) -> Any:
         """Return what pickle takes; of torch's walk over graphs, which pickles, the parents."""

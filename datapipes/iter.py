@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from ..first_use import at_first_use
 from . import general
-from .after_batch import DeepSupervision as DeepSupervision
-from .after_batch import FillOutsidePipe as FillOutsidePipe
 from .background_iterator import Prefetcher as Prefetcher
 from .batch_patches import BatchPatches as BatchPatches
 from .batch_patches import Realize as Realize
+from .batch_steps import DeepSupervision as DeepSupervision
+from .batch_steps import FillOutsidePipe as FillOutsidePipe
 from .cache import Cache as Cache
 from .cache import Flush as Flush
 from .cache import Recache as Recache

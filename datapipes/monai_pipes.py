@@ -65,10 +65,14 @@ class MapMONAI(OnVoxels):
     >>> pipe = from_cases([{"image": np.arange(8.0).reshape(2, 2, 2)}]).open_volume()
     >>> pipe = pipe.map_monai(Compose([Flipd("image", 0), ThresholdIntensityd("image", 2)]))
     >>> print(pipe)
-    0 from_cases(1 cases)
-    1 open_volume()
-    2 flip(axes=(0,))
-    3 map_monai(Compose(ThresholdIntensityd))
+    import voxpipe as vp
+    <BLANKLINE>
+    pipe = (
+        vp.from_cases([{'image': ...}])  # from_cases(1 cases)
+        .open_volume()
+        .flip(axes=(0,))
+        .map_monai(...)  # map_monai(Compose(ThresholdIntensityd))
+    )
     >>> next(iter(pipe))["image"].flatten().tolist()
     [4.0, 5.0, 6.0, 7.0, 0.0, 0.0, 0.0, 3.0]
     """

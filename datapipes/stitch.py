@@ -7,14 +7,17 @@ from typing import Any, ClassVar
 
 from numpy.typing import DTypeLike
 
-from ..core.errors import SampleError
+from ..core import Sample
+from ..core.errors import SampleError, VoxpipeError
 from ..core.sample import META
 from ..core.validate import as_dtype
 from ..graph import Pipe, Traits
+from ..spatial.lazy.lazy_patch import patches_of
 from ..stitching.activation import Activation
 from ..stitching.blending import weights_of
 from ..stitching.stitched_volume import MEMORY_BYTES, Destination, HowToStitch, chain_key
 from ..stitching.stitching import Stitching
+from ..stitching.window_place import WindowPlace
 from ..volumes import Volume
 from .datapipe import SameLength, chained_form, locate_errors
 
@@ -104,6 +107,15 @@ class Stitch(SameLength):
                 dict(stitching.finish())  # which refuses what is not whole
         finally:
             stitching.close()
+
+    def in_words(self, sample: Sample) -> str:
+        """Return what it does with the windows of the case of a planned sample, in one line."""
+        volumes = {key: patch.volume for key, patch in patches_of(sample).items()}
+        try:
+            place = WindowPlace.of(sample.provenance(), self.like, volumes)
+            return f"stitch: {self.how.in_words(place)}"
+        except VoxpipeError:  # told when it runs
+            return ""
 
     def _add(self, stitching: Stitching, batch: Any) -> dict[str, Volume]:
         if not isinstance(batch, Mapping) or self.key not in batch or META not in batch:

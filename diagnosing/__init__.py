@@ -1,6 +1,6 @@
 """The bottleneck of a loader: each part of the making of a batch measured alone, and judged."""
 
-from .cost_model import CostModel, Measurement, Prediction
+from .cost_model import CostModel, Forecast, Measurement
 from .diagnosis import Diagnosis
 from .measurement import Effort, Subject, diagnose, measure
 
@@ -8,8 +8,8 @@ __all__ = [
     "CostModel",
     "Diagnosis",
     "Effort",
+    "Forecast",
     "Measurement",
-    "Prediction",
     "Subject",
     "diagnose",
     "measure",

@@ -27,7 +27,7 @@ MUCH_TOO_MUCH = 2.0
 
 
 @dataclass(frozen=True)
-class Prediction:
+class Forecast:
     """What a loader is expected to give."""
 
     batches_per_second: float
@@ -80,7 +80,7 @@ class CostModel:
     """Share of the seconds that fetching, decoding and kernels take where nothing else runs: less
     than 1 where cores share memory, caches or clock."""
 
-    def predict(
+    def forecast(
         self,
         workers: int,
         *,
@@ -89,7 +89,7 @@ class CostModel:
         ahead: int = 1,
         with_consumer: bool = True,
         beside_loop: bool = False,
-    ) -> Prediction:
+    ) -> Forecast:
         """Return what so many workers give, or so many threads of one process.
 
         Parameters
@@ -152,7 +152,7 @@ class CostModel:
         set_by = max(bounds, key=bounds.__getitem__)
         # The limit is that of the consumer too, also where what happens is measured without it.
         limit = max(_slowest_line(every, separate)[0], key=lambda part: every[part])
-        return Prediction(
+        return Forecast(
             rate_of(bounds[set_by]),
             limit,
             {stage: every[stage] for stage in STAGES if stage in every},
@@ -253,15 +253,15 @@ class Measurement:
     notes: tuple[str, ...] = ()
     """What was left out, and how the rest was measured."""
 
-    def predict(
+    def forecast(
         self, workers: int | None = None, *, threads: int | None = None, with_consumer: bool = False
-    ) -> Prediction:
+    ) -> Forecast:
         """Return what workers give, or ``ThreadReadingService(threads)``; by default its own."""
         facts = self.facts
         beside_loop = threads is not None and workers is None
         if workers is None and threads is None:
             workers, threads, beside_loop = facts.workers, facts.threads, facts.beside_loop
-        return self.costs.predict(
+        return self.costs.forecast(
             workers or 0,
             threads=self._threads(workers or 0) if threads is None else threads,
             cores=facts.cores,
@@ -307,8 +307,8 @@ class Measurement:
         rows = [("part", "ms/patch", "what")]
         rows += [(n, short_number(1000 * s / costs.items), w) for n, s, w in parts if s is not None]
         gives = [("workers", "threads", "patches/s", "ms/patch", "limit", "set by")]
-        own = [(str(n), str(self._threads(n)), self.predict(n)) for n in workers]
-        own += [("here", str(n), self.predict(threads=n)) for n in threads]
+        own = [(str(n), str(self._threads(n)), self.forecast(n)) for n in workers]
+        own += [("here", str(n), self.forecast(threads=n)) for n in threads]
         for place, count, outlook in own:
             rate = outlook.batches_per_second * costs.items
             times = (short_number(rate), short_number(1000 / rate))
@@ -326,7 +326,7 @@ class Measurement:
         counts = (0, facts.threads) if facts.beside_loop else sorted({0, 1, 2, 4, facts.workers})
         where = f"measured with {facts.who}" if facts.makers else "measured here"
         cores = count_text(facts.cores, "core")
-        lines = [f"{where}, {cores}; predicted without your own step", self.table(counts, threads)]
+        lines = [f"{where}, {cores}; forecasts without your own step", self.table(counts, threads)]
         return "\n".join(lines + [f"- {note}" for note in self.notes])
 
 

@@ -27,10 +27,10 @@ class Diagnosis(Measurement):
     time. A part that was not measured is not in it."""
     end_to_end: float
     """Batches per second that the whole loader gave, with ``step`` if one was given."""
-    prediction: float
+    forecast_rate: float
     """Batches per second that the costs predict for that."""
     has_step: bool = True
-    """Whether ``end_to_end`` and ``prediction`` contain what the consumer does."""
+    """Whether ``end_to_end`` and ``forecast_rate`` contain what the consumer does."""
 
     @property
     def advice(self) -> str:
@@ -41,15 +41,15 @@ class Diagnosis(Measurement):
     @property
     def explained_share(self) -> float:
         """Share of the end-to-end time that the parts account for, 1 at most."""
-        return min(1.0, self.end_to_end / self.prediction)
+        return min(1.0, self.end_to_end / self.forecast_rate)
 
     def __str__(self) -> str:
         head = ("part", "batches/s", "items/s", "ms/batch", "where")
         rows = [head, *(self._row(stage) for stage in STAGES if stage in self.ceilings)]
         whole = "with the consumer" if self.has_step else "without the consumer: no step= given"
-        items, times = self.costs.items, f"{self.prediction / self.end_to_end:.2f} times that"
+        items, times = self.costs.items, f"{self.forecast_rate / self.end_to_end:.2f} times that"
         rows.append(_figures("end to end", self.end_to_end, items, whole))
-        rows.append(_figures("predicted", self.prediction, items, times))
+        rows.append(_figures("forecast", self.forecast_rate, items, times))
         lines = [align(rows, ljust=(0, len(head) - 1)), "", f"{self.limit} limits. {self.advice}"]
         if self.explained_share < EXPLAINED_SHARE:
             lines.append(
@@ -74,7 +74,7 @@ def _figures(name: str, rate: float, items: float, where: str) -> tuple[str, ...
 
 def judge(measurement: Measurement, end_to_end: float, *, has_step: bool = True) -> Diagnosis:
     """Return the diagnosis that follows from what each part takes."""
-    outlook = measurement.predict(with_consumer=has_step)
+    outlook = measurement.forecast(with_consumer=has_step)
     return Diagnosis(
         measurement.costs,
         measurement.facts,
@@ -82,7 +82,7 @@ def judge(measurement: Measurement, end_to_end: float, *, has_step: bool = True)
         limit=outlook.limit,
         ceilings={stage: rate_of(seconds) for stage, seconds in outlook.seconds.items()},
         end_to_end=end_to_end,
-        prediction=outlook.batches_per_second,
+        forecast_rate=outlook.batches_per_second,
         has_step=has_step,
     )
 

@@ -52,7 +52,7 @@ BATCHES = 8
 DIAGNOSE_SECONDS = 1.0
 """Time for which each part is measured: long against a batch, short for whoever waits."""
 MEASURE_SECONDS = 0.3
-"""The same where somebody waits for a prediction alone."""
+"""The same where somebody waits for a forecast alone."""
 
 DISK_SHARE = 0.1
 """Part of the bytes needed that a disk has to bring: fewer are those of folders and headers."""

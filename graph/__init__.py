@@ -10,8 +10,10 @@ from .error_location import error_location as error_location
 from .error_location import failed_item as failed_item
 from .error_location import frame_location as frame_location
 from .error_location import frame_pipe as frame_pipe
+from .explain import chain_code as chain_code
 from .explain import explain_graph as explain_graph
 from .explain import explain_rewritten as explain_rewritten
+from .explain import is_branch as is_branch
 from .explain import to_dot as to_dot
 from .explain import to_mermaid as to_mermaid
 from .fingerprint import fingerprint as fingerprint

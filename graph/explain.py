@@ -1,16 +1,37 @@
-"""Graphs as text, and as drawings for Mermaid and Graphviz."""
+"""Graphs as text, as code, and as drawings for Mermaid and Graphviz."""
 
 from __future__ import annotations
 
+import dataclasses
+import enum
+import itertools
+import os
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
+from typing import Any
 
-from .node import Pipe, describe, parents_of, traits_of
+import numpy as np
+
+from ..core.call_site import CREDENTIALS
+from ..core.redact import public_value
+from .node import (
+    Pipe,
+    chained_name,
+    describe,
+    is_chained,
+    origin_of,
+    parents_of,
+    pipes_in,
+    settings_of_torch,
+    traits_of,
+)
 from .rewrite import Change
 from .walk import walk
 
 _GAP = 3
+_LONGEST_CODE = 400  # characters of one argument; nobody edits a longer one in a chain
 
 
 def explain_graph(sink: Pipe) -> str:
@@ -22,6 +43,172 @@ def explain_graph(sink: Pipe) -> str:
         arrow = "" if plain or not parents else f"   ← {', '.join(map(str, parents))}"
         lines.append(f"{number} {describe(pipe)}{arrow}")
     return "\n".join(lines)
+
+
+def chain_code(sink: Pipe) -> str:
+    """Return Python that makes the chain: a line for each pipe, and a name for what is read twice.
+
+    What cannot be written, data, a model or a lambda, is ``...``; the pipe in words stands behind.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> print(chain_code(IterableWrapper([object()]).map(str).batch(2)))
+    from torch.utils.data.datapipes.iter import IterableWrapper
+    <BLANKLINE>
+    pipe = (
+        IterableWrapper([...])  # IterableWrapper(list of 1)
+        .map(str)
+        .batch(2)
+    )
+    """
+    nodes = list(_show(sink, children=True))
+    readers = Counter(number for _, parents in nodes for number in parents)
+    code = _Code({}, set())
+    chains: list[list[str]] = []  # the lines of each pipe, from where something has a name
+    statements: list[str] = []
+
+    def name_of(number: int) -> str:
+        pipe, chain = nodes[number][0], chains[number]
+        if not chain[0].isidentifier() or len(chain) > 1:
+            call, has_call, _ = chain[-1].partition("(")
+            name = call.rpartition(".")[2].lower() if has_call else "branch"
+            name = f"{name}_{number}"
+            statements.append(_assignment(name, chain))
+            chains[number] = [name]
+        return code.names.setdefault(id(pipe), chains[number][0])
+
+    for pipe, parents in nodes:
+        if is_branch(pipe):
+            branch = vars(pipe).get("instance_id", vars(pipe).get("number"))
+            chains.append([f"{name_of(parents[0])}[{branch}]"])
+            continue
+        # A class is called with what it reads; a form is chained on the first, called with others.
+        is_form = bool(parents) and (is_chained(pipe) or _is_inner(pipe))
+        first = parents[0] if is_form else None
+        others = [name_of(number) for number in parents if number != first]
+        before = [] if first is None else [name_of(first)] if readers[first] > 1 else chains[first]
+        chains.append([*before, code.call(pipe, others, is_form=is_form)])
+    statements.append(_assignment("pipe", chains[-1]))
+    return "\n".join([*code.header(), *statements])
+
+
+def _assignment(name: str, lines: Sequence[str]) -> str:
+    if len(lines) == 1:
+        return f"{name} = {lines[0]}"
+    return "\n".join([f"{name} = (", *(f"    {line}" for line in lines), ")"])
+
+
+def _is_inner(pipe: Pipe) -> bool:
+    """Whether nobody calls its class: it stands for a part of what a form returns."""
+    return type(pipe).__name__.startswith("_")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Code:
+    """Writes values and calls as code, and notes what is to be imported for it."""
+
+    names: dict[int, str]  # of the pipes that are arguments, by ``id``
+    imports: set[tuple[str, str]]  # modules, and the names from them
+
+    def header(self) -> Iterator[str]:
+        """Yield the lines that import what was written."""
+        for module, pairs in itertools.groupby(sorted(self.imports), lambda pair: pair[0]):
+            names = ", ".join(name for _, name in pairs)
+            yield f"from {module} import {names}" if module else names
+        yield from [""] if self.imports else []
+
+    def call(self, pipe: Pipe, others: Sequence[str], *, is_form: bool) -> str:
+        """Return the call that makes a pipe, and its words where something is left out."""
+        has_call = is_chained(pipe) or not _is_inner(pipe)
+        name = chained_name(pipe) if has_call else describe(pipe).partition("(")[0]
+        if not is_form:
+            alias = getattr(type(pipe), "form_name", "")
+            name = self.public_name(type(pipe), alias, name) or name
+        # Which argument of a class each of several pipes was, it does not say.
+        has_call = has_call and (is_form or len(others) < 2)
+        text = ", ".join(self._arguments_of(pipe, others) if has_call else ["..."])
+        words = "  # " + " ".join(describe(pipe).split()) if "..." in text else ""
+        return f"{'.' if is_form else ''}{name}({text}){words}"
+
+    def _arguments_of(self, pipe: Pipe, others: Sequence[str]) -> Iterator[str]:
+        own = vars(pipe).get("_arguments")  # as the user gave them, but for pipes and credentials
+        if own is None:
+            yield from others
+            is_torch = type(pipe).__module__.startswith("torch.")
+            yield from settings_of_torch(pipe, None, self.write) if is_torch else ["..."]
+            return
+        values, options = own
+        inside = [one for value in (*values, *options.values()) for one in pipes_in(value)]
+        names = {self.names.get(id(one)) for one in inside}
+        yield from (name for name in others if name not in names)
+        yield from map(self.write, values)
+        yield from (f"{key}={self.write(value)}" for key, value in options.items())
+        call = getattr(origin_of(pipe), "call", "")
+        yield from (f"{k}=..." for k in CREDENTIALS if vars(pipe).get(k) or f"{k}=" in call)
+
+    def write(self, value: Any) -> str:
+        """Return a value as code; ``...`` where that is not possible, or too long."""
+        text = self.names.get(id(value)) or self._write(value)
+        return text if len(text) <= _LONGEST_CODE else "..."
+
+    def _write(self, value: Any) -> str:
+        kind = type(value)
+        if kind in (list, tuple, set, frozenset):
+            body = ", ".join(map(self.write, value))
+            if kind in (list, tuple):
+                comma = "," if kind is tuple and len(value) == 1 else ""
+                return f"[{body}]" if kind is list else f"({body}{comma})"
+            return f"{kind.__name__}([{body}])"
+        if kind is dict:  # others may hide what is in them
+            return f"{{{', '.join(f'{self.write(k)}: {self.write(v)}' for k, v in value.items())}}}"
+        if kind is float and repr(value).strip("-") in ("inf", "nan"):
+            return f"float({str(value)!r})"
+        if value is None or kind in (bool, int, float, complex, bytes, range, slice):
+            return repr(value)
+        if kind is str or isinstance(value, os.PathLike):
+            return repr(public_value(os.fspath(value)))
+        if isinstance(value, np.generic):
+            self.imports.add(("", "import numpy as np"))
+            return repr(value)
+        if isinstance(value, enum.Enum):
+            name = self.public_name(kind)
+            return f"{name}.{value.name}" if name else "..."
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            name = self.public_name(kind)
+            return f"{name}({', '.join(self._fields_of(value))})" if name else "..."
+        return (self.public_name(value) if callable(value) else "") or "..."
+
+    def _fields_of(self, value: Any) -> Iterator[str]:
+        by_name = False
+        for field in dataclasses.fields(value):
+            own, default = getattr(value, field.name), field.default
+            if field.default_factory is not dataclasses.MISSING:
+                default = field.default_factory()
+            by_name = bool(by_name or default is not dataclasses.MISSING or field.kw_only)
+            text = self.write(own) if field.repr else "..."
+            # As text: what is equal to an array is an array.
+            is_default = own is default or (by_name and text == self.write(default))
+            if field.init and not is_default:
+                yield f"{field.name}={text}" if by_name else text
+
+    def public_name(self, thing: Any, *aliases: str) -> str:
+        """Return the name of a class or function from where it is imported; "" if from nowhere."""
+        home, own = getattr(thing, "__module__", None) or "", getattr(thing, "__qualname__", "")
+        name: str
+        parts = home.split(".")
+        for end in range(1, len(parts) + 1):
+            module = ".".join(parts[:end])
+            for name in filter(None, (*aliases, own)):
+                if getattr(sys.modules.get(module), name, None) is not thing:
+                    continue
+                if module == "voxpipe":
+                    self.imports.add(("", "import voxpipe as vp"))
+                    return f"vp.{name}"
+                if module not in ("builtins", "__main__"):
+                    self.imports.add((module, name))
+                return name
+        return ""
 
 
 def _show(sink: Pipe, *, children: bool) -> Iterator[tuple[Pipe, list[int]]]:

@@ -102,7 +102,7 @@ def parents_of(pipe: Pipe) -> tuple[Pipe, ...]:
     # A pipe that is named in private, and itself reads from this one, comes later: it is none.
     parents: dict[int, Pipe] = {}
     for name, value in vars(pipe).items():
-        for parent in _pipes_in(value):
+        for parent in pipes_in(value):
             if id(parent) not in parents and not _comes_later(pipe, name, parent):
                 parents[id(parent)] = parent
     return tuple(parents.values())
@@ -111,7 +111,7 @@ def parents_of(pipe: Pipe) -> tuple[Pipe, ...]:
 def later_pipes(pipe: Pipe) -> tuple[Pipe, ...]:
     """Return the pipes that ``pipe`` names in private and that read from it."""
     parents = {id(parent) for parent in parents_of(pipe)}
-    pipes = {id(one): one for value in vars(pipe).values() for one in _pipes_in(value)}
+    pipes = {id(one): one for value in vars(pipe).values() for one in pipes_in(value)}
     return tuple(one for number, one in pipes.items() if number not in parents)
 
 
@@ -157,8 +157,10 @@ def describe(pipe: Pipe) -> str:
     own = getattr(type(pipe), "describe", None)
     if own is not None:
         return str(own(pipe))
+    if "main_datapipe" in vars(pipe) and "instance_id" in vars(pipe):  # of fork(), demux()
+        return f"{chained_name(vars(pipe)['main_datapipe'])}(…)[{vars(pipe)['instance_id']}]"
     function = vars(pipe).get("fn") or vars(pipe).get("filter_fn")
-    settings = list(_settings_of_torch(pipe, function))
+    settings = list(settings_of_torch(pipe, function, _text))
     # Nobody wrote the function that is torch's own.
     if function is not None and not str(getattr(function, "__module__", "")).startswith(_TORCH):
         code = getattr(function, "__code__", None)
@@ -183,6 +185,12 @@ def chained_name(pipe: Any) -> str:
             return name
     # torch's own are told by the name under which they are imported.
     return kind.__name__.removesuffix("IterDataPipe").removesuffix("MapDataPipe") or kind.__name__
+
+
+def is_chained(pipe: Pipe) -> bool:
+    """Whether ``pipe`` is written behind what it reads, ``.name()``."""
+    name = chained_name(pipe)
+    return name in IterDataPipe.functions or name in MapDataPipe.functions
 
 
 # How surely an attribute names what a pipe reads from: by a public name, by a private one under
@@ -212,13 +220,14 @@ def _comes_later(pipe: Pipe, name: str, other: Pipe) -> bool:
         if id(one) not in ids:
             ids.add(id(one))
             for attribute, value in vars(one).items():
-                pipes = list(_pipes_in(value))
+                pipes = list(pipes_in(value))
                 if pipes and _sureness(one, attribute) >= least:
                     stack += pipes
     return False
 
 
-def _pipes_in(value: Any) -> Iterator[Pipe]:
+def pipes_in(value: Any) -> Iterator[Pipe]:
+    """Yield a pipe, or those that a list or a mapping holds."""
     if is_pipe(value):
         yield value
     elif isinstance(value, (list, tuple, set, frozenset)):
@@ -232,7 +241,7 @@ def _pipes_in(value: Any) -> Iterator[Pipe]:
 def _swap(value: Any, swap: Mapping[int, Pipe]) -> Any:
     if is_pipe(value):
         return swap.get(id(value), value)
-    if not any(True for _ in _pipes_in(value)):
+    if not any(True for _ in pipes_in(value)):
         return value
     if isinstance(value, dict):
         return {swap.get(id(k), k): swap.get(id(v), v) for k, v in value.items()}
@@ -244,7 +253,7 @@ _LOOKS_LIKE_URL = "://"
 _PLAIN = (str, bytes, int, float, bool, type(None), range)
 
 
-def _settings_of_torch(pipe: Any, function: Any) -> Iterator[str]:
+def settings_of_torch(pipe: Any, function: Any, write: Callable[[Any], str]) -> Iterator[str]:
     """Yield what one of torch's pipes was given, as it would be written, beside its parents."""
     # Settings that are the default are left out, and of data only the kind and number are told.
     kind, own = type(pipe), vars(pipe)
@@ -255,13 +264,13 @@ def _settings_of_torch(pipe: Any, function: Any) -> Iterator[str]:
     constructor = vars(public).get("__new__", public.__init__)
     for name, parameter in inspect.signature(constructor).parameters.items():
         value, default = own.get(name), parameter.default
-        holds_pipes = any(True for _ in _pipes_in(value))
+        holds_pipes = any(True for _ in pipes_in(value))
         if name not in own or holds_pipes or (function is not None and value is function):
             continue
         if default is inspect.Parameter.empty:
-            yield _text(value)
+            yield write(value)
         elif not (value is default or value == default or _follows(name, own)):
-            yield f"{name}={_text(value)}"
+            yield f"{name}={write(value)}"
 
 
 def _follows(name: str, own: dict[str, Any]) -> bool:

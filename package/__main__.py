@@ -165,12 +165,15 @@ def _add_check(commands: Any) -> None:
     command = commands.add_parser(
         "check",
         help="open every volume of a data set and name every bad one",
-        description="Open every volume of a manifest, or below a folder, in worker processes, and "
-        "name every bad one with its reason, also images and labels that do not fit each other. "
-        "The exit status is 1 if there is one.",
+        description="Open every volume of a manifest, of a table or below a folder, in worker "
+        "processes, and name every bad one with its reason: files that are not there or cannot be "
+        "read, images and labels that do not fit each other, labels of no whole type. The exit "
+        "status is 1 if there is one.",
     )
-    place = "a manifest (.json), a folder or URL, one volume, or a glob (in quotes) of volumes or"
-    _add_patterns(command, "data", f"{place} folders")
+    place = (
+        "a manifest (.json), a table of cases (.csv, .tsv, .jsonl), a folder or URL, one volume, "
+    )
+    _add_patterns(command, "data", f"{place}or a glob (in quotes) of volumes or folders")
     whole, number = _positive(int), _positive(float)
     what = "processes (default: %(default)s)"
     command.add_argument("--workers", type=whole, default=2, metavar="N", help=what)
@@ -192,7 +195,7 @@ def _run_check(options: argparse.Namespace) -> int:
     timeout = options.timeout or (600.0 if options.voxels else 60.0)
     own = {"workers": options.workers, "voxels": options.voxels, "timeout": timeout}
     report = _report("check", check, options, options.data, **own)
-    print(report)
+    print(str(report).replace("voxels=True", "--voxels"))
     _remark_likely_labels(report)
     if not options.voxels:
         _remark("headers only; --voxels also finds damage inside of files")
@@ -354,9 +357,9 @@ def _convert(
 def _add_bench(commands: Any) -> None:
     command = commands.add_parser(
         "bench",
-        help="predict patches per second from a few patches, and say what limits",
+        help="forecast patches per second from a few patches, and say what limits",
         description="Measure what a patch takes, part by part, on a few patches of a data set or "
-        "of a chain of yours, and predict from that how many patches per second workers give.",
+        "of a chain of yours, and forecast from that how many patches per second workers give.",
     )
     place = "a folder or URL, a manifest (.json), or a chain of yours: module:NAME or file.py:NAME "
     place += "of a pipe, a DataLoader2, or a function that returns one"
@@ -371,7 +374,7 @@ def _add_bench(commands: Any) -> None:
         text = f"{what}; not of a chain of yours (default: %(default)s)"
         command.add_argument(f"--{name}", type=whole, default=usual, metavar="N", help=text)
     count: Any = {"nargs": "+", "metavar": "N"}
-    what = "numbers of worker processes to predict (default: 0 1 2 4)"
+    what = "numbers of worker processes to forecast (default: 0 1 2 4)"
     none_too = _positive(int, or_zero=True)
     command.add_argument("--workers", type=none_too, default=[0, 1, 2, 4], **count, help=what)
     what = "the same of threads (ThreadReadingService); with --workers 0 they are measured, too"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -28,7 +29,7 @@ from ..core.validate import (
 )
 from ..dataloader2 import DataLoader2
 from ..datapipes.case_names import CASE
-from ..datapipes.iter import from_cases
+from ..datapipes.iter import from_cases, list_cases
 from ..datapipes.patch_sampler import PatchSampler
 from ..graph import Pipe, Rule, has_lambda, is_pipe, sweep, traits_of, walk
 from ..reading_services import MultiProcessingReadingService
@@ -39,6 +40,7 @@ from ..stitching.stitched_volume import MEMORY_BYTES, HowToStitch, chain_key
 from ..stitching.stitcher import Stitcher
 from ..stitching.stitching import Stitching
 from ..stitching.windows import overlap_in_voxels
+from ..storage.location import is_url, public_name
 from ..volumes import Volume
 from .model_calls import Heap, Model, evaluating, model_key, run_model
 from .ranks import Ranks
@@ -85,14 +87,15 @@ def predict(
         function of a batch (B, C, I, J, K). It gives (B, C, I, J, K) of the same size; of several
         outputs (deep supervision) the first counts.
     source
-        A path, URL, array or ``Volume``; a case, ``{"image": path, ...}``; a chain of volumes, with
-        ``lazy_patch(sampling="grid")`` at its end or without; a chain of batches of such patches;
-        or a loader of one, with its workers.
+        A path, URL, array or ``Volume``; a case, ``{"image": path, ...}``, where a list of files is
+        the channels of one volume; a list of any of these, or a path with ``*`` for the case; a
+        chain of volumes, with ``lazy_patch(sampling="grid")`` at its end or without; a chain of
+        batches of such patches; or a loader of one, with its workers.
     destination
         Where the result goes: a path or URL that ends in ``.zarr`` (sharded), ``.nii``,
-        ``.nii.gz``, ``.nrrd`` or ``.mha``, in which ``{case}`` stands for the name of the case; an
-        array (C, I, J, K) to write to; None for one in memory; or ``f(case)`` that returns one of
-        these.
+        ``.nii.gz``, ``.nrrd`` or ``.mha``, in which ``{case}`` stands for the name of the case:
+        ``"results/{case}.nii.gz"`` is a file for each of several; an array (C, I, J, K) to write
+        to; None for one in memory; or ``f(case)`` that returns one of these.
     patch, overlap
         Size of a window in voxels, by default 128, and the share of it that neighbours have in
         common, from 0 to below 1, by default 0.5, by MONAI's rule; one number or three. A chain or
@@ -136,8 +139,8 @@ def predict(
 
     Returns
     -------
-    The result as a ``Volume``, on the grid of the stored volume: (C, I, J, K). For a chain or a
-    loader a mapping of case to such volumes.
+    The result as a ``Volume``, on the grid of the stored volume: (C, I, J, K). For a list, a path
+    with ``*``, a chain or a loader a mapping of case to such volumes.
 
     Notes
     -----
@@ -179,7 +182,7 @@ def predict(
     options = dict(storage_options or {})
     ranks = Ranks.current()
     weights_of(blend, (1, 1, 1))  # refuses a word that is none
-    chain = _as_chain(source, key, mask, options)
+    chain, is_several = _as_chain(source, key, mask, options)
     own = {"patch": patch, "overlap": overlap, "mask": mask, "batch_size": batch_size}
     if isinstance(chain, DataLoader2):
         _refuse_given(own | {"num_workers": num_workers}, "a loader", "the chain of the loader")
@@ -206,7 +209,7 @@ def predict(
         results = _stitch(outputs, ranks, stitching, bar)
     if not ranks.is_first:
         return None
-    if isinstance(source, DataLoader2) or is_pipe(source):
+    if is_several:
         return results
     if not results:
         raise SampleError(f"{shorten(source)} was left out, so there is no result")
@@ -351,20 +354,34 @@ class _Bar:
         self._bar.close()
 
 
-def _as_chain(source: Any, key: str | None, mask: Mask, options: Mapping[str, Any]) -> Any:
-    """Return a chain of volumes, of windows or of batches, or a loader, for any source."""
+def _as_chain(
+    source: Any, key: str | None, mask: Mask, options: Mapping[str, Any]
+) -> tuple[Any, bool]:
+    """Return a chain of volumes, of windows or of batches, or a loader; whether of several."""
     if isinstance(source, DataLoader2) or is_pipe(source):
-        return source
-    case = dict(source) if isinstance(source, Mapping) else {key or IMAGE: source}
-    volumes = [k for k in case if k != CASE]
-    name = key or (IMAGE if IMAGE in case or not volumes else volumes[0])
+        return source, True
+    is_list = isinstance(source, (list, tuple))
+    name, place = key or IMAGE, os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
+    is_glob = "*" in public_name(place) and (is_url(place) or not os.path.exists(place))
+    cases = [
+        dict(one) if isinstance(one, Mapping) else {name: one}
+        for one in (source if is_list else [source])
+    ]
+    volumes = [k for k in (cases[0] if cases else {}) if k != CASE]
+    name = key or (IMAGE if IMAGE in volumes or not volumes else volumes[0])
     keys = [name, *([mask] if isinstance(mask, str) else [])]
-    if any(k not in case for k in keys):
-        have = ", ".join(map(repr, volumes)) or "nothing"
-        raise SampleError(f"key= and mask= name {keys}, and the case has {have}")
+    for case in cases:
+        if any(k not in case for k in keys):
+            have = ", ".join(repr(k) for k in case if k != CASE) or "nothing"
+            raise SampleError(f"key= and mask= name {keys}, and the case has {have}")
     # Its label, if it has one, is no business of a prediction.
-    pipe: Any = from_cases([{k: case[k] for k in (*keys, CASE) if k in case}])
-    return pipe.open_volume(keys=keys, labels=keys[1:], storage_options=dict(options) or None)
+    pipe: Any = (
+        list_cases(storage_options=options, **{name: place})
+        if is_glob
+        else from_cases([{k: case[k] for k in (*keys, CASE) if k in case} for case in cases])
+    )
+    pipe = pipe.open_volume(keys=keys, labels=keys[1:], storage_options=dict(options) or None)
+    return pipe, is_list or is_glob
 
 
 def _refuse_given(arguments: Mapping[str, Any], who: str, where: str) -> None:

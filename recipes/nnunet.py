@@ -103,8 +103,8 @@ def nnunet(
     Axes, spacing, normalization of each channel, size of patch and batch, the share of foreground,
     augmentation, regions and the scales of deep supervision are those of the plans. Arrays have
     nnU-Net's axes, so a network of the plans takes them. Nothing is preprocessed: a patch is read
-    from the raw files and interpolated once. The result is an ordinary chain: ``print(pipe)`` shows
-    it, and ``docs/recipes.md`` what differs from nnU-Net's own loader.
+    from the raw files and interpolated once. The result is an ordinary chain:
+    ``print(pipe)`` writes its code; ``docs/recipes.md`` has what differs from nnU-Net's own loader.
 
     Parameters
     ----------

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.convert_dtype import convert_dtype
+from ..core.errors import SampleError
 
 OUTPUTS = ("argmax", "softmax", "sigmoid", "logits")
 # Labels above this take two bytes.
@@ -73,7 +74,8 @@ class Activation:
         if self.output == "argmax":
             return _argmax(voxels, dtype)
         if self.output == "softmax":
-            voxels = np.exp(voxels - voxels.max(axis=0, keepdims=True))
+            with np.errstate(invalid="ignore"):  # of infinite numbers shares are NaN
+                voxels = np.exp(voxels - voxels.max(axis=0, keepdims=True))
             voxels /= voxels.sum(axis=0, keepdims=True)
         elif self.output == "sigmoid":
             with np.errstate(over="ignore"):  # 1 / (1 + inf) is 0
@@ -89,7 +91,7 @@ def _largest_whole(dtype: np.dtype[Any]) -> int:
 
 
 def _argmax(voxels: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the first of the largest channels (1, I, J, K), as NumPy does: NaN is the largest."""
+    """Return the first of the largest channels (1, I, J, K), as NumPy does."""
     # Channel by channel: NumPy gathers the channels of each voxel first, which takes longer.
     kind = np.uint8 if voxels.shape[0] <= _BYTE else np.uint16
     labels: NDArray[Any] = np.zeros((1, *voxels.shape[1:]), kind)
@@ -99,6 +101,8 @@ def _argmax(voxels: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         np.maximum(labels[0], (values > largest) * kind(channel), out=labels[0])
         np.maximum(largest, values, out=largest)
     if np.isnan(largest).any():
-        labels = voxels.argmax(axis=0)[None]
+        # Windows without NaN gave it: infinities of both signs, or shares of one.
+        msg = "no class is the largest: what was blended of infinite numbers of the model is NaN"
+        raise SampleError(msg, do="Let it give finite numbers; float16 ends at 65504.")
     classes: NDArray[Any] = labels.astype(dtype, copy=False)
     return classes

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, Region
+from ..core.call_site import shorten
 from ..core.errors import LeadsOutside, SampleError, VolumeChanged, VolumeError
 from ..core.redact import RedactedDict
 from ..graph import Pipe, fingerprint, parents_of, traits_of, walk
@@ -30,8 +31,8 @@ from .activation import Activation
 from .checkpoint import STATE, SUMS, Checkpoint
 from .open_cells import OpenCells
 from .outputs import Output, is_finished, output_at, part_folder
-from .place import Place
 from .stitcher import Stitcher
+from .window_place import WindowPlace
 
 MEMORY_BYTES = 512 * 1024**2
 """What open sums take in memory, by default; the rest lies in a file."""
@@ -81,17 +82,39 @@ class HowToStitch:
         if other is not None:
             msg = f"the destination has {other[0]}, and only {{case}} stands for something"
             raise VolumeError(msg, do="Give f(case), which returns a place, as the destination.")
+        folder = text.rstrip("/" + os.sep)
+        if "." not in os.path.basename(folder):  # so it has no format
+            msg = f"the destination {public_name(text)} is a folder, or has no ending"
+            do = f'Write "{public_name(folder)}/{{case}}.nii.gz" for a file of each case.'
+            raise VolumeError(msg, do=do)
         text = text.replace("{case}", case)
         if "\0" in text:
             msg = f"the result of the case {case!r} would have a null byte in its name"
             raise VolumeError(msg, do="Rename the case, or give another destination.")
         return text
 
-    def continues(self, place: Place) -> bool:
+    def in_words(self, place: WindowPlace) -> str:
+        """Return how the windows of a volume become one, with what is open at once, in one line."""
+        windows = place.windows(self.blend)
+        size, overlap, shape = (
+            "x".join(map(str, n)) for n in (place.size, place.overlap, windows.shape)
+        )
+        goal = self.destination if callable(self.destination) else self.destination_of(place.case)
+        where = public_name(goal) if isinstance(goal, str) else "an array"
+        where = f"where {shorten(goal)} says" if callable(goal) else where
+        back = "" if place.is_stored else ", brought back onto the stored grid,"
+        return (
+            f"{len(windows)} windows of {size} voxels, {overlap} of them shared, cover {shape} of "
+            f"{place.case}; at most {windows.band_bytes / 1e6:.3g} MB of sums are open for each "
+            f"channel of the model, beyond {self.memory_bytes / 1e6:.3g} MB in a file; "
+            f"{self.activation.output} of {self.blend} means{back} goes to {where}"
+        )
+
+    def continues(self, place: WindowPlace) -> bool:
         """Whether a run that was killed is continued: its weights and its volumes are known."""
         return bool(self.run and place.version)
 
-    def key_of(self, place: Place) -> str:
+    def key_of(self, place: WindowPlace) -> str:
         """Return what is equal for runs that give the same voxels."""
         facts: list[Any] = [self.run, self.chain, self.blend, str(self.activation)]
         facts += [next(iter(place.files)), place.file, place.version if self.run else ""]
@@ -148,7 +171,7 @@ class StitchedVolume:
     gives the class.
     """
 
-    def __init__(self, place: Place, how: HowToStitch) -> None:
+    def __init__(self, place: WindowPlace, how: HowToStitch) -> None:
         self._place, self._how = place, how
         self._key, self._continues = how.key_of(place), how.continues(place)
         self._is_copy = place.is_stored or place.plan.is_copy
@@ -290,7 +313,7 @@ class StitchedVolume:
             self._scratch.cleanup()
 
 
-def past_windows(place: Place, how: HowToStitch) -> NDArray[np.bool_]:
+def past_windows(place: WindowPlace, how: HowToStitch) -> NDArray[np.bool_]:
     """Return which windows need not be run again; opens nothing, so that every rank may ask.
 
     What the one that stitches has written since it began counts too: it has got those windows.
@@ -316,7 +339,7 @@ def past_windows(place: Place, how: HowToStitch) -> NDArray[np.bool_]:
 
 
 def bring_back(
-    between: Volume, place: Place, activation: Activation, output: Output, is_copy: bool
+    between: Volume, place: WindowPlace, activation: Activation, output: Output, is_copy: bool
 ) -> None:
     """Write a result on the stored grid: one resample, box by box, by the inverse of the plan."""
     back = place.plan.inverse()

@@ -17,9 +17,9 @@ from ..storage.location import absolute_place, is_url, public_name
 from ..volumes import Volume
 from ..volumes.conversion.destination import disk_errors
 from .outputs import is_finished
-from .place import Place
 from .stitched_volume import HowToStitch, StitchedVolume, past_windows
 from .stitcher import Stitcher
+from .window_place import WindowPlace
 from .windows import Windows
 
 Identity = tuple[int, ...]
@@ -27,7 +27,7 @@ Identity = tuple[int, ...]
 
 @dataclass
 class _Open:
-    place: Place
+    place: WindowPlace
     volume: StitchedVolume
     counts: NDArray[np.int64]  # windows that have not come yet, by layer
 
@@ -61,8 +61,10 @@ class Stitching:
         self._channels = 0  # of the model
         self._lock = threading.Lock()  # of what volumes there are, not of their voxels
 
-    def _place_of(self, meta: Mapping[str, Any], volumes: Mapping[str, Any] | None = None) -> Place:
-        return Place.of(meta, self._key, volumes, self._how.storage_options)
+    def _place_of(
+        self, meta: Mapping[str, Any], volumes: Mapping[str, Any] | None = None
+    ) -> WindowPlace:
+        return WindowPlace.of(meta, self._key, volumes, self._how.storage_options)
 
     def open(self, meta: Mapping[str, Any], volumes: Mapping[str, Any]) -> Stitcher | None:
         """Return what the windows of a volume are added to, by one of them; None if it is done.
@@ -80,11 +82,11 @@ class Stitching:
         place = self._place_of(meta, volumes)
         return place.windows(self._how.blend), past_windows(place, self._how)
 
-    def _open_at(self, place: Place) -> _Open | None:
+    def _open_at(self, place: WindowPlace) -> _Open | None:
         with self._lock:
             return self._open_or_new(place)
 
-    def _open_or_new(self, place: Place) -> _Open | None:
+    def _open_or_new(self, place: WindowPlace) -> _Open | None:
         if place.identity in self._past:
             return None
         one = self._open.get(place.identity)
@@ -131,6 +133,7 @@ class Stitching:
             if self._how.classes not in (None, voxels.shape[0]):
                 msg = f"classes={self._how.classes}, and the model gives {voxels.shape[0]} channels"
                 raise PatchSizeError(msg, do="Leave it out: windows tell.")
+            self._refuse_nan(place, voxels)
             number = stitcher.windows.number(place.start)
             before, behind = place.skips
             stitcher.leave_out(range(number - before, number))
@@ -142,6 +145,19 @@ class Stitching:
                 if stitcher.is_whole:
                     self._finish(place.identity)
         yield from self._hand_out()
+
+    def _refuse_nan(self, place: WindowPlace, voxels: NDArray[Any]) -> None:
+        """Raise SampleError for NaN that would become a label, or another whole number."""
+        shows_nan = self._how.activation.dtype_of(voxels.shape[0]).kind == "f"
+        # The least number is NaN where any is, and makes no array of its own.
+        if shows_nan or voxels.dtype.kind != "f" or not np.isnan(voxels.min()):
+            return
+        count = int(np.isnan(voxels).sum())
+        at, size = tuple(place.start), "x".join(map(str, place.size))
+        msg = f"the model gave NaN for the window of {size} voxels of {place.case} at {at}, "
+        msg += f"{count} of {voxels.size} numbers, and no label stands for that"
+        do = "Look for NaN in its weights and in that part of the image, for overflow of float16, "
+        raise SampleError(msg, do=f'{do}and for a division by 0; output="logits" keeps NaN.')
 
     def _disk_errors(self, one: _Open) -> AbstractContextManager[None]:
         destination = self._how.destination_of(one.place.case)

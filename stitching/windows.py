@@ -158,6 +158,13 @@ class Windows:
         counts: NDArray[np.int64] = i[:, None, None] * j[:, None] * k
         return counts
 
+    @property
+    def band_bytes(self) -> int:
+        """What sums of one channel take, at most, where windows come in the order of a chain."""
+        # Of a layer of windows, as long as their next neighbours need it; float32.
+        shares = (self.touch_counts() > 1).any()
+        return 4 * min(self.size[0], self.shape[0]) * math.prod(self.shape[1:]) if shares else 0
+
     @cached_property
     def slow_axis(self) -> int:
         """Return the axis along which windows come last: then least is open in between."""

@@ -212,7 +212,7 @@ def test_the_kernel_meets_its_peers(tmp_path):
 
 QUICK = [["throughput.py", "--formats", "nii"], ["io.py", "--formats", "nii"], ["scaling.py"]]
 QUICK += [["memory.py", "--formats", "nii"], ["transport.py"], ["kernel.py", "--only", "u1 C"]]
-QUICK += [["accuracy.py"], ["predictions.py", "--formats", "nii"]]
+QUICK += [["accuracy.py"], ["forecasts.py", "--formats", "nii"]]
 QUICK += [["decoded_twice.py"], ["codecs.py"]]
 
 

@@ -1,13 +1,8 @@
 import pytest
 import torch
-from scenes import full_chain, same, write_cases
+from scenes import full_chain, same
 
 import voxpipe as vp
-
-
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory):
-    return write_cases(tmp_path_factory.mktemp("cases"))
 
 
 @pytest.fixture(scope="module")

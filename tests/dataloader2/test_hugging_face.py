@@ -4,17 +4,12 @@ import json
 
 import pytest
 import torch
-from scenes import full_chain, same, write_cases
+from scenes import full_chain, same
 
 import voxpipe as vp
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
-
-
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory):
-    return write_cases(tmp_path_factory.mktemp("cases"))
 
 
 def loader_of(cases, service=None):

@@ -6,15 +6,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from scenes import full_chain, write_cases
+from scenes import full_chain
 from torch.utils.data import DataLoader
 
 import voxpipe as vp
-
-
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory):
-    return write_cases(tmp_path_factory.mktemp("cases"))
 
 
 def identities(batches):

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 from ranks import plain, run_ranks
-from scenes import full_chain, same, write_cases
+from scenes import same, six_batches
 
 import voxpipe as vp
 
@@ -21,21 +21,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*isinstance.treespec:FutureWarning"),
 ]
-
-
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory):
-    return write_cases(tmp_path_factory.mktemp("cases"))
-
-
-def chain_of(cases):
-    return full_chain(cases, samples=4, batch=2)  # 6 batches
-
-
-@pytest.fixture(scope="module")
-def whole(cases):
-    with vp.DataLoader2(chain_of(cases), [vp.FuseSpatial()], seed=7) as loader:
-        return list(loader), list(loader)
 
 
 def module_noting(seen, *, validates=False):
@@ -84,7 +69,7 @@ def of(stage, seen):
 def test_stages_take_their_chains(cases, whole, tmp_path):
     """Training and two validations in turn, then prediction; loaders are closed after each."""
     seen = []
-    chain = chain_of(cases)
+    chain = six_batches(cases)
     data = data_of(cases, train=chain, val=[chain, chain], predict=chain)
 
     trainer_in(tmp_path, max_epochs=2).fit(module_noting(seen, validates=True), datamodule=data)
@@ -107,12 +92,12 @@ def test_a_checkpoint_goes_on_in_the_middle_of_an_epoch(cases, whole, tmp_path, 
     )
     options = {"enable_checkpointing": True, "callbacks": [every], "max_epochs": 2}
     trainer_in(tmp_path, **options).fit(
-        module_noting(seen), datamodule=data_of(cases, train=chain_of(cases))
+        module_noting(seen), datamodule=data_of(cases, train=six_batches(cases))
     )
     assert same(of("train", seen), [*whole[0], *whole[1]])
     seen.clear()
     service = vp.MultiProcessingReadingService(workers)
-    data = data_of(cases, train=chain_of(cases), reading_service=service)
+    data = data_of(cases, train=six_batches(cases), reading_service=service)
 
     trainer_in(tmp_path, max_epochs=2).fit(
         module_noting(seen), datamodule=data, ckpt_path=tmp_path / "step=4.ckpt"
@@ -126,7 +111,7 @@ def test_the_state_in_a_checkpoint_is_a_few_numbers(cases, tmp_path):
     every = lightning.pytorch.callbacks.ModelCheckpoint(tmp_path, "saved", every_n_train_steps=4)
     trainer = trainer_in(tmp_path, enable_checkpointing=True, callbacks=[every], max_steps=4)
 
-    trainer.fit(module_noting([]), datamodule=data_of(cases, train=chain_of(cases)))
+    trainer.fit(module_noting([]), datamodule=data_of(cases, train=six_batches(cases)))
     saved = torch.load(tmp_path / "saved.ckpt", weights_only=True)
 
     (state,) = saved["loops"]["fit_loop"]["state_dict"]["combined_loader"]
@@ -136,7 +121,7 @@ def test_the_state_in_a_checkpoint_is_a_few_numbers(cases, tmp_path):
 def test_an_error_closes_the_loaders(cases, tmp_path):
     """What a step raises comes out, and no worker is left."""
     data = data_of(
-        cases, train=chain_of(cases), reading_service=vp.MultiProcessingReadingService(1)
+        cases, train=six_batches(cases), reading_service=vp.MultiProcessingReadingService(1)
     )
     module = module_noting([])
     module.training_step = lambda batch: 1 / 0
@@ -155,7 +140,7 @@ def test_pytorch_lightning_takes_it(cases, whole, tmp_path):
 import sys, pytorch_lightning, torch
 sys.path[:0] = {[os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))]!r}
 import voxpipe as vp
-from scenes import full_chain
+from scenes import full_chain, six_batches
 class Module(pytorch_lightning.LightningModule):
     def __init__(self):
         super().__init__()
@@ -185,7 +170,7 @@ trainer.fit(Module(), data)
 
 def test_it_is_pickled_and_derived_from(cases):
     """Without its loaders; a class of the user's stays one."""
-    data = data_of(cases, train=chain_of(cases))
+    data = data_of(cases, train=six_batches(cases))
     loader = data.train_dataloader()
     twin = copy.deepcopy(data)
     other = pickle.loads(pickle.dumps(data))
@@ -194,7 +179,7 @@ def test_it_is_pickled_and_derived_from(cases):
     assert isinstance(twin, lightning.LightningDataModule)
     assert str(other.chains["train"]) == str(data.chains["train"])
     assert twin._loaders == other._loaders == {}
-    assert isinstance(Derived(chain_of(cases)), (Derived, lightning.LightningDataModule))
+    assert isinstance(Derived(six_batches(cases)), (Derived, lightning.LightningDataModule))
 
 
 class Derived(vp.VoxpipeDataModule):
@@ -204,7 +189,7 @@ class Derived(vp.VoxpipeDataModule):
 def test_what_is_no_chain_is_refused(cases):
     """With the stage and what it got."""
     with pytest.raises(TypeError, match=r"val of VoxpipeDataModule is the last pipe .* got int"):
-        vp.VoxpipeDataModule(chain_of(cases), 3)
+        vp.VoxpipeDataModule(six_batches(cases), 3)
 
 
 class Trainer:
@@ -216,7 +201,7 @@ class Trainer:
 def test_ranks_get_parts(cases):
     """A service is put behind one that divides batches; one that divides already is taken."""
     data = data_of(
-        cases, train=chain_of(cases), reading_service=vp.MultiProcessingReadingService(2)
+        cases, train=six_batches(cases), reading_service=vp.MultiProcessingReadingService(2)
     )
     data.trainer = Trainer()
     train, val = data._service("train"), data._service("val")
@@ -235,7 +220,7 @@ def fit_in_rank(rank, cases, folder):
     seen = []
     module = module_noting(seen)
     trainer = trainer_in(folder, max_epochs=1, strategy="ddp", devices=2)
-    trainer.fit(module, datamodule=data_of(cases, train=chain_of(cases)))
+    trainer.fit(module, datamodule=data_of(cases, train=six_batches(cases)))
     return plain(of("train", seen)), float(module.scale.detach())
 
 

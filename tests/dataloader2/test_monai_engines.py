@@ -3,21 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from scenes import full_chain, write_cases
+from scenes import six_batches
 
 import voxpipe as vp
 
 monai_data = pytest.importorskip("monai.data")
 inferers = pytest.importorskip("monai.inferers")
-
-
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory):
-    return write_cases(tmp_path_factory.mktemp("cases"))
-
-
-def chain_of(cases):
-    return full_chain(cases, samples=4, batch=2)  # 6 batches
 
 
 class Tiny(torch.nn.Module):
@@ -38,13 +29,13 @@ def test_a_supervised_trainer_runs_epochs_of_a_loader(cases, workers):
     pytest.importorskip("ignite")
     from monai.engines import SupervisedTrainer
 
-    with vp.DataLoader2(chain_of(cases), [vp.FuseSpatial()], seed=7) as loader:
+    with vp.DataLoader2(six_batches(cases), [vp.FuseSpatial()], seed=7) as loader:
         expected = [batch["image"] for batch in [*loader, *loader]]
     seen, parts = [], []
     network = Tiny(seen)
     before = network.layer.weight.detach().clone()
     service = vp.MultiProcessingReadingService(workers)
-    loader = vp.DataLoader2(chain_of(cases).to_metatensor(), [vp.FuseSpatial()], service, seed=7)
+    loader = vp.DataLoader2(six_batches(cases).to_metatensor(), [vp.FuseSpatial()], service, seed=7)
 
     trainer = SupervisedTrainer(
         device=torch.device("cpu"),

@@ -5,7 +5,7 @@ import traceback
 
 import pytest
 import torch
-from scenes import full_chain, same, write_cases
+from scenes import full_chain, same, six_batches
 from torch.utils.data import DataLoader
 from torchdata.nodes import Batcher, IterableWrapper, Loader, Prefetcher
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -14,33 +14,18 @@ import voxpipe as vp
 from voxpipe.core.errors import StateMismatch, TooManyFailures
 
 
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory):
-    return write_cases(tmp_path_factory.mktemp("cases"))
-
-
-def chain_of(cases):
-    return full_chain(cases, samples=4, batch=2)  # 6 batches
-
-
-@pytest.fixture(scope="module")
-def whole(cases):
-    with vp.DataLoader2(chain_of(cases), seed=7) as loader:
-        return list(loader), list(loader)
-
-
 # torch says this of a function that StatefulDataLoader calls.
 @pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 class TestStatefulDataLoader:
     @pytest.mark.parametrize("place", [0, 1, 3, 5, 6])
     def test_exactly_the_rest_comes(self, cases, whole, place):
         """Alone it replays what it skips, under another shuffle."""
-        loader = StatefulDataLoader(vp.to_dataset(chain_of(cases), seed=7), batch_size=None)
+        loader = StatefulDataLoader(vp.to_dataset(six_batches(cases), seed=7), batch_size=None)
         batches = iter(loader)
         seen = [next(batches) for _ in range(place)]
         state = json.loads(json.dumps(loader.state_dict()))
 
-        resumed = StatefulDataLoader(vp.to_dataset(chain_of(cases)), batch_size=None)
+        resumed = StatefulDataLoader(vp.to_dataset(six_batches(cases)), batch_size=None)
         resumed.load_state_dict(state)
 
         assert same(seen + list(resumed), whole[0])
@@ -51,7 +36,7 @@ class TestStatefulDataLoader:
         """And continue, each where it was."""
 
         def loader():
-            data = vp.to_dataset(chain_of(cases), [vp.FuseSpatial()], seed=7)
+            data = vp.to_dataset(six_batches(cases), [vp.FuseSpatial()], seed=7)
             return StatefulDataLoader(
                 data, batch_size=None, num_workers=2, multiprocessing_context=context
             )
@@ -68,7 +53,7 @@ class TestStatefulDataLoader:
 
     def test_a_state_of_another_chain_is_refused(self, cases):
         """With the difference."""
-        loader = StatefulDataLoader(vp.to_dataset(chain_of(cases), seed=7), batch_size=None)
+        loader = StatefulDataLoader(vp.to_dataset(six_batches(cases), seed=7), batch_size=None)
         next(iter(loader))
         other = StatefulDataLoader(vp.to_dataset(full_chain(cases, batch=3)), batch_size=None)
         other.load_state_dict(loader.state_dict())
@@ -78,7 +63,7 @@ class TestStatefulDataLoader:
 
     def test_epochs_follow_each_other_and_can_be_set(self, cases, whole):
         """In torch's own loader, too."""
-        data = vp.to_dataset(chain_of(cases), seed=7)
+        data = vp.to_dataset(six_batches(cases), seed=7)
         loader = DataLoader(data, batch_size=None)
 
         assert same(list(loader), whole[0])
@@ -91,7 +76,7 @@ class TestStatefulDataLoader:
         runs = []
         for _ in range(2):
             torch.manual_seed(3)
-            loader = DataLoader(vp.to_dataset(chain_of(cases)), batch_size=None)
+            loader = DataLoader(vp.to_dataset(six_batches(cases)), batch_size=None)
             runs.append([*loader, *loader])
 
         assert same(*runs)
@@ -136,7 +121,7 @@ class TestNodes:
 
         def loader():
             service = vp.MultiProcessingReadingService(workers)
-            node = vp.to_node(chain_of(cases), [vp.FuseSpatial()], service, seed=7)
+            node = vp.to_node(six_batches(cases), [vp.FuseSpatial()], service, seed=7)
             return node, Loader(Batcher(Prefetcher(node, 2), 2, drop_last=False))
 
         node, first = loader()
@@ -186,7 +171,7 @@ class TestFrameworks:
             model = Tiny()
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             accelerator = accelerate.Accelerator(cpu=True)
-            loader = vp.DataLoader2(chain_of(cases), [vp.FuseSpatial()], seed=7)
+            loader = vp.DataLoader2(six_batches(cases), [vp.FuseSpatial()], seed=7)
             accelerator.register_for_checkpointing(loader)
             return accelerator, loader, *accelerator.prepare(model, optimizer)
 
@@ -230,7 +215,7 @@ class TestFrameworks:
             every = lightning.pytorch.callbacks.ModelCheckpoint(
                 tmp_path, "saved-{step}", every_n_train_steps=4, save_top_k=-1
             )
-            loader = vp.DataLoader2(chain_of(cases), [vp.FuseSpatial()], seed=7)
+            loader = vp.DataLoader2(six_batches(cases), [vp.FuseSpatial()], seed=7)
             trainer = lightning.Trainer(
                 accelerator="cpu",
                 max_steps=steps,

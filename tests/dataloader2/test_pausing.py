@@ -1,17 +1,12 @@
 """limit, pause, resume, from_state and the sampler that frameworks talk to."""
 
 import pytest
-from scenes import full_chain, same, write_cases
+from scenes import full_chain, same
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 from voxpipe.core.errors import StateMismatch
 from voxpipe.dataloader2 import PauseIteration
-
-
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory):
-    return write_cases(tmp_path_factory.mktemp("cases"))
 
 
 def loader_of(cases, workers=0):

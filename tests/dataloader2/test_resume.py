@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from scenes import full_chain, same, write_cases
+from scenes import full_chain, same
 
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
@@ -11,11 +11,6 @@ from voxpipe.datapipes.epoch import items_from, set_epoch
 from voxpipe.datapipes.iter import AugmentPipe
 
 SAMPLES = 14  # 3 cases x 14 patches in batches of 2: 21 batches, so 20 places in between
-
-
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory):
-    return write_cases(tmp_path_factory.mktemp("cases"))
 
 
 def loader_of(cases, workers=0, **changes):

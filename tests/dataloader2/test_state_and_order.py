@@ -6,17 +6,12 @@ import random
 import numpy as np
 import pytest
 import torch
-from scenes import full_chain, same, write_cases
+from scenes import full_chain, same
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 from voxpipe.core.errors import SampleError, StateMismatch
 from voxpipe.graph import fingerprint
-
-
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory):
-    return write_cases(tmp_path_factory.mktemp("cases"))
 
 
 def names(batches):

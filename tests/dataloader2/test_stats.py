@@ -3,16 +3,11 @@
 import json
 
 import pytest
-from scenes import full_chain, write_cases
+from scenes import full_chain
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 from voxpipe.datapipes.utils import to_graph
-
-
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory):
-    return write_cases(tmp_path_factory.mktemp("cases"))
 
 
 def half(n):

@@ -47,8 +47,8 @@ class TestTraversal:
         for _ in range(60):
             sink = sink.zip(sink.map(double))
         looked = []
-        inside = node_module._pipes_in
-        monkeypatch.setattr(node_module, "_pipes_in", lambda v: looked.append(1) or inside(v))
+        inside = node_module.pipes_in
+        monkeypatch.setattr(node_module, "pipes_in", lambda v: looked.append(1) or inside(v))
 
         assert len(list_dps(traverse_dps(sink))) == 121
         assert len(looked) < 121 * 40

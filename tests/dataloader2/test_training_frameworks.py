@@ -6,23 +6,14 @@ import warnings
 import pytest
 import torch
 from ranks import plain, run_ranks
-from scenes import full_chain, same, write_cases
+from scenes import full_chain, same, six_batches
 
 import voxpipe as vp
 from voxpipe.datapipes.iter import IterableWrapper
 
 
-@pytest.fixture(scope="module")
-def cases(tmp_path_factory):
-    return write_cases(tmp_path_factory.mktemp("cases"))
-
-
-def chain_of(cases):
-    return full_chain(cases, samples=4, batch=2)  # 6 batches
-
-
 def loader_of(cases, service=None):
-    return vp.DataLoader2(chain_of(cases), [vp.FuseSpatial()], service, seed=7)
+    return vp.DataLoader2(six_batches(cases), [vp.FuseSpatial()], service, seed=7)
 
 
 @pytest.fixture(scope="module")

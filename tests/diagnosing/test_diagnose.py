@@ -157,7 +157,7 @@ def test_parts_are_done_by_workers_and_the_whole_as_agreed(tmp_path):
 
 
 @SERVICES
-def test_measuring_predicts_and_leaves_the_loader(cases, workers):
+def test_measuring_forecasts_and_leaves_the_loader(cases, workers):
     """Without running it as a whole; explain() then tells, and reads nothing for it."""
     with loader_of(full_chain(cases), workers) as undisturbed:
         expected = list(undisturbed)
@@ -181,7 +181,7 @@ def test_measuring_predicts_and_leaves_the_loader(cases, workers):
     assert found.costs.rest >= 0
     assert found.costs.bytes_read > 0
     assert 0 < found.costs.alone <= 1
-    assert found.predict().batches_per_second == found.predict(workers).batches_per_second > 0
+    assert found.forecast().batches_per_second == found.forecast(workers).batches_per_second > 0
 
 
 def test_a_diagnosis_is_told_by_explain_too(cases):
@@ -190,7 +190,7 @@ def test_a_diagnosis_is_told_by_explain_too(cases):
         diagnosis = loader.diagnose(**BRIEF)
 
         assert str(diagnosis) in loader.explain()
-        assert f"{diagnosis.prediction / diagnosis.end_to_end:.2f} times that" in str(diagnosis)
+        assert f"{diagnosis.forecast_rate / diagnosis.end_to_end:.2f} times that" in str(diagnosis)
 
 
 def test_chunks_that_are_kept_are_not_counted_twice(tmp_path):
@@ -683,7 +683,7 @@ def test_what_is_done_once_for_each_volume_is_no_part_of_a_batch(monkeypatch):
 
     assert len(Packed.seen) > 3
     assert (found.costs.fetch, found.costs.decode, found.costs.rest) == pytest.approx((1, 2, 1))
-    assert found.predict().batches_per_second == pytest.approx(1 / 4)
+    assert found.forecast().batches_per_second == pytest.approx(1 / 4)
 
 
 def test_a_task_names_its_cases():

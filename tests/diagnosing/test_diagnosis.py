@@ -86,9 +86,9 @@ def test_the_slower_line_decides_not_the_slowest_part():
     """Three parts that a worker does in turn are slower than one longer part beside them."""
     model = costs({"fetch": 3.0, "decode": 4.0, "resample": 4.5, "consumer": 6.0})
 
-    assert model.predict(2, cores=2).limit == "resample"
-    assert model.predict(0).limit == "resample"
-    assert replace(model, consumer=12.0).predict(2, cores=2).limit == "consumer"
+    assert model.forecast(2, cores=2).limit == "resample"
+    assert model.forecast(0).limit == "resample"
+    assert replace(model, consumer=12.0).forecast(2, cores=2).limit == "consumer"
 
 
 class TestPredictions:
@@ -96,21 +96,21 @@ class TestPredictions:
 
     def test_one_process_does_everything_in_turn(self):
         """Alone on the machine, all but Python takes 0.8 of what it takes beside another."""
-        found = CHUNKS.predict(0)
+        found = CHUNKS.forecast(0)
 
         assert 1 / found.batches_per_second == pytest.approx(0.001 + 0.8 * 0.058 + 0.012)
         assert found.limit == "resample"
 
     def test_two_workers_share_two_cores_with_the_consumer(self):
         """They make a batch in 35 ms; planning and taking over want 1.5 ms of each core."""
-        found = CHUNKS.predict(2, cores=2)
+        found = CHUNKS.forecast(2, cores=2)
 
         assert 1 / found.batches_per_second == pytest.approx((0.070 + 0.001 + 0.002) / 2)
-        assert 1 / CHUNKS.predict(2, cores=3).batches_per_second == pytest.approx(0.035)
+        assert 1 / CHUNKS.forecast(2, cores=3).batches_per_second == pytest.approx(0.035)
 
     def test_threads_share_all_but_python(self):
         """One worker with two threads: 58 ms in two threads, then 12 ms in one."""
-        found = CHUNKS.predict(1, threads=2, cores=4)
+        found = CHUNKS.forecast(1, threads=2, cores=4)
 
         assert 1 / found.batches_per_second == pytest.approx(0.058 / 2 + 0.012)
 
@@ -119,19 +119,19 @@ class TestPredictions:
         model = replace(CHUNKS, lock=0.006, transport=None)
 
         def seconds(threads):
-            found = model.predict(0, threads=threads, cores=16, beside_loop=True)
+            found = model.forecast(0, threads=threads, cores=16, beside_loop=True)
             return 1 / found.batches_per_second
 
         assert seconds(1) == pytest.approx(0.8 * 0.058 + 0.012)
         assert seconds(2) == pytest.approx((0.070 + 0.006 * 6 / 70) / 2)
-        assert seconds(2) < 1 / model.predict(0, threads=2, cores=16).batches_per_second
+        assert seconds(2) < 1 / model.forecast(0, threads=2, cores=16).batches_per_second
         assert model.lock_cores == pytest.approx((0.001 + 0.8 * 0.058 + 0.012) / 0.007)
         assert (
             replace(model, lock=1.0).lock_cores == 1
         )  # parts that were measured on a busier machine
         # However many: the lock is held for 6 ms a batch, and for 1 ms by the planner.
         assert seconds(16) == pytest.approx(0.007, rel=0.05)
-        rates = [model.predict(n, cores=16).batches_per_second for n in (2, 16)]
+        rates = [model.forecast(n, cores=16).batches_per_second for n in (2, 16)]
         assert rates[0] == pytest.approx(1 / seconds(2), rel=0.01)
         assert rates[1] > 1.2 / seconds(16)
 
@@ -139,15 +139,15 @@ class TestPredictions:
         """A loop alone waits for each batch; two workers that fetch for 5 wait a tenth of it."""
         model = replace(CHUNKS, waiting=0.5, alone=1.0)
 
-        alone, workers = model.predict(0, ahead=5), model.predict(2, cores=8, ahead=5)
+        alone, workers = model.forecast(0, ahead=5), model.forecast(2, cores=8, ahead=5)
 
         assert 1 / alone.batches_per_second == pytest.approx(0.001 + 0.058 + 0.012 + 0.5)
         assert 1 / workers.batches_per_second == pytest.approx((0.058 + 0.012 + 0.1) / 2)
 
     def test_the_formula_of_a_rate_is_named_as_it_is_worked_out(self):
         """By makers where each has a core, by cores where there are fewer."""
-        names = [CHUNKS.predict(n, cores=4, threads=t).set_by for n, t in ((2, 1), (8, 1), (2, 2))]
-        beside = CHUNKS.predict(0, threads=8, cores=4, beside_loop=True)
+        names = [CHUNKS.forecast(n, cores=4, threads=t).set_by for n, t in ((2, 1), (8, 1), (2, 2))]
+        beside = CHUNKS.forecast(0, threads=8, cores=4, beside_loop=True)
 
         work = "(sum - rest) / all threads + rest / workers"
         assert names == ["sum / makers", "(sum + transport) / cores", work]
@@ -159,39 +159,39 @@ class TestPredictions:
         model = replace(CHUNKS, lock=lock, transport=0.0, alone=1.0)
 
         threads = [
-            model.predict(0, threads=n, cores=cores, beside_loop=True).batches_per_second
+            model.forecast(0, threads=n, cores=cores, beside_loop=True).batches_per_second
             for n in (1, 2, 3, 8)
         ]
-        processes = [model.predict(n, cores=cores).batches_per_second for n in (1, 2, 3, 8)]
+        processes = [model.forecast(n, cores=cores).batches_per_second for n in (1, 2, 3, 8)]
         assert all(a <= b * (1 + 1e-9) for a, b in pairwise(threads))
         assert all(a <= b * (1 + 1e-9) for a, b in zip(threads, processes, strict=True))
         assert not lock or threads[-1] <= 1 / lock * (1 + 1e-9)
 
     def test_more_workers_than_cores_give_no_more(self):
         """Except by hiding what waits."""
-        assert CHUNKS.predict(4, cores=2) == CHUNKS.predict(2, cores=2)
+        assert CHUNKS.forecast(4, cores=2) == CHUNKS.forecast(2, cores=2)
         remote = replace(CHUNKS, waiting=0.4, remote=True)
-        rates = [remote.predict(n, cores=2).batches_per_second for n in (1, 2, 4)]
+        rates = [remote.forecast(n, cores=2).batches_per_second for n in (1, 2, 4)]
         assert rates == sorted(set(rates))
 
     def test_what_is_fetched_ahead_hides_waiting(self):
         """400 ms in four batches that are under way at once are 100 each."""
         remote = replace(CHUNKS, waiting=0.4, remote=True)
 
-        found = [remote.predict(2, cores=4, ahead=n) for n in (1, 4)]
+        found = [remote.forecast(2, cores=4, ahead=n) for n in (1, 4)]
         assert [round(1 / each.batches_per_second, 4) for each in found] == [0.235, 0.085]
         assert {each.limit for each in found} == {"fetch"}
 
     def test_many_workers_wait_for_one_consumer(self):
         """Taking over is not divided."""
-        found = CHUNKS.predict(64, cores=64)
+        found = CHUNKS.forecast(64, cores=64)
 
         assert (found.limit, 1 / found.batches_per_second) == ("transport", pytest.approx(0.003))
 
     @given(seconds=TIMES, workers=st.sampled_from([0, 1, 2, 8]), cores=st.sampled_from([1, 2, 8]))
     def test_the_limit_is_the_longest_part_of_its_line(self, seconds, workers, cores):
-        """And no prediction is faster than any single part."""
-        found = costs(seconds).predict(workers, cores=cores)
+        """And no forecast is faster than any single part."""
+        found = costs(seconds).forecast(workers, cores=cores)
         line = WORKERS_LINE if found.limit in WORKERS_LINE else CONSUMERS_LINE
 
         compared = [s for s in (line if workers else STAGES) if s in found.seconds]
@@ -204,10 +204,10 @@ class TestPredictions:
         """Where a core is as fast beside others."""
         model = costs(seconds)
 
-        rates = [model.predict(n, cores=cores).batches_per_second for n in (1, 2, 3, 8)]
+        rates = [model.forecast(n, cores=cores).batches_per_second for n in (1, 2, 3, 8)]
         assert rates == sorted(rates)
-        assert rates[0] <= model.predict(1, threads=2, cores=cores).batches_per_second * (1 + 1e-9)
-        assert rates[0] <= model.predict(1, cores=cores + 1).batches_per_second * (1 + 1e-9)
+        assert rates[0] <= model.forecast(1, threads=2, cores=cores).batches_per_second * (1 + 1e-9)
+        assert rates[0] <= model.forecast(1, cores=cores + 1).batches_per_second * (1 + 1e-9)
 
 
 def test_parts_of_a_patch_sum_to_what_one_process_takes():
@@ -219,7 +219,7 @@ def test_parts_of_a_patch_sum_to_what_one_process_takes():
     total = sum(float(next(filter(lambda cell: cell[0].isdigit(), row))) for row in parts)
     assert len(parts) == 6
     assert float(next(row for row in rows if row[0] == "sum")[1]) == pytest.approx(total, rel=1e-2)
-    assert total == pytest.approx(1000 / found.predict(0).batches_per_second / 4, rel=1e-3)
+    assert total == pytest.approx(1000 / found.forecast(0).batches_per_second / 4, rel=1e-3)
     assert ["0", "1", "56.3", "17.8", "resample", "sum", "alone"] in rows
     assert ["2", "1", "110", "9.13", "resample"] in [row[:5] for row in rows]
     table = replace(found, costs=replace(found.costs, lock=0.006)).table([0], [1, 2])
@@ -231,14 +231,14 @@ def test_parts_of_a_patch_sum_to_what_one_process_takes():
     assert "on more than about 10.1 cores take processes" in table
 
 
-def test_a_consumer_that_did_not_run_is_not_predicted():
+def test_a_consumer_that_did_not_run_is_not_forecast():
     """The whole was measured without it; the limit is still the consumer."""
     seconds = {"fetch": 1.0, "consumer": 4.0}
 
     diagnosis = judged(seconds, 1.0, facts(), has_step=False)
 
-    assert (diagnosis.limit, diagnosis.prediction) == ("consumer", 1.0)
-    assert judged(seconds, 0.25, facts(), has_step=True).prediction == 0.25
+    assert (diagnosis.limit, diagnosis.forecast_rate) == ("consumer", 1.0)
+    assert judged(seconds, 0.25, facts(), has_step=True).forecast_rate == 0.25
 
 
 @given(seconds=TIMES, workers=st.sampled_from([0, 1, 8]), rate=st.floats(1e-3, 1e4))

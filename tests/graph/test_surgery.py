@@ -102,8 +102,8 @@ def test_a_pipe_that_is_not_in_the_graph_is_named():
 def test_a_graph_of_diamonds_is_changed_in_linear_work(monkeypatch):
     """Each of 1 + 2 * 200 pipes is looked into a fixed number of times, not once per path."""
     looked = []
-    inside = node_module._pipes_in
-    monkeypatch.setattr(node_module, "_pipes_in", lambda v: looked.append(1) or inside(v))
+    inside = node_module.pipes_in
+    monkeypatch.setattr(node_module, "pipes_in", lambda v: looked.append(1) or inside(v))
     source = sink = numbers()
     for _ in range(200):
         sink = sink.zip(sink.map(double))

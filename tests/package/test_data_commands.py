@@ -123,6 +123,40 @@ def test_one_volume_or_patterns_are_checked(folder, capsys):
     assert "--voxels" not in told.err
 
 
+def test_a_table_of_cases_is_checked(folder, capsys):
+    """One line for each finding, from headers alone: not there, on other grids, no whole type."""
+    affine, zeros = np.diag([1.0, 1, 2, 1]), np.zeros((6, 8, 10), np.float32)
+    nibabel.save(nibabel.Nifti1Image(zeros, affine), folder / "in" / "other.nii")
+    table = folder / "cases.csv"
+    sound = "image,label,age\nin/a/ct.nii.gz,in/a/label.nii,61\n"
+    table.write_text(sound)
+    assert main(["check", str(table), "--workers", "1"]) == 0
+    assert capsys.readouterr().out == "2 checked, 0 bad\n"
+
+    table.write_text(f"{sound}in/b/ct.nii.gz,in/none.nii,7\nin/other.nii,in/other.nii,8\n")
+    assert main(["check", str(table), "--workers", "1"]) == 1
+    missing, kind, summary = capsys.readouterr().out.splitlines()
+    assert "VolumeNotFound: there is no file" in missing
+    assert "LabelType: a label of type float32: --voxels tells whether" in kind
+    assert summary == "6 checked, 2 bad"
+    table.write_text(f"{sound}in/b/ct.nii.gz,in/other.nii,8\n")
+    assert main(["check", str(table), "--workers", "1", "--voxels"]) == 1  # its zeros are whole
+    grids, summary = capsys.readouterr().out.splitlines()
+    assert "affine" in grids
+    assert summary == "4 checked, 1 bad"
+
+
+def test_a_label_that_a_row_lacks_is_told(folder, capsys):
+    """By the name of its file, where the table names no cases."""
+    for case in "cde":
+        image = nibabel.load(folder / "in" / "a" / "label.nii")
+        nibabel.save(image, folder / "in" / f"{case}.nii")
+    rows = ["age\timage\tlabel", *(f"7\tin/{n}.nii\tin/a/label.nii" for n in "de"), "7\tin/c.nii"]
+    (folder / "cases.tsv").write_text("\n".join(rows))
+    assert main(["check", str(folder / "cases.tsv"), "--workers", "1"]) == 1
+    assert "c/label: MissingLabel: case c has no 'label'" in capsys.readouterr().out
+
+
 def test_a_glob_without_quotes_is_explained(folder, capsys):
     """The shell then gives folders where patterns are expected."""
     assert main(["check", f"{folder}/in/a", f"{folder}/in/b"]) == 1
@@ -371,7 +405,7 @@ def test_likely_labels_are_told_in_words_of_the_command(folder, capsys, recwarn)
 
 
 @pytest.mark.parametrize("workers", [["0"], ["0", "1"]])
-def test_a_folder_is_measured_and_rates_are_predicted(folder, capsys, workers):
+def test_a_folder_is_measured_and_rates_are_forecast(folder, capsys, workers):
     """The parts of a patch, then a row for each number of workers."""
     few = ["--patch", "4", "--batch", "2", "--samples", "2", "--seconds", "0.01"]
     assert main(["bench", f"{folder}/in", *few, "--labels", "label", "--workers", *workers]) == 0
@@ -384,7 +418,7 @@ def test_a_folder_is_measured_and_rates_are_predicted(folder, capsys, workers):
     assert "volumes were made readable first" in told.err
 
 
-def test_threads_are_predicted_too(folder, capsys):
+def test_threads_are_forecast_too(folder, capsys):
     """Without workers they are what is measured, beside workers they follow from these."""
     few = ["--patch", "4", "--batch", "2", "--samples", "2", "--seconds", "0.01"]
     for workers in "0", "1":

@@ -2,18 +2,17 @@
 
 import contextlib
 import os
-import resource
 import stat
 import subprocess
 import sys
 import textwrap
-from contextlib import contextmanager
 
 import fsspec
 import nibabel as nib
 import numpy as np
 import pytest
 import torch
+from disks import longest_file
 
 import voxpipe as vp
 from voxpipe.core.errors import (
@@ -36,17 +35,6 @@ def save(path, values=ONES):
 
 def two(batch):
     return torch.cat([batch, batch], 1)
-
-
-@contextmanager
-def longest_file(size):
-    """Let no file grow beyond so many bytes: what a full disk says, said by ``ulimit -f``."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def never(batch):

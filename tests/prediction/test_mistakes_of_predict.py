@@ -29,6 +29,7 @@ def never(batch):
         ({"dtype": torch.bfloat16}, ValueError, "dtype is a type of real numbers"),
         ({"dtype": "complex64"}, ValueError, "dtype is a type of real numbers"),
         ({"destination": "a\0b.nii"}, VolumeError, "a null byte in its name"),
+        ({"destination": "out/"}, VolumeError, r'a folder.*\n(.*\n)*.*"out/\{case\}.nii.gz"'),
         ({"destination": "{case}_{key}.nii"}, VolumeError, r"only \{case\} stands for something"),
     ],
 )
@@ -46,6 +47,35 @@ def test_what_is_wrong_with_a_model_names_the_case():
     with pytest.raises(ZeroDivisionError) as error:
         vp.predict(lambda batch: 1 / 0, chain, patch=8)
     assert error.value.__notes__[0] == "in case anna"
+
+
+@pytest.mark.parametrize("options", [{}, {"output": "softmax", "dtype": "uint8"}])
+def test_nan_becomes_no_label(options):
+    """Nor another whole number; the error names case and window, and float results keep it."""
+
+    def model(batch):
+        return torch.cat([batch, 1 - batch], 1)
+
+    scan = ZEROS.copy()
+    scan[1, 2, 5] = np.nan
+    chain = vp.from_cases([{"case": "anna", "image": scan}]).open_volume()
+    window = r"NaN for the window of 4x4x4 voxels of anna at \(0, 0, 4\), 2 of 128 numbers"
+    with pytest.raises(SampleError, match=window):
+        vp.predict(model, chain, patch=4, overlap=0, **options)
+    kept = vp.predict(model, chain, patch=4, overlap=0, output="logits")["anna"].numpy()
+    assert np.argwhere(np.isnan(kept)).tolist() == [[0, 1, 2, 5], [1, 1, 2, 5]]
+
+
+def test_infinite_shares_are_no_label():
+    """The largest of infinite numbers is a class; their share of each other is none."""
+
+    def model(batch):
+        return torch.cat([batch, batch + torch.inf], 1)
+
+    assert (vp.predict(model, ZEROS, patch=8).numpy() == 1).all()
+    chain = vp.from_cases([{"image": ZEROS}]).open_volume().spacing(0.7)
+    with pytest.raises(SampleError, match="no class is the largest"):
+        vp.predict(model, chain, patch=8)
 
 
 def test_results_are_told_by_the_names_of_cases():
@@ -152,7 +182,7 @@ def test_a_field_that_is_drawn_behind_the_grid():
 
 def test_a_grid_that_leads_a_voxel_away_at_its_far_corner():
     """What differs by little in each entry, and by a voxel where it counts, is another grid."""
-    from voxpipe.stitching.place import _apart
+    from voxpipe.stitching.window_place import _apart
 
     turned = np.eye(4)
     turned[0, 1] = 9e-7

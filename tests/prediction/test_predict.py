@@ -133,6 +133,25 @@ def test_several_cases_side_by_side(scan, logits, tmp_path):
         vp.predict(network(), chain, str(tmp_path / "both.nii.gz"))
 
 
+def test_a_list_and_a_star_are_several_cases(scan, tmp_path):
+    """Each file is a case by its name, with a file of its own; a case may be a mapping."""
+    for name in "ab":
+        (tmp_path / f"{name}.nii.gz").symlink_to(scan)
+    (tmp_path / "out").mkdir()
+    paths = sorted(tmp_path.glob("*.nii.gz"))
+    place = str(tmp_path / "out" / "{case}.nii.gz")
+    for source in (paths, str(tmp_path / "*.nii.gz"), [{"image": path} for path in paths]):
+        found = vp.predict(positive, source, place, patch=16, overwrite=True)
+        assert list(found) == ["a", "b"]
+        assert {path.name for path in (tmp_path / "out").iterdir()} == {"a.nii.gz", "b.nii.gz"}
+    one = vp.predict(positive, scan, patch=16).numpy()
+    assert all((volume.numpy() == one).all() for volume in found.values())
+    both = vp.predict(lambda batch: batch[:, :2], {"image": [scan, scan]}, patch=16)
+    assert (both.numpy() == 0).all()  # a list in a case is channels
+    with pytest.raises(DestinationExists, match="two cases would be"):
+        vp.predict(positive, paths, tmp_path / "both.nii.gz", patch=16)
+
+
 @pytest.mark.parametrize("name", ["a.nii.gz", "a.nii.zarr", None])
 def test_whole_voxels_come_back_exactly(scan, tmp_path, name):
     """Behind a turn and a crop, classes are copied to where they came from; outside is 0."""

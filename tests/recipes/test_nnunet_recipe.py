@@ -16,6 +16,7 @@ import voxpipe as vp
 from voxpipe.adapters import Lint
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import SampleError, VolumeNotFound
+from voxpipe.graph import fingerprint
 from voxpipe.recipes import nnunet
 
 STRIDES = [[1, 1, 1], [1, 2, 2], [2, 2, 2]]
@@ -200,8 +201,13 @@ def test_batches_are_a_function_of_seed_epoch_and_number(plans: Path, raw: Path)
 
 
 def test_the_chain_shows_itself(plans: Path, raw: Path) -> None:
-    """Pipe by pipe, with the numbers of the plans, and without what Lint would call a mistake."""
+    """As code, with the numbers of the plans, and without what Lint would call a mistake."""
     pipe = nnunet(plans, raw)
+    names: dict[str, Any] = {}
+    exec(str(pipe), names)
+    (again, *_), (batch, *_) = (vp.DataLoader2(one, seed=1) for one in (names["pipe"], pipe))
+    assert fingerprint(names["pipe"]) == fingerprint(pipe)
+    assert torch.equal(again["image"], batch["image"])
     text = str(pipe)
     assert [mistake.name for mistake in Lint().mistakes(pipe)] == []
 

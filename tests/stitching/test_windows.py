@@ -52,6 +52,17 @@ def test_a_window_covers_a_cell_or_does_not_touch_it(grid):
     assert sum(grid.region(cell).size for cell in cells) == np.prod(grid.shape)
 
 
+@given(windows())
+def test_sums_of_a_chain_are_a_band(grid):
+    """In the order of a chain no more is open at once than is told beforehand."""
+    cells = OpenCells(2**62)
+    stitcher = Stitcher(grid, "crop" if grid.cuts else "mean", Result(grid.shape), cells)
+    for number in range(len(grid)):
+        stitcher.add(number, np.zeros((1, *grid.size), np.float32))
+
+    assert cells.most_bytes <= grid.band_bytes
+
+
 @given(windows(), st.randoms(use_true_random=False), st.sampled_from(["mean", "gaussian", "hann"]))
 def test_any_order_gives_each_voxel_once(grid, random, blend):
     """The mean of windows that agree is what they say; most of the sums may lie in a file."""

@@ -193,7 +193,7 @@ def test_an_index_of_nothing_is_refused(tmp_path):
 
 
 def test_voxels_that_are_no_numbers_are_told(tmp_path):
-    """NaN and infinity anywhere, and labels that are not whole; headers alone tell none."""
+    """NaN and infinity anywhere, and labels that are not whole; headers tell their types."""
     odd = np.ones((4, 5, 6), np.float32)
     odd[0, 0, :2], odd[1, 1, 1] = np.nan, np.inf
     soft = np.ones((4, 5, 6), np.float32)
@@ -217,7 +217,8 @@ def test_voxels_that_are_no_numbers_are_told(tmp_path):
     ]
     assert "2 voxels are NaN and 1 voxel is infinite" in str(report)
     assert "1 voxel is no whole number" in str(report)
-    assert vp.check(cases, workers=1).ok
+    by_header = vp.check(cases, workers=1)
+    assert [(f.case, f.error) for f in by_header.bad] == [(n, "LabelType") for n in ("one", "two")]
 
 
 @pytest.mark.parametrize("command", ["check", "index"])

@@ -186,6 +186,7 @@ def place_chunks(
     are stored. Returns how many of the members are stored, and which could not be decoded: of these
     ``out`` holds anything.
     """
+    # addresses_of() written out: one more Python call a read is more than a read may make.
     address, view, count = ctypes.addressof, ctypes.c_char.from_buffer, len(members)
     rest, newest = (0,) * (MOST_AXES - len(shape)), 0
     finder = source if isinstance(source, LocatedChunks) else None

@@ -26,7 +26,7 @@ _DO = (
 
 
 @dataclass(frozen=True)
-class Place:
+class WindowPlace:
     """The place of one window."""
 
     case: str
@@ -54,7 +54,7 @@ class Place:
         key: str | None = None,
         volumes: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
-    ) -> Place:
+    ) -> WindowPlace:
         """Return the place that one entry of ``meta`` tells; SampleError where it tells none.
 
         ``key`` names the volume whose grid counts; by default the first.
@@ -142,7 +142,7 @@ class Place:
         """Return all windows of the grid."""
         return Windows(self.plan.shape, self.size, self.overlap, cuts=blend == "crop")
 
-    def refuse_moved(self, first: Place) -> None:
+    def refuse_moved(self, first: WindowPlace) -> None:
         """Raise SampleError where this window leads to another grid than the first of its case."""
         plan, other = self.plan, first.plan
         # Stages speak of the stored volume: those before the grid are the same for all windows.

@@ -1,10 +1,10 @@
-"""Patches per second that were predicted from parts, beside those that a loader then gives.
+"""Patches per second that were forecast from parts, beside those that a loader then gives.
 
-    python benchmarks/predictions.py
-    python benchmarks/predictions.py --formats nii converted --rounds 3
+    python benchmarks/forecasts.py
+    python benchmarks/forecasts.py --formats nii converted --rounds 3
 
 The chain is that of throughput.py. In each round every format is measured part by part, once,
-with as many workers as the most that are asked for; from that all rows are predicted, also those
+with as many workers as the most that are asked for; from that all rows are forecast, also those
 with other workers. Rows of threads come from a second measurement, with as many threads of
 ``ThreadReadingService`` as the most that are asked for. Then the loaders run. A row shows the
 median of its rounds' ratios. What ran while other programs took more than a tenth of a core is run
@@ -42,10 +42,10 @@ QUIET = 0.1
 def main() -> None:
     chosen = _arguments()
     if chosen.measure:
-        print(json.dumps(predict(json.loads(chosen.measure))))
+        print(json.dumps(forecast(json.loads(chosen.measure))))
         return
     processes.require_linux()
-    print("## Predictions\n")
+    print("## Forecasts\n")
     print(machine.describe())
     print(
         f"- {chosen.count} cases of {'x'.join(map(str, chosen.shape))}, patches of "
@@ -59,13 +59,13 @@ def main() -> None:
         for file in folder.rglob("*"):  # parts and loaders then find the same in memory
             if file.is_file():
                 file.read_bytes()
-        print("| format | makers | predicted patches/s | measured | ratio | limit | others |")
+        print("| format | makers | forecast patches/s | measured | ratio | limit | others |")
         print("|---|---|---|---|---|---|---|", flush=True)
         ratios = [ratio for form in chosen.formats for ratio in _rows(chosen, folder, form)]
     if not chosen.quick:
         worst = max(ratios, key=lambda ratio: max(ratio, 1 / ratio))
-        word = "PASS" if abs(worst - 1) <= promises.PREDICTION else "FAIL"
-        promised = f"promised: within {promises.PREDICTION:.0%}"
+        word = "PASS" if abs(worst - 1) <= promises.FORECAST else "FAIL"
+        promised = f"promised: within {promises.FORECAST:.0%}"
         print(f"\n- {word}: the worst ratio is {worst:.2f} ({promised})")
 
 
@@ -83,7 +83,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=4, help="number of cases")
     parser.add_argument("--folder", type=Path, help="volumes that are there already")
     parser.add_argument("--quick", action="store_true", help="tiny, to see that it runs")
-    # How what is predicted is measured in a process of its own.
+    # How what is forecast is measured in a process of its own.
     parser.add_argument("--measure", help=argparse.SUPPRESS)
     chosen = parser.parse_args()
     if chosen.quick:
@@ -113,7 +113,7 @@ def _cases(chosen: argparse.Namespace, folder: Path, form: str) -> list[dict[str
 
 
 def _rows(chosen: argparse.Namespace, folder: Path, form: str) -> list[float]:
-    """Print the rows of a format; return the ratios of prediction and what happened."""
+    """Print the rows of a format; return the ratios of forecast and what happened."""
     settings = {"VOXPIPE_CACHE": str(folder / "cache")}
     job = {
         "cases": _cases(chosen, folder, form) * throughput.VISITS,
@@ -134,7 +134,7 @@ def _rows(chosen: argparse.Namespace, folder: Path, form: str) -> list[float]:
 def _rows_of(
     chosen: argparse.Namespace, form: str, job: dict[str, Any], settings: dict[str, str]
 ) -> list[float]:
-    """Print the rows of one service, predicted from what is measured with most workers."""
+    """Print the rows of one service, forecast from what is measured with most workers."""
     expected: list[Any] = []
     given: list[list[Any]] = []
     for _ in range(chosen.rounds):
@@ -196,8 +196,8 @@ def _watching() -> Iterator[list[float]]:
         found.append(max(0.0, taken) / (time.perf_counter() - start))
 
 
-def predict(job: dict[str, Any]) -> dict[str, Any]:
-    """Return what is predicted for each number of workers, from parts that were measured once."""
+def forecast(job: dict[str, Any]) -> dict[str, Any]:
+    """Return what is forecast for each number of workers, from parts that were measured once."""
     from voxpipe import DataLoader2, FuseSpatial
 
     service = throughput.service_of(job)
@@ -206,10 +206,10 @@ def predict(job: dict[str, Any]) -> dict[str, Any]:
     with loading as loader, _watching() as taken:
         found = loader.measure(seconds=job["part_seconds"])
     name = "threads" if found.facts.beside_loop else "workers"
-    predicted = [found.predict(**{name: count}) for count in job["counts"]]
+    forecasts = [found.forecast(**{name: count}) for count in job["counts"]]
     return {
-        "rates": [each.batches_per_second * found.costs.items for each in predicted],
-        "limits": [each.limit for each in predicted],
+        "rates": [each.batches_per_second * found.costs.items for each in forecasts],
+        "limits": [each.limit for each in forecasts],
         "others": taken[0],
         "table": str(found),
         "costs": asdict(found.costs),
