@@ -180,6 +180,7 @@ def _lock_waits(lock: float, whole: float, threads: int) -> float:
     Mean value analysis (Reiser, Lavenberg 1980): who comes finds the average queue of the others.
     """
     waits = 0.0
+    whole = max(whole, lock)  # each measured by itself: of a busy machine either may be too large
     for number in range(1, threads):
         waits = lock * number * (lock + waits) / (whole + waits) if lock else 0.0
     return waits

@@ -129,6 +129,9 @@ class TestPredictions:
         assert (
             replace(model, lock=1.0).lock_cores == 1
         )  # parts that were measured on a busier machine
+        nothing = replace(model, fetch=None, decode=None, kernels={"image": 0.0}, rest=0.0)
+        found = nothing.forecast(0, threads=2, cores=16, beside_loop=True)
+        assert 1 / found.batches_per_second == pytest.approx(0.007)  # the lock's part alone
         # However many: the lock is held for 6 ms a batch, and for 1 ms by the planner.
         assert seconds(16) == pytest.approx(0.007, rel=0.05)
         rates = [model.forecast(n, cores=16).batches_per_second for n in (2, 16)]

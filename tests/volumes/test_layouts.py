@@ -217,8 +217,7 @@ def test_voxels_that_are_no_numbers_are_told(tmp_path):
     ]
     assert "2 voxels are NaN and 1 voxel is infinite" in str(report)
     assert "1 voxel is no whole number" in str(report)
-    by_header = vp.check(cases, workers=1)
-    assert [(f.case, f.error) for f in by_header.bad] == [(n, "LabelType") for n in ("one", "two")]
+    assert vp.check(cases, workers=1).ok
 
 
 @pytest.mark.parametrize("command", ["check", "index"])

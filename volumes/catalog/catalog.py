@@ -39,8 +39,7 @@ class Finding:
     name: str  # path or URL, without credentials
     error: str = ""
     """Class of the error; ``"NotFinite"`` or ``"NotWhole"`` for what is odd about the voxels,
-    ``"LabelType"`` for a label that may hold fractions, ``"MissingLabel"`` or ``"MissingVolume"``
-    where a case has none; empty for a sound volume."""
+    ``"MissingLabel"`` or ``"MissingVolume"`` where a case has none; empty for a sound volume."""
     reason: str = ""  # what is wrong, and what to do; empty for a sound volume
     shape: Shape | None = None  # (C, I, J, K), where the header could be read
     affine: tuple[float, ...] | None = None  # its 16 entries, where the header could be read
@@ -76,10 +75,6 @@ def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Fin
         header = volume.probe().header
         affine = tuple(float(v) for v in np.ravel(volume.affine))
         finding = replace(finding, shape=header.shape, affine=affine)
-        if volume.kind == "label" and not voxels and header.dtype.kind not in "iub":
-            reason = f"a label of type {header.dtype}: voxels=True tells whether its numbers are "
-            reason += "whole. Store classes as whole numbers, uint8 say."
-            return replace(finding, error="LabelType", reason=reason)
         odd: Counter[str] = Counter()
         for region in slabs_of(volume) if voxels else ():
             odd += _odd_values(volume.read(region), volume.kind == "label")
