@@ -79,13 +79,14 @@ class LazyPatch(NoArithmetic):
 
     def with_pending(self, pending: TransformChain, policy: Policy | None = None) -> LazyPatch:
         """Return the patch of another chain, sampled otherwise if ``policy`` is given."""
+        return self.changed(pending=pending, policy=self.policy if policy is None else policy)
+
+    def changed(self, **fields: Any) -> LazyPatch:
+        """Return the patch with other fields."""
         # What a planner does most; ``dataclasses.replace`` takes ten times as long.
         patch, own = object.__new__(type(self)), self.__dict__
         fresh = len(own) == len(self.__dataclass_fields__)  # nothing was worked out yet
-        patch.__dict__.update(own if fresh else self.__getstate__())
-        patch.__dict__["pending"] = pending
-        if policy is not None:
-            patch.__dict__["policy"] = policy
+        patch.__dict__.update(own if fresh else self.__getstate__(), **fields)
         return patch
 
     def __getstate__(self) -> dict[str, Any]:
