@@ -107,12 +107,7 @@ class _CaseFacts:
 def preprocessed_patches(drawer: Any, trainer: Any) -> Any:
     """Return an endless chain of patches of what nnU-Net has preprocessed, not augmented.
 
-    Parameters
-    ----------
-    drawer
-        nnU-Net's ``nnUNetDataLoader``, made for patches of the size of the plans.
-    trainer
-        nnU-Net's trainer, initialized.
+    ``drawer`` is nnU-Net's ``nnUNetDataLoader``, made for patches of the size of the plans.
 
     Raises
     ------
@@ -148,12 +143,7 @@ def preprocessed_patches(drawer: Any, trainer: Any) -> Any:
 def raw_chains(trainer: Any, folder: str) -> tuple[Any, Any]:
     """Return chains of patches of the raw files, for training and validation, not augmented.
 
-    Parameters
-    ----------
-    trainer
-        nnU-Net's trainer, initialized.
-    folder
-        Where raw datasets lie, ``nnUNet_raw``.
+    The trainer is initialized; raw datasets lie in ``folder``, ``nnUNet_raw``.
 
     Raises
     ------
@@ -198,14 +188,8 @@ def augmentation_of(trainer: Any) -> dict[str, Any]:
 def with_targets(pipe: Any, trainer: Any, *, augment: bool) -> Any:
     """Return the batches of patches, with the targets that the trainer's network has.
 
-    Parameters
-    ----------
-    pipe
-        Of :func:`preprocessed_patches` or :func:`raw_chains`.
-    trainer
-        nnU-Net's trainer, initialized.
-    augment
-        Whether channels of earlier labels are changed.
+    ``pipe`` is of :func:`preprocessed_patches` or :func:`raw_chains`; ``augment`` says whether
+    channels of earlier labels are changed.
     """
     labels = trainer.label_manager
     regions: tuple[Any, ...] = ()
@@ -245,18 +229,9 @@ def seeds_of(seed: int | None, rank: int) -> tuple[int, tuple[int, int]]:
 class Batches:
     """Batches without end, under the names and in the forms that nnU-Net's loop asks for.
 
-    Parameters
-    ----------
-    chain
-        Of batches with ``image`` and ``label``.
-    num_workers
-        Processes that make them; 0 makes them in this one.
-    seed
-        Of all draws.
-    is_plane
-        Whether patches have one voxel along the first axis, which the network does not know.
-    has_regions
-        Whether targets are channels of yes and no.
+    ``chain`` is of batches with ``image`` and ``label``; ``num_workers`` processes make them, or
+    this one for 0. ``is_plane`` says that patches have one voxel along the first axis, which the
+    network does not know; ``has_regions`` that targets are channels of yes and no.
     """
 
     def __init__(

@@ -79,9 +79,9 @@ class LazyPatch(NoArithmetic):
 
     def with_pending(self, pending: TransformChain, policy: Policy | None = None) -> LazyPatch:
         """Return the patch of another chain, sampled otherwise if ``policy`` is given."""
-        return self.changed(pending=pending, policy=self.policy if policy is None else policy)
+        return self.with_fields(pending=pending, policy=self.policy if policy is None else policy)
 
-    def changed(self, **fields: Any) -> LazyPatch:
+    def with_fields(self, **fields: Any) -> LazyPatch:
         """Return the patch with other fields."""
         # What a planner does most; ``dataclasses.replace`` takes ten times as long.
         patch, own = object.__new__(type(self)), self.__dict__
