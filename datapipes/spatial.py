@@ -166,7 +166,7 @@ def add_steps(
             continue
         pending = thing.pending
         apart = pending.moving is not None or (common is not None and pending is not common)
-        if apart or thing.members or not thing.commutes:
+        if apart or thing.members or (thing.values and not thing.commutes):
             before = {key: thing for key, thing in sample.items() if isinstance(thing, LazyPatch)}
             lazy = add_to_each(steps, before, identity, sampling)
             break

@@ -79,14 +79,13 @@ class LazyPatch(NoArithmetic):
 
     def with_pending(self, pending: TransformChain, policy: Policy | None = None) -> LazyPatch:
         """Return the patch of another chain, sampled otherwise if ``policy`` is given."""
-        return self.with_fields(pending=pending, policy=self.policy if policy is None else policy)
-
-    def with_fields(self, **fields: Any) -> LazyPatch:
-        """Return the patch with other fields."""
         # What a planner does most; ``dataclasses.replace`` takes ten times as long.
         patch, own = object.__new__(type(self)), self.__dict__
         fresh = len(own) == len(self.__dataclass_fields__)  # nothing was worked out yet
-        patch.__dict__.update(own if fresh else self.__getstate__(), **fields)
+        patch.__dict__.update(own if fresh else self.__getstate__())
+        patch.__dict__["pending"] = pending
+        if policy is not None:
+            patch.__dict__["policy"] = policy
         return patch
 
     def __getstate__(self) -> dict[str, Any]:
