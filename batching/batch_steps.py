@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -71,22 +72,19 @@ class ScaleLabels:
                 continue
             part = array
             for axis, (count, length) in enumerate(zip(size, array.shape[-3:], strict=True)):
-                part = _take(part, voxels_kept(count, length), axis - 3)
+                part = part[(..., _index_of(count, length), *[slice(None)] * (2 - axis))]
             out = next(memory)
             out[...] = part
             results.append(RealizedArray(out))
         return results
 
 
-def _take(array: NDArray[Any], places: NDArray[np.intp], axis: int) -> NDArray[Any]:
-    """Return planes of an array: a view where they are evenly apart."""
+@functools.lru_cache(maxsize=256)
+def _index_of(size: int, length: int) -> Any:
+    """Return the index of the voxels that are kept: a slice, so a view, where they lie evenly."""
+    places = voxels_kept(size, length)
     steps = np.unique(np.diff(places)).tolist()
-    if len(steps) > 1:
-        return np.take(array, places, axis)
-    even = slice(int(places[0]), int(places[-1]) + 1, *steps)
-    index: tuple[Any, ...] = (..., even, *[slice(None)] * (-1 - axis))
-    part: NDArray[Any] = array[index]
-    return part
+    return places if len(steps) > 1 else slice(int(places[0]), int(places[-1]) + 1, *steps)
 
 
 @dataclass(frozen=True)

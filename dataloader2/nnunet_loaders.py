@@ -12,7 +12,7 @@ import math
 import os
 import secrets
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import count
 from typing import Any
@@ -24,60 +24,57 @@ from ..adapters import FuseSpatial
 from ..core import Sample, Stream
 from ..core.errors import NotOffered, RanksAlike, VolumeNotFound
 from ..core.lru_cache import LRUCache
-from ..datapipes.datapipe import PerItem, stream_name
-from ..datapipes.epoch import SeedStamper
+from ..datapipes.datapipe import DataPipe, stream_name
 from ..datapipes.iter import from_cases, from_nnunet
 from ..datapipes.spatial import PipeSteps, add_steps
 from ..graph import Pipe
 from ..reading_services import MultiProcessingReadingService
 from ..reading_services.global_generators import seeded_globals
 from ..recipes.nnunet import INSIDE, Facts, Plan, batches_of, raw_patches
-from ..spatial import FixedPatch, Policy, Step
+from ..spatial import PlacedPatch, Policy, Step
+from ..spatial.lazy.lazy_patch import patches_of
 from .dataloader2 import DataLoader2
 
-_PLACE = "place"
 _OUTSIDE = -1  # what nnU-Net's preprocessed labels are where an image is 0
 # Of nnU-Net's tables of voxels by class, which are read again where they do not fit.
 _LOCATION_BYTES = 256 * 1024**2
+# Batches whose places are drawn at once: to seed NumPy's generator takes longer than to draw.
+_DRAWN_AT_ONCE = 8
 # Batches of a pass over the raw files, after which the order is drawn anew: workers wait then.
 _RAW_BATCHES = 1000
 _SEED_BITS = 32
 
 
-class PreprocessedCases(SeedStamper):
-    """Yield cases that nnU-Net has preprocessed, each with a place for a patch, without end.
+class PlacedPatches(DataPipe):
+    """Cut patches without end out of cases that nnU-Net has preprocessed, where it says.
 
-    Parameters
-    ----------
-    drawer
-        nnU-Net's loader, which draws cases and places, batch by batch.
-    keys
-        For each key the folder and the ending of its files: ``{"image": (folder, ".b2nd")}``.
+    All patches share one step; where each begins travels beside it. ``drawer`` is nnU-Net's loader,
+    which draws cases and places, batch by batch.
     """
 
-    form_name = "preprocessed_cases"
+    cuts_patches = True
+    form_name = "placed_patches"
 
-    def __init__(self, drawer: Any, keys: Mapping[str, tuple[str, str]]) -> None:
+    def __init__(self, parent: Pipe, size: Sequence[int], drawer: Any) -> None:
         super().__init__()
-        self.drawer, self.keys = drawer, dict(keys)
+        self.parent, self.drawer = parent, drawer
+        self.stream_names = (stream_name(parent, "", "lazy_patch"),)
+        self._patch = PlacedPatch((0, 0, 0), size, self.origin)
+        self._steps = PipeSteps([Step(self._patch, self.stream_names[0], self.origin)])
         self._facts: LRUCache[_CaseFacts] = LRUCache(_LOCATION_BYTES, lambda facts: facts.nbytes)
 
     def __iter__(self) -> Iterator[Sample]:
-        seed, epoch = self._next_run()
-        for batch in count():
-            draw = Stream(seed, epoch, self._identity(batch), self.form_name).integer()
+        cases = {sample.case: sample for sample in self.parent}
+        seed, epoch = next((one.seed, one.epoch) for one in cases.values())
+        for block in count():
+            draw = Stream(seed, epoch, (block,), self.form_name).integer()
             with seeded_globals(draw):  # nnU-Net draws from NumPy's global generator
-                places = [*self._of_batch()]
-            for n, (case, place) in enumerate(places):
-                files = {key: f"{folder}/{case}{end}" for key, (folder, end) in self.keys.items()}
-                number = batch * len(places) + n
-                yield Sample(
-                    {**files, _PLACE: place},
-                    case=case,
-                    identity=self._identity(number),
-                    seed=seed,
-                    epoch=epoch,
-                )
+                places = [place for _ in range(_DRAWN_AT_ONCE) for place in self._of_batch()]
+            for number, (case, place) in enumerate(places, block * len(places)):
+                sample = add_steps(self, self._steps, cases[case], number)
+                for patch in patches_of(sample).values():  # whose plan was made just now
+                    object.__setattr__(patch.pending, "place", place)
+                yield sample
 
     def _of_batch(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield the case of each patch of a batch, and where it begins."""
@@ -88,12 +85,12 @@ class PreprocessedCases(SeedStamper):
             yield str(case), tuple(map(int, start))
 
     def settings(self) -> Any:
-        """Return what tells these cases from others."""
-        return (self.keys, [*map(str, self.drawer.indices)])
+        """Return the size of a patch."""
+        return self._patch.size
 
     def describe(self) -> str:
-        """Return how many cases there are, in words."""
-        return f"preprocessed_cases({len(self.drawer.indices)} cases)"
+        """Return what is cut, in words."""
+        return f"placed_patches({self._patch.describe()})"
 
 
 class _CaseFacts:
@@ -107,34 +104,10 @@ class _CaseFacts:
         self.nbytes = sum(np.asarray(voxels).nbytes for voxels in self.locations.values())
 
 
-class PlacedPatches(PerItem):
-    """Cut a patch out of each sample, at the place that came with it."""
-
-    cuts_patches = True
-    form_name = "placed_patches"
-
-    def __init__(self, parent: Pipe, size: Sequence[int]) -> None:
-        super().__init__(parent)
-        self.size = tuple(size)
-        self.stream_names = (stream_name(parent, "", "lazy_patch"),)
-
-    def apply(self, item: Sample) -> Sample:
-        """Return the sample with patches in the place of its volumes."""
-        patch = FixedPatch(item[_PLACE], self.size, self.origin)
-        step = Step(patch, self.stream_names[0], self.origin)
-        volumes = {key: thing for key, thing in item.items() if key != _PLACE}
-        return add_steps(self, PipeSteps([step]), item.replace(data=volumes))
-
-
 def preprocessed_patches(drawer: Any, trainer: Any) -> Any:
     """Return an endless chain of patches of what nnU-Net has preprocessed, not augmented.
 
-    Parameters
-    ----------
-    drawer
-        nnU-Net's ``nnUNetDataLoader``, made for patches of the size of the plans.
-    trainer
-        nnU-Net's trainer, initialized.
+    ``drawer`` is nnU-Net's ``nnUNetDataLoader``, made for patches of the size of the plans.
 
     Raises
     ------
@@ -148,20 +121,21 @@ def preprocessed_patches(drawer: Any, trainer: Any) -> Any:
         keys[INSIDE] = keys["label"]
     if trainer.is_cascaded:
         keys["previous"] = (str(dataset.folder_with_segs_from_previous_stage), ".b2nd")
-    for start, end in keys.values():
-        for case in drawer.indices:
-            if not os.path.exists(place := f"{start}/{case}{end}"):
-                msg = f"there is no {place}"
-                raise VolumeNotFound(msg, do="Preprocess anew with nnU-Net 2.6 or later.")
+    cases = [
+        {"case": str(case), **{key: f"{start}/{case}{end}" for key, (start, end) in keys.items()}}
+        for case in drawer.indices
+    ]
+    for place in (place for case in cases for key, place in case.items() if key in keys):
+        if not os.path.exists(place):
+            raise VolumeNotFound(f"there is no {place}", do="Preprocess anew by nnU-Net >= 2.6.")
     policies = {"image": Policy("linear", "constant")}
     policies |= {key: Policy("nearest", "constant") for key in keys if key != "image"}
     if INSIDE in keys:
         policies[INSIDE] = Policy("nearest", "constant", fill=_OUTSIDE)
     labels = [key for key in keys if key != "image"]
-    cases: Any = PreprocessedCases(drawer, keys)
-    volumes = cases.open_volume(labels=labels, policies=policies)
+    volumes: Any = from_cases(cases).open_volume(labels=labels, policies=policies)
     size = tuple(map(int, trainer.configuration_manager.patch_size))
-    patches: Any = PlacedPatches(volumes, (1,) * (3 - len(size)) + size)
+    patches: Any = PlacedPatches(volumes, (1,) * (3 - len(size)) + size, drawer)
     patches = patches.remap_labels({_OUTSIDE: 0}, keys="label")
     return patches.remap_labels({_OUTSIDE: 0}, 1, keys=INSIDE) if INSIDE in keys else patches
 
@@ -169,12 +143,7 @@ def preprocessed_patches(drawer: Any, trainer: Any) -> Any:
 def raw_chains(trainer: Any, folder: str) -> tuple[Any, Any]:
     """Return chains of patches of the raw files, for training and validation, not augmented.
 
-    Parameters
-    ----------
-    trainer
-        nnU-Net's trainer, initialized.
-    folder
-        Where raw datasets lie, ``nnUNet_raw``.
+    The trainer is initialized; raw datasets lie in ``folder``, ``nnUNet_raw``.
 
     Raises
     ------
@@ -219,14 +188,8 @@ def augmentation_of(trainer: Any) -> dict[str, Any]:
 def with_targets(pipe: Any, trainer: Any, *, augment: bool) -> Any:
     """Return the batches of patches, with the targets that the trainer's network has.
 
-    Parameters
-    ----------
-    pipe
-        Of :func:`preprocessed_patches` or :func:`raw_chains`.
-    trainer
-        nnU-Net's trainer, initialized.
-    augment
-        Whether channels of earlier labels are changed.
+    ``pipe`` is of :func:`preprocessed_patches` or :func:`raw_chains`; ``augment`` says whether
+    channels of earlier labels are changed.
     """
     labels = trainer.label_manager
     regions: tuple[Any, ...] = ()
@@ -266,18 +229,9 @@ def seeds_of(seed: int | None, rank: int) -> tuple[int, tuple[int, int]]:
 class Batches:
     """Batches without end, under the names and in the forms that nnU-Net's loop asks for.
 
-    Parameters
-    ----------
-    chain
-        Of batches with ``image`` and ``label``.
-    num_workers
-        Processes that make them; 0 makes them in this one.
-    seed
-        Of all draws.
-    is_plane
-        Whether patches have one voxel along the first axis, which the network does not know.
-    has_regions
-        Whether targets are channels of yes and no.
+    ``chain`` is of batches with ``image`` and ``label``; ``num_workers`` processes make them, or
+    this one for 0. ``is_plane`` says that patches have one voxel along the first axis, which the
+    network does not know; ``has_regions`` that targets are channels of yes and no.
     """
 
     def __init__(

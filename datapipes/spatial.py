@@ -157,7 +157,7 @@ def add_steps(
     if not isinstance(sample, Sample):
         raise _no_lazy_volume(pipe, sample)
     identity = sample.identity if ordinal is None else (*sample.identity, ordinal)
-    # Nearly always all patches share one plan, and nothing else was done to them. A planner asks
+    # Nearly always all patches share one plan, and values changed by what commutes. A planner asks
     # for each patch and pipe, so that is written out; it gives what the other way gives.
     lazy: dict[str, LazyPatch] = {}
     common: TransformChain | None = None
@@ -166,7 +166,7 @@ def add_steps(
             continue
         pending = thing.pending
         apart = pending.moving is not None or (common is not None and pending is not common)
-        if apart or thing.values or thing.members:
+        if apart or thing.members or (thing.values and not thing.commutes):
             before = {key: thing for key, thing in sample.items() if isinstance(thing, LazyPatch)}
             lazy = add_to_each(steps, before, identity, sampling)
             break

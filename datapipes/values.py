@@ -10,11 +10,48 @@ from ..batching.job import apply_transforms
 from ..core.errors import PolicyConflict
 from ..core.validate import as_keys
 from ..intensity import OPS, ValueStep
-from ..spatial import Step
+from ..spatial import LazyPatch, Step
+from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
 from .op_pipe import OpPipe, add_forms
 from .sampling import Sampling
 from .spatial import PipeSteps, SpatialPipe, add_steps, sampling_of
+
+
+class _EachSample:
+    """Applies a value op sample by sample; patches with the same steps get the same ones again."""
+
+    def __init__(self, change: ApplyValue) -> None:
+        self.change = change
+        # Of each patch of the last sample its value steps, its spatial ones, its kind, the length
+        # of its identity, and the value steps that it got. Replaced whole: another thread reads it.
+        self._last: dict[str, tuple[Any, Any, str, int, Any]] = {}
+
+    def apply(self, item: Any) -> Any:
+        """Return the item with the op applied, or with that still to be done."""
+        last, lazy, things = self._last, patches_of(item), {}
+        if not lazy or item.patches or len(lazy) != len(last):
+            return self._anew(item, lazy)
+        for key, one in lazy.items():
+            values, steps, kind, depth, after = last.get(key, (None,) * 5)
+            pending = one.pending
+            is_like = values is one.values and steps is pending.steps
+            if not is_like or kind != one.volume.kind or depth != len(pending.identity):
+                return self._anew(item, lazy)
+            if after is not values:
+                things[key] = one.with_pending(pending)
+                object.__setattr__(things[key], "values", after)  # which nobody has seen yet
+        return item.with_identity(things, item.identity)
+
+    def _anew(self, item: Any, lazy: Mapping[str, LazyPatch]) -> Any:
+        result = apply_transforms((self.change,), item)
+        self._last = {
+            key: (one.values, one.pending.steps, one.kind, len(one.pending.identity), after.values)
+            for key, one, after in ((key, one, result[key]) for key, one in lazy.items())
+            # A stack has steps in its members, and one that asks a mask asks that of its sample.
+            if type(one) is LazyPatch and all(step.mask is None for step in after.values[-1:])
+        }
+        return result
 
 
 class ValuePipe(OpPipe):
@@ -30,12 +67,13 @@ class ValuePipe(OpPipe):
         keys = arguments.get("keys")
         self.keys = None if keys is None else as_keys(f"{self.form_name}(keys=)", keys)
         self.step = ValueStep(op, self.stream_names[0], self.origin, common=is_shared)
+        self._each = _EachSample(ApplyValue(self.step, self.keys, self.origin))
 
     def instructions(self) -> tuple[ApplyValue, ...]:
-        return (ApplyValue(self.step, self.keys, self.origin),)
+        return (self._each.change,)
 
     def apply(self, item: Any) -> Any:
-        return apply_transforms(self.instructions(), item)
+        return self._each.apply(item)
 
 
 class ChoicePipe(OpPipe):
@@ -68,6 +106,7 @@ class ChoicePipe(OpPipe):
             of_its_own = f"{stream} values"
             step = ValueStep(values, of_its_own, self.origin, draws_from=stream, common=is_shared)
             self.change = ApplyValue(step, names, self.origin)
+            self._each = _EachSample(self.change)
 
     def instructions(self) -> tuple[ApplyValue, ...] | None:
         """Return what applies a choice among value ops; None where spatial ones are among them."""
@@ -76,7 +115,7 @@ class ChoicePipe(OpPipe):
     def apply(self, item: Any) -> Any:
         if self.steps:
             item = add_steps(self, self.steps, item, None, self.sampling)
-        return item if self.change is None else apply_transforms((self.change,), item)
+        return item if self.change is None else self._each.apply(item)
 
 
 class OneOfPipe(ChoicePipe, form="one_of", op=OneOf):

@@ -26,6 +26,7 @@ from .placing.drawn_patch import WeightedPatch as WeightedPatch
 from .placing.patch import FixedPatch as FixedPatch
 from .placing.patch import GridPatch as GridPatch
 from .placing.patch import PatchLargerThanVolume as PatchLargerThanVolume
+from .placing.patch import PlacedPatch as PlacedPatch
 from .placing.patch import UniformPatch as UniformPatch
 from .placing.patch import UniformRegion as UniformRegion
 from .placing.patch import positions as positions

@@ -373,7 +373,7 @@ class LazyPatch(NoArithmetic):
     @cached_property
     def value_draws(self) -> tuple[tuple[ValueStep, Params | None], ...]:
         """Return the value steps with what they drew; None where one does not act."""
-        pairs = []
+        pairs, generator = [], None
         by_channel = any(step.op.draws_channels for step in self.values)
         channels = self.channels if by_channel else 0
         for step in self.values:
@@ -382,7 +382,9 @@ class LazyPatch(NoArithmetic):
                 own = replace(own, op=own.op.along(_axes_of(self.plan, self.plan.slices)))
             if step.op.draws_channels:
                 own = replace(own, op=own.op.of_channels(channels))
-            pairs.append((step, own.draw(self._stream(own).generator())))
+            stream = self._stream(own)
+            generator = stream.generator() if generator is None else stream.restart(generator)
+            pairs.append((step, own.draw(generator)))
             channels = step.channels(channels) if by_channel else 0
         return tuple(pairs)
 

@@ -47,6 +47,8 @@ class TransformChain:
     moving: Any = None
     """A volume on another grid, whose plan this is: that of the references, but that voxels come
     from this one, at the same places in the world."""
+    place: tuple[int, ...] | None = None
+    """Where the patch of a ``PlacedPatch`` begins: beside the steps, which items share."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "references", dict(self.references))
@@ -119,7 +121,7 @@ class TransformChain:
             stream = Stream(self.seed, self.epoch, identity, step.stream_name)
             try:
                 step_plan = self.through_flushes(plan) if step.looks_at_stored else plan
-                params = step.draw(stream.restart(generator), step_plan)
+                params = step.draw(stream.restart(generator), step_plan, self.place)
                 plan = step.apply(plan, params)
             except VoxpipeError as error:
                 error.at(step.origin)

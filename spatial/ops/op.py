@@ -95,10 +95,13 @@ class Step(OpStep):
                 raise
             return False
 
-    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
+    def draw(
+        self, generator: np.random.Generator, plan: SpatialPlan, place: Any = None
+    ) -> Params | None:
         """Return the parameters for one item, or None if the op does not act on it."""
         if self.record is None:
-            return self.op.draw(generator, plan)
+            at_place = None if place is None else getattr(self.op, "at_place", None)
+            return self.op.draw(generator, plan) if at_place is None else at_place(place)
         params = self.record.params
         check_record(self.op, params, lambda op: op.draw(generator, plan))
         return params

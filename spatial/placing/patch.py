@@ -109,6 +109,17 @@ class FixedPatch(PatchOp):
         return f"patch {'x'.join(map(str, self.size))} at {', '.join(map(str, self.start))}"
 
 
+class PlacedPatch(FixedPatch):
+    """A patch where the plan of its item says, so that all items share one step."""
+
+    def at_place(self, place: Sequence[int]) -> Params:
+        """Return the parameters for an item whose patch begins at ``place``."""
+        return {"start": list(place), "size": list(self.size)}
+
+    def describe(self) -> str:
+        return f"patch {'x'.join(map(str, self.size))} where its sample says"
+
+
 @dataclass(frozen=True)
 class GridPatch:
     """Patches side by side until they cover a grid; the last ones are moved inward to fit.

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,6 +31,7 @@ from voxpipe.dataloader2.nnunet_loaders import (
     with_targets,
 )
 from voxpipe.dataloader2.nnunet_trainers import FOLDER
+from voxpipe.recipes import nnunet_augmentation
 
 pytest.importorskip("blosc2")
 from nnunet_stand_ins import (
@@ -45,6 +47,10 @@ from nnunet_stand_ins import (
     trainer_of,
     write,
 )
+
+# Calls for a patch while the loop plans it: 595 when each had a step of its own.
+MOST_CALLS = 170
+MANY = 64 * BATCH
 
 
 @pytest.fixture
@@ -135,6 +141,42 @@ def test_a_run_depends_on_its_seed_alone(folder: Path) -> None:
     assert np.array_equal(np.random.get_state()[1], before)
     assert sums(workers=1) == alone
     assert sums(seed=2) != alone
+
+
+def test_patches_share_their_steps(folder: Path) -> None:
+    """Each has a place and an identity of its own, and nothing else is made for it anew."""
+    patches = nnunet_augmentation(preprocessed_patches(Drawer(folder), trainer_of()))
+    samples = [*islice(patches, 4 * BATCH)]
+    for key in ("image", "label"):
+        every = [sample[key] for sample in samples]
+        assert len({id(patch.pending.steps) for patch in every}) == 1
+        assert len({id(patch.values) for patch in every}) == 1
+        assert len({id(patch.volume) for patch in every}) == len({s.case for s in samples})
+    places = [sample["image"].pending.place for sample in samples]
+    assert places == [tuple(s["label"].draws["lazy_patch"]["start"]) for s in samples]
+    assert len(set(places)) > BATCH
+    assert len({sample.identity for sample in samples}) == len(samples)
+
+
+def test_the_loop_makes_few_calls_for_a_patch(folder: Path) -> None:
+    """Of all Python code, from the draw to what a worker is sent."""
+    patches = nnunet_augmentation(preprocessed_patches(Drawer(folder), trainer_of()))
+    samples = iter(patches.batch_patches(BATCH).parent)
+    assert len([*islice(samples, MANY)]) == MANY  # every case was seen
+    calls = 0
+
+    def count(frame: Any, event: str, _: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        some = [*islice(samples, MANY)]
+    finally:
+        sys.setprofile(before)
+    assert len(some) == MANY
+    assert 0 < calls / MANY <= MOST_CALLS
 
 
 def test_a_case_is_asked_for_once(folder: Path) -> None:
@@ -279,6 +321,7 @@ from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
 from voxpipe.core import Stream
 from voxpipe.core.errors import NotOffered
+from voxpipe.dataloader2.nnunet_loaders import _DRAWN_AT_ONCE
 from voxpipe.reading_services.global_generators import seeded_globals
 
 sys.path.append({tests!r})
@@ -306,9 +349,11 @@ labels = SimpleNamespace(all_labels=[0, 1, 2], has_ignore_label=False)
 data = Drawer(Path({folder!r}))._data
 data.identifiers = CASES
 drawer = nnUNetDataLoader(data, BATCH, SIZE, SIZE, labels, oversample_foreground_percent=0.33)
-for number, batch in enumerate(first(5, drawer, trainer_of(scales=None))):
-    with seeded_globals(Stream(1, 0, (number,), "preprocessed_cases").integer()):
-        theirs = drawer.generate_train_batch()
+every = []
+for block in range(2):
+    with seeded_globals(Stream(1, 0, (block,), "placed_patches").integer()):
+        every += [drawer.generate_train_batch() for _ in range(_DRAWN_AT_ONCE)]
+for theirs, batch in zip(every, first(len(every), drawer, trainer_of(scales=None)), strict=True):
     assert list(theirs["keys"]) == batch["keys"]
     assert torch.equal(theirs["data"], batch["data"])
     assert torch.equal(theirs["target"].clamp(min=0), batch["target"])
