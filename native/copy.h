@@ -190,7 +190,7 @@ inline void turn_in_registers(const Copy& c, const uint8_t* base, uint8_t* out, 
   with_stored(c.job->source_type, [&](auto s) {
     typedef VOXPIPE_TYPE(s) S;
     if constexpr (IS_EXACT<S>)
-      turn_slice<typename Memory<S>::type, uint32_t>(c, base, out, third, [&](const uint8_t* from) {
+      turn_slice<S, uint32_t>(c, base, out, third, [&](const uint8_t* from) {
         return (Square<uint32_t>::Row)finish_exact(*c.f, floats_at<S>(from));
       });
   });

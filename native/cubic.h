@@ -84,16 +84,15 @@ void cubic_apart(const Geometry& g, int64_t padding, const Scaling& scaling, con
 // Four neighbours in memory as values.
 template <class S>
 inline Four four_values(const uint8_t* at) {
-  typedef typename Memory<S>::type Element;
   typedef int32_t FourInts __attribute__((vector_size(16)));
   if constexpr (HAS_NAN<S>) {
-    constexpr int64_t SIZE = sizeof(Element);
+    constexpr int64_t SIZE = sizeof(S);
     return Four{load_value<S, float>(at), load_value<S, float>(at + SIZE),
                 load_value<S, float>(at + 2 * SIZE), load_value<S, float>(at + 3 * SIZE)};
   } else {
-    typedef Element Stored4 __attribute__((vector_size(4 * sizeof(Element))));
+    typedef S Stored4 __attribute__((vector_size(4 * sizeof(S))));
     const Stored4 stored = load<Stored4>(at);
-    if constexpr (sizeof(Element) == 4) return __builtin_convertvector(stored, Four);
+    if constexpr (sizeof(S) == 4) return __builtin_convertvector(stored, Four);
     // By way of 32 bits: straight from 8 or 16, compilers convert one by one.
     else return __builtin_convertvector(__builtin_convertvector(stored, FourInts), Four);
   }

@@ -64,7 +64,7 @@ VOXPIPE_INLINE void stretch(const Stretch& s, bool keeps, const float* row, int6
 template <class S>
 void copy_numbers(const Geometry& g, const NearBox& near, const Stretch& along, int64_t width,
                  const uint8_t* source, uint8_t* to) {
-  constexpr int64_t SIZE = sizeof(typename Memory<S>::type);
+  constexpr int64_t SIZE = sizeof(S);
   const int64_t step = g.axis[near.unit].step, count = near.count(near.unit);
   const int64_t rows = near.count(near.rows);
   const auto row_at = [&](int64_t p, int64_t r) {
