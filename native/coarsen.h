@@ -34,8 +34,8 @@ struct Lines {
     count = line[size - 1] + 2;
     for (int64_t n = 0; n < count; n++) {
       const double nearest = round_even((first + static_cast<double>(n)) * length);
-      const int64_t at = whole_to_int(nearest) - corner;
-      kept[n] = static_cast<int32_t>(most<int64_t>(0, least(at, size - 1)));
+      const double at = nearest - static_cast<double>(corner), last = static_cast<double>(size - 1);
+      kept[n] = static_cast<int32_t>(most(0.0, least(at, last)));
     }
   }
 };

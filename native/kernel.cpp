@@ -117,17 +117,6 @@ bool stays_near(const VoxpipeJob& job) {
          is_field(job.earlier, job.earlier_size, job.earlier_matrix, job.source_size);
 }
 
-// Whether there is room for the steps, and their lattices can be counted with.
-bool can_count(const VoxpipeValues& job) {
-  const VoxpipeStep* steps = reinterpret_cast<const VoxpipeStep*>(job.steps);
-  for (int64_t n = 0; n < job.count && job.count <= VOXPIPE_MOST_STEPS; n++)
-    for (int a = 0; a < 3; a++) {
-      if (steps[n].kind == VOXPIPE_COARSEN && !(steps[n].number[a] < REMOTE)) return false;
-      if (!is_between(steps[n].corner[a], INT32_MIN, UINT32_MAX)) return false;
-    }
-  return job.count <= VOXPIPE_MOST_STEPS;
-}
-
 }  // namespace
 
 int64_t voxpipe_abi(void) { return VOXPIPE_ABI; }
@@ -140,6 +129,5 @@ int64_t voxpipe_run(const VoxpipeJob* job) {
 }
 
 int64_t voxpipe_values(const VoxpipeValues* job) {
-  if (!can_count(*job)) return VOXPIPE_UNSUPPORTED;
   return path_of(job->path).change(*job);
 }
