@@ -142,18 +142,9 @@ inline void normals(const VoxpipeStep& s, const Rows& rows, int32_t in_row, int6
   for (int w = 0; w < 4; w += 2)
     for (int64_t l = 0; l < SIDE_BY_SIDE; l++)
       normal_pair(word[w][l], word[w + 1][l], made[w][l], made[w + 1][l]);
-  for (int64_t l = 0; l < SIDE_BY_SIDE; l += LANES) {
-    Floats of[4], turns[4];
-    for (int w = 0; w < 4; w++) of[w] = vector_at<Floats>(made[w] + l);
-    for (int w = 0; w < 2; w++) {
-      turns[w] = interleaved<0>(of[w], of[w + 2], ALL_LANES);
-      turns[w + 2] = interleaved<1>(of[w], of[w + 2], ALL_LANES);
-    }
-    for (int w = 0; w < 4; w += 2) {
-      put_vector(out + 4 * l + w * LANES, interleaved<0>(turns[w], turns[w + 1], ALL_LANES));
-      put_vector(out + 4 * l + (w + 1) * LANES, interleaved<1>(turns[w], turns[w + 1], ALL_LANES));
-    }
-  }
+#pragma GCC unroll 1  // else GCC 12 takes vectors apart
+  for (int64_t l = 0; l < SIDE_BY_SIDE; l++)
+    for (int w = 0; w < 4; w++) out[4 * l + w] = made[w][l];
 }
 
 // A block is four voxels of a row whose numbers are made together; the first and the last one of a
