@@ -65,21 +65,21 @@ struct CoarsePlanes {
   float *planes, *rows, *row, *packed;
   int64_t made;  // planes that are kept, so far
 
-  static int64_t floats(const int64_t* size) {
-    return 2 * size[1] * size[2] + 4 * size[2] + 2 + 2 * LANES + Lines::words(size[0]) +
-           Lines::words(size[1]) + Lines::words(size[2]);
-  }
-
-  void begin(const VoxpipeStep& s, const int64_t* shape, float* memory) {
+  // Returns memory that is to be freed; null where there is none.
+  void* begin(const VoxpipeStep& s, const int64_t* shape) {
     size = shape;
     made = 0;
-    planes = memory;
+    int64_t count = (2 * size[1] + 4) * size[2] + 2 + 2 * LANES;
+    for (int a = 0; a < 3; a++) count += Lines::words(size[a]);
+    planes = floats_in_memory(count);
+    if (!planes) return nullptr;
     rows = planes + 2 * size[1] * size[2];
     row = rows + 2 * size[2];
     packed = row + size[2];
     int32_t* words = reinterpret_cast<int32_t*>(packed + size[2] + 2 + 2 * LANES);
     for (int a = 0; a < 3; words += Lines::words(size[a++]))
       lines[a].begin(size[a], s.number[a], s.corner[a], words);
+    return planes;
   }
 
   // Along k: the kept voxels side by side, then lines between them.

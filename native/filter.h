@@ -15,6 +15,10 @@ inline float* copy_floats(const float* values, int64_t count, float* out) {
   return out;
 }
 
+inline float* floats_in_memory(int64_t count) {
+  return static_cast<float*>(malloc(static_cast<size_t>(count) * sizeof(float)));
+}
+
 // ``N`` sums at once, of what lies ``place(t)`` from ``from``, to both sides.
 template <int64_t N, int64_t R, class Place>
 inline void filter_some(const float* from, const Place& place, const float* weights,
@@ -64,20 +68,20 @@ struct FilterPlanes {
   int64_t* places;  // where in the ring the planes around one lie
   int64_t loaded, pitch;
 
-  static int64_t floats(const VoxpipeStep& s, const int64_t* size) {
-    return 2 * (2 * s.radius[0] + 1) + size[2] * (size[1] * (2 * s.radius[0] + 2) + 2 * s.radius[1]) +
-           size[1] * (size[2] + 2 * s.radius[2]);
-  }
-
-  void begin(const VoxpipeStep& s, const int64_t* shape, float* memory) {
+  // Returns memory that is to be freed; null where there is none.
+  void* begin(const VoxpipeStep& s, const int64_t* shape) {
     step = &s;
     size = shape;
     pitch = size[2] + 2 * s.radius[2];
+    const int64_t sheets = size[2] * (size[1] * (2 * s.radius[0] + 2) + 2 * s.radius[1]);
+    float* memory = floats_in_memory(2 * (2 * s.radius[0] + 1) + sheets + size[1] * pitch);
+    if (!memory) return nullptr;
     places = reinterpret_cast<int64_t*>(memory) + s.radius[0];
     ring = memory + 2 * (2 * s.radius[0] + 1);
     sheet = ring + size[2] * (size[1] * (2 * s.radius[0] + 1) + s.radius[1]);
     rows = sheet + size[2] * (size[1] + s.radius[1]) + s.radius[2];
     loaded = 0;
+    return memory;
   }
 
   // Plane ``i`` into ``out``; ``load(plane, to)`` fetches one.

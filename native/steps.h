@@ -22,7 +22,8 @@ inline void change_rows(const VoxpipeStep* step, const VoxpipeStep* end, const R
     float number[4];
     for (int n = 0; n < 4; n++) number[n] = static_cast<float>(step->number[n]);
     if (step->kind == VOXPIPE_SCALE)
-      for (int64_t n = 0; n < count; n++) v[n] = in_range(v[n], number[0], number[1], number[2], number[3]);
+      for (int64_t n = 0; n < count; n++)
+        v[n] = in_range(v[n], number[0], number[1], number[2], number[3]);
     else if (step->kind == VOXPIPE_BEND)
       bend_values(v, count, Exponent(step->number[0]), number[1], number[2], number[3]);
     else
@@ -37,13 +38,11 @@ inline int64_t pass(const VoxpipeValues& job, const VoxpipeStep* first, const Vo
   const int64_t block = least(size[1], most<int64_t>(1, VALUES_AT_ONCE / width));
   float* values = reinterpret_cast<float*>(job.values);
   const bool makes = maker < end, filters = makes && maker->kind == VOXPIPE_FILTER;
-  const int64_t floats = filters ? FilterPlanes::floats(*maker, size) : CoarsePlanes::floats(size);
-  void* memory = makes ? malloc(static_cast<size_t>(floats) * sizeof(float)) : nullptr;
-  if (makes && !memory) return VOXPIPE_NO_MEMORY;
   FilterPlanes filter{};
   CoarsePlanes coarse{};
-  if (filters) filter.begin(*maker, size, static_cast<float*>(memory));
-  else if (makes) coarse.begin(*maker, size, static_cast<float*>(memory));
+  void* memory = nullptr;
+  if (makes) memory = filters ? filter.begin(*maker, size) : coarse.begin(*maker, size);
+  if (makes && !memory) return VOXPIPE_NO_MEMORY;
   const auto row_at = [&](int64_t i, int64_t j) { return values + (i * size[1] + j) * width; };
   // Rows as the steps before ``maker`` leave them.
   const auto load = [&](int64_t i, int64_t j, int64_t count, float* to) {
