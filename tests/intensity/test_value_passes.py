@@ -100,6 +100,9 @@ def test_a_patch_without_range_is_refused_at_its_change(
         change_values(array, [Epilogue(2.0), of_gamma(over="patch")(0.5), Epilogue(3.0)])
     assert caught.value.number == 1
     change_values(array, [of_gamma(in_range=(0, 1))(0.5)])
+    kept = of_gamma(in_range=(0, 1), over="patch", keep_statistics=True)(0.5)
+    with pytest.raises(NoRange, match="no mean or range"):
+        change_values(array, [kept])
 
 
 @pytest.mark.parametrize("path", ["0", *NATIVE_PATHS])
