@@ -183,7 +183,7 @@ int64_t voxpipe_place_chunks(const VoxpipeChunks* job) {
     VoxpipeChunk& chunk = *reinterpret_cast<VoxpipeChunk*>(job->chunks + n * step);
     if (chunk.task == VOXPIPE_LEAVE) continue;
     chunk.status = VOXPIPE_UNSUPPORTED;
-    if (chunk.task == VOXPIPE_LOCATE && !locate(*job, n, chunk, files)) continue;
+    if (chunk.task == VOXPIPE_DECODE && job->places && !locate(*job, n, chunk, files)) continue;
     const bool stored = chunk.task != VOXPIPE_PLACE && (chunk.data || chunk.file);
     const bool is_row = chunk.task == VOXPIPE_PLACE ? !chunk.room : !stored;
     Bytes out = reinterpret_cast<Bytes>(job->out);

@@ -153,8 +153,7 @@ struct VoxpipePart {
 enum VoxpipeTask {
   VOXPIPE_LEAVE = 0,
   VOXPIPE_PLACE = 1,   // it is in ``room``, decoded
-  VOXPIPE_DECODE = 2,  // its stored bytes are where its row says
-  VOXPIPE_LOCATE = 3   // they are where ``places`` says
+  VOXPIPE_DECODE = 2   // its stored bytes are where its row says, or ``places`` if there are any
 };
 
 struct VoxpipeChunk {
@@ -193,7 +192,7 @@ struct VoxpipeChunks {
   int64_t scratch;  // address of room for a chunk, and behind it for the longest that is in a file
   int64_t out;      // address of the region, whose last axis is without gaps
   int64_t fill;     // address of a row of voxels, which all rows of a chunk are that is not stored
-  int64_t places;   // address of VoxpipePlaces
+  int64_t places;   // address of VoxpipePlaces, or 0
   int64_t indices;  // address of the place of each chunk in the grid, ``axes`` numbers
   int64_t longest;  // bytes of the longest chunk in a file for which there is room; no longer is read
   int64_t item;     // bytes of a voxel
