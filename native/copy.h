@@ -61,11 +61,16 @@ void float_row(const Finish& f, const uint8_t* row, int64_t step, int64_t count,
 VOXPIPE_INLINE void copy_row(const Copy& c, const uint8_t* row, const int64_t* offset, int64_t count,
                              uint8_t* out) {
   const uint8_t* first = row + offset[0];
+  if (c.as_stored && c.along_step == c.size) {
+    memcpy(out, first, static_cast<size_t>(count * c.size));
+    return;
+  }
   if (c.as_floats && count >= LANES)
     return with_stored(c.job->source_type, [&](auto s) {
       typedef VOXPIPE_TYPE(s) S;
       if constexpr (IS_EXACT<S>) float_row<S>(*c.f, first, c.along_step, count, out);
     });
+  if (c.along_step == c.size) return convert_row(*c.job, *c.f, first, count, out);
   const auto pick = [&c, row, first, offset, count](uint8_t* to) VOXPIPE_ALWAYS {
     with_size(c.size, [=, &c](auto e) {
       typedef VOXPIPE_TYPE(e) E;
@@ -76,13 +81,10 @@ VOXPIPE_INLINE void copy_row(const Copy& c, const uint8_t* row, const int64_t* o
       else pick_elements<E>([=](int64_t v) { return row + offset[v]; }, count, to);
     });
   };
-  const bool in_row = c.along_step == c.size;
-  if (c.as_stored && in_row) memcpy(out, first, static_cast<size_t>(count * c.size));
-  else if (c.as_stored) pick(out);
-  if (c.as_stored) return;
+  if (c.as_stored) return pick(out);
   uint8_t elements[RUN * 8];
-  if (!in_row) pick(elements);
-  convert_row(*c.job, *c.f, in_row ? first : elements, count, out);
+  pick(elements);
+  convert_row(*c.job, *c.f, elements, count, out);
 }
 
 // From a voxel of a slice to the same one of the next slice, which is 0 for the last. Lines of that
