@@ -21,7 +21,7 @@ from typing import Any
 
 from .settings import NATIVE, read_setting
 
-ABI = 5  # VOXPIPE_ABI of native/interface.h
+ABI = 6  # VOXPIPE_ABI of native/interface.h
 PATHS = ("portable", "avx2", "avx512", "avx512_gather")
 _GATHERS = "/sys/devices/system/cpu/vulnerabilities/gather_data_sampling"
 

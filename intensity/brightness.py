@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core.validate import ParameterRange, as_flag
 from . import native
+from .native import ByStatistics, Change, ChannelStatistics
 from .noise import log_of_mantissa
 from .normalize import as_rising
 from .value_op import (
@@ -21,7 +22,6 @@ from .value_op import (
     PATCH,
     VOLUME,
     AffineValueOp,
-    ArrayChange,
     Epilogue,
     Facts,
     Params,
@@ -107,10 +107,17 @@ class Contrast(TwoSidedOp, AffineValueOp):
         whole = facts.statistics()
         return Epilogue(factor, shift, whole.minimum, whole.maximum)
 
-    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...] | None:
+    def changes(self, params: Params, facts: Facts) -> tuple[Change, ...] | None:
         if self.pointwise:
             return super().changes(params, facts)
-        return (_Spread(params["factor"], self.middle, self.keep_range),)
+        factor = params["factor"]
+
+        def spread(patch: ChannelStatistics) -> tuple[Epilogue]:
+            middle = patch.mean if self.middle is None else self.middle
+            ends = (patch.low, patch.high) if self.keep_range else ()
+            return (Epilogue(factor, middle * (1 - factor), *ends),)
+
+        return (ByStatistics(self.name, spread),)
 
     def describe(self) -> str:
         middle = f"the mean of each {self.over}" if self.middle is None else f"{self.middle:g}"
@@ -223,12 +230,24 @@ class Gamma(TwoSidedOp):
     def takes_statistics(self) -> bool:
         return self.in_range is None and self.over == VOLUME
 
-    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...]:
+    def changes(self, params: Params, facts: Facts) -> tuple[Change, ...]:
         ends = self.in_range
         if ends is None and self.over == VOLUME:
             whole = facts.statistics()
             ends = (whole.minimum, whole.maximum)
-        return (_Bend(params["gamma"], ends, self.keep_statistics, self.invert),)
+        if ends is not None and not self.keep_statistics:
+            return (_Bend(params["gamma"], *ends, self.invert),)
+
+        def bend(before: ChannelStatistics) -> tuple[Change, ...]:
+            def restore(after: ChannelStatistics) -> tuple[Epilogue]:
+                scale = before.std / max(after.std, _LEAST_STD)
+                return (Epilogue(scale, before.mean - after.mean * scale),)
+
+            low, high = ends or (before.low, before.high)
+            last = (ByStatistics(self.name, restore),) if self.keep_statistics else ()
+            return (_Bend(params["gamma"], low, high, self.invert), *last)
+
+        return (ByStatistics(self.name, bend),)
 
     def describe(self) -> str:
         where = f"the range of each {self.over}" if self.in_range is None else f"{self.in_range}"
@@ -237,101 +256,37 @@ class Gamma(TwoSidedOp):
         return f"{self.in_words(gamma=self.gamma)} in {where}"
 
 
-# What follows is done by ``native/gamma.h`` and ``native/steps.h`` in the same order, and so to the
-# same bits.
-_LANES = 16
-
-
-class _Statistics(NamedTuple):
-    """Mean, deviation and range of a channel, counted in sixteen lanes along the last axis."""
-
-    mean: float
-    std: float
-    low: float
-    high: float
-
-
-def _statistics_of(channel: NDArray[np.float32]) -> _Statistics:
-    first = float(channel[0, 0, 0])  # all are counted from it, so that squares keep their digits
-    length, count = channel.shape[-1], channel.size
-    lanes = np.zeros((*channel.shape[:-1], -(-length // _LANES) * _LANES))
-    np.subtract(channel, first, out=lanes[..., :length], dtype=np.float64)
-    lanes = lanes.reshape(-1, _LANES)
-    total, squares = float(_sum(_sum(lanes))), float(_sum(_sum(lanes * lanes)))
-    # Of a sample, n - 1, as nnU-Net has it.
-    variance = max((squares - total * total / count) / max(count - 1, 1), 0.0)
-    std = math.sqrt(variance) if math.isfinite(variance) else math.nan
-    return _Statistics(first + total / count, std, float(channel.min()), float(channel.max()))
-
-
-def _sum(numbers: NDArray[np.float64]) -> Any:
-    """Return the sum along the first axis, one after another: ``numpy.sum`` adds in pairs."""
-    return np.add.accumulate(numbers, axis=0)[-1]
-
-
-@dataclass(frozen=True)
-class _Spread:
-    """``(value - middle) * factor + middle``, in each channel about its mean if none is given."""
-
-    factor: float
-    middle: float | None
-    keep_range: bool
-
-    name: ClassVar[str] = "contrast"
-
-    def native_step(self) -> bytes:
-        flags = native.OF_PATCH * (self.middle is None) + native.KEEP_RANGE * self.keep_range
-        return native.pack_step(native.SPREAD, (self.factor, self.middle or 0.0), flags)
-
-    def in_numpy(self, array: NDArray[np.float32]) -> bool:
-        for channel in array:
-            statistics = _statistics_of(channel)
-            if not math.isfinite(statistics.mean):
-                return False
-            middle = statistics.mean if self.middle is None else self.middle
-            ends = (statistics.low, statistics.high) if self.keep_range else ()
-            Epilogue(self.factor, middle * (1 - self.factor), *ends).in_numpy(channel)
-        return True
-
-
 @dataclass(frozen=True)
 class _Bend:
-    """The formula of :class:`Gamma`, in each channel between its ends if none are given."""
+    """The formula of :class:`Gamma` between two ends.
+
+    ``native/gamma.h`` takes the same steps in the same order, and so to the same bits.
+    """
 
     gamma: float
-    ends: tuple[float, float] | None
-    keep_statistics: bool
+    low: float
+    high: float
     invert: bool
 
     name: ClassVar[str] = "gamma"
 
-    def native_step(self) -> bytes:
-        flags = native.OF_PATCH * (self.ends is None) + native.INVERT * self.invert
-        flags += native.KEEP_STATISTICS * self.keep_statistics
-        return native.pack_step(native.GAMMA, (self.gamma, *(self.ends or (0.0, 0.0))), flags)
-
-    def in_numpy(self, array: NDArray[np.float32]) -> bool:
-        for channel in array:
-            before = _statistics_of(channel)
-            if self.ends is None and not math.isfinite(before.mean):
-                return False
-            self._bend(channel, *(self.ends or (before.low, before.high)))
-            if self.keep_statistics:
-                after = _statistics_of(channel)
-                scale = before.std / max(after.std, _LEAST_STD)
-                Epilogue(scale, before.mean - after.mean * scale).in_numpy(channel)
-        return True
-
-    def _bend(self, channel: NDArray[np.float32], low: float, high: float) -> None:
-        size = high - low
+    @property
+    def numbers(self) -> tuple[float, float, float]:
+        """Where distances begin, what makes a part of the range of one, and what a distance."""
+        size = self.high - self.low
         # Upside down the lower end is the upper one, and each value as far from it.
-        start, sign = (high, -1) if self.invert else (low, 1)
-        inward = sign / size if abs(size) >= _LEAST_RANGE else 0.0
+        start, sign = (self.high, -1) if self.invert else (self.low, 1)
+        return start, sign / size if abs(size) >= _LEAST_RANGE else 0.0, sign * size
+
+    def native_step(self) -> bytes:
+        return native.pack_step(native.BEND, (self.gamma, *self.numbers))
+
+    def in_numpy(self, channel: NDArray[np.float32], number: int) -> None:
+        start, inward, outward = map(np.float32, self.numbers)
         # Plane by plane: what lies in between stays in the cache.
         for plane in channel:
-            part = (plane - np.float32(start)) * np.float32(inward)
-            bent = np.copysign(power(np.abs(part), self.gamma), part)
-            plane[...] = bent * np.float32(sign * size) + np.float32(start)
+            part = (plane - start) * inward
+            plane[...] = np.copysign(power(np.abs(part), self.gamma), part) * outward + start
 
 
 _LOG2_E = 1.4426950408889634

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from ..core import Grid, Stream
 from ..core.draws import ChosenOps
 from ..core.validate import as_keys
-from .value_op import NO_HALO, ArrayChange, Epilogue, Facts, Halo, Params, ValueOp, same_as
+from .native import Change
+from .value_op import NO_HALO, Epilogue, Facts, Halo, Params, ValueOp, same_as
 
 
 class _OpWrapper(ValueOp):
@@ -83,7 +84,7 @@ class Elsewhere(_OpWrapper):
     def as_epilogue(self, params: Params, facts: Facts) -> Epilogue:
         return Epilogue()
 
-    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...]:
+    def changes(self, params: Params, facts: Facts) -> tuple[Change, ...]:
         return ()
 
     def describe(self) -> str:
@@ -200,8 +201,8 @@ class ValueChoice(ChosenOps, ValueOp):  # type: ignore[override]  # its name is 
             together = None if together is None or one is None else together.then(one)
         return together
 
-    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...] | None:
-        together: tuple[ArrayChange, ...] = ()
+    def changes(self, params: Params, facts: Facts) -> tuple[Change, ...] | None:
+        together: tuple[Change, ...] = ()
         for op, values, path in self.acting(params):
             some = op.changes(values, cast(Facts, _FactsOfKey(facts, path)))
             if some is None:

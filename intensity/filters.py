@@ -24,14 +24,13 @@ from ..core.validate import (
     value_at,
 )
 from . import native
+from .native import Change, change_values
 from .value_op import (
     FROM_0,
-    ArrayChange,
     Facts,
     Halo,
     Params,
     RandomValueOp,
-    change_values,
     number_text,
 )
 
@@ -72,11 +71,10 @@ class AxisFilters:
     def native_step(self) -> bytes:
         return native.pack_step(native.FILTER, weights=self.weights)
 
-    def in_numpy(self, array: NDArray[Any]) -> bool:
+    def in_numpy(self, channel: NDArray[Any], number: int) -> None:
         for axis, weights in enumerate(self.weights):
             if weights.size > 1:
-                _filter_axis(array, axis, weights)
-        return True
+                _filter_axis(channel, axis, weights)
 
 
 def filter_axis(array: NDArray[Any], axis: int, weights: NDArray[np.float32]) -> None:
@@ -84,16 +82,16 @@ def filter_axis(array: NDArray[Any], axis: int, weights: NDArray[np.float32]) ->
     change_values(array, [AxisFilters(tuple(weights if a == axis else _ITSELF for a in range(3)))])
 
 
-def _filter_axis(array: NDArray[Any], axis: int, weights: NDArray[np.float32]) -> None:
-    radius, length = weights.size - 1, array.shape[axis + 1]
-    ends = [(0, 0)] * 4
-    ends[axis + 1] = (radius, radius)
-    planes = np.moveaxis(np.pad(array, ends, mode="edge"), axis + 1, 0)
+def _filter_axis(channel: NDArray[Any], axis: int, weights: NDArray[np.float32]) -> None:
+    radius, length = weights.size - 1, channel.shape[axis]
+    ends = [(0, 0)] * 3
+    ends[axis] = (radius, radius)
+    planes = np.moveaxis(np.pad(channel, ends, mode="edge"), axis, 0)
     total = weights[0] * planes[radius : radius + length]
     for t in range(1, radius + 1):
         neighbours = planes[radius - t : radius - t + length]
         total += weights[t] * (neighbours + planes[radius + t : radius + t + length])
-    np.moveaxis(array, axis + 1, 0)[...] = total
+    np.moveaxis(channel, axis, 0)[...] = total
 
 
 Unit = Literal["mm", "voxel"]
@@ -166,7 +164,7 @@ class Blur(_Gaussian):
     def describe(self) -> str:
         return super().describe() + (", of each axis" if self.per_axis else "")
 
-    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...]:
+    def changes(self, params: Params, facts: Facts) -> tuple[Change, ...]:
         return (self.filters(params, facts),)
 
 
@@ -219,15 +217,14 @@ class CoarserVoxels:
     def native_step(self) -> bytes:
         return native.pack_step(native.COARSEN, self.factors, corner=self.corner)
 
-    def in_numpy(self, array: NDArray[np.float32]) -> bool:
+    def in_numpy(self, channel: NDArray[np.float32], number: int) -> None:
         for axis in (2, 1, 0):
-            if self.factors[axis] > 1 and array.shape[axis + 1] > 1:
-                _coarsen_axis(array, axis, self.factors[axis], self.corner[axis])
-        return True
+            if self.factors[axis] > 1 and channel.shape[axis] > 1:
+                _coarsen_axis(channel, axis, self.factors[axis], self.corner[axis])
 
 
-def _coarsen_axis(array: NDArray[np.float32], axis: int, factor: float, corner: int) -> None:
-    length = array.shape[axis + 1]
+def _coarsen_axis(channel: NDArray[np.float32], axis: int, factor: float, corner: int) -> None:
+    length = channel.shape[axis]
     place = (corner + np.arange(length)) / factor
     before = np.floor(place)
     low, high = (
@@ -235,10 +232,10 @@ def _coarsen_axis(array: NDArray[np.float32], axis: int, factor: float, corner: 
         for m in (before, before + 1)
     )
     part = (place - before).astype(np.float32).reshape(-1, *[1] * (2 - axis))
-    first, last = (np.take(array, places, axis=axis + 1) for places in (low, high))
-    np.add(first, (last - first) * part, out=array)
+    first, last = (np.take(channel, places, axis=axis) for places in (low, high))
+    np.add(first, (last - first) * part, out=channel)
     # A voxel that is kept is what it is, beside an infinite one too.
-    np.copyto(array, first, where=part == 0)
+    np.copyto(channel, first, where=part == 0)
 
 
 INVERSE = "; factor says how much larger voxels get: write factor=2 for a scale of 0.5"
@@ -287,7 +284,7 @@ class _Coarser(RandomValueOp):
         i, j, k = (math.ceil(f) + 1 if f > 1 else 0 for f in self.coarser(params))
         return (i, j, k)
 
-    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...]:
+    def changes(self, params: Params, facts: Facts) -> tuple[Change, ...]:
         return (CoarserVoxels(self.coarser(params), facts.corner),)
 
 

@@ -1,33 +1,147 @@
-"""The native library for values in place: all steps of a patch in one call.
+"""Changes of values in place: of a channel of a patch in one call of the native library.
 
-Where it is missing, callers take the same steps in NumPy: the same bits, many times slower.
+Where it is missing, the same steps are taken in NumPy: to the same bits, many times slower.
 """
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core.native_library import native_level, native_library
 
-_JOB = struct.Struct("=3q3q2q")
-_STEP = struct.Struct("=2qQ4d3q3q3q")
-_NO_RANGE = 1024  # VOXPIPE_NO_RANGE, of the first step
+_JOB = struct.Struct("=3q3q3q")
+_STEP = struct.Struct("=qQ4d3q3q3q")
 _OK = 0  # VoxpipeStatus of native/interface.h
-MOST_STEPS = 64  # VOXPIPE_MOST_STEPS, of one call
-SCALE, SPREAD, GAMMA, GAUSSIAN, RICIAN, FILTER, COARSEN = range(7)
-OF_PATCH, KEEP_RANGE, KEEP_STATISTICS, INVERT = 1, 2, 4, 8
+SCALE, BEND, GAUSSIAN, RICIAN, FILTER, COARSEN = range(6)
+
+
+class ChannelStatistics(NamedTuple):
+    """Mean, deviation (of a sample) and range of a channel; NaN where a value is not finite."""
+
+    mean: float
+    std: float
+    low: float
+    high: float
+
+
+class ArrayChange(Protocol):
+    """What is done to the values of an array, in native code, or in NumPy to the same bits."""
+
+    @property
+    def name(self) -> str:
+        """The op that does it."""
+
+    def native_step(self) -> bytes:
+        """Return what the native code is to do."""
+
+    def in_numpy(self, channel: NDArray[np.float32], number: int) -> None:
+        """Change a channel (I, J, K) in place; ``number`` is its own."""
+
+
+class ByStatistics(NamedTuple):
+    """What is done to a channel of a patch by its statistics before."""
+
+    name: str
+    """The op that does it."""
+    changes: Callable[[ChannelStatistics], Sequence[Any]]
+    """Returns what is done, one after another."""
+
+
+Change = ArrayChange | ByStatistics
+
+
+class NoRange(ValueError):
+    """Values of which some are not finite have no mean and no range."""
+
+    def __init__(self, change: Change, number: int) -> None:
+        msg = f"a patch with NaN or infinite values has no mean or range for {change.name}()"
+        super().__init__(msg)
+        self.number = number
+
+
+def change_values(array: NDArray[np.float32], changes: Sequence[Change]) -> None:
+    """Change ``array``, (C, I, J, K), in place, in as few passes as the changes can be done in.
+
+    ``NoRange`` has the number of a change that needs a mean or range that is not there.
+    """
+    if not array.size:
+        return
+    values = np.require(array, requirements=["C", "ALIGNED"])  # itself, if it is that
+    try:
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            for number, channel in enumerate(values):
+                _change_channel(channel, number, changes)
+    finally:
+        if values is not array:
+            array[...] = values
+
+
+def _change_channel(channel: NDArray[np.float32], number: int, changes: Sequence[Change]) -> None:
+    waiting: list[ArrayChange] = []
+
+    def add(change: Change, place: int) -> None:
+        if not isinstance(change, ByStatistics):
+            waiting.append(change)
+            return
+        statistics = _do(channel, number, waiting, counts=True)
+        waiting.clear()
+        if not math.isfinite(statistics.mean):
+            raise NoRange(change, place)
+        for following in change.changes(statistics):
+            add(following, place)
+
+    for place, change in enumerate(changes):
+        add(change, place)
+    if waiting:
+        _do(channel, number, waiting)
+
+
+def _do(
+    channel: NDArray[np.float32], number: int, changes: Sequence[ArrayChange], counts: bool = False
+) -> ChannelStatistics:
+    """Do what does not ask; return the statistics afterwards, if it ``counts``."""
+    steps, numbers = [change.native_step() for change in changes], np.zeros(4)
+    if not change_natively(channel, number, steps, numbers if counts else None):
+        for change in changes:
+            change.in_numpy(channel, number)
+        if counts:
+            return _statistics_of(channel)
+    return ChannelStatistics(*numbers.tolist())
+
+
+# The library counts in the same order (``native/gamma.h``), and so to the same bits: in sixteen
+# lanes along the last axis.
+_LANES = 16
+
+
+def _statistics_of(channel: NDArray[np.float32]) -> ChannelStatistics:
+    first = float(channel[0, 0, 0])  # all are counted from it, so that squares keep their digits
+    length, count = channel.shape[-1], channel.size
+    lanes = np.zeros((*channel.shape[:-1], -(-length // _LANES) * _LANES))
+    np.subtract(channel, first, out=lanes[..., :length], dtype=np.float64)
+    lanes = lanes.reshape(-1, _LANES)
+    total, squares = float(_sum(_sum(lanes))), float(_sum(_sum(lanes * lanes)))
+    # Of a sample, n - 1, as nnU-Net has it.
+    variance = max((squares - total * total / count) / max(count - 1, 1), 0.0)
+    std = math.sqrt(variance) if math.isfinite(variance) else math.nan
+    return ChannelStatistics(first + total / count, std, float(channel.min()), float(channel.max()))
+
+
+def _sum(numbers: NDArray[np.float64]) -> Any:
+    """Return the sum along the first axis, one after another: ``numpy.sum`` adds in pairs."""
+    return np.add.accumulate(numbers, axis=0)[-1]
 
 
 def pack_step(
     kind: int,
     numbers: tuple[float, ...] = (),
-    flags: int = 0,
     key: int = 0,
     corner: tuple[int, int, int] = (0, 0, 0),
     weights: tuple[NDArray[np.float32], ...] = (),
@@ -36,29 +150,24 @@ def pack_step(
     places = [array.ctypes.data for array in weights] or (0, 0, 0)
     radii = [array.size - 1 for array in weights] or (0, 0, 0)
     four = (*numbers, 0.0, 0.0, 0.0, 0.0)[:4]
-    return _STEP.pack(kind, flags, key, *four, *corner, *places, *radii)
+    return _STEP.pack(kind, key, *four, *corner, *places, *radii)
 
 
-def change(array: NDArray[Any], steps: Sequence[bytes]) -> int | None:
-    """Do up to 64 steps to ``array``, (C, I, J, K), in place; None if it was left alone.
+def change_natively(
+    channel: NDArray[Any], number: int, steps: Sequence[bytes], statistics: Any = None
+) -> bool:
+    """Do steps to a channel, (I, J, K) in C order, in place; False if it was left alone.
 
-    Else return how many were done: all, or those before one that asks for the mean or the range of
-    values of which some are not finite.
+    ``number`` is its own, on which noise depends. ``statistics`` are four float64, of the values
+    afterwards.
     """
     path, library = native_level(), _library()
-    if path is None or library is None:
-        return None
-    if array.dtype != np.float32 or array.ndim != 4 or not array.size:
-        return None
-    values = np.require(array, requirements=["C", "ALIGNED"])  # itself, if it is that
-    payload = np.frombuffer(b"".join(steps), np.uint8)
-    places = values.ctypes.data, *values.shape, payload.ctypes.data
-    status = library.voxpipe_values(_JOB.pack(path, *places, len(steps)))
-    if status != _OK and status < _NO_RANGE:
-        return None
-    if values is not array:
-        array[...] = values
-    return len(steps) if status == _OK else int(status) - _NO_RANGE
+    if path is None or library is None or channel.dtype != np.float32:
+        return False
+    payload = np.frombuffer(b"".join(steps) or b"\0", np.uint8)
+    places = channel.ctypes.data, number, *channel.shape, payload.ctypes.data
+    room = 0 if statistics is None else statistics.ctypes.data
+    return bool(library.voxpipe_values(_JOB.pack(path, *places, len(steps), room)) == _OK)
 
 
 @cache

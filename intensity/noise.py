@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from ..core.validate import ParameterRange, as_number, bounds_of, parse_range
 from . import native
-from .value_op import ANY, FROM_0, ArrayChange, Facts, Params, RandomValueOp
+from .native import Change
+from .value_op import ANY, FROM_0, Facts, Params, RandomValueOp
 
 # Normal numbers that belong to voxels of a lattice: the same wherever a patch begins.
 #
@@ -166,16 +167,15 @@ class VoxelNoise:
         kind = native.RICIAN if self.rician else native.GAUSSIAN
         return native.pack_step(kind, (self.mean, self.std), key=self.key, corner=self.corner)
 
-    def in_numpy(self, array: NDArray[np.float32]) -> bool:
-        std = np.float32(self.std)
-        n = normals(array.shape, self.corner, self.key) * std
+    def in_numpy(self, channel: NDArray[np.float32], number: int) -> None:
+        std, shape, plane = np.float32(self.std), (1, *channel.shape), 2 * number
+        n = normals(shape, self.corner, self.key, plane)[0] * std
         if not self.rician:
-            array += n + np.float32(self.mean)
-            return True
-        real = array + n
-        imaginary = normals(array.shape, self.corner, self.key, plane=1) * std
-        np.sqrt(real * real + imaginary * imaginary, out=array)
-        return True
+            channel += n + np.float32(self.mean)
+            return
+        real = channel + n
+        imaginary = normals(shape, self.corner, self.key, plane + 1)[0] * std
+        np.sqrt(real * real + imaginary * imaginary, out=channel)
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ class Noise(RandomValueOp):
     amounts: ClassVar[Any] = {"std": FROM_0, "mean": ANY}
     draws_key: ClassVar[bool] = True
 
-    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...]:
+    def changes(self, params: Params, facts: Facts) -> tuple[Change, ...]:
         key, _ = facts.key_from(params["key"])
         return (VoxelNoise(facts.corner, key, params["std"], params["mean"]),)
 
@@ -234,7 +234,7 @@ class RicianNoise(RandomValueOp):
     amounts: ClassVar[Any] = {"std": FROM_0}
     draws_key: ClassVar[bool] = True
 
-    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...]:
+    def changes(self, params: Params, facts: Facts) -> tuple[Change, ...]:
         key, _ = facts.key_from(params["key"])
         return (VoxelNoise(facts.corner, key, params["std"], rician=True),)
 

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from ..core import Grid
 from ..core.validate import as_probability, set_checked
-from .value_op import NO_HALO, ArrayChange, Facts, Halo, Params, ValueOp, same_as
+from .native import Change
+from .value_op import NO_HALO, Facts, Halo, Params, ValueOp, same_as
 
 
 class ChannelwiseOp(ValueOp):
@@ -121,13 +122,13 @@ class PerChannel(ChannelwiseOp):
             factors = self.op.coarser(first)
         return factors
 
-    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...] | None:
+    def changes(self, params: Params, facts: Facts) -> tuple[Change, ...] | None:
         if len(params["channels"]) != 1:
             return None
         (values,) = params["channels"]
         if values is None:
             return ()
-        changes: tuple[ArrayChange, ...] | None = self.op.changes(values, facts)
+        changes: tuple[Change, ...] | None = self.op.changes(values, facts)
         return changes
 
     def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:

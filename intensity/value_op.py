@@ -7,7 +7,7 @@ interpolation, in the memory of the batch, so a chain stays lazy however many it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import partial
 from operator import attrgetter
@@ -29,45 +29,7 @@ from ..core.validate import (
     value_at,
 )
 from . import native
-
-
-class ArrayChange(Protocol):
-    """What is done to the values of an array, in native code, or in NumPy to the same bits."""
-
-    @property
-    def name(self) -> str:
-        """The op that does it."""
-
-    def native_step(self) -> bytes:
-        """Return what the native code is to do."""
-
-    def in_numpy(self, array: NDArray[np.float32]) -> bool:
-        """Change an array (C, I, J, K) in place; False if it lacks a mean or range, as of NaN."""
-
-
-class NoRange(ValueError):
-    """Values of which some are not finite have no mean and no range."""
-
-    def __init__(self, change: ArrayChange, number: int) -> None:
-        msg = f"a patch with NaN or infinite values has no mean or range for {change.name}()"
-        super().__init__(msg)
-        self.number = number
-
-
-def change_values(array: NDArray[np.float32], changes: Sequence[ArrayChange]) -> None:
-    """Change ``array``, (C, I, J, K), in place, in as few passes as the changes can be done in.
-
-    ``NoRange`` has the number of a change that needs a mean or range that is not there.
-    """
-    for start in range(0, len(changes), native.MOST_STEPS):
-        some = changes[start : start + native.MOST_STEPS]
-        count = native.change(array, [change.native_step() for change in some])
-        if count is None:
-            with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-                failures = (n for n, change in enumerate(some) if not change.in_numpy(array))
-                count = next(failures, len(some))
-        if count < len(some):
-            raise NoRange(some[count], start + count)
+from .native import Change, change_values
 
 
 @dataclass(frozen=True)
@@ -118,12 +80,11 @@ class Epilogue:
     def native_step(self) -> bytes:
         return native.pack_step(native.SCALE, (self.scale, self.shift, self.low, self.high))
 
-    def in_numpy(self, array: NDArray[np.float32]) -> bool:
-        np.multiply(array, np.float32(self.scale), out=array)
-        np.add(array, np.float32(self.shift), out=array)
+    def in_numpy(self, channel: NDArray[np.float32], number: int) -> None:
+        np.multiply(channel, np.float32(self.scale), out=channel)
+        np.add(channel, np.float32(self.shift), out=channel)
         if not self.is_affine:
-            np.clip(array, np.float32(self.low), np.float32(self.high), out=array)
-        return True
+            np.clip(channel, np.float32(self.low), np.float32(self.high), out=channel)
 
 
 Params = Mapping[str, Any]
@@ -367,7 +328,7 @@ class ValueOp:
         """
         return None
 
-    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...] | None:
+    def changes(self, params: Params, facts: Facts) -> tuple[Change, ...] | None:
         """Return all that ``apply`` does, so that several ops are done in one pass.
 
         None where it is something else.
@@ -504,7 +465,7 @@ class AffineValueOp(RandomValueOp):
     def as_epilogue(self, params: Params, facts: Facts) -> Epilogue | None:
         raise NotImplementedError
 
-    def changes(self, params: Params, facts: Facts) -> tuple[ArrayChange, ...] | None:
+    def changes(self, params: Params, facts: Facts) -> tuple[Change, ...] | None:
         epilogue = self.as_epilogue(params, facts)
         return None if epilogue is None else (epilogue,)
 

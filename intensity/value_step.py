@@ -13,17 +13,8 @@ from ..core import IO_COUNTERS, Grid
 from ..core.draws import OpStep, check_record
 from ..core.errors import VoxpipeError, add_location
 from ..core.stream import is_random
-from .value_op import (
-    NO_HALO,
-    ArrayChange,
-    Epilogue,
-    Facts,
-    Halo,
-    NoRange,
-    Params,
-    ValueOp,
-    change_values,
-)
+from .native import Change, NoRange, change_values
+from .value_op import NO_HALO, Epilogue, Facts, Halo, Params, ValueOp
 
 
 @dataclass(frozen=True)
@@ -93,7 +84,7 @@ def apply_steps(
     acting: Sequence[tuple[ValueStep, Params, Facts]], array: NDArray[Any]
 ) -> NDArray[Any]:
     """Return what the steps make of ``array``, in turn; it may be changed in place."""
-    waiting: list[tuple[ValueStep, ArrayChange]] = []
+    waiting: list[tuple[ValueStep, Change]] = []
     for step, params, facts in acting:
         if not step.op.keeps_dtype and array.dtype != np.float32:
             array = array.astype(np.float32)
@@ -113,7 +104,7 @@ def apply_steps(
     return array
 
 
-def _change(array: NDArray[Any], waiting: list[tuple[ValueStep, ArrayChange]]) -> list[Any]:
+def _change(array: NDArray[Any], waiting: list[tuple[ValueStep, Change]]) -> list[Any]:
     """Do what waits, in as few passes as it can be done in; nothing waits any more."""
     try:
         if waiting:

@@ -100,8 +100,9 @@ struct Files {
 
   // As ``LocalRanges`` opens them, -1 for what it has to say something about.
   int descriptor(int64_t shard, const char* path, const char* root) {
-    for (int64_t n = 0; n < std::min(count, MOST); n++)
+    for (int64_t n = 0; n < count; n++)
       if (shards[n] == shard) return open_now[n];
+    if (count == MOST) close_all();
     const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat status;
     if (file < 0) return -1;
@@ -109,10 +110,8 @@ struct Files {
       close(file);
       return -1;
     }
-    const int64_t place = count % MOST;
-    if (count++ >= MOST) close_one(place);
-    shards[place] = shard;
-    return open_now[place] = file;
+    shards[count] = shard;
+    return open_now[count++] = file;
   }
 
   static bool is_in(int file, const char* root) {
@@ -122,21 +121,17 @@ struct Files {
     return size > 0 && static_cast<size_t>(size) >= strlen(root) && !memcmp(target, root, strlen(root));
   }
 
-  void close_one(int64_t n) {
+  void close_all() {
+    const auto nanoseconds = [](const timespec& time) {
+      return static_cast<int64_t>(time.tv_sec) * 1000000000 + time.tv_nsec;
+    };
     struct stat status;
     timespec now;
-    if (!fstat(open_now[n], &status) && !clock_gettime(CLOCK_REALTIME, &now))
-      for (int64_t time : {nanoseconds(status.st_mtim), nanoseconds(status.st_ctim)})
-        if (time <= nanoseconds(now)) newest = std::max(newest, time);
-    close(open_now[n]);
-  }
-
-  void close_all() {
-    for (int64_t n = 0; n < std::min(count, MOST); n++) close_one(n);
-  }
-
-  static int64_t nanoseconds(const timespec& time) {
-    return static_cast<int64_t>(time.tv_sec) * 1000000000 + time.tv_nsec;
+    for (int64_t n = 0; n < count; close(open_now[n++]))
+      if (!fstat(open_now[n], &status) && !clock_gettime(CLOCK_REALTIME, &now))
+        for (const timespec& time : {status.st_mtim, status.st_ctim})
+          if (nanoseconds(time) <= nanoseconds(now)) newest = std::max(newest, nanoseconds(time));
+    count = 0;
   }
 #endif
 };
@@ -188,7 +183,7 @@ int64_t voxpipe_place_chunks(const VoxpipeChunks* job) {
     VoxpipeChunk& chunk = *reinterpret_cast<VoxpipeChunk*>(job->chunks + n * step);
     if (chunk.task == VOXPIPE_LEAVE) continue;
     chunk.status = VOXPIPE_UNSUPPORTED;
-    if (chunk.task == VOXPIPE_LOCATE && !locate(*job, n, chunk, files)) continue;
+    if (chunk.task == VOXPIPE_DECODE && job->places && !locate(*job, n, chunk, files)) continue;
     const bool stored = chunk.task != VOXPIPE_PLACE && (chunk.data || chunk.file);
     const bool is_row = chunk.task == VOXPIPE_PLACE ? !chunk.room : !stored;
     Bytes out = reinterpret_cast<Bytes>(job->out);

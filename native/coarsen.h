@@ -34,8 +34,8 @@ struct Lines {
     count = line[size - 1] + 2;
     for (int64_t n = 0; n < count; n++) {
       const double nearest = round_even((first + static_cast<double>(n)) * length);
-      const int64_t at = whole_to_int(nearest) - corner;
-      kept[n] = static_cast<int32_t>(most<int64_t>(0, least(at, size - 1)));
+      const double at = nearest - static_cast<double>(corner), last = static_cast<double>(size - 1);
+      kept[n] = static_cast<int32_t>(most(0.0, least(at, last)));
     }
   }
 };
@@ -45,55 +45,47 @@ inline float between_two(float low, float high, float part) {
   return part == 0 ? low : there;  // a voxel that is kept is what it is, beside infinity too
 }
 
-// Voxel ``v`` of a line, of ``count`` lines beside each other: between two that at(index, other) makes.
-template <class At>
-inline void between(const Lines& l, int64_t v, int64_t count, const At& at, float* out) {
-  const int64_t low = l.kept[l.line[v]], high = l.kept[l.line[v] + 1];
-  const float* first = at(low, high);
-  if (l.part[v] == 0) {
-    copy_floats(first, count, out);
-    return;
-  }
-  const float* last = at(high, low);
+// What lies along an axis one after another, ``count`` numbers each, between two that are kept:
+// make(index, to) makes those in turn, ``made`` so far, and the last two of them are in ``two``.
+template <class Make>
+inline void between(const Lines& l, int64_t v, int64_t count, float* two, int64_t& made,
+                    const Make& make, float* out) {
+  const int64_t line = l.line[v];
   const float part = l.part[v];
-  for (int64_t n = 0; n < count; n++) out[n] = between_two(first[n], last[n], part);
+  for (; made < line + (part == 0 ? 1 : 2); made++) make(l.kept[made], two + made % 2 * count);
+  const float *low = two + line % 2 * count, *high = two + (line + 1) % 2 * count;
+  if (part == 0) copy_floats(low, count, out);
+  else for (int64_t n = 0; n < count; n++) out[n] = between_two(low[n], high[n], part);
 }
 
 // Makes planes one after another, each between two that have been made coarse within themselves.
 struct CoarsePlanes {
   const int64_t* size;
   Lines lines[3];
-  float *coarse[2], *rows[2], *row, *packed;
-  Slots planes, lines_held;
+  float *planes, *rows, *row, *packed;
+  int64_t made;  // planes that are kept, so far
 
-  static int64_t floats(const int64_t* size) {
-    return 2 * size[1] * size[2] + 4 * size[2] + 2 + 2 * LANES + Lines::words(size[0]) +
-           Lines::words(size[1]) + Lines::words(size[2]);
-  }
-
-  void begin(const VoxpipeStep& s, const int64_t* shape, float* memory) {
+  // Returns memory that is to be freed; null where there is none.
+  void* begin(const VoxpipeStep& s, const int64_t* shape) {
     size = shape;
-    planes = EMPTY_SLOTS;
-    for (int n = 0; n < 2; n++) {
-      coarse[n] = memory + n * size[1] * size[2];
-      rows[n] = memory + 2 * size[1] * size[2] + n * size[2];
-    }
-    row = memory + 2 * size[1] * size[2] + 2 * size[2];
+    made = 0;
+    int64_t count = (2 * size[1] + 4) * size[2] + 2 + 2 * LANES;
+    for (int a = 0; a < 3; a++) count += Lines::words(size[a]);
+    planes = floats_in_memory(count);
+    if (!planes) return nullptr;
+    rows = planes + 2 * size[1] * size[2];
+    row = rows + 2 * size[2];
     packed = row + size[2];
     int32_t* words = reinterpret_cast<int32_t*>(packed + size[2] + 2 + 2 * LANES);
-    for (int a = 0; a < 3; a++) {
+    for (int a = 0; a < 3; words += Lines::words(size[a++]))
       lines[a].begin(size[a], s.number[a], s.corner[a], words);
-      words += Lines::words(size[a]);
-    }
+    return planes;
   }
 
   // Along k: the kept voxels side by side, then lines between them.
   void make_row(float* out) {
-    const Lines& l = lines[2];
-    if (!l.moves) {
-      copy_floats(row, size[2], out);
-      return;
-    }
+    const Lines l = lines[2];  // in registers: a store might change what it lies in
+    float* const packed = this->packed;
     for (int64_t n = 0; n < l.count; n++) packed[n] = row[l.kept[n]];
     int64_t v = 0;
     // Of as many voxels as a vector holds, the lines follow each other within one.
@@ -108,33 +100,19 @@ struct CoarsePlanes {
       out[v] = between_two(packed[l.line[v]], packed[l.line[v] + 1], l.part[v]);
   }
 
-  template <class Load>
-  const float* coarse_row(int64_t i, int64_t j, int64_t other, const Load& load) {
-    const int n = lines_held.of(j, other);
-    if (lines_held.fresh) {
-      load(i, j, row);
-      make_row(rows[n]);
-    }
-    return rows[n];
-  }
-
-  template <class Load>
-  const float* coarse_plane(int64_t i, int64_t other, const Load& load) {
-    const int n = planes.of(i, other);
-    if (!planes.fresh) return coarse[n];
-    lines_held = EMPTY_SLOTS;
-    for (int64_t j = 0; j < size[1]; j++)
-      between(lines[1], j, size[2],
-              [&](int64_t row, int64_t beside) { return coarse_row(i, row, beside, load); },
-              coarse[n] + j * size[2]);
-    return coarse[n];
-  }
-
-  // Plane ``i`` into ``out``; ``load(plane, row, to)`` fetches one row.
+  // Plane ``i`` into ``out``, the next one each time; ``load(plane, row, to)`` fetches one row.
   template <class Load>
   void make(int64_t i, const Load& load, float* out) {
-    between(lines[0], i, size[1] * size[2],
-            [&](int64_t plane, int64_t beside) { return coarse_plane(plane, beside, load); }, out);
+    const auto make_plane = [&](int64_t plane, float* to) {
+      const auto make_line = [&](int64_t line, float* to_line) {
+        load(plane, line, lines[2].moves ? row : to_line);
+        if (lines[2].moves) make_row(to_line);
+      };
+      int64_t made_rows = 0;
+      for (int64_t j = 0; j < size[1]; j++)
+        between(lines[1], j, size[2], rows, made_rows, make_line, to + j * size[2]);
+    };
+    between(lines[0], i, size[1] * size[2], planes, made, make_plane, out);
   }
 };
 

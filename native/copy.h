@@ -24,26 +24,27 @@ struct Copy {
 };
 
 inline int64_t length_of(const Copy& c, int n) {
-  return c.tables->of[n].kept.end - c.tables->of[n].kept.begin;
+  return c.tables->kept.end[n] - c.tables->kept.begin[n];
 }
 
 // Stored numbers that float32 holds exactly, and that vectors convert.
 template <class S> constexpr bool IS_EXACT = sizeof(S) <= 2 || (HAS_NAN<S> && sizeof(S) == 4);
 
-// The same finished; scaled by way of float64.
+// The same finished; scaled by way of float64. Converted by loops: of a vector that is converted GCC
+// 12 makes more, smaller ones.
 inline Floats finish_exact(const Finish& f, Floats values) {
   if (!f.scaled) return finish_vector(f, values);
-  HalfFloats halves[2];
-  put_vector(halves, values);
-  for (HalfFloats& half : halves) {
-    Doubles wide = __builtin_convertvector(half, Doubles) * f.slope + f.intercept;
-    if (f.has_epilogue) {
-      wide = wide * f.scale + f.shift;
-      wide = wide < f.low ? Doubles{} + f.low : (wide > f.high ? Doubles{} + f.high : wide);
-    }
-    half = __builtin_convertvector(wide, HalfFloats);
+  const Doubles low = Doubles{} + f.low, high = Doubles{} + f.high;
+  float each[LANES];
+  double wide[LANES];
+  put_vector(each, values);
+  for (int n = 0; n < LANES; n++) wide[n] = static_cast<double>(each[n]);
+  for (int n = 0; n < LANES; n += LANES / 2) {
+    const Doubles value = vector_at<Doubles>(wide + n) * f.slope + f.intercept;
+    put_vector(wide + n, f.has_epilogue ? in_range(value, f.scale, f.shift, low, high) : value);
   }
-  return vector_at<Floats>(halves);
+  for (int n = 0; n < LANES; n++) each[n] = static_cast<float>(wide[n]);
+  return vector_at<Floats>(each);
 }
 
 // At least LANES voxels beside each other, from the first to the last or the other way.
@@ -89,26 +90,25 @@ VOXPIPE_INLINE void copy_row(const Copy& c, const uint8_t* row, const int64_t* o
 // From a voxel of a slice to the same one of the next slice, which is 0 for the last. Lines of that
 // are asked for ahead: at random places of a mapped file a copy takes half of the time so.
 inline int64_t next_slice(const Copy& c, int64_t third) {
-  const Table& table = c.tables->of[c.third];
-  return third + 1 < table.kept.end ? table.offset[third + 1] - table.offset[third] : 0;
+  const int64_t* offset = c.tables->offset[c.third];
+  return third + 1 < c.tables->kept.end[c.third] ? offset[third + 1] - offset[third] : 0;
 }
 
 // Row by row, in tiles of which the rows become columns where the output is densest across them.
 inline void copy_rows(const Work& w, const Copy& c, const uint8_t* base, uint8_t* out) {
-  const Table& along = c.tables->of[c.along];
   const int across = 3 - c.along - c.third;
   Tiling t{c.along, across, c.third, c.along != c.dense, false, false, 0, {TILE, TILE, TILE}};
   t.step[c.along] = RUN;
   // Rows that go straight to their places follow each other in memory: the whole slice.
   if (!t.turned && c.job->out_stride[c.along] == c.f->size) t.step[across] = c.job->out_size[across];
-  each_tile(t, kept_box(*c.tables), [&](const Box& tile) {
+  each_tile(t, c.tables->kept, [&](const Box& tile) {
     const int64_t count = tile.end[c.along] - tile.begin[c.along];
-    const int64_t* offset = along.offset + tile.begin[c.along];
+    const int64_t* offset = c.tables->offset[c.along] + tile.begin[c.along];
     const int64_t first = least(offset[0], offset[count - 1]);
     const int64_t last = most(offset[0], offset[count - 1]);
     each_row(w, t, tile, out, [&](const int64_t* index, int64_t, int64_t, uint8_t* to) {
-      const uint8_t* row = base + c.tables->of[across].offset[index[across]] +
-                           c.tables->of[c.third].offset[index[c.third]];
+      const uint8_t* row = base + c.tables->offset[across][index[across]] +
+                           c.tables->offset[c.third][index[c.third]];
       const int64_t ahead = next_slice(c, index[c.third]);
       if (c.is_dense && !t.turned) fetch_row(row + ahead + first, last - first + 1);
       copy_row(c, row, offset, count, to);
@@ -136,7 +136,7 @@ template <class S, class E, class RowAt>
 void turn_slice(const Copy& c, const uint8_t* base, uint8_t* out, int64_t third, const RowAt& row_at) {
   constexpr int64_t N = Square<E>::N, SIZE = sizeof(S);
   constexpr int64_t BLOCK_STRIDE = BLOCK_ROW_BYTES + LINE;
-  const Interval along = c.tables->of[c.along].kept;
+  const Box& kept = c.tables->kept;
   const int64_t columns = length_of(c, c.along), rows = length_of(c, c.dense);
   const bool is_mirrored = c.along_step < 0;  // from the last column to the first, then
   const bool is_crowded = c.dense_step % CROWDED == 0;
@@ -145,12 +145,11 @@ void turn_slice(const Copy& c, const uint8_t* base, uint8_t* out, int64_t third,
   const int64_t width = is_crowded ? part_length(columns, BLOCK_ROW_BYTES / SIZE) : columns;
   const int64_t height = is_crowded ? part_length(rows, BLOCK_ROWS) : rows;
   alignas(64) uint8_t block[BLOCK_ROWS * BLOCK_STRIDE];
-  int64_t index[3];
+  int64_t index[3] = {kept.begin[0], kept.begin[1], kept.begin[2]};
   index[c.third] = third;
-  index[c.dense] = c.tables->of[c.dense].kept.begin;
-  index[c.along] = is_mirrored ? along.end - 1 : along.begin;
+  if (is_mirrored) index[c.along] = kept.end[c.along] - 1;
   for (int n = 0; n < 3; n++) {
-    base += c.tables->of[n].offset[index[n]];
+    base += c.tables->offset[n][index[n]];
     out += index[n] * c.job->out_stride[n];
   }
   // ``from`` is where the first voxel is read, ``at`` where it is stored.
@@ -190,7 +189,7 @@ inline void turn_in_registers(const Copy& c, const uint8_t* base, uint8_t* out, 
   with_stored(c.job->source_type, [&](auto s) {
     typedef VOXPIPE_TYPE(s) S;
     if constexpr (IS_EXACT<S>)
-      turn_slice<typename Memory<S>::type, uint32_t>(c, base, out, third, [&](const uint8_t* from) {
+      turn_slice<S, uint32_t>(c, base, out, third, [&](const uint8_t* from) {
         return (Square<uint32_t>::Row)finish_exact(*c.f, floats_at<S>(from));
       });
   });
@@ -201,7 +200,7 @@ inline Copy copy_of(const VoxpipeJob& job, const Finish& f, const Tables& tables
   for (int n = 1; n >= 0; n--) {
     if (length_of(c, n) < 2) continue;
     const auto reach = [&](int m) {
-      const int64_t step = job.source_stride[tables.of[m].source];
+      const int64_t step = job.source_stride[tables.source[m]];
       return step < 0 ? -step : step;
     };
     if (length_of(c, c.along) < 2 || reach(n) < reach(c.along)) c.along = n;
@@ -209,8 +208,8 @@ inline Copy copy_of(const VoxpipeJob& job, const Finish& f, const Tables& tables
       c.dense = n;
   }
   c.third = c.along == c.dense ? (c.along == 0 ? 1 : 0) : 3 - c.along - c.dense;
-  c.along_step = even_step(tables.of[c.along]);
-  c.dense_step = even_step(tables.of[c.dense]);
+  c.along_step = even_step(tables, c.along);
+  c.dense_step = even_step(tables, c.dense);
   c.as_stored = is_as_stored(job, f);
   c.is_dense = c.along_step == c.size || c.along_step == -c.size;
   // Vectors of four gain nothing.
@@ -225,20 +224,16 @@ inline void copy_kept(const Work& w, const Tables& tables, const uint8_t* base, 
   const Copy c = copy_of(*w.job, w.f, tables);
   const int axes[2] = {c.along, c.dense};
   for (int n : axes) {
-    const Interval kept = tables.of[n].kept;
-    const int64_t bend = first_bend(tables.of[n]);
-    const bool has_parts = w.job->mode == VOXPIPE_COPY && bend < kept.end;
-    if (!has_parts || w.job->source_size[tables.of[n].source] < BLOCK) continue;
-    Tables part = tables;
-    part.of[n].kept = Interval{kept.begin, bend};
-    copy_kept(w, part, base, out);
-    part.of[n].kept = Interval{bend, kept.end};
-    copy_kept(w, part, base, out);
-    return;
+    const int64_t bend = first_bend(tables, n);
+    const bool has_parts = w.job->mode == VOXPIPE_COPY && bend < tables.kept.end[n];
+    if (!has_parts || w.job->source_size[tables.source[n]] < BLOCK) continue;
+    Tables first = tables, last = tables;
+    first.kept.end[n] = last.kept.begin[n] = bend;
+    copy_kept(w, first, base, out);
+    return copy_kept(w, last, base, out);
   }
   if (!turns_in_registers(c)) return copy_rows(w, c, base, out);
-  const Interval slices = tables.of[c.third].kept;
-  for (int64_t third = slices.begin; third < slices.end; third++)
+  for (int64_t third = tables.kept.begin[c.third]; third < tables.kept.end[c.third]; third++)
     turn_in_registers(c, base, out, third);
 }
 
@@ -268,8 +263,8 @@ inline void copy_all(Work& w, const Tables& tables) {
     const uint8_t* base =
         reinterpret_cast<const uint8_t*>(job.source) + channel * job.source_channel_stride;
     uint8_t* out = reinterpret_cast<uint8_t*>(job.out) + channel * job.out_channel_stride;
-    fill_outside(job, kept_box(tables), element, w.f.size, out);
-    if (voxels_of(kept_box(tables))) copy_kept(w, tables, base, out);
+    fill_outside(job, tables.kept, element, w.f.size, out);
+    if (voxels_of(tables.kept)) copy_kept(w, tables, base, out);
   }
 }
 

@@ -33,20 +33,13 @@ inline void keys_weights(T t, T* weight) {
 inline void cubic_axis(const Axis& axis, int64_t padding, int a, double c, CubicTaps& taps) {
   if (padding != VOXPIPE_ZEROS && padding != VOXPIPE_REFLECTION)
     c = most(axis.first, least(axis.last, c));
-  if (axis.single) {
-    taps.count[a] = 1;
-    const double near = round_even(axis.reflects ? fold(c, axis.first, axis.last) : c);
-    const bool outside = padding == VOXPIPE_ZEROS && (near < axis.first || near > axis.last);
-    taps.weight[a][0] = outside ? 0.0 : 1.0;
-    const double tap = most(axis.start, least(axis.end, near));
-    taps.offset[a][0] = static_cast<int64_t>(tap - axis.start) * axis.step;
-    return;
-  }
-  taps.count[a] = 4;
-  const double lower = floor_of(c);
-  keys_weights(c - lower, taps.weight[a]);
-  for (int n = 0; n < 4; n++) {
-    double tap = lower + (n - 1);
+  const double lower = axis.single ? round_even(c) : floor_of(c);
+  const int before = axis.single ? 0 : 1;
+  taps.count[a] = axis.single ? 1 : 4;
+  if (axis.single) taps.weight[a][0] = 1;
+  else keys_weights(c - lower, taps.weight[a]);
+  for (int n = 0; n < taps.count[a]; n++) {
+    double tap = lower + (n - before);
     const bool outside = tap < axis.first || tap > axis.last;
     if (outside && padding == VOXPIPE_ZEROS) taps.weight[a][n] = 0;
     if (outside && padding == VOXPIPE_REFLECTION) tap = fold(tap, axis.first, axis.last);
@@ -55,16 +48,11 @@ inline void cubic_axis(const Axis& axis, int64_t padding, int a, double c, Cubic
   }
 }
 
-// Slope and intercept of the taps themselves: under padding "zeros" a tap outside is the value zero,
-// not the stored number. Elsewhere 1 and 0, and the sum is scaled.
-struct Scaling {
-  double slope;
-  double intercept;
-};
-
+// ``slope`` and ``intercept`` are those of the taps themselves: under padding "zeros" a tap outside is
+// the value zero, not the stored number. Elsewhere 1 and 0, and the sum is scaled.
 template <class S, class W>
-void cubic_apart(const Geometry& g, int64_t padding, const Scaling& scaling, const uint8_t* base,
-                 const Places& places, int64_t count, W* values) {
+void cubic_apart(const Geometry& g, int64_t padding, double slope, double intercept,
+                 const uint8_t* base, const Places& places, int64_t count, W* values) {
   for (int64_t v = 0; v < count; v++) {
     CubicTaps t;
     for (int a = 0; a < 3; a++) cubic_axis(g.axis[a], padding, a, places.at[a][v], t);
@@ -74,28 +62,25 @@ void cubic_apart(const Geometry& g, int64_t padding, const Scaling& scaling, con
         for (int k = 0; k < t.count[2]; k++) {
           const double stored =
               load_value<S, double>(base + t.offset[0][i] + t.offset[1][j] + t.offset[2][k]);
-          sum += t.weight[0][i] * t.weight[1][j] * t.weight[2][k] *
-                 (stored * scaling.slope + scaling.intercept);
+          sum += t.weight[0][i] * t.weight[1][j] * t.weight[2][k] * (stored * slope + intercept);
         }
     values[v] = static_cast<W>(sum);
   }
 }
 
-// Four neighbours in memory as values.
+// Four neighbours in memory as values. By way of 32 bits: straight from 8 or 16, compilers convert
+// one by one.
 template <class S>
 inline Four four_values(const uint8_t* at) {
-  typedef typename Memory<S>::type Element;
   typedef int32_t FourInts __attribute__((vector_size(16)));
-  if constexpr (HAS_NAN<S>) {
-    constexpr int64_t SIZE = sizeof(Element);
-    return Four{load_value<S, float>(at), load_value<S, float>(at + SIZE),
-                load_value<S, float>(at + 2 * SIZE), load_value<S, float>(at + 3 * SIZE)};
+  typedef uint32_t FourWords __attribute__((vector_size(16)));
+  typedef uint16_t FourMarks __attribute__((vector_size(8)));
+  if constexpr (IS_SAME<S, Half>) {
+    return half_to_float<Four>(__builtin_convertvector(load<FourMarks>(at), FourWords));
   } else {
-    typedef Element Stored4 __attribute__((vector_size(4 * sizeof(Element))));
-    const Stored4 stored = load<Stored4>(at);
-    if constexpr (sizeof(Element) == 4) return __builtin_convertvector(stored, Four);
-    // By way of 32 bits: straight from 8 or 16, compilers convert one by one.
-    else return __builtin_convertvector(__builtin_convertvector(stored, FourInts), Four);
+    typedef S Stored __attribute__((vector_size(4 * sizeof(S))));
+    if constexpr (sizeof(S) > 2) return __builtin_convertvector(load<Stored>(at), Four);
+    else return __builtin_convertvector(__builtin_convertvector(load<Stored>(at), FourInts), Four);
   }
 }
 
@@ -185,7 +170,7 @@ inline void cubic_part(const Work& w, const uint8_t* base, Places& places, int64
   const bool scales_taps = w.zeros && w.f.scaled;
   const bool is_inside = !scales_taps && !w.wide &&
                          cubic_inside(w.g, size_of_type(job.source_type), places, count, run);
-  const Scaling scaling{scales_taps ? w.f.slope : 1.0, scales_taps ? w.f.intercept : 0.0};
+  const double slope = scales_taps ? w.f.slope : 1.0, intercept = scales_taps ? w.f.intercept : 0.0;
   Finish f = w.f;
   f.scaled = f.scaled && !scales_taps;
   W values[RUN + SPARE];
@@ -193,7 +178,7 @@ inline void cubic_part(const Work& w, const uint8_t* base, Places& places, int64
     typedef VOXPIPE_TYPE(s) S;
     if constexpr (sizeof(W) == sizeof(float))
       if (is_inside) return cubic_fours<S>(w.g, base, run, count, values);
-    cubic_apart<S, W>(w.g, job.padding, scaling, base, places, count, values);
+    cubic_apart<S, W>(w.g, job.padding, slope, intercept, base, places, count, values);
   });
   finish<W>(f, values, nullptr, count, to, f.size);
 }

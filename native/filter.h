@@ -15,30 +15,33 @@ inline float* copy_floats(const float* values, int64_t count, float* out) {
   return out;
 }
 
-// Sums from voxel ``v`` on, ``N`` at a time, of what lies ``place(t)`` from ``from``, to both sides.
+inline float* floats_in_memory(int64_t count) {
+  return static_cast<float*>(malloc(static_cast<size_t>(count) * sizeof(float)));
+}
+
+// ``N`` sums at once, of what lies ``place(t)`` from ``from``, to both sides.
 template <int64_t N, int64_t R, class Place>
-inline int64_t filter_some(const float* from, const Place& place, const float* weights,
-                           int64_t any_radius, int64_t v, int64_t count, float* out) {
+inline void filter_some(const float* from, const Place& place, const float* weights,
+                        int64_t any_radius, float* out) {
   const int64_t radius = R ? R : any_radius;
-  for (; v + N <= count; v += N) {
-    const float* middle = from + place(0) + v;
-    float sum[N];
-    for (int64_t l = 0; l < N; l++) sum[l] = weights[0] * middle[l];
-    for (int64_t t = 1; t <= radius; t++) {
-      const float *before = from + place(-t) + v, *after = from + place(t) + v, w = weights[t];
-      for (int64_t l = 0; l < N; l++) sum[l] += w * (before[l] + after[l]);
-    }
-    for (int64_t l = 0; l < N; l++) out[v + l] = sum[l];
+  const float* middle = from + place(0);
+  float sum[N];
+  for (int64_t l = 0; l < N; l++) sum[l] = weights[0] * middle[l];
+  for (int64_t t = 1; t <= radius; t++) {
+    const float *before = from + place(-t), *after = from + place(t), w = weights[t];
+    for (int64_t l = 0; l < N; l++) sum[l] += w * (before[l] + after[l]);
   }
-  return v;
+  for (int64_t l = 0; l < N; l++) out[l] = sum[l];
 }
 
 template <int64_t R, class Place>
 inline void filter_all(const float* from, const Place& place, const float* weights,
                        int64_t radius, int64_t count, float* out) {
-  int64_t v = filter_some<FILTER_LANES, R>(from, place, weights, radius, 0, count, out);
-  v = filter_some<8, 0>(from, place, weights, radius, v, count, out);
-  filter_some<1, 0>(from, place, weights, radius, v, count, out);
+  int64_t v = 0;
+  for (; v + FILTER_LANES <= count; v += FILTER_LANES)
+    filter_some<FILTER_LANES, R>(from + v, place, weights, radius, out + v);
+  for (; v + 8 <= count; v += 8) filter_some<8, 0>(from + v, place, weights, radius, out + v);
+  for (; v < count; v++) filter_some<1, 0>(from + v, place, weights, radius, out + v);
 }
 
 // Along one axis of a step; one that it leaves alone is copied.
@@ -65,20 +68,20 @@ struct FilterPlanes {
   int64_t* places;  // where in the ring the planes around one lie
   int64_t loaded, pitch;
 
-  static int64_t floats(const VoxpipeStep& s, const int64_t* size) {
-    return 2 * (2 * s.radius[0] + 1) + size[2] * (size[1] * (2 * s.radius[0] + 2) + 2 * s.radius[1]) +
-           size[1] * (size[2] + 2 * s.radius[2]);
-  }
-
-  void begin(const VoxpipeStep& s, const int64_t* shape, float* memory) {
+  // Returns memory that is to be freed; null where there is none.
+  void* begin(const VoxpipeStep& s, const int64_t* shape) {
     step = &s;
     size = shape;
     pitch = size[2] + 2 * s.radius[2];
+    const int64_t sheets = size[2] * (size[1] * (2 * s.radius[0] + 2) + 2 * s.radius[1]);
+    float* memory = floats_in_memory(2 * (2 * s.radius[0] + 1) + sheets + size[1] * pitch);
+    if (!memory) return nullptr;
     places = reinterpret_cast<int64_t*>(memory) + s.radius[0];
     ring = memory + 2 * (2 * s.radius[0] + 1);
     sheet = ring + size[2] * (size[1] * (2 * s.radius[0] + 1) + s.radius[1]);
     rows = sheet + size[2] * (size[1] + s.radius[1]) + s.radius[2];
     loaded = 0;
+    return memory;
   }
 
   // Plane ``i`` into ``out``; ``load(plane, to)`` fetches one.

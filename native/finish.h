@@ -8,16 +8,10 @@
 namespace VOXPIPE_PATH_NAME {
 
 struct Finish {
-  bool scaled;
-  double slope;
-  double intercept;
-  bool has_epilogue;
-  double scale;
-  double shift;
-  double low;
-  double high;
-  int64_t type;
-  int64_t size;
+  bool scaled, has_epilogue;
+  double slope, intercept;
+  double scale, shift, low, high;  // the epilogue
+  int64_t type, size;
   uint8_t fill[8];  // the element that stands for the fill ...
   uint8_t zero[8];  // ... and for nothing, under padding "zeros"
 };
@@ -81,17 +75,8 @@ inline Floats finish_vector(const Finish& f, Floats values) {
 }
 
 inline Finish finish_of(const VoxpipeJob& job) {
-  Finish f;
-  f.slope = job.slope;
-  f.intercept = job.intercept;
-  f.scaled = job.slope != 1.0 || job.intercept != 0.0;
-  f.has_epilogue = job.has_epilogue != 0;
-  f.scale = job.scale;
-  f.shift = job.shift;
-  f.low = job.low;
-  f.high = job.high;
-  f.type = job.out_type;
-  f.size = size_of_type(job.out_type);
+  Finish f{job.slope != 1.0 || job.intercept != 0.0, job.has_epilogue != 0, job.slope, job.intercept,
+           job.scale, job.shift, job.low, job.high, job.out_type, size_of_type(job.out_type), {}, {}};
   const double fill = f.has_epilogue ? in_range(job.fill, f.scale, f.shift, f.low, f.high) : job.fill;
   const double zero = f.has_epilogue ? in_range(0.0, f.scale, f.shift, f.low, f.high) : 0.0;
   put_values<double>(f.type, &fill, 1, f.fill, f.size);

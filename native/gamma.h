@@ -73,60 +73,55 @@ struct Statistics {
     for (int n = 0; n < WIDTH / LANES; n++) low[n] = high[n] = all_of(value);
   }
 
-  void add(const float* values, int64_t width) {
-    if (!count) begin(values[0]);
-    count += width;
+  void add(const Rows& rows) {
+    if (!count) begin(rows.values[0]);
+    count += rows.count * rows.width;
     Statistics s = *this;  // in registers
-    int64_t v = 0;
-    for (; v + WIDTH <= width; v += WIDTH)
-      for (int n = 0; n < WIDTH / LANES; n++) {
-        const float* from = values + v + n * LANES;
-        const Floats x = vector_at<Floats>(from);
-        s.low[n] = x < s.low[n] ? x : s.low[n];
-        s.high[n] = x > s.high[n] ? x : s.high[n];
-        for (int h = 0; h < 2; h++) {
-          const HalfFloats half = vector_at<HalfFloats>(from + h * HALF);
-          const Doubles d = __builtin_convertvector(half, Doubles) - first;
-          s.sum[2 * n + h] += d;
-          s.square[2 * n + h] += d * d;
-        }
-      }
-    for (int l = 0; v + l < width; l++) {
-      const float x = values[v + l];
-      const double d = static_cast<double>(x) - first;
-      s.sum[l / HALF][l % HALF] += d;
-      s.square[l / HALF][l % HALF] += d * d;
-      s.low[l / LANES][l % LANES] = least(s.low[l / LANES][l % LANES], x);
-      s.high[l / LANES][l % LANES] = most(s.high[l / LANES][l % LANES], x);
+    const float* row = rows.values;
+    for (int64_t r = 0; r < rows.count; r++, row += rows.width) {
+      int64_t v = 0;
+      for (; v + WIDTH <= rows.width; v += WIDTH) s.add_sixteen(row + v);
+      // What nothing is known of counts as the first one, which changes nothing.
+      float rest[WIDTH];
+      for (float& value : rest) value = static_cast<float>(first);
+      memcpy(rest, row + v, static_cast<size_t>(rows.width - v) * sizeof(float));
+      if (v < rows.width) s.add_sixteen(rest);
     }
     *this = s;
   }
 
-  static double total(const Doubles* lanes) {
-    double all = 0;
-    for (int l = 0; l < WIDTH; l++) all += lanes[l / HALF][l % HALF];
-    return all;
+  VOXPIPE_INLINE void add_sixteen(const float* values) {
+    double wide[WIDTH];  // by a loop: of vectors that are converted GCC 12 makes more, smaller ones
+    for (int n = 0; n < WIDTH; n++) wide[n] = static_cast<double>(values[n]) - first;
+    for (int n = 0; n < WIDTH / HALF; n++) {
+      const Doubles d = vector_at<Doubles>(wide + n * HALF);
+      sum[n] += d;
+      square[n] += d * d;
+    }
+    for (int n = 0; n < WIDTH / LANES; n++) {
+      const Floats x = vector_at<Floats>(values + n * LANES);
+      low[n] = x < low[n] ? x : low[n];
+      high[n] = x > high[n] ? x : high[n];
+    }
   }
 
-  bool is_finite() const { return __builtin_isfinite(total(sum)); }
-  double mean() const { return first + total(sum) / static_cast<double>(count); }
-
-  // Of a sample, n - 1, as nnU-Net has it.
-  double deviation() const {
-    const double n = static_cast<double>(count), all = total(sum);
-    const double variance = (total(square) - all * all / n) / (n > 1 ? n - 1 : 1.0);
-    return __builtin_sqrt(variance < 0 ? 0 : variance);
+  // Mean, deviation (of a sample, n - 1, as nnU-Net has it), least and largest value.
+  void report(double* to) const {
+    double all = 0, squares = 0;
+    float least_yet = low[0][0], most_yet = high[0][0];
+    for (int l = 0; l < WIDTH; l++) {
+      all += sum[l / HALF][l % HALF];
+      squares += square[l / HALF][l % HALF];
+      least_yet = least(least_yet, low[l / LANES][l % LANES]);
+      most_yet = most(most_yet, high[l / LANES][l % LANES]);
+    }
+    const double n = static_cast<double>(count);
+    const double variance = (squares - all * all / n) / (n > 1 ? n - 1 : 1.0);
+    to[0] = first + all / n;
+    to[1] = __builtin_sqrt(variance < 0 ? 0 : variance);
+    to[2] = static_cast<double>(least_yet);
+    to[3] = static_cast<double>(most_yet);
   }
-
-  template <class Take>
-  static double taken(const Floats* lanes, const Take& take) {
-    float all = lanes[0][0];
-    for (int l = 1; l < WIDTH; l++) all = take(all, lanes[l / LANES][l % LANES]);
-    return static_cast<double>(all);
-  }
-
-  double lowest() const { return taken(low, least<float>); }
-  double highest() const { return taken(high, most<float>); }
 };
 
 }  // namespace VOXPIPE_PATH_NAME

@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 // Raised whenever a field is added, moved or changes its meaning (core/native_library.py).
-#define VOXPIPE_ABI 5
+#define VOXPIPE_ABI 6
 
 #if defined(_WIN32)
 #define VOXPIPE_PUBLIC extern "C" __declspec(dllexport)
@@ -98,32 +98,22 @@ VOXPIPE_PUBLIC int64_t voxpipe_best_path(void);
 // Resamples; returns a VoxpipeStatus.
 VOXPIPE_PUBLIC int64_t voxpipe_run(const VoxpipeJob* job);
 
-// What is done to values in place: float32 (C, i, j, k) in C order, all steps of a patch in one call.
+// What is done to values in place: all steps of a channel, float32 (i, j, k) in C order, in one call.
 enum VoxpipeStepKind {
   VOXPIPE_SCALE,     // numbers: scale, shift, low, high
-  VOXPIPE_SPREAD,    // numbers: factor, middle
-  VOXPIPE_GAMMA,     // numbers: gamma, low, high
+  VOXPIPE_BEND,      // numbers: exponent, start, inward, outward: by distances from the start, of which
+                     // ``inward`` makes a part of the range, and ``outward`` a distance again
   VOXPIPE_GAUSSIAN,  // numbers: mean, std; key, corner
   VOXPIPE_RICIAN,    // numbers: 0, std; key, corner
   VOXPIPE_FILTER,    // weights, radius
   VOXPIPE_COARSEN    // numbers: factors along the axes, of which 1 is none; corner
 };
 
-enum VoxpipeStepFlag {
-  VOXPIPE_OF_PATCH = 1,         // a middle, or ends, of what is there
-  VOXPIPE_KEEP_RANGE = 2,       // of SPREAD: clamp to smallest and largest value
-  VOXPIPE_KEEP_STATISTICS = 4,  // of GAMMA: mean and deviation are brought back
-  VOXPIPE_INVERT = 8            // of GAMMA: bend upside down
-};
-
-#define VOXPIPE_MOST_STEPS 64
-
 struct VoxpipeStep {
   int64_t kind;
-  int64_t flags;
   uint64_t key;
   double number[4];
-  int64_t corner[3];   // lattice index of the first voxel, within 32 bits
+  int64_t corner[3];   // lattice index of the first voxel
   int64_t weights[3];  // address of radius + 1 floats: of the voxel itself, then of its neighbours
   int64_t radius[3];   // 0 for an axis that is left alone
 };
@@ -131,15 +121,14 @@ struct VoxpipeStep {
 struct VoxpipeValues {
   int64_t path;  // VoxpipePath
   int64_t values;
-  int64_t channels;
+  int64_t channel;  // its number, on which noise depends
   int64_t size[3];
-  int64_t steps;  // address of ``count`` VoxpipeStep, at most VOXPIPE_MOST_STEPS
+  int64_t steps;  // address of ``count`` VoxpipeStep
   int64_t count;
+  int64_t statistics;  // address of four doubles: mean, deviation, least and largest value afterwards; or 0
 };
 
-// Returns a VoxpipeStatus, or VOXPIPE_NO_RANGE plus the index of a step that asks for mean or range
-// of values that are not finite.
-#define VOXPIPE_NO_RANGE 1024
+// Returns a VoxpipeStatus.
 VOXPIPE_PUBLIC int64_t voxpipe_values(const VoxpipeValues* job);
 
 // What brings many chunks of one array to their places in a region of it. A chunk is decoded by a
@@ -167,8 +156,7 @@ struct VoxpipePart {
 enum VoxpipeTask {
   VOXPIPE_LEAVE = 0,
   VOXPIPE_PLACE = 1,   // it is in ``room``, decoded
-  VOXPIPE_DECODE = 2,  // its stored bytes are where its row says
-  VOXPIPE_LOCATE = 3   // they are where ``places`` says
+  VOXPIPE_DECODE = 2   // its stored bytes are where its row says, or ``places`` if there are any
 };
 
 struct VoxpipeChunk {
@@ -207,7 +195,7 @@ struct VoxpipeChunks {
   int64_t scratch;  // address of room for a chunk, and behind it for the longest that is in a file
   int64_t out;      // address of the region, whose last axis is without gaps
   int64_t fill;     // address of a row of voxels, which all rows of a chunk are that is not stored
-  int64_t places;   // address of VoxpipePlaces
+  int64_t places;   // address of VoxpipePlaces, or 0
   int64_t indices;  // address of the place of each chunk in the grid, ``axes`` numbers
   int64_t longest;  // bytes of the longest chunk in a file for which there is room; no longer is read
   int64_t item;     // bytes of a voxel

@@ -49,8 +49,6 @@ const Path& path_of(int64_t asked) {
   return PATHS[(asked == VOXPIPE_BEST || asked > best ? best : asked) - VOXPIPE_PORTABLE];
 }
 
-bool is_between(int64_t value, int64_t low, int64_t high) { return low <= value && value <= high; }
-
 // Sizes, strides and indices beyond this are refused, so that no product below overflows and
 // every offset is exact in float64.
 constexpr int64_t MANY = int64_t{1} << 40;
@@ -66,15 +64,17 @@ bool spans_little(const int64_t* sizes, const int64_t* strides) {
   return span < 1125899906842624.0;
 }
 
-bool are_between(const int64_t* three, int64_t low) {
-  return is_between(three[0], low, MANY) && is_between(three[1], low, MANY) &&
-         is_between(three[2], low, MANY);
+// Whether three numbers are not below ``low``, and not too many to count with.
+bool can_count(const int64_t* three, int64_t low) {
+  for (int a = 0; a < 3; a++)
+    if (three[a] < low || three[a] > MANY) return false;
+  return true;
 }
 
 bool is_consistent(const VoxpipeJob& job) {
-  if (!are_between(job.source_size, 1) || !are_between(job.out_size, 1) ||
-      !are_between(job.source_start, -MANY) || !are_between(job.first, -MANY) ||
-      !are_between(job.last, -MANY))
+  if (!can_count(job.source_size, 1) || !can_count(job.out_size, 1) ||
+      !can_count(job.source_start, -MANY) || !can_count(job.first, -MANY) ||
+      !can_count(job.last, -MANY))
     return false;
   for (int a = 0; a < 3; a++)
     if (job.source_start[a] < job.first[a] ||
@@ -99,7 +99,7 @@ bool stays_near(const double* matrix, const int64_t* shape) {
 // Control points that are numbers, of which the padded copy is small; or none.
 bool is_field(int64_t control, const int64_t* size, const double* matrix, const int64_t* shape) {
   if (!control) return true;
-  if (!are_between(size, 1)) return false;
+  if (!can_count(size, 1)) return false;
   double count = 1;
   for (int a = 0; a < 3; a++) count *= static_cast<double>(size[a] + 3);
   if (count > 67108864.0) return false;  // 4 GiB
@@ -119,17 +119,6 @@ bool stays_near(const VoxpipeJob& job) {
          is_field(job.earlier, job.earlier_size, job.earlier_matrix, job.source_size);
 }
 
-// Whether there is room for the steps, and their lattices can be counted with.
-bool can_count(const VoxpipeValues& job) {
-  const VoxpipeStep* steps = reinterpret_cast<const VoxpipeStep*>(job.steps);
-  for (int64_t n = 0; n < job.count && job.count <= VOXPIPE_MOST_STEPS; n++)
-    for (int a = 0; a < 3; a++) {
-      if (steps[n].kind == VOXPIPE_COARSEN && !(steps[n].number[a] < REMOTE)) return false;
-      if (!is_between(steps[n].corner[a], INT32_MIN, UINT32_MAX)) return false;
-    }
-  return job.count <= VOXPIPE_MOST_STEPS;
-}
-
 }  // namespace
 
 int64_t voxpipe_abi(void) { return VOXPIPE_ABI; }
@@ -143,6 +132,5 @@ int64_t voxpipe_run(const VoxpipeJob* job) {
 }
 
 int64_t voxpipe_values(const VoxpipeValues* job) {
-  if (!can_count(*job)) return VOXPIPE_UNSUPPORTED;
   return path_of(job->path).change(*job);
 }

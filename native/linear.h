@@ -34,7 +34,7 @@ constexpr int partner_of(int unit) { return unit == 1 ? 0 : 1; }
 template <class S>
 void copy_pairs(const Geometry& g, const NearBox& near, const Slant& slant, const uint8_t* source,
                 uint8_t* to) {
-  constexpr int64_t SIZE = sizeof(typename Memory<S>::type);
+  constexpr int64_t SIZE = sizeof(S);
   const int64_t count = near.count(near.unit), step = g.axis[near.unit].step;
   const int64_t rows = near.count(near.rows), stride = near.step[near.rows] / 2;
   uint8_t* stored = to + near.bytes;

@@ -31,7 +31,7 @@ inline void convert_by(const VoxpipeJob& job, const Finish& f, const uint8_t* el
   W values[RUN];
   with_stored(job.source_type, [&](auto s) {
     typedef VOXPIPE_TYPE(s) S;
-    constexpr int64_t SIZE = sizeof(typename Memory<S>::type);
+    constexpr int64_t SIZE = sizeof(S);
     for (int64_t v = 0; v < count; v++) values[v] = load_value<S, W>(elements + v * SIZE);
   });
   finish<W>(f, values, nullptr, count, out, f.size);

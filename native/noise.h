@@ -12,8 +12,19 @@ namespace VOXPIPE_PATH_NAME {
 constexpr int64_t BLOCKS = 256;     // at once, of four voxels each: their numbers stay in the cache
 constexpr int64_t SIDE_BY_SIDE = 16;  // of them
 
-struct Counters {
-  uint32_t word[3][BLOCKS];
+// Which blocks of some rows a vector is about, each by its row and its place in that, of which every
+// second number counts; those that follow are those of the next row.
+struct Blocks {
+  Ints row, place;
+
+  void advance(Ints by, int32_t in_row) {
+    place += by;
+    for (int32_t n = 0; n <= LANES / 2; n += in_row) {
+      const Ints beyond = place >= in_row;
+      place -= beyond & in_row;
+      row -= beyond;
+    }
+  }
 };
 
 // The products of the lower halves, 64 bits each; the upper halves are never looked at.
@@ -26,27 +37,18 @@ inline Longs multiplied(Longs words, Longs factor) {
 }
 
 // Philox 4x32 of ten rounds: Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as
-// 1, 2, 3", SC 2011. Four words for each block from ``at`` on.
-inline void philox(const Counters& counters, int64_t at, uint32_t fourth, uint64_t key,
-                   uint32_t (&word)[4][SIDE_BY_SIDE]) {
-  constexpr int64_t SOME = LANES / 2;
+// 1, 2, 3", SC 2011. ``x`` are the four words of each counter, of which the lower halves count.
+inline void philox(Longs (&x)[4], uint64_t key) {
   const Longs zero = {};
-  for (int64_t l = 0; l < SIDE_BY_SIDE; l += SOME) {
-    Longs x[4] = {zero, zero, zero, zero + fourth};
-    for (int w = 0; w < 3; w++)
-      for (int64_t n = 0; n < SOME; n++) x[w][n] = counters.word[w][at + l + n];
-    uint32_t low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
-    for (int round = 0; round < 10; round++) {
-      const Longs p = multiplied(x[0], zero + 0xD2511F53u), q = multiplied(x[2], zero + 0xCD9E8D57u);
-      x[0] = (q >> 32) ^ x[1] ^ (zero + low);
-      x[2] = (p >> 32) ^ x[3] ^ (zero + high);
-      x[1] = q;
-      x[3] = p;
-      low += 0x9E3779B9u;
-      high += 0xBB67AE85u;
-    }
-    for (int w = 0; w < 4; w++)
-      for (int64_t n = 0; n < SOME; n++) word[w][l + n] = static_cast<uint32_t>(x[w][n]);
+  uint32_t low = static_cast<uint32_t>(key), high = static_cast<uint32_t>(key >> 32);
+  for (int round = 0; round < 10; round++) {
+    const Longs p = multiplied(x[0], zero + 0xD2511F53u), q = multiplied(x[2], zero + 0xCD9E8D57u);
+    x[0] = (q >> 32) ^ x[1] ^ (zero + low);
+    x[2] = (p >> 32) ^ x[3] ^ (zero + high);
+    x[1] = q;
+    x[3] = p;
+    low += 0x9E3779B9u;
+    high += 0xBB67AE85u;
   }
 }
 
@@ -98,21 +100,6 @@ inline void normal_pair(uint32_t one, uint32_t other, float& even, float& odd) {
   odd = r * bits_of<float>(bits_of<uint32_t>(s) ^ (quarter >> 1) << 31);
 }
 
-// Four normal numbers for each block, one after another.
-inline void normals(const Counters& counters, int64_t count, uint32_t fourth, uint64_t key,
-                    float* out) {
-  for (int64_t at = 0; at < count; at += SIDE_BY_SIDE) {
-    uint32_t word[4][SIDE_BY_SIDE];
-    float made[4][SIDE_BY_SIDE];
-    philox(counters, at, fourth, key, word);
-    for (int w = 0; w < 4; w += 2)
-      for (int64_t l = 0; l < SIDE_BY_SIDE; l++)
-        normal_pair(word[w][l], word[w + 1][l], made[w][l], made[w + 1][l]);
-    for (int64_t l = 0; l < SIDE_BY_SIDE; l++)
-      for (int w = 0; w < 4; w++) out[4 * (at + l) + w] = made[w][l];
-  }
-}
-
 // Rows of one plane of one channel, one after another in memory.
 struct Rows {
   float* values;
@@ -134,39 +121,53 @@ VOXPIPE_INLINE void add_noise(const VoxpipeStep& s, const float* n, const float*
   }
 }
 
+// Four normal numbers for each of SIDE_BY_SIDE blocks from ``at`` on, one after another.
+inline void normals(const VoxpipeStep& s, const Rows& rows, int32_t in_row, int64_t part, Blocks& at,
+                    float* out) {
+  constexpr int64_t SOME = LANES / 2;
+  uint32_t word[4][SIDE_BY_SIDE];
+  float made[4][SIDE_BY_SIDE];
+  for (int64_t l = 0; l < SIDE_BY_SIDE; l += SOME) {
+    const Words zero = {};
+    const auto word_of = [](int64_t number) { return static_cast<uint32_t>(number); };
+    Longs x[4] = {(Longs)(zero + word_of(s.corner[0] + rows.i)),
+                  (Longs)((Words)at.row + word_of(s.corner[1] + rows.j)),
+                  (Longs)((Words)at.place + word_of(s.corner[2] >> 2)),
+                  (Longs)(zero + word_of(2 * rows.channel + part))};
+    philox(x, s.key);
+    for (int w = 0; w < 4; w++)
+      for (int64_t n = 0; n < SOME; n++) word[w][l + n] = static_cast<uint32_t>(x[w][n]);
+    at.advance(Ints{} + int32_t{SOME}, in_row);
+  }
+  for (int w = 0; w < 4; w += 2)
+    for (int64_t l = 0; l < SIDE_BY_SIDE; l++)
+      normal_pair(word[w][l], word[w + 1][l], made[w][l], made[w + 1][l]);
+#pragma GCC unroll 1  // else GCC 12 takes vectors apart
+  for (int64_t l = 0; l < SIDE_BY_SIDE; l++)
+    for (int w = 0; w < 4; w++) out[4 * l + w] = made[w][l];
+}
+
 // A block is four voxels of a row whose numbers are made together; the first and the last one of a
 // row may hang over its ends.
 inline void noise(const VoxpipeStep& s, const Rows& rows) {
-  const int64_t before = s.corner[2] & 3, first = s.corner[2] >> 2;
-  const int64_t blocks = ((s.corner[2] + rows.width - 1) >> 2) - first + 1;
-  const int64_t total = rows.count * blocks;
-  Counters counters;
+  const int64_t before = s.corner[2] & 3;
+  const int32_t in_row = static_cast<int32_t>((before + rows.width - 1) >> 2) + 1;
+  const int64_t total = rows.count * in_row;
   float made[2][4 * BLOCKS];
+  Blocks next[2] = {};  // of the two fields of numbers
+  for (Blocks& blocks : next) blocks.advance(lane_numbers() >> 1, in_row);
   for (int64_t at = 0; at < total; at += BLOCKS) {
     const int64_t some = least(BLOCKS, total - at);
-    // Those of one row at a time: the first one of them, here and in the row, and how many.
-    const auto for_rows = [&](const auto& act) VOXPIPE_ALWAYS {
-      for (int64_t n = 0, here; n < some; n += here) {
-        const int64_t row = (at + n) / blocks, block = (at + n) % blocks;
-        act(n, row, block, here = least(some - n, blocks - block));
-      }
-    };
-    for_rows([&](int64_t n, int64_t row, int64_t block, int64_t here) VOXPIPE_ALWAYS {
-      for (int64_t m = 0; m < here; m++) {
-        counters.word[0][n + m] = static_cast<uint32_t>(s.corner[0] + rows.i);
-        counters.word[1][n + m] = static_cast<uint32_t>(s.corner[1] + rows.j + row);
-        counters.word[2][n + m] = static_cast<uint32_t>(first + block + m);
-      }
-    });
-    for (int64_t n = some; n % SIDE_BY_SIDE; n++)
-      for (int w = 0; w < 3; w++) counters.word[w][n] = 0;
-    for (int part = 0; part < (s.kind == VOXPIPE_RICIAN ? 2 : 1); part++)
-      normals(counters, some, static_cast<uint32_t>(2 * rows.channel + part), s.key, made[part]);
-    for_rows([&](int64_t n, int64_t row, int64_t block, int64_t here) VOXPIPE_ALWAYS {
-      const int64_t place = 4 * block - before, begin = most<int64_t>(0, place);
-      const int64_t count = least(place + 4 * here, rows.width) - begin, from = 4 * n + begin - place;
+    for (int64_t part = 0; part < (s.kind == VOXPIPE_RICIAN ? 2 : 1); part++)
+      for (int64_t n = 0; n < some; n += SIDE_BY_SIDE)
+        normals(s, rows, in_row, part, next[part], made[part] + 4 * n);
+    for (int64_t n = 0, here; n < some; n += here) {  // those of one row at a time
+      const int64_t row = (at + n) / in_row, place = 4 * ((at + n) % in_row) - before;
+      here = least(some - n, in_row - (at + n) % in_row);
+      const int64_t begin = most<int64_t>(0, place), from = 4 * n + begin - place;
+      const int64_t count = least(place + 4 * here, rows.width) - begin;
       add_noise(s, made[0] + from, made[1] + from, count, rows.values + row * rows.width + begin);
-    });
+    }
   }
 }
 

@@ -108,8 +108,6 @@ VOXPIPE_INLINE Brain float_to_brain(float f) {
   return Brain{static_cast<uint16_t>(f != f ? (bits >> 16) | 0x40u : rounded)};
 }
 
-template <class S> struct Memory { typedef S type; };
-
 // A stored element as the number that it stands for, float or double.
 template <class S, class W>
 VOXPIPE_INLINE W load_value(const uint8_t* address) {
@@ -196,24 +194,5 @@ VOXPIPE_INLINE auto with_size(int64_t size, const Act& act) {
 inline int64_t size_of_type(int64_t type) {
   return with_type(type, [](auto t) { return static_cast<int64_t>(sizeof(VOXPIPE_TYPE(t))); });
 }
-
-// Two slots of something worth keeping, by the offset that it was made from.
-struct Slots {
-  int64_t key[2];
-  bool fresh;  // whether the slot of the last call has to be made
-
-  // The slot of ``want``; it may take the place of anything but ``keep``.
-  inline int of(int64_t want, int64_t keep) {
-    fresh = false;
-    if (key[0] == want) return 0;
-    if (key[1] == want) return 1;
-    fresh = true;
-    const int slot = key[0] == keep ? 1 : 0;
-    key[slot] = want;
-    return slot;
-  }
-};
-
-constexpr Slots EMPTY_SLOTS = {{INT64_MIN, INT64_MIN}, false};
 
 }  // namespace VOXPIPE_PATH_NAME

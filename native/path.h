@@ -50,11 +50,11 @@ int64_t run(const VoxpipeJob& job, bool gathers) {
   int source[3];
   const bool copies = job.mode == VOXPIPE_COPY || job.mode == VOXPIPE_NEAREST;
   if (copies && keeps_apart(job, source)) {
-    Tables tables;
-    if (!allocate(job, tables)) return VOXPIPE_NO_MEMORY;
-    tabulate(job, w.g, source, tables);
-    copy_all(w, tables);
-    free(tables.memory);
+    const int64_t indices = job.out_size[0] + job.out_size[1] + job.out_size[2];
+    int64_t* memory = static_cast<int64_t*>(malloc(static_cast<size_t>(indices) * sizeof(int64_t)));
+    if (!memory) return VOXPIPE_NO_MEMORY;
+    copy_all(w, tables_of(job, w.g, source, memory));
+    free(memory);
     return VOXPIPE_DONE;
   }
   return sample_map(w) ? VOXPIPE_DONE : VOXPIPE_NO_MEMORY;

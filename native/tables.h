@@ -11,15 +11,10 @@
 
 namespace VOXPIPE_PATH_NAME {
 
-struct Table {
-  int source;        // source axis that this output axis runs along
-  int64_t* offset;   // bytes to the voxel of each index
-  Interval kept;     // indices that are sampled; those outside are fill
-};
-
 struct Tables {
-  Table of[3];  // by output axis
-  void* memory;
+  int source[3];       // source axis that each output axis runs along
+  int64_t* offset[3];  // on each output axis, bytes to the voxel of each index
+  Box kept;            // what is sampled; the output around it is fill
 };
 
 // Whether the matrix keeps the axes apart; if so, which source axis belongs to each output axis.
@@ -43,43 +38,31 @@ inline bool keeps_apart(const VoxpipeJob& job, int* source) {
   return true;
 }
 
-inline bool allocate(const VoxpipeJob& job, Tables& tables) {
-  const int64_t total = job.out_size[0] + job.out_size[1] + job.out_size[2];
-  tables.memory = malloc(static_cast<size_t>(total) * sizeof(int64_t));
-  int64_t* offset = static_cast<int64_t*>(tables.memory);
-  for (int n = 0; n < 3 && offset; offset += job.out_size[n++]) tables.of[n].offset = offset;
-  return offset != nullptr;
-}
-
-inline void tabulate(const VoxpipeJob& job, const Geometry& g, const int* source, Tables& tables) {
+// ``memory`` has room for a number for each index of each output axis.
+inline Tables tables_of(const VoxpipeJob& job, const Geometry& g, const int* source, int64_t* memory) {
   const bool zeros = job.padding == VOXPIPE_ZEROS, fills = job.padding == VOXPIPE_CONSTANT;
-  for (int n = 0; n < 3; n++) {
-    Table& table = tables.of[n];
-    table.source = source[n];
+  Tables tables;
+  tables.kept = whole_output(job);
+  for (int n = 0; n < 3; memory += job.out_size[n++]) {
+    tables.source[n] = source[n];
+    tables.offset[n] = memory;
     const Axis& axis = g.axis[source[n]];
     const int64_t origin[3] = {0, 0, 0};
     const Line line = line_of(axis.row, n, origin);
     for (int64_t v = 0; v < job.out_size[n]; v++) {
       const double at = axis.reflects ? fold(line.at(v), axis.first, axis.last) : line.at(v);
       const double voxel = most(axis.start, least(axis.end, round_even(at)));
-      table.offset[v] = static_cast<int64_t>(voxel - axis.start) * axis.step;
+      memory[v] = static_cast<int64_t>(voxel - axis.start) * axis.step;
     }
-    table.kept = Interval{0, job.out_size[n]};
     if (!axis.leaves || !(zeros || fills)) continue;
-    table.kept = part_inside(table.kept, [&](int64_t v) {
+    const Interval kept = part_inside(Interval{0, job.out_size[n]}, [&](int64_t v) {
       const double at = zeros ? round_even(line.at(v)) : line.at(v), beyond = zeros ? 0 : REACH;
       return at >= axis.first - beyond && at <= axis.last + beyond;
     });
+    tables.kept.begin[n] = kept.begin;
+    tables.kept.end[n] = kept.end;
   }
-}
-
-inline Box kept_box(const Tables& tables) {
-  Box box;
-  for (int n = 0; n < 3; n++) {
-    box.begin[n] = tables.of[n].kept.begin;
-    box.end[n] = tables.of[n].kept.end;
-  }
-  return box;
+  return tables;
 }
 
 // Everything outside ``box``.
@@ -97,18 +80,18 @@ inline void fill_outside(const VoxpipeJob& job, const Box& box, const uint8_t* e
 }
 
 // The first index whose offset is another step away than the one before; the end if there is none.
-inline int64_t first_bend(const Table& table) {
-  const int64_t* offset = table.offset;
-  int64_t n = table.kept.begin + 2;
-  while (n < table.kept.end && offset[n] - offset[n - 1] == offset[n - 1] - offset[n - 2]) n++;
-  return least(n, table.kept.end);
+inline int64_t first_bend(const Tables& tables, int axis) {
+  const int64_t *offset = tables.offset[axis], end = tables.kept.end[axis];
+  int64_t n = tables.kept.begin[axis] + 2;
+  while (n < end && offset[n] - offset[n - 1] == offset[n - 1] - offset[n - 2]) n++;
+  return least(n, end);
 }
 
 // The step between the offsets of an axis, or 0 where they are not evenly spaced.
-inline int64_t even_step(const Table& table) {
-  const int64_t* first = table.offset + table.kept.begin;
-  const bool is_even = table.kept.end - table.kept.begin > 1 && first_bend(table) == table.kept.end;
-  return is_even ? first[1] - first[0] : 0;
+inline int64_t even_step(const Tables& tables, int axis) {
+  const int64_t begin = tables.kept.begin[axis], end = tables.kept.end[axis];
+  const bool is_even = end - begin > 1 && first_bend(tables, axis) == end;
+  return is_even ? tables.offset[axis][begin + 1] - tables.offset[axis][begin] : 0;
 }
 
 }  // namespace VOXPIPE_PATH_NAME

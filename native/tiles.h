@@ -585,7 +585,7 @@ inline void sample_tile(const Work& w, const Tiling& t, Tile& tile, Bent& bent, 
     if (copied && job.mode == VOXPIPE_LINEAR && !w.wide && !t.gathers)
       with_stored(job.source_type, [&](auto s) {
         typedef VOXPIPE_TYPE(s) S;
-        if constexpr (sizeof(typename Memory<S>::type) <= 4) {
+        if constexpr (sizeof(S) <= 4) {
           if (t.zooms) copy_numbers<S>(w.g, near, along, count, source, memory);
           else copy_pairs<S>(w.g, near, slant, source, memory);
         }

@@ -190,7 +190,7 @@ inline Floats floats_at<Half>(const uint8_t* from) {
 // Neighbours in memory, from ``v`` on: forwards or, with a ``step`` below 0, backwards.
 template <class S>
 VOXPIPE_INLINE Floats floats_along(const uint8_t* row, int64_t step, int64_t v) {
-  constexpr int64_t SIZE = sizeof(typename Memory<S>::type);
+  constexpr int64_t SIZE = sizeof(S);
   return step > 0 ? floats_at<S>(row + v * SIZE)
                   : mirrored(floats_at<S>(row - (v + LANES - 1) * SIZE), ALL_LANES);
 }

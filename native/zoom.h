@@ -64,7 +64,7 @@ VOXPIPE_INLINE void stretch(const Stretch& s, bool keeps, const float* row, int6
 template <class S>
 void copy_numbers(const Geometry& g, const NearBox& near, const Stretch& along, int64_t width,
                  const uint8_t* source, uint8_t* to) {
-  constexpr int64_t SIZE = sizeof(typename Memory<S>::type);
+  constexpr int64_t SIZE = sizeof(S);
   const int64_t step = g.axis[near.unit].step, count = near.count(near.unit);
   const int64_t rows = near.count(near.rows);
   const auto row_at = [&](int64_t p, int64_t r) {
@@ -102,13 +102,10 @@ VOXPIPE_INLINE void zoom_row(const Reading& r, const Stretch& s, int64_t count, 
   const uint8_t* base = r.base + r.begin[UNIT] * r.step[UNIT];
   for (int n = 0; n < 2; n++) {
     const int a = OUTER[n];
-    const uint32_t at = r.along[a][0] + r.start[a], kept = least(most(at, r.low[a]), r.high[a]);
-    const int32_t voxel = r.single[a] ? rounded(at) : kept >> GRAIN_BITS;
-    const int32_t tap = least(most(voxel, r.first[a]), r.last[a]);
-    const int32_t part = static_cast<int32_t>(kept - (static_cast<uint32_t>(tap) << GRAIN_BITS));
-    base += tap * r.step[a];
-    weight[a] = all_of(static_cast<float>(part) * static_cast<float>(GRAIN));
-    keeps |= r.keeps && (part == 0 || part == 1 << GRAIN_BITS);
+    const Words at = Words{} + (r.along[a][0] + r.start[a]), part = weight_of<true>(r, a, at);
+    base += tap_of<true, false>(r, a, at)[0] * r.step[a];
+    weight[a] = fraction_of(part);
+    keeps |= r.keeps && (part[0] == 0 || part[0] == 1u << GRAIN_BITS);
   }
   const bool single[3] = {r.single[0], r.single[1], r.single[2]};
   const int64_t p = single[P] ? 0 : r.step[P], q = single[Q] ? 0 : r.step[Q];

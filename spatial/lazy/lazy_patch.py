@@ -22,7 +22,8 @@ from ...core.lru_cache import cached_property
 from ...core.memory import refuse_beyond_memory
 from ...core.stream import stream_identity
 from ...intensity import Epilogue, Params, RecordedStatistics, ValueStep
-from ...intensity.value_op import Halo, change_values
+from ...intensity.native import change_values
+from ...intensity.value_op import Halo
 from ...intensity.value_step import apply_steps, fold_epilogues, total_halo, types_of
 from ...storage.read_ahead import closed_together
 from ..ops.crop import widen

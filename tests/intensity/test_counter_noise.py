@@ -13,8 +13,8 @@ from native_paths import NATIVE_PATHS
 from voxpipe.intensity import native
 from voxpipe.intensity import noise as counter_noise
 from voxpipe.intensity.filters import CoarserVoxels, filter_axis, gaussian
+from voxpipe.intensity.native import change_values
 from voxpipe.intensity.noise import VoxelNoise
-from voxpipe.intensity.value_op import change_values
 
 ANY_FIXTURE = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 SIZES = st.tuples(st.integers(1, 2), *[st.integers(1, 9)] * 2, st.integers(1, 70))
@@ -109,7 +109,7 @@ def test_a_long_row_is_worked_on_in_parts() -> None:
     """More voxels along the last axis than the native code takes at once."""
     found = np.zeros((1, 1, 2, 5003), np.float32)
 
-    assert native.change(found, [VoxelNoise((0, 0, -2), 3, 1.0).native_step()]) == 1
+    assert native.change_natively(found[0], 0, [VoxelNoise((0, 0, -2), 3, 1.0).native_step()])
 
     assert np.array_equal(found, counter_noise.normals(found.shape, (0, 0, -2), 3))
 
@@ -209,5 +209,6 @@ def test_a_missing_library_leaves_the_array_alone(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(native, "_library", lambda: None)
     array = np.ones((1, 2, 2, 2), np.float32)
 
-    assert native.change(array, [VoxelNoise((0, 0, 0), 1, 1.0).native_step()]) is None
+    step = VoxelNoise((0, 0, 0), 1, 1.0).native_step()
+    assert not native.change_natively(array[0], 0, [step])
     assert (array == 1).all()

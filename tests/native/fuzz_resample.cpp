@@ -162,14 +162,12 @@ void draw_job(Bytes& bytes, VoxpipeJob& job) {
 void draw_step(Bytes& bytes, VoxpipeStep& step, const std::vector<float>& weights) {
   memset(&step, 0, sizeof(step));
   step.kind = bytes.between(VOXPIPE_SCALE, VOXPIPE_COARSEN);
-  step.flags = bytes.below(16);
   step.key = bytes.word();
   const double low = bytes.real(-9, 9), high = low + bytes.real(1, 9);  // never infinite
   const double numbers[][4] = {{bytes.real(-2, 2), bytes.real(-5, 5), low, high},
-                               {bytes.real(-2, 2), low, 0, 0},
-                               {bytes.real(0.1, 1.5), low, high, 0},
+                               {bytes.real(0.1, 1.5), low, bytes.real(-1, 1), bytes.real(-9, 9)},
                                {bytes.real(-2, 2), bytes.real(0, 2), 0, 0}};
-  memcpy(step.number, numbers[step.kind > 3 ? 3 : step.kind], sizeof(step.number));
+  memcpy(step.number, numbers[step.kind > 2 ? 2 : step.kind], sizeof(step.number));
   for (int a = 0; a < 3; a++) {
     step.corner[a] = bytes.between(-99, 99);
     step.weights[a] = reinterpret_cast<int64_t>(weights.data());
@@ -178,35 +176,40 @@ void draw_step(Bytes& bytes, VoxpipeStep& step, const std::vector<float>& weight
   }
 }
 
-// All steps on all paths: the same numbers.
+// All steps on all paths: the same numbers, and the same statistics of them.
 void change_values(Bytes& bytes) {
   VoxpipeValues job;
   memset(&job, 0, sizeof(job));
-  int64_t shape[4] = {bytes.between(1, 2), 0, 0, 0};
-  for (int n = 1; n < 4; n++) shape[n] = bytes.between(1, bytes.once_in(n < 3 ? 9 : 3) ? 90 : 9);
-  job.channels = shape[0];
-  for (int a = 0; a < 3; a++) job.size[a] = shape[1 + a];
-  std::vector<float> values(static_cast<size_t>(shape[0] * shape[1] * shape[2] * shape[3]));
+  job.channel = bytes.below(3);
+  size_t count = 1;
+  for (int a = 0; a < 3; a++) {
+    job.size[a] = bytes.between(1, bytes.once_in(a < 2 ? 9 : 3) ? 90 : 9);
+    count *= static_cast<size_t>(job.size[a]);
+  }
+  std::vector<float> values(count);
   for (size_t n = 0; n < values.size(); n++)
     values[n] = static_cast<float>(static_cast<int64_t>(n * 977 % 251) - 60) / 16;
   std::vector<float> weights;
   for (int64_t n = bytes.between(1, 6); n > 0; n--) weights.push_back(static_cast<float>(n) / 20);
-  std::vector<VoxpipeStep> steps(static_cast<size_t>(bytes.between(1, 5)));
+  std::vector<VoxpipeStep> steps(static_cast<size_t>(bytes.between(0, 5)));
   for (VoxpipeStep& step : steps) draw_step(bytes, step, weights);
   job.steps = reinterpret_cast<int64_t>(steps.data());
   job.count = static_cast<int64_t>(steps.size());
-  std::vector<float> expected;
+  std::vector<double> statistics(4);
+  if (bytes.once_in(2)) job.statistics = reinterpret_cast<int64_t>(statistics.data());
+  std::vector<uint8_t> expected;
   for (int64_t path = VOXPIPE_PORTABLE; path <= voxpipe_best_path(); path++) {
     std::vector<float> copy = values;
-    const size_t size = copy.size() * sizeof(float);
     job.path = path;
     job.values = reinterpret_cast<int64_t>(copy.data());
     if (voxpipe_values(&job) != VOXPIPE_DONE) abort();
+    std::vector<uint8_t> found(copy.size() * sizeof(float) + 4 * sizeof(double));
+    memcpy(found.data(), copy.data(), copy.size() * sizeof(float));
+    memcpy(found.data() + copy.size() * sizeof(float), statistics.data(), 4 * sizeof(double));
     if (path == VOXPIPE_PORTABLE) {
-      expected = copy;
-      const uint8_t* bytes_of = reinterpret_cast<const uint8_t*>(copy.data());
-      for (size_t n = 0; n < size; n++) digest = (digest ^ bytes_of[n]) * 1099511628211u;
-    } else if (memcmp(expected.data(), copy.data(), size)) {
+      expected = found;
+      for (uint8_t byte : found) digest = (digest ^ byte) * 1099511628211u;
+    } else if (found != expected) {
       fprintf(stderr, "path %d changes values otherwise\n", static_cast<int>(path));
       abort();
     }

@@ -40,9 +40,9 @@ _LIBRARIES = {
 }
 # Columns of a row; those behind them are where its part lies.
 DATA, SIZE, FILE, ROOM, TASK, STATUS, PARTS = 0, 1, 3, 4, 5, 6, 7
-LEAVE, PLACE, DECODE, LOCATE = range(4)
+LEAVE, PLACE, DECODE = range(3)
 """What is done with a chunk: nothing, what is in its room is copied, or it is decoded before, from
-where its row says that its bytes are, or from where :class:`ChunkPlaces` does."""
+where its row says that its bytes are, or :class:`ChunkPlaces` where there are any."""
 SUCCESS, _INT_MAX = 0, 2**31 - 1
 _NONE = np.zeros(0, np.int64)
 
@@ -190,9 +190,9 @@ def place_chunks(
     address, view, count = ctypes.addressof, ctypes.c_char.from_buffer, len(members)
     rest, newest = (0,) * (MOST_AXES - len(shape)), 0
     finder = source if isinstance(source, LocatedChunks) else None
-    task, at_places, longest = DECODE, 0, 0
+    at_places, longest = 0, 0
     if finder is not None:
-        task, at_places, longest = LOCATE, finder.places.address, finder.places.longest
+        at_places, longest = finder.places.address, finder.places.longest
     chunk_bytes = math.prod(shape) * out.itemsize
     # What is not kept is decoded to scratch, unless it lies in ``out`` as a whole.
     scratch = np.empty(chunk_bytes + longest, np.uint8)
@@ -214,7 +214,7 @@ def place_chunks(
                 arrays.append(np.empty(shape, out.dtype))
                 rooms.append(address(view(arrays[-1].data)))
             rows[its, ROOM] = rooms
-        rows[its, TASK] = task
+        rows[its, TASK] = DECODE
         newest = max(newest, _library().voxpipe_place_chunks(job))
         rows[:, TASK] = LEAVE
         if not count:
