@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -167,27 +165,6 @@ class OpStep:
         """Return the op in the words of the user."""
         words: str = self.op.describe()
         return words + (", replayed" if self.record is not None else "")
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        # Every job has the same steps: they are pickled once, and unpickled once in each worker.
-        data = self.__dict__.get("_pickled")
-        if data is None:
-            fields = {name: self.__dict__[name] for name in self.__dataclass_fields__}
-            data = pickle.dumps((type(self), fields), pickle.HIGHEST_PROTOCOL)
-            # A volume of a sample goes with the sample, and what is the script's is looked for.
-            apart = len(data) > _MOST_BYTES or any(name in data for name in _APART)
-            data = b"" if apart else data
-            self.__dict__["_pickled"] = data
-        return (_step_of, (data,)) if data else super().__reduce_ex__(protocol)
-
-
-_APART, _MOST_BYTES = (b"voxpipe.volumes", b"__main__"), 16 * 1024
-
-
-@functools.lru_cache(maxsize=1024)
-def _step_of(data: bytes) -> OpStep:
-    kind, fields = pickle.loads(data)  # noqa: S301  part of a pickle that is being read
-    return kind(**fields)  # type: ignore[no-any-return]
 
 
 def check_record(op: Any, record: Any, draw: Callable[[Any], Any]) -> None:

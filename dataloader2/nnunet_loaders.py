@@ -65,6 +65,8 @@ class PlacedPatches(DataPipe):
 
     def __iter__(self) -> Iterator[Sample]:
         cases = {sample.case: sample for sample in self.parent}
+        if not cases:
+            raise VolumeNotFound("nnU-Net's split names no case", do="Look at splits_final.json.")
         seed, epoch = next((one.seed, one.epoch) for one in cases.values())
         for block in count():
             draw = Stream(seed, epoch, (block,), self.form_name).integer()
@@ -85,8 +87,10 @@ class PlacedPatches(DataPipe):
             yield str(case), tuple(map(int, start))
 
     def settings(self) -> Any:
-        """Return the size of a patch."""
-        return self._patch.size
+        """Return the size of a patch, and what nnU-Net draws places by."""
+        names = ("batch_size", "oversample_foreground_percent", "probabilistic_oversampling")
+        drawn_by = [getattr(self.drawer, name, None) for name in names]
+        return self._patch.size, drawn_by, _DRAWN_AT_ONCE
 
     def describe(self) -> str:
         """Return what is cut, in words."""

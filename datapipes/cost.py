@@ -118,6 +118,9 @@ def cost_of(graph: Pipe, seed: int, epoch: int, tail: Sequence[Pipe] = ()) -> Co
             plans = list(items)
             samples = [patches for item in plans if (patches := _patches_in(item))]
             means = _means([list(patches.values()) for patches in samples])
+            one = next((p for p in plans if isinstance(p, Sample) and patches_of(p)), None)
+            stitches = [pipe for pipe in tail if isinstance(pipe, Stitch)]
+            words = [pipe.in_words(one) for pipe in stitches if one is not None]
     except (VoxpipeError, OSError, Warning):
         # What cannot be planned is reported when it is read, with its case and pipe.
         return None
@@ -133,8 +136,7 @@ def cost_of(graph: Pipe, seed: int, epoch: int, tail: Sequence[Pipe] = ()) -> Co
     notes += [f"not fused: {who} sampled anew after {what}" for what, who in anew]
     notes += _slow_lines(samples)
     notes += [f"read as a whole: {each}" for each in passes_of(graph, seed, epoch)]
-    stitches = [pipe for pipe in tail if isinstance(pipe, Stitch)]
-    notes += [line for pipe in stitches if (line := pipe.in_words(plans[0]))]
+    notes += filter(None, words)
     return replace(means, notes=(*notes, f"resampled by: {_kernel()}"))
 
 

@@ -35,7 +35,7 @@ class _EachSample:
         for key, one in lazy.items():
             values, steps, kind, depth, after = last.get(key, (None,) * 5)
             pending = one.pending
-            is_like = values is one.values and steps is pending.steps
+            is_like = values is one.values and steps is pending.steps and type(one) is LazyPatch
             if not is_like or kind != one.volume.kind or depth != len(pending.identity):
                 return self._anew(item, lazy)
             if after is not values:

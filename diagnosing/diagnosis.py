@@ -28,7 +28,7 @@ class Diagnosis(Measurement):
     end_to_end: float
     """Batches per second that the whole loader gave, with ``step`` if one was given."""
     forecast_rate: float
-    """Batches per second that the costs predict for that."""
+    """Batches per second that the costs let expect for that."""
     has_step: bool = True
     """Whether ``end_to_end`` and ``forecast_rate`` contain what the consumer does."""
 

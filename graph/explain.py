@@ -164,10 +164,12 @@ class _Code:
             return f"{{{', '.join(f'{self.write(k)}: {self.write(v)}' for k, v in value.items())}}}"
         if kind is float and repr(value).strip("-") in ("inf", "nan"):
             return f"float({str(value)!r})"
-        if value is None or kind in (bool, int, float, complex, bytes, range, slice):
+        if value is None or kind in (bool, int, float, complex, range, slice):
             return repr(value)
-        if kind is str or isinstance(value, os.PathLike):
-            return repr(public_value(os.fspath(value)))
+        if isinstance(value, (str, os.PathLike)):  # np.str_ is one, too
+            return repr(public_value(str(os.fspath(value))))
+        if isinstance(value, bytes):
+            return "..." if b"://" in value else repr(value)
         if isinstance(value, np.generic):
             self.imports.add(("", "import numpy as np"))
             return repr(value)

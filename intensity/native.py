@@ -18,7 +18,7 @@ from ..core.native_library import native_level, native_library
 
 _JOB = struct.Struct("=3q3q3q")
 _STEP = struct.Struct("=qQ4d3q3q3q")
-_OK = 0  # VoxpipeStatus of native/interface.h
+_OK, _NO_MEMORY = 0, 2  # VoxpipeStatus of native/interface.h
 SCALE, BEND, GAUSSIAN, RICIAN, FILTER, COARSEN = range(6)
 
 
@@ -167,7 +167,10 @@ def change_natively(
     payload = np.frombuffer(b"".join(steps) or b"\0", np.uint8)
     places = channel.ctypes.data, number, *channel.shape, payload.ctypes.data
     room = 0 if statistics is None else statistics.ctypes.data
-    return bool(library.voxpipe_values(_JOB.pack(path, *places, len(steps), room)) == _OK)
+    status = library.voxpipe_values(_JOB.pack(path, *places, len(steps), room))
+    if status == _NO_MEMORY:  # after some passes, maybe: they are not to be done twice
+        raise MemoryError("there is no memory for a plane of values between two passes")
+    return bool(status == _OK)
 
 
 @cache

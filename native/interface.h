@@ -40,7 +40,7 @@ enum VoxpipePath {
 enum VoxpipeStatus {
   VOXPIPE_DONE,
   VOXPIPE_UNSUPPORTED,  // nothing was written: take the slow path
-  VOXPIPE_NO_MEMORY     // nothing was written
+  VOXPIPE_NO_MEMORY     // nothing was written, but by ``voxpipe_values``, whose first passes may be done
 };
 
 struct VoxpipeJob {

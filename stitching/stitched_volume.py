@@ -85,7 +85,8 @@ class HowToStitch:
         folder = text.rstrip("/" + os.sep)
         if "." not in os.path.basename(folder):  # so it has no format
             msg = f"the destination {public_name(text)} is a folder, or has no ending"
-            do = f'Write "{public_name(folder)}/{{case}}.nii.gz" for a file of each case.'
+            name = "" if "{case}" in folder else "/{case}"
+            do = f'Write "{public_name(folder)}{name}.nii.gz" for a file of each case.'
             raise VolumeError(msg, do=do)
         text = text.replace("{case}", case)
         if "\0" in text:
@@ -100,7 +101,7 @@ class HowToStitch:
             "x".join(map(str, n)) for n in (place.size, place.overlap, windows.shape)
         )
         goal = self.destination if callable(self.destination) else self.destination_of(place.case)
-        where = public_name(goal) if isinstance(goal, str) else "an array"
+        where = public_name(goal) if isinstance(goal, str) else "an array in memory"
         where = f"where {shorten(goal)} says" if callable(goal) else where
         back = "" if place.is_stored else ", brought back onto the stored grid,"
         return (

@@ -118,3 +118,16 @@ def test_explain_says_what_it_does(windows, tmp_path):
 
 def named(case):
     raise AssertionError("asked for a look")
+
+
+def test_a_zipped_chain_explains_itself(arrays):
+    """Its items are pairs until a function takes one of them, which says nothing of windows."""
+    one, other = (
+        vp.from_cases([{"image": arrays[0], "case": "a"}])
+        .open_volume()
+        .lazy_patch(4, sampling="grid")
+        for _ in range(2)
+    )
+    chain = one.zip(other).map(lambda pair: pair[0]).batch_patches(2)
+
+    assert "stitch" in chain.stitch("image", output="logits").explain()

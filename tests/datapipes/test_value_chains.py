@@ -343,3 +343,19 @@ def test_a_choice_holds_nothing_that_changes_the_shape() -> None:
     """The shape is known before anything is drawn."""
     with pytest.raises(ValueError, match="a choice cannot hold one_hot"):
         opened().one_of([vp.intensity.OneHot(2)])
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_stack_behind_a_plain_patch_is_still_one(order: tuple[int, int]) -> None:
+    """A step that the last sample had is not given to a sample of another kind."""
+    plain = vp.from_cases([{"image": np.ones((9, 9, 9))}]).open_volume()
+    two = vp.from_cases([{"t1": np.ones((9, 9, 9)), "t2": np.zeros((9, 9, 9))}]).open_volume()
+    parents = [plain, two.brightness(0.5, keys="t1").stack(("t1", "t2"), "image")]
+
+    alone = [next(iter(parent.blur(1.3)))["image"] for parent in parents]
+    together = list(parents[order[0]].concat(parents[order[1]]).blur(1.3))
+
+    for place, number in enumerate(order):
+        found, expected = together[place]["image"], alone[number]
+        assert [len(m.values) for m in found.members] == [len(m.values) for m in expected.members]
+        assert len(found.values) == len(expected.values)

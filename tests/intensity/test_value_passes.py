@@ -182,3 +182,16 @@ def test_ops_that_follow_each_other_are_one_call(monkeypatch: pytest.MonkeyPatch
     next(iter(pipe))["image"].realize()
 
     assert calls == [(3, True), (1, False), (2, False)]
+
+
+def test_values_are_not_changed_twice_where_memory_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first passes may be done when a later one gets none."""
+    library = native._library()
+    if library is None:
+        pytest.skip("the native library is not built")
+    monkeypatch.setattr(library, "voxpipe_values", lambda job: 2)
+    array = np.ones((1, 2, 2, 2), np.float32)
+
+    with pytest.raises(MemoryError, match="no memory"):
+        change_values(array, [Epilogue(2.0)])
+    assert (array == 1).all()

@@ -154,4 +154,7 @@ def test_no_credentials_are_printed_and_arrays_do_no_harm() -> None:
     assert "IterableWrapper(['https://host/a.nii'])" in text
     assert "Scale(..., token=...)" in text
     assert "Scale(np.float32(2.0))" in text
+    hidden = IterableWrapper([]).map(Scale(np.str_(secret))).map(Scale(secret.encode()))
+    assert "s3cret" not in chain_code(hidden)
+    assert "Scale('https://host/a.nii')" in chain_code(hidden)
     assert "open_volume(storage_options=...)" in text

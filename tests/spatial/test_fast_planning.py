@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pickle
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +23,6 @@ from voxpipe.spatial import (
     Augment,
     FixedPatch,
     Flip,
-    MaskedPatch,
     Rotate,
     Shear,
     SpatialPlan,
@@ -36,7 +35,6 @@ from voxpipe.spatial import (
 from voxpipe.spatial.ops.op import draw_amount
 from voxpipe.spatial.plans.matrices import Space, pull_back, rotation, scaling, shearing
 from voxpipe.spatial.plans.pull_back import COPY_TOLERANCE, source_region, whole_rows
-from voxpipe.volumes import Volume
 
 SHAPE = (21, 18, 16)
 # In voxels, over grids of a few dozen of them.
@@ -272,20 +270,6 @@ def test_the_samples_of_a_chain_share_their_steps() -> None:
         assert len({id(plan.steps) for plan in plans}) == 1
         assert len({plan.identity for plan in plans}) == 12
     assert [step.depth for step in sent[0].steps] == [2, 2, 2]
-
-
-def test_a_step_is_unpickled_once_for_all_jobs() -> None:
-    """It is the same object each time, and one with a volume goes with the volume of its job."""
-    rotate = Step(Rotate((-15, 15)), "rotate", depth=2)
-    first, again = (pickle.loads(pickle.dumps([one])) for one in (rotate, replace(rotate)))
-    assert first == [rotate]
-    assert first[0] is again[0]
-    assert pickle.loads(pickle.dumps(replace(rotate, depth=1))) != rotate
-
-    label = Volume(np.ones((4, 4, 4), np.uint8), affine=np.eye(4), kind="label")
-    masked = Step(MaskedPatch((2, 2, 2), label), "lazy_patch")
-    step, volume = pickle.loads(pickle.dumps((masked, label)))
-    assert step.op.mask is volume
 
 
 def test_chains_that_branch_keep_their_own_steps() -> None:
