@@ -30,13 +30,14 @@ from ..core.validate import (
 from ..dataloader2 import DataLoader2
 from ..datapipes.case_names import CASE
 from ..datapipes.iter import from_cases, list_cases
+from ..datapipes.open_volume import LABELS
 from ..datapipes.patch_sampler import PatchSampler
 from ..graph import Pipe, Rule, has_lambda, is_pipe, sweep, traits_of, walk
 from ..reading_services import MultiProcessingReadingService
 from ..spatial.lazy.lazy_patch import patches_of
 from ..stitching.activation import Activation
 from ..stitching.blending import weights_of
-from ..stitching.stitched_volume import MEMORY_BYTES, HowToStitch, chain_key
+from ..stitching.stitched_volume import MEMORY_BYTES, HowToStitch, chain_key, refuse_shared
 from ..stitching.stitcher import Stitcher
 from ..stitching.stitching import Stitching
 from ..stitching.windows import overlap_in_voxels
@@ -111,7 +112,7 @@ def predict(
         Type of the result; by default uint8 for labels (uint16 above 256), else float32. Integers
         are rounded and clipped.
     key
-        The volume that the model gets; by default ``"image"``, or the only one.
+        The volume that the model gets; by default ``"image"``, or the only one beside labels.
     mask
         Windows that hold nothing of this are left out: they are 0. As of ``lazy_patch(mask=)``: a
         key of the case or a ``Volume``.
@@ -182,7 +183,7 @@ def predict(
     options = dict(storage_options or {})
     ranks = Ranks.current()
     weights_of(blend, (1, 1, 1))  # refuses a word that is none
-    chain, is_several = _as_chain(source, key, mask, options)
+    chain, is_several = _as_chain(source, destination, key, mask, options)
     own = {"patch": patch, "overlap": overlap, "mask": mask, "batch_size": batch_size}
     if isinstance(chain, DataLoader2):
         _refuse_given(own | {"num_workers": num_workers}, "a loader", "the chain of the loader")
@@ -355,19 +356,25 @@ class _Bar:
 
 
 def _as_chain(
-    source: Any, key: str | None, mask: Mask, options: Mapping[str, Any]
+    source: Any, destination: Any, key: str | None, mask: Mask, options: Mapping[str, Any]
 ) -> tuple[Any, bool]:
     """Return a chain of volumes, of windows or of batches, or a loader; whether of several."""
     if isinstance(source, DataLoader2) or is_pipe(source):
         return source, True
     is_list = isinstance(source, (list, tuple))
+    if is_list and len(source) > 1:
+        refuse_shared(destination)
     name, place = key or IMAGE, os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
     is_glob = "*" in public_name(place) and (is_url(place) or not os.path.exists(place))
     cases = [
         dict(one) if isinstance(one, Mapping) else {name: one}
         for one in (source if is_list else [source])
     ]
-    volumes = [k for k in (cases[0] if cases else {}) if k != CASE]
+    others = {CASE, mask if isinstance(mask, str) else CASE, *LABELS}
+    volumes = [k for k in (cases[0] if cases else {}) if k not in others]
+    if key is None and IMAGE not in volumes and len(volumes) > 1:
+        msg = f"the case has {', '.join(map(repr, volumes))}, and the model gets one of them"
+        raise SampleError(msg, do=f"Name it: key={volumes[0]!r}, or call it 'image'.")
     name = key or (IMAGE if IMAGE in volumes or not volumes else volumes[0])
     keys = [name, *([mask] if isinstance(mask, str) else [])]
     for case in cases:

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..core import Sample
 from ..core.errors import SampleError
-from ..core.validate import validate_int
+from ..core.validate import as_number, validate_int
 from ..datapipes.case_lists import read_json
 from ..datapipes.iter import from_nnunet
 from ..intensity import Blur, Brightness, Contrast, Gamma, LowResolution
@@ -65,6 +65,7 @@ def nnunet_augmentation(
     >>> sorted(sample["image"].draws)[:3]
     ['flip', 'lazy_patch', 'noise']
     """
+    as_number("degrees", degrees, least=0)
     turn = (-degrees, degrees)
     in_plane: dict[str, Any] = {"axes": (1, 2)} if plane else {}
     bend: dict[str, Any] = {"two_sided": True, "over": "patch", "keep_statistics": True}

@@ -90,6 +90,10 @@ class ArrayOutput:
         elif tuple(self.array.shape) != shape:
             msg = f"the destination has the shape {tuple(self.array.shape)}, the result {shape}"
             raise PatchSizeError(msg, do="Give an array (C, I, J, K) of that shape.")
+        own = getattr(self.array, "dtype", dtype)
+        if isinstance(own, np.dtype) and not np.can_cast(dtype, own, "same_kind"):
+            msg = f"the destination holds {own}, and the result is {dtype}"
+            raise TypeError(f"{msg}. Give dtype={str(own)!r}, or an array of {dtype}")
 
     def write(self, region: Region, voxels: NDArray[Any]) -> None:
         """Put the voxels of a box into their place."""

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..core import Grid, Region
 from ..core.call_site import shorten
-from ..core.errors import LeadsOutside, SampleError, VolumeChanged, VolumeError
+from ..core.errors import DestinationExists, LeadsOutside, SampleError, VolumeChanged, VolumeError
 from ..core.redact import RedactedDict
 from ..graph import Pipe, fingerprint, parents_of, traits_of, walk
 from ..spatial import Policy
@@ -47,6 +47,25 @@ Destination = Any
 """None, an array, a path or URL with ``{case}`` in it, or ``f(case)`` that returns one of them."""
 
 
+def _refuse_no_array(place: Any) -> None:
+    """Raise TypeError for a destination that is nothing that voxels can be written to."""
+    if not hasattr(place, "shape") or not hasattr(place, "__setitem__"):
+        kind = type(place).__name__
+        msg = f"destination is a path, an array (C, I, J, K), f(case) or None, got {kind}"
+        raise TypeError(f'{msg}. For several cases write "results/{{case}}.nii.gz"')
+
+
+def refuse_shared(destination: Any) -> None:
+    """Raise DestinationExists where the results of two cases would be one."""
+    is_place = isinstance(destination, (str, os.PathLike))
+    if destination is None or callable(destination):
+        return
+    if not is_place or "{case}" not in os.fspath(destination):
+        name = public_name(os.fspath(destination)) if is_place else "one array"
+        what = f"the results of two cases would be {name}."
+        raise DestinationExists(what, do="Write {case} into the destination, or give f(case).")
+
+
 @dataclass(frozen=True)
 class HowToStitch:
     """What volumes are made of windows by."""
@@ -66,6 +85,9 @@ class HowToStitch:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "storage_options", RedactedDict(self.storage_options))
+        place = self.destination
+        if not (place is None or isinstance(place, (str, os.PathLike)) or callable(place)):
+            _refuse_no_array(place)
 
     def destination_of(self, case: str) -> Any:
         """Return where the volume of a case goes."""
@@ -73,6 +95,8 @@ class HowToStitch:
         if callable(place):
             place = place(case)
         if not isinstance(place, (str, os.PathLike)):
+            if place is not None:
+                _refuse_no_array(place)
             return place
         text = os.fspath(place)
         if "{case}" in text and (".." in re.split(r"[/\\]", case) or os.path.isabs(case)):

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import DestinationExists, PatchSizeError, SampleError
+from ..core.errors import PatchSizeError, SampleError
 from ..storage.location import absolute_place, is_url, public_name
 from ..volumes import Volume
 from ..volumes.conversion.destination import disk_errors
 from .outputs import is_finished
-from .stitched_volume import HowToStitch, StitchedVolume, past_windows
+from .stitched_volume import HowToStitch, StitchedVolume, past_windows, refuse_shared
 from .stitcher import Stitcher
 from .window_place import WindowPlace
 from .windows import Windows
@@ -92,11 +92,12 @@ class Stitching:
         one = self._open.get(place.identity)
         if one is None:
             destination = self._how.destination_of(place.case)
-            if isinstance(destination, str):
-                own = os.path.normcase(absolute_place(destination))
+            is_place = isinstance(destination, str)
+            if destination is not None and (is_place or destination is self._how.destination):
+                own = os.path.normcase(absolute_place(destination)) if is_place else ""
                 if self._places.setdefault(own, place.identity) != place.identity:
-                    what = f"the results of two cases would be {destination}."
-                    raise DestinationExists(what, do="Write {case} into the destination.")
+                    refuse_shared(destination)
+            if is_place:
                 place.refuse_itself(destination)
                 how, options = self._how, self._how.storage_options
                 goes_on = not how.overwrite and how.continues(place)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import voxpipe as vp
-from voxpipe.core.errors import PatchSizeError, SampleError, VolumeError
+from voxpipe.core.errors import DestinationExists, PatchSizeError, SampleError, VolumeError
 
 ZEROS = np.zeros((8, 8, 8), np.float32)
 
@@ -188,3 +188,56 @@ def test_a_grid_that_leads_a_voxel_away_at_its_far_corner():
     turned[0, 1] = 9e-7
     assert _apart(turned, np.eye(4), (100, 100, 100)) < 1e-4
     assert _apart(turned, np.eye(4), (2000, 2000, 100)) > 1e-3
+
+
+def identity(batch):
+    """A model that gives its input."""
+    return batch
+
+
+ONES = np.ones((6, 6, 6), np.float32)
+
+
+@pytest.mark.parametrize("destination", [np.zeros((1, 6, 6, 6), np.float32), "one.nii"])
+def test_several_results_are_not_one(destination, tmp_path, monkeypatch):
+    """Told before a window is run, of a list, and as the second volume begins, of a chain."""
+    monkeypatch.chdir(tmp_path)
+    calls = []
+
+    def model(batch):
+        calls.append(len(batch))
+        return batch
+
+    with pytest.raises(DestinationExists, match="the results of two cases would be one"):
+        vp.predict(model, [ONES, 2 * ONES], destination, patch=6, output="logits")
+    assert not calls
+    chain = vp.from_cases([{"image": n * ONES, "case": str(n)} for n in (1, 2)]).open_volume()
+    with pytest.raises(DestinationExists, match="the results of two cases would be"):
+        vp.predict(identity, chain, destination, patch=6, output="logits")
+
+
+@pytest.mark.parametrize("destination", [3, ["a.nii"]])
+def test_a_destination_is_a_place(destination):
+    """And else the sentence says what it may be."""
+    with pytest.raises(TypeError, match=r"a path, an array \(C, I, J, K\), f\(case\) or None, got"):
+        vp.predict(identity, ONES, destination, patch=6)
+
+
+def test_an_array_holds_what_is_written():
+    """Numbers with fractions do not become whole ones unnoticed."""
+    array = np.zeros((1, 6, 6, 6), np.uint8)
+
+    with pytest.raises(TypeError, match="the destination holds uint8, and the result is float32"):
+        vp.predict(identity, 0.5 * ONES, array, patch=6, output="logits")
+    vp.predict(identity, 2.4 * ONES, array, patch=6, output="logits", dtype="uint8")
+    assert (array == 2).all()
+
+
+def test_one_of_several_volumes_is_named():
+    """The label of a case is none of them."""
+    with pytest.raises(
+        SampleError, match="the case has 't1', 't2', and the model gets one of them"
+    ):
+        vp.predict(identity, {"t1": ONES, "t2": ONES}, patch=6)
+    found = vp.predict(identity, {"label": 2 * ONES, "ct": ONES}, patch=6, output="logits")
+    assert (found.numpy() == 1).all()

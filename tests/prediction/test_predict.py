@@ -310,7 +310,7 @@ def test_what_fails_behind_the_model_is_raised(scan):
         runs.append(1)
         return batch
 
-    destination = np.zeros((1, *SHAPE), np.uint8).view(Full)
+    destination = np.zeros((1, *SHAPE), np.float32).view(Full)
     with pytest.raises(OSError, match="no space left"):
         vp.predict(model, scan, destination, patch=8, overlap=0, output="logits")
     assert len(runs) <= 2

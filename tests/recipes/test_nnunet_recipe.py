@@ -360,3 +360,11 @@ def test_what_plans_and_folders_lack_is_named(plans: Path, raw: Path) -> None:
         nnunet(plans.with_name("elsewhere.json"), raw)
     with pytest.raises(SampleError, match="no split 2"):
         nnunet(plans, raw, 2)
+
+
+@pytest.mark.parametrize("degrees", [(-15, 15), -15])
+def test_a_turn_is_one_number(degrees):
+    """Up to so many degrees, either way."""
+    pipe = vp.from_cases([{"image": np.zeros((9, 9, 9))}]).open_volume().lazy_patch(8)
+    with pytest.raises(ValueError, match="degrees is a number >= 0, got"):
+        vp.recipes.nnunet_augmentation(pipe, degrees=degrees)
