@@ -32,7 +32,6 @@ from ..reading_services import MultiProcessingReadingService
 from ..reading_services.global_generators import seeded_globals
 from ..recipes.nnunet import INSIDE, Facts, Plan, batches_of, raw_patches
 from ..spatial import PlacedPatch, Policy, Step
-from ..spatial.lazy.lazy_patch import patches_of
 from .dataloader2 import DataLoader2
 
 _OUTSIDE = -1  # what nnU-Net's preprocessed labels are where an image is 0
@@ -73,10 +72,7 @@ class PlacedPatches(DataPipe):
             with seeded_globals(draw):  # nnU-Net draws from NumPy's global generator
                 places = [place for _ in range(_DRAWN_AT_ONCE) for place in self._of_batch()]
             for number, (case, place) in enumerate(places, block * len(places)):
-                sample = add_steps(self, self._steps, cases[case], number)
-                for patch in patches_of(sample).values():  # whose plan was made just now
-                    object.__setattr__(patch.pending, "place", place)
-                yield sample
+                yield add_steps(self, self._steps, cases[case], number, place=place)
 
     def _of_batch(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """Yield the case of each patch of a batch, and where it begins."""

@@ -137,13 +137,18 @@ class PipeSteps(tuple[Step, ...]):
     last: tuple[tuple[Step, ...], int, tuple[Step, ...]] | None = None
     """Those that were there before, the length of the identity, and all."""
 
-    def follow(self, pending: TransformChain, identity: tuple[int, ...]) -> TransformChain:
+    def follow(
+        self,
+        pending: TransformChain,
+        identity: tuple[int, ...],
+        place: tuple[int, ...] | None = None,
+    ) -> TransformChain:
         """Return the plan of an item by the steps of ``pending`` and then these."""
         last = self.last  # read once: another thread may iterate the same pipe
         if last is None or last[0] is not pending.steps or last[1] != len(identity):
             after = join_steps(pending.steps, self, len(identity))
             last = self.last = (pending.steps, len(identity), after)
-        return pending.following(identity, last[2])
+        return pending.following(identity, last[2], place)
 
 
 def add_steps(
@@ -152,13 +157,14 @@ def add_steps(
     sample: Any,
     ordinal: int | None = None,
     sampling: Sampling | None = None,
+    place: tuple[int, ...] | None = None,
 ) -> Sample:
     """Return ``sample``, or its ``ordinal``-th child, with steps on the plan of its patches."""
     if not isinstance(sample, Sample):
         raise _no_lazy_volume(pipe, sample)
     identity = sample.identity if ordinal is None else (*sample.identity, ordinal)
-    # Nearly always all patches share one plan, and values changed by what commutes. A planner asks
-    # for each patch and pipe, so that is written out; it gives what the other way gives.
+    # ``place`` is that of a ``PlacedPatch``. Nearly always all patches share one plan, and values
+    # changed by what commutes. A planner asks for each patch and pipe, so that is written out.
     lazy: dict[str, LazyPatch] = {}
     common: TransformChain | None = None
     for key, thing in sample.items():
@@ -168,10 +174,10 @@ def add_steps(
         apart = pending.moving is not None or (common is not None and pending is not common)
         if apart or thing.members or (thing.values and not thing.commutes):
             before = {key: thing for key, thing in sample.items() if isinstance(thing, LazyPatch)}
-            lazy = add_to_each(steps, before, identity, sampling)
+            lazy = add_to_each(steps, before, identity, sampling, place)
             break
         if common is None:
-            common, after = pending, steps.follow(pending, identity)
+            common, after = pending, steps.follow(pending, identity, place)
         lazy[key] = thing.with_pending(after)
     if not lazy:
         raise _no_lazy_volume(pipe, sample)
@@ -184,6 +190,7 @@ def add_to_each(
     patches: Mapping[str, LazyPatch],
     identity: tuple[int, ...],
     sampling: Sampling | None = None,
+    place: tuple[int, ...] | None = None,
 ) -> dict[str, LazyPatch]:
     """Return patches with steps on their plans: of members, after a flush, on another grid."""
     # Volumes share a plan, but for those that a flush has given one of their own.
@@ -197,7 +204,7 @@ def add_to_each(
             padding = patch.policy.padding if sampling is None else sampling.padding(key, patch)
             return _add_on_other_grid(patch, padding, steps, identity)
         if (plan := plans.get(pending)) is None:
-            plan = plans[pending] = steps.follow(pending, identity)
+            plan = plans[pending] = steps.follow(pending, identity, place)
         return patch.with_pending(plan)
 
     results = {}

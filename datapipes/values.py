@@ -39,8 +39,7 @@ class _EachSample:
             if not is_like or kind != one.volume.kind or depth != len(pending.identity):
                 return self._anew(item, lazy)
             if after is not values:
-                things[key] = one.with_pending(pending)
-                object.__setattr__(things[key], "values", after)  # which nobody has seen yet
+                things[key] = one.with_values(after)
         return item.with_identity(things, item.identity)
 
     def _anew(self, item: Any, lazy: Mapping[str, LazyPatch]) -> Any:

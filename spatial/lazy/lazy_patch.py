@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, repeat
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,13 +80,18 @@ class LazyPatch(NoArithmetic):
 
     def with_pending(self, pending: TransformChain, policy: Policy | None = None) -> LazyPatch:
         """Return the patch of another chain, sampled otherwise if ``policy`` is given."""
+        return self._with(pending=pending, policy=self.policy if policy is None else policy)
+
+    def with_values(self, values: Any) -> LazyPatch:
+        """Return the patch with other value steps."""
+        return self._with(values=values)
+
+    def _with(self, **fields: Any) -> Self:
         # What a planner does most; ``dataclasses.replace`` takes ten times as long.
         patch, own = object.__new__(type(self)), self.__dict__
         fresh = len(own) == len(self.__dataclass_fields__)  # nothing was worked out yet
         patch.__dict__.update(own if fresh else self.__getstate__())
-        patch.__dict__["pending"] = pending
-        if policy is not None:
-            patch.__dict__["policy"] = policy
+        patch.__dict__.update(fields)
         return patch
 
     def __getstate__(self) -> dict[str, Any]:

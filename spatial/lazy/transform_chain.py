@@ -61,12 +61,19 @@ class TransformChain:
         """Return the plan followed by ``steps``, which draw from the identity as it is now."""
         return self.following(self.identity, join_steps(self.steps, steps, len(self.identity)))
 
-    def following(self, identity: tuple[int, ...], steps: tuple[Step, ...]) -> TransformChain:
-        """Return the plan of another item by other steps, which :func:`join` made."""
+    def following(
+        self,
+        identity: tuple[int, ...],
+        steps: tuple[Step, ...],
+        place: tuple[int, ...] | None = None,
+    ) -> TransformChain:
+        """Return the plan of another item by other steps, which :func:`join` made, at a place."""
         # Past the constructor: a planner makes one of these per sample and pipe.
         plan, own, names = object.__new__(TransformChain), self.__dict__, self.__dataclass_fields__
         state = own.copy() if len(own) == len(names) else {name: own[name] for name in names}
         state["identity"], state["steps"] = identity, steps
+        if place is not None:
+            state["place"] = place
         object.__setattr__(plan, "__dict__", state)
         return plan
 

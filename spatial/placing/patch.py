@@ -112,6 +112,9 @@ class FixedPatch(PatchOp):
 class PlacedPatch(FixedPatch):
     """A patch where the plan of its item says, so that all items share one step."""
 
+    def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
+        raise PatchSizeError("nothing says where a placed patch begins", do="Use FixedPatch.")
+
     def at_place(self, place: Sequence[int]) -> Params:
         """Return the parameters for an item whose patch begins at ``place``."""
         return {"start": list(place), "size": list(self.size)}

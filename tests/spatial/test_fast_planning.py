@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from voxpipe.core import Grid, Region, Stream
 from voxpipe.core.affine3x4 import affine3x4
-from voxpipe.core.errors import GraphError
+from voxpipe.core.errors import GraphError, PatchSizeError
 from voxpipe.datapipes.iter import from_cases
 from voxpipe.spatial import (
     INTENSITY,
@@ -23,6 +23,7 @@ from voxpipe.spatial import (
     Augment,
     FixedPatch,
     Flip,
+    PlacedPatch,
     Rotate,
     Shear,
     SpatialPlan,
@@ -300,3 +301,12 @@ def test_a_matrix_of_tuples_is_a_matrix():
 
     assert SpatialPlan(grid, nested, (4, 4, 4)).rows == SpatialPlan.identity(grid).rows
     assert SpatialPlan.identity(grid).then(nested, (2, 2, 2), lattice=True).shape == (2, 2, 2)
+
+
+def test_a_placed_patch_needs_a_place() -> None:
+    """It begins where its item says, and nowhere if nothing says so."""
+    step = Step(PlacedPatch((0, 0, 0), (2, 2, 2)), "lazy_patch")
+    generator, plan = np.random.default_rng(0), SpatialPlan.identity(Grid(SHAPE, np.eye(4)))
+    assert step.draw(generator, plan, (3, 4, 5)) == {"start": [3, 4, 5], "size": [2, 2, 2]}
+    with pytest.raises(PatchSizeError, match="nothing says where a placed patch begins"):
+        step.draw(generator, plan)
