@@ -26,15 +26,15 @@ PATHS = ("portable", "avx2", "avx512", "avx512_gather")
 _GATHERS = "/sys/devices/system/cpu/vulnerabilities/gather_data_sampling"
 
 
-def _best_level() -> int:
+def best_level(place: str = _GATHERS) -> int:
     """Return 0, the best path, or that without gathers where a mitigation makes them slow."""
-    with suppress(OSError), open(_GATHERS) as file:
+    with suppress(OSError), open(place) as file:
         if "not affected" not in file.read().lower():
             return PATHS.index("avx512") + 1
     return 0
 
 
-_LEVELS = {"": _best_level(), "0": None}
+_LEVELS = {"": best_level(), "0": None}
 _LEVELS |= {name: level for level, name in enumerate(PATHS, 1)}
 
 

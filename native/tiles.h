@@ -69,10 +69,11 @@ inline bool fits(const Work& w, const Tiling& t, int64_t size) {
   double voxels = 1, tile = 1, fewest = MOST_GRAINS;  // planes of a copy at least
   for (int a = 0; a < 3; a++) {
     const double span = span_of(w.g.axis[a].row, t.step);
-    if (a != t.unit) fewest = least(fewest, least(span + 2, w.g.axis[a].end - w.g.axis[a].start + 1));
+    const double met = least(span + 2, w.g.axis[a].end - w.g.axis[a].start + 1);
+    if (a != t.unit) fewest = least(fewest, met);
     if (span + 2 * w.reach[a] > MOST_GRAINS) return false;
     if (w.job->control && span_of(w.control.matrix + 4 * a, t.step) > MOST_GRAINS) return false;
-    voxels *= least(span + 2, w.g.axis[a].end - w.g.axis[a].start + 1);
+    voxels *= met;
     tile *= static_cast<double>(t.step[a]);
   }
   const double bytes = voxels * static_cast<double>(size);
@@ -225,7 +226,8 @@ inline void sample_cubic(const Work& w, const Tiling& t, const Box& box, const B
 }
 
 // What makes rows of a slice, ``step`` bytes apart: elements as they are stored, or numbers, which are
-// finished already if they are float32 of a tile inside. A row at a time would be half of the work.
+// finished already if they are float32 of a tile inside. Called row by row, maps take up to 1.1 times as
+// long: what all rows share is brought into registers for each.
 typedef void (*MakeRows)(const Work& w, const Reading& tile, PerAxis beyond, int64_t rows,
                          int64_t count, bool exact, uint8_t* out, int64_t step);
 
@@ -599,8 +601,9 @@ inline void sample_tile(const Work& w, const Tiling& t, Tile& tile, Bent& bent, 
 
 // False where there is no memory: then nothing was written.
 inline bool sample_map(const Work& w) {
-  const bool cubic = w.job->mode == VOXPIPE_CUBIC, pairs = !cubic && !w.wide;
+  const bool cubic = w.job->mode == VOXPIPE_CUBIC;
   Tiling t = tiling_of(w);
+  const bool pairs = !cubic && !w.wide && !t.gathers;
   if (!cubic || w.job->control)
     shrink(w, pairs ? PAIR : size_of_type(w.job->source_type), t);
   // Behind a copy, whole vectors are read that are not used.

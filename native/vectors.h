@@ -120,7 +120,9 @@ inline Words gathered(const uint8_t* base, Ints offsets) {
 #if defined(VOXPIPE_GATHER)
   return (Words)VOXPIPE_GATHER(base, offsets);
 #else
-  return Words{} + load<uint32_t>(base + offsets[0]);  // never called
+  Words found;
+  for (int n = 0; n < LANES; n++) found[n] = load<uint32_t>(base + offsets[n]);
+  return found;
 #endif
 }
 
@@ -131,6 +133,9 @@ inline void gather_pairs(const uint8_t* base, Ints offsets, Floats& first, Float
   const auto high = VOXPIPE_GATHER_LONGS(base, offsets, 1);
   first = (Floats)VOXPIPE_PICK(low, high, lane_numbers() * 2);
   second = (Floats)VOXPIPE_PICK(low, high, lane_numbers() * 2 + 1);
+#else
+  first = (Floats)gathered(base, offsets);
+  second = (Floats)gathered(base + 4, offsets);
 #endif
 }
 

@@ -9,6 +9,7 @@ from checkout import ROOT
 import voxpipe as vp
 from voxpipe.core import settings
 from voxpipe.core.errors import BadSetting
+from voxpipe.core.native_library import PATHS, best_level
 
 SOURCES = ("core", "storage", "intensity", "volumes", "spatial", "batching", "datapipes")
 SOURCES += ("adapters", "reading_services", "diagnosing", "dataloader2", "package")
@@ -71,3 +72,15 @@ def test_every_variable_is_listed_and_explained():
 
     assert named == set(settings.NAMES)
     assert [name for name in settings.NAMES if f"| `{name}` |" not in table] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [("Not affected", 0), ("Mitigation: Microcode", 3), ("Unknown: Dependent on hypervisor", 3)],
+)
+def test_nothing_is_gathered_where_that_may_be_slow(tmp_path, text, level):
+    """Level 3 is the path before the one that gathers; without the file it is the best, too."""
+    assert PATHS[2:] == ("avx512", "avx512_gather")
+    (tmp_path / "gather_data_sampling").write_text(f"{text}\n")
+    assert best_level(str(tmp_path / "gather_data_sampling")) == level
+    assert best_level(str(tmp_path / "none")) == 0
