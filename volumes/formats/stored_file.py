@@ -268,6 +268,7 @@ class LocalStoredFile:
         self._optional = optional
         self.seen_as: tuple[str, ...] = ()  # what an image says of it, if not what its header does
         self.stamp: tuple[int, ...] = _MISSING
+        self._identity = (0, 0)
         try:
             status = os.stat(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -280,7 +281,7 @@ class LocalStoredFile:
         if not stat.S_ISREG(status.st_mode):
             what = "a folder" if stat.S_ISDIR(status.st_mode) else "no plain file"
             raise BadHeader(f"{path} is {what}.", do="Give the path of a file.")
-        self.stamp = stamp_of(status)
+        self.stamp, self._identity = stamp_of(status), (status.st_dev, status.st_ino)
 
     @property
     def size(self) -> int:
@@ -289,7 +290,7 @@ class LocalStoredFile:
 
     @property
     def is_current(self) -> bool:
-        """Whether the file has the size and the time of writing that it had when opened."""
+        """Whether it is the file that was opened, of the same size and time of writing."""
         return self.is_as_of(None)
 
     def is_as_of(self, moment: int | None) -> bool:
@@ -307,7 +308,10 @@ class LocalStoredFile:
         if stamp_of(status) != self.stamp:
             return False
         # File servers have clocks of their own: there size and time of writing are all that tells.
-        is_new = moment is not None and changed_at(status) > moment
+        # Linux stamps files by a clock that ticks every few milliseconds: a copy put in place of a
+        # file, with its time of writing, may seem to be from before the moment.
+        is_new = self._identity != (status.st_dev, status.st_ino)
+        is_new |= moment is not None and changed_at(status) > moment
         return not is_new or file_system_at(self.path).network
 
     @property
