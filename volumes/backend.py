@@ -122,6 +122,11 @@ class Backend(ABC):
         """
         return None
 
+    @property
+    def holds_descriptor(self) -> bool:
+        """Whether it keeps a local file open, as it does whose voxels are not behind a URL."""
+        return not self.remote
+
     def layout(self, volumes: int = 1) -> StoreLayout:
         """Return what a scheme needs to know of ``volumes`` volumes like this one."""
         return StoreLayout.of(self.header, volumes, remote=self.remote, shard=self.shards)

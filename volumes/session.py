@@ -165,7 +165,7 @@ class Handles:
             oldest = sorted(self.by_token.items(), key=lambda entry: entry[1].use)
             backends = {token: handle.backend for token, handle in oldest if handle.backend}
             resident = sum(backend.resident_bytes for backend in backends.values())
-            remote = sum(backend.remote for backend in backends.values())
+            remote = sum(not backend.holds_descriptor for backend in backends.values())
             local = len(oldest) - remote
             # The newest stays, however large: it is about to be read.
             for token, _ in oldest[:-1]:
@@ -173,7 +173,7 @@ class Handles:
                 if not many and few and remote <= self._most_remote:
                     return
                 backend = backends.get(token)
-                far = backend is not None and backend.remote
+                far = backend is not None and not backend.holds_descriptor
                 if many or (remote > self._most_remote if far else not few):
                     del self.by_token[token]
                     resident -= 0 if backend is None else backend.resident_bytes

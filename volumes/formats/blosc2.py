@@ -326,6 +326,11 @@ class RemoteBlosc2(FilesBackend):
         return read_anew(read)
 
     @property
+    def holds_descriptor(self) -> bool:
+        """Once it has its copy."""
+        return self._copy is not None
+
+    @property
     def _cache(self) -> VolumeCache:
         return VolumeCache(cache_directory(), cache_budget())
 
