@@ -116,35 +116,16 @@ inline void copy_rows(const Work& w, const Copy& c, const uint8_t* base, uint8_t
   });
 }
 
-// Rows a multiple of this apart crowd into one set of a level 1 cache, and drop out of it before
-// all of a line is used: planes of 320 or 512 voxels, for one. Then a block at a time is copied
-// together. Of at most 16, 32, 64 and 128 rows, 64 are the fastest for patches of 128 voxels.
-constexpr int64_t CROWDED = 4096;
-constexpr int64_t BLOCK_ROWS = 64;
-constexpr int64_t BLOCK_ROW_BYTES = 256;
-
-// The length of parts that are equally long, none longer than ``most``.
-inline int64_t part_length(int64_t length, int64_t most) {
-  const int64_t parts = (length + most - 1) / most;
-  return (length + parts - 1) / parts;
-}
-
 // The source's rows, of elements S, become the output's columns, of elements E, in squares that are
 // turned in registers; the last ones of both axes lie over those before them. ``row_at`` loads a row of
 // a square.
 template <class S, class E, class RowAt>
 void turn_slice(const Copy& c, const uint8_t* base, uint8_t* out, int64_t third, const RowAt& row_at) {
   constexpr int64_t N = Square<E>::N, SIZE = sizeof(S);
-  constexpr int64_t BLOCK_STRIDE = BLOCK_ROW_BYTES + LINE;
   const Box& kept = c.tables->kept;
-  const int64_t columns = length_of(c, c.along), rows = length_of(c, c.dense);
+  const int64_t width = length_of(c, c.along), height = length_of(c, c.dense);
   const bool is_mirrored = c.along_step < 0;  // from the last column to the first, then
-  const bool is_crowded = c.dense_step % CROWDED == 0;
-  const int64_t way = c.job->out_stride[c.along], column_step = is_mirrored ? -way : way;
-  const int64_t ahead = next_slice(c, third);
-  const int64_t width = is_crowded ? part_length(columns, BLOCK_ROW_BYTES / SIZE) : columns;
-  const int64_t height = is_crowded ? part_length(rows, BLOCK_ROWS) : rows;
-  alignas(64) uint8_t block[BLOCK_ROWS * BLOCK_STRIDE];
+  const int64_t way = c.job->out_stride[c.along], ahead = next_slice(c, third);
   int64_t index[3] = {kept.begin[0], kept.begin[1], kept.begin[2]};
   index[c.third] = third;
   if (is_mirrored) index[c.along] = kept.end[c.along] - 1;
@@ -152,26 +133,22 @@ void turn_slice(const Copy& c, const uint8_t* base, uint8_t* out, int64_t third,
     base += c.tables->offset[n][index[n]];
     out += index[n] * c.job->out_stride[n];
   }
-  // ``from`` is where the first voxel is read, ``at`` where it is stored.
-  const auto turn = [&](const uint8_t* from, int64_t step, const uint8_t* at, uint8_t* to) {
-    turn_squares<E>(height, width, to, column_step, [&](int64_t row, int64_t column) VOXPIPE_ALWAYS {
-      const int64_t line = column + N < width ? column * SIZE : width * SIZE - 1;
-      if (line % LINE == 0 || column + N == width) fetch_line(at + ahead + line + row * c.dense_step);
-      return row_at(from + column * SIZE + row * step);
-    });
-  };
-  for (int64_t next_row = 0; next_row < rows; next_row += height)
-    for (int64_t next_column = 0; next_column < columns; next_column += width) {
-      const int64_t column = least(next_column, columns - width);
-      const int64_t row = least(next_row, rows - height);
-      const uint8_t* at = base + column * SIZE + row * c.dense_step;
-      uint8_t* to = out + column * column_step + row * int64_t{sizeof(E)};
-      for (int64_t n = 0; n < height && is_crowded; n++)
-        __builtin_memcpy(block + n * BLOCK_STRIDE, at + n * c.dense_step,
-                         static_cast<size_t>(width * SIZE));
-      if (is_crowded) turn(block, BLOCK_STRIDE, at, to);
-      else turn(at, c.dense_step, at, to);
+  // All of a line is used at once: rows a multiple of 4096 bytes apart, as of planes of 320 or 512
+  // voxels, crowd into one set of a level 1 cache, and drop out of it soon.
+  // Not by fetch_line: GCC 12 leaves out a call that changes nothing, before it looks inside.
+  const auto fetch_next = [&](int64_t row, int64_t column, int64_t count) VOXPIPE_ALWAYS {
+    const uint8_t* from = base + ahead + row * c.dense_step + column * SIZE;
+    const int64_t last = (width - column) * SIZE - 1;
+    for (int64_t n = 0; n < count; n++, from += c.dense_step) {
+      __builtin_prefetch(from, 0, 3);
+      if (last < LINE) __builtin_prefetch(from + last, 0, 3);
     }
+  };
+  // All of a line is used at once: rows a multiple of 4096 bytes apart, as of planes of 320 or 512
+  // voxels, crowd into one set of a level 1 cache, and drop out of it soon.
+  turn_squares<E, LINE / (N * SIZE)>(
+      height, width, out, is_mirrored ? -way : way, [&](int64_t row, int64_t column) VOXPIPE_ALWAYS {
+        return row_at(base + row * c.dense_step + column * SIZE); }, fetch_next);
 }
 
 inline bool turns_in_registers(const Copy& c) {
