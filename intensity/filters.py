@@ -270,9 +270,8 @@ class _Coarser(RandomValueOp):
         super().__post_init__()
 
     def coarser(self, params: Params) -> tuple[float, float, float]:
-        i, j, k = (
-            params["factor"] if axis in self.drawn_axes(params) else 1.0 for axis in range(3)
-        )
+        axes, factor = self.drawn_axes(params), params["factor"]
+        i, j, k = (factor if axis in axes else 1.0 for axis in range(3))
         return (i, j, k)
 
     def drawn_axes(self, params: Params) -> tuple[int, ...]:

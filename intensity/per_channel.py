@@ -117,9 +117,8 @@ class PerChannel(ChannelwiseOp):
 
     def coarser(self, params: Params) -> tuple[float, float, float] | None:
         first, *others = params["channels"]
-        factors: tuple[float, float, float] | None = None
-        if first is not None and not others:
-            factors = self.op.coarser(first)
+        none = first is None or others
+        factors: tuple[float, float, float] | None = None if none else self.op.coarser(first)
         return factors
 
     def changes(self, params: Params, facts: Facts) -> tuple[Change, ...] | None:

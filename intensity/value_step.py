@@ -35,12 +35,12 @@ class ValueStep(OpStep):
         """Whether items get different parameters, or some get none, by what is drawn for them."""
         return self.record is None and is_random(self.op.draw)
 
-    def draw(self, generator: np.random.Generator) -> Params | None:
-        """Return the parameters for one item, or None if the op does not act on it."""
+    def draw(self, generator: np.random.Generator, op: ValueOp) -> Params | None:
+        """Return the parameters for an item, whose op is ``op``, or None if it does not act."""
         if self.record is None:
-            return self.op.draw(generator)
+            return op.draw(generator)
         try:
-            check_record(self.op, self.record.params, lambda op: op.draw(generator))
+            check_record(op, self.record.params, lambda one: one.draw(generator))
         except VoxpipeError as error:
             raise error.at(self.origin)  # noqa: B904
         return self.record.params

@@ -37,7 +37,7 @@ from . import patch_report
 from .patch_facts import PatchFacts
 from .patch_report import NoArithmetic, describe_patch
 from .read_plan import ReadPlan
-from .transform_chain import TransformChain, join_steps
+from .transform_chain import SPARE_GENERATORS, TransformChain, join_steps, take_generator
 from .virtual_volume import RealizedVolume, StackedVolumes, VirtualVolume
 
 if TYPE_CHECKING:
@@ -379,19 +379,17 @@ class LazyPatch(NoArithmetic):
     @cached_property
     def value_draws(self) -> tuple[tuple[ValueStep, Params | None], ...]:
         """Return the value steps with what they drew; None where one does not act."""
-        pairs, generator = [], None
+        pairs, generator = [], take_generator()
         by_channel = any(step.op.draws_channels for step in self.values)
         channels = self.channels if by_channel else 0
         for step in self.values:
-            own = step
-            if step.op.draws_axis:  # one along which there are voxels
-                own = replace(own, op=own.op.along(_axes_of(self.plan, self.plan.slices)))
-            if step.op.draws_channels:
-                own = replace(own, op=own.op.of_channels(channels))
-            stream = self._stream(own)
-            generator = stream.generator() if generator is None else stream.restart(generator)
-            pairs.append((step, own.draw(generator)))
+            op = step.op
+            if op.draws_axis:  # one along which there are voxels
+                op = op.along(_axes_of(self.plan, self.plan.slices))
+            op = op.of_channels(channels) if op.draws_channels else op
+            pairs.append((step, step.draw(self._stream(step).restart(generator), op)))
             channels = step.channels(channels) if by_channel else 0
+        SPARE_GENERATORS.append(generator)
         return tuple(pairs)
 
     @property

@@ -27,11 +27,18 @@ from ..plans.matrices import compose_plans, flat_axes
 from ..plans.plan import SpatialPlan
 from .virtual_volume import VirtualVolume
 
-# A generator is made once and restarted for every stream: making one takes longer than all that
-# is drawn from it. Taking it out of the list while it is in use makes one per thread that
-# plans, and another where an op resolves a plan of its own.
 S = TypeVar("S", bound=OpStep)
-_SPARE: list[np.random.Generator] = []
+# Making a generator takes longer than all that is drawn from it: it is restarted for every stream.
+# Out of the list while in use: one per thread, another where an op resolves a plan of its own.
+SPARE_GENERATORS: list[np.random.Generator] = []
+
+
+def take_generator() -> np.random.Generator:
+    """Return one that is to be restarted, and put back after the last draw from it."""
+    try:
+        return SPARE_GENERATORS.pop()
+    except IndexError:
+        return Stream(0, 0, (), "").generator()
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,10 +126,7 @@ class TransformChain:
         """Return the plan, worked out once; an error of a step knows where that was written."""
         plan = self.first_plan
         draws: dict[str, Params | None] = {}
-        try:
-            generator = _SPARE.pop()
-        except IndexError:
-            generator = Stream(0, 0, (), "").generator()
+        generator = take_generator()
         for step in self.steps:
             identity = stream_identity(self.identity, step.depth, step.common)
             stream = Stream(self.seed, self.epoch, identity, step.stream_name)
@@ -134,7 +138,7 @@ class TransformChain:
                 error.at(step.origin)
                 raise
             draws[step.stream_name] = params
-        _SPARE.append(generator)
+        SPARE_GENERATORS.append(generator)
         self.__dict__.update(draws=draws, shared_plan=plan)
         if self.moving is not None:
             if self.moving.grid.is_singular:

@@ -68,7 +68,7 @@ def test_a_volume_draws_what_it_drew() -> None:
     for sample in pipe:
         patch = sample["image"]
         (step,) = patch.values
-        assert patch.draws["anisotropy"] == step.draw(patch._stream(step).generator())
+        assert patch.draws["anisotropy"] == step.draw(patch._stream(step).generator(), step.op)
 
 
 def test_an_axis_of_one_voxel_that_is_named_alone_stays() -> None:

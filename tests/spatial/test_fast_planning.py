@@ -33,6 +33,7 @@ from voxpipe.spatial import (
     UniformPatch,
     Zoom,
 )
+from voxpipe.spatial.lazy.transform_chain import SPARE_GENERATORS
 from voxpipe.spatial.ops.op import draw_amount
 from voxpipe.spatial.plans.matrices import Space, pull_back, rotation, scaling, shearing
 from voxpipe.spatial.plans.pull_back import COPY_TOLERANCE, source_region, whole_rows
@@ -310,3 +311,16 @@ def test_a_placed_patch_needs_a_place() -> None:
     assert step.draw(generator, plan, (3, 4, 5)) == {"start": [3, 4, 5], "size": [2, 2, 2]}
     with pytest.raises(PatchSizeError, match="nothing says where a placed patch begins"):
         step.draw(generator, plan)
+
+
+def test_one_generator_draws_for_places_and_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is restarted, for the next patch, too: making one takes longer than all draws."""
+    made, make = [], Stream.generator
+    monkeypatch.setattr(Stream, "generator", lambda stream: made.append(stream) or make(stream))
+    SPARE_GENERATORS.clear()
+    pipe = from_cases([{"image": np.zeros(SHAPE, np.int16)}] * 3).open_volume().lazy_patch(8)
+
+    drawn = [sample["image"].draws for sample in pipe.rotate((-5, 5)).noise((0, 1)).gamma((1, 2))]
+
+    assert len({str(one) for one in drawn}) == 3
+    assert len(made) == 1
