@@ -133,8 +133,6 @@ void turn_slice(const Copy& c, const uint8_t* base, uint8_t* out, int64_t third,
     base += c.tables->offset[n][index[n]];
     out += index[n] * c.job->out_stride[n];
   }
-  // All of a line is used at once: rows a multiple of 4096 bytes apart, as of planes of 320 or 512
-  // voxels, crowd into one set of a level 1 cache, and drop out of it soon.
   // Not by fetch_line: GCC 12 leaves out a call that changes nothing, before it looks inside.
   const auto fetch_next = [&](int64_t row, int64_t column, int64_t count) VOXPIPE_ALWAYS {
     const uint8_t* from = base + ahead + row * c.dense_step + column * SIZE;
@@ -145,8 +143,9 @@ void turn_slice(const Copy& c, const uint8_t* base, uint8_t* out, int64_t third,
     }
   };
   // All of a line is used at once: rows a multiple of 4096 bytes apart, as of planes of 320 or 512
-  // voxels, crowd into one set of a level 1 cache, and drop out of it soon.
-  turn_squares<E, LINE / (N * SIZE)>(
+  // voxels, crowd into one set of a level 1 cache, and drop out of it soon. What gets wider writes
+  // more than it reads, and does so to no more places than a block has.
+  turn_squares<E, (sizeof(E) > SIZE ? BLOCK / N : LINE / (N * SIZE))>(
       height, width, out, is_mirrored ? -way : way, [&](int64_t row, int64_t column) VOXPIPE_ALWAYS {
         return row_at(base + row * c.dense_step + column * SIZE); }, fetch_next);
 }
