@@ -28,13 +28,6 @@ constexpr int64_t TILE = 16;
 // Voxels on an axis whose grains are counted in 32 bits.
 constexpr double MOST_GRAINS = 250;
 
-// Voxels of the source that are met between two coordinates on one axis, both ends included.
-inline void reach_over(const Axis& axis, double low, double high, double& first, double& last) {
-  // Two at least where there are two, as clamping takes the outermost two.
-  first = most(axis.start, least(axis.end - 1, floor_of(low)));
-  last = least(axis.end, most(axis.start + 1, floor_of(high) + 1));
-}
-
 // Bytes of a cache line. Where it is 128, every line is asked for twice, which costs little.
 constexpr int64_t LINE = 64;
 

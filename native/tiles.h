@@ -228,8 +228,8 @@ inline void sample_cubic(const Work& w, const Tiling& t, const Box& box, const B
 typedef void (*MakeRows)(const Work& w, const Reading& tile, uint8_t* out, int64_t step);
 
 template <class V>
-VOXPIPE_INLINE void put_part(uint8_t* to, const V& v, int64_t count, int64_t bytes, bool exact) {
-  if (exact && count < LANES) __builtin_memcpy(to, &v, static_cast<size_t>(count * bytes));
+VOXPIPE_INLINE void put_part(uint8_t* to, const V& v, int64_t count, bool exact) {
+  if (exact && count < LANES) __builtin_memcpy(to, &v, static_cast<size_t>(count) * sizeof(V) / LANES);
   else put<V>(to, v);
 }
 
@@ -251,7 +251,7 @@ void blended_rows(const Work& w, const Reading& tile, uint8_t* out, int64_t step
   const Finish f = w.f;
   make_rows(tile, out, step, [&](const Reading& r, uint8_t* to) VOXPIPE_ALWAYS {
     const auto done = [&](int64_t v, Floats value) VOXPIPE_ALWAYS {
-      put_part(to + 4 * v, EDGE ? value : finish_vector(f, value), r.count - v, 4, r.exact);
+      put_part(to + 4 * v, EDGE ? value : finish_vector(f, value), r.count - v, r.exact);
     };
     if constexpr (ZOOMS) zoom_row<UNIT>(r, *r.stretch, r.count, done);
     else linear_row<S, UNIT, EDGE>(r, r.count, done);
@@ -273,7 +273,7 @@ void nearest_rows(const Work&, const Reading& tile, uint8_t* out, int64_t step) 
     for (int64_t v = 0; v < r.count; v += LANES) {
       const Ints offsets = offsets_of<EDGE, true>(r, v);
       put_part(to + SIZE * v, elements_at<E, Elements, GATHERS>(r.base, offsets, ALL_LANES),
-               r.count - v, SIZE, r.exact);
+               r.count - v, r.exact);
     }
   });
 }
@@ -387,7 +387,10 @@ inline void place_tile(const Work& w, const Tiling& t, Tile& tile) {
   NearBox& near = tile.near;
   double voxels = 1, all = 1;
   for (int a = 0; a < 3; a++) {
-    reach_over(w.g.axis[a], tile.low[a], tile.high[a], near.first[a], near.last[a]);
+    const Axis& axis = w.g.axis[a];
+    // Two at least where there are two, as clamping takes the outermost two.
+    near.first[a] = most(axis.start, least(axis.end - 1, floor_of(tile.low[a])));
+    near.last[a] = least(axis.end, most(axis.start + 1, floor_of(tile.high[a]) + 1));
     voxels *= near.last[a] - near.first[a] + 1;
     all *= static_cast<double>(tile.box.length(a));
   }
