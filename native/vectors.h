@@ -59,7 +59,8 @@ inline bool any_zero(Words x) {
 // more than 15 bits.
 inline Ints sum_of_products(Ints halves, int32_t a, int32_t b) {
 #if defined(VOXPIPE_MULTIPLY_HALVES)
-  return (Ints)VOXPIPE_MULTIPLY_HALVES(halves, Ints{} + ((b << 16) | (a & 0xffff)));
+  const uint32_t both = static_cast<uint32_t>(b) << 16 | (static_cast<uint32_t>(a) & 0xffff);
+  return (Ints)VOXPIPE_MULTIPLY_HALVES(halves, (Ints)(Words{} + both));
 #else
   return (halves & 0xffff) * a + (halves >> 16) * b;
 #endif
