@@ -8,9 +8,7 @@
 // every voxel that a coordinate of the tile can meet, clamped ones included.
 #pragma once
 
-#include "processor.h"
 #include "vectors.h"
-#include "geometry.h"
 
 namespace VOXPIPE_PATH_NAME {
 
@@ -29,13 +27,6 @@ constexpr int64_t TILE = 16;
 
 // Voxels on an axis whose grains are counted in 32 bits.
 constexpr double MOST_GRAINS = 250;
-
-// Voxels of the source that are met between two coordinates on one axis, both ends included.
-inline void reach_over(const Axis& axis, double low, double high, double& first, double& last) {
-  // Two at least where there are two, as clamping takes the outermost two.
-  first = most(axis.start, least(axis.end - 1, floor_of(low)));
-  last = least(axis.end, most(axis.start + 1, floor_of(high) + 1));
-}
 
 // Bytes of a cache line. Where it is 128, every line is asked for twice, which costs little.
 constexpr int64_t LINE = 64;
@@ -85,16 +76,15 @@ inline void place_near(int unit, int rows, int64_t step, int64_t whole, NearBox&
 // The faster of the other two axes of a volume in memory.
 inline int rows_of(const Geometry& g, int unit) {
   const int a = unit == 0 ? 1 : 0, b = unit == 2 ? 1 : 2;
-  return __builtin_fabs(g.axis[a].stride) > __builtin_fabs(g.axis[b].stride) ? b : a;
+  return __builtin_llabs(g.axis[a].step) > __builtin_llabs(g.axis[b].step) ? b : a;
 }
 
 // Where the rows of a box begin and end of which a tile meets something: a turned tile meets half of
-// its box. Between the largest of three ``low`` and the least of three ``high``, each a number, and
-// what a row and what a plane add to it, in voxels from ``first``.
+// its box. Between the largest of three ``low`` and the least of three ``high``, in voxels from
+// ``first``, to all of which a row adds, and a plane.
 struct Slant {
   int count;
-  float low[3][3];
-  float high[3][3];
+  float low[3], high[3], row[3], plane[3];
 };
 
 // Coordinates of the output are inverse * (coordinates of the source), and lie within the tile.
@@ -122,12 +112,11 @@ inline Slant slant_of(const Geometry& g, const NearBox& near, const Box& box, co
     }
     const double ends[2] = {static_cast<double>(box.begin[n]) - margin - start,
                             static_cast<double>(box.end[n] - 1) + margin - start};
-    float* low = slant.low[slant.count];
-    float* high = slant.high[slant.count++];
-    low[0] = static_cast<float>(ends[along < 0 ? 1 : 0] / along);
-    high[0] = static_cast<float>(ends[along < 0 ? 0 : 1] / along);
-    low[1] = high[1] = static_cast<float>(-cross[near.rows][n] / whole / along);
-    low[2] = high[2] = static_cast<float>(-cross[near.planes()][n] / whole / along);
+    const int m = slant.count++;
+    slant.low[m] = static_cast<float>(ends[along < 0 ? 1 : 0] / along);
+    slant.high[m] = static_cast<float>(ends[along < 0 ? 0 : 1] / along);
+    slant.row[m] = static_cast<float>(-cross[near.rows][n] / whole / along);
+    slant.plane[m] = static_cast<float>(-cross[near.planes()][n] / whole / along);
   }
   return slant;
 }
@@ -145,9 +134,9 @@ inline void find_ends(const Slant& slant, const NearBox& near, int64_t plane, Ro
   for (int64_t r = 0; r < near.count(near.rows); r += LANES, row += static_cast<float>(LANES)) {
     Floats low = {}, high = all_of(most_last);
     for (int n = 0; n < slant.count; n++) {
-      const float *l = slant.low[n], *h = slant.high[n];
-      const Floats first = row * l[1] + (l[0] + l[2] * static_cast<float>(plane));
-      const Floats last = row * h[1] + (h[0] + h[2] * static_cast<float>(plane)) + 1.0f;
+      const float shift = slant.plane[n] * static_cast<float>(plane);
+      const Floats first = row * slant.row[n] + (slant.low[n] + shift);
+      const Floats last = row * slant.row[n] + (slant.high[n] + shift + 1.0f);
       low = first > low ? first : low;
       high = last < high ? last : high;
     }

@@ -3,7 +3,6 @@
 // intensity/filters.py takes the same steps in float32, so both give the same bits.
 #pragma once
 
-#include "processor.h"
 #include "vectors.h"
 #include "filter.h"
 

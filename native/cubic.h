@@ -5,7 +5,6 @@
 // axis, takes four taps at a time; every other one looks up each tap.
 #pragma once
 
-#include "processor.h"
 #include "work.h"
 
 namespace VOXPIPE_PATH_NAME {
@@ -101,10 +100,11 @@ inline bool cubic_inside(const Geometry& g, int64_t size, Places& places, int64_
   if (run.unit < 0) return false;
   alignas(64) float weight[2][4][RUN + SPARE];
   double offset[RUN + SPARE];
-  for (int64_t v = 0; v < count + LANES; v++) offset[v] = g.origin;
+  for (int64_t v = 0; v < count + LANES; v++) offset[v] = 0;
   for (int a = 0, outer = 0; a < 3; a++) {
     const Axis& axis = g.axis[a];
     double* at = places.at[a];
+    const double stride = static_cast<double>(axis.step);  // exact, being below 2^51
     double low = at[0], high = low;
     for (int64_t v = 1; v < count; v++) {
       low = least(low, at[v]);
@@ -114,13 +114,11 @@ inline bool cubic_inside(const Geometry& g, int64_t size, Places& places, int64_
       return false;
     for (int64_t v = count; v < count + LANES; v++) at[v] = at[count - 1];
     float(*to)[RUN + SPARE] = a == run.unit ? run.inner : weight[outer++];
-    for (int64_t v = 0; v < count; v += LANES / 2) {
+    for (int64_t v = 0; v < count + LANES; v += LANES / 2) {
       const Doubles place = vector_at<Doubles>(at + v), lower = floor_of(place);
       put_vector(to[0] + v, __builtin_convertvector(place - lower, HalfFloats));
-      put_vector(offset + v, vector_at<Doubles>(offset + v) + (lower - 1.0) * axis.stride);
+      put_vector(offset + v, vector_at<Doubles>(offset + v) + (lower - (axis.start + 1)) * stride);
     }
-    // Half a vector that the loop above left out is never used, but is read.
-    for (int64_t v = count; v < count + LANES; v++) to[0][v] = 0;
     for (int64_t v = 0; v < count; v += LANES) {
       Floats w[4];
       keys_weights(vector_at<Floats>(to[0] + v), w);

@@ -4,7 +4,6 @@
 // library function, no contraction, and sums of sixteen lanes whatever a vector holds.
 #pragma once
 
-#include "processor.h"
 #include "noise.h"
 
 namespace VOXPIPE_PATH_NAME {

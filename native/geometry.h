@@ -6,7 +6,6 @@
 // path; and what is left behind the whole part has the 24 bits that a float32 holds.
 #pragma once
 
-#include "processor.h"
 #include "numbers.h"
 
 namespace VOXPIPE_PATH_NAME {
@@ -38,8 +37,7 @@ struct Axis {
   double last;
   double start;    // voxels at hand, both ends included
   double end;
-  double stride;   // bytes; exact, being below 2^51
-  int64_t step;    // the same, as an integer
+  int64_t step;    // bytes
   bool leaves;     // some coordinate of the output lies outside the volume
   bool single;     // one tap is enough: one voxel at hand, or only voxel centres are met
   bool reflects;   // and is folded back
@@ -47,9 +45,7 @@ struct Axis {
 
 struct Geometry {
   Axis axis[3];
-  int64_t shape[3];  // of the output
   int lane;          // output axis of the runs
-  double origin;     // byte offset of volume index (0, 0, 0), for all that is at hand
 };
 
 // A source coordinate along one run, where v is the index along the lane.
@@ -73,6 +69,8 @@ inline Line line_of(const double* row, int lane, const int64_t* index) {
 struct Box {
   int64_t begin[3];
   int64_t end[3];
+
+  inline int64_t length(int a) const { return end[a] - begin[a]; }
 };
 
 // The least and the largest coordinate of a box of output voxels, as ``Line`` has them.
@@ -86,9 +84,7 @@ inline void extremes(const double* row, const Box& box, double* low, double* hig
   }
 }
 
-inline int64_t voxels_of(const Box& box) {
-  return (box.end[0] - box.begin[0]) * (box.end[1] - box.begin[1]) * (box.end[2] - box.begin[2]);
-}
+inline int64_t voxels_of(const Box& box) { return box.length(0) * box.length(1) * box.length(2); }
 
 inline Box whole_output(const VoxpipeJob& job) {
   return Box{{0, 0, 0}, {job.out_size[0], job.out_size[1], job.out_size[2]}};
@@ -100,7 +96,7 @@ inline int densest_axis(const Geometry& g) {
   for (int a = 1; a >= 0; a--)
     if (g.axis[a].start < g.axis[a].end &&
         (g.axis[unit].start == g.axis[unit].end ||
-         __builtin_fabs(g.axis[a].stride) < __builtin_fabs(g.axis[unit].stride)))
+         __builtin_llabs(g.axis[a].step) < __builtin_llabs(g.axis[unit].step)))
       unit = a;
   return unit;
 }
@@ -109,27 +105,25 @@ inline int densest_axis(const Geometry& g) {
 constexpr int64_t SHORT = 8;
 
 // Runs follow the source's memory: the voxels of one vector then share their cache lines.
-inline int lane_of(const Geometry& g) {
+inline int lane_of(const Geometry& g, const int64_t* shape) {
   const double* row = g.axis[densest_axis(g)].row;
   int lane = 2, longest = 2;
   for (int n = 1; n >= 0; n--) {
     if (__builtin_fabs(row[n]) > __builtin_fabs(row[lane])) lane = n;
-    if (g.shape[n] > g.shape[longest]) longest = n;
+    if (shape[n] > shape[longest]) longest = n;
   }
-  return g.shape[lane] < SHORT ? longest : lane;
+  return shape[lane] < SHORT ? longest : lane;
 }
 
 inline Geometry geometry_of(const VoxpipeJob& job) {
   Geometry g;
-  g.origin = 0;
-  for (int a = 0; a < 3; a++) g.shape[a] = job.out_size[a];
   for (int a = 0; a < 3; a++) {
     Axis& axis = g.axis[a];
     double off = 0;
     for (int n = 0; n < 4; n++) {
       axis.row[n] = job.matrix[4 * a + n];
       const double away = __builtin_fabs(axis.row[n] - round_even(axis.row[n]));
-      off += away * (n < 3 ? static_cast<double>(g.shape[n] - 1) : 1.0);
+      off += away * (n < 3 ? static_cast<double>(job.out_size[n] - 1) : 1.0);
     }
     double low, high;
     extremes(axis.row, whole_output(job), &low, &high);
@@ -138,13 +132,11 @@ inline Geometry geometry_of(const VoxpipeJob& job) {
     axis.start = static_cast<double>(job.source_start[a]);
     axis.end = axis.start + static_cast<double>(job.source_size[a] - 1);
     axis.step = job.source_stride[a];
-    axis.stride = static_cast<double>(axis.step);
     axis.leaves = low < axis.first || high > axis.last || job.control != 0;
     axis.single = axis.start == axis.end || (off <= CENTRE_TOLERANCE && job.control == 0);
     axis.reflects = axis.leaves && job.padding == VOXPIPE_REFLECTION;
-    g.origin -= axis.start * axis.stride;
   }
-  g.lane = lane_of(g);
+  g.lane = lane_of(g, job.out_size);
   return g;
 }
 

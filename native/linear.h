@@ -2,7 +2,6 @@
 // storage of a volume never shows in the result.
 #pragma once
 
-#include "processor.h"
 #include "taps.h"
 #include "turn.h"
 
@@ -22,11 +21,19 @@ VOXPIPE_INLINE T blend_kept(T lower, T upper, T weight) {
   return value == value ? value : met;
 }
 
-inline bool has_nan(Floats values) { return marked_lanes(values != values) != 0; }
+template <class V>
+inline bool has_nan(V values) {
+  if constexpr (sizeof(V) == sizeof(Floats) && sizeof(values[0]) == 4)
+    return marked_lanes(values != values) != 0;
+  bool found = false;
+  for (size_t n = 0; n < sizeof(V) / sizeof(values[0]); n++) found |= values[n] != values[n];
+  return found;
+}
 
 // The copy for linear maps: float32, each voxel beside the next one on another axis, so that four of
 // its eight taps are 16 bytes in a row, and two loads bring all of them.
-constexpr int64_t PAIR = 2 * sizeof(float);
+struct Pair { float of[2]; };
+constexpr int64_t PAIR = sizeof(Pair);
 
 constexpr int partner_of(int unit) { return unit == 1 ? 0 : 1; }
 
@@ -61,36 +68,28 @@ void copy_pairs(const Geometry& g, const NearBox& near, const Slant& slant, cons
   });
 }
 
-// Four numbers of LANES voxels each.
-struct FourOf {
-  Floats of[4];
-};
-
-VOXPIPE_INLINE Floats fours_of(const uint8_t* base, const int32_t* offset, int n) {
+// Four numbers at every fourth offset, of as many as a vector holds. As these instructions: of vectors
+// that are put together GCC 12 makes others, and maps take up to 1.08 times as long.
+VOXPIPE_INLINE Floats fours_of(const uint8_t* base, const int32_t* offset) {
 #define F(v) load<Four>(base + offset[v])
 #if LANES == 4
-  return F(n);
+  return F(0);
 #else
-  const __m256 a = _mm256_insertf128_ps(_mm256_castps128_ps256(F(n)), F(n + 4), 1);
+  const __m256 a = _mm256_insertf128_ps(_mm256_castps128_ps256(F(0)), F(4), 1);
 #if LANES == 8
   return a;
 #else
-  const __m256 b = _mm256_insertf128_ps(_mm256_castps128_ps256(F(n + 8)), F(n + 12), 1);
+  const __m256 b = _mm256_insertf128_ps(_mm256_castps128_ps256(F(8)), F(12), 1);
   return _mm512_maskz_insertf32x8(0xffff, _mm512_castps256_ps512(a), b, 1);
 #endif
 #endif
 #undef F
 }
 
-VOXPIPE_INLINE FourOf turned_fours(const Floats* row) {
-  FourOf four = {row[0], row[1], row[2], row[3]};
-  turn_fours<LANES>(four.of);
-  return four;
-}
-
-// Out of eight taps, 4 i + 2 j + k; along an axis that is ``single`` the lower ones.
 template <bool KEEPS, class V>
-VOXPIPE_INLINE V blend_eight(V* tap, const V* weight, const bool* single) {
+VOXPIPE_INLINE V blend_all(const V* taps, const V* weight, const bool* single) {
+  V tap[8];
+  for (int n = 0; n < 8; n++) tap[n] = taps[n];
 #pragma GCC unroll 3
   for (int a = 2; a >= 0; a--) {
     if (single && single[a]) continue;
@@ -103,39 +102,28 @@ VOXPIPE_INLINE V blend_eight(V* tap, const V* weight, const bool* single) {
   return tap[0];
 }
 
-template <int UNIT, bool EDGE, bool KEEPS>
-VOXPIPE_INLINE Floats blend_fours(const Reading& r, const FourOf& lower, const FourOf& upper,
-                                  const Floats* weight) {
-  constexpr int PARTNER = partner_of(UNIT), THIRD = 3 - UNIT - PARTNER;
-  Floats tap[8];
-  for (int n = 0; n < 4; n++) {
-    const int at = n / 2 * (4 >> UNIT) + n % 2 * (4 >> PARTNER);
-    tap[at] = lower.of[n];
-    tap[at + (4 >> THIRD)] = upper.of[n];
-  }
-  return blend_eight<KEEPS>(tap, weight, EDGE ? r.single : nullptr);
+// Out of eight taps, 4 i + 2 j + k, which may be infinite or no numbers if ``keeps``; along an axis that
+// is ``single`` the lower ones.
+template <class V>
+VOXPIPE_INLINE V blend_eight(const V* taps, const V* weight, const bool* single, bool keeps) {
+  const V value = blend_all<false>(taps, weight, single);
+  return keeps && has_nan(value) ? blend_all<true>(taps, weight, single) : value;
 }
 
-// Out of pairs, in float32. ``done(v, values)`` takes what comes out, vector by vector.
-template <int UNIT, bool EDGE, class Done>
-VOXPIPE_INLINE void linear_row(const Reading& r, int64_t count, const Done& done) {
-  constexpr int THIRD = 3 - UNIT - partner_of(UNIT);
-  const uint8_t* above = r.base + (EDGE && r.single[THIRD] ? 0 : r.step[THIRD]);
-  // All offsets first, by way of memory: loads begin early, and none waits for a vector to be split.
-  alignas(64) int32_t offsets[NEAR_RUN];
-  for (int64_t v = 0; v < count; v += LANES) put_vector(offsets + v, offsets_of<EDGE, false>(r, v));
-  for (int64_t v = 0; v < count; v += LANES) {
-    Floats weight[3];
-    for (int a = 0; a < 3; a++) weight[a] = fraction_of(weight_of<EDGE>(r, a, r.at(a, v)));
-    Floats rows[2][4];
-    for (int n = 0; n < 4; n++) {
-      rows[0][n] = fours_of(r.base, offsets + v, n);
-      rows[1][n] = fours_of(above, offsets + v, n);
-    }
-    const FourOf lower = turned_fours(rows[0]), upper = turned_fours(rows[1]);
-    Floats value = blend_fours<UNIT, EDGE, false>(r, lower, upper, weight);
-    if (r.keeps && has_nan(value)) value = blend_fours<UNIT, EDGE, true>(r, lower, upper, weight);
-    done(v, value);
+// The eight taps of a vector out of pairs, whose planes are ``step`` bytes apart. Of each voxel four
+// lie side by side.
+template <int UNIT>
+VOXPIPE_INLINE void take_pairs(const uint8_t* base, int64_t step, const int32_t* offsets, Floats* tap) {
+  constexpr int PARTNER = partner_of(UNIT), THIRD = 3 - UNIT - PARTNER;
+  Floats four[2][4];
+  for (int n = 0; n < 4; n++) {
+    four[0][n] = fours_of(base, offsets + n);
+    four[1][n] = fours_of(base + step, offsets + n);
+  }
+  for (int third = 0; third < 2; third++) {
+    turn_fours<LANES>(four[third]);
+    for (int n = 0; n < 4; n++)
+      tap[n / 2 * (4 >> UNIT) + n % 2 * (4 >> PARTNER) + third * (4 >> THIRD)] = four[third][n];
   }
 }
 
@@ -143,70 +131,61 @@ VOXPIPE_INLINE void linear_row(const Reading& r, int64_t count, const Done& done
 template <class S>
 VOXPIPE_INLINE void gather_two(const uint8_t* base, Ints offsets, Floats& first, Floats& second) {
   constexpr int BITS = 8 * sizeof(S), REST = 32 - BITS;
-  if constexpr (BITS == 32) {
-    gather_pairs(base, offsets, first, second);
-    if constexpr (IS_SAME<S, int32_t>) {
-      first = floats_of((Ints)first);
-      second = floats_of((Ints)second);
-    } else if constexpr (IS_SAME<S, uint32_t>) {
-      first = floats_of((Words)first);
-      second = floats_of((Words)second);
-    }
-    return;
-  }
-  const Words both = gathered(base, offsets), next = both >> (BITS % 32);
-  if constexpr (IS_SAME<S, Half>) {
-    first = half_to_float<Floats>(both & 0xffffu);
-    second = half_to_float<Floats>(next);
-  } else if constexpr (IS_SIGNED<S>) {
-    first = floats_of((Ints)(both << REST) >> REST);
-    second = floats_of((Ints)(next << REST) >> REST);
-  } else {
-    first = floats_of((Ints)(both << REST >> REST));
-    second = floats_of((Ints)(next << REST >> REST));
-  }
+  const auto number_of = [](Words bits) VOXPIPE_ALWAYS {
+    if constexpr (IS_SAME<S, float>) return (Floats)bits;
+    else if constexpr (IS_SAME<S, Half>) return half_to_float<Floats>(bits & 0xffffu);
+    else if constexpr (IS_SIGNED<S>) return floats_of((Ints)(bits << REST) >> REST);
+    else if constexpr (BITS < 32) return floats_of((Ints)(bits << REST >> REST));
+    else return floats_of(bits);
+  };
+  Words one, other;
+  if constexpr (BITS == 32) gather_pairs(base, offsets, one, other);
+  else other = (one = gathered(base, offsets)) >> BITS;
+  first = number_of(one);
+  second = number_of(other);
 }
 
-template <class S, int UNIT, bool EDGE, bool KEEPS>
-VOXPIPE_INLINE Floats blend_gathered(const Reading& r, Ints offsets, const Floats* weight) {
+// The eight taps of a vector out of voxels as they are stored.
+template <class S, int UNIT>
+VOXPIPE_INLINE void take_stored(const uint8_t* base, const int64_t* step, Ints offsets, Floats* tap) {
   constexpr int A = UNIT == 0 ? 1 : 0, B = UNIT == 2 ? 1 : 2;
-  const bool backwards = r.step[UNIT] < 0 && !(EDGE && r.single[UNIT]);
-  const uint8_t* base = backwards ? r.base + r.step[UNIT] : r.base;
-  const int64_t a = EDGE && r.single[A] ? 0 : r.step[A], b = EDGE && r.single[B] ? 0 : r.step[B];
-  Floats tap[8];
+  const bool backwards = step[UNIT] < 0;
+  if (backwards) base += step[UNIT];
 #pragma GCC unroll 4
   for (int n = 0; n < 4; n++) {
     const int lower = n / 2 * (4 >> A) + n % 2 * (4 >> B), upper = lower + (4 >> UNIT);
     Floats first, second;
-    gather_two<S>(base + n / 2 * a + n % 2 * b, offsets, first, second);
+    gather_two<S>(base + n / 2 * step[A] + n % 2 * step[B], offsets, first, second);
     tap[lower] = backwards ? second : first;
     tap[upper] = backwards ? first : second;
   }
-  return blend_eight<KEEPS>(tap, weight, EDGE ? r.single : nullptr);
 }
 
-// Out of a copy as it is stored: less to write than pairs, where gathering is as fast as loading.
+// In float32, out of pairs, or of voxels as they are stored, ``S``: less to write, where gathering is as
+// fast as loading. ``done(v, values)`` takes what comes out, vector by vector.
 template <class S, int UNIT, bool EDGE, class Done>
-VOXPIPE_INLINE void gathered_row(const Reading& r, int64_t count, const Done& done) {
+VOXPIPE_INLINE void linear_row(const Reading& r, int64_t count, const Done& done) {
+  constexpr bool PAIRS = IS_SAME<S, Pair>;
+  int64_t step[3];  // to the upper taps
+  for (int a = 0; a < 3; a++) step[a] = EDGE && r.single[a] ? 0 : r.step[a];
+  // All offsets first, by way of memory: loads begin early, and none waits for a vector to be split.
+  alignas(64) int32_t offsets[NEAR_RUN];
+  for (int64_t v = 0; v < count && PAIRS; v += LANES)
+    put_vector(offsets + v, offsets_of<EDGE, false>(r, v));
   for (int64_t v = 0; v < count; v += LANES) {
-    const Ints offsets = offsets_of<EDGE, false>(r, v);
-    Floats weight[3];
+    Floats weight[3], tap[8];
     for (int a = 0; a < 3; a++) weight[a] = fraction_of(weight_of<EDGE>(r, a, r.at(a, v)));
-    Floats value = blend_gathered<S, UNIT, EDGE, false>(r, offsets, weight);
-    if (HAS_NAN<S> && has_nan(value)) value = blend_gathered<S, UNIT, EDGE, true>(r, offsets, weight);
-    done(v, value);
+    if constexpr (PAIRS) take_pairs<UNIT>(r.base, step[3 - UNIT - partner_of(UNIT)], offsets + v, tap);
+    else take_stored<S, UNIT>(r.base, step, offsets_of<EDGE, false>(r, v), tap);
+    bool keeps = r.keeps;
+    if constexpr (!PAIRS) keeps = HAS_NAN<S>;
+    done(v, blend_eight(tap, weight, EDGE ? r.single : nullptr, keeps));
   }
 }
 
-// Some voxels from their (lower) taps, ``away`` bytes from which the others lie.
-template <class S, class V, bool KEEPS, int... I>
-VOXPIPE_INLINE V blend_taps(const Reading& r, const uint8_t* const* place, const int64_t* away,
-                            const V* weight, Numbers<I...>) {
-  typedef decltype(V{}[0] + 0) W;
-  V tap[8];
-#pragma GCC unroll 8
-  for (int n = 0; n < 8; n++) tap[n] = V{load_value<S, W>(place[I] + away[n])...};
-  return blend_eight<KEEPS>(tap, weight, r.single);
+template <class S, class V, int... I>
+VOXPIPE_INLINE V values_at(const uint8_t* const* place, int64_t away, Numbers<I...>) {
+  return V{load_value<S, decltype(V{}[0] + 0)>(place[I] + away)...};
 }
 
 // Tap by tap: in float64, where either end holds more than float32 can, and where the voxels that a
@@ -214,7 +193,6 @@ VOXPIPE_INLINE V blend_taps(const Reading& r, const uint8_t* const* place, const
 template <class S, class W>
 void linear_apart(const Reading& r, int64_t count, W* values) {
   constexpr int SOME = LANES / 2;
-  constexpr auto LANES_OF_SOME = typename NumbersBelow<SOME>::type{};
   typedef W V __attribute__((vector_size(SOME * sizeof(W))));
   const uint8_t* place[RUN];
   int32_t grains[3][RUN];
@@ -226,15 +204,14 @@ void linear_apart(const Reading& r, int64_t count, W* values) {
       put_vector(grains[a] + v, weight_of<true>(r, a, r.at(a, v)));
   }
   for (int64_t v = 0; v < count; v += SOME) {
-    V weight[3];
+    V weight[3], tap[8];
     for (int a = 0; a < 3; a++)
       weight[a] = __builtin_convertvector(vector_at<HalfInts>(grains[a] + v), V) *
                   static_cast<W>(GRAIN);
-    V value = blend_taps<S, V, false>(r, place + v, away, weight, LANES_OF_SOME);
-    bool found = false;
-    for (int n = 0; n < SOME && HAS_NAN<S>; n++) found |= value[n] != value[n];
-    if (found) value = blend_taps<S, V, true>(r, place + v, away, weight, LANES_OF_SOME);
-    put_vector(values + v, value);
+#pragma GCC unroll 8
+    for (int n = 0; n < 8; n++)
+      tap[n] = values_at<S, V>(place + v, away[n], typename NumbersBelow<SOME>::type{});
+    put_vector(values + v, blend_eight(tap, weight, r.single, HAS_NAN<S>));
   }
 }
 

@@ -1,9 +1,7 @@
 // One tap per voxel: elements are moved as they are, or converted where the types differ.
 #pragma once
 
-#include "processor.h"
 #include "finish.h"
-#include "geometry.h"
 
 namespace VOXPIPE_PATH_NAME {
 
@@ -25,24 +23,21 @@ inline bool is_narrow(const VoxpipeJob& job, const Finish& f) {
   return is_exact && is_enough && !f.scaled;
 }
 
-template <class W>
-inline void convert_by(const VoxpipeJob& job, const Finish& f, const uint8_t* elements,
-                       int64_t count, uint8_t* out) {
-  W values[RUN];
-  with_stored(job.source_type, [&](auto s) {
-    typedef VOXPIPE_TYPE(s) S;
-    constexpr int64_t SIZE = sizeof(S);
-    for (int64_t v = 0; v < count; v++) values[v] = load_value<S, W>(elements + v * SIZE);
-  });
-  finish<W>(f, values, nullptr, count, out, f.size);
-}
-
 // At most RUN stored elements side by side, as elements of the output that are not the same. Every
 // stored type of at most 32 bits, and float64, is exact in float64.
 inline void convert_row(const VoxpipeJob& job, const Finish& f, const uint8_t* elements,
                         int64_t count, uint8_t* out) {
-  if (is_narrow(job, f)) convert_by<float>(job, f, elements, count, out);
-  else convert_by<double>(job, f, elements, count, out);
+  const auto convert = [&](auto w) {
+    typedef VOXPIPE_TYPE(w) W;
+    W values[RUN];
+    with_stored(job.source_type, [&](auto s) {
+      typedef VOXPIPE_TYPE(s) S;
+      constexpr int64_t SIZE = sizeof(S);
+      for (int64_t v = 0; v < count; v++) values[v] = load_value<S, W>(elements + v * SIZE);
+    });
+    finish<W>(f, values, nullptr, count, out, f.size);
+  };
+  is_narrow(job, f) ? convert(Tag<float>{}) : convert(Tag<double>{});
 }
 
 }  // namespace VOXPIPE_PATH_NAME

@@ -4,7 +4,6 @@
 // the same bits: no library function but the square root, which IEEE 754 defines.
 #pragma once
 
-#include "processor.h"
 #include "vectors.h"
 
 namespace VOXPIPE_PATH_NAME {

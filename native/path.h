@@ -2,9 +2,6 @@
 // instruction set, and includes this.
 #pragma once
 
-#include "processor.h"
-#include "numbers.h"
-#include "tiles.h"
 #include "copy.h"
 #include "steps.h"
 
@@ -27,17 +24,6 @@ inline bool is_supported(const VoxpipeJob& job) {
   return job.mode != VOXPIPE_COPY || (!job.control && keeps_apart(job, source));
 }
 
-// What a field has in the middle moves the whole volume; what is left reaches to both sides. Such
-// moves are counted in 32 bits, beside the coordinates of a tile: false where these are too few.
-bool take_in(Work& w, int64_t address, const Control& control) {
-  for (int a = 0; a < 3 && address; a++) {
-    w.g.axis[a].row[3] += control.middle[a];
-    w.reach[a] += control.reach[a];
-    if (2 * w.reach[a] > MOST_GRAINS - 2) return false;
-  }
-  return true;
-}
-
 int64_t run(const VoxpipeJob& job, bool gathers) {
   if (!is_supported(job)) return VOXPIPE_UNSUPPORTED;
   Work w{&job, geometry_of(job), limits_of(job), finish_of(job), job.padding == VOXPIPE_ZEROS,
@@ -45,8 +31,16 @@ int64_t run(const VoxpipeJob& job, bool gathers) {
   if (!control_of(job.control, job.control_size, job.control_matrix, w.g.lane, w.control) ||
       !control_of(job.earlier, job.earlier_size, job.earlier_matrix, -1, w.earlier))
     return VOXPIPE_NO_MEMORY;
-  if (!take_in(w, job.control, w.control) || !take_in(w, job.earlier, w.earlier))
-    return VOXPIPE_UNSUPPORTED;
+  // What a field has in the middle moves the whole volume; what is left reaches to both sides. Such
+  // moves are counted in 32 bits, beside the coordinates of a tile, which may be too few.
+  const Control* const fields[2] = {&w.control, &w.earlier};
+  for (int a = 0; a < 3; a++) {
+    for (const Control* field : fields) {
+      w.g.axis[a].row[3] += field->middle[a];
+      w.reach[a] += field->reach[a];
+    }
+    if (2 * w.reach[a] > MOST_GRAINS - 2) return VOXPIPE_UNSUPPORTED;
+  }
   int source[3];
   const bool copies = job.mode == VOXPIPE_COPY || job.mode == VOXPIPE_NEAREST;
   if (copies && keeps_apart(job, source)) {

@@ -5,8 +5,6 @@
 // and its rounding are worked out once per index instead of once per voxel.
 #pragma once
 
-#include "processor.h"
-#include "geometry.h"
 #include "finish.h"
 
 namespace VOXPIPE_PATH_NAME {

@@ -1,9 +1,6 @@
 // Where the taps of a tile of output voxels lie: coordinates in grains, and voxels to read from.
 #pragma once
 
-#include "processor.h"
-#include "vectors.h"
-#include "geometry.h"
 #include "box.h"
 
 namespace VOXPIPE_PATH_NAME {
@@ -24,18 +21,15 @@ struct TileGrains {
   PerAxis beyond[TILE];
 };
 
-inline double least_along(double slope, int64_t begin, int64_t end) {
-  return to_grain(slope * static_cast<double>(slope < 0 ? end - 1 : begin));
-}
-
 inline void count_tile(const double* const* rows, int lane, const Box& box, int across,
                        TileGrains& tile) {
   const int beyond = 3 - lane - across;
-  const int64_t count = most(NEAR_RUN, box.end[lane] - box.begin[lane]);
+  const int64_t count = most(NEAR_RUN, box.length(lane));
   for (int a = 0; a < 3; a++) {
     const double* row = rows[a];
     double low[3], sum = to_grain(row[3]);
-    for (int n = 0; n < 3; n++) sum += low[n] = least_along(row[n], box.begin[n], box.end[n]);
+    for (int n = 0; n < 3; n++) 
+      sum += low[n] = to_grain(row[n] * static_cast<double>(row[n] < 0 ? box.end[n] - 1 : box.begin[n]));
     tile.origin[a] = even_below(sum);
     const auto grains = [&](int n, int64_t v, double from) {
       const int64_t index = least(box.begin[n] + v, box.end[n] - 1);
@@ -65,9 +59,11 @@ struct Reading {
   const uint8_t* base;       // where the voxel lies that the grains are counted from
   int64_t step[3];           // bytes from voxel to voxel
   const uint32_t* along[3];  // a coordinate is the grains of its voxel on the row, and ``start``
-  PerAxis start;
-  const PerAxis* across;  // what rows of a slice begin with, beside that of the slice
-  int64_t along_step;     // from one row's grains to the next: 0 unless each row has its own
+  PerAxis start;  // of all rows of a slice, with what each of them begins with beside that; then of one
+  const PerAxis* across;
+  int64_t rows, count;  // of a slice, and of voxels in each
+  int64_t along_step;  // from one row's grains to the next: 0 unless each row has its own
+  bool exact;          // nothing is stored behind the last voxel
   // For tiles at an edge: coordinates are kept between two, and lower taps between two voxels.
   uint32_t low[3], high[3];
   int32_t first[3], last[3];
@@ -79,21 +75,15 @@ struct Reading {
   inline Words at(int a, int64_t v) const { return vector_at<Words>(along[a] + v) + start[a]; }
 };
 
-// Half to even, of one or of a vector.
-template <class T>
-inline T rounded(T at) {
-  const T odd = (at >> GRAIN_BITS) & 1;
+// Half to even.
+inline Words rounded(Words at) {
+  const Words odd = (at >> GRAIN_BITS) & 1;
   return (at + ((1u << (GRAIN_BITS - 1)) - 1) + odd) >> GRAIN_BITS;
 }
 
-inline Ints kept(Ints voxel, int32_t first, int32_t last) {
-  const Ints low = Ints{} + first, high = Ints{} + last;
-  voxel = voxel < low ? low : voxel;
-  return voxel > high ? high : voxel;
-}
-
-inline Words kept(Words at, uint32_t least_grains, uint32_t most_grains) {
-  const Words low = Words{} + least_grains, high = Words{} + most_grains;
+template <class V, class T>
+inline V kept(V at, T first, T last) {
+  const V low = V{} + first, high = V{} + last;
   at = at < low ? low : at;
   return at > high ? high : at;
 }

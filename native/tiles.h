@@ -4,12 +4,9 @@
 // are kept within it first, so that one loop serves both.
 #pragma once
 
-#include "processor.h"
 #include "cubic.h"
-#include "linear.h"
 #include "nearest.h"
 #include "tables.h"
-#include "work.h"
 #include "zoom.h"
 
 namespace VOXPIPE_PATH_NAME {
@@ -18,8 +15,8 @@ namespace VOXPIPE_PATH_NAME {
 struct Tiling {
   int lane, across, beyond;
   bool turned;  // rows are the output's columns
-  bool gathers;  // taps of narrow voxels are gathered out of a copy as they are stored
-  bool zooms;   // and run along rows of the source, i or k
+  bool pairs;   // taps are copied in pairs
+  bool zooms;   // or as numbers, of rows that run along those of the source, i or k
   int unit;     // source axis along which voxels are neighbours
   int64_t step[3];
 };
@@ -27,21 +24,17 @@ struct Tiling {
 inline Tiling tiling_of(const Work& w) {
   const VoxpipeJob& job = *w.job;
   Tiling t{w.g.lane, 0, 0, false, false, false, densest_axis(w.g), {TILE, TILE, TILE}};
-  int dense = 2;  // the output's axis of neighbours in memory
-  for (int n = 1; n >= 0; n--)
-    if (job.out_stride[n] == w.f.size && job.out_size[n] > 1 &&
-        (job.out_stride[dense] != w.f.size || job.out_size[dense] == 1))
-      dense = n;
-  t.turned = t.lane != dense && job.out_size[dense] > 1;
+  int dense = 2;  // the output's axis of neighbours in memory, or -1
+  while (dense >= 0 && (job.out_stride[dense] != w.f.size || job.out_size[dense] == 1)) dense--;
+  t.turned = dense >= 0 && t.lane != dense;
   t.across = t.turned ? dense : (t.lane == 2 ? 1 : 2);
   t.beyond = 3 - t.lane - t.across;
   int source[3];
-  t.zooms = t.unit != 1 && keeps_apart(job, source) && source[t.lane] == t.unit &&
-            __builtin_fabs(w.g.axis[t.unit].row[t.lane]) <= MOST_ZOOM &&
-            !w.wide && job.mode == VOXPIPE_LINEAR;
+  const bool is_linear = job.mode == VOXPIPE_LINEAR && !w.wide;
+  t.zooms = is_linear && t.unit != 1 && keeps_apart(job, source) && source[t.lane] == t.unit &&
+            __builtin_fabs(w.g.axis[t.unit].row[t.lane]) <= MOST_ZOOM;
   for (const Axis& axis : w.g.axis) t.zooms &= !axis.reflects;
-  t.gathers = w.gathers && size_of_type(job.source_type) <= 4 && job.mode == VOXPIPE_LINEAR &&
-              !w.wide && !t.zooms;
+  t.pairs = is_linear && !t.zooms && !w.gathers;
   int64_t run = RUN;  // or fewer, of which grains can be counted: before the first, and rounded
   for (const Axis& axis : w.g.axis)
     while (run > 1 && __builtin_fabs(axis.row[t.lane]) * static_cast<double>(run - 1) > 252) run /= 2;
@@ -49,6 +42,11 @@ inline Tiling tiling_of(const Work& w) {
   t.step[t.lane] = whole_runs ? run : least(run, NEAR_RUN);
   for (int n = 0; n < 3; n++) t.step[n] = least(t.step[n], job.out_size[n]);
   return t;
+}
+
+// Bytes of a voxel in a copy.
+inline int64_t size_in_copy(const Work& w, const Tiling& t) {
+  return t.pairs ? PAIR : t.zooms ? int64_t{sizeof(float)} : size_of_type(w.job->source_type);
 }
 
 // A box of so many times the tile's voxels is copied.
@@ -65,7 +63,7 @@ inline double span_of(const double* row, const int64_t* step) {
 
 // Whether the coordinates of a tile, and the places on its control grid, can be counted, and its copy
 // is small, if one is made.
-inline bool fits(const Work& w, const Tiling& t, int64_t size) {
+inline bool fits(const Work& w, const Tiling& t) {
   double voxels = 1, tile = 1, fewest = MOST_GRAINS;  // planes of a copy at least
   for (int a = 0; a < 3; a++) {
     const double span = span_of(w.g.axis[a].row, t.step);
@@ -76,14 +74,14 @@ inline bool fits(const Work& w, const Tiling& t, int64_t size) {
     voxels *= met;
     tile *= static_cast<double>(t.step[a]);
   }
-  const double bytes = voxels * static_cast<double>(size);
+  const double bytes = voxels * static_cast<double>(size_in_copy(w, t));
   if (voxels > most_near(w) * tile) return true;
   return bytes < static_cast<double>(NEAR_BYTES) && (t.zooms || bytes < MOST_STEP * fewest);
 }
 
 // Halves tiles until they fit; one of a single voxel does.
-inline void shrink(const Work& w, int64_t size, Tiling& t) {
-  while (!fits(w, t, size)) {
+inline void shrink(const Work& w, Tiling& t) {
+  while (!fits(w, t)) {
     int longest = 0;
     double span[3] = {};
     for (int n = 0; n < 3; n++) {
@@ -123,14 +121,13 @@ VOXPIPE_INLINE void each_slice(const Work& w, const Tiling& t, const Box& box, u
                                const Make& make) {
   const VoxpipeJob& job = *w.job;
   const int64_t size = w.f.size, wide = t.step[t.lane] <= NEAR_RUN ? NEAR_RUN : RUN;
-  const int64_t count = box.end[t.lane] - box.begin[t.lane];
-  const int64_t rows = box.end[t.across] - box.begin[t.across];
+  const int64_t count = box.length(t.lane), rows = box.length(t.across);
   const int64_t step = job.out_stride[t.lane], row_step = job.out_stride[t.across];
   const bool dense = !t.turned && step == size;
   alignas(64) uint8_t block[BLOCK_BYTES];
   int64_t index[3] = {box.begin[0], box.begin[1], box.begin[2]};
   for (int n = 0; n < 3; n++) out += index[n] * job.out_stride[n];
-  for (int64_t third = 0; third < box.end[t.beyond] - box.begin[t.beyond]; third++) {
+  for (int64_t third = 0; third < box.length(t.beyond); third++) {
     index[t.across] = box.begin[t.across];
     index[t.beyond] = box.begin[t.beyond] + third;
     make(index, third, dense ? out : block, dense ? row_step : wide * size, dense);
@@ -144,7 +141,7 @@ template <class Make>
 VOXPIPE_INLINE void each_row(const Work& w, const Tiling& t, const Box& box, uint8_t* out,
                              const Make& make) {
   each_slice(w, t, box, out, [&](int64_t* index, int64_t third, uint8_t* to, int64_t step, bool) {
-    for (int64_t row = 0; row < box.end[t.across] - box.begin[t.across]; row++, to += step) {
+    for (int64_t row = 0; row < box.length(t.across); row++, to += step) {
       index[t.across] = box.begin[t.across] + row;
       make(index, third, row, to);
     }
@@ -205,7 +202,7 @@ inline void fade_row(const Work& w, const Places& places, int64_t count, double*
 
 inline void sample_cubic(const Work& w, const Tiling& t, const Box& box, const Bent* bent,
                          const uint8_t* source, uint8_t* out) {
-  const int64_t all = box.end[t.lane] - box.begin[t.lane];
+  const int64_t all = box.length(t.lane);
   each_row(w, t, box, out, [&](const int64_t* index, int64_t third, int64_t row, uint8_t* to) {
     const Interval part = kept_by(w, t.lane, index, all, true);
     const int64_t count = part.end - part.begin, from = (third * TILE + row) * NEAR_RUN + part.begin;
@@ -228,120 +225,92 @@ inline void sample_cubic(const Work& w, const Tiling& t, const Box& box, const B
 // What makes rows of a slice, ``step`` bytes apart: elements as they are stored, or numbers, which are
 // finished already if they are float32 of a tile inside. Called row by row, maps take up to 1.1 times as
 // long: what all rows share is brought into registers for each.
-typedef void (*MakeRows)(const Work& w, const Reading& tile, PerAxis beyond, int64_t rows,
-                         int64_t count, bool exact, uint8_t* out, int64_t step);
+typedef void (*MakeRows)(const Work& w, const Reading& tile, uint8_t* out, int64_t step);
 
 template <class V>
-VOXPIPE_INLINE void put_part(uint8_t* to, const V& v, int64_t count, int64_t bytes, bool exact) {
-  if (exact && count < LANES) __builtin_memcpy(to, &v, static_cast<size_t>(count * bytes));
+VOXPIPE_INLINE void put_part(uint8_t* to, const V& v, int64_t count, bool exact) {
+  if (exact && count < LANES) __builtin_memcpy(to, &v, static_cast<size_t>(count) * sizeof(V) / LANES);
   else put<V>(to, v);
 }
 
 // Calls make(reading, to) for each of them. The reading is a copy: a store of bytes might change what
 // others refer to, and would keep all of it out of registers.
 template <class Make>
-VOXPIPE_INLINE void make_rows(const Reading& tile, PerAxis beyond, int64_t rows, uint8_t* out,
-                              int64_t step, const Make& make) {
+VOXPIPE_INLINE void make_rows(const Reading& tile, uint8_t* out, int64_t step, const Make& make) {
   Reading r = tile;
-  for (int64_t row = 0; row < rows; row++, out += step) {
-    r.start = tile.across[row] + beyond;
+  for (int64_t row = 0; row < tile.rows; row++, out += step) {
+    r.start = tile.across[row] + tile.start;
     for (int a = 0; a < 3; a++) r.along[a] = tile.along[a] + row * tile.along_step;
     make(r, out);
   }
 }
 
-// What to do with numbers that ``make`` gives, vector by vector.
-template <bool EDGE, class Make>
-VOXPIPE_INLINE void numbers_rows(const Work& w, const Reading& tile, PerAxis beyond, int64_t rows,
-                                 int64_t count, bool exact, uint8_t* out, int64_t step,
-                                 const Make& make) {
+// Numbers out of what ``S`` says (``linear_row``), or out of rows that are stretched.
+template <class S, int UNIT, bool EDGE, bool ZOOMS>
+void blended_rows(const Work& w, const Reading& tile, uint8_t* out, int64_t step) {
   const Finish f = w.f;
-  make_rows(tile, beyond, rows, out, step, [&](const Reading& r, uint8_t* to) VOXPIPE_ALWAYS {
-    make(r, [&](int64_t v, Floats value) VOXPIPE_ALWAYS {
-      if (!EDGE) value = finish_vector(f, value);
-      put_part(to + 4 * v, value, count - v, 4, exact);
-    });
+  make_rows(tile, out, step, [&](const Reading& r, uint8_t* to) VOXPIPE_ALWAYS {
+    const auto done = [&](int64_t v, Floats value) VOXPIPE_ALWAYS {
+      put_part(to + 4 * v, EDGE ? value : finish_vector(f, value), r.count - v, r.exact);
+    };
+    if constexpr (ZOOMS) zoom_row<UNIT>(r, *r.stretch, r.count, done);
+    else linear_row<S, UNIT, EDGE>(r, r.count, done);
   });
 }
 
-template <int UNIT, bool EDGE, bool ZOOMS>
-void blended_rows(const Work& w, const Reading& tile, PerAxis beyond, int64_t rows, int64_t count,
-                  bool exact, uint8_t* out, int64_t step) {
-  const auto make = [&](const Reading& r, const auto& done) VOXPIPE_ALWAYS {
-    if constexpr (ZOOMS) zoom_row<UNIT>(r, *r.stretch, count, done);
-    else linear_row<UNIT, EDGE>(r, count, done);
-  };
-  numbers_rows<EDGE>(w, tile, beyond, rows, count, exact, out, step, make);
-}
-
-template <class S, int UNIT, bool EDGE>
-void gathered_rows(const Work& w, const Reading& tile, PerAxis beyond, int64_t rows, int64_t count,
-                   bool exact, uint8_t* out, int64_t step) {
-  const auto make = [&](const Reading& r, const auto& done) VOXPIPE_ALWAYS {
-    gathered_row<S, UNIT, EDGE>(r, count, done);
-  };
-  numbers_rows<EDGE>(w, tile, beyond, rows, count, exact, out, step, make);
-}
-
 template <class S, class W>
-void apart_rows(const Work&, const Reading& tile, PerAxis beyond, int64_t rows, int64_t count, bool,
-                uint8_t* out, int64_t step) {
-  make_rows(tile, beyond, rows, out, step, [&](const Reading& r, uint8_t* to) {
-    linear_apart<S, W>(r, count, reinterpret_cast<W*>(to));
+void apart_rows(const Work&, const Reading& tile, uint8_t* out, int64_t step) {
+  make_rows(tile, out, step, [&](const Reading& r, uint8_t* to) {
+    linear_apart<S, W>(r, r.count, reinterpret_cast<W*>(to));
   });
 }
 
 template <class E, bool EDGE, bool GATHERS>
-void nearest_rows(const Work&, const Reading& tile, PerAxis beyond, int64_t rows, int64_t count,
-                  bool exact, uint8_t* out, int64_t step) {
+void nearest_rows(const Work&, const Reading& tile, uint8_t* out, int64_t step) {
   typedef E Elements __attribute__((vector_size(LANES * sizeof(E))));
   constexpr int64_t SIZE = sizeof(E);
-  make_rows(tile, beyond, rows, out, step, [&](const Reading& r, uint8_t* to) VOXPIPE_ALWAYS {
-    for (int64_t v = 0; v < count; v += LANES) {
+  make_rows(tile, out, step, [&](const Reading& r, uint8_t* to) VOXPIPE_ALWAYS {
+    for (int64_t v = 0; v < r.count; v += LANES) {
       const Ints offsets = offsets_of<EDGE, true>(r, v);
       put_part(to + SIZE * v, elements_at<E, Elements, GATHERS>(r.base, offsets, ALL_LANES),
-               count - v, SIZE, exact);
+               r.count - v, r.exact);
     }
   });
 }
 
 template <class E>
-void picked_rows(const Work&, const Reading& tile, PerAxis beyond, int64_t rows, int64_t count, bool,
-                 uint8_t* out, int64_t step) {
-  make_rows(tile, beyond, rows, out, step, [&](const Reading& r, uint8_t* to) {
+void picked_rows(const Work&, const Reading& tile, uint8_t* out, int64_t step) {
+  make_rows(tile, out, step, [&](const Reading& r, uint8_t* to) {
     const uint8_t* place[NEAR_RUN];
-    places_of<true>(r, count, place);
+    places_of<true>(r, r.count, place);
     const uint8_t* const* places = place;
-    pick_elements<E>([=](int64_t v) { return places[v]; }, count, to);
+    pick_elements<E>([=](int64_t v) { return places[v]; }, r.count, to);
   });
 }
 
 template <bool EDGE>
 inline MakeRows rows_of_tile(const Work& w, const Tiling& t, bool copied) {
-  const int unit = t.unit;
   const int64_t type = w.job->source_type;
   if (w.job->mode == VOXPIPE_NEAREST)
     return with_size(size_of_type(type), [&](auto e) -> MakeRows {
       typedef VOXPIPE_TYPE(e) E;
+      constexpr bool CAN = CAN_GATHER && sizeof(E) <= 4;
       if (!copied) return picked_rows<E>;
-      return w.gathers && CAN_GATHER && sizeof(E) <= 4
-                 ? nearest_rows<E, EDGE, CAN_GATHER && sizeof(E) <= 4>
-                 : nearest_rows<E, EDGE, false>;
+      return w.gathers ? nearest_rows<E, EDGE, CAN> : nearest_rows<E, EDGE, false>;
     });
   if (!copied || w.wide)
     return with_stored(type, [&](auto s) -> MakeRows {
       return w.wide ? apart_rows<VOXPIPE_TYPE(s), double> : apart_rows<VOXPIPE_TYPE(s), float>;
     });
-  if (t.gathers)
-    return with_stored(type, [&](auto s) -> MakeRows {
-      typedef VOXPIPE_TYPE(s) S;
-      if constexpr (sizeof(S) > 4 || !CAN_GATHER) return nullptr;
-      else if (unit == 0) return gathered_rows<S, 0, EDGE>;
-      else return unit == 1 ? gathered_rows<S, 1, EDGE> : gathered_rows<S, 2, EDGE>;
-    });
-  if (t.zooms) return unit == 0 ? blended_rows<0, EDGE, true> : blended_rows<2, EDGE, true>;
-  if (unit == 0) return blended_rows<0, EDGE, false>;
-  return unit == 1 ? blended_rows<1, EDGE, false> : blended_rows<2, EDGE, false>;
+  if (t.zooms)
+    return t.unit == 0 ? blended_rows<Pair, 0, EDGE, true> : blended_rows<Pair, 2, EDGE, true>;
+  const auto blends = [&](auto s) -> MakeRows {
+    typedef VOXPIPE_TYPE(s) S;
+    if constexpr (!IS_SAME<S, Pair> && (sizeof(S) > 4 || !CAN_GATHER)) return nullptr;
+    else if (t.unit == 0) return blended_rows<S, 0, EDGE, false>;
+    else return t.unit == 1 ? blended_rows<S, 1, EDGE, false> : blended_rows<S, 2, EDGE, false>;
+  };
+  return t.pairs ? blends(Tag<Pair>{}) : with_stored(type, blends);
 }
 
 // Where the voxels of a tile are, and what they are.
@@ -354,6 +323,8 @@ struct Tile {
   bool folded;
   bool empty;   // no voxel is sampled
   bool edge;    // not every tap of every voxel is at hand, or not every voxel is sampled
+  bool copied;  // what it meets
+  NearBox near;  // that, in a copy or where it lies
 };
 
 // Where the coordinates between two lie when they are folded back.
@@ -369,7 +340,7 @@ inline void fold_ends(const Axis& axis, double& low, double& high) {
 }
 
 // Coordinates that are folded back are moved, too.
-inline void fold_tile(const Work& w, const Tiling& t, Tile& tile, Bent& bent) {
+inline void fold_tile(const Work& w, Tile& tile, Bent& bent) {
   tile.folded = false;
   for (int a = 0; a < 3; a++) {
     const Axis& axis = w.g.axis[a];
@@ -377,8 +348,7 @@ inline void fold_tile(const Work& w, const Tiling& t, Tile& tile, Bent& bent) {
     if (!tile.moved) memset(bent.by, 0, sizeof(bent.by));
     tile.moved = tile.folded = true;
     fold_ends(axis, tile.low[a], tile.high[a]);
-    each_row_of(bent, Interval{0, bent.count(t.beyond)}, [&](const int64_t* index, int64_t at) {
-      const PerAxis start = start_of_row(bent, tile.grains, index);
+    each_row_of(bent, tile.grains, Interval{0, bent.slices}, [&](PerAxis start, int64_t at) {
       for (int64_t v = 0; v < NEAR_RUN; v++) {
         const int32_t by = bits_of<int32_t>(bent.by[a][at + v]);
         const double there = tile.grains.origin[a] + by * GRAIN +
@@ -411,38 +381,38 @@ inline void find_edge(const Work& w, Tile& tile) {
   }
 }
 
-// The voxels that a tile meets, in a copy or where they lie; whether they are to be copied.
-inline bool place_tile(const Work& w, const Tiling& t, const Tile& tile, NearBox& near) {
+// Places what a tile meets: in a copy, if that is small enough.
+inline void place_tile(const Work& w, const Tiling& t, Tile& tile) {
   const int64_t size = size_of_type(w.job->source_type), stride = w.g.axis[t.unit].step;
+  NearBox& near = tile.near;
   double voxels = 1, all = 1;
   for (int a = 0; a < 3; a++) {
-    reach_over(w.g.axis[a], tile.low[a], tile.high[a], near.first[a], near.last[a]);
+    const Axis& axis = w.g.axis[a];
+    // Two at least where there are two, as clamping takes the outermost two.
+    near.first[a] = most(axis.start, least(axis.end - 1, floor_of(tile.low[a])));
+    near.last[a] = least(axis.end, most(axis.start + 1, floor_of(tile.high[a]) + 1));
     voxels *= near.last[a] - near.first[a] + 1;
-    all *= static_cast<double>(tile.box.end[a] - tile.box.begin[a]);
+    all *= static_cast<double>(tile.box.length(a));
   }
-  const bool linear = w.job->mode == VOXPIPE_LINEAR && !w.wide;
-  if ((stride == size || stride == -size) && voxels <= most_near(w) * all) {
-    const bool pairs = linear && !t.zooms && !t.gathers;
-    if (pairs) place_near(t.unit, partner_of(t.unit), PAIR, 16, near);
-    else if (linear && !t.gathers) place_near(t.unit, rows_of(w.g, t.unit), 4, 4 * t.step[t.lane], near);
-    else place_near(t.unit, rows_of(w.g, t.unit), stride, 16, near);
-    // Pairs are made of a plane as it is stored, which lies behind them.
-    const int64_t plane = pairs ? near.step[near.rows] * near.count(near.rows) / 2 : 0;
-    if (near.bytes + plane <= NEAR_BYTES && (t.zooms || near.step[near.planes()] <= MOST_STEP))
-      return true;
-  }
+  const int64_t step = t.pairs || t.zooms ? size_in_copy(w, t) : stride;
+  place_near(t.unit, t.pairs ? partner_of(t.unit) : rows_of(w.g, t.unit), step,
+             t.zooms ? step * t.step[t.lane] : 16, near);
+  // Pairs are made of a plane as it is stored, which lies behind them.
+  const int64_t plane = t.pairs ? near.step[near.rows] * near.count(near.rows) / 2 : 0;
+  tile.copied = (stride == size || stride == -size) && voxels <= most_near(w) * all &&
+                near.bytes + plane <= NEAR_BYTES && (t.zooms || near.step[near.planes()] <= MOST_STEP);
+  if (tile.copied) return;
   for (int a = 0; a < 3; a++) {
     near.first[a] = w.g.axis[a].start;
     near.last[a] = w.g.axis[a].end;
     near.step[a] = w.g.axis[a].step;
   }
   near.origin = 0;
-  return false;
 }
 
 // ``data`` is where the voxels of ``near`` are.
-inline Reading reading_of(const Work& w, const Tile& tile, const NearBox& near,
-                          const uint8_t* data) {
+inline Reading reading_of(const Work& w, const Tile& tile, const uint8_t* data) {
+  const NearBox& near = tile.near;
   constexpr double MOST = 4294967295.0;
   Reading r;
   r.keeps = with_stored(w.job->source_type, [](auto s) { return HAS_NAN<VOXPIPE_TYPE(s)>; });
@@ -478,7 +448,7 @@ inline Reading reading_of(const Work& w, const Tile& tile, const NearBox& near,
 inline void move_slice(const Tile& tile, const Bent& bent, int64_t third,
                        uint32_t (*moved)[TILE * NEAR_RUN]) {
   for (int a = 0; a < 3; a++)
-    for (int64_t v = 0; v < bent.count(bent.across) * NEAR_RUN; v += LANES)
+    for (int64_t v = 0; v < bent.rows * NEAR_RUN; v += LANES)
       put_vector(moved[a] + v, vector_at<Words>(tile.grains.along[a] + v % NEAR_RUN) +
                                    vector_at<Words>(bent.by[a] + third * TILE * NEAR_RUN + v));
 }
@@ -486,15 +456,15 @@ inline void move_slice(const Tile& tile, const Bent& bent, int64_t third,
 // Rows of a tile of one channel: made, finished, and covered where nothing is sampled. PLAIN ones are
 // neither moved nor at an edge.
 template <bool PLAIN>
-inline void sample_rows(const Work& w, const Tiling& t, const Tile& tile, const Bent& bent,
-                        bool copied, Reading& r, uint8_t* out) {
+inline void sample_rows(const Work& w, const Tiling& t, const Tile& tile, const Bent& bent, Reading& r,
+                        uint8_t* out) {
   const VoxpipeJob& job = *w.job;
   const bool at_edge = !PLAIN && tile.edge, is_moved = !PLAIN && tile.moved;
-  const MakeRows make = at_edge ? rows_of_tile<true>(w, t, copied) : rows_of_tile<false>(w, t, copied);
-  const int64_t count = tile.box.end[t.lane] - tile.box.begin[t.lane];
-  const int64_t rows = tile.box.end[t.across] - tile.box.begin[t.across];
+  const MakeRows make = at_edge ? rows_of_tile<true>(w, t, tile.copied)
+                                : rows_of_tile<false>(w, t, tile.copied);
+  const int64_t count = bent.count, rows = bent.rows;
   const bool nearest = job.mode == VOXPIPE_NEAREST;
-  const bool is_done = nearest ? is_as_stored(job, w.f) : copied && !w.wide && !at_edge;
+  const bool is_done = nearest ? is_as_stored(job, w.f) : tile.copied && !w.wide && !at_edge;
   const bool as_is = is_done && (nearest || job.out_type == VOXPIPE_F32);
   const bool fades = w.zeros && at_edge && !nearest, covers = job.control && at_edge;
   constexpr int64_t MADE = (RUN + SPARE) * sizeof(double);
@@ -504,11 +474,12 @@ inline void sample_rows(const Work& w, const Tiling& t, const Tile& tile, const 
   Places places;
   double fade[RUN];
   const double* left = fades ? fade : nullptr;
-  // Those at an edge are made one by one, since some are not sampled at all.
-  const int64_t some_rows = at_edge ? 1 : rows;
+  r.count = count;
+  r.rows = at_edge ? 1 : rows;  // one by one, since some are not sampled at all
   each_slice(w, t, tile.box, out, [&](int64_t* index, int64_t third, uint8_t* to, int64_t step,
                                       bool exact) VOXPIPE_ALWAYS {
-    const PerAxis beyond = tile.grains.beyond[third];
+    const PerAxis beyond = r.start = tile.grains.beyond[third];
+    r.exact = exact && as_is;
     if (is_moved) move_slice(tile, bent, third, moved);
     for (int64_t row = 0; row < rows; row++, to += step) {
       index[t.across] = tile.box.begin[t.across] + row;
@@ -519,10 +490,9 @@ inline void sample_rows(const Work& w, const Tiling& t, const Tile& tile, const 
       r.across = tile.grains.across + row;
       for (int a = 0; a < 3; a++)
         r.along[a] = is_moved ? moved[a] + row * NEAR_RUN : tile.grains.along[a];
-      if (is_sampled && row % some_rows == 0)
-        make(w, r, beyond, some_rows, count, exact && as_is, as_is ? to : made, as_is ? step : MADE);
+      if (is_sampled && (at_edge || row == 0)) make(w, r, as_is ? to : made, as_is ? step : MADE);
       if (as_is && !at_edge) break;
-      uint8_t* const elements = made + row % some_rows * MADE;
+      uint8_t* const elements = made + (at_edge ? 0 : row * MADE);
       float* const narrow = reinterpret_cast<float*>(elements);
       if (is_sampled) {
         for (int a = 0; a < 3 && (fades || covers); a++)
@@ -543,34 +513,31 @@ inline void sample_rows(const Work& w, const Tiling& t, const Tile& tile, const 
   });
 }
 
-inline void sample_tile(const Work& w, const Tiling& t, Tile& tile, Bent& bent, uint8_t* memory) {
+inline void sample_tile(const Work& w, const Tiling& t, const Box& box, Bent& bent, uint8_t* memory) {
   const VoxpipeJob& job = *w.job;
-  const int64_t size = size_of_type(job.source_type);
+  Tile tile;
+  tile.box = box;
   const double* const rows[3] = {w.g.axis[0].row, w.g.axis[1].row, w.g.axis[2].row};
-  bent.box = tile.box;
-  bent.lane = t.lane;
-  bent.across = t.across;
+  bent.count = tile.box.length(t.lane);
+  bent.rows = tile.box.length(t.across);
+  bent.slices = tile.box.length(t.beyond);
   tile.moved = job.control != 0;
   const bool cubic = job.mode == VOXPIPE_CUBIC;
   if (!cubic || tile.moved) count_tile(rows, t.lane, tile.box, t.across, tile.grains);
-  if (tile.moved) bend_tile(w.control, w.earlier, rows, tile.grains, bent);
-  for (int a = 0; a < 3; a++) {
-    extremes(rows[a], tile.box, tile.low + a, tile.high + a);
-    if (tile.moved) tile.low[a] = bent.low[a];
-    if (tile.moved) tile.high[a] = bent.high[a];
-  }
-  const int64_t count = tile.box.end[t.lane] - tile.box.begin[t.lane];
-  NearBox near;
-  Slant slant{};
-  bool copied = false;
+  for (int a = 0; a < 3; a++) extremes(rows[a], tile.box, tile.low + a, tile.high + a);
+  if (tile.moved)
+    bend_tile(w.control, w.earlier, steps_of(w.control, tile.box, t.lane, t.across), tile.grains, bent,
+              tile.low, tile.high);
   if (!cubic) {
-    fold_tile(w, t, tile, bent);
+    fold_tile(w, tile, bent);
     for (int a = 0; a < 3 && tile.moved; a++) count_from(even_below(tile.low[a]), a, tile.grains);
     find_edge(w, tile);
-    copied = !tile.empty && place_tile(w, t, tile, near);
-    // Rows of voxels are trimmed where no coordinate is kept from where it leads.
-    if (copied && !tile.edge && !tile.folded) slant = slant_of(w.g, near, tile.box, w.reach);
+    place_tile(w, t, tile);
+    tile.copied &= !tile.empty;
   }
+  // Rows of voxels are trimmed where no coordinate is kept from where it leads.
+  const bool trims = t.pairs && tile.copied && !tile.edge && !tile.folded;
+  const Slant slant = trims ? slant_of(w.g, tile.near, tile.box, w.reach) : Slant{};
   for (int64_t c = 0; c < job.channels; c++) {
     const uint8_t* source =
         reinterpret_cast<const uint8_t*>(job.source) + c * job.source_channel_stride;
@@ -579,23 +546,22 @@ inline void sample_tile(const Work& w, const Tiling& t, Tile& tile, Bent& bent, 
       sample_cubic(w, t, tile.box, tile.moved ? &bent : nullptr, source, out);
       continue;
     }
-    Reading r = tile.empty ? Reading{} : reading_of(w, tile, near, copied ? memory : source);
+    Reading r = tile.empty ? Reading{} : reading_of(w, tile, tile.copied ? memory : source);
     Stretch along;
-    r.stretch = copied && t.zooms ? &along : nullptr;
+    r.stretch = tile.copied && t.zooms ? &along : nullptr;
     r.start = tile.grains.across[0] + tile.grains.beyond[0];  // of all rows, on the axis that they follow
-    if (r.stretch) along = stretch_of(r, t.unit, count);
-    if (copied && job.mode == VOXPIPE_LINEAR && !w.wide && !t.gathers)
+    if (r.stretch) along = stretch_of(r, t.unit, bent.count);
+    if (tile.copied && (t.pairs || t.zooms))
       with_stored(job.source_type, [&](auto s) {
         typedef VOXPIPE_TYPE(s) S;
         if constexpr (sizeof(S) <= 4) {
-          if (t.zooms) copy_numbers<S>(w.g, near, along, count, source, memory);
-          else copy_pairs<S>(w.g, near, slant, source, memory);
+          if (t.zooms) copy_numbers<S>(w.g, tile.near, along, bent.count, source, memory);
+          else copy_pairs<S>(w.g, tile.near, slant, source, memory);
         }
       });
-    else if (copied)
-      copy_near(w.g, size, near, source, memory);
-    if (tile.edge || tile.moved) sample_rows<false>(w, t, tile, bent, copied, r, out);
-    else sample_rows<true>(w, t, tile, bent, copied, r, out);
+    else if (tile.copied) copy_near(w.g, size_of_type(job.source_type), tile.near, source, memory);
+    if (tile.edge || tile.moved) sample_rows<false>(w, t, tile, bent, r, out);
+    else sample_rows<true>(w, t, tile, bent, r, out);
   }
 }
 
@@ -603,19 +569,13 @@ inline void sample_tile(const Work& w, const Tiling& t, Tile& tile, Bent& bent, 
 inline bool sample_map(const Work& w) {
   const bool cubic = w.job->mode == VOXPIPE_CUBIC;
   Tiling t = tiling_of(w);
-  const bool pairs = !cubic && !w.wide && !t.gathers;
-  if (!cubic || w.job->control)
-    shrink(w, pairs ? PAIR : size_of_type(w.job->source_type), t);
+  if (!cubic || w.job->control) shrink(w, t);
   // Behind a copy, whole vectors are read that are not used.
   uint8_t* memory = static_cast<uint8_t*>(malloc(sizeof(Bent) + NEAR_BYTES + 4 * LANES * 8));
   if (!memory) return false;
   Bent& bent = *reinterpret_cast<Bent*>(memory + NEAR_BYTES + 4 * LANES * 8);
   if (w.job->control) begin_route(bent.route);
-  each_tile(t, whole_output(*w.job), [&](const Box& box) {
-    Tile tile;
-    tile.box = box;
-    sample_tile(w, t, tile, bent, memory);
-  });
+  each_tile(t, whole_output(*w.job), [&](const Box& box) { sample_tile(w, t, box, bent, memory); });
   free(memory);
   return true;
 }

@@ -4,7 +4,6 @@
 // it, because no operation is contracted or reordered (-ffp-contract=off).
 #pragma once
 
-#include "processor.h"
 #include "geometry.h"
 
 namespace VOXPIPE_PATH_NAME {
@@ -60,7 +59,8 @@ inline bool any_zero(Words x) {
 // more than 15 bits.
 inline Ints sum_of_products(Ints halves, int32_t a, int32_t b) {
 #if defined(VOXPIPE_MULTIPLY_HALVES)
-  return (Ints)VOXPIPE_MULTIPLY_HALVES(halves, Ints{} + ((b << 16) | (a & 0xffff)));
+  const uint32_t both = static_cast<uint32_t>(b) << 16 | (static_cast<uint32_t>(a) & 0xffff);
+  return (Ints)VOXPIPE_MULTIPLY_HALVES(halves, (Ints)(Words{} + both));
 #else
   return (halves & 0xffff) * a + (halves >> 16) * b;
 #endif
@@ -77,16 +77,16 @@ inline void put_some(float* to, Floats v, int64_t count) {
   put_vector(to, lane_numbers() < static_cast<int32_t>(count) ? v : vector_at<Floats>(to));
 }
 
-inline Doubles round_even(Doubles x) { return (x + WHOLE) - WHOLE; }
-
 inline Doubles floor_of(Doubles x) {
 #if defined(VOXPIPE_FLOOR)
   return VOXPIPE_FLOOR(x);
 #else
-  const Doubles near = round_even(x);
+  const Doubles near = (x + WHOLE) - WHOLE;
   return near - (Doubles)((near > x) & (Signed)(Doubles{} + 1.0));
 #endif
 }
+
+inline Signed whole_to_int(Doubles x) { return (Signed)(x + WHOLE) - bits_of<int64_t>(WHOLE); }
 
 // Half to even.
 inline Ints round_int(Floats x) {
@@ -99,56 +99,41 @@ inline Ints round_int(Floats x) {
 #endif
 }
 
-inline Doubles to_grain(Doubles x) { return round_even(x * GRAINS) * GRAIN; }
-
-inline Signed whole_to_int(Doubles x) { return (Signed)(x + WHOLE) - bits_of<int64_t>(WHOLE); }
-
 // 0, 1, ... as a list of arguments.
 template <int... I> struct Numbers {};
 template <int N, int... I> struct NumbersBelow : NumbersBelow<N - 1, N - 1, I...> {};
 template <int... I> struct NumbersBelow<0, I...> { typedef Numbers<I...> type; };
 constexpr auto ALL_LANES = typename NumbersBelow<LANES>::type{};
 
+// Where there are instructions for it: 32 bits at each of LANES offsets, of which elements are the first,
+// two neighbours of 32 bits, in the order of memory, and the low bits of each number.
 #if defined(VOXPIPE_GATHER)
 constexpr bool CAN_GATHER = true;
-#else
-constexpr bool CAN_GATHER = false;
-#endif
 
-// 32 bits at each of LANES offsets; elements E are the first of them.
 inline Words gathered(const uint8_t* base, Ints offsets) {
-#if defined(VOXPIPE_GATHER)
   return (Words)VOXPIPE_GATHER(base, offsets);
-#else
-  Words found;
-  for (int n = 0; n < LANES; n++) found[n] = load<uint32_t>(base + offsets[n]);
-  return found;
-#endif
 }
 
-// Two neighbours of 32 bits at each of LANES offsets, in the order of memory.
-inline void gather_pairs(const uint8_t* base, Ints offsets, Floats& first, Floats& second) {
-#if defined(VOXPIPE_GATHER_LONGS)
+inline void gather_pairs(const uint8_t* base, Ints offsets, Words& first, Words& second) {
   const auto low = VOXPIPE_GATHER_LONGS(base, offsets, 0);
   const auto high = VOXPIPE_GATHER_LONGS(base, offsets, 1);
-  first = (Floats)VOXPIPE_PICK(low, high, lane_numbers() * 2);
-  second = (Floats)VOXPIPE_PICK(low, high, lane_numbers() * 2 + 1);
-#else
-  first = (Floats)gathered(base, offsets);
-  second = (Floats)gathered(base + 4, offsets);
-#endif
+  first = (Words)VOXPIPE_PICK(low, high, lane_numbers() * 2);
+  second = (Words)VOXPIPE_PICK(low, high, lane_numbers() * 2 + 1);
 }
 
-// The low bits of each number. GCC 12 takes lanes one by one where it is not told how.
+// GCC 12 takes lanes one by one where it is not told how.
 template <class V>
 VOXPIPE_INLINE V low_bits(Words x) {
-#if defined(VOXPIPE_LOW_BYTES)
   if constexpr (sizeof(V) == LANES) return (V)VOXPIPE_LOW_BYTES(x);
   else if constexpr (sizeof(V) == 2 * LANES) return (V)VOXPIPE_LOW_SHORTS(x);
-  else
-#endif
-    return __builtin_convertvector(x, V);
+  else return (V)x;
 }
+#else
+constexpr bool CAN_GATHER = false;
+Words gathered(const uint8_t* base, Ints offsets);
+void gather_pairs(const uint8_t* base, Ints offsets, Words& first, Words& second);
+template <class V> V low_bits(Words x);
+#endif
 
 // One element at each of LANES offsets. One by one, by way of memory, unless ``GATHERS``: into few lanes
 // that is faster than an instruction that gathers, on AMD by a third (decision 0040).

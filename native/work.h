@@ -1,10 +1,8 @@
 // What one call of a map works with.
 #pragma once
 
-#include "processor.h"
-#include "finish.h"
-#include "geometry.h"
 #include "bend.h"
+#include "finish.h"
 
 namespace VOXPIPE_PATH_NAME {
 
@@ -71,8 +69,8 @@ struct Work {
   double reach[3];  // how far both move a voxel to either side
 
   ~Work() {
-    free(control.memory);
-    free(earlier.memory);
+    free(control.points);
+    free(earlier.points);
   }
 };
 
