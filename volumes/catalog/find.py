@@ -337,7 +337,7 @@ def plain_name(name: str) -> str:
     if not stem or not suffix:
         return name
     inner, second = posixpath.splitext(stem)
-    return inner if inner and second.lower() in (".nii", ".mgh", ".ome") else stem
+    return inner if inner and second.lower() in (".nii", ".img", ".mgh", ".ome") else stem
 
 
 def _is_second_of_pair(relative: str, names: Collection[str]) -> bool:
