@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,9 +16,17 @@ from numpy.typing import DTypeLike, NDArray
 
 from ..adapters import FuseSpatial
 from ..core import Sample
-from ..core.call_site import is_looking_ahead, shorten
-from ..core.errors import GraphError, PatchSizeError, SampleError, add_location
+from ..core.call_site import CallSite, caller, is_looking_ahead, shorten
+from ..core.errors import (
+    GraphError,
+    PatchSizeError,
+    SampleError,
+    UnknownCase,
+    VoxpipeError,
+    add_location,
+)
 from ..core.sample import META
+from ..core.suggest import closest
 from ..core.validate import (
     as_axes,
     as_dtype,
@@ -49,6 +57,7 @@ from .ranks import Ranks
 IMAGE = "image"
 """What a volume is called that comes without a name."""
 PATCH = 128
+_MOST_CASES = 8  # that an error names
 Mask = str | Volume | None
 
 
@@ -141,7 +150,8 @@ def predict(
     Returns
     -------
     The result as a ``Volume``, on the grid of the stored volume: (C, I, J, K). For a list, a path
-    with ``*``, a chain or a loader a mapping of case to such volumes.
+    with ``*``, a chain or a loader a mapping of case to such volumes. A case without a name is
+    called by its first file, without what says the format: ``scan`` of ``a/scan.nii.gz``.
 
     Notes
     -----
@@ -168,7 +178,14 @@ def predict(
         Window, overlap or what the model gives make no sense.
     SampleError
         A source that holds no windows, or of whose windows some did not come; or a model that
-        gives no such tensor.
+        gives no such tensor, or NaN for a label.
+    UnknownCase
+        Of the mapping: it has no such case; this is a ``KeyError``.
+
+    Warns
+    -----
+    NotFinite
+        The model gave NaN or infinite numbers, once for each case.
 
     Examples
     --------
@@ -178,28 +195,28 @@ def predict(
     >>> predict(two_classes, scan, patch=2).numpy().sum()
     np.uint64(12)
     """
+    origin = _origin_of(model, source)
     activation = Activation(output, None if dtype is None else as_dtype("dtype", dtype))
     axes = _mirror_axes(mirror)
     options = dict(storage_options or {})
     ranks = Ranks.current()
     weights_of(blend, (1, 1, 1))  # refuses a word that is none
-    chain, is_several = _as_chain(source, destination, key, mask, options)
-    own = {"patch": patch, "overlap": overlap, "mask": mask, "batch_size": batch_size}
-    if isinstance(chain, DataLoader2):
-        _refuse_given(own | {"num_workers": num_workers}, "a loader", "the chain of the loader")
-        ranks.refuse_alike(chain)
-    else:
-        chain = _windows_of(chain, patch, overlap, mask, batch_size)
-    run = _run_key(model, axes, run, chain, key)
-    if classes is not None:
-        validate_int("classes", classes, least=1)
-    how = HowToStitch(
-        destination, blend, activation, memory_bytes, overwrite, options, run, "", classes
-    )
+    own: Any = {"patch": patch, "overlap": overlap, "mask": mask, "batch_size": batch_size}
     with ExitStack() as stack:
+        stack.enter_context(_locate(origin))
+        chain, is_several = _as_chain(source, destination, key, mask, options)
+        if isinstance(chain, DataLoader2):
+            _refuse_given(own | {"num_workers": num_workers}, "a loader", "the chain of the loader")
+            ranks.refuse_alike(chain)
+        else:
+            chain = _set_origin(_windows_of(chain, **own), source, origin)
+        run = _run_key(model, axes, run, chain, key)
+        if classes is not None:
+            validate_int("classes", classes, least=1)
+        how = (destination, blend, activation, memory_bytes, overwrite, options, run, "", classes)
         bar = _Bar(progress if ranks.is_first else False)
         stack.callback(bar.close)
-        stitching = Stitching(how, key, bar.watch)
+        stitching = Stitching(HowToStitch(*how), key, bar.watch, origin)
         stack.callback(stitching.close)
         stack.enter_context(evaluating(model))
         if not isinstance(chain, DataLoader2):
@@ -208,14 +225,60 @@ def predict(
         needs = stitching.needs if ranks.is_first else _always
         outputs = partial(_outputs, model, chain, key, axes, needs)
         results = _stitch(outputs, ranks, stitching, bar)
-    if not ranks.is_first:
-        return None
-    if is_several:
-        return results
-    if not results:
-        raise SampleError(f"{shorten(source)} was left out, so there is no result")
-    (result,) = results.values()
-    return result
+        if not ranks.is_first:
+            return None
+        if is_several:
+            return results
+        if not results:
+            raise SampleError(f"{shorten(source)} was left out, so there is no result")
+        (result,) = results.values()
+        return result
+
+
+def _origin_of(model: Any, source: Any) -> CallSite:
+    """Return the user's call; SampleError where model and source are not in their places."""
+    if not callable(model):
+        msg = f"predict takes a model first, then a source; the model is a {type(model).__name__}"
+        do = "Write vp.predict(model, source, destination); model is a module or a function."
+        raise SampleError(msg, do=do)
+    if source is None or (callable(source) and not is_pipe(source)):
+        msg = f"predict takes a source after the model, got {shorten(source)}"
+        raise SampleError(msg, do="Give a path, an array, a Volume, a case, or a chain of volumes.")
+    name = getattr(model, "__name__", type(model).__name__)
+    place = shorten(source) if isinstance(source, (str, os.PathLike)) else "..."
+    return caller(f"vp.predict({name}, {place})")
+
+
+@contextmanager
+def _locate(origin: CallSite) -> Iterator[None]:
+    """Say of what fails inside the ``with`` block that it was asked for here."""
+    try:
+        yield
+    except VoxpipeError as error:
+        if error.at(origin).origin == origin:
+            error.item = ""  # which one of a pipe that nobody wrote
+        raise
+
+
+def _set_origin(chain: Pipe, source: Any, origin: CallSite) -> Pipe:
+    """Return the chain, whose pipes were written there if they are none of the user's."""
+    own = {id(pipe) for pipe in walk(source)} if is_pipe(source) else set()
+    for pipe in walk(chain):
+        if id(pipe) not in own:
+            vars(pipe)["origin"] = origin
+    return chain
+
+
+class Volumes(dict[str, Any]):
+    """Volumes by case; who asks for a case that is not there is told which there are."""
+
+    def __missing__(self, case: object) -> Any:
+        near = closest(str(case), self, 0.5, _MOST_CASES)
+        others = [one for one in self if one not in near]
+        names = [*near, *others][:_MOST_CASES]
+        more = f" and {len(self) - len(names)} more" if len(self) > len(names) else ""
+        msg = f"there is no case {case!r}; there are {', '.join(map(repr, names)) or 'none'}{more}"
+        raise UnknownCase(msg, do=f"Did you mean {near[0]!r}?" if near else "")
 
 
 def _stitch(
@@ -225,7 +288,7 @@ def _stitch(
     bar: _Bar,
 ) -> dict[str, Any]:
     """Return all volumes, by case, of what the model gives for windows."""
-    results: dict[str, Any] = {}
+    results = Volumes()
     heap = Heap()
     with _Background(stitching, results) as background:
         for metas, result in ranks.gather(outputs(background.wait)):
@@ -400,17 +463,17 @@ def _refuse_given(arguments: Mapping[str, Any], who: str, where: str) -> None:
 
 
 def _windows_of(
-    chain: Pipe, size: Any, share: Any, mask: Mask | None, batch_size: int | None
+    chain: Pipe, patch: Any, overlap: Any, mask: Mask | None, batch_size: int | None
 ) -> Pipe:
     """Return the chain with batches of windows: its own, or those that the arguments say."""
     cutting = [pipe for pipe in walk(chain) if getattr(pipe, "cuts_patches", False)]
     pipe: Any = chain
     if cutting:
         where = 'lazy_patch(size, sampling="grid", overlap=..., mask=...)'
-        own = {"patch": size, "overlap": share, "mask": mask}
+        own = {"patch": patch, "overlap": overlap, "mask": mask}
         _refuse_given(own, "a chain that cuts windows", where)
     else:
-        size, share = PATCH if size is None else size, 0.5 if share is None else share
+        size, share = PATCH if patch is None else patch, 0.5 if overlap is None else overlap
         sizes = (size,) * 3 if is_integer(size) else entries_of(size)
         if len(sizes) != 3 or not all(is_integer(n) and n >= 1 for n in sizes):
             msg = f"patch is a whole number of voxels of at least 1, or three, got {size!r}"
@@ -490,6 +553,6 @@ def _outputs(
         try:
             output, is_models = run_model(model, image, axes)
         except Exception as error:
-            cases = ", ".join(sorted({str(batch[META][row]["case"]) for row in rows}))
+            cases = " or ".join(sorted({str(batch[META][row]["case"]) for row in rows}))
             raise add_location(error, case=cases)  # noqa: B904  the very same error
         yield [batch[META][row] for row in rows], output
