@@ -13,6 +13,7 @@ from typing import Any
 from ..core.errors import LeadsOutside, SampleError, VolumeNotFound
 from ..core.redact import RedactedDict
 from ..core.sample import parse_json
+from ..core.suggest import path_hint
 from ..storage.location import absolute_place, is_url, local_path, public_name, remote_errors
 from ..storage.ranges import check_document, open_regular
 from ..storage.remote import open_remote
@@ -282,7 +283,8 @@ def _text(place: str, options: Mapping[str, Any]) -> str:
                 check_document(os.fstat(file.fileno()).st_size, place, MOST_MANIFEST_BYTES)
                 content = file.read(MOST_MANIFEST_BYTES)
         except (FileNotFoundError, NotADirectoryError):
-            raise VolumeNotFound(f"there is no {place}") from None
+            do = path_hint(local_path(place))
+            raise VolumeNotFound(f"there is no {place}", do=do) from None
     try:
         return bytes(content).decode("utf-8-sig")
     except UnicodeDecodeError:

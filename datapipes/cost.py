@@ -112,18 +112,14 @@ def cost_of(graph: Pipe, seed: int, epoch: int, tail: Sequence[Pipe] = ()) -> Co
     planner = _planner_of(graph)
     if planner is None:
         return None
-    try:
-        with looking_ahead():
-            items = islice(copy_for_epoch(planner, seed, epoch), PLANS)
-            plans = list(items)
-            samples = [patches for item in plans if (patches := _patches_in(item))]
-            means = _means([list(patches.values()) for patches in samples])
-            one = next((p for p in plans if isinstance(p, Sample) and patches_of(p)), None)
-            stitches = [pipe for pipe in tail if isinstance(pipe, Stitch)]
-            words = [pipe.in_words(one) for pipe in stitches if one is not None]
-    except (VoxpipeError, OSError, Warning):
-        # What cannot be planned is reported when it is read, with its case and pipe.
-        return None
+    with looking_ahead():
+        items = islice(copy_for_epoch(planner, seed, epoch), PLANS)
+        plans = list(items)
+        samples = [patches for item in plans if (patches := _patches_in(item))]
+        means = _means([list(patches.values()) for patches in samples])
+        one = next((p for p in plans if isinstance(p, Sample) and patches_of(p)), None)
+        stitches = [pipe for pipe in tail if isinstance(pipe, Stitch)]
+        words = [pipe.in_words(one) for pipe in stitches if one is not None]
     if means is None:
         return None
     first = samples[0]
@@ -336,9 +332,15 @@ def explain(pipe: Pipe) -> str:
 
 
 def explain_cost(graph: Pipe, seed: int, epoch: int, tail: Sequence[Pipe] = ()) -> str:
-    """Return :func:`cost_of` as text, and what branches share; empty where nothing is known."""
-    cost = cost_of(graph, seed, epoch, tail)
-    return "\n".join([*([] if cost is None else [str(cost)]), *_lines_of_branches(graph)])
+    """Return :func:`cost_of` as text, or why nobody knows it, and what branches share."""
+    try:
+        cost = cost_of(graph, seed, epoch, tail)
+        lines = [] if cost is None else [str(cost)]
+    except VoxpipeError as error:
+        lines = [f"nothing could be planned: {error}"]
+    except (OSError, Warning):  # told when it is read, with its case and pipe
+        lines = []
+    return "\n".join([*lines, *_lines_of_branches(graph)])
 
 
 DataPipe.explainer = staticmethod(explain)
