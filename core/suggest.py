@@ -24,7 +24,11 @@ _BY_OURS = {
     ("p",): "prob",
     ("spacing",): "pixdim target",
     ("size", "shape"): "spatial_size",
-    ("size",): "target_shape roi_size patch_size",
+    ("size", "patch"): "target_shape roi_size patch_size",
+    ("flip", "mirror"): "mirror mirror_axes",
+    ("model",): "predictor network",
+    ("batch_size",): "sw_batch_size",
+    ("blend",): "mode overlap_mode",
     ("start",): "roi_start",
     ("end",): "roi_end",
     ("center",): "roi_center",
@@ -51,6 +55,8 @@ _BY_OURS = {
 }
 FOREIGN_ARGUMENTS = {word: ours for ours, theirs in _BY_OURS.items() for word in theirs.split()}
 """What MONAI and TorchIO call our arguments; the first that a pipe has is meant."""
+RECIPES = ("monai_segmentation", "nnunet", "nnunet_augmentation", "two_views")
+"""Functions of ``vp.recipes``, which nobody chains."""
 NO_COUNTERPART = {
     "keys": (
         ": all volumes of a sample move alike, so it is not written here; mode=, padding=, fill= "

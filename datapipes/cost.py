@@ -340,7 +340,20 @@ def explain_cost(graph: Pipe, seed: int, epoch: int, tail: Sequence[Pipe] = ()) 
         lines = [f"nothing could be planned: {error}"]
     except (OSError, Warning):  # told when it is read, with its case and pipe
         lines = []
+    lines += [text for pipe in walk(graph) for text in _fixed_angles(pipe)]
     return "\n".join([*lines, *_lines_of_branches(graph)])
+
+
+def _fixed_angles(pipe: Pipe) -> Iterator[str]:
+    """Tell where one number stands for every angle, which others take for a range."""
+    for op in (step.op for step in vars(pipe).get("steps") or ()):
+        for name in ("degrees", "rotate"):
+            angle = getattr(op, name, None)
+            if angle and not isinstance(angle, tuple):
+                yield (
+                    f"{describe(pipe)}: {angle:g} degrees each time; "
+                    f"{name}=({-abs(angle):g}, {abs(angle):g}) draws the angles"
+                )
 
 
 DataPipe.explainer = staticmethod(explain)

@@ -38,6 +38,7 @@ from ..core.validate import (
 from ..dataloader2 import DataLoader2
 from ..datapipes.case_names import CASE
 from ..datapipes.iter import from_cases, list_cases
+from ..datapipes.op_pipe import suggest_arguments
 from ..datapipes.open_volume import LABELS
 from ..datapipes.patch_sampler import PatchSampler
 from ..graph import Pipe, Rule, has_lambda, is_pipe, sweep, traits_of, walk
@@ -61,6 +62,7 @@ _MOST_CASES = 8  # that an error names
 Mask = str | Volume | None
 
 
+@suggest_arguments
 def predict(
     model: Model,
     source: Any,

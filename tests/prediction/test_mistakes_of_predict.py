@@ -155,6 +155,25 @@ def test_model_and_source_have_their_places(arguments, message):
         vp.predict(*arguments)
 
 
+@pytest.mark.parametrize(
+    ("argument", "ours"),
+    [
+        *[("roi_size", "patch"), ("sw_batch_size", "batch_size"), ("mode", "blend")],
+        *[("mirror_axes", "mirror"), ("overlaps", "overlap")],
+    ],
+)
+def test_an_argument_of_monai_is_told_with_ours(argument, ours):
+    """As pipes do."""
+    with pytest.raises(TypeError, match=f"predict.. has no argument {argument!r}; .* {ours!r}"):
+        vp.predict(never, ZEROS, **{argument: 8})
+
+
+def test_an_array_in_the_place_of_the_path():
+    """Saving says which of the two comes first."""
+    with pytest.raises(TypeError, match=r"the path first.*ndarray: write vp.save\(path, array"):
+        vp.save(ZEROS, "a.nii")
+
+
 def test_a_case_that_is_not_among_the_results():
     """The error is a KeyError that names those that are, the nearest first."""
     cases = [{"image": ZEROS, "case": f"patient{n}"} for n in range(12)]
