@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 from . import __version__
@@ -73,7 +74,8 @@ def _add_patterns(command: argparse.ArgumentParser, name: str, place: str) -> No
         'a glob of folders, or "image=imagesTr/*_0000.nii.gz" "label=labelsTr/*.nii.gz" alone '
         "(default: every volume that is found)"
     )
-    command.add_argument("patterns", metavar="KEY=PATTERN", nargs="*", help=what)
+    # With a default, as argparse calls what may be left out required else.
+    command.add_argument("patterns", metavar="KEY=PATTERN", nargs="*", default=[], help=what)
     what = "keys that a case may lack, as in list_cases(); each is one of the patterns"
     command.add_argument("--optional", nargs="+", default=[], metavar="KEY", help=what)
     what = "keys that hold labels (default: those of open_volume())"
@@ -419,10 +421,11 @@ def _chain_of(options: argparse.Namespace) -> Any:
         sys.path.insert(0, str(file.resolve().parent if file.suffix == ".py" else Path.cwd()))
         try:
             thing = getattr(importlib.import_module(file.stem if file.suffix else module), name)
-        except (ImportError, AttributeError) as error:
+            return thing() if inspect.isroutine(thing) else thing
+        except (ImportError, AttributeError, SyntaxError, TypeError) as error:
             what = f"{options.data} is no chain: {error}."
-            raise SampleError(what, do="Write module:NAME or file.py:NAME.") from error
-        return thing() if inspect.isroutine(thing) else thing
+            do = "Write module:NAME or file.py:NAME of one, or of a function without arguments."
+            raise SampleError(what, do=do) from error
     store = _options_of(options, options.data, *options.patterns)
     cases = _cases_of(options.data, options.patterns, store, options.optional)
     own = {} if options.labels is None else {"labels": options.labels}
@@ -449,15 +452,26 @@ def _remark_likely_labels(report: Any) -> None:
 def parser() -> argparse.ArgumentParser:
     """Return what the command line understands."""
     top = argparse.ArgumentParser(
-        prog="voxpipe", description="Stream training patches out of volumes into PyTorch."
+        prog="voxpipe",
+        description="Stream training patches out of volumes into PyTorch.",
+        epilog="voxpipe COMMAND --help says what a command takes, with an example",
     )
     top.add_argument("--version", action="version", version=f"voxpipe {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (_add_convert, _add_index, _add_check, _add_bench):
         add(commands)
+    for name, command in commands.choices.items():
+        command.epilog = f"example: {EXAMPLES[name]}"
     return top
 
 
+EXAMPLES = {
+    "convert": "voxpipe convert scans/anna/ct.nii.gz ct.nii.zarr --patch 128",
+    "index": "voxpipe index scans -o scans.json",
+    "check": 'voxpipe check "scans/*/" image=ct.nii.gz label=seg.nii.gz --voxels',
+    "bench": "voxpipe bench scans --patch 64 --workers 0 2",
+}
+"""A command line of each command, which its help shows."""
 # What a shell reports for a command that SIGINT ended: 128 + 2.
 _SIGINT_EXIT = 130
 
@@ -473,6 +487,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except VoxpipeError as error:
         error.origin = None  # a line of this package's, of which the reader knows nothing
         _remark(error)
+        return 1
+    except Exception as error:
+        file, line, *_ = extract_tb(error.__traceback__)[-1]
+        where = [*getattr(error, "__notes__", ()), f"raised at {file}:{line}"]
+        _remark("\n  ".join([f"{type(error).__name__}: {error}".partition("\n")[0], *where]))
         return 1
     except KeyboardInterrupt:
         go_on = "; give it again to go on" if options.command == "convert" else ""
