@@ -249,14 +249,11 @@ class ListCases(_CaseSource):
         return len(self.listing())
 
     def describe(self) -> str:
-        return f"list_cases({self._show_arguments()})"
-
-    def _show_arguments(self) -> str:
         url, patterns = self._show()
         arguments = [repr(url)] if url is not None else []
         arguments += [f"{key}={pattern!r}" for key, pattern in patterns.items()]
         arguments += [f"optional={self.optional!r}"] if self.optional else []
-        return ", ".join(arguments)
+        return f"list_cases({', '.join(arguments)})"
 
     def __dir__(self) -> list[str]:
         """List the names of attributes but those that hold credentials, which torch would print."""
@@ -307,8 +304,8 @@ class ListCases(_CaseSource):
                     raise SampleError(msg, do=_STARS_NAME)
             names = sorted(set().union(*matches.values()))
             if not names:
-                what = f"no case matches {self._show_arguments()}"
-                raise VolumeNotFound(what, do=self._advice())
+                words = self.describe().partition("(")[2][:-1]  # predict() calls this, too
+                raise VolumeNotFound(f"no case matches {words}", do=self._advice())
         each = {n: {k: m[n][1] for k, m in matches.items() if n in m} for n in names}
         return [{CASE: name, **places} for name, places in each.items()]
 

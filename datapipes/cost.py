@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, product
 from typing import Any
 
 import numpy as np
@@ -346,14 +346,10 @@ def explain_cost(graph: Pipe, seed: int, epoch: int, tail: Sequence[Pipe] = ()) 
 
 def _fixed_angles(pipe: Pipe) -> Iterator[str]:
     """Tell where one number stands for every angle, which others take for a range."""
-    for op in (step.op for step in vars(pipe).get("steps") or ()):
-        for name in ("degrees", "rotate"):
-            angle = getattr(op, name, None)
-            if angle and not isinstance(angle, tuple):
-                yield (
-                    f"{describe(pipe)}: {angle:g} degrees each time; "
-                    f"{name}=({-abs(angle):g}, {abs(angle):g}) draws the angles"
-                )
+    for step, name in product(vars(pipe).get("steps") or (), ("degrees", "rotate")):
+        if (angle := getattr(step.op, name, None)) and not isinstance(angle, tuple):
+            draws = f"{name}=({-abs(angle):g}, {abs(angle):g}) draws the angles"
+            yield f"{describe(pipe)}: {angle:g} degrees each time; {draws}"
 
 
 DataPipe.explainer = staticmethod(explain)

@@ -379,8 +379,7 @@ class FromDicom(CaseFinder):
         if not cases:
             msg = f"there is no DICOM series below {self.location}"
             is_there = os.path.isdir(self.location)
-            do = "Check the folder." if is_there else path_hint(self.location)
-            raise VolumeNotFound(msg, do=do)
+            raise VolumeNotFound(msg, do="" if is_there else path_hint(self.location))
         return cases
 
     def hashed_texts(self) -> Iterator[str]:

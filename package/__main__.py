@@ -166,6 +166,7 @@ def progress(what: str, unit: str, *, scale: bool = False) -> Iterator[Callable[
 def _add_check(commands: Any) -> None:
     command = commands.add_parser(
         "check",
+        epilog='example: voxpipe check "scans/*/" image=ct.nii.gz label=seg.nii.gz --voxels',
         help="open every volume of a data set and name every bad one",
         description="Open every volume of a manifest, of a table or below a folder, in worker "
         "processes, and name every bad one with its reason: files that are not there or cannot be "
@@ -223,9 +224,8 @@ def _positive(kind: type[float], *, or_zero: bool = False) -> Callable[[str], fl
     def number(text: str) -> float:
         value = kind(text)
         if not (value > 0 or (or_zero and value == 0)):
-            raise argparse.ArgumentTypeError(
-                f"{text} is not {'at least' if or_zero else 'above'} 0"
-            )
+            least = "at least" if or_zero else "above"
+            raise argparse.ArgumentTypeError(f"{text} is not {least} 0")
         return value
 
     return number
@@ -234,6 +234,7 @@ def _positive(kind: type[float], *, or_zero: bool = False) -> Callable[[str], fl
 def _add_index(commands: Any) -> None:
     command = commands.add_parser(
         "index",
+        epilog="example: voxpipe index scans -o scans.json",
         help="write a manifest of a data set: headers, statistics, versions",
         description="Write a manifest: shape, affine, type, layout, statistics (mean, range, "
         "percentiles, class counts) and version of every volume. vp.from_manifest() then plans "
@@ -273,6 +274,7 @@ def _run_index(options: argparse.Namespace) -> int:
 def _add_convert(commands: Any) -> None:
     command = commands.add_parser(
         "convert",
+        epilog="example: voxpipe convert scans/anna/ct.nii.gz ct.nii.zarr --patch 128",
         help="write volumes as sharded zarr v3, for fast patches",
         description="Write one volume, or every volume below a folder, as sharded zarr v3 in its "
         "stored type. A command that was killed continues where it was when given again; what is "
@@ -359,6 +361,7 @@ def _convert(
 def _add_bench(commands: Any) -> None:
     command = commands.add_parser(
         "bench",
+        epilog="example: voxpipe bench scans --patch 64 --workers 0 2",
         help="forecast patches per second from a few patches, and say what limits",
         description="Measure what a patch takes, part by part, on a few patches of a data set or "
         "of a chain of yours, and forecast from that how many patches per second workers give.",
@@ -460,18 +463,9 @@ def parser() -> argparse.ArgumentParser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (_add_convert, _add_index, _add_check, _add_bench):
         add(commands)
-    for name, command in commands.choices.items():
-        command.epilog = f"example: {EXAMPLES[name]}"
     return top
 
 
-EXAMPLES = {
-    "convert": "voxpipe convert scans/anna/ct.nii.gz ct.nii.zarr --patch 128",
-    "index": "voxpipe index scans -o scans.json",
-    "check": 'voxpipe check "scans/*/" image=ct.nii.gz label=seg.nii.gz --voxels',
-    "bench": "voxpipe bench scans --patch 64 --workers 0 2",
-}
-"""A command line of each command, which its help shows."""
 # What a shell reports for a command that SIGINT ended: 128 + 2.
 _SIGINT_EXIT = 130
 

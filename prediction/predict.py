@@ -15,16 +15,9 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 
 from ..adapters import FuseSpatial
-from ..core import Sample
+from ..core import Sample, errors
 from ..core.call_site import CallSite, caller, is_looking_ahead, shorten
-from ..core.errors import (
-    GraphError,
-    PatchSizeError,
-    SampleError,
-    UnknownCase,
-    VoxpipeError,
-    add_location,
-)
+from ..core.errors import GraphError, PatchSizeError, SampleError, add_location
 from ..core.sample import META
 from ..core.suggest import closest
 from ..core.validate import (
@@ -87,10 +80,9 @@ def predict(
 ) -> Any:
     """Run a model over whole volumes, window by window, and write what it says where they lie.
 
-    Windows are read, realized and batched like patches in training. What they give is blended out
-    of core: as soon as no window touches a part of the volume any more, it leaves for the
-    destination. So memory is bounded by ``memory_bytes`` and a few windows, whatever the size of
-    the volume; sums beyond that lie in a temporary file.
+    Windows are read and batched like patches in training. What they give is blended out of core: a
+    part of the volume that no window touches any more leaves for the destination, so memory is
+    bounded by ``memory_bytes`` and a few windows.
 
     Parameters
     ----------
@@ -142,12 +134,9 @@ def predict(
         where no other volume tells, nor the destination.
     memory_bytes
         What sums and shards that are not finished take in memory.
-    overwrite
-        Replace what is there.
-    storage_options
-        For fsspec, where source or destination are URLs.
-    progress
-        Whether to show a bar with rate and time left; by default in a terminal.
+    overwrite, storage_options, progress
+        Whether to replace what is there; for fsspec, where source or destination are URLs; whether
+        to show a bar with rate and time left, by default in a terminal.
 
     Returns
     -------
@@ -157,18 +146,11 @@ def predict(
 
     Notes
     -----
-    The result lies on the *stored* grid, also behind ``spacing()``, ``orientation()`` or
-    ``foreground_crop()``: it is brought back in one resample by the inverse of the plan. Where
-    something was interpolated, shares of classes (softmax) are interpolated linearly, and the
-    largest gives the class; outside of what windows covered there is 0. A NIfTI file gets the
-    header codes of the scan.
-
-    A run that was killed goes on with the same command: windows that were finished with their
-    layer are not read again. That needs a destination on a local disk, a source in files or behind
-    a URL, and a module or ``run``.
-
-    Under ``torch.distributed`` each rank runs the model on its share of the windows, and the
-    first one stitches; the others return nothing.
+    The result lies on the *stored* grid, also behind ``spacing()`` or ``foreground_crop()``:
+    brought back in one resample, for classes of their shares. What no window covered is 0. A run
+    that was killed goes on with the same command, where destination and source are files and
+    the model a module or named by ``run``. Under ``torch.distributed`` each rank runs its share of
+    the windows, the first one stitches, and the others return nothing.
 
     Raises
     ------
@@ -224,7 +206,7 @@ def predict(
         if not isinstance(chain, DataLoader2):
             chain = _choosing(chain, partial(_select, stitching, ranks), ranks.count)
             chain = stack.enter_context(_loader(chain, num_workers))
-        needs = stitching.needs if ranks.is_first else _always
+        needs = stitching.needs if ranks.is_first else lambda meta: True
         outputs = partial(_outputs, model, chain, key, axes, needs)
         results = _stitch(outputs, ranks, stitching, bar)
         if not ranks.is_first:
@@ -239,13 +221,11 @@ def predict(
 
 def _origin_of(model: Any, source: Any) -> CallSite:
     """Return the user's call; SampleError where model and source are not in their places."""
-    if not callable(model):
-        msg = f"predict takes a model first, then a source; the model is a {type(model).__name__}"
-        do = "Write vp.predict(model, source, destination); model is a module or a function."
+    is_source = source is not None and (is_pipe(source) or not callable(source))
+    if not (callable(model) and is_source):
+        msg = f"predict takes a model, then a source, got {shorten(model)} and {shorten(source)}"
+        do = "The model is a module or a function, the source a path, an array, a case or a chain."
         raise SampleError(msg, do=do)
-    if source is None or (callable(source) and not is_pipe(source)):
-        msg = f"predict takes a source after the model, got {shorten(source)}"
-        raise SampleError(msg, do="Give a path, an array, a Volume, a case, or a chain of volumes.")
     name = getattr(model, "__name__", type(model).__name__)
     place = shorten(source) if isinstance(source, (str, os.PathLike)) else "..."
     return caller(f"vp.predict({name}, {place})")
@@ -256,7 +236,7 @@ def _locate(origin: CallSite) -> Iterator[None]:
     """Say of what fails inside the ``with`` block that it was asked for here."""
     try:
         yield
-    except VoxpipeError as error:
+    except errors.VoxpipeError as error:
         if error.at(origin).origin == origin:
             error.item = ""  # which one of a pipe that nobody wrote
         raise
@@ -276,11 +256,10 @@ class Volumes(dict[str, Any]):
 
     def __missing__(self, case: object) -> Any:
         near = closest(str(case), self, 0.5, _MOST_CASES)
-        others = [one for one in self if one not in near]
-        names = [*near, *others][:_MOST_CASES]
+        names = list(dict.fromkeys([*near, *self]))[:_MOST_CASES]
         more = f" and {len(self) - len(names)} more" if len(self) > len(names) else ""
         msg = f"there is no case {case!r}; there are {', '.join(map(repr, names)) or 'none'}{more}"
-        raise UnknownCase(msg, do=f"Did you mean {near[0]!r}?" if near else "")
+        raise errors.UnknownCase(msg, do=f"Did you mean {near[0]!r}?" if near else "")
 
 
 def _stitch(
@@ -357,10 +336,6 @@ class _Background:
 
     def __exit__(self, *error: object) -> None:
         self._thread.shutdown()
-
-
-def _always(meta: Mapping[str, Any]) -> bool:
-    return True
 
 
 def _select(

@@ -186,9 +186,7 @@ def raw_volumes(cases: Any, plan: Plan, *, labels: Sequence[str] = ("label",)) -
     labels
         The keys of labels that are opened.
     """
-    keys = [*plan.channels, *labels]
-    if plan.has_previous:
-        keys.append("previous")
+    keys = [*plan.channels, *labels, *(["previous"] if plan.has_previous else [])]
     pipe = cases
     if plan.mask_channels:
         pipe = pipe.map(_with_inside)

@@ -163,35 +163,27 @@ class Stitching:
 
         Minus infinity is a class that cannot be: it is fine but where the number itself is kept.
         """
-        # The largest number is NaN where any is, and makes no array of its own.
-        if (
-            voxels.dtype.kind != "f"
-            or not voxels.size
-            or (one.has_warned and self._keeps_nan(voxels))
-        ):
+        keeps_nan = self._how.activation.dtype_of(voxels.shape[0]).kind == "f"
+        if voxels.dtype.kind != "f" or (one.has_warned and keeps_nan):
             return
+        # The largest number is NaN where any is, and makes no array of its own.
         highest = voxels.max()
         lowest = voxels.min() if self._how.activation.output == "logits" else 0
         if np.isfinite(highest) and np.isfinite(lowest):
             return
-        is_nan = bool(np.isnan(highest))
-        what = "NaN" if is_nan else "infinite numbers"
-        count = int((np.isnan(voxels) if is_nan else np.isinf(voxels)).sum())
+        what, is_it = ("NaN", np.isnan) if np.isnan(highest) else ("infinite numbers", np.isinf)
         size = "x".join(map(str, place.size))
         msg = f"the model gave {what} for the window of {size} voxels at {tuple(place.start)}, "
-        msg += f"{count} of {voxels.size} numbers"
+        msg += f"{int(is_it(voxels).sum())} of {voxels.size} numbers"
         do = "Look for NaN in its weights and in that part of the image, for overflow of float16, "
         do += "and for a division by 0"
-        if is_nan and not self._keeps_nan(voxels):
-            msg = f"{msg}, and no label stands for that"
+        if what == "NaN" and not keeps_nan:
+            msg += ", and no label stands for that"
             raise SampleError(msg, do=f'{do}; output="logits" keeps NaN.')
         if not one.has_warned:
             one.has_warned = True
             text = f"{msg}, in case {place.case}: the result has what comes of that. {do}."
             warn(text, NotFinite, self._origin)
-
-    def _keeps_nan(self, voxels: NDArray[Any]) -> bool:
-        return self._how.activation.dtype_of(voxels.shape[0]).kind == "f"
 
     def _disk_errors(self, one: _Open) -> AbstractContextManager[None]:
         destination = self._how.destination_of(one.place.case)

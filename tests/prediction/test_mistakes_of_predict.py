@@ -143,10 +143,10 @@ def test_errors_of_pipes_that_somebody_wrote_name_them():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((None, ZEROS), "a model first, then a source; the model is a NoneType"),
-        (("scan.nii", never), "a model first, then a source; the model is a str"),
-        ((never, None), "a source after the model, got None"),
-        ((never, never), "a source after the model, got never"),
+        ((None, "scan.nii"), "a model, then a source, got None and 'scan.nii'"),
+        (("scan.nii", never), "a model, then a source, got 'scan.nii' and never"),
+        ((never, None), "a model, then a source, got never and None"),
+        ((never, never), "a model, then a source, got never and never"),
     ],
 )
 def test_model_and_source_have_their_places(arguments, message):
