@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice, product
+from itertools import chain, islice, product
 from typing import Any
 
 import numpy as np
@@ -132,7 +132,7 @@ def cost_of(graph: Pipe, seed: int, epoch: int, tail: Sequence[Pipe] = ()) -> Co
     notes += [f"not fused: {who} sampled anew after {what}" for what, who in anew]
     notes += _slow_lines(samples)
     notes += [f"read as a whole: {each}" for each in passes_of(graph, seed, epoch)]
-    notes += filter(None, words)
+    notes += [*filter(None, words), *chain.from_iterable(map(_fixed_angles, walk(graph)))]
     return replace(means, notes=(*notes, f"resampled by: {_kernel()}"))
 
 
@@ -340,7 +340,6 @@ def explain_cost(graph: Pipe, seed: int, epoch: int, tail: Sequence[Pipe] = ()) 
         lines = [f"nothing could be planned: {error}"]
     except (OSError, Warning):  # told when it is read, with its case and pipe
         lines = []
-    lines += [text for pipe in walk(graph) for text in _fixed_angles(pipe)]
     return "\n".join([*lines, *_lines_of_branches(graph)])
 
 
