@@ -57,7 +57,8 @@ class CallSite:
     def __str__(self) -> str:
         if not self.file:  # it does not know where it was written
             return self.call
-        return f".{self.call}   {os.path.basename(self.file)}:{self.line}"
+        dot = "" if self.call.startswith("vp.") else "."  # a function, or a pipe that is chained
+        return f"{dot}{self.call}   {os.path.basename(self.file)}:{self.line}"
 
 
 def shorten(value: Any) -> str:

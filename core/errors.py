@@ -13,7 +13,7 @@ can still catch it::
     │   ├── DestinationExists, DestinationBusy, DestinationFull
     │   └── OutOfVolume, BadManifest, StaleEntry
     ├── BadSetting, GridMismatch, PatchSizeError, BadPlan, BadRecord, PolicyConflict, SampleError
-    ├── GraphError (NotPicklable, NotRemovable, UnendedCache)
+    ├── UnknownCase, GraphError (NotPicklable, NotRemovable, UnendedCache)
     ├── StreamError (HashMismatch), NotOffered, BudgetExceeded, StateMismatch (BadState), NoDevice
     ├── ItemTimeout (PrefetchTimeoutError), TooManyFailures, WorkerDied
     ├── RankFailed, RanksDiffer, RankMissing
@@ -22,7 +22,7 @@ can still catch it::
 and warnings, which are no errors unless you make them such::
 
     SlotsUsedUp, WorkerReplaced, CacheUnused, IdleWorkers, RanksAlike, LikelyLabel, MissingLabel,
-    ProvenanceLost, UnopenedVolume, EmptyVolume, LintWarning, LikelyMistake
+    ProvenanceLost, UnopenedVolume, EmptyVolume, LintWarning, LikelyMistake, NotFinite
 
 A message says what happened, to which file, at which pipe as the user wrote it, and what to do.
 The last three are filled in on the way up: whoever knows the place calls :meth:`VoxpipeError.at`.
@@ -270,6 +270,10 @@ class SampleError(VoxpipeError, TypeError):
     """A pipe was given an item that it cannot use."""
 
 
+class UnknownCase(VoxpipeError, KeyError):
+    """A mapping of results has no case of this name."""
+
+
 class GraphError(VoxpipeError, ValueError):
     """The graph of pipes is not legal."""
 
@@ -419,3 +423,7 @@ class UnopenedVolume(UserWarning):
 
 class EmptyVolume(UserWarning):
     """A volume has a header and no voxels: nothing of it is stored, so it is read as all fill."""
+
+
+class NotFinite(RuntimeWarning):
+    """A model gave NaN or infinite numbers, and the result has what comes of them."""

@@ -7,7 +7,10 @@ write on purpose is not told, though some mistakes then are not either.
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
+import os
+import re
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -20,8 +23,11 @@ _BY_OURS = {
     ("shear",): "shear_range",
     ("p",): "prob",
     ("spacing",): "pixdim target",
-    ("size", "shape"): "spatial_size",
-    ("size",): "target_shape roi_size patch_size",
+    ("size", "shape", "patch"): "spatial_size target_shape roi_size patch_size",
+    ("flip", "mirror"): "mirror mirror_axes",
+    ("model",): "predictor network",
+    ("batch_size",): "sw_batch_size",
+    ("blend",): "mode overlap_mode",
     ("start",): "roi_start",
     ("end",): "roi_end",
     ("center",): "roi_center",
@@ -48,6 +54,8 @@ _BY_OURS = {
 }
 FOREIGN_ARGUMENTS = {word: ours for ours, theirs in _BY_OURS.items() for word in theirs.split()}
 """What MONAI and TorchIO call our arguments; the first that a pipe has is meant."""
+RECIPES = ("monai_segmentation", "nnunet", "nnunet_augmentation", "two_views")
+"""Functions of ``vp.recipes``, which nobody chains."""
 NO_COUNTERPART = {
     "keys": (
         ": all volumes of a sample move alike, so it is not written here; mode=, padding=, fill= "
@@ -67,6 +75,9 @@ _ROUNDED_PI = 0.002
 _MOSTLY_PADDING = 0.4
 # Colours of an image, with or without how opaque it is.
 _COLOURS = (3, 4)
+_LOOKED_AT = 1000  # entries of a folder, among which a name is looked for
+_MOST_NAMES = 3
+_DIGITS = re.compile(r"\d+")
 # A plane of colours is larger along both axes; kernels, logits and boxes of a few are not.
 _LEAST_PLANE = 16
 
@@ -74,6 +85,26 @@ _LEAST_PLANE = 16
 def closest(word: str, names: Collection[str], cutoff: float, most: int = 1) -> list[str]:
     """Return the known names spelt nearly so, the nearest first; ``cutoff`` is difflib's ratio."""
     return difflib.get_close_matches(word, names, n=most, cutoff=cutoff)
+
+
+def path_hint(path: str | os.PathLike[str]) -> str:
+    """Return how far a local path that leads nowhere is right, and what was meant, perhaps."""
+    folder, name = os.path.split(os.path.abspath(path))
+    while name and not os.path.isdir(folder):
+        folder, name = os.path.split(folder)
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in itertools.islice(entries, _LOOKED_AT)]
+    except OSError:  # not ours
+        return "Check the path."
+    if name in names:  # below which nothing can be
+        return f"{os.path.join(folder, name)} is a file."
+    # A case of another number is another case.
+    others = [one for one in names if _DIGITS.sub("", one) != _DIGITS.sub("", name)]
+    if near := closest(name, others, 0.7, _MOST_NAMES):
+        return f"The folder {folder} has no {name!r}; did you mean {' or '.join(map(repr, near))}?"
+    there = [*map(repr, sorted(names)[:_MOST_NAMES]), *["..."] * (len(names) > _MOST_NAMES)]
+    return f"The folder {folder} has no {name!r}; it has {', '.join(there) or 'nothing'}"
 
 
 def numbers_of(amount: Any) -> tuple[float, ...]:

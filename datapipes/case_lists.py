@@ -10,13 +10,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..core.errors import LeadsOutside, SampleError, VolumeNotFound
+from ..core.errors import LeadsOutside, SampleError
 from ..core.redact import RedactedDict
 from ..core.sample import parse_json
-from ..storage.location import absolute_place, is_url, local_path, public_name, remote_errors
-from ..storage.ranges import check_document, open_regular
-from ..storage.remote import open_remote
-from ..volumes.catalog.manifest import MOST_MANIFEST_BYTES, folder_of
+from ..storage.location import absolute_place, is_url, public_name
+from ..volumes.catalog.manifest import document_at, folder_of
 from .case_names import CASE
 from .cases import FromCases
 from .datapipe import locate_errors
@@ -271,20 +269,8 @@ def _cell(column: str, text: str) -> Any:
 
 def _text(place: str, options: Mapping[str, Any]) -> str:
     """Return a document, UTF-8, with or without a mark of the byte order."""
-    if is_url(place):
-        with remote_errors(place, options):
-            content = open_remote(place, options).get("", MOST_MANIFEST_BYTES)
-        if content is None:
-            raise VolumeNotFound(f"there is no {public_name(place)}")
-    else:
-        try:
-            with open(local_path(place), "rb", opener=open_regular) as file:
-                check_document(os.fstat(file.fileno()).st_size, place, MOST_MANIFEST_BYTES)
-                content = file.read(MOST_MANIFEST_BYTES)
-        except (FileNotFoundError, NotADirectoryError):
-            raise VolumeNotFound(f"there is no {place}") from None
     try:
-        return bytes(content).decode("utf-8-sig")
+        return document_at(place, options).decode("utf-8-sig")
     except UnicodeDecodeError:
         raise SampleError(f"{public_name(place)} is not in UTF-8", do="Save it as UTF-8.") from None
 

@@ -11,7 +11,9 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from ..core.redact import public_name
+from ..volumes import Volume
 from ..volumes.catalog.find import plain_name
+from ..volumes.registry import known_suffixes
 
 CASE = "case"  # key under which a given case may carry its name
 WILDCARD = re.compile(r"[*?[]")  # where a pattern begins to stand for several places
@@ -24,8 +26,8 @@ def name_of(data: Mapping[str, Any], index: int) -> str:
     paths = _first_paths(data)
     if not paths:
         return str(index)
-    suffix = r"\.(nii|ome)?\.?(gz|zarr|nii|npy)$"
-    names = [re.sub(suffix, "", posixpath.basename(path)) for path in paths]
+    ends = known_suffixes()  # another ending may be a part of the name: 1.2.840, ct.v2
+    names = [plain_name(p) if p.lower().endswith(ends) else posixpath.basename(p) for p in paths]
     # Files of the channels of one volume: BraTS_001_t1 and BraTS_001_t2, ct_07_0000 and _0001.
     common = posixpath.commonprefix(names).rpartition("_")[0]
     return names[0] if len(names) == 1 else common or names[0]
@@ -159,6 +161,7 @@ def _first_paths(data: Any) -> list[str]:
     """Return the path of the first volume, or the paths of its channels."""
     for key, value in data.items() if isinstance(data, Mapping) else ():
         sources = value if isinstance(value, (list, tuple)) else [value]
+        sources = [v.name if isinstance(v, Volume) and v.located_source else v for v in sources]
         if key != CASE and sources and all(isinstance(one, (str, os.PathLike)) for one in sources):
             return [public_name(os.fspath(one)).rstrip("/") for one in sources]
     return []

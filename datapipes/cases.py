@@ -14,10 +14,10 @@ from typing import Any
 from ..core import Sample
 from ..core.errors import SampleError, VolumeNotFound, VoxpipeError
 from ..core.redact import RedactedDict, public_name
-from ..core.suggest import closest
+from ..core.suggest import closest, path_hint
 from ..core.validate import count_text
 from ..storage.fsspec_ranges import file_system_of, list_with
-from ..storage.location import is_url
+from ..storage.location import is_url, local_path
 from ..volumes import Manifest, Volume, catalog_volume, read_manifest
 from .case_names import (
     CASE,
@@ -304,7 +304,8 @@ class ListCases(_CaseSource):
                     raise SampleError(msg, do=_STARS_NAME)
             names = sorted(set().union(*matches.values()))
             if not names:
-                raise VolumeNotFound(f"no case matches {self.describe()}", do=self._advice())
+                words = self.describe().partition("(")[2][:-1]  # predict() calls this, too
+                raise VolumeNotFound(f"no case matches {words}", do=self._advice())
         each = {n: {k: m[n][1] for k, m in matches.items() if n in m} for n in names}
         return [{CASE: name, **places} for name, places in each.items()]
 
@@ -373,6 +374,14 @@ class ListCases(_CaseSource):
         asking = [key for key, pattern in self.patterns.items() if pattern.endswith("?")]
         if asking:
             return f"A ? stands for one character; did you mean optional={asking[0]!r}?"
+        for pattern in self.patterns.values():
+            full = pattern if self.url is None else posixpath.join(self.url, pattern)
+            folder = local_path(WILDCARD.split(full)[0].rpartition("/")[0])
+            if folder and not is_url(full) and not os.path.isdir(folder):
+                return path_hint(folder)
+            cases = self._glob(self.url)[2] if self.url and not WILDCARD.search(pattern) else []
+            if cases and not is_url(full):
+                return path_hint(os.path.join(cases[0], pattern))
         return "Check the folder and the patterns."
 
 

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import chain, islice, product
 from typing import Any
 
 import numpy as np
@@ -112,18 +112,14 @@ def cost_of(graph: Pipe, seed: int, epoch: int, tail: Sequence[Pipe] = ()) -> Co
     planner = _planner_of(graph)
     if planner is None:
         return None
-    try:
-        with looking_ahead():
-            items = islice(copy_for_epoch(planner, seed, epoch), PLANS)
-            plans = list(items)
-            samples = [patches for item in plans if (patches := _patches_in(item))]
-            means = _means([list(patches.values()) for patches in samples])
-            one = next((p for p in plans if isinstance(p, Sample) and patches_of(p)), None)
-            stitches = [pipe for pipe in tail if isinstance(pipe, Stitch)]
-            words = [pipe.in_words(one) for pipe in stitches if one is not None]
-    except (VoxpipeError, OSError, Warning):
-        # What cannot be planned is reported when it is read, with its case and pipe.
-        return None
+    with looking_ahead():
+        items = islice(copy_for_epoch(planner, seed, epoch), PLANS)
+        plans = list(items)
+        samples = [patches for item in plans if (patches := _patches_in(item))]
+        means = _means([list(patches.values()) for patches in samples])
+        one = next((p for p in plans if isinstance(p, Sample) and patches_of(p)), None)
+        stitches = [pipe for pipe in tail if isinstance(pipe, Stitch)]
+        words = [pipe.in_words(one) for pipe in stitches if one is not None]
     if means is None:
         return None
     first = samples[0]
@@ -136,7 +132,7 @@ def cost_of(graph: Pipe, seed: int, epoch: int, tail: Sequence[Pipe] = ()) -> Co
     notes += [f"not fused: {who} sampled anew after {what}" for what, who in anew]
     notes += _slow_lines(samples)
     notes += [f"read as a whole: {each}" for each in passes_of(graph, seed, epoch)]
-    notes += filter(None, words)
+    notes += [*filter(None, words), *chain.from_iterable(map(_fixed_angles, walk(graph)))]
     return replace(means, notes=(*notes, f"resampled by: {_kernel()}"))
 
 
@@ -336,9 +332,23 @@ def explain(pipe: Pipe) -> str:
 
 
 def explain_cost(graph: Pipe, seed: int, epoch: int, tail: Sequence[Pipe] = ()) -> str:
-    """Return :func:`cost_of` as text, and what branches share; empty where nothing is known."""
-    cost = cost_of(graph, seed, epoch, tail)
-    return "\n".join([*([] if cost is None else [str(cost)]), *_lines_of_branches(graph)])
+    """Return :func:`cost_of` as text, or why nobody knows it, and what branches share."""
+    try:
+        cost = cost_of(graph, seed, epoch, tail)
+        lines = [] if cost is None else [str(cost)]
+    except VoxpipeError as error:
+        lines = [f"nothing could be planned: {error}"]
+    except (OSError, Warning):  # told when it is read, with its case and pipe
+        lines = []
+    return "\n".join([*lines, *_lines_of_branches(graph)])
+
+
+def _fixed_angles(pipe: Pipe) -> Iterator[str]:
+    """Tell where one number stands for every angle, which others take for a range."""
+    for step, name in product(vars(pipe).get("steps") or (), ("degrees", "rotate")):
+        if (angle := getattr(step.op, name, None)) and not isinstance(angle, tuple):
+            draws = f"{name}=({-abs(angle):g}, {abs(angle):g}) draws the angles"
+            yield f"{describe(pipe)}: {angle:g} degrees each time; {draws}"
 
 
 DataPipe.explainer = staticmethod(explain)

@@ -23,7 +23,7 @@ from ..core.context import holding
 from ..core.errors import add_location
 from ..core.redact import has_secrets, public_value
 from ..core.sample import case_of
-from ..core.suggest import closest
+from ..core.suggest import FOREIGN_ARGUMENTS, RECIPES, closest
 from ..graph import Pipe, Traits, chain_code, describe, explain_graph, is_pipe, parents_of, walk
 from ..graph.node import swap_parents
 from ..graph.walk import branch_mark, stream_names
@@ -102,7 +102,11 @@ class UnknownForm(AttributeError):
     def __str__(self) -> str:
         pipe, form = self.args
         names, spelt = sorted(IterDataPipe.functions), form.lower()
-        near = closest(spelt, names, 0.75, _MOST)
+        if form in RECIPES:
+            hint = f"it is a function, vp.recipes.{form}(...), which takes or makes a chain"
+            return f"{pipe} has no chained form {form!r}: {hint}"
+        near = [one for one in FOREIGN_ARGUMENTS.get(spelt, ()) if one in names]
+        near += closest(spelt, names, 0.75, _MOST)
         # Other libraries say more in a name: gaussian_noise, rand_affine, RandFlipd.
         inside = [name for name in names if len(name) >= _SHORTEST and name in spelt]
         guesses = list(dict.fromkeys([*near, *sorted(inside, key=len, reverse=True)]))[:_MOST]

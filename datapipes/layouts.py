@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import SampleError, VolumeNotFound
-from ..core.suggest import closest
+from ..core.suggest import closest, path_hint
 from ..core.validate import as_keys, is_integer
 from ..storage.location import absolute_place, is_url, public_name
 from ..volumes import Volume
@@ -378,7 +378,8 @@ class FromDicom(CaseFinder):
                 cases.append({CASE: name, self.key: volume, "dicom": {**facts, "series": uid}})
         if not cases:
             msg = f"there is no DICOM series below {self.location}"
-            raise VolumeNotFound(msg, do="Check the folder.")
+            is_there = os.path.isdir(self.location)
+            raise VolumeNotFound(msg, do="" if is_there else path_hint(self.location))
         return cases
 
     def hashed_texts(self) -> Iterator[str]:

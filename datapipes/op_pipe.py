@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import wraps
 from types import new_class
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 from ..core.call_site import warn
 from ..core.errors import LikelyMistake
@@ -14,6 +15,7 @@ from ..graph import Pipe
 from ..intensity.filters import INVERSE, Anisotropy, LowResolution
 from .datapipe import PerItem, chained_form, locate_errors, stream_name
 
+F = TypeVar("F", bound=Callable[..., Any])
 # Arguments that are given by keyword alone, whatever else an op has.
 KEYWORD_ONLY = frozenset(
     {
@@ -132,6 +134,18 @@ def _instead(argument: str, names: Collection[str], cutoff: float = _MISSPELT) -
     if not near and argument not in FOREIGN_ARGUMENTS:
         near = closest(argument, names, cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def suggest_arguments(function: F) -> F:
+    """Let a function refuse an argument that it lacks as pipes do: with the one that is meant."""
+    names = [*inspect.signature(function).parameters]
+
+    @wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        refuse_unknown_arguments(function.__name__, kwargs, names)
+        return function(*args, **kwargs)
+
+    return cast(F, call)
 
 
 def refuse_unknown_arguments(

@@ -98,7 +98,7 @@ class Stitch(SameLength):
         return False
 
     def __iter__(self) -> Iterator[dict[str, Volume]]:
-        stitching = Stitching(self.how, self.like)
+        stitching = Stitching(self.how, self.like, origin=self.origin)
         try:
             for batch in self.parent:
                 with locate_errors(self):

@@ -540,8 +540,8 @@ class _Measuring:
         if self._subject.kept_seconds is not None:
             self.notes.append("consumer: how long your loop kept a batch, the median")
             return replace(costs, consumer=self._subject.kept_seconds)
-        how = "give step=, or run your loop over the loader before"
-        self.notes.append(f"the consumer was not measured: {how}")
+        how = "give step=train_step, or call this when your loop has run for some batches"
+        self.notes.insert(0, f"your loop took no batches yet, so it was not measured: {how}")
         return costs
 
 

@@ -2,8 +2,9 @@
 
 The data are those of the demo: one real head (ICBM 152), scanned in eight ways, stored in three
 formats, along other axes each, two of them held out. A small U-Net learns grey and white matter
-from patches with nnU-Net's augmentation; then whole held-out scans are predicted, compared with
-their truth and saved as NIfTI, which a viewer overlays on them. Needs the extra ``demo``.
+from patches with nnU-Net's augmentation and deep supervision; then whole held-out scans are
+predicted, compared with their truth and saved as NIfTI, which a viewer overlays on them. Needs the
+extra ``demo``.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import voxpipe as vp
 
 PATCH = (48, 48, 48)
 BATCH, SAMPLES_PER_VOLUME = 4, 8
+SCALES = (1, 0.5, 0.25)  # of the labels, for what the network gives at each of its levels
 WORKERS, SEED = 2, 152
 
 
@@ -50,23 +52,24 @@ def volumes(cases: Sequence[Case]) -> Any:
 
 
 def training(cases: Sequence[Case]) -> Any:
-    """Return the chain of batches to train on, as nnU-Net draws and augments them."""
+    """Return the chain of batches to train on, as nnU-Net draws, augments and supervises them."""
     chosen = volumes([case for case in cases if not case.held_out]).shuffle()
     patches = chosen.lazy_patch(
         PATCH, samples_per_volume=SAMPLES_PER_VOLUME, mask="label", oversample=0.33
     )
-    return vp.recipes.nnunet_augmentation(patches.shuffle_plans()).batch_patches(BATCH)
+    batches = vp.recipes.nnunet_augmentation(patches.shuffle_plans()).batch_patches(BATCH)
+    return batches.deep_supervision(SCALES)
 
 
 def fit(chain: Any, seconds: float) -> Any:
     """Return a network that was trained on a chain."""
-    network = new_network(classes=1 + len(CLASSES))
+    network = new_network(classes=1 + len(CLASSES), is_deep=True)
     service = vp.MultiProcessingReadingService(WORKERS, persistent_workers=True)
     with (
         vp.DataLoader2(chain, [vp.FuseSpatial()], service, seed=SEED) as loader,
         progress_bar(seconds) as show,
     ):
-        history = train(network, epochs(loader), seconds=seconds, on_batch=show)
+        history = train(network, epochs(loader), seconds=seconds, on_batch=show, decay=True)
     print(f"Trained on {history.patches} patches, {history.waiting_share:.0%} of the time waiting.")
     return network
 

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 from . import __version__
@@ -73,7 +74,8 @@ def _add_patterns(command: argparse.ArgumentParser, name: str, place: str) -> No
         'a glob of folders, or "image=imagesTr/*_0000.nii.gz" "label=labelsTr/*.nii.gz" alone '
         "(default: every volume that is found)"
     )
-    command.add_argument("patterns", metavar="KEY=PATTERN", nargs="*", help=what)
+    # With a default, as argparse calls what may be left out required else.
+    command.add_argument("patterns", metavar="KEY=PATTERN", nargs="*", default=[], help=what)
     what = "keys that a case may lack, as in list_cases(); each is one of the patterns"
     command.add_argument("--optional", nargs="+", default=[], metavar="KEY", help=what)
     what = "keys that hold labels (default: those of open_volume())"
@@ -164,6 +166,7 @@ def progress(what: str, unit: str, *, scale: bool = False) -> Iterator[Callable[
 def _add_check(commands: Any) -> None:
     command = commands.add_parser(
         "check",
+        epilog='example: voxpipe check "scans/*/" image=ct.nii.gz label=seg.nii.gz --voxels',
         help="open every volume of a data set and name every bad one",
         description="Open every volume of a manifest, of a table or below a folder, in worker "
         "processes, and name every bad one with its reason: files that are not there or cannot be "
@@ -221,9 +224,8 @@ def _positive(kind: type[float], *, or_zero: bool = False) -> Callable[[str], fl
     def number(text: str) -> float:
         value = kind(text)
         if not (value > 0 or (or_zero and value == 0)):
-            raise argparse.ArgumentTypeError(
-                f"{text} is not {'at least' if or_zero else 'above'} 0"
-            )
+            least = "at least" if or_zero else "above"
+            raise argparse.ArgumentTypeError(f"{text} is not {least} 0")
         return value
 
     return number
@@ -232,6 +234,7 @@ def _positive(kind: type[float], *, or_zero: bool = False) -> Callable[[str], fl
 def _add_index(commands: Any) -> None:
     command = commands.add_parser(
         "index",
+        epilog="example: voxpipe index scans -o scans.json",
         help="write a manifest of a data set: headers, statistics, versions",
         description="Write a manifest: shape, affine, type, layout, statistics (mean, range, "
         "percentiles, class counts) and version of every volume. vp.from_manifest() then plans "
@@ -271,6 +274,7 @@ def _run_index(options: argparse.Namespace) -> int:
 def _add_convert(commands: Any) -> None:
     command = commands.add_parser(
         "convert",
+        epilog="example: voxpipe convert scans/anna/ct.nii.gz ct.nii.zarr --patch 128",
         help="write volumes as sharded zarr v3, for fast patches",
         description="Write one volume, or every volume below a folder, as sharded zarr v3 in its "
         "stored type. A command that was killed continues where it was when given again; what is "
@@ -357,6 +361,7 @@ def _convert(
 def _add_bench(commands: Any) -> None:
     command = commands.add_parser(
         "bench",
+        epilog="example: voxpipe bench scans --patch 64 --workers 0 2",
         help="forecast patches per second from a few patches, and say what limits",
         description="Measure what a patch takes, part by part, on a few patches of a data set or "
         "of a chain of yours, and forecast from that how many patches per second workers give.",
@@ -419,10 +424,11 @@ def _chain_of(options: argparse.Namespace) -> Any:
         sys.path.insert(0, str(file.resolve().parent if file.suffix == ".py" else Path.cwd()))
         try:
             thing = getattr(importlib.import_module(file.stem if file.suffix else module), name)
-        except (ImportError, AttributeError) as error:
+            return thing() if inspect.isroutine(thing) else thing
+        except (ImportError, AttributeError, SyntaxError, TypeError) as error:
             what = f"{options.data} is no chain: {error}."
-            raise SampleError(what, do="Write module:NAME or file.py:NAME.") from error
-        return thing() if inspect.isroutine(thing) else thing
+            do = "Write module:NAME or file.py:NAME of one, or of a function without arguments."
+            raise SampleError(what, do=do) from error
     store = _options_of(options, options.data, *options.patterns)
     cases = _cases_of(options.data, options.patterns, store, options.optional)
     own = {} if options.labels is None else {"labels": options.labels}
@@ -449,7 +455,9 @@ def _remark_likely_labels(report: Any) -> None:
 def parser() -> argparse.ArgumentParser:
     """Return what the command line understands."""
     top = argparse.ArgumentParser(
-        prog="voxpipe", description="Stream training patches out of volumes into PyTorch."
+        prog="voxpipe",
+        description="Stream training patches out of volumes into PyTorch.",
+        epilog="voxpipe COMMAND --help says what a command takes, with an example",
     )
     top.add_argument("--version", action="version", version=f"voxpipe {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -473,6 +481,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except VoxpipeError as error:
         error.origin = None  # a line of this package's, of which the reader knows nothing
         _remark(error)
+        return 1
+    except Exception as error:
+        file, line, *_ = extract_tb(error.__traceback__)[-1]
+        where = [*getattr(error, "__notes__", ()), f"raised at {file}:{line}"]
+        _remark("\n  ".join([f"{type(error).__name__}: {error}".partition("\n")[0], *where]))
         return 1
     except KeyboardInterrupt:
         go_on = "; give it again to go on" if options.command == "convert" else ""

@@ -6,7 +6,7 @@ import copy
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -15,10 +15,11 @@ import torch
 from numpy.typing import DTypeLike, NDArray
 
 from ..adapters import FuseSpatial
-from ..core import Sample
-from ..core.call_site import is_looking_ahead, shorten
+from ..core import Sample, errors
+from ..core.call_site import CallSite, caller, is_looking_ahead, shorten
 from ..core.errors import GraphError, PatchSizeError, SampleError, add_location
 from ..core.sample import META
+from ..core.suggest import closest
 from ..core.validate import (
     as_axes,
     as_dtype,
@@ -30,6 +31,7 @@ from ..core.validate import (
 from ..dataloader2 import DataLoader2
 from ..datapipes.case_names import CASE
 from ..datapipes.iter import from_cases, list_cases
+from ..datapipes.op_pipe import suggest_arguments
 from ..datapipes.open_volume import LABELS
 from ..datapipes.patch_sampler import PatchSampler
 from ..graph import Pipe, Rule, has_lambda, is_pipe, sweep, traits_of, walk
@@ -49,9 +51,11 @@ from .ranks import Ranks
 IMAGE = "image"
 """What a volume is called that comes without a name."""
 PATCH = 128
+_MOST_CASES = 8  # that an error names
 Mask = str | Volume | None
 
 
+@suggest_arguments
 def predict(
     model: Model,
     source: Any,
@@ -76,10 +80,9 @@ def predict(
 ) -> Any:
     """Run a model over whole volumes, window by window, and write what it says where they lie.
 
-    Windows are read, realized and batched like patches in training. What they give is blended out
-    of core: as soon as no window touches a part of the volume any more, it leaves for the
-    destination. So memory is bounded by ``memory_bytes`` and a few windows, whatever the size of
-    the volume; sums beyond that lie in a temporary file.
+    Windows are read and batched like patches in training. What they give is blended out of core: a
+    part of the volume that no window touches any more leaves for the destination, so memory is
+    bounded by ``memory_bytes`` and a few windows.
 
     Parameters
     ----------
@@ -131,32 +134,23 @@ def predict(
         where no other volume tells, nor the destination.
     memory_bytes
         What sums and shards that are not finished take in memory.
-    overwrite
-        Replace what is there.
-    storage_options
-        For fsspec, where source or destination are URLs.
-    progress
-        Whether to show a bar with rate and time left; by default in a terminal.
+    overwrite, storage_options, progress
+        Whether to replace what is there; for fsspec, where source or destination are URLs; whether
+        to show a bar with rate and time left, by default in a terminal.
 
     Returns
     -------
     The result as a ``Volume``, on the grid of the stored volume: (C, I, J, K). For a list, a path
-    with ``*``, a chain or a loader a mapping of case to such volumes.
+    with ``*``, a chain or a loader a mapping of case to such volumes. A case without a name is
+    called by its first file, without what says the format: ``scan`` of ``a/scan.nii.gz``.
 
     Notes
     -----
-    The result lies on the *stored* grid, also behind ``spacing()``, ``orientation()`` or
-    ``foreground_crop()``: it is brought back in one resample by the inverse of the plan. Where
-    something was interpolated, shares of classes (softmax) are interpolated linearly, and the
-    largest gives the class; outside of what windows covered there is 0. A NIfTI file gets the
-    header codes of the scan.
-
-    A run that was killed goes on with the same command: windows that were finished with their
-    layer are not read again. That needs a destination on a local disk, a source in files or behind
-    a URL, and a module or ``run``.
-
-    Under ``torch.distributed`` each rank runs the model on its share of the windows, and the
-    first one stitches; the others return nothing.
+    The result lies on the *stored* grid, also behind ``spacing()`` or ``foreground_crop()``:
+    brought back in one resample, for classes of their shares. What no window covered is 0. A run
+    that was killed goes on with the same command, where destination and source are files and
+    the model a module or named by ``run``. Under ``torch.distributed`` each rank runs its share of
+    the windows, the first one stitches, and the others return nothing.
 
     Raises
     ------
@@ -168,7 +162,14 @@ def predict(
         Window, overlap or what the model gives make no sense.
     SampleError
         A source that holds no windows, or of whose windows some did not come; or a model that
-        gives no such tensor.
+        gives no such tensor, or NaN for a label.
+    UnknownCase
+        Of the mapping: it has no such case; this is a ``KeyError``.
+
+    Warns
+    -----
+    NotFinite
+        The model gave NaN or infinite numbers, once for each case.
 
     Examples
     --------
@@ -178,44 +179,87 @@ def predict(
     >>> predict(two_classes, scan, patch=2).numpy().sum()
     np.uint64(12)
     """
+    origin = _origin_of(model, source)
     activation = Activation(output, None if dtype is None else as_dtype("dtype", dtype))
     axes = _mirror_axes(mirror)
     options = dict(storage_options or {})
     ranks = Ranks.current()
     weights_of(blend, (1, 1, 1))  # refuses a word that is none
-    chain, is_several = _as_chain(source, destination, key, mask, options)
-    own = {"patch": patch, "overlap": overlap, "mask": mask, "batch_size": batch_size}
-    if isinstance(chain, DataLoader2):
-        _refuse_given(own | {"num_workers": num_workers}, "a loader", "the chain of the loader")
-        ranks.refuse_alike(chain)
-    else:
-        chain = _windows_of(chain, patch, overlap, mask, batch_size)
-    run = _run_key(model, axes, run, chain, key)
-    if classes is not None:
-        validate_int("classes", classes, least=1)
-    how = HowToStitch(
-        destination, blend, activation, memory_bytes, overwrite, options, run, "", classes
-    )
+    own: Any = {"patch": patch, "overlap": overlap, "mask": mask, "batch_size": batch_size}
     with ExitStack() as stack:
+        stack.enter_context(_locate(origin))
+        chain, is_several = _as_chain(source, destination, key, mask, options)
+        if isinstance(chain, DataLoader2):
+            _refuse_given(own | {"num_workers": num_workers}, "a loader", "the chain of the loader")
+            ranks.refuse_alike(chain)
+        else:
+            chain = _set_origin(_windows_of(chain, **own), source, origin)
+        run = _run_key(model, axes, run, chain, key)
+        if classes is not None:
+            validate_int("classes", classes, least=1)
+        how = (destination, blend, activation, memory_bytes, overwrite, options, run, "", classes)
         bar = _Bar(progress if ranks.is_first else False)
         stack.callback(bar.close)
-        stitching = Stitching(how, key, bar.watch)
+        stitching = Stitching(HowToStitch(*how), key, bar.watch, origin)
         stack.callback(stitching.close)
         stack.enter_context(evaluating(model))
         if not isinstance(chain, DataLoader2):
             chain = _choosing(chain, partial(_select, stitching, ranks), ranks.count)
             chain = stack.enter_context(_loader(chain, num_workers))
-        needs = stitching.needs if ranks.is_first else _always
+        needs = stitching.needs if ranks.is_first else lambda meta: True
         outputs = partial(_outputs, model, chain, key, axes, needs)
         results = _stitch(outputs, ranks, stitching, bar)
-    if not ranks.is_first:
-        return None
-    if is_several:
-        return results
-    if not results:
-        raise SampleError(f"{shorten(source)} was left out, so there is no result")
-    (result,) = results.values()
-    return result
+        if not ranks.is_first:
+            return None
+        if is_several:
+            return results
+        if not results:
+            raise SampleError(f"{shorten(source)} was left out, so there is no result")
+        (result,) = results.values()
+        return result
+
+
+def _origin_of(model: Any, source: Any) -> CallSite:
+    """Return the user's call; SampleError where model and source are not in their places."""
+    is_source = source is not None and (is_pipe(source) or not callable(source))
+    if not (callable(model) and is_source):
+        msg = f"predict takes a model, then a source, got {shorten(model)} and {shorten(source)}"
+        do = "The model is a module or a function, the source a path, an array, a case or a chain."
+        raise SampleError(msg, do=do)
+    name = getattr(model, "__name__", type(model).__name__)
+    place = shorten(source) if isinstance(source, (str, os.PathLike)) else "..."
+    return caller(f"vp.predict({name}, {place})")
+
+
+@contextmanager
+def _locate(origin: CallSite) -> Iterator[None]:
+    """Say of what fails inside the ``with`` block that it was asked for here."""
+    try:
+        yield
+    except errors.VoxpipeError as error:
+        if error.at(origin).origin == origin:
+            error.item = ""  # which one of a pipe that nobody wrote
+        raise
+
+
+def _set_origin(chain: Pipe, source: Any, origin: CallSite) -> Pipe:
+    """Return the chain, whose pipes were written there if they are none of the user's."""
+    own = {id(pipe) for pipe in walk(source)} if is_pipe(source) else set()
+    for pipe in walk(chain):
+        if id(pipe) not in own:
+            vars(pipe)["origin"] = origin
+    return chain
+
+
+class Volumes(dict[str, Any]):
+    """Volumes by case; who asks for a case that is not there is told which there are."""
+
+    def __missing__(self, case: object) -> Any:
+        near = closest(str(case), self, 0.5, _MOST_CASES)
+        names = list(dict.fromkeys([*near, *self]))[:_MOST_CASES]
+        more = f" and {len(self) - len(names)} more" if len(self) > len(names) else ""
+        msg = f"there is no case {case!r}; there are {', '.join(map(repr, names)) or 'none'}{more}"
+        raise errors.UnknownCase(msg, do=f"Did you mean {near[0]!r}?" if near else "")
 
 
 def _stitch(
@@ -225,7 +269,7 @@ def _stitch(
     bar: _Bar,
 ) -> dict[str, Any]:
     """Return all volumes, by case, of what the model gives for windows."""
-    results: dict[str, Any] = {}
+    results = Volumes()
     heap = Heap()
     with _Background(stitching, results) as background:
         for metas, result in ranks.gather(outputs(background.wait)):
@@ -292,10 +336,6 @@ class _Background:
 
     def __exit__(self, *error: object) -> None:
         self._thread.shutdown()
-
-
-def _always(meta: Mapping[str, Any]) -> bool:
-    return True
 
 
 def _select(
@@ -400,17 +440,17 @@ def _refuse_given(arguments: Mapping[str, Any], who: str, where: str) -> None:
 
 
 def _windows_of(
-    chain: Pipe, size: Any, share: Any, mask: Mask | None, batch_size: int | None
+    chain: Pipe, patch: Any, overlap: Any, mask: Mask | None, batch_size: int | None
 ) -> Pipe:
     """Return the chain with batches of windows: its own, or those that the arguments say."""
     cutting = [pipe for pipe in walk(chain) if getattr(pipe, "cuts_patches", False)]
     pipe: Any = chain
     if cutting:
         where = 'lazy_patch(size, sampling="grid", overlap=..., mask=...)'
-        own = {"patch": size, "overlap": share, "mask": mask}
+        own = {"patch": patch, "overlap": overlap, "mask": mask}
         _refuse_given(own, "a chain that cuts windows", where)
     else:
-        size, share = PATCH if size is None else size, 0.5 if share is None else share
+        size, share = PATCH if patch is None else patch, 0.5 if overlap is None else overlap
         sizes = (size,) * 3 if is_integer(size) else entries_of(size)
         if len(sizes) != 3 or not all(is_integer(n) and n >= 1 for n in sizes):
             msg = f"patch is a whole number of voxels of at least 1, or three, got {size!r}"
@@ -490,6 +530,6 @@ def _outputs(
         try:
             output, is_models = run_model(model, image, axes)
         except Exception as error:
-            cases = ", ".join(sorted({str(batch[META][row]["case"]) for row in rows}))
+            cases = " or ".join(sorted({str(batch[META][row]["case"]) for row in rows}))
             raise add_location(error, case=cases)  # noqa: B904  the very same error
         yield [batch[META][row] for row in rows], output

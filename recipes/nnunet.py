@@ -16,6 +16,7 @@ from ..core.errors import SampleError
 from ..core.validate import as_number, validate_int
 from ..datapipes.case_lists import read_json
 from ..datapipes.iter import from_nnunet
+from ..datapipes.op_pipe import suggest_arguments
 from ..intensity import Blur, Brightness, Contrast, Gamma, LowResolution
 from ..storage.location import is_url, public_name
 from ..volumes.catalog.manifest import folder_of
@@ -35,8 +36,9 @@ INSIDE = "inside"
 """The key of what says where something is, for channels that are 0 elsewhere."""
 
 
+@suggest_arguments
 def nnunet_augmentation(
-    pipe: Any, *, degrees: float = _TURN, plane: bool = False, mirror: Axes = (0, 1, 2)
+    pipe: Any, *, degrees: float = _TURN, plane: bool = False, mirror: Axes | bool = (0, 1, 2)
 ) -> Any:
     """Return a chain of patches with nnU-Net's default augmentation, of version 2.8.
 
@@ -54,7 +56,7 @@ def nnunet_augmentation(
         Whether patches are flat, and augmented in the plane of axes 1 and 2 only: nnU-Net's dummy
         2-D augmentation, with ``degrees=180``.
     mirror
-        Axes that are mirrored, each in half of the patches; none for ``()``.
+        Axes that are mirrored, each in half of the patches; True for all, none for ``()``.
 
     Examples
     --------
@@ -75,7 +77,7 @@ def nnunet_augmentation(
         (1 / 1.4, 1 / 0.7), space="voxel", p=0.2, by_inverse=True, **in_plane
     )
     if mirror:
-        pipe = pipe.flip(mirror, p=0.5)
+        pipe = pipe.flip((0, 1, 2) if mirror is True else mirror, p=0.5)
     return (
         pipe.noise((0, 0.1), p=0.1)
         .per_channel(Blur((0.5, 1.0), "voxel", per_axis=True, p=0.5), p=0.2)
@@ -184,9 +186,7 @@ def raw_volumes(cases: Any, plan: Plan, *, labels: Sequence[str] = ("label",)) -
     labels
         The keys of labels that are opened.
     """
-    keys = [*plan.channels, *labels]
-    if plan.has_previous:
-        keys.append("previous")
+    keys = [*plan.channels, *labels, *(["previous"] if plan.has_previous else [])]
     pipe = cases
     if plan.mask_channels:
         pipe = pipe.map(_with_inside)

@@ -224,16 +224,11 @@ class StitchedVolume:
     def _open_output(self, destination: Any) -> Output:
         is_file = isinstance(destination, (str, os.PathLike))
         folder = part_folder(destination) if is_file else None
-        how = self._how
-        return output_at(
-            destination,
-            self._place.stored_grid,
-            self._new_cells(folder if self._place.is_stored else None),
-            options=how.storage_options,
-            key=self._key,
-            overwrite=how.overwrite,
-            like=self._place.volume,
-        )
+        cells = self._new_cells(folder if self._place.is_stored else None)
+        place, how = self._place, self._how
+        own: Any = {"options": how.storage_options, "overwrite": how.overwrite}
+        own |= {"key": self._key, "like": place.volume}
+        return output_at(destination, place.stored_grid, cells, **own)
 
     def _new_cells(self, folder: Path | None) -> OpenCells:
         path = folder / SUMS if folder is not None and self._continues else None
@@ -249,16 +244,9 @@ class StitchedVolume:
             place = f"{self._scratch.name}/{BETWEEN}"
         if place is not None and self._continues and is_finished(place, self._key, {}):
             self._ready = Volume(place)  # the run was killed while it brought this back
-        between = None if place is None else part_folder(place)
-        return output_at(
-            place,
-            self._place.plan.grid,
-            self._new_cells(between),
-            options={},
-            key=self._key,
-            overwrite=True,
-            like=None,
-        )
+        cells = self._new_cells(None if place is None else part_folder(place))
+        own: Any = {"options": {}, "overwrite": True, "key": self._key, "like": None}
+        return output_at(place, self._place.plan.grid, cells, **own)
 
     def _resume(self) -> None:
         goal, stitcher = self._goal, self.stitcher
@@ -289,15 +277,13 @@ class StitchedVolume:
         if self._ready is None and not self.stitcher.channels:
             self.stitcher.begin(self._channels_without_window(channels))
         self._refuse_changed()
-        if self._between is None:
-            volume = self._output.finish(self._how.activation.kind)
-            self._is_whole = True
-            return volume
-        between = self._ready or self._between.finish(self._first.kind)
-        bring_back(between, self._place, self._how.activation, self._output, self._is_copy)
+        if self._between is not None:
+            between = self._ready or self._between.finish(self._first.kind)
+            bring_back(between, self._place, self._how.activation, self._output, self._is_copy)
         volume = self._output.finish(self._how.activation.kind)
         self._is_whole = True
-        self.close()
+        if self._between is not None:
+            self.close()
         return volume
 
     def _channels_without_window(self, channels: int) -> int:

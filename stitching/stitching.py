@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import PatchSizeError, SampleError
+from ..core.call_site import CallSite, warn
+from ..core.errors import NotFinite, PatchSizeError, SampleError, VoxpipeError
 from ..storage.location import absolute_place, is_url, public_name
 from ..volumes import Volume
 from ..volumes.conversion.destination import disk_errors
@@ -30,6 +31,7 @@ class _Open:
     place: WindowPlace
     volume: StitchedVolume
     counts: NDArray[np.int64]  # windows that have not come yet, by layer
+    has_warned: bool = False  # of numbers that are not finite
 
 
 class Stitching:
@@ -45,6 +47,8 @@ class Stitching:
         The volume of a sample whose grid counts; by default the first.
     watch
         Called with the stitcher of each volume that begins.
+    origin
+        Where the user asked for it, which warnings name.
     """
 
     def __init__(
@@ -52,8 +56,9 @@ class Stitching:
         how: HowToStitch,
         key: str | None = None,
         watch: Callable[[Stitcher], None] | None = None,
+        origin: CallSite | None = None,
     ) -> None:
-        self._how, self._key, self._watch = how, key, watch
+        self._how, self._key, self._watch, self._origin = how, key, watch, origin
         self._open: dict[Identity, _Open] = {}
         self._whole: dict[Identity, tuple[str, Volume]] = {}  # not handed out yet
         self._past: set[Identity] = set()
@@ -129,36 +134,56 @@ class Stitching:
         place = self._place_of(meta)
         one = self._open_at(place)
         if one is not None:
-            place.refuse_moved(one.place)
-            stitcher = one.volume.stitcher
-            if self._how.classes not in (None, voxels.shape[0]):
-                msg = f"classes={self._how.classes}, and the model gives {voxels.shape[0]} channels"
-                raise PatchSizeError(msg, do="Leave it out: windows tell.")
-            self._refuse_nan(place, voxels)
-            number = stitcher.windows.number(place.start)
-            before, behind = place.skips
-            stitcher.leave_out(range(number - before, number))
-            stitcher.leave_out(range(number + 1, number + 1 + behind))
-            with self._disk_errors(one):
-                stitcher.add(number, voxels)
-                self._note(one)
-                self._channels = stitcher.channels
-                if stitcher.is_whole:
-                    self._finish(place.identity)
+            try:
+                self._add(place, one, voxels)
+            except VoxpipeError as error:
+                raise error.at(case=place.case)  # noqa: B904  the very same error
         yield from self._hand_out()
 
-    def _refuse_nan(self, place: WindowPlace, voxels: NDArray[Any]) -> None:
-        """Raise SampleError for NaN that would become a label, or another whole number."""
-        shows_nan = self._how.activation.dtype_of(voxels.shape[0]).kind == "f"
-        # The least number is NaN where any is, and makes no array of its own.
-        if shows_nan or voxels.dtype.kind != "f" or not np.isnan(voxels.min()):
+    def _add(self, place: WindowPlace, one: _Open, voxels: NDArray[Any]) -> None:
+        place.refuse_moved(one.place)
+        stitcher = one.volume.stitcher
+        if self._how.classes not in (None, voxels.shape[0]):
+            msg = f"classes={self._how.classes}, and the model gives {voxels.shape[0]} channels"
+            raise PatchSizeError(msg, do="Leave it out: windows tell.")
+        self._check_finite(place, one, voxels)
+        number = stitcher.windows.number(place.start)
+        before, behind = place.skips
+        stitcher.leave_out(range(number - before, number))
+        stitcher.leave_out(range(number + 1, number + 1 + behind))
+        with self._disk_errors(one):
+            stitcher.add(number, voxels)
+            self._note(one)
+            self._channels = stitcher.channels
+            if stitcher.is_whole:
+                self._finish(place.identity)
+
+    def _check_finite(self, place: WindowPlace, one: _Open, voxels: NDArray[Any]) -> None:
+        """Raise SampleError for NaN that would become a whole number; warn of what else is kept.
+
+        Minus infinity is a class that cannot be: it is fine but where the number itself is kept.
+        """
+        keeps_nan = self._how.activation.dtype_of(voxels.shape[0]).kind == "f"
+        if voxels.dtype.kind != "f" or (one.has_warned and keeps_nan):
             return
-        count = int(np.isnan(voxels).sum())
-        at, size = tuple(place.start), "x".join(map(str, place.size))
-        msg = f"the model gave NaN for the window of {size} voxels of {place.case} at {at}, "
-        msg += f"{count} of {voxels.size} numbers, and no label stands for that"
+        # The largest number is NaN where any is, and makes no array of its own.
+        highest = voxels.max()
+        lowest = voxels.min() if self._how.activation.output == "logits" else 0
+        if np.isfinite(highest) and np.isfinite(lowest):
+            return
+        what, is_it = ("NaN", np.isnan) if np.isnan(highest) else ("infinite numbers", np.isinf)
+        size = "x".join(map(str, place.size))
+        msg = f"the model gave {what} for the window of {size} voxels at {tuple(place.start)}, "
+        msg += f"{int(is_it(voxels).sum())} of {voxels.size} numbers"
         do = "Look for NaN in its weights and in that part of the image, for overflow of float16, "
-        raise SampleError(msg, do=f'{do}and for a division by 0; output="logits" keeps NaN.')
+        do += "and for a division by 0"
+        if what == "NaN" and not keeps_nan:
+            msg += ", and no label stands for that"
+            raise SampleError(msg, do=f'{do}; output="logits" keeps NaN.')
+        if not one.has_warned:
+            one.has_warned = True
+            text = f"{msg}, in case {place.case}: the result has what comes of that. {do}."
+            warn(text, NotFinite, self._origin)
 
     def _disk_errors(self, one: _Open) -> AbstractContextManager[None]:
         destination = self._how.destination_of(one.place.case)

@@ -119,12 +119,6 @@ class Windows:
         i, j, k = (a.starts[n] for a, n in zip(self.axes, self.place(number), strict=True))
         return (i, j, k)
 
-    @cached_property
-    def cell_counts(self) -> Triple:
-        """Cells along each axis."""
-        i, j, k = (len(axis.faces) - 1 for axis in self.axes)
-        return (i, j, k)
-
     def cells(self, number: int) -> Iterator[Cell]:
         """Yield the cells to which a window gives something."""
         pairs = zip(self.axes, self.place(number), strict=True)

@@ -90,6 +90,12 @@ def add_formats(formats: Iterable[Any]) -> None:
     _ENTRIES.extend(_Matcher(each.name, each.recognises, each.backend) for each in _FORMATS)
 
 
+def known_suffixes() -> tuple[str, ...]:
+    """Return the endings of files that formats of this package have, in lower case."""
+    _entries()
+    return tuple(suffix for each in _FORMATS for suffix in each.suffixes)
+
+
 def _entries() -> list[_Matcher]:
     """Return what is registered, which begins with the formats of this package."""
     importlib.import_module(".builtin", __package__)

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..core.errors import UnknownFormat, VolumeNotFound
+from ..core.suggest import path_hint
 from ..storage.content import content_key
 from ..storage.file_reader import check_io
 from ..storage.location import absolute_place, is_url, public_name
@@ -96,7 +97,7 @@ class LocatedSource:
         if backend is not None:
             return as_backend(backend, self.name)
         if self.path and not os.path.exists(self.path):
-            raise VolumeNotFound(f"there is no file {self.path}.", do="Check the path.")
+            raise VolumeNotFound(f"there is no file {self.path}.", do=path_hint(self.path))
         if self.path and os.path.isdir(self.path):
             what = f"{self.name} is a folder without zarr.json, .zarray or .zgroup."
             raise UnknownFormat(what, do="Give the path of one volume.")

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from unet import DiceCount, UNet, segmentation_loss
+from unet import DiceCount, UNet, deep_loss
 
 Batch = dict[str, Any]
 Clock = Callable[[], float]
@@ -68,11 +68,11 @@ class History:
         }
 
 
-def new_network(classes: int) -> UNet:
+def new_network(classes: int, *, is_deep: bool = False) -> UNet:
     """Return an untrained network, the same in every run."""
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
-        network = UNet(classes)
+        network = UNet(classes, is_deep=is_deep)
     # Convolutions on a CPU are about a quarter faster with channels last, which torch's own
     # annotations of ``to`` have forgotten.
     network.to(memory_format=torch.channels_last_3d)  # type: ignore[call-overload]
@@ -85,6 +85,7 @@ def train(
     *,
     seconds: float,
     on_batch: Callable[[History], object] = lambda history: None,
+    decay: bool = False,
     clock: Clock = time.perf_counter,
 ) -> History:
     """Train until the batches end or the time is up, and return what happened.
@@ -94,12 +95,15 @@ def train(
     network
         Changed in place.
     batches
-        ``image`` (B, 1, I, J, K) float32 and ``label`` (B, 1, I, J, K) of integers. The
-        iterator is closed at the end if it can be, so that workers behind it can stop.
+        ``image`` (B, 1, I, J, K) float32 and ``label`` (B, 1, I, J, K) of integers; for a
+        network that gives several scales a list of labels. The iterator is closed at the end if it
+        can be, so that workers behind it can stop.
     seconds
         No batch is begun after so many seconds.
     on_batch
         Called after each batch, for instance to move a progress bar.
+    decay
+        Whether steps become smaller until the time is up, as nnU-Net's do.
     clock
         Returns seconds.
     """
@@ -115,6 +119,9 @@ def train(
             history.waiting += arrived - begin
             if batch is None:
                 break
+            if decay:
+                for group in optimizer.param_groups:
+                    group["lr"] = LEARNING_RATE * rest_of(history.seconds / seconds)
             history.losses.append(_step(network, optimizer, batch))
             history.computing += clock() - arrived
             history.patches += len(batch["image"])
@@ -124,6 +131,17 @@ def train(
         if close is not None:
             close()
     return history
+
+
+def rest_of(part: float) -> float:
+    """Return the share of the learning rate that is left after a part of the time: nnU-Net's.
+
+    Examples
+    --------
+    >>> [round(rest_of(part), 2) for part in (0, 0.5, 0.9, 1.1)]
+    [1.0, 0.54, 0.13, 0.0]
+    """
+    return max(0.0, 1 - part) ** 0.9
 
 
 def evaluate(network: UNet, batches: Iterable[Batch], classes: Iterable[int]) -> dict[int, float]:
@@ -189,7 +207,9 @@ def epochs(loader: Iterable[Batch]) -> Iterator[Batch]:
 
 
 def _step(network: UNet, optimizer: torch.optim.Optimizer, batch: Batch) -> float:
-    loss = segmentation_loss(network(_input(batch)), batch["label"])
+    outputs, labels = network(_input(batch)), batch["label"]
+    several = isinstance(labels, list)
+    loss = deep_loss(*((outputs, labels) if several else ([outputs], [labels])))
     optimizer.zero_grad()
     loss.backward()  # type: ignore[no-untyped-call]
     optimizer.step()

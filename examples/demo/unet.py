@@ -6,7 +6,7 @@ hundred thousand weights, so that two CPU cores learn something within two minut
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,8 @@ class UNet(nn.Module):
         Number of classes, background included.
     channels
         Channels of the finest level; each level below has twice as many.
+    is_deep
+        Whether it gives scores at three scales while it trains, for deep supervision.
 
     Examples
     --------
@@ -41,7 +43,7 @@ class UNet(nn.Module):
     torch.Size([1, 3, 16, 16, 8])
     """
 
-    def __init__(self, classes: int, channels: int = 8) -> None:
+    def __init__(self, classes: int, channels: int = 8, *, is_deep: bool = False) -> None:
         super().__init__()
         fine, middle, coarse = channels, 2 * channels, 4 * channels
         self.down_fine = nn.Sequential(_convolution(1, fine), _convolution(fine, fine))
@@ -50,16 +52,41 @@ class UNet(nn.Module):
         self.up_middle = _convolution(coarse + middle, middle)
         self.up_fine = _convolution(middle + fine, fine)
         self.score = nn.Conv3d(fine, classes, kernel_size=1)
+        coarser = (middle, coarse) if is_deep else ()
+        self.coarser_scores = nn.ModuleList([nn.Conv3d(n, classes, 1) for n in coarser])
 
-    def forward(self, image: Tensor) -> Tensor:
-        """Return the scores (B, classes, I, J, K) of float32 patches (B, 1, I, J, K)."""
+    def forward(self, image: Tensor) -> Tensor | list[Tensor]:
+        """Return the scores (B, classes, I, J, K) of float32 patches (B, 1, I, J, K).
+
+        Of a deep network that trains a list: of the patch, of its half and of its quarter.
+        """
         fine = self.down_fine(image)
         middle = self.down_middle(F.max_pool3d(fine, 2))
         coarse = self.bottom(F.max_pool3d(middle, 2))
         middle = self.up_middle(torch.cat([F.interpolate(coarse, scale_factor=2), middle], dim=1))
         fine = self.up_fine(torch.cat([F.interpolate(middle, scale_factor=2), fine], dim=1))
         scores: Tensor = self.score(fine)
-        return scores
+        if not (self.training and self.coarser_scores):
+            return scores
+        levels = zip(self.coarser_scores, (middle, coarse), strict=True)
+        return [scores, *(score(level) for score, level in levels)]
+
+
+def deep_loss(outputs: Sequence[Tensor], labels: Sequence[Tensor]) -> Tensor:
+    """Return the mean loss of several scales, the finest first; each counts twice the next one.
+
+    Examples
+    --------
+    >>> label = torch.zeros((1, 1, 4, 4, 4), dtype=torch.uint8)
+    >>> right, wrong = (torch.tensor([s, -s]).reshape(1, 2, 1, 1, 1) for s in (50.0, -50.0))
+    >>> scores = [right.expand(-1, -1, 4, 4, 4), wrong.expand(-1, -1, 2, 2, 2)]
+    >>> round(float(deep_loss(scores, [label, label[..., ::2, ::2, ::2]])), 1)
+    33.7
+    """
+    losses = [segmentation_loss(*pair) for pair in zip(outputs, labels, strict=True)]
+    weights = [2.0**-scale for scale in range(len(losses))]
+    every = [weight * loss for weight, loss in zip(weights, losses, strict=True)]
+    return torch.stack(every).sum() / sum(weights)
 
 
 def segmentation_loss(scores: Tensor, label: Tensor) -> Tensor:

@@ -80,6 +80,8 @@ class _LinearOp:
 class Rotate(_LinearOp):
     """Turn by ``Rz @ Ry @ Rx``: about x first, then y, then z.
 
+    ``15`` turns each time by just 15 degrees about each axis; ``(-15, 15)`` draws the angles.
+
     Right-handed: +90 degrees about z moves what lies at +x to +y. 2-D data turn in their plane,
     by the angle about the axis next to its normal.
 
@@ -350,7 +352,8 @@ def _whole(extent: float) -> int:
 class Augment:
     """Rotate, zoom, translate, shear and flip, as the ops of these names do in this order.
 
-    What all of them do together is one matrix.
+    What all of them do together is one matrix. A range is drawn from, ``rotate=(-15, 15)``; one
+    number is a fixed amount: ``rotate=15`` turns each time by just 15 degrees about each axis.
 
     Examples
     --------

@@ -1,5 +1,6 @@
 """Cases that were given no name get one that tells them apart."""
 
+import numpy as np
 import pytest
 
 import voxpipe as vp
@@ -20,12 +21,21 @@ def names(*paths):
         (["p0/ct.nii", "p0/ct.nii.gz"], ["ct#0", "ct#1"]),
         (["ct.nii", "p1/ct.nii"], ["ct#0", "ct#1"]),
         (["p0/ct.nii", "p1/ct.nii", "p1.nii"], ["ct#0", "ct#1", "p1"]),
+        (["p0/a.mha", "p0/b.tif", "c.img.gz", "d.ome.zarr"], ["a", "b", "c", "d"]),
+        (["p0/1.2.840", "p0/1.2.841", "p0/ct.v2.nii.gz"], ["1.2.840", "1.2.841", "ct.v2"]),
         (["p0/a.nii", "p1/a.nii", "p0/b.nii", "p1/b.nii"], ["p0", "p1", "b#2", "b#3"]),
     ],
 )
 def test_names_are_unique(paths, expected):
     """The file's name where it is the only one, else what differs in the folders, else a number."""
     assert names(*paths) == expected
+
+
+def test_an_open_volume_is_called_by_its_file():
+    """As its path would be; voxels in memory have a number."""
+    volumes = [vp.Volume("p0/ct.nii.gz"), vp.Volume("p1/ct.nii.gz"), vp.Volume(np.zeros((1, 1, 1)))]
+
+    assert names(*volumes) == ["p0", "p1", "2"]
 
 
 def test_names_that_were_given_stay():

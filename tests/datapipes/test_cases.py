@@ -3,6 +3,7 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.core.errors import PatchSizeError, SampleError, VolumeNotFound
+from voxpipe.core.suggest import path_hint
 
 
 @pytest.fixture
@@ -381,8 +382,55 @@ def test_a_folder_in_place_of_a_glob_is_told(folders):
     """The glob of its folders is what was meant, if it finds something."""
     with pytest.raises(VolumeNotFound, match=r"Did you mean '.*/train/\*/'\?"):
         list(vp.list_cases(f"{folders}/train", image="ct.nii"))
-    with pytest.raises(VolumeNotFound, match="Check the folder"):
+    with pytest.raises(VolumeNotFound, match=r"train has no 'mr.nii'; it has 'anna', 'berta'"):
         list(vp.list_cases(f"{folders}/train", image="mr.nii"))
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (lambda f: vp.list_cases(f"{f}/trian/*/", image="ct.nii"), "has no 'trian'; did you mean"),
+        (lambda f: vp.list_cases(image=f"{f}/trian/*/ct.nii"), "has no 'trian'; did you"),
+        (lambda f: vp.list_cases(f"{f}/train/*/", image="cta.nii"), "anna has no 'cta.nii'; did"),
+        (lambda f: vp.from_cases([{"image": f"{f}/trian/anna/ct.nii"}]), "has no 'trian'; did"),
+        (
+            lambda f: vp.from_cases([{"image": f"{f}/train/anna/ct.zarr"}]),
+            "did you mean 'ct.nii.zarr'?",
+        ),
+        (lambda f: vp.from_cases([{"image": f"{f}/train/anna/ct.nii/0"}]), "ct.nii is a file"),
+    ],
+)
+def test_explain_says_where_a_path_leads_nowhere(folders, source, told):
+    """The folder that is there, what is not in it, and what was meant; of loaders, too."""
+    pipe = source(folders).open_volume().lazy_patch(1).batch_patches(1)
+
+    assert told in pipe.explain()
+    with vp.DataLoader2(pipe) as loader:
+        assert told in loader.explain()
+    with pytest.raises(VolumeNotFound, match=told):
+        next(iter(pipe))
+
+
+def test_layouts_of_others_say_it_too(folders):
+    """Each when it looks for its first file."""
+    place = folders / "trian"
+    calls = [
+        *[(vp.from_nnunet, place), (vp.from_dicom, place), (vp.from_table, place / "a.csv")],
+        (vp.from_decathlon, place / "dataset.json"),
+    ]
+    for source, path in calls:
+        with pytest.raises(VolumeNotFound, match=r"has no 'trian'; did you mean 'train'\?"):
+            source(path)
+    with pytest.raises(VolumeNotFound, match="has no 'trian'"):
+        vp.from_bids(place, image="T1w")
+
+
+def test_another_number_is_another_case(folders):
+    """Nothing is guessed where numbers alone differ."""
+    for number in (1, 12):
+        (folders / f"ct_{number}.nii").touch()
+
+    assert path_hint(folders / "ct_2.nii").endswith("; it has 'ct_1.nii', 'ct_12.nii', 'train'")
 
 
 def test_a_folder_of_many_cases_is_told(tmp_path):

@@ -83,3 +83,20 @@ def test_nothing_is_told_of_what_was_drawn() -> None:
     pipe = opened().rotate((-15, 15))
 
     next(iter(pipe.replay({"rotate": {"degrees": [0.3, 0.2, 0.1]}})))["image"].realize()
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        ("augment(rotate=15)", ": 15 degrees each time; rotate=(-15, 15) draws the angles"),
+        ("rotate(-7.5)", ": -7.5 degrees each time; degrees=(-7.5, 7.5) draws the angles"),
+        *[("augment(rotate=(-15, 15))", ""), ("rotate((0, 0, 5))", ""), ("augment(flip=0.5)", "")],
+    ],
+)
+def test_explain_tells_a_fixed_angle_from_a_range(call: str, told: str) -> None:
+    """One number turns each time by that, where TorchIO draws from such a range."""
+    pipe = written(call)
+    assert pipe.explain().count("each time") == bool(told)
+    assert call + told in pipe.explain()
+    turns = {str(sample["image"].draws) for _ in range(3) for sample in pipe}
+    assert len(turns) == 1 or not told

@@ -31,6 +31,8 @@ def test_a_tuple_in_the_order_of_the_keys_is_a_mapping_here(field):
         ("spacing", "pixdim", "; did you mean 'spacing'?"),
         ("flip", "spatial_axis", "; did you mean 'axes'?"),
         ("foreground_crop", "source_key", "; did you mean 'key'?"),
+        ("augment", "mirror", "; did you mean 'flip'?"),
+        ("lazy_patch", "roi_size", "; did you mean 'size'?"),
         ("foreground_crop", "k_divisible", "; did you mean 'divisible'?"),
         ("divisible_pad", "k_divisible", "; did you mean 'k'?"),
         ("normalize", "subtrahend", "; did you mean 'mean'?"),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
+from voxpipe.core.suggest import RECIPES
 
 
 def opened():
@@ -21,6 +22,7 @@ def opened():
         ("RandFlipd", "flip"),
         ("normalise", "normalize"),
         ("crop_foreground", "crop"),
+        ("mirror", "flip"),
     ],
 )
 def test_a_name_of_another_library_brings_ours(asked, meant):
@@ -28,6 +30,14 @@ def test_a_name_of_another_library_brings_ours(asked, meant):
         getattr(opened(), asked)
     with pytest.raises(AttributeError, match=rf"did you mean .*'{meant}'.*\?$"):
         getattr(opened(), asked)
+
+
+def test_a_recipe_is_a_function():
+    """Each that there is, chained, is told where it is found."""
+    assert sorted(RECIPES) == sorted(vp.recipes.__all__)
+    for name in RECIPES:
+        with pytest.raises(AttributeError, match=rf"it is a function, vp\.recipes\.{name}\("):
+            getattr(opened(), name)
 
 
 def test_nothing_is_proposed_for_what_is_like_nothing():

@@ -271,11 +271,15 @@ def test_step_gets_real_batches(cases, workers):
 def test_without_step_the_loop_so_far_is_the_consumer(cases):
     """One batch that came back is enough."""
     with loader_of(full_chain(cases)) as loader:
+        before = loader.diagnose(**BRIEF)
+        assert before.notes[0].startswith("your loop took no batches yet")
+        assert f"- {before.notes[0]}" in str(before).splitlines()
         assert len(list(loader)) > 1
         diagnosis = loader.diagnose(**BRIEF)
 
     assert "consumer" in diagnosis.ceilings
     assert "how long your loop kept a batch" in str(diagnosis)
+    assert "took no batches" not in str(diagnosis)
 
 
 @SERVICES

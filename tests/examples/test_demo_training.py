@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from demo_training import (
+    LEARNING_RATE,
     History,
     epochs,
     evaluate,
@@ -38,6 +39,24 @@ def test_training_stops_when_the_time_is_up():
     history = train(new_network(2), itertools.repeat(batch()), seconds=5, clock=Clock())
 
     assert (len(history.losses), history.patches, history.seconds) == (3, 6, 6.0)
+
+
+def test_steps_become_smaller_until_the_time_is_up(monkeypatch):
+    """By the time that has passed; otherwise all are alike."""
+    rates = []
+
+    class Adam(torch.optim.Adam):
+        def step(self):
+            rates.append(self.param_groups[0]["lr"])
+            super().step()
+
+    monkeypatch.setattr(torch.optim, "Adam", Adam)
+    for decay in (True, False):
+        train(new_network(2), itertools.repeat(batch()), seconds=5, decay=decay, clock=Clock())
+
+    passed = (1, 3, 5)  # seconds when a batch has come
+    shares = [*(1 - 0.2 * seconds for seconds in passed), 1, 1, 1]
+    assert rates == pytest.approx([LEARNING_RATE * share**0.9 for share in shares])
 
 
 def test_training_stops_when_the_batches_end():

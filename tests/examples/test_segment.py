@@ -28,12 +28,25 @@ def cases(tmp_path):
 
 
 def test_it_trains_on_cases_that_are_not_held_out(cases):
-    """Patches in batches, of the first case alone, normalised."""
+    """Patches in batches, of the first case alone, normalised; labels at three scales."""
     batch = next(iter(segment.training(cases)))
 
-    assert batch["image"].shape == batch["label"].shape == (4, 1, 48, 48, 48)
+    assert batch["image"].shape == (4, 1, 48, 48, 48)
+    assert [tuple(label.shape[2:]) for label in batch["label"]] == [(48,) * 3, (24,) * 3, (12,) * 3]
     assert {meta["case"] for meta in batch["meta"]} == {"one"}
-    assert set(batch["label"].unique().tolist()) <= {0, 1, 2}
+    assert set(batch["label"][0].unique().tolist()) <= {0, 1, 2}
+
+
+def test_the_network_is_told_the_truth_at_every_scale(cases):
+    """A batch moves the weights of each of its outputs; afterwards it gives one."""
+    network = segment.new_network(classes=3, is_deep=True)
+    before = [score.weight.clone() for score in (network.score, *network.coarser_scores)]
+    segment.train(network, iter([next(iter(segment.training(cases)))]), seconds=60)
+
+    after = [score.weight for score in (network.score, *network.coarser_scores)]
+    assert len(after) == len(segment.SCALES)
+    assert not any(torch.equal(*pair) for pair in zip(before, after, strict=True))
+    assert network.eval()(torch.zeros(1, 1, 8, 8, 8)).shape == (1, 3, 8, 8, 8)
 
 
 def test_whole_scans_are_predicted_where_they_lie(cases, tmp_path):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from unet import DiceCount, UNet, segmentation_loss
+from unet import DiceCount, UNet, deep_loss, segmentation_loss
 
 
 @pytest.fixture(autouse=True)
@@ -107,3 +107,14 @@ def test_dice_refuses_to_broadcast():
     """A missing channel axis would otherwise count every voxel many times."""
     with pytest.raises(ValueError, match="one shape"):
         DiceCount([1]).add(torch.zeros(2, 1, 3, 3, 3), torch.zeros(2, 3, 3, 3))
+
+
+def test_each_scale_counts_half_of_the_one_before():
+    """Of one scale the loss is that of a plain network."""
+    scores = [torch.rand(2, 3, size, size, size) for size in (8, 4, 2)]
+    labels = [torch.randint(0, 3, (2, 1, size, size, size)) for size in (8, 4, 2)]
+    fine, half, quarter = map(segmentation_loss, scores, labels)
+
+    expected = (4 * fine + 2 * half + quarter) / 7
+    torch.testing.assert_close(deep_loss(scores, labels), expected)
+    assert deep_loss(scores[:1], labels[:1]) == fine

@@ -1,6 +1,7 @@
 """``voxpipe convert``, ``index`` and ``check``: what they write, say and return."""
 
 import os
+import shlex
 import sys
 
 import nibabel
@@ -170,14 +171,32 @@ def test_numbers_that_cannot_be_are_refused(folder, capsys, wrong):
         vp.check(f"{folder}/in", timeout=-1)
 
 
-@pytest.mark.parametrize("command", ["convert", "index", "check"])
-def test_help_tells(command, capsys):
-    """Each command says what it is for and what it takes."""
+@pytest.mark.parametrize("command", ["convert", "index", "check", "bench"])
+def test_help_tells(command, tmp_path, monkeypatch, capsys):
+    """Each command says what it is for and what it takes, with an example that works."""
     with pytest.raises(SystemExit) as caught:
         main([command, "--help"])
 
     assert caught.value.code == 0
-    assert f"usage: voxpipe {command}" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"usage: voxpipe {command}" in told
+    program, *arguments = shlex.split(told.rpartition("example: ")[2])
+    assert [program, arguments[0]] == ["voxpipe", command]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "scans" / "anna").mkdir(parents=True)
+    image = nibabel.Nifti1Image(np.zeros((9, 9, 9), np.uint8), np.eye(4))
+    for name in ("ct.nii.gz", "seg.nii.gz"):
+        nibabel.save(image, tmp_path / "scans" / "anna" / name)
+    quickly = ["--workers", "0", "--seconds", "0.01", "--patch", "8"] if command == "bench" else []
+    assert main([*arguments, *quickly]) == 0
+    close_volumes()
+
+
+def test_what_may_be_left_out_is_not_required(capsys):
+    """Patterns need not be there; the data are."""
+    with pytest.raises(SystemExit):
+        main(["check"])
+    assert capsys.readouterr().err.endswith("required: DATA\n")
 
 
 def test_options_of_the_format_are_those_of_open_volume(tmp_path, capsys):
@@ -446,6 +465,12 @@ def chain():
 
 pipe = chain()
 loader = vp.DataLoader2(pipe)
+
+def with_argument(number):
+    return pipe
+
+def fails():
+    raise OSError("no such\\ndisk")
 """
 
 
@@ -459,6 +484,26 @@ def test_a_chain_of_the_users_is_measured(folder, capsys, monkeypatch, name):
 
     assert main(["bench", f"{file}:{name}", "--workers", "0", "--seconds", "0.01"]) == 0
     assert "kernel image" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("with_argument", "is no chain: with_argument() missing 1 required positional argument"),
+        ("fails", "voxpipe: OSError: no such\n  raised at {file}:15\n"),
+    ],
+)
+def test_a_chain_that_fails_is_told_in_a_line(folder, capsys, monkeypatch, name, told):
+    """With its place, and no traceback."""
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, "chains_of_mine", raising=False)
+    file = folder / "chains_of_mine.py"
+    file.write_text(CHAINS.format(folder=f"{folder}/in/*/"))
+
+    assert main(["bench", f"{file}:{name}"]) == 1
+    said = capsys.readouterr().err
+    assert told.format(file=file) in said
+    assert "Traceback" not in said
 
 
 def test_a_chain_that_is_not_there_is_named(folder, capsys, monkeypatch):

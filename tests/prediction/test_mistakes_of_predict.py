@@ -1,12 +1,21 @@
 """What makes no sense is refused in words, before anything is opened where that can be known."""
 
+import warnings
+
 import nibabel as nib
 import numpy as np
 import pytest
 import torch
 
 import voxpipe as vp
-from voxpipe.core.errors import DestinationExists, PatchSizeError, SampleError, VolumeError
+from voxpipe.core.errors import (
+    DestinationExists,
+    NotFinite,
+    PatchSizeError,
+    SampleError,
+    VolumeError,
+    VolumeNotFound,
+)
 
 ZEROS = np.zeros((8, 8, 8), np.float32)
 
@@ -59,23 +68,123 @@ def test_nan_becomes_no_label(options):
     scan = ZEROS.copy()
     scan[1, 2, 5] = np.nan
     chain = vp.from_cases([{"case": "anna", "image": scan}]).open_volume()
-    window = r"NaN for the window of 4x4x4 voxels of anna at \(0, 0, 4\), 2 of 128 numbers"
-    with pytest.raises(SampleError, match=window):
+    window = r"NaN for the window of 4x4x4 voxels at \(0, 0, 4\), 2 of 128 numbers"
+    with pytest.raises(SampleError, match=rf"{window}.*\n  in case anna\n") as error:
         vp.predict(model, chain, patch=4, overlap=0, **options)
-    kept = vp.predict(model, chain, patch=4, overlap=0, output="logits")["anna"].numpy()
+    assert str(error.value).count("anna") == 1
+    with pytest.warns(NotFinite, match=rf"{window}, in case anna.*weights"):
+        kept = vp.predict(model, chain, patch=4, overlap=0, output="logits")["anna"].numpy()
     assert np.argwhere(np.isnan(kept)).tolist() == [[0, 1, 2, 5], [1, 1, 2, 5]]
+
+
+def gives(number):
+    """Return a model of two classes, the second of which is this number everywhere."""
+    return lambda batch: torch.cat([batch, torch.full_like(batch, number)], 1)
 
 
 def test_infinite_shares_are_no_label():
     """The largest of infinite numbers is a class; their share of each other is none."""
-
-    def model(batch):
-        return torch.cat([batch, batch + torch.inf], 1)
-
-    assert (vp.predict(model, ZEROS, patch=8).numpy() == 1).all()
+    with pytest.warns(NotFinite, match="infinite numbers"):
+        assert (vp.predict(gives(np.inf), ZEROS, patch=8).numpy() == 1).all()
     chain = vp.from_cases([{"image": ZEROS}]).open_volume().spacing(0.7)
-    with pytest.raises(SampleError, match="no class is the largest"):
-        vp.predict(model, chain, patch=8)
+    with (
+        pytest.warns(NotFinite),
+        pytest.raises(SampleError, match="no class is the largest"),
+    ):
+        vp.predict(gives(np.inf), chain, patch=8)
+
+
+@pytest.mark.parametrize(
+    ("number", "output", "warned"),
+    [
+        *[(np.inf, "softmax", True), (np.nan, "sigmoid", True), (-np.inf, "logits", True)],
+        *[(-np.inf, "softmax", False), (-np.inf, "argmax", False), (1.0, "logits", False)],
+    ],
+)
+def test_what_is_not_finite_is_told_once_for_each_case(number, output, warned):
+    """Whatever the number of windows, at the line of the user; a class that cannot be is fine."""
+    cases = [{"image": ZEROS, "case": name} for name in ("anna", "bea")]
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        vp.predict(gives(number), cases, patch=4, output=output)
+    assert [str(one.message).count("in case anna") for one in told] == ([1, 0] if warned else [])
+    assert {one.filename for one in told} <= {__file__}
+
+
+@pytest.mark.parametrize(("number", "output"), [(np.nan, "softmax"), (np.inf, "logits")])
+def test_stitch_tells_of_it_too(number, output):
+    """At the line of the pipe."""
+    chain = vp.from_cases([{"case": "anna", "image": ZEROS}]).open_volume()
+    chain = chain.lazy_patch(4, sampling="grid").batch_patches(2)
+    chain = chain.map(gives(number), "image", "p").stitch("p", output=output)
+    with pytest.warns(NotFinite, match="in case anna") as told:
+        list(chain)
+    assert [one.filename for one in told] == [__file__]
+
+
+@pytest.mark.parametrize("source", ["gone/scan.nii.gz", ["gone/scan.nii.gz"], "gone/*.nii.gz"])
+def test_errors_name_the_call_and_no_pipe_that_nobody_wrote(source):
+    """Reading and stitching alike."""
+    with pytest.raises(VolumeNotFound, match=r"\n  at vp.predict\(never, .*test_mistakes") as error:
+        vp.predict(never, source, patch=4)
+    assert not any(word in str(error.value) for word in ("lazy_patch", "list_cases", "open_volume"))
+    with pytest.raises(PatchSizeError, match=r"in case 0\n  at vp.predict\(<lambda>, \.\.\.\)"):
+        vp.predict(lambda batch: batch[..., :2], ZEROS, patch=4)
+
+
+def test_errors_of_pipes_that_somebody_wrote_name_them():
+    """A chain keeps its lines."""
+    chain = vp.from_cases([{"image": "gone/scan.nii"}]).open_volume()
+    chain = chain.lazy_patch(4, sampling="grid")
+    with pytest.raises(VolumeNotFound, match=r"at \.lazy_patch\(4, sampling='grid'\)"):
+        vp.predict(never, chain)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None, "scan.nii"), "a model, then a source, got None and 'scan.nii'"),
+        (("scan.nii", never), "a model, then a source, got 'scan.nii' and never"),
+        ((never, None), "a model, then a source, got never and None"),
+        ((never, never), "a model, then a source, got never and never"),
+    ],
+)
+def test_model_and_source_have_their_places(arguments, message):
+    """Nothing, or the one in the place of the other, is told at once."""
+    with pytest.raises(SampleError, match=message):
+        vp.predict(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("argument", "ours"),
+    [
+        *[("roi_size", "patch"), ("sw_batch_size", "batch_size"), ("mode", "blend")],
+        *[("mirror_axes", "mirror"), ("overlaps", "overlap")],
+    ],
+)
+def test_an_argument_of_monai_is_told_with_ours(argument, ours):
+    """As pipes do."""
+    with pytest.raises(TypeError, match=f"predict.. has no argument {argument!r}; .* {ours!r}"):
+        vp.predict(never, ZEROS, **{argument: 8})
+
+
+def test_an_array_in_the_place_of_the_path():
+    """Saving says which of the two comes first."""
+    with pytest.raises(TypeError, match=r"the path first.*ndarray: write vp.save\(path, array"):
+        vp.save(ZEROS, "a.nii")
+
+
+def test_a_case_that_is_not_among_the_results():
+    """The error is a KeyError that names those that are, the nearest first."""
+    cases = [{"image": ZEROS, "case": f"patient{n}"} for n in range(12)]
+    results = vp.predict(lambda batch: batch, cases, patch=8, output="logits")
+    with pytest.raises(KeyError) as error:
+        results["patient11.nii.gz"]
+    assert str(error.value).startswith(
+        "there is no case 'patient11.nii.gz'; there are 'patient11', "
+    )
+    assert str(error.value).endswith("and 4 more\n  Did you mean 'patient11'?")
+    assert results.get("anna") is None
 
 
 def test_results_are_told_by_the_names_of_cases():

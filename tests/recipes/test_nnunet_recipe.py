@@ -368,3 +368,13 @@ def test_a_turn_is_one_number(degrees):
     pipe = vp.from_cases([{"image": np.zeros((9, 9, 9))}]).open_volume().lazy_patch(8)
     with pytest.raises(ValueError, match="degrees is a number >= 0, got"):
         vp.recipes.nnunet_augmentation(pipe, degrees=degrees)
+
+
+def test_true_mirrors_all_axes() -> None:
+    """As in ``predict()``; an argument that is none is told."""
+    pipe = vp.from_cases([{"image": np.zeros((4, 4, 4))}]).open_volume().lazy_patch(4)
+    whole, default = vp.recipes.nnunet_augmentation(pipe, mirror=True), (0, 1, 2)
+
+    assert str(whole) == str(vp.recipes.nnunet_augmentation(pipe, mirror=default))
+    with pytest.raises(TypeError, match=r"no argument 'mirror_axes'; did you mean 'mirror'\?"):
+        vp.recipes.nnunet_augmentation(pipe, mirror_axes=default)

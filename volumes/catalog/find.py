@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ...core.errors import VolumeNotFound
+from ...core.suggest import path_hint
 from ...storage.fsspec_ranges import file_system_of, list_with
 from ...storage.location import absolute_place, is_url, local_path, public_name
 from ...storage.remote import open_remote
@@ -158,7 +159,8 @@ def list_below(
     if not folders and is_url(place):
         raise VolumeNotFound(f"there is no volume below {public_name(place)}.", do="Check the URL.")
     if not folders and not os.path.exists(local_path(place)):
-        raise VolumeNotFound(f"there is no file or folder {place}.", do="Check the path.")
+        do = path_hint(local_path(place))
+        raise VolumeNotFound(f"there is no file or folder {place}.", do=do)
     if not folders:
         files = (name for _, _, names in os.walk(local_path(place)) for name in sorted(names))
         there = ", ".join(itertools.islice(files, _MOST_NAMES)) or "none"
@@ -337,7 +339,7 @@ def plain_name(name: str) -> str:
     if not stem or not suffix:
         return name
     inner, second = posixpath.splitext(stem)
-    return inner if inner and second.lower() in (".nii", ".mgh", ".ome") else stem
+    return inner if inner and second.lower() in (".nii", ".img", ".mgh", ".ome") else stem
 
 
 def _is_second_of_pair(relative: str, names: Collection[str]) -> bool:

@@ -28,6 +28,7 @@ from urllib.parse import unquote
 from ...core.errors import BadManifest, VolumeNotFound
 from ...core.redact import server_of, used_name
 from ...core.sample import parse_json
+from ...core.suggest import path_hint
 from ...storage.content import content_key, files_below
 from ...storage.disk_cache import write_beside
 from ...storage.location import (
@@ -138,7 +139,8 @@ def read_manifest(
     """
     place = os.fspath(location)
     name = public_name(place)
-    content = _content(place, storage_options or {})
+    options, do = storage_options or {}, "Write one: voxpipe index URL."
+    content = document_at(place, options, "manifest ", do)
     return parse_manifest(content, name, folder_of(place), follow)
 
 
@@ -323,24 +325,23 @@ def _three(numbers: Sequence[int] | None) -> tuple[int, int, int] | None:
     return i, j, k
 
 
-def _content(place: str, options: Mapping[str, Any]) -> bytes:
+def document_at(place: str, options: Mapping[str, Any], what: str = "", do: str = "") -> bytes:
+    """Return a document; VolumeNotFound, which calls it ``what``, where there is none."""
     if is_url(place):
         with remote_errors(place, options):
             content = open_remote(place, options).get("", MOST_MANIFEST_BYTES)
-        if content is None:
-            raise _no_manifest(public_name(place))
-        return bytes(content)
-    try:
-        with open(local_path(place), "rb", opener=open_regular) as file:
-            size = os.fstat(file.fileno()).st_size
-            check_document(size, place, MOST_MANIFEST_BYTES)
+        if content is not None:
+            return bytes(content)
+    else:
+        path = local_path(place)
+        with (
+            suppress(FileNotFoundError, NotADirectoryError),
+            open(path, "rb", opener=open_regular) as file,
+        ):
+            check_document(os.fstat(file.fileno()).st_size, place, MOST_MANIFEST_BYTES)
             return file.read(MOST_MANIFEST_BYTES)
-    except FileNotFoundError:
-        raise _no_manifest(place) from None
-
-
-def _no_manifest(place: str) -> VolumeNotFound:
-    return VolumeNotFound(f"there is no manifest {place}.", do="Write one: voxpipe index URL.")
+        do = do or path_hint(path)
+    raise VolumeNotFound(f"there is no {what}{public_name(place)}.", do=do)
 
 
 def stamp_at(source: LocatedSource) -> Stamp:

@@ -406,6 +406,10 @@ def save(
     ((1.0, 1.0, 3.0), dtype('uint8'))
     >>> folder.cleanup()
     """
+    first: Any = path
+    if not isinstance(first, (str, os.PathLike)):
+        msg = f"save takes the path first, then the array; the path is a {type(first).__name__}"
+        raise TypeError(f"{msg}: write vp.save(path, array, like=scan)")
     place = os.fspath(path)
     suffix = refuse_unwritable(place)
     model = like if like is None or isinstance(like, Volume) else Volume(like)

@@ -35,6 +35,7 @@ from ...core.errors import (
 from ...core.locks import renew_after_fork
 from ...core.lru_cache import cached_property
 from ...core.settings import MAPPED_BYTES, read_setting
+from ...core.suggest import path_hint
 from ...storage.content import content_key
 from ...storage.file_reader import HINTS, Hint, RowBlocks, file_system_at
 from ...storage.location import is_url, public_name
@@ -71,7 +72,7 @@ def open_local(path: str) -> BinaryIO:
     try:
         return open(path, "rb", opener=open_regular)
     except (FileNotFoundError, NotADirectoryError):
-        raise VolumeNotFound(f"there is no file {path}.") from None
+        raise VolumeNotFound(f"there is no file {path}.", do=path_hint(path)) from None
 
 
 def file_stamp(path: str) -> tuple[int, int]:
@@ -79,7 +80,7 @@ def file_stamp(path: str) -> tuple[int, int]:
     try:
         return stamp_of(os.stat(path))
     except (FileNotFoundError, NotADirectoryError):
-        raise VolumeNotFound(f"there is no file {path}.") from None
+        raise VolumeNotFound(f"there is no file {path}.", do=path_hint(path)) from None
     except OSError as error:
         raise cannot_open(path, error) from error
 
@@ -274,7 +275,7 @@ class LocalStoredFile:
         except (FileNotFoundError, NotADirectoryError):
             if optional:
                 return
-            raise VolumeNotFound(f"there is no file {path}.") from None
+            raise VolumeNotFound(f"there is no file {path}.", do=path_hint(path)) from None
         except (OSError, ValueError) as error:  # too long, not ours, a NUL in it
             raise VolumeReadError(f"{path!r} cannot be opened: {error}.", do="Check it.") from None
         # A pipe would block, and a device has no end.

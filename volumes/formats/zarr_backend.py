@@ -27,6 +27,7 @@ from ...core.errors import (
     VoxpipeError,
 )
 from ...core.lru_cache import cached_property
+from ...core.suggest import path_hint
 from ...storage.content import content_key, folder_key, listing_key
 from ...storage.file_reader import file_system_at
 from ...storage.ranges import LocalRanges, RangeStore, cannot_open
@@ -182,7 +183,7 @@ class LocalZarr(ListedZarr):
         self._start = time.time_ns()
         if not os.path.isdir(path):
             if not os.path.exists(path):
-                raise VolumeNotFound(f"there is no folder {path}.")
+                raise VolumeNotFound(f"there is no folder {path}.", do=path_hint(path))
             raise UnknownFormat(f"{name} is a file, and zarr is a folder.", do="Check the path.")
         stamp = metadata_stamp(path)
         self._files = LocalRanges(path, strict=follow != "anywhere")
