@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 
 from ..core import Grid, Region
 from ..core.errors import DestinationBusy, PatchSizeError
+from ..spatial.plans.policy import LABEL
+from ..spatial.resampling import native
 from ..storage.location import absolute_place, is_url
 from ..storage.volume_cache import LOCK_TIMEOUT
 from ..volumes import Header, Volume
@@ -42,6 +44,7 @@ from ..volumes.conversion.save import (
 )
 from .open_cells import OpenCells
 
+_AS_IT_IS = (1.0, 0, 0, 0, 0, 1.0, 0, 0, 0, 0, 1.0, 0)  # the rows of a plan that copies all
 _SHARD = "shard"  # the first entry of the keys of shards, beside those of cells
 # A shard is whole in memory until its last voxel came, so it is smaller than one of convert().
 _CHUNKS_PER_SHARD = 4
@@ -206,7 +209,7 @@ class ZarrOutput(_LockedOutput):
                 shape = (voxels.shape[0], *reversed(shard.shape))
                 buffer = self.cells.new(key, shape, self._plan.dtype)
             place = part.shift([-a for a in shard.start])
-            copy_turned(piece, buffer.transpose(0, 3, 2, 1)[(slice(None), *place.slices)])
+            copy_natively(piece, buffer.transpose(0, 3, 2, 1)[(slice(None), *place.slices)])
             self._counts[index] -= part.size
             if self._counts[index] == 0:
                 self._write_shard(index, shard, self.cells.pop(key).transpose(0, 3, 2, 1))
@@ -294,7 +297,7 @@ class FileOutput(_LockedOutput):
         """Put the voxels of a box into their place."""
         assert self._file is not None
         assert self._header is not None
-        self._file.write(region, as_stored(voxels, self._header))
+        self._file.write(region, as_stored(voxels, self._header), copy_natively)
 
     def resume(self, regions: Iterable[Region]) -> None:
         """Do nothing: what was written is in the file."""
@@ -357,3 +360,10 @@ def output_at(
     if refuse_unwritable(place):
         return FileOutput(place, grid, cells, options, key, overwrite, like)
     return ZarrOutput(place, grid, cells, options, key, overwrite)
+
+
+def copy_natively(voxels: NDArray[Any], target: NDArray[Any]) -> None:
+    """Copy (C, I, J, K) to a target in another order of axes, as patches are copied."""
+    source = native.SourceVoxels(voxels, (0, 0, 0), Region.of_shape(voxels.shape[1:]))
+    if not native.run("copy", source, _AS_IT_IS, LABEL, target):
+        copy_turned(voxels, target)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Protocol
@@ -75,7 +74,6 @@ class Stitcher:
         """Windows that were added, or will not come."""
         self._open_counts = windows.touch_counts()
         self._sums: OrderedDict[tuple[Any, ...], NDArray[np.float32]] = OrderedDict()
-        self._product: NDArray[np.float32] | None = None  # of one channel of a cell
         self.channels = 0
 
     @property
@@ -115,17 +113,17 @@ class Stitcher:
         part: NDArray[Any],
         weights: NDArray[np.float32] | None,
     ) -> None:
-        """Add what a window gives to a cell; channel by channel, whose product stays in a cache."""
+        """Add what a window gives to a cell."""
         if weights is None:
             total += part
             return
-        shape = total.shape[1:]
-        size = math.prod(shape)
-        if self._product is None or self._product.size < size:
-            self._product = np.empty(size, np.float32)
-        product = self._product[:size].reshape(shape)
-        for channel, values in zip(total, part, strict=True):
-            np.add(channel, np.multiply(values, weights, out=product), out=channel)
+        import torch  # here, as plans of windows need none of it
+
+        # In one pass, where NumPy takes two. A tensor takes no array that goes backwards, or that
+        # nobody may write to.
+        values = np.require(part, np.float32, "W")
+        values = values if min(values.strides) > 0 else values.copy()
+        torch.Tensor.addcmul_(*map(torch.from_numpy, (total, values, weights)))
 
     def leave_out(self, numbers: Iterable[int]) -> None:
         """Note that these windows will not come; where none does, the result is 0."""

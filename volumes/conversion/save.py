@@ -54,11 +54,12 @@ _FLAG_BYTES = 4  # behind a NIfTI header: no extensions
 _PIECE = 16 * 1024**2
 _LEVEL = 1  # of gzip: higher ones take several times as long for a few per cent
 # Written pages that stay mapped between two looks.
-_DIRTY = 32 * 1024**2
+_DIRTY = 64 * 1024**2
 # As many lines as a set of a first cache holds.
 _PLANES = 8
 # What a file system says that cannot do so.
 _NO_ALLOCATION = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+Copy = Callable[[NDArray[Any], NDArray[Any]], None]
 _LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
 _NRRD_TYPES = {
     "i1": "int8", "u1": "uint8", "i2": "int16", "u2": "uint16", "i4": "int32", "u4": "uint32",
@@ -235,11 +236,11 @@ class VolumeFile:
         self._map: mmap.mmap | None = None
         self._dirty = 0
 
-    def write(self, region: Region, voxels: NDArray[Any]) -> None:
+    def write(self, region: Region, voxels: NDArray[Any], copy: Copy | None = None) -> None:
         """Put the stored numbers (C, I, J, K) of a box into their place."""
         if self._voxels is None:
             self._voxels = self._open_map()
-        copy_turned(voxels, self._voxels[(slice(None), *region.slices)])
+        (copy or copy_turned)(voxels, self._voxels[(slice(None), *region.slices)])
         self._dirty += self._page_bytes(region)
         if self._dirty > _DIRTY:  # pages that stay mapped would count as memory of this process
             self.release()
