@@ -100,30 +100,10 @@ class Stitcher:
                 self._finish(cell, part.astype(np.float32, copy=False), None)
                 continue
             weights = None if self._weights is None else self._weights[where]
-            if key in self.cells:
-                self._add_weighted(self.cells.change(key), part, weights)
-            else:
-                total = self.cells.new(key, part.shape, np.float32)
-                np.multiply(part, 1 if weights is None else weights, out=total)
+            is_first, shape = key not in self.cells, part.shape
+            total = self.cells.new(key, shape, np.float32) if is_first else self.cells.change(key)
+            _add_weighted(total, part, weights, is_first=is_first)
             self._leave(cell)
-
-    def _add_weighted(
-        self,
-        total: NDArray[np.float32],
-        part: NDArray[Any],
-        weights: NDArray[np.float32] | None,
-    ) -> None:
-        """Add what a window gives to a cell."""
-        if weights is None:
-            total += part
-            return
-        import torch  # here, as plans of windows need none of it
-
-        # In one pass, where NumPy takes two. A tensor takes no array that goes backwards, or that
-        # nobody may write to.
-        values = np.require(part, np.float32, "W")
-        values = values if min(values.strides) > 0 else values.copy()
-        torch.Tensor.addcmul_(*map(torch.from_numpy, (total, values, weights)))
 
     def leave_out(self, numbers: Iterable[int]) -> None:
         """Note that these windows will not come; where none does, the result is 0."""
@@ -209,3 +189,23 @@ class Stitcher:
 
 def _cells(mask: NDArray[np.bool_]) -> list[Cell]:
     return [(i, j, k) for i, j, k in np.argwhere(mask).tolist()]
+
+
+def _add_weighted(
+    total: NDArray[np.float32],
+    part: NDArray[Any],
+    weights: NDArray[np.float32] | None,
+    *,
+    is_first: bool,
+) -> None:
+    """Add what a window gives to a cell; the first one makes its numbers."""
+    if weights is None:
+        np.add(part, 0 if is_first else total, out=total)
+        return
+    import torch  # here, as plans of windows need none of it
+
+    # In one pass, where NumPy takes two; no tensor shares what goes backwards or may not be written.
+    values = np.require(part, np.float32, "W")
+    values = values if min(values.strides) > 0 else values.copy()
+    to, one, other = map(torch.from_numpy, (total, values, weights))
+    torch.mul(one, other, out=to) if is_first else to.addcmul_(one, other)
