@@ -204,7 +204,7 @@ def _add_weighted(
         return
     import torch  # here, as plans of windows need none of it
 
-    # In one pass, where NumPy takes two; no tensor shares what goes backwards or may not be written.
+    # In one pass, where NumPy takes two; no tensor shares what goes backwards or is read only.
     values = np.require(part, np.float32, "W")
     values = values if min(values.strides) > 0 else values.copy()
     to, one, other = map(torch.from_numpy, (total, values, weights))
