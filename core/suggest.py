@@ -89,7 +89,9 @@ def closest(word: str, names: Collection[str], cutoff: float, most: int = 1) -> 
 
 def path_hint(path: str | os.PathLike[str]) -> str:
     """Return how far a local path that leads nowhere is right, and what was meant, perhaps."""
-    folder, name = os.path.split(os.path.abspath(path))
+    if os.path.islink(path):  # as git-annex and DataLad leave what they have not fetched
+        return f'It is a link to {os.readlink(path)}, which is not there: "git annex get", perhaps.'
+    folder, name = os.path.split(os.path.abspath(path)) if path else (os.curdir, "")
     while name and not os.path.isdir(folder):
         folder, name = os.path.split(folder)
     try:
@@ -97,8 +99,10 @@ def path_hint(path: str | os.PathLike[str]) -> str:
             names = [entry.name for entry in itertools.islice(entries, _LOOKED_AT)]
     except OSError:  # not ours
         return "Check the path."
-    if name in names:  # below which nothing can be
-        return f"{os.path.join(folder, name)} is a file."
+    if not name or os.path.islink(full := os.path.join(folder, name)):
+        return "Check the path."
+    if os.path.isfile(full):  # below which nothing can be
+        return f"{full} is a file."
     # A case of another number is another case.
     others = [one for one in names if _DIGITS.sub("", one) != _DIGITS.sub("", name)]
     if near := closest(name, others, 0.7, _MOST_NAMES):

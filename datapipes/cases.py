@@ -376,11 +376,13 @@ class ListCases(_CaseSource):
             return f"A ? stands for one character; did you mean optional={asking[0]!r}?"
         for pattern in self.patterns.values():
             full = pattern if self.url is None else posixpath.join(self.url, pattern)
+            if is_url(full):  # whose listing would be asked for once more
+                continue
             folder = local_path(WILDCARD.split(full)[0].rpartition("/")[0])
-            if folder and not is_url(full) and not os.path.isdir(folder):
+            if folder and not os.path.isdir(folder):
                 return path_hint(folder)
             cases = self._glob(self.url)[2] if self.url and not WILDCARD.search(pattern) else []
-            if cases and not is_url(full):
+            if cases:
                 return path_hint(os.path.join(cases[0], pattern))
         return "Check the folder and the patterns."
 

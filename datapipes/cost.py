@@ -42,7 +42,7 @@ from .datapipe import DataPipe
 from .epoch import copy_for_epoch, items_from, may_look_ahead
 from .patch_sampler import PatchSampler
 from .shuffle_plans import Interleave
-from .spatial import DataDependentPipe
+from .spatial import DataDependentPipe, PipeSteps
 from .stitch import Stitch
 from .values import ChoicePipe, ValuePipe
 
@@ -345,8 +345,10 @@ def explain_cost(graph: Pipe, seed: int, epoch: int, tail: Sequence[Pipe] = ()) 
 
 def _fixed_angles(pipe: Pipe) -> Iterator[str]:
     """Tell where one number stands for every angle, which others take for a range."""
-    for step, name in product(vars(pipe).get("steps") or (), ("degrees", "rotate")):
-        if (angle := getattr(step.op, name, None)) and not isinstance(angle, tuple):
+    steps: Any = vars(pipe).get("steps")  # of a user's pipe it may be anything
+    for step, name in product(steps if isinstance(steps, PipeSteps) else (), ("degrees", "rotate")):
+        angle = getattr(step.op, name, None)
+        if angle and not isinstance(angle, tuple) and angle % 90:  # turns are meant
             draws = f"{name}=({-abs(angle):g}, {abs(angle):g}) draws the angles"
             yield f"{describe(pipe)}: {angle:g} degrees each time; {draws}"
 

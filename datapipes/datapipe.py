@@ -366,10 +366,12 @@ class DataPipe(PipeBase, _Pipe):
     @property
     def is_drawn(self) -> bool:
         """Whether what it does to a sample is drawn, so that it is another in each epoch."""
+        if not self.stream_names:
+            return False
         step = getattr(getattr(self, "change", None) or self, "step", None)
         flags = [one.is_drawn() for one in getattr(self, "steps", ())]
         flags += [] if step is None else [step.is_drawn]
-        return bool(self.stream_names) and (any(flags) or not flags)
+        return any(flags) or not flags
 
 
 def _explain_takeover(own: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:

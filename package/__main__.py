@@ -424,11 +424,13 @@ def _chain_of(options: argparse.Namespace) -> Any:
         sys.path.insert(0, str(file.resolve().parent if file.suffix == ".py" else Path.cwd()))
         try:
             thing = getattr(importlib.import_module(file.stem if file.suffix else module), name)
-            return thing() if inspect.isroutine(thing) else thing
+            if inspect.isroutine(thing):
+                inspect.signature(thing).bind()
         except (ImportError, AttributeError, SyntaxError, TypeError) as error:
             what = f"{options.data} is no chain: {error}."
             do = "Write module:NAME or file.py:NAME of one, or of a function without arguments."
             raise SampleError(what, do=do) from error
+        return thing() if inspect.isroutine(thing) else thing
     store = _options_of(options, options.data, *options.patterns)
     cases = _cases_of(options.data, options.patterns, store, options.optional)
     own = {} if options.labels is None else {"labels": options.labels}

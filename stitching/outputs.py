@@ -44,7 +44,7 @@ from ..volumes.conversion.save import (
 )
 from .open_cells import OpenCells
 
-_AS_IT_IS = (1.0, 0, 0, 0, 0, 1.0, 0, 0, 0, 0, 1.0, 0)  # the rows of a plan that copies all
+_IDENTITY_ROWS = (1.0, 0, 0, 0, 0, 1.0, 0, 0, 0, 0, 1.0, 0)  # the rows of a plan that copies all
 _SHARD = "shard"  # the first entry of the keys of shards, beside those of cells
 # A shard is whole in memory until its last voxel came, so it is smaller than one of convert().
 _CHUNKS_PER_SHARD = 4
@@ -365,5 +365,5 @@ def output_at(
 def copy_natively(voxels: NDArray[Any], target: NDArray[Any]) -> None:
     """Copy (C, I, J, K) to a target in another order of axes, as patches are copied."""
     source = native.SourceVoxels(voxels, (0, 0, 0), Region.of_shape(voxels.shape[1:]))
-    if not native.run("copy", source, _AS_IT_IS, LABEL, target):
+    if not native.run("copy", source, _IDENTITY_ROWS, LABEL, target):
         copy_turned(voxels, target)

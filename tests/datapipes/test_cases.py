@@ -411,6 +411,14 @@ def test_explain_says_where_a_path_leads_nowhere(folders, source, told):
         next(iter(pipe))
 
 
+def test_what_git_annex_has_not_fetched_is_told(tmp_path):
+    """A link that leads nowhere is no file, and something is there."""
+    (tmp_path / "ct.nii").symlink_to("../.git/annex/objects/x")
+
+    with pytest.raises(VolumeNotFound, match=r"is a link to ../.git/annex/objects/x, which is not"):
+        vp.Volume(tmp_path / "ct.nii").numpy()
+
+
 def test_layouts_of_others_say_it_too(folders):
     """Each when it looks for its first file."""
     place = folders / "trian"

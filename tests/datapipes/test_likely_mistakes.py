@@ -10,6 +10,7 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.core.errors import LikelyMistake
+from voxpipe.datapipes.datapipe import PerItem
 from voxpipe.spatial import Rotate, Zoom
 from voxpipe.spatial.ops.choices import OneOf
 
@@ -91,6 +92,7 @@ def test_nothing_is_told_of_what_was_drawn() -> None:
         ("augment(rotate=15)", ": 15 degrees each time; rotate=(-15, 15) draws the angles"),
         ("rotate(-7.5)", ": -7.5 degrees each time; degrees=(-7.5, 7.5) draws the angles"),
         *[("augment(rotate=(-15, 15))", ""), ("rotate((0, 0, 5))", ""), ("augment(flip=0.5)", "")],
+        ("rotate(90)", ""),
     ],
 )
 def test_explain_tells_a_fixed_angle_from_a_range(call: str, told: str) -> None:
@@ -100,3 +102,20 @@ def test_explain_tells_a_fixed_angle_from_a_range(call: str, told: str) -> None:
     assert call + told in pipe.explain()
     turns = {str(sample["image"].draws) for _ in range(3) for sample in pipe}
     assert len(turns) == 1 or not told
+
+
+def test_explain_leaves_what_a_user_calls_steps_alone() -> None:
+    """Only the steps of our own pipes have angles."""
+
+    class Mine(PerItem):
+        def __init__(self, parent: Any) -> None:
+            super().__init__()
+            self.parent, self.steps = parent, 10
+
+        def apply(self, item: Any) -> Any:
+            return item
+
+    pipe = Mine(opened().lazy_patch(4)).batch_patches(1)
+
+    assert "each time" not in pipe.explain()
+    assert len(list(pipe)) == 1

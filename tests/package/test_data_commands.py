@@ -471,6 +471,9 @@ def with_argument(number):
 
 def fails():
     raise OSError("no such\\ndisk")
+
+def misspelt():
+    return None.foo
 """
 
 
@@ -489,8 +492,9 @@ def test_a_chain_of_the_users_is_measured(folder, capsys, monkeypatch, name):
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("with_argument", "is no chain: with_argument() missing 1 required positional argument"),
+        ("with_argument", "is no chain: missing a required argument"),
         ("fails", "voxpipe: OSError: no such\n  raised at {file}:15\n"),
+        ("misspelt", "voxpipe: AttributeError: 'NoneType' object has no attribute 'foo'\n  raised"),
     ],
 )
 def test_a_chain_that_fails_is_told_in_a_line(folder, capsys, monkeypatch, name, told):

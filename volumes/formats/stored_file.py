@@ -37,7 +37,13 @@ from ...core.lru_cache import cached_property
 from ...core.settings import MAPPED_BYTES, read_setting
 from ...core.suggest import path_hint
 from ...storage.content import content_key
-from ...storage.file_reader import HINTS, Hint, RowBlocks, file_system_at
+from ...storage.file_reader import (
+    HINTS,
+    RENUMBERING_KINDS,
+    Hint,
+    RowBlocks,
+    file_system_at,
+)
 from ...storage.location import is_url, public_name
 from ...storage.ranges import (
     LOCAL_GAP,
@@ -308,12 +314,16 @@ class LocalStoredFile:
             raise cannot_open(self.path, error) from error
         if stamp_of(status) != self.stamp:
             return False
-        # File servers have clocks of their own: there size and time of writing are all that tells.
         # Linux stamps files by a clock that ticks every few milliseconds: a copy put in place of a
-        # file, with its time of writing, may seem to be from before the moment.
-        is_new = self._identity != (status.st_dev, status.st_ino)
-        is_new |= moment is not None and changed_at(status) > moment
-        return not is_new or file_system_at(self.path).network
+        # file, with its time of writing, may seem to be from before the moment, here to who opened
+        # the one before.
+        is_same = self._identity == (status.st_dev, status.st_ino)
+        is_new = moment is not None and changed_at(status) > moment
+        if is_same and not is_new:
+            return True
+        # File servers have clocks of their own: there size and time of writing are all that tells.
+        system = file_system_at(self.path)
+        return system.network or (system.kind in RENUMBERING_KINDS and not is_new)
 
     @property
     def content_key(self) -> str:
