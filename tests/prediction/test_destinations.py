@@ -164,7 +164,7 @@ def test_two_writers_without_overwrite(tmp_path, name):
 
     def model(batch):
         command = [sys.executable, "-c", textwrap.dedent(SECOND), scan, str(place)]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(command, stderr=subprocess.PIPE, encoding="utf-8")
         processes.append(process)
         # It has opened the lock, and waits: nothing is at the place yet.
         lock = str(place.with_name(f".{name}.part") / "lock")

@@ -143,7 +143,7 @@ class Opener:
     token, opened = "a", 0
     def open(self):
         self.opened += 1
-        return type("Open", (), {"remote": False, "resident_bytes": 0})()
+        return type("Open", (), {"holds_descriptor": True, "remote": False, "resident_bytes": 0})()
 
 handles, source = Handles(), Opener()
 first = handles.acquire(source)
