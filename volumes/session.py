@@ -113,7 +113,7 @@ class Handles:
                 return backend
         finally:
             if opens:
-                self._evict()
+                self.trim()
 
     def forget_content_key(self, token: str) -> None:
         """Let an open backend look again at what is stored; one that is not open does so anyway."""
@@ -160,24 +160,25 @@ class Handles:
     def __len__(self) -> int:
         return len(self.by_token)
 
-    def _evict(self) -> None:
+    def trim(self) -> None:
+        """Drop what is too much: after one was opened, or an open one took a descriptor."""
         with self._lock:
             oldest = sorted(self.by_token.items(), key=lambda entry: entry[1].use)
             backends = {token: handle.backend for token, handle in oldest if handle.backend}
             resident = sum(backend.resident_bytes for backend in backends.values())
-            remote = sum(not backend.holds_descriptor for backend in backends.values())
-            local = len(oldest) - remote
+            # Asked once: a read may give a backend its descriptor meanwhile.
+            far = {token for token, backend in backends.items() if not backend.holds_descriptor}
+            remote, local = len(far), len(oldest) - len(far)
             # The newest stays, however large: it is about to be read.
             for token, _ in oldest[:-1]:
                 many, few = resident > self._most_bytes, local <= self._most
                 if not many and few and remote <= self._most_remote:
                     return
-                backend = backends.get(token)
-                far = backend is not None and not backend.holds_descriptor
-                if many or (remote > self._most_remote if far else not few):
+                is_far = token in far
+                if many or (remote > self._most_remote if is_far else not few):
                     del self.by_token[token]
-                    resident -= 0 if backend is None else backend.resident_bytes
-                    remote, local = remote - far, local - (not far)
+                    resident -= backends[token].resident_bytes if token in backends else 0
+                    remote, local = remote - is_far, local - (not is_far)
 
 
 # Of 400 bytes each. Of more volumes, those that were read longest ago may change unnoticed.

@@ -1,10 +1,12 @@
 """``.b2nd`` arrays, written by blosc2 as nnU-Net writes them."""
 
 import multiprocessing
+import os
 import random
 import sys
 import warnings
 
+import fsspec
 import numpy as np
 import pytest
 from nifti_files import numbered
@@ -17,6 +19,7 @@ from voxpipe.core.errors import (
     VolumeNotFound,
 )
 from voxpipe.testing import StoreCase, StoreContract
+from voxpipe.testing.store_contract import MOST_DESCRIPTORS
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.formats.stored_file import MAPPED_AROUND, MAPS
 
@@ -181,3 +184,20 @@ def test_what_is_no_array(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "blosc2", None)
     with pytest.raises(MissingDependency, match=r"five\.b2nd needs blosc2"):
         _ = Volume(tmp_path / "five.b2nd").shape
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system lists no descriptors")
+def test_copies_of_remote_files_are_few_though_all_headers_came_before(tmp_path):
+    """A planner asks for headers first: each copy takes a descriptor when its voxels are read."""
+    array = np.ones((1, 4, 4, 4), np.float32)
+    path = write(tmp_path / "a.b2nd", array, (1, 4, 4, 4), (1, 4, 4, 4))
+    fsspec.filesystem("memory").pipe_file("/headers/a.b2nd", path.read_bytes())
+    shifts = [np.diag([1.0 + n, 1, 1, 1]) for n in range(80)]
+    volumes = [Volume("memory://headers/a.b2nd", affine=affine) for affine in shifts]
+    close_volumes()
+    before = len(os.listdir("/proc/self/fd"))
+
+    assert {volume.shape for volume in volumes} == {(1, 4, 4, 4)}
+    assert {float(volume.numpy().sum()) for volume in volumes} == {64.0}
+
+    assert len(os.listdir("/proc/self/fd")) - before < MOST_DESCRIPTORS

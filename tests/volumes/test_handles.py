@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -50,6 +51,24 @@ def test_the_least_recently_used_goes():
 
     assert len(handles) == 2
     assert [source.opened for source in sources] == [1, 2, 1]
+
+
+def test_what_takes_its_descriptor_later_counts_then():
+    """Headers of many remote files are open at once; of those that got a local copy few are."""
+    handles, sources = Handles(most=2), [Opener(name) for name in "abcde"]
+    backends = [handles.acquire(source) for source in sources[:2]]
+    Remote = type("Remote", (type(backends[0]),), {"holds_descriptor": False})  # noqa: N806
+    for source in sources:
+        source.open = partial(Remote, np.zeros((1, 1, 1, 1)), backends[0].header, source.token)
+    handles.close()
+    remote = [handles.acquire(source) for source in sources]
+    assert len(handles) == 5
+
+    for backend in remote:
+        backend.__class__ = type(backends[0])  # one that holds a file
+        handles.trim()
+
+    assert [*handles.by_token] == ["d", "e"]
 
 
 def test_memory_is_bounded_too():

@@ -294,7 +294,7 @@ class RemoteBlosc2(FilesBackend):
     def __init__(self, file: RemoteStoredFile) -> None:
         self._lock = threading.Lock()
         self._copy: Blosc2Backend | None = None
-        self._file = file
+        self._file, self._handles = file, opening_session().handles
         head = file.head(HEAD_BYTES)
         size, length = frame_sizes(head, file.name)
         check_size(file.name, file.size, length)
@@ -311,9 +311,12 @@ class RemoteBlosc2(FilesBackend):
             backend = None
             try:
                 with self._lock:
-                    if self._copy is None:
+                    if is_new := self._copy is None:
                         self._copy = self._write_copy()
                     backend = self._copy
+                if is_new:  # of which few stay open
+                    self._handles.trim()
+                assert backend is not None
                 return backend.read(region, channels)
             except DAMAGE:
                 # It goes, for all processes, unless another thread has made it anew.
