@@ -48,8 +48,8 @@ NETWORK_KINDS = frozenset(
 )
 # A FUSE file system on a block device of this machine, e.g. NTFS.
 _FUSE_ON_A_DISK = "fuseblk"
-RENUMBERING_KINDS = frozenset({"exfat", "fuse", "fuseblk", "msdos", "vfat"})
-"""Those of which a file may get another inode number while it stays the same."""
+RENUMBERING_KINDS = frozenset({"exfat", _FUSE_ON_A_DISK, "msdos", "vfat"})
+"""Those of a local disk on which a file may get another inode number while it stays the same."""
 _MOUNTS = "/proc/self/mountinfo"
 _OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")
 

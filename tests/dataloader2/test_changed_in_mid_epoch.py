@@ -13,7 +13,9 @@ import zarr
 
 import voxpipe as vp
 from voxpipe.core.errors import VolumeChanged, VolumeNotFound
+from voxpipe.storage.file_reader import FileSystem
 from voxpipe.volumes.conversion.convert import recache
+from voxpipe.volumes.formats import stored_file
 
 # More batches of a case than are made ahead.
 CASES, SAMPLES, SHAPE = 3, 40, (12, 12, 12)
@@ -222,3 +224,22 @@ def test_what_is_made_of_a_volume_that_is_kept_is_made_anew(tmp_path, how, after
     assert first == largest() > 0
     write(ramp * 2)
     assert largest() == pytest.approx(first * (1 if after == "statistics" else 2), rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["ext4", "vfat"])
+def test_a_file_of_the_same_size_and_times_is_another_where_numbers_stay(
+    tmp_path, monkeypatch, kind
+):
+    """A copy put in its place within a tick of the clock; some file systems number files anew."""
+    path, other = tmp_path / "a.raw", tmp_path / "b.raw"
+    for one in (path, other):
+        one.write_bytes(b"1234")
+        os.utime(one, ns=(10**18, 10**18))
+    file = stored_file.LocalStoredFile(str(path))
+    monkeypatch.setattr(stored_file, "file_system_at", lambda place: FileSystem(kind))
+    assert file.is_current
+
+    os.replace(other, path)
+
+    assert file.is_current == (kind == "vfat")
+    assert not file.is_as_of(10**18)
