@@ -249,11 +249,15 @@ class ListCases(_CaseSource):
         return len(self.listing())
 
     def describe(self) -> str:
+        return f"list_cases({self._words()})"
+
+    def _words(self) -> str:
+        """Return what it was called with, by the user or for ``predict()``."""
         url, patterns = self._show()
         arguments = [repr(url)] if url is not None else []
         arguments += [f"{key}={pattern!r}" for key, pattern in patterns.items()]
         arguments += [f"optional={self.optional!r}"] if self.optional else []
-        return f"list_cases({', '.join(arguments)})"
+        return ", ".join(arguments)
 
     def __dir__(self) -> list[str]:
         """List the names of attributes but those that hold credentials, which torch would print."""
@@ -304,8 +308,7 @@ class ListCases(_CaseSource):
                     raise SampleError(msg, do=_STARS_NAME)
             names = sorted(set().union(*matches.values()))
             if not names:
-                words = self.describe().partition("(")[2][:-1]  # predict() calls this, too
-                raise VolumeNotFound(f"no case matches {words}", do=self._advice())
+                raise VolumeNotFound(f"no case matches {self._words()}", do=self._advice())
         each = {n: {k: m[n][1] for k, m in matches.items() if n in m} for n in names}
         return [{CASE: name, **places} for name, places in each.items()]
 

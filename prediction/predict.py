@@ -187,7 +187,7 @@ def predict(
     weights_of(blend, (1, 1, 1))  # refuses a word that is none
     own: Any = {"patch": patch, "overlap": overlap, "mask": mask, "batch_size": batch_size}
     with ExitStack() as stack:
-        stack.enter_context(_locate(origin))
+        stack.enter_context(_locate(origin, names_items=isinstance(source, DataLoader2)))
         chain, is_several = _as_chain(source, destination, key, mask, options)
         if isinstance(chain, DataLoader2):
             _refuse_given(own | {"num_workers": num_workers}, "a loader", "the chain of the loader")
@@ -197,10 +197,11 @@ def predict(
         run = _run_key(model, axes, run, chain, key)
         if classes is not None:
             validate_int("classes", classes, least=1)
-        how = (destination, blend, activation, memory_bytes, overwrite, options, run, "", classes)
+        own = {"overwrite": overwrite, "storage_options": options, "run": run, "classes": classes}
+        how = HowToStitch(destination, blend, activation, memory_bytes, **own)
         bar = _Bar(progress if ranks.is_first else False)
         stack.callback(bar.close)
-        stitching = Stitching(HowToStitch(*how), key, bar.watch, origin)
+        stitching = Stitching(how, key, bar.watch, origin)
         stack.callback(stitching.close)
         stack.enter_context(evaluating(model))
         if not isinstance(chain, DataLoader2):
@@ -232,13 +233,13 @@ def _origin_of(model: Any, source: Any) -> CallSite:
 
 
 @contextmanager
-def _locate(origin: CallSite) -> Iterator[None]:
+def _locate(origin: CallSite, *, names_items: bool) -> Iterator[None]:
     """Say of what fails inside the ``with`` block that it was asked for here."""
     try:
         yield
     except errors.VoxpipeError as error:
-        if error.at(origin).origin == origin:
-            error.item = ""  # which one of a pipe that nobody wrote
+        if error.at(origin).origin == origin and not names_items:
+            error.item = ""  # which one of a loader that nobody wrote
         raise
 
 
@@ -251,7 +252,7 @@ def _set_origin(chain: Pipe, source: Any, origin: CallSite) -> Pipe:
     return chain
 
 
-class Volumes(dict[str, Any]):
+class VolumesByCase(dict[str, Any]):
     """Volumes by case; who asks for a case that is not there is told which there are."""
 
     def __missing__(self, case: object) -> Any:
@@ -269,7 +270,7 @@ def _stitch(
     bar: _Bar,
 ) -> dict[str, Any]:
     """Return all volumes, by case, of what the model gives for windows."""
-    results = Volumes()
+    results = VolumesByCase()
     heap = Heap()
     with _Background(stitching, results) as background:
         for metas, result in ranks.gather(outputs(background.wait)):

@@ -291,13 +291,14 @@ class FileOutput(_LockedOutput):
         """Make the file, or find that of the run that was killed."""
         header = Header.of((channels, *self.grid.shape), file_dtype(dtype), self.grid.affine)
         self._header = header
-        self._file = VolumeFile(self._path, part_folder(self.place), header, self._like, self._key)
+        folder, own = part_folder(self.place), (self._like, self._key, copy_natively)
+        self._file = VolumeFile(self._path, folder, header, *own)
 
     def write(self, region: Region, voxels: NDArray[Any]) -> None:
         """Put the voxels of a box into their place."""
         assert self._file is not None
         assert self._header is not None
-        self._file.write(region, as_stored(voxels, self._header), copy_natively)
+        self._file.write(region, as_stored(voxels, self._header))
 
     def resume(self, regions: Iterable[Region]) -> None:
         """Do nothing: what was written is in the file."""
