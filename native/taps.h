@@ -28,7 +28,7 @@ inline void count_tile(const double* const* rows, int lane, const Box& box, int 
   for (int a = 0; a < 3; a++) {
     const double* row = rows[a];
     double low[3], sum = to_grain(row[3]);
-    for (int n = 0; n < 3; n++) 
+    for (int n = 0; n < 3; n++)
       sum += low[n] = to_grain(row[n] * static_cast<double>(row[n] < 0 ? box.end[n] - 1 : box.begin[n]));
     tile.origin[a] = even_below(sum);
     const auto grains = [&](int n, int64_t v, double from) {

@@ -78,7 +78,9 @@ VOXPIPE_INLINE void turn_squares(int64_t rows, int64_t columns, uint8_t* to, int
       const int64_t row = least(next_row, rows - HEIGHT);
       const int64_t end = least(columns, first + GROUP * N);
       begin(row, first, HEIGHT);
-      for (int64_t n = first; n < end; n++)  // where the rows below go, to many places at once
+      // Where the rows below go, to many places at once; to leave out those below the last takes 1.03 to
+      // 1.07 of the time.
+      for (int64_t n = first; n < end; n++)
         __builtin_prefetch(to + n * column_step + (row + HEIGHT) * SIZE, 1, 3);
       for (int64_t next = first; next < end; next += N) {
         const int64_t column = least(next, columns - N);

@@ -53,8 +53,8 @@ _FLAG_BYTES = 4  # behind a NIfTI header: no extensions
 # What is compressed, copied or written at once.
 _PIECE = 16 * 1024**2
 _LEVEL = 1  # of gzip: higher ones take several times as long for a few per cent
-# Written pages that stay mapped between two looks. A page holds rows of several boxes, and is mapped
-# again for each: to predict 512^3 float32 took 8.2 s with 32 MiB, 7.8 with 64, 7.7 with 256.
+# Written pages that stay mapped between two looks. A page holds rows of several boxes, and is
+# mapped anew for each: to predict 512^3 float32 took 8.2 s with 32 MiB, 7.8 with 64, 7.7 with 256.
 _DIRTY = 64 * 1024**2
 # As many lines as a set of a first cache holds.
 _PLANES = 8
