@@ -195,8 +195,7 @@ def predict(
         else:
             chain = _set_origin(_windows_of(chain, **own), source, origin)
         run = _run_key(model, axes, run, chain, key)
-        if classes is not None:
-            validate_int("classes", classes, least=1)
+        classes = None if classes is None else validate_int("classes", classes, least=1)
         own = {"overwrite": overwrite, "storage_options": options, "run": run, "classes": classes}
         how = HowToStitch(destination, blend, activation, memory_bytes, **own)
         bar = _Bar(progress if ranks.is_first else False)
