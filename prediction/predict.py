@@ -41,7 +41,7 @@ from ..stitching.activation import Activation
 from ..stitching.blending import weights_of
 from ..stitching.stitched_volume import MEMORY_BYTES, HowToStitch, chain_key, refuse_shared
 from ..stitching.stitcher import Stitcher
-from ..stitching.stitching import Stitching
+from ..stitching.stitching import Stitching, Window
 from ..stitching.windows import overlap_in_voxels
 from ..storage.location import is_url, public_name
 from ..volumes import Volume
@@ -318,12 +318,13 @@ class _Background:
 
     def add(self, metas: Sequence[Mapping[str, Any]], result: NDArray[np.float32]) -> None:
         """Begin to add the windows of a batch, when those of the last one are added."""
+        windows = [*map(self._stitching.check, metas, result)]
         self.wait()  # so one batch waits at most, which is memory
-        self._batch = self._thread.submit(self._add, metas, result)
+        self._batch = self._thread.submit(self._add, windows)
 
-    def _add(self, metas: Sequence[Mapping[str, Any]], result: NDArray[np.float32]) -> None:
-        for meta, voxels in zip(metas, result, strict=True):
-            _put(self._results, self._stitching.add(meta, voxels))
+    def _add(self, windows: Sequence[Window | None]) -> None:
+        for window in windows:
+            _put(self._results, self._stitching.add_checked(window))
 
     def wait(self) -> None:
         """Wait until all windows are added; raise what adding them raised."""

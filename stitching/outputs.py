@@ -33,14 +33,13 @@ from ..volumes.conversion.destination import (
     check_destination,
     destination_of,
 )
-from ..volumes.conversion.save import (
+from ..volumes.conversion.save import as_stored, upload
+from ..volumes.conversion.volume_file import (
     VolumeFile,
-    as_stored,
     copy_turned,
     file_dtype,
     has_mark,
     refuse_unwritable,
-    upload,
 )
 from .open_cells import OpenCells
 
@@ -63,6 +62,9 @@ class Output(Protocol):
 
     def write(self, region: Region, voxels: NDArray[Any]) -> None:
         """Take the voxels (C, I, J, K) of a box."""
+
+    def flush(self) -> None:
+        """Write what is neither written nor in ``cells``, so that a kill loses none of it."""
 
     def resume(self, regions: Iterable[Region]) -> None:
         """Learn what was written before a kill; ``cells`` has what was open."""
@@ -104,6 +106,9 @@ class ArrayOutput:
         if hasattr(self.array, "new_tensor"):  # a tensor takes tensors
             value = self.array.new_tensor(voxels)
         self.array[(slice(None), *region.slices)] = value
+
+    def flush(self) -> None:
+        """Do nothing: nothing waits."""
 
     def resume(self, regions: Iterable[Region]) -> None:
         """Do nothing: an array does not outlive its process."""
@@ -151,6 +156,9 @@ class _LockedOutput:
             what = f"this process is writing {self.target.name} already."
             raise DestinationBusy(what, do="Give each result a place of its own.")
         self._locks.callback(self._writers.pop, own)
+
+    def flush(self) -> None:
+        """Do nothing: what waits is in ``cells``."""
 
     def drop(self) -> None:
         """Remove what is being written on a local disk: nobody goes on with it."""
@@ -299,6 +307,11 @@ class FileOutput(_LockedOutput):
         assert self._file is not None
         assert self._header is not None
         self._file.write(region, as_stored(voxels, self._header))
+
+    def flush(self) -> None:
+        """Write what waits for more of its row."""
+        if self._file is not None:
+            self._file.flush()
 
     def resume(self, regions: Iterable[Region]) -> None:
         """Do nothing: what was written is in the file."""

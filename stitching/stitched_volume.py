@@ -267,6 +267,7 @@ class StitchedVolume:
     def note_layer(self) -> None:
         """Write a checkpoint."""
         if self._folder is not None:
+            self._goal.flush()
             Checkpoint.write(self._folder, self._key, self.stitcher, self._goal.cells)
 
     def finish(self, channels: int = 0) -> Volume:

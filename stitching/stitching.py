@@ -34,10 +34,21 @@ class _Open:
     has_warned: bool = False  # of numbers that are not finite
 
 
+@dataclass(frozen=True)
+class Window:
+    """What a model gave for one window, and where it belongs."""
+
+    one: _Open
+    place: WindowPlace
+    number: int
+    voxels: NDArray[Any]
+
+
 class Stitching:
     """Add windows as they come, by what their provenance says.
 
-    One thread adds and finishes; another may open volumes, and ask which windows are needed.
+    One thread adds and finishes; another may open volumes, ask which windows are needed, and check
+    what came for them.
 
     Parameters
     ----------
@@ -131,32 +142,48 @@ class Stitching:
 
     def add(self, meta: Mapping[str, Any], voxels: NDArray[Any]) -> Iterator[tuple[str, Volume]]:
         """Add the output (C, I, J, K) for one window; yield case and volume where that is done."""
+        return self.add_checked(self.check(meta, voxels))
+
+    def check(self, meta: Mapping[str, Any], voxels: NDArray[Any]) -> Window | None:
+        """Return the output (C, I, J, K) of a window with its place; None if it is not needed.
+
+        PatchSizeError or SampleError for voxels that are none of this window.
+        """
         place = self._place_of(meta)
         one = self._open_at(place)
-        if one is not None:
+        if one is None:
+            return None
+        try:
+            place.refuse_moved(one.place)
+            if self._how.classes not in (None, voxels.shape[0]):
+                msg = f"classes={self._how.classes}, and the model gives {voxels.shape[0]} channels"
+                raise PatchSizeError(msg, do="Leave it out: windows tell.")
+            self._check_finite(place, one, voxels)
+        except VoxpipeError as error:
+            raise error.at(case=place.case)  # noqa: B904  the very same error
+        return Window(one, place, one.volume.stitcher.windows.number(place.start), voxels)
+
+    def add_checked(self, window: Window | None) -> Iterator[tuple[str, Volume]]:
+        """Add the output of a window; yield case and volume where that is done."""
+        if window is not None and not window.one.volume.stitcher.past[window.number]:
             try:
-                self._add(place, one, voxels)
+                self._add(window)
             except VoxpipeError as error:
-                raise error.at(case=place.case)  # noqa: B904  the very same error
+                raise error.at(case=window.place.case)  # noqa: B904  the very same error
         yield from self._hand_out()
 
-    def _add(self, place: WindowPlace, one: _Open, voxels: NDArray[Any]) -> None:
-        place.refuse_moved(one.place)
+    def _add(self, window: Window) -> None:
+        one, number = window.one, window.number
         stitcher = one.volume.stitcher
-        if self._how.classes not in (None, voxels.shape[0]):
-            msg = f"classes={self._how.classes}, and the model gives {voxels.shape[0]} channels"
-            raise PatchSizeError(msg, do="Leave it out: windows tell.")
-        self._check_finite(place, one, voxels)
-        number = stitcher.windows.number(place.start)
-        before, behind = place.skips
+        before, behind = window.place.skips
         stitcher.leave_out(range(number - before, number))
         stitcher.leave_out(range(number + 1, number + 1 + behind))
         with self._disk_errors(one):
-            stitcher.add(number, voxels)
+            stitcher.add(number, window.voxels)
             self._note(one)
             self._channels = stitcher.channels
             if stitcher.is_whole:
-                self._finish(place.identity)
+                self._finish(window.place.identity)
 
     def _check_finite(self, place: WindowPlace, one: _Open, voxels: NDArray[Any]) -> None:
         """Raise SampleError for NaN that would become a whole number; warn of what else is kept.

@@ -15,6 +15,7 @@ SCRIPT = """
 import os, signal, sys
 import torch
 import voxpipe as vp
+from voxpipe.volumes.conversion import volume_file
 
 source, result, last, way = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 
@@ -33,6 +34,8 @@ class Network(torch.nn.Module):
 
 network = Network()
 chain = vp.from_cases([{"image": source, "case": "a"}]).open_volume()
+if way == "rows":
+    volume_file._LONG = 1  # as in files of a usual size
 if way == "spacing":
     chain = chain.spacing(1.0)
 vp.predict(network, chain, result, patch=8, memory_bytes=20_000, progress=False)
@@ -79,6 +82,17 @@ def test_no_more_than_one_layer_is_run_again(scan, tmp_path, name, way):
     assert (vp.Volume(killed).numpy() == vp.Volume(whole).numpy()).all()
     assert [path.name for path in killed.parent.iterdir()] == [name]
     assert run(scan, killed, way=way) == 0  # it is there
+
+
+def test_rows_that_were_not_whole_are_there(scan, tmp_path):
+    """In the last row of windows each is the last of a plane, after which a checkpoint is kept."""
+    whole, killed = tmp_path / "a.nii", tmp_path / "b.nii"
+    assert run(scan, whole) == WINDOWS
+
+    run(scan, killed, WINDOWS - 1, "rows")
+    assert run(scan, killed) in (2, 3)  # with the one that was being added
+
+    assert (vp.Volume(killed).numpy() == vp.Volume(whole).numpy()).all()
 
 
 def test_what_does_not_fit_begins_anew(scan, tmp_path):

@@ -1,5 +1,6 @@
 """How a model is called, and what is done with the memory that it leaves."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -16,18 +17,64 @@ def test_the_heap_is_given_back_now_and_then(monkeypatch):
     assert calls == [0, 0]
 
 
+class Keeping(torch.nn.Module):
+    """A model that keeps what it gives, or gives what it keeps."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.kept = way, torch.ones(1, 1, 2, 3, 4)
+        self.array = np.ones((1, 1, 2, 3, 4), np.float32)
+
+    def forward(self, batch):
+        if self.way == "numpy":
+            return torch.from_numpy(self.array)
+        self.kept = batch * 2
+        return {"same": self.kept, "view": self.kept[:]}[self.way]
+
+
+class ScriptedKeeping(torch.nn.Module):
+    """One that TorchScript runs, which keeps what it gives."""
+
+    def __init__(self):
+        super().__init__()
+        self.kept = torch.zeros(1)
+
+    def forward(self, batch):
+        """Return twice the batch."""
+        self.kept = batch * 2
+        return self.kept
+
+
 @pytest.mark.parametrize(
     ("model", "mirror", "is_models"),
     [
         (torch.nn.Identity(), (), True),
-        (lambda batch: batch * 2, (), True),  # it may have kept it
+        (Keeping("same"), (), True),
+        (Keeping("view"), (), True),
+        (Keeping("numpy"), (), True),
+        (lambda batch: batch * 2, (), False),
+        (lambda batch: [batch * 2, batch], (), False),
+        (torch.nn.Conv3d(1, 2, 1), (), False),
         (lambda batch: batch.double(), (), False),
         (torch.nn.Identity(), (0, 2), False),
     ],
 )
 def test_whose_memory_an_output_is(model, mirror, is_models):
-    """That of the model, unless it was brought to float32 or is a mean of several."""
+    """Another call may write to what the model keeps, and to nothing else."""
     output, found = run_model(model, torch.ones(1, 1, 2, 3, 4), mirror)
 
     assert output.dtype == "float32"
     assert found == is_models
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+def test_what_torchscript_keeps_is_the_models():
+    """No Python object holds it."""
+    assert run_model(torch.jit.script(ScriptedKeeping()), torch.ones(1, 1, 2, 3, 4), ())[1]
+
+
+def test_where_torch_does_not_tell_it_is_the_models(monkeypatch):
+    """As of a version without that function."""
+    monkeypatch.delattr(torch._C, "_storage_Use_Count")
+
+    assert run_model(lambda batch: batch * 2, torch.ones(1, 1, 2, 3, 4), ())[1]

@@ -1,14 +1,25 @@
 """Arrays are saved where a viewer overlays them on a scan."""
 
+import itertools
+import math
+import tempfile
+from pathlib import Path
+
 import nibabel as nib
 import nrrd
 import numpy as np
 import pytest
 import SimpleITK
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import voxpipe as vp
+from voxpipe.core import Region
 from voxpipe.core.errors import BadHeader, DestinationExists, UnknownFormat
+from voxpipe.volumes import Header
+from voxpipe.volumes.conversion import volume_file
+from voxpipe.volumes.conversion.volume_file import VolumeFile
 
 AFFINE = np.array([[0, -2.0, 0, 10], [1.5, 0, 0, -4], [0, 0, 3, 7], [0, 0, 0, 1]])
 SUFFIXES = [".nii", ".nii.gz", ".nrrd", ".mha", ".nii.zarr"]
@@ -135,6 +146,53 @@ def test_a_volume_is_written_box_by_box(tmp_path):
 
     assert (vp.save(tmp_path / "b.nrrd", volume).numpy()[0] == array).all()
     assert np.abs(vp.save(tmp_path / "c.nii", volume, affine=AFFINE).affine - AFFINE).max() < 1e-6
+
+
+@given(st.data())
+def test_boxes_in_any_order_and_runs_that_end(data):
+    """Rows that are filled in their order and others, written by processes that take turns."""
+    draw = data.draw
+    shape = (draw(st.sampled_from([1, 3])), *draw(st.tuples(*[st.integers(1, 7)] * 3)))
+    cuts = [sorted({0, n, *draw(st.sets(st.integers(0, n), max_size=3))}) for n in shape[1:]]
+    array = np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+    boxes = [
+        Region(*zip(*box, strict=True))
+        for box in itertools.product(*(itertools.pairwise(one) for one in cuts))
+    ]
+    if draw(st.booleans()):
+        boxes.sort(key=lambda box: box.start[::-1])
+    else:
+        boxes = draw(st.permutations(boxes))
+    ends = draw(st.sets(st.integers(0, len(boxes) - 1)))
+    suffix = draw(st.sampled_from([".nii", ".nrrd", ".mha"]))
+    header = Header.of(shape, array.dtype, np.eye(4))
+    with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(volume_file, "_LONG", draw(st.sampled_from([1, 16])))
+        patch.setattr(volume_file, "_ROWS", draw(st.sampled_from([0, 100, 2**20])))
+        place = (Path(folder, f"a{suffix}"), Path(folder), header)
+        file = VolumeFile(*place)
+        for number, box in enumerate(boxes):
+            file.write(box, array[(slice(None), *box.slices)])
+            if number in ends:
+                file.flush()
+                file = VolumeFile(*place)
+        file.finish()
+
+        assert (vp.Volume(place[0]).numpy() == array).all()
+
+
+def test_rows_in_order_are_written_and_not_mapped(tmp_path, monkeypatch):
+    """As `predict` brings them: of the last two rows and layers the boxes take turns."""
+    monkeypatch.setattr(volume_file, "_LONG", 1)
+    array = np.random.default_rng(0).integers(0, 9, (1, 4, 4, 4)).astype(np.uint8)
+    file = VolumeFile(tmp_path / "a.nii", tmp_path, Header.of(array.shape, array.dtype, np.eye(4)))
+    for i, j, k in itertools.product(range(4), range(4), range(4)):
+        box = Region((i, j, k), (i + 1, j + 1, k + 1))
+        file.write(box, array[(slice(None), *box.slices)])
+
+    assert (file._map, file._rows) == (None, {})
+    file.finish()
+    assert (np.asarray(nib.load(tmp_path / "a.nii").dataobj) == array[0]).all()
 
 
 def test_compressed_files_are_the_same_bytes(tmp_path):

@@ -1,0 +1,413 @@
+"""Files that viewers read, written box by box: NIfTI, NRRD, MetaImage.
+
+They come in any order, so a writer needs no memory for the volume. The file has its name when it is
+whole: until then it lies in a hidden folder beside its place.
+"""
+
+from __future__ import annotations
+
+import errno
+import itertools
+import math
+import mmap
+import os
+import posixpath
+import zlib
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import Region
+from ...core.errors import UnknownFormat
+from ...storage.disk_cache import open_no_link, sync_folder
+from ...storage.location import is_url, public_name
+from ..formats.nifti import NIFTI2_BYTES, fields_of, head_of
+from ..formats.stored_file import LocalStoredFile
+from ..header import Header, affine_entries, affine_matrix
+from ..volume import Volume
+from .convert_plan import spacing_of
+
+SUFFIXES = (".nii.gz", ".nii", ".nrrd", ".mha")
+"""Of files with one header in front of bare voxels, which are written in place."""
+_MARK = "voxpipe"  # what a mark in a header begins with
+# A NIfTI-1 header counts voxels of an axis in 16 bits.
+_MOST_IN_NIFTI1 = 2**15 - 1
+_SCANNER = 1
+_FLAG_BYTES = 4  # behind a NIfTI header: no extensions
+# What is compressed, copied or written at once.
+PIECE = 16 * 1024**2
+_LEVEL = 1  # of gzip: higher ones take several times as long for a few per cent
+# Written pages that stay mapped between two looks. A page holds rows of several boxes, and is
+# mapped anew for each: to predict 512^3 float32 took 8.2 s with 32 MiB, 7.8 with 64, 7.7 with 256.
+_DIRTY = 64 * 1024**2
+# Rows of boxes that are not whole: of float32 volumes of 512^3 four in the last layer of windows.
+_ROWS = 64 * 1024**2
+# From here on a piece of the file is written, not mapped.
+_LONG = mmap.PAGESIZE
+# As many lines as a set of a first cache holds.
+_PLANES = 8
+# What a file system says that cannot do so.
+_NO_ALLOCATION = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
+Copy = Callable[[NDArray[Any], NDArray[Any]], None]
+_LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
+_NRRD_TYPES = {
+    "i1": "int8", "u1": "uint8", "i2": "int16", "u2": "uint16", "i4": "int32", "u4": "uint32",
+    "i8": "int64", "u8": "uint64", "f4": "float", "f8": "double",
+}  # fmt: skip
+_MHA_TYPES = {
+    "i1": "MET_CHAR", "u1": "MET_UCHAR", "i2": "MET_SHORT", "u2": "MET_USHORT", "i4": "MET_INT",
+    "u4": "MET_UINT", "i8": "MET_LONG_LONG", "u8": "MET_ULONG_LONG", "f4": "MET_FLOAT",
+    "f8": "MET_DOUBLE",
+}  # fmt: skip
+
+
+def suffix_of(path: str) -> str:
+    """Return the suffix by which a file is written here; empty where it is none of those."""
+    name = posixpath.basename(path.replace("\\", "/")).lower()
+    return next((suffix for suffix in SUFFIXES if name.endswith(suffix)), "")
+
+
+def refuse_unwritable(path: str) -> str:
+    """Return the suffix of a path, ``""`` for zarr; UnknownFormat for any other."""
+    suffix = suffix_of(path)
+    if not suffix and not path.rstrip("/").lower().endswith(".zarr"):
+        what = f"{public_name(path)} is the name of no format that is written."
+        raise UnknownFormat(what, do=f"Let it end in .zarr or {', '.join(SUFFIXES)}.")
+    return suffix
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """A header, and how the voxels follow it."""
+
+    head: bytes
+    is_interleaved: bool = False  # whether the channels of a voxel lie side by side
+
+
+def _nifti(header: Header, like: Any, mark: str) -> _Layout:
+    """Return a NIfTI header; of a file ``like`` it keeps codes, units and all it says else."""
+    from nibabel.nifti1 import Nifti1Header
+    from nibabel.nifti2 import Nifti2Header
+
+    channels, *spatial = header.shape
+    large = max(header.shape) > _MOST_IN_NIFTI1
+    build: Any = Nifti2Header if large or isinstance(like, Nifti2Header) else Nifti1Header
+    fields = build(endianness="<") if like is None else build.from_header(like.as_byteswapped("<"))
+    fields.set_data_dtype(header.disk_dtype)
+    zooms = fields.get_zooms()[:3] if like is not None else spacing_of(header)
+    fields.set_data_shape(spatial if channels == 1 else (*spatial, 1, channels))
+    fields.set_zooms([*map(float, zooms), 1.0, 1.0][: 3 if channels == 1 else 5])
+    if like is None:
+        fields.set_sform(affine_matrix(header.affine), code=_SCANNER)
+        with suppress(Exception):  # a sheared affine has no quaternion: the sform stands
+            fields.set_qform(affine_matrix(header.affine), code=_SCANNER, strip_shears=False)
+        fields.set_xyzt_units("mm")
+    fields["scl_slope"], fields["scl_inter"] = header.slope, header.intercept
+    fields["cal_min"] = fields["cal_max"] = 0  # of other values
+    if mark:
+        fields["descrip"] = f"{_MARK} {mark}".encode()
+    size = fields.sizeof_hdr + _FLAG_BYTES
+    size = -(-size // 16) * 16
+    fields["vox_offset"], fields["magic"] = size, fields.single_magic
+    return _Layout(fields.binaryblock.ljust(size, b"\0"))
+
+
+def _text_number(value: float) -> str:
+    return repr(float(value))
+
+
+def _nrrd(header: Header, like: Any, mark: str) -> _Layout:
+    channels, *spatial = header.shape
+    matrix = _LPS @ affine_matrix(header.affine)
+    vectors = [f"({','.join(map(_text_number, matrix[:3, axis]))})" for axis in range(3)]
+    sizes, kinds = spatial, ["domain"] * 3
+    if channels > 1:
+        vectors, sizes, kinds = ["none", *vectors], [channels, *spatial], ["vector", *kinds]
+    lines = [
+        "NRRD0004",
+        *([f"# {_MARK} {mark}"] if mark else []),
+        f"type: {_name_of(header.disk_dtype, _NRRD_TYPES, 'NRRD')}",
+        f"dimension: {len(sizes)}",
+        "space: left-posterior-superior",
+        f"sizes: {' '.join(map(str, sizes))}",
+        f"space directions: {' '.join(vectors)}",
+        f"kinds: {' '.join(kinds)}",
+        "endian: little",
+        "encoding: raw",
+        f"space origin: ({','.join(map(_text_number, matrix[:3, 3]))})",
+    ]
+    return _Layout(("\n".join(lines) + "\n\n").encode(), is_interleaved=channels > 1)
+
+
+def _mha(header: Header, like: Any, mark: str) -> _Layout:
+    matrix, spacing = _LPS @ affine_matrix(header.affine), spacing_of(header)
+    directions = [matrix[row, axis] / spacing[axis] for axis in range(3) for row in range(3)]
+    channels, *spatial = header.shape
+    lines = [
+        "ObjectType = Image",
+        "NDims = 3",
+        *([f"Comment = {_MARK} {mark}"] if mark else []),
+        "BinaryData = True",
+        "BinaryDataByteOrderMSB = False",
+        "CompressedData = False",
+        f"TransformMatrix = {' '.join(map(_text_number, directions))}",
+        f"Offset = {' '.join(map(_text_number, matrix[:3, 3]))}",
+        "CenterOfRotation = 0 0 0",
+        f"ElementSpacing = {' '.join(map(_text_number, spacing))}",
+        f"DimSize = {' '.join(map(str, spatial))}",
+        *([f"ElementNumberOfChannels = {channels}"] if channels > 1 else []),
+        f"ElementType = {_name_of(header.disk_dtype, _MHA_TYPES, 'MetaImage')}",
+        "ElementDataFile = LOCAL",
+    ]
+    return _Layout(("\n".join(lines) + "\n").encode(), is_interleaved=channels > 1)
+
+
+def _name_of(dtype: np.dtype[Any], names: Mapping[str, str], what: str) -> str:
+    name = names.get(dtype.str[1:])
+    if name is None:
+        raise UnknownFormat(f"{what} has no type for {dtype}.", do="Give dtype='float32', say.")
+    return name
+
+
+_LAYOUTS: dict[str, Callable[[Header, Any, str], _Layout]] = {
+    ".nii.gz": _nifti,
+    ".nii": _nifti,
+    ".nrrd": _nrrd,
+    ".mha": _mha,
+}
+
+
+def file_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type in which values are stored in a file: no format has booleans or float16."""
+    if dtype.kind == "b":
+        return np.dtype(np.uint8)
+    if dtype == np.float16:
+        return np.dtype(np.float32)
+    return dtype.newbyteorder("<")
+
+
+class VolumeFile:
+    """One file that is being written, box by box; it has its name once it is whole.
+
+    Parameters
+    ----------
+    path
+        Where it will be, on a local disk, with one of ``SUFFIXES``.
+    folder
+        Where it lies until then, on the same disk.
+    header
+        Shape, affine and type of what is written.
+    like
+        The volume whose header codes it gets, where both are NIfTI.
+    mark
+        One word for the header, by which the file is known again.
+    copy
+        What copies a box to its place, in the file's order of axes; by default NumPy.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        folder: Path,
+        header: Header,
+        like: Volume | None = None,
+        mark: str = "",
+        copy: Copy | None = None,
+    ) -> None:
+        self.path, self._copy = path, copy or copy_turned
+        self._suffix = suffix_of(path.name)
+        fields = _fields_like(like, header) if "nii" in self._suffix else None
+        layout = _LAYOUTS[self._suffix](header, fields, mark)
+        self._part = folder / "voxels"
+        self._header, self._layout = header, layout
+        self._dtype = header.disk_dtype
+        size = math.prod(header.shape) * self._dtype.itemsize
+        with open(
+            self._part, "ab", opener=open_no_link
+        ) as file:  # of a run that was killed it holds voxels
+            file.truncate(len(layout.head) + size)
+            _allocate(file.fileno(), len(layout.head) + size)
+        with open(self._part, "r+b", opener=open_no_link) as file:
+            file.write(layout.head)
+        self._voxels: NDArray[Any] | None = None
+        self._map: mmap.mmap | None = None
+        self._dirty = 0
+        # Boxes that follow each other along the first axis: how far they came, and their buffer.
+        self._rows: dict[Region, tuple[int, Any]] = {}
+        self._spare = np.empty(0, np.uint8)
+
+    def write(self, region: Region, voxels: NDArray[Any]) -> None:
+        """Put the stored numbers (C, I, J, K) of a box into their place, or beside the last one."""
+        # Rows of boxes lie in the file in long pieces, for which it is written to. A map's pages
+        # are read first, one by one, as zeros, which takes six times as long: it is for the rest.
+        row = Region((0, *region.start[1:]), (self._header.shape[1], *region.stop[1:]))
+        end_i, buffer = self._rows.get(row, (0, None))
+        if region.start[0] != end_i or (buffer is None and not self._has_room(row)):
+            self._write_mapped(region, voxels)
+            return
+        if buffer is None:
+            size = self._bytes_of(row)
+            buffer = self._spare[:size] if self._spare.size >= size else np.empty(size, np.uint8)
+            self._spare = np.empty(0, np.uint8)
+        place = (slice(None), slice(end_i, region.stop[0]))
+        self._copy(voxels, self._in_order(buffer, row)[place])
+        self._rows[row] = (region.stop[0], buffer)
+        if region.stop[0] == row.stop[0]:
+            self._write_row(row)
+
+    def flush(self) -> None:
+        """Write what waits for more of its row."""
+        for row, (end_i, buffer) in self._rows.items():
+            box = Region(row.start, (end_i, *row.stop[1:]))
+            self._write_mapped(box, self._in_order(buffer, row)[:, :end_i])
+        self._rows.clear()
+
+    def _has_room(self, row: Region) -> bool:
+        """Whether a row is kept in memory, beside the others: one that is long in the file."""
+        own = sum(buffer.size for _, buffer in self._rows.values()) + self._bytes_of(row)
+        return row.shape[1] * self._row_bytes >= _LONG and own <= _ROWS
+
+    def _bytes_of(self, row: Region) -> int:
+        return self._header.shape[0] * row.size * self._dtype.itemsize
+
+    @property
+    def _row_bytes(self) -> int:
+        """What lies side by side along the first axis."""
+        channels, row, _, _ = self._header.shape
+        return row * self._dtype.itemsize * (channels if self._layout.is_interleaved else 1)
+
+    def _in_order(self, numbers: NDArray[Any], box: Region) -> NDArray[Any]:
+        """Return bytes of a whole box, as they lie in the file, as (C, I, J, K)."""
+        flat, channels, (i, j, k) = numbers.view(self._dtype), self._header.shape[0], box.shape
+        if self._layout.is_interleaved:
+            return flat.reshape((channels, i, j, k), order="F")
+        return np.moveaxis(flat.reshape((i, j, k, channels), order="F"), -1, 0)
+
+    def _write_row(self, row: Region) -> None:
+        _, buffer = self._rows.pop(row)
+        channels, _, rows, planes = self._header.shape
+        channels = 1 if self._layout.is_interleaved else channels
+        piece, view = row.shape[1] * self._row_bytes, memoryview(buffer)
+        with open(self._part, "r+b", opener=open_no_link) as file:
+            places = itertools.product(range(channels), range(row.start[2], row.stop[2]))
+            for number, (channel, k) in enumerate(places):
+                at = ((channel * planes + k) * rows + row.start[1]) * self._row_bytes
+                file.seek(len(self._layout.head) + at)
+                file.write(view[number * piece : (number + 1) * piece])
+        self._spare = buffer
+
+    def _write_mapped(self, region: Region, voxels: NDArray[Any]) -> None:
+        if self._voxels is None:
+            self._voxels = self._open_map()
+        self._copy(voxels, self._voxels[(slice(None), *region.slices)])
+        self._dirty += self._page_bytes(region)
+        if self._dirty > _DIRTY:  # pages that stay mapped would count as memory of this process
+            self.release()
+
+    def _page_bytes(self, region: Region) -> int:
+        """Return about how many bytes of pages a box touches: of a row at least a page."""
+        channels, row, _, _ = self._header.shape
+        i, j, k = region.shape
+        if self._layout.is_interleaved:
+            row, i, channels = row * channels, i * channels, 1
+        least = min(mmap.PAGESIZE, row * self._dtype.itemsize)
+        return channels * j * k * max(least, i * self._dtype.itemsize)
+
+    def _open_map(self) -> NDArray[Any]:
+        with open(self._part, "r+b", opener=open_no_link) as file:
+            self._map = mmap.mmap(file.fileno(), 0)
+        numbers = np.frombuffer(self._map, np.uint8, offset=len(self._layout.head))
+        return self._in_order(numbers, Region.of_shape(self._header.shape[1:]))
+
+    def release(self) -> None:
+        """Let go of the map: what was written is in the file."""
+        self._voxels, self._dirty = None, 0
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+
+    def finish(self) -> None:
+        """Compress the file if its name says so, and give it that name."""
+        self.flush()
+        self.release()
+        part = self._part
+        if self._suffix.endswith(".gz"):
+            part = part.with_name("compressed")
+            _compress(self._part, part)
+        with open(part, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(part, self.path)
+        with suppress(FileNotFoundError):
+            self._part.unlink()
+        sync_folder(self.path.parent)
+
+
+def _allocate(file: int, size: int) -> None:
+    """Take the room now: a map of a file for which there is none ends the process by a signal."""
+    if hasattr(os, "posix_fallocate"):
+        try:
+            os.posix_fallocate(file, 0, max(1, size))
+        except OSError as error:
+            if error.errno not in _NO_ALLOCATION:
+                raise
+
+
+def copy_turned(voxels: NDArray[Any], target: NDArray[Any]) -> None:
+    """Copy (C, I, J, K) to a target along whose first axis voxels follow each other in memory."""
+    if voxels.strides[1] == voxels.itemsize:
+        target[...] = voxels
+        return
+    # Planes I of a box lie a power of two apart as a rule, and share few lines of a cache: of all
+    # of them at once none would stay until its next voxel is copied. A fourth of the time.
+    for start in range(0, voxels.shape[1], _PLANES):
+        planes = slice(start, start + _PLANES)
+        target[:, planes] = voxels[:, planes]
+
+
+def _compress(source: Path, target: Path) -> None:
+    """Write a file anew by gzip, without a name or a time: the same bytes for the same voxels."""
+    try:
+        from isal import isal_zlib
+
+        packer: Any = isal_zlib.compressobj(_LEVEL, isal_zlib.DEFLATED, 31)
+    except ImportError:
+        packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)
+    with open(source, "rb") as plain, open(target, "wb", opener=open_no_link) as out:
+        while piece := plain.read(PIECE):
+            out.write(packer.compress(piece))
+        out.write(packer.flush())
+
+
+def _fields_like(like: Volume | None, header: Header) -> Any:
+    """Return nibabel's header of a NIfTI file on this grid; None of any other volume."""
+    source = None if like is None else like.located_source
+    place = None if source is None else source.path or source.location
+    if like is None or place is None or is_url(place) or ".nii" not in suffix_of(place):
+        return None
+    if (
+        affine_entries(like.affine, like.name) != header.affine
+        or like.shape[1:] != header.shape[1:]
+    ):
+        return None
+    raw = head_of(LocalStoredFile(place), place.lower().endswith(".gz"))
+    fields, _ = fields_of(raw[:NIFTI2_BYTES], place)
+    return fields
+
+
+def has_mark(path: Path, mark: str) -> bool:
+    """Whether a file at a local path was written with this mark."""
+    with suppress(OSError, zlib.error):
+        with open(path, "rb") as file:
+            head = file.read(_HEAD)
+        if path.name.lower().endswith(".gz"):
+            head = zlib.decompressobj(31).decompress(head, _HEAD)
+        return f"{_MARK} {mark}".encode() in head
+    return False
+
+
+_HEAD = 4096  # bytes in which a mark stands
