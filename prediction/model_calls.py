@@ -7,7 +7,6 @@ import ctypes
 import hashlib
 import itertools
 import os
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -51,7 +50,7 @@ def run_model(
 ) -> tuple[NDArray[np.float32], bool]:
     """Return what the model gives for a batch (B, C, I, J, K), float32 in memory.
 
-    And whether that may be memory of the model's, to which it writes when it is called again.
+    And whether the model may keep its memory, and write to it when it is called again.
 
     Parameters
     ----------
@@ -74,8 +73,9 @@ def run_model(
             for axes in itertools.combinations(mirror, count)
         ]
         for axes in ways:
-            output = _one_output(model(batch.flip(axes) if axes else batch))
-            is_kept = _is_kept(output)
+            # Detached, nothing here holds the tensor itself: who else does holds its memory.
+            output = _one_output(model(batch.flip(axes) if axes else batch)).detach()
+            is_kept = _is_held_elsewhere(output)
             if len(output) != len(batch):
                 msg = f"the model gave {len(output)} rows for a batch of {len(batch)} windows"
                 raise SampleError(msg, do="It must give one for each, (B, C, I, J, K).")
@@ -89,16 +89,13 @@ def run_model(
         return array, is_kept and local.data_ptr() == output.data_ptr()
 
 
-def _is_kept(tensor: Any) -> bool:
-    """Whether anything but its caller may hold the memory of a tensor."""
-    count = getattr(torch._C, "_storage_Use_Count", None)  # as torch's graphs of CUDA ask
-    storage = tensor.untyped_storage()
-    if count is None or not storage.resizable():  # memory of NumPy's, say
+def _is_held_elsewhere(tensor: torch.Tensor) -> bool:
+    """Whether anything but this tensor may hold its memory."""
+    count: Any = getattr(torch._C, "_storage_Use_Count", None)  # as torch's graphs of CUDA ask
+    if count is None or not tensor.untyped_storage().resizable():  # memory of NumPy's, say
         return True
-    # By Python: the caller's name, the argument here and that of the call. By C++: Python. Of what
-    # it lies in: the tensor and ``storage``.
-    names, owners, tensors = sys.getrefcount(tensor), tensor._use_count(), count(storage._cdata)
-    return names > 3 or owners > 1 or tensors > 2
+    owners, of_new = (count(t.untyped_storage()._cdata) for t in (tensor, torch.empty(1)))
+    return bool(owners > of_new)
 
 
 class Heap:

@@ -41,7 +41,7 @@ from ..stitching.activation import Activation
 from ..stitching.blending import weights_of
 from ..stitching.stitched_volume import MEMORY_BYTES, HowToStitch, chain_key, refuse_shared
 from ..stitching.stitcher import Stitcher
-from ..stitching.stitching import Stitching, Window
+from ..stitching.stitching import Stitching, WindowOutput
 from ..stitching.windows import overlap_in_voxels
 from ..storage.location import is_url, public_name
 from ..volumes import Volume
@@ -318,11 +318,13 @@ class _Background:
 
     def add(self, metas: Sequence[Mapping[str, Any]], result: NDArray[np.float32]) -> None:
         """Begin to add the windows of a batch, when those of the last one are added."""
-        windows = [*map(self._stitching.check, metas, result)]
-        self.wait()  # so one batch waits at most, which is memory
+        try:
+            windows = [*map(self._stitching.check, metas, result)]
+        finally:  # what adding the last ones raised comes first
+            self.wait()  # and so one batch waits at most, which is memory
         self._batch = self._thread.submit(self._add, windows)
 
-    def _add(self, windows: Sequence[Window | None]) -> None:
+    def _add(self, windows: Sequence[WindowOutput | None]) -> None:
         for window in windows:
             _put(self._results, self._stitching.add_checked(window))
 
@@ -516,9 +518,9 @@ def _outputs(
 ) -> Iterator[tuple[list[Any], NDArray[np.float32]]]:
     """Yield provenance and output of the windows of each batch that are not there yet.
 
-    Where the last output is the model's own memory, the model runs when that was added.
+    Where the model may keep what it gave last, it runs when that was added.
     """
-    is_models = True
+    is_kept = True
     for batch in batches:
         image = _batch_image(batch, key)
         rows = [row for row, meta in enumerate(batch[META]) if needs(meta)]
@@ -526,10 +528,10 @@ def _outputs(
             continue
         image = image if len(rows) == len(image) else image[rows]
         axes = tuple(axis for axis in mirror if image.shape[2 + axis] > 1)
-        if is_models:
+        if is_kept:
             wait()
         try:
-            output, is_models = run_model(model, image, axes)
+            output, is_kept = run_model(model, image, axes)
         except Exception as error:
             cases = " or ".join(sorted({str(batch[META][row]["case"]) for row in rows}))
             raise add_location(error, case=cases)  # noqa: B904  the very same error

@@ -333,10 +333,12 @@ class FileOutput(_LockedOutput):
 
     def close(self) -> None:
         """Let go of the file and the lock."""
-        if self._file is not None:
-            self._file.release()
-        super().close()
-        self._remove_temporary()
+        try:
+            if self._file is not None:
+                self._file.release()
+        finally:
+            super().close()
+            self._remove_temporary()
 
     def _remove_temporary(self) -> None:
         if self._temporary:

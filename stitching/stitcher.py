@@ -88,7 +88,11 @@ class Stitcher:
         """
         if self.past[number]:
             return
-        self._check(voxels)
+        self.refuse_shape(voxels)
+        self.begin(voxels.shape[0])
+        if voxels.shape[0] != self.channels:
+            msg = f"a window has {voxels.shape[0]} channels, and the first had {self.channels}"
+            raise PatchSizeError(msg, do="A model must give as many for every window.")
         self.present[number] = self.past[number] = True
         for cell in self.windows.cells(number):
             where = self.windows.slices(cell, number)
@@ -136,16 +140,13 @@ class Stitcher:
         """Return the boxes of the cells that are done."""
         return [self.windows.region(cell) for cell in _cells(self._open_counts == 0)]
 
-    def _check(self, voxels: NDArray[Any]) -> None:
-        if voxels.ndim != 4 or voxels.shape[1:] != self.windows.size:
+    def refuse_shape(self, voxels: NDArray[Any]) -> None:
+        """Raise PatchSizeError for an output that is not (C, I, J, K) of a window."""
+        if voxels.ndim != 4 or voxels.shape[1:] != self.windows.size or not voxels.shape[0]:
             size = "x".join(map(str, self.windows.size))
             msg = f"the output for a window of {size} voxels has the shape {voxels.shape}"
             do = "A model must give (B, C, I, J, K) of the size that it was given."
             raise PatchSizeError(msg, do=do)
-        self.begin(voxels.shape[0])
-        if voxels.shape[0] != self.channels:
-            msg = f"a window has {voxels.shape[0]} channels, and the first had {self.channels}"
-            raise PatchSizeError(msg, do="A model must give as many for every window.")
 
     def _leave(self, cell: Cell) -> None:
         self._open_counts[cell] -= 1

@@ -35,7 +35,7 @@ class _Open:
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowOutput:
     """What a model gave for one window, and where it belongs."""
 
     one: _Open
@@ -144,7 +144,7 @@ class Stitching:
         """Add the output (C, I, J, K) for one window; yield case and volume where that is done."""
         return self.add_checked(self.check(meta, voxels))
 
-    def check(self, meta: Mapping[str, Any], voxels: NDArray[Any]) -> Window | None:
+    def check(self, meta: Mapping[str, Any], voxels: NDArray[Any]) -> WindowOutput | None:
         """Return the output (C, I, J, K) of a window with its place; None if it is not needed.
 
         PatchSizeError or SampleError for voxels that are none of this window.
@@ -153,17 +153,19 @@ class Stitching:
         one = self._open_at(place)
         if one is None:
             return None
+        stitcher = one.volume.stitcher
         try:
             place.refuse_moved(one.place)
+            stitcher.refuse_shape(voxels)
             if self._how.classes not in (None, voxels.shape[0]):
                 msg = f"classes={self._how.classes}, and the model gives {voxels.shape[0]} channels"
                 raise PatchSizeError(msg, do="Leave it out: windows tell.")
             self._check_finite(place, one, voxels)
         except VoxpipeError as error:
             raise error.at(case=place.case)  # noqa: B904  the very same error
-        return Window(one, place, one.volume.stitcher.windows.number(place.start), voxels)
+        return WindowOutput(one, place, stitcher.windows.number(place.start), voxels)
 
-    def add_checked(self, window: Window | None) -> Iterator[tuple[str, Volume]]:
+    def add_checked(self, window: WindowOutput | None) -> Iterator[tuple[str, Volume]]:
         """Add the output of a window; yield case and volume where that is done."""
         if window is not None and not window.one.volume.stitcher.past[window.number]:
             try:
@@ -172,7 +174,7 @@ class Stitching:
                 raise error.at(case=window.place.case)  # noqa: B904  the very same error
         yield from self._hand_out()
 
-    def _add(self, window: Window) -> None:
+    def _add(self, window: WindowOutput) -> None:
         one, number = window.one, window.number
         stitcher = one.volume.stitcher
         before, behind = window.place.skips

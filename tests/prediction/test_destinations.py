@@ -24,6 +24,8 @@ from voxpipe.core.errors import (
     VolumeChanged,
     VolumeError,
 )
+from voxpipe.stitching import outputs
+from voxpipe.volumes.conversion.volume_file import copy_turned
 
 ONES = np.ones((8, 8, 8), np.float32)
 
@@ -360,3 +362,23 @@ def test_the_folder_beside_a_destination_is_private(tmp_path):
     assert set(modes) == {0o700}
     usual = (tmp_path / "scan.nii").stat().st_mode
     assert (tmp_path / "a.nii").stat().st_mode == usual
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, MemoryError])
+def test_an_interrupt_in_a_mapped_copy_stays_one(tmp_path, monkeypatch, kind):
+    """The traceback holds a view of the map; the place is free for the next run."""
+    calls = []
+
+    def interrupted(voxels, target):
+        calls.append(target)
+        if len(calls) == 1:
+            raise kind
+        copy_turned(voxels, target)
+
+    monkeypatch.setattr(outputs, "copy_natively", interrupted)
+    scan = np.random.default_rng(0).normal(size=(8, 8, 8)).astype(np.float32)
+    with pytest.raises(kind):
+        vp.predict(torch.nn.Identity(), scan, tmp_path / "a.nii", patch=8, output="logits")
+
+    result = vp.predict(torch.nn.Identity(), scan, tmp_path / "a.nii", patch=8, output="logits")
+    assert (result.numpy()[0] == scan).all()

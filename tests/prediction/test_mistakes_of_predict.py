@@ -48,6 +48,36 @@ def test_before_the_model_runs(arguments, error, message):
         vp.predict(never, ZEROS, **{"patch": 8, **arguments})
 
 
+@pytest.mark.parametrize("channels", [1, 0])
+def test_a_wrong_size_is_told_before_what_comes_after_it(channels):
+    """Of the window for which it came, whatever its numbers are."""
+    size = 8 if not channels else 4
+
+    def wrong(batch):
+        return torch.full((1, channels, size, size, size), torch.nan)
+
+    with pytest.raises(PatchSizeError, match="a window of 8x8x8 voxels has the shape"):
+        vp.predict(wrong, ZEROS, patch=8, output="logits")
+
+
+def test_what_adding_a_window_raised_comes_before_the_next_window():
+    """A model whose second output is NaN does not hide that the first could not be written."""
+
+    class Full:
+        shape = (1, 16, 8, 8)
+
+        def __setitem__(self, place, voxels):
+            raise OSError("no room")
+
+    numbers, scan = iter([0.0, torch.nan]), np.zeros((16, 8, 8), np.float32)
+
+    def model(batch):  # what it gives is nobody else's, so that adding it takes its time
+        return torch.full((1, 2, 8, 8, 8), next(numbers))
+
+    with pytest.raises(OSError, match="no room"):
+        vp.predict(model, scan, Full(), patch=8, overlap=0)
+
+
 def test_what_is_wrong_with_a_model_names_the_case():
     """One channel has no argmax; an error of its own keeps its class."""
     with pytest.raises(SampleError, match="one channel, whose argmax is 0 everywhere"):

@@ -46,7 +46,7 @@ class ScriptedKeeping(torch.nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("model", "mirror", "is_models"),
+    ("model", "mirror", "is_kept"),
     [
         (torch.nn.Identity(), (), True),
         (Keeping("same"), (), True),
@@ -59,12 +59,12 @@ class ScriptedKeeping(torch.nn.Module):
         (torch.nn.Identity(), (0, 2), False),
     ],
 )
-def test_whose_memory_an_output_is(model, mirror, is_models):
+def test_whose_memory_an_output_is(model, mirror, is_kept):
     """Another call may write to what the model keeps, and to nothing else."""
     output, found = run_model(model, torch.ones(1, 1, 2, 3, 4), mirror)
 
     assert output.dtype == "float32"
-    assert found == is_models
+    assert found == is_kept
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

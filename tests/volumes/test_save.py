@@ -190,7 +190,7 @@ def test_rows_in_order_are_written_and_not_mapped(tmp_path, monkeypatch):
         box = Region((i, j, k), (i + 1, j + 1, k + 1))
         file.write(box, array[(slice(None), *box.slices)])
 
-    assert (file._map, file._rows) == (None, {})
+    assert (file._voxels, file._rows) == (None, {})
     file.finish()
     assert (np.asarray(nib.load(tmp_path / "a.nii").dataobj) == array[0]).all()
 

@@ -235,7 +235,6 @@ class VolumeFile:
         with open(self._part, "r+b", opener=open_no_link) as file:
             file.write(layout.head)
         self._voxels: NDArray[Any] | None = None
-        self._map: mmap.mmap | None = None
         self._dirty = 0
         # Boxes that follow each other along the first axis: how far they came, and their buffer.
         self._rows: dict[Region, tuple[int, Any]] = {}
@@ -320,16 +319,14 @@ class VolumeFile:
 
     def _open_map(self) -> NDArray[Any]:
         with open(self._part, "r+b", opener=open_no_link) as file:
-            self._map = mmap.mmap(file.fileno(), 0)
-        numbers = np.frombuffer(self._map, np.uint8, offset=len(self._layout.head))
+            pages = mmap.mmap(file.fileno(), 0)
+        numbers = np.frombuffer(pages, np.uint8, offset=len(self._layout.head))
         return self._in_order(numbers, Region.of_shape(self._header.shape[1:]))
 
     def release(self) -> None:
-        """Let go of the map: what was written is in the file."""
+        """Let go of the map, which goes with its last view: what was written is in the file."""
+        # Not closed: a traceback may hold a view, and the error of closing would hide its own.
         self._voxels, self._dirty = None, 0
-        if self._map is not None:
-            self._map.close()
-            self._map = None
 
     def finish(self) -> None:
         """Compress the file if its name says so, and give it that name."""
