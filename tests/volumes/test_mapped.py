@@ -2,6 +2,7 @@
 
 import mmap
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -163,6 +164,26 @@ def test_what_another_thread_maps_again_does_not_stay(tmp_path):
     del view
     for file_map in both:
         file_map.close()
+
+
+@pytest.mark.parametrize(("setting", "stay"), [("", [20, 8]), ("25165824", [8])])
+def test_each_further_thread_has_some_more(tmp_path, monkeypatch, setting, stay):
+    """Of 24 MiB that one thread may keep, and 8 of another; together what the user says."""
+    monkeypatch.setenv("VOXPIPE_MAPPED_BYTES", setting)
+    maps, both = Maps(), []
+    for name in ("one", "other"):
+        (tmp_path / name).write_bytes(bytes(32 * MIB))
+        with open(tmp_path / name, "rb") as file:
+            both.append(maps.add(file))
+    maps.touch(both[0], 20 * MIB)
+    other = threading.Thread(target=maps.touch, args=(both[1], 8 * MIB))
+    other.start()
+    other.join()
+
+    left = [one.size / MIB for one in maps._resident if one.size]
+    for file_map in both:
+        file_map.close()
+    assert left == stay
 
 
 def test_the_limit_is_what_the_environment_says(monkeypatch):
