@@ -136,6 +136,10 @@ class FromNNUNet(CaseFinder):
             case, mark, number = name.rpartition("_")
             if mark and len(number) == 4 and number.isdigit():
                 channels.setdefault(case, []).append(images[name])
+        if not channels:
+            msg = f"images{split} of {public_name(self.location)} has no file CASE_0000{end}, "
+            msg += f"but {few_names([name + end for name in sorted(images)])}"
+            raise VolumeNotFound(msg, do="Is it Decathlon's? Then write vp.from_decathlon().")
         count = len(document.get("channel_names") or document.get("modality") or ())
         cases: dict[str, dict[str, Any]] = {}
         for case, files in channels.items():

@@ -73,15 +73,17 @@ def run_model(
             for axes in itertools.combinations(mirror, count)
         ]
         for axes in ways:
+            # Of several ways each is a copy, also the first: models may write to what they get.
+            windows = batch.flip(axes) if len(ways) > 1 else batch
             # Detached, nothing here holds the tensor itself: who else does holds its memory.
-            output = _one_output(model(batch.flip(axes) if axes else batch)).detach()
+            output = _one_output(model(windows)).detach()
             is_kept = _is_held_elsewhere(output)
             if len(output) != len(batch):
                 msg = f"the model gave {len(output)} rows for a batch of {len(batch)} windows"
                 raise SampleError(msg, do="It must give one for each, (B, C, I, J, K).")
-            result = (output.flip(axes) if axes else output).float()
-            # A model may give its own input, or what it keeps.
-            total = result if total is None else total + result
+            # And to what they gave before.
+            result = (output.flip(axes) if len(ways) > 1 else output).float()
+            total = result if total is None else total.add_(result)
         assert total is not None
         mean = total / len(ways) if len(ways) > 1 else total
         local = mean.cpu()

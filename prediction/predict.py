@@ -423,7 +423,8 @@ def _as_chain(
     for case in cases:
         if any(k not in case for k in keys):
             have = ", ".join(repr(k) for k in case if k != CASE) or "nothing"
-            raise SampleError(f"key= and mask= name {keys}, and the case has {have}")
+            msg = f"key= and mask= name {keys}, and the case has {have}"
+            raise SampleError(msg, do="A mask that lies in a file is mask=vp.Volume(path).")
     # Its label, if it has one, is no business of a prediction.
     pipe: Any = (
         list_cases(storage_options=options, **{name: place})

@@ -49,7 +49,7 @@ def two_views(
     patches = volumes.lazy_patch(size, samples_per_volume=samples_per_volume)
     first, second = patches.shuffle_plans().fork(2)
     make = default_view if view is None else view
-    pairs = make(first).zip(make(second)).map(_side_by_side)
+    pairs = make(first).zip(make(second)).map(both_views)
     return pairs.batch_patches(batch_size)
 
 
@@ -64,7 +64,7 @@ def default_view(pipe: Any) -> Any:
     )
 
 
-def _side_by_side(pair: tuple[Sample, Sample]) -> Sample:
+def both_views(pair: tuple[Sample, Sample]) -> Sample:
     """Return one sample of both views."""
     first, second = pair
     images = dict(zip(VIEWS, (first["image"], second["image"]), strict=True))

@@ -291,8 +291,8 @@ class StitchedVolume:
         """Return how many channels a model would give; SampleError where nobody tells."""
         shape = getattr(self._destination, "shape", ())
         own = shape[0] if shape and self._how.activation.output != "argmax" else 0
-        # Of classes one channel is left, whatever their number.
-        least = 1 if self._how.activation.output == "argmax" else 0
+        # Of classes, two or more, one channel is left, whatever their number.
+        least = 2 if self._how.activation.output == "argmax" else 0
         count = self._how.classes or own or channels or least
         if not count:
             msg = f"no window of {self._place.case} touches the mask, so the model was not run, "

@@ -100,7 +100,9 @@ class LocatedSource:
             raise VolumeNotFound(f"there is no file {self.path}.", do=path_hint(self.path))
         if self.path and os.path.isdir(self.path):
             what = f"{self.name} is a folder without zarr.json, .zarray or .zgroup."
-            raise UnknownFormat(what, do="Give the path of one volume.")
+            raise UnknownFormat(
+                what, do="Give the path of one volume, or several by *: 'folder/*.nii.gz'."
+            )
         raise unknown_format(self.name, registered_names())
 
 

@@ -203,6 +203,15 @@ def test_nnunet_s_raw_dataset(raw: Path) -> None:
     assert voxels(vp.from_nnunet(raw, part="test")) == {"t_0": {"image": [0, 1]}}
 
 
+def test_images_without_the_number_of_a_channel(raw: Path) -> None:
+    """As Decathlon's are called."""
+    for path in (raw / "imagesTr").iterdir():
+        path.rename(path.with_name(path.name.replace("_000", "-")))
+
+    with pytest.raises(VolumeNotFound, match="(?s)no file CASE_0000.*, but .*from_decathlon"):
+        vp.from_nnunet(raw)
+
+
 def test_nnunet_s_splits(raw: Path) -> None:
     """Those of the file if there is one, else the five that nnU-Net makes."""
     first = {

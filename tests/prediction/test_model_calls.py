@@ -45,6 +45,37 @@ class ScriptedKeeping(torch.nn.Module):
         return self.kept
 
 
+class Reusing(torch.nn.Module):
+    """A model that writes to what it was given, or gave, before or now; it adds one."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.last = way, None
+
+    def forward(self, batch):
+        if self.way == "input":
+            return batch.add_(1)
+        if self.last is not None:
+            self.last.fill_(1e6)
+        result = batch + 1
+        self.last = batch if self.way == "last input" else result
+        if self.way == "buffer":
+            self.buffer = getattr(self, "buffer", torch.empty_like(result))
+            self.last, result = None, self.buffer.copy_(result)
+        return result
+
+
+@pytest.mark.parametrize("mirror", [(0,), (0, 1, 2)])
+@pytest.mark.parametrize("way", ["input", "last input", "last output", "buffer"])
+def test_a_model_may_write_to_what_it_got_and_gave(way, mirror):
+    """Each way to mirror gets the window as it is, and the mean is not the model's memory."""
+    batch = torch.arange(24.0).reshape(1, 1, 2, 3, 4)
+
+    output, _ = run_model(Reusing(way), batch.clone(), mirror)
+
+    assert (output == (batch + 1).numpy()).all()
+
+
 @pytest.mark.parametrize(
     ("model", "mirror", "is_kept"),
     [

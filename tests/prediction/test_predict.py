@@ -206,6 +206,16 @@ def test_a_mask_leaves_windows_out(scan):
     assert found[0, :8, :8, :8].all()
 
 
+@pytest.mark.parametrize("classes", [None, 3])
+def test_a_mask_that_no_window_touches(scan, classes):
+    """Class 0 everywhere, of a model that never ran."""
+    region = vp.Volume(np.zeros(SHAPE, np.uint8), affine=AFFINE, kind="label")
+
+    found = vp.predict(torch.nn.Identity(), scan, patch=8, mask=region, classes=classes).numpy()
+
+    assert (found.shape, found.dtype, found.max()) == ((1, *SHAPE), np.uint8, 0)
+
+
 def test_a_mask_with_holes(tmp_path):
     """What it leaves out is neither read nor run, also between windows that are; there is 0."""
     stored = zarr.create_array(

@@ -37,13 +37,7 @@ from ...core.lru_cache import cached_property
 from ...core.settings import MAPPED_BYTES, read_setting
 from ...core.suggest import path_hint
 from ...storage.content import content_key
-from ...storage.file_reader import (
-    HINTS,
-    RENUMBERING_KINDS,
-    Hint,
-    RowBlocks,
-    file_system_at,
-)
+from ...storage.file_reader import HINTS, RENUMBERING_KINDS, Hint, RowBlocks, file_system_at
 from ...storage.location import is_url, public_name
 from ...storage.ranges import (
     LOCAL_GAP,
