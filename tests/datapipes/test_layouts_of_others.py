@@ -208,7 +208,7 @@ def test_images_without_the_number_of_a_channel(raw: Path) -> None:
     for path in (raw / "imagesTr").iterdir():
         path.rename(path.with_name(path.name.replace("_000", "-")))
 
-    with pytest.raises(VolumeNotFound, match="(?s)no file CASE_0000.*, but .*from_decathlon"):
+    with pytest.raises(VolumeNotFound, match=r"(?s)no file CASE_0000.*, but .*from_decathlon"):
         vp.from_nnunet(raw)
 
 
