@@ -194,10 +194,13 @@ class StitchedVolume:
     and then brought back in one resample by the inverse of the plan: classes where whole voxels
     were moved only; shares of classes where something was interpolated, and the largest share
     gives the class.
+
+    ``destination`` is what ``how.destination_of()`` gave for the case: a function of the user's may
+    make another array each time that it is asked.
     """
 
-    def __init__(self, place: WindowPlace, how: HowToStitch) -> None:
-        self._place, self._how = place, how
+    def __init__(self, place: WindowPlace, how: HowToStitch, destination: Any) -> None:
+        self._place, self._how, self.destination = place, how, destination
         self._key, self._continues = how.key_of(place), how.continues(place)
         self._is_copy = place.is_stored or place.plan.is_copy
         first = how.activation if self._is_copy else how.activation.before_resampling
@@ -206,10 +209,9 @@ class StitchedVolume:
         self._ready: Volume | None = None
         self._is_whole = False
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        self._destination = how.destination_of(place.case)
         # Looked at again at the end.
-        self._version = place.version if isinstance(self._destination, str) else ""
-        self._output = self._open_output(self._destination)
+        self._version = place.version if isinstance(destination, str) else ""
+        self._output = self._open_output(destination)
         with ExitStack() as stack:
             stack.callback(self.close)
             if not place.is_stored:
@@ -239,7 +241,7 @@ class StitchedVolume:
         folder, place = self._output.folder, None
         if folder is not None:
             place = str(folder / BETWEEN)
-        elif isinstance(self._destination, str):
+        elif isinstance(self.destination, str):
             self._scratch = tempfile.TemporaryDirectory(prefix="voxpipe-")
             place = f"{self._scratch.name}/{BETWEEN}"
         if place is not None and self._continues and is_finished(place, self._key, {}):
@@ -289,7 +291,7 @@ class StitchedVolume:
 
     def _channels_without_window(self, channels: int) -> int:
         """Return how many channels a model would give; SampleError where nobody tells."""
-        shape = getattr(self._destination, "shape", ())
+        shape = getattr(self.destination, "shape", ())
         own = shape[0] if shape and self._how.activation.output != "argmax" else 0
         # Of classes one channel is left, whatever their number.
         least = 1 if self._how.activation.output == "argmax" else 0

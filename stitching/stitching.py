@@ -124,7 +124,7 @@ class Stitching:
                     volume = Volume(destination, kind=kind, storage_options=extra)
                     self._whole[place.identity] = (place.case, volume)
                     return None
-            volume_of = StitchedVolume(place, self._how)
+            volume_of = StitchedVolume(place, self._how, destination)
             one = _Open(place, volume_of, layers_left(volume_of.stitcher))
             self._open[place.identity] = one
             if self._watch is not None:
@@ -215,7 +215,7 @@ class Stitching:
             warn(text, NotFinite, self._origin)
 
     def _disk_errors(self, one: _Open) -> AbstractContextManager[None]:
-        destination = self._how.destination_of(one.place.case)
+        destination = one.volume.destination
         name = public_name(destination) if isinstance(destination, str) else one.place.case
         return disk_errors(f"{one.place.case} could not be predicted to {name}", name)
 

@@ -118,6 +118,26 @@ def test_a_destination_is_opened_when_its_windows_come(tmp_path):
     assert len(list(out.iterdir())) == 4
 
 
+@pytest.mark.parametrize("spacing", [1.0, 2.0])
+def test_a_function_is_asked_once_for_each_case(spacing):
+    """For its place: an array that it makes anew each time is made once, and holds the result."""
+    made = {"a": [], "b": []}
+
+    def place_of(case):
+        made[case].append(np.zeros((1, 8, 8, 8), np.float32))
+        return made[case][-1]
+
+    cases = [{"image": ONES * n, "case": case} for n, case in enumerate("ab", 1)]
+    chain = vp.from_cases(cases).open_volume().spacing(spacing).lazy_patch(4, sampling="grid")
+    vp.predict(lambda batch: batch, chain, place_of, output="logits")
+    batches = chain.batch_patches(8).map(lambda image: image, "image", "same")
+    list(batches.stitch("same", place_of, output="logits"))
+
+    for n, arrays in enumerate(made.values(), 1):
+        assert len(arrays) == 2  # one for predict(), one for stitch()
+        assert all((array == n).all() for array in arrays)
+
+
 def test_an_error_at_opening_is_told_at_once(tmp_path):
     """Before a window is run."""
     place = save(tmp_path / "out.nii")
