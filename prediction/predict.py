@@ -277,18 +277,9 @@ def _stitch(
             bar.update()
             heap.note(result.nbytes)
         background.wait()
-    _put(results, stitching.finish())
+    results.update(stitching.finish())
     bar.update()
     return results
-
-
-def _put(results: dict[str, Any], more: Iterable[tuple[str, Any]]) -> None:
-    """Add volumes by case; two of one name would be one."""
-    for case, volume in more:
-        if case in results:
-            msg = f"two cases are called {case!r}, and the results are told by that"
-            raise SampleError(msg, do="Give each case= of its own.")
-        results[case] = volume
 
 
 def _mirror_axes(mirror: bool | Sequence[int]) -> tuple[int, ...]:
@@ -326,7 +317,7 @@ class _Background:
 
     def _add(self, windows: Sequence[WindowOutput | None]) -> None:
         for window in windows:
-            _put(self._results, self._stitching.add_checked(window))
+            self._results.update(self._stitching.add_checked(window))
 
     def wait(self) -> None:
         """Wait until all windows are added; raise what adding them raised."""

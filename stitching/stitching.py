@@ -74,6 +74,7 @@ class Stitching:
         self._whole: dict[Identity, tuple[str, Volume]] = {}  # not handed out yet
         self._past: set[Identity] = set()
         self._places: dict[str, Identity] = {}
+        self._names: dict[str, Identity] = {}
         self._channels = 0  # of the model
         self._lock = threading.Lock()  # of what volumes there are, not of their voxels
 
@@ -113,6 +114,9 @@ class Stitching:
                 own = os.path.normcase(absolute_place(destination)) if is_place else ""
                 if self._places.setdefault(own, place.identity) != place.identity:
                     refuse_shared(destination)
+            if self._names.setdefault(place.case, place.identity) != place.identity:
+                msg = f"two cases are called {place.case!r}, and the results are told by that"
+                raise SampleError(msg, do="Give each case= of its own.")
             if is_place:
                 place.refuse_itself(destination)
                 how, options = self._how, self._how.storage_options
