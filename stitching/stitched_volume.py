@@ -27,10 +27,11 @@ from ..spatial.lazy.read_plan import ReadPlan
 from ..storage.location import is_url, public_name
 from ..volumes import Volume
 from ..volumes.conversion.convert import known_version
+from ..volumes.conversion.destination import part_folder
 from .activation import Activation
 from .checkpoint import STATE, SUMS, Checkpoint
 from .open_cells import OpenCells
-from .outputs import Output, is_finished, output_at, part_folder
+from .outputs import Output, is_finished, output_at
 from .stitcher import Stitcher
 from .window_place import WindowPlace
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -26,7 +25,13 @@ from ..stack_source import OwnSource
 from ..volume import Volume
 from ..voxels import Voxels
 from .convert import convert
-from .destination import check_destination, destination_of, disk_errors
+from .destination import (
+    LocalDestination,
+    check_destination,
+    destination_of,
+    disk_errors,
+    hold,
+)
 from .volume_file import PIECE, VolumeFile, file_dtype, refuse_unwritable
 
 LIKE = "like"  # as a type: that of the volume whose header is taken
@@ -72,6 +77,8 @@ def save(
     ------
     BadHeader
         ``like`` has another shape.
+    DestinationBusy
+        This process, or another one for a long time, is writing there.
     DestinationExists
         Something is there; this is a ``FileExistsError``.
     UnknownFormat
@@ -112,11 +119,11 @@ def save(
     if is_url(place):
         with tempfile.TemporaryDirectory(prefix="voxpipe-save-") as folder:
             local = Path(folder) / posixpath.basename(place)
-            _write_file(local, volume, header, model)
+            _write_file(local, volume, header, model, overwrite=False)
             upload(local, place, storage_options or {}, overwrite=overwrite)
         return Volume(place, storage_options=storage_options)
     with disk_errors(f"{volume.name} could not be saved at {place}", place):
-        _write_file(Path(absolute_place(place)), volume, header, model)
+        _write_file(Path(absolute_place(place)), volume, header, model, overwrite=overwrite)
     return Volume(place, kind=volume.kind)
 
 
@@ -155,19 +162,24 @@ def _header_for(volume: Volume, dtype: DTypeLike | None, like: Volume | None) ->
     return replace(own, disk_dtype=disk, slope=source.slope, intercept=source.intercept)
 
 
-def _write_file(path: Path, volume: Volume, header: Header, like: Volume | None) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    folder = tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        file = VolumeFile(path, Path(folder), header, like)
-        for region in slabs(header):
-            voxels = volume.numpy() if volume.is_loaded else volume.read(region).values()
-            if volume.is_loaded:
-                voxels = voxels[(slice(None), *region.slices)]
-            file.write(region, as_stored(voxels, header))
-        file.finish()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def _write_file(
+    path: Path, volume: Volume, header: Header, like: Volume | None, *, overwrite: bool
+) -> None:
+    target = LocalDestination(path)
+    with hold(target, str(path)):
+        try:
+            # Another writer may just have finished.
+            check_destination(target, overwrite=overwrite, is_file=True)
+            target.clear()
+            file = VolumeFile(path, target.folder, header, like)
+            for region in slabs(header):
+                voxels = volume.numpy() if volume.is_loaded else volume.read(region).values()
+                if volume.is_loaded:
+                    voxels = voxels[(slice(None), *region.slices)]
+                file.write(region, as_stored(voxels, header))
+            file.finish()
+        finally:
+            target.clear()  # nobody goes on with a part of it
 
 
 def slabs(header: Header) -> list[Region]:
