@@ -33,10 +33,11 @@ from ..volumes.conversion.destination import (
     destination_of,
     hold,
     part_folder,
+    upload,
 )
-from ..volumes.conversion.save import as_stored, upload
 from ..volumes.conversion.volume_file import (
     VolumeFile,
+    as_stored,
     copy_turned,
     file_dtype,
     has_mark,

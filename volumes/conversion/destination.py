@@ -506,6 +506,14 @@ def check_destination(target: Destination, *, overwrite: bool, is_file: bool = F
     return True
 
 
+def upload(local: Path, url: str, options: Mapping[str, Any], *, overwrite: bool) -> None:
+    """Copy a file to a URL."""
+    system, path = file_system(url, options)
+    with remote_errors(public_name(url), options):
+        check_destination(destination_of(url, options), overwrite=overwrite, is_file=True)
+        system.put_file(str(local), path)
+
+
 @contextmanager
 def disk_errors(what: str, place: str, do: str = "") -> Iterator[None]:
     """Turn what a disk says while something is written into our errors; ``what`` failed then."""

@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike
 
 from ...core import Region
-from ...core.convert_dtype import convert_dtype
 from ...core.errors import BadHeader, VolumeError
 from ...core.validate import as_dtype
 from ...storage.content import content_key
-from ...storage.location import absolute_place, file_system, is_url, public_name, remote_errors
+from ...storage.location import absolute_place, is_url
 from ..backend import Backend, Channels, as_array
 from ..header import Header
 from ..stack_source import OwnSource
@@ -31,8 +30,9 @@ from .destination import (
     destination_of,
     disk_errors,
     hold,
+    upload,
 )
-from .volume_file import PIECE, VolumeFile, file_dtype, refuse_unwritable
+from .volume_file import PIECE, VolumeFile, as_stored, file_dtype, refuse_unwritable
 
 LIKE = "like"  # as a type: that of the volume whose header is taken
 
@@ -127,14 +127,6 @@ def save(
     return Volume(place, kind=volume.kind)
 
 
-def upload(local: Path, url: str, options: Mapping[str, Any], *, overwrite: bool) -> None:
-    """Copy a file to a URL."""
-    system, path = file_system(url, options)
-    with remote_errors(public_name(url), options):
-        check_destination(destination_of(url, options), overwrite=overwrite, is_file=True)
-        system.put_file(str(local), path)
-
-
 def _volume_at(array: Any, affine: ArrayLike | None) -> Volume:
     """Return the volume of an array, or a volume, at this place in the world."""
     if not isinstance(array, Volume):
@@ -188,15 +180,6 @@ def slabs(header: Header) -> list[Region]:
     plane = channels * i * j * header.disk_dtype.itemsize
     step = max(1, PIECE // max(1, plane))
     return [Region((0, 0, at), (i, j, min(at + step, k))) for at in range(0, k, step)]
-
-
-def as_stored(voxels: NDArray[Any], header: Header) -> NDArray[Any]:
-    """Return values as the numbers that are stored for them: rounded and clipped, not cut off."""
-    if voxels.dtype.kind == "b":
-        voxels = voxels.view(np.uint8)
-    if (header.slope, header.intercept) != (1.0, 0.0):
-        voxels = (voxels.astype(np.float64) - header.intercept) / header.slope
-    return convert_dtype(voxels, header.disk_dtype)
 
 
 class _TypedBackend(Backend):
