@@ -133,7 +133,8 @@ def predict(
         Channels of the model's output: only needed for volumes of which ``mask`` leaves no window,
         where no other volume tells, nor the destination.
     memory_bytes
-        What sums and shards that are not finished take in memory.
+        What sums and shards that are not finished take in memory, of all volumes together. Rows of
+        a file that wait for their last voxels, of up to 64 MiB, count beside it for each file.
     overwrite, storage_options, progress
         Whether to replace what is there; for fsspec, where source or destination are URLs; whether
         to show a bar with rate and time left, by default in a terminal.

@@ -30,7 +30,7 @@ from ..volumes.conversion.convert import known_version
 from ..volumes.conversion.destination import part_folder
 from .activation import Activation
 from .checkpoint import STATE, SUMS, Checkpoint
-from .open_cells import OpenCells
+from .open_cells import CellMemory, OpenCells
 from .outputs import Output, is_finished, output_at
 from .stitcher import Stitcher
 from .window_place import WindowPlace
@@ -197,11 +197,14 @@ class StitchedVolume:
     gives the class.
 
     ``destination`` is what ``how.destination_of()`` gave for the case: a function of the user's may
-    make another array each time that it is asked.
+    make another array each time that it is asked. Its open sums count in ``memory``.
     """
 
-    def __init__(self, place: WindowPlace, how: HowToStitch, destination: Any) -> None:
+    def __init__(
+        self, place: WindowPlace, how: HowToStitch, destination: Any, memory: CellMemory
+    ) -> None:
         self._place, self._how, self.destination = place, how, destination
+        self._memory = memory
         self._key, self._continues = how.key_of(place), how.continues(place)
         self._is_copy = place.is_stored or place.plan.is_copy
         first = how.activation if self._is_copy else how.activation.before_resampling
@@ -235,7 +238,7 @@ class StitchedVolume:
 
     def _new_cells(self, folder: Path | None) -> OpenCells:
         path = folder / SUMS if folder is not None and self._continues else None
-        return OpenCells(self._how.memory_bytes, None if path is None else str(path))
+        return OpenCells(self._memory, None if path is None else str(path))
 
     def _open_between(self) -> Output:
         """Return the output of the grid that windows cover: in memory, or beside the result."""

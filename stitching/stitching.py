@@ -17,6 +17,7 @@ from ..core.errors import NotFinite, PatchSizeError, SampleError, VoxpipeError
 from ..storage.location import absolute_place, is_url, public_name
 from ..volumes import Volume
 from ..volumes.conversion.destination import disk_errors
+from .open_cells import CellMemory
 from .outputs import is_finished
 from .stitched_volume import HowToStitch, StitchedVolume, past_windows, refuse_shared
 from .stitcher import Stitcher
@@ -76,6 +77,7 @@ class Stitching:
         self._places: dict[str, Identity] = {}
         self._names: dict[str, Identity] = {}
         self._channels = 0  # of the model
+        self._memory = CellMemory(how.memory_bytes)  # of the sums of all volumes
         self._lock = threading.Lock()  # of what volumes there are, not of their voxels
 
     def _place_of(
@@ -128,7 +130,7 @@ class Stitching:
                     volume = Volume(destination, kind=kind, storage_options=extra)
                     self._whole[place.identity] = (place.case, volume)
                     return None
-            volume_of = StitchedVolume(place, self._how, destination)
+            volume_of = StitchedVolume(place, self._how, destination, self._memory)
             one = _Open(place, volume_of, layers_left(volume_of.stitcher))
             self._open[place.identity] = one
             if self._watch is not None:
