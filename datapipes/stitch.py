@@ -49,8 +49,8 @@ class Stitch(SameLength):
     Raises
     ------
     SampleError
-        A batch has no such entry, its patches are no windows, or windows of a volume are missing
-        at the end.
+        A batch has no such entry, its patches are no windows, two cases have one name, or windows
+        of a volume are missing at the end.
 
     Examples
     --------

@@ -133,7 +133,8 @@ def predict(
         Channels of the model's output: only needed for volumes of which ``mask`` leaves no window,
         where no other volume tells, nor the destination.
     memory_bytes
-        What sums and shards that are not finished take in memory.
+        What sums and shards that are not finished take in memory, of all volumes together. Rows of
+        a file that wait for their last voxels, of up to 64 MiB, count beside it for each file.
     overwrite, storage_options, progress
         Whether to replace what is there; for fsspec, where source or destination are URLs; whether
         to show a bar with rate and time left, by default in a terminal.
@@ -277,18 +278,9 @@ def _stitch(
             bar.update()
             heap.note(result.nbytes)
         background.wait()
-    _put(results, stitching.finish())
+    results.update(stitching.finish())
     bar.update()
     return results
-
-
-def _put(results: dict[str, Any], more: Iterable[tuple[str, Any]]) -> None:
-    """Add volumes by case; two of one name would be one."""
-    for case, volume in more:
-        if case in results:
-            msg = f"two cases are called {case!r}, and the results are told by that"
-            raise SampleError(msg, do="Give each case= of its own.")
-        results[case] = volume
 
 
 def _mirror_axes(mirror: bool | Sequence[int]) -> tuple[int, ...]:
@@ -326,7 +318,7 @@ class _Background:
 
     def _add(self, windows: Sequence[WindowOutput | None]) -> None:
         for window in windows:
-            _put(self._results, self._stitching.add_checked(window))
+            self._results.update(self._stitching.add_checked(window))
 
     def wait(self) -> None:
         """Wait until all windows are added; raise what adding them raised."""

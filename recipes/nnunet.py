@@ -137,7 +137,8 @@ def nnunet(
     Raises
     ------
     SampleError
-        The plans have no such configuration, or one that is not known here.
+        The plans have no such configuration, or one that is not known here; or patches are to be
+        drawn of a fold without cases.
     VolumeNotFound
         A file or a case is not there.
     """
@@ -149,11 +150,12 @@ def nnunet(
         beside = Path(plans).with_name("splits_final.json")
         splits = beside if beside.exists() else None
     cases: Any = from_nnunet(root, fold=fold, part=part, splits=splits, apart=True)
-    count = math.ceil(validate_int("iterations", iterations, least=1) * plan.batch / len(cases))
+    is_whole, is_drawn = windows or part == "test", part == "train" and not windows
+    patches = validate_int("iterations", iterations, least=1) * plan.batch
+    count = 0 if is_whole else _count_for_each(cases, patches)
     if plan.has_previous:
         folder = _folder_of_previous(previous, configuration)
         cases = cases.map(_Previous(folder, facts.ending))
-    is_whole, is_drawn = windows or part == "test", part == "train" and not windows
     if is_whole:
         overlap = [n // 2 for n in plan.patch]
         pipe = raw_volumes(cases.map(_without_label), plan, labels=())
@@ -172,6 +174,16 @@ def nnunet(
         augment=is_drawn,
         drop_last=not is_whole,
     )
+
+
+def _count_for_each(cases: Any, patches: int) -> int:
+    """Return how many patches are drawn of each case; SampleError where there is no case."""
+    if not len(cases):
+        place = f"{cases.location}/splits_final.json" if cases.splits is None else cases.splits
+        where = "dataset.json" if cases.fold == "all" else public_name(os.fspath(place))
+        msg = f"fold {cases.fold} has no case for part={cases.part!r}, says {where}"
+        raise SampleError(msg, do="Give another fold, or add cases to this one.")
+    return math.ceil(patches / len(cases))
 
 
 def raw_volumes(cases: Any, plan: Plan, *, labels: Sequence[str] = ("label",)) -> Any:

@@ -39,28 +39,48 @@ class Slot(NamedTuple):
         return int(np.prod(self.shape)) * np.dtype(self.dtype).itemsize
 
 
+class CellMemory:
+    """What arrays of several ``OpenCells`` may take together, but for the one that is in use."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit, self._bytes = limit, 0
+        self._sizes: OrderedDict[tuple[OpenCells, Key], int] = OrderedDict()
+        self.most_bytes = 0  # that were there at once
+
+    def use(self, cells: OpenCells, key: Key, size: int) -> None:
+        """Count an array in use; those that were used least recently leave for their files."""
+        self._bytes += size - self._sizes.pop((cells, key), 0)
+        self._sizes[cells, key] = size
+        while self._bytes > self._limit and len(self._sizes) > 1:
+            other, its_key = next(iter(self._sizes))
+            other.put_away(its_key)
+        self.most_bytes = max(self.most_bytes, self._bytes)
+
+    def forget(self, cells: OpenCells, key: Key) -> None:
+        """Count an array no more."""
+        self._bytes -= self._sizes.pop((cells, key))
+
+
 class OpenCells:
-    """Arrays by key; the one that was used least recently goes to the file first.
+    """Arrays by key; one thread at a time uses those that share a memory.
 
     Parameters
     ----------
-    memory_bytes
-        What arrays may take in memory, but for the one that is in use.
+    memory
+        What they may take in memory; the rest goes to the file.
     path
         Of the file; by default it has no name, and is gone with the process.
     """
 
-    def __init__(self, memory_bytes: int, path: str | None = None) -> None:
-        self._limit, self._path = memory_bytes, path
-        self._arrays: OrderedDict[Key, NDArray[Any]] = OrderedDict()
+    def __init__(self, memory: CellMemory, path: str | None = None) -> None:
+        self.memory, self._path = memory, path
+        self._arrays: dict[Key, NDArray[Any]] = {}
         self._dirty: set[Key] = set()
         self._slots: dict[Key, Slot] = {}
         self._safe: dict[Key, Slot] = {}  # those of the last checkpoint
         self._free: defaultdict[int, list[int]] = defaultdict(list)  # offsets by size
         self._file: Any = None  # unbuffered
         self._end = 0
-        self._bytes = 0
-        self.most_bytes = 0  # that were in memory at once
         self.spilled_bytes = 0  # written to the file in all
 
     def __contains__(self, key: Key) -> bool:
@@ -86,8 +106,7 @@ class OpenCells:
     def pop(self, key: Key) -> NDArray[Any]:
         """Return an array, and forget it."""
         array = self._read(key)
-        del self._arrays[key]
-        self._bytes -= array.nbytes
+        self._forget(key)
         self._dirty.discard(key)
         self._release(key)
         return array
@@ -95,7 +114,7 @@ class OpenCells:
     def _read(self, key: Key) -> NDArray[Any]:
         array = self._arrays.get(key)
         if array is not None:
-            self._arrays.move_to_end(key)
+            self.memory.use(self, key, array.nbytes)
             return array
         slot = self._slots[key]
         array = new_array(slot.shape, np.dtype(slot.dtype))
@@ -111,13 +130,17 @@ class OpenCells:
 
     def _enter(self, key: Key, array: NDArray[Any]) -> None:
         self._arrays[key] = array
-        self._bytes += array.nbytes
-        while self._bytes > self._limit and len(self._arrays) > 1:
-            other = next(iter(self._arrays))
-            if other in self._dirty:
-                self._write(other)
-            self._bytes -= self._arrays.pop(other).nbytes
-        self.most_bytes = max(self.most_bytes, self._bytes)
+        self.memory.use(self, key, array.nbytes)
+
+    def put_away(self, key: Key) -> None:
+        """Leave an array in the file only."""
+        if key in self._dirty:
+            self._write(key)
+        self._forget(key)
+
+    def _forget(self, key: Key) -> None:
+        del self._arrays[key]
+        self.memory.forget(self, key)
 
     def _write(self, key: Key) -> None:
         array = np.ascontiguousarray(self._arrays[key])
@@ -173,8 +196,8 @@ class OpenCells:
 
     def close(self) -> None:
         """Let go of the arrays and of the file; one with a name stays."""
-        self._arrays.clear()
-        self._bytes = 0
+        for key in [*self._arrays]:
+            self._forget(key)
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -13,17 +13,16 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, Region
-from ..core.errors import DestinationBusy, PatchSizeError
+from ..core.errors import PatchSizeError
 from ..spatial.plans.policy import LABEL
 from ..spatial.resampling import native
 from ..storage.location import absolute_place, is_url
-from ..storage.volume_cache import LOCK_TIMEOUT
 from ..volumes import Header, Volume
 from ..volumes.conversion.convert import create_arrays
 from ..volumes.conversion.convert_plan import ConvertPlan, group_document, plan_conversion
@@ -32,10 +31,13 @@ from ..volumes.conversion.destination import (
     LocalDestination,
     check_destination,
     destination_of,
+    hold,
+    part_folder,
+    upload,
 )
-from ..volumes.conversion.save import as_stored, upload
 from ..volumes.conversion.volume_file import (
     VolumeFile,
+    as_stored,
     copy_turned,
     file_dtype,
     has_mark,
@@ -128,9 +130,6 @@ class ArrayOutput:
 class _LockedOutput:
     """What is written at a place that one process at a time writes to, and in it one output."""
 
-    # Places that this process writes at: a second output would wait for the lock of the first.
-    _writers: ClassVar[dict[tuple[int, str], Any]] = {}
-
     def __init__(
         self, place: str, cells: OpenCells, target: Destination, *, overwrite: bool, is_file: bool
     ) -> None:
@@ -138,8 +137,7 @@ class _LockedOutput:
         self._overwrite = overwrite
         self._locks = ExitStack()
         try:
-            self._hold(os.path.normcase(absolute_place(place)))
-            self._locks.enter_context(target.lock(LOCK_TIMEOUT))
+            self._locks.enter_context(hold(target, place))
             # Not before: another writer may just have finished.
             if check_destination(target, overwrite=overwrite, is_file=is_file) and not is_file:
                 target.make_way()
@@ -147,15 +145,7 @@ class _LockedOutput:
             # Without the error, so that what a run has written that was killed stays.
             self._locks.close()
             raise
-        is_local = isinstance(target, LocalDestination)
-        self.folder = part_folder(place) if is_local else None
-
-    def _hold(self, place: str) -> None:
-        own = (os.getpid(), place)
-        if self._writers.setdefault(own, self) is not self:
-            what = f"this process is writing {self.target.name} already."
-            raise DestinationBusy(what, do="Give each result a place of its own.")
-        self._locks.callback(self._writers.pop, own)
+        self.folder = target.folder if isinstance(target, LocalDestination) else None
 
     def flush(self) -> None:
         """Do nothing: what waits is in ``cells``."""
@@ -343,12 +333,6 @@ class FileOutput(_LockedOutput):
     def _remove_temporary(self) -> None:
         if self._temporary:
             shutil.rmtree(self._temporary, ignore_errors=True)
-
-
-def part_folder(place: str) -> Path:
-    """Return the hidden folder in which a local place is written until it is whole."""
-    path = Path(absolute_place(place))
-    return path.with_name(f".{path.name}.part")
 
 
 def is_finished(place: str, key: str, options: Mapping[str, Any]) -> bool:

@@ -27,10 +27,11 @@ from ..spatial.lazy.read_plan import ReadPlan
 from ..storage.location import is_url, public_name
 from ..volumes import Volume
 from ..volumes.conversion.convert import known_version
+from ..volumes.conversion.destination import part_folder
 from .activation import Activation
 from .checkpoint import STATE, SUMS, Checkpoint
-from .open_cells import OpenCells
-from .outputs import Output, is_finished, output_at, part_folder
+from .open_cells import CellMemory, OpenCells
+from .outputs import Output, is_finished, output_at
 from .stitcher import Stitcher
 from .window_place import WindowPlace
 
@@ -194,10 +195,16 @@ class StitchedVolume:
     and then brought back in one resample by the inverse of the plan: classes where whole voxels
     were moved only; shares of classes where something was interpolated, and the largest share
     gives the class.
+
+    ``destination`` is what ``how.destination_of()`` gave for the case: a function of the user's may
+    make another array each time that it is asked. Its open sums count in ``memory``.
     """
 
-    def __init__(self, place: WindowPlace, how: HowToStitch) -> None:
-        self._place, self._how = place, how
+    def __init__(
+        self, place: WindowPlace, how: HowToStitch, destination: Any, memory: CellMemory
+    ) -> None:
+        self._place, self._how, self.destination = place, how, destination
+        self._memory = memory
         self._key, self._continues = how.key_of(place), how.continues(place)
         self._is_copy = place.is_stored or place.plan.is_copy
         first = how.activation if self._is_copy else how.activation.before_resampling
@@ -206,10 +213,9 @@ class StitchedVolume:
         self._ready: Volume | None = None
         self._is_whole = False
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        self._destination = how.destination_of(place.case)
         # Looked at again at the end.
-        self._version = place.version if isinstance(self._destination, str) else ""
-        self._output = self._open_output(self._destination)
+        self._version = place.version if isinstance(destination, str) else ""
+        self._output = self._open_output(destination)
         with ExitStack() as stack:
             stack.callback(self.close)
             if not place.is_stored:
@@ -232,14 +238,14 @@ class StitchedVolume:
 
     def _new_cells(self, folder: Path | None) -> OpenCells:
         path = folder / SUMS if folder is not None and self._continues else None
-        return OpenCells(self._how.memory_bytes, None if path is None else str(path))
+        return OpenCells(self._memory, None if path is None else str(path))
 
     def _open_between(self) -> Output:
         """Return the output of the grid that windows cover: in memory, or beside the result."""
         folder, place = self._output.folder, None
         if folder is not None:
             place = str(folder / BETWEEN)
-        elif isinstance(self._destination, str):
+        elif isinstance(self.destination, str):
             self._scratch = tempfile.TemporaryDirectory(prefix="voxpipe-")
             place = f"{self._scratch.name}/{BETWEEN}"
         if place is not None and self._continues and is_finished(place, self._key, {}):
@@ -289,7 +295,7 @@ class StitchedVolume:
 
     def _channels_without_window(self, channels: int) -> int:
         """Return how many channels a model would give; SampleError where nobody tells."""
-        shape = getattr(self._destination, "shape", ())
+        shape = getattr(self.destination, "shape", ())
         own = shape[0] if shape and self._how.activation.output != "argmax" else 0
         # Of classes, two or more, one channel is left, whatever their number.
         least = 2 if self._how.activation.output == "argmax" else 0

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from ..core import Region
 from ..core.errors import PatchSizeError
 from .blending import weights_of
-from .open_cells import OpenCells, new_array
+from .open_cells import CellMemory, OpenCells, new_array
 from .windows import Cell, Windows
 
 # Sums of weights that are kept: cells far from the faces of a volume have the same ones.
@@ -65,7 +65,7 @@ class Stitcher:
         self, windows: Windows, blend: str, output: Takes, cells: OpenCells | None = None
     ) -> None:
         self.windows, self.output = windows, output
-        self.cells = OpenCells(2**62) if cells is None else cells
+        self.cells = OpenCells(CellMemory(2**62)) if cells is None else cells
         self._weights = weights_of(blend, windows.size)
         self._ones = None if self._weights is not None else np.ones(windows.size, np.float32)
         self.present = np.zeros(len(windows), np.bool_)

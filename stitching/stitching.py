@@ -17,6 +17,7 @@ from ..core.errors import NotFinite, PatchSizeError, SampleError, VoxpipeError
 from ..storage.location import absolute_place, is_url, public_name
 from ..volumes import Volume
 from ..volumes.conversion.destination import disk_errors
+from .open_cells import CellMemory
 from .outputs import is_finished
 from .stitched_volume import HowToStitch, StitchedVolume, past_windows, refuse_shared
 from .stitcher import Stitcher
@@ -74,7 +75,9 @@ class Stitching:
         self._whole: dict[Identity, tuple[str, Volume]] = {}  # not handed out yet
         self._past: set[Identity] = set()
         self._places: dict[str, Identity] = {}
+        self._names: dict[str, Identity] = {}
         self._channels = 0  # of the model
+        self._memory = CellMemory(how.memory_bytes)  # of the sums of all volumes
         self._lock = threading.Lock()  # of what volumes there are, not of their voxels
 
     def _place_of(
@@ -113,6 +116,9 @@ class Stitching:
                 own = os.path.normcase(absolute_place(destination)) if is_place else ""
                 if self._places.setdefault(own, place.identity) != place.identity:
                     refuse_shared(destination)
+            if self._names.setdefault(place.case, place.identity) != place.identity:
+                msg = f"two cases are called {place.case!r}, and the results are told by that"
+                raise SampleError(msg, do="Give each case= of its own.")
             if is_place:
                 place.refuse_itself(destination)
                 how, options = self._how, self._how.storage_options
@@ -124,7 +130,7 @@ class Stitching:
                     volume = Volume(destination, kind=kind, storage_options=extra)
                     self._whole[place.identity] = (place.case, volume)
                     return None
-            volume_of = StitchedVolume(place, self._how)
+            volume_of = StitchedVolume(place, self._how, destination, self._memory)
             one = _Open(place, volume_of, layers_left(volume_of.stitcher))
             self._open[place.identity] = one
             if self._watch is not None:
@@ -215,7 +221,7 @@ class Stitching:
             warn(text, NotFinite, self._origin)
 
     def _disk_errors(self, one: _Open) -> AbstractContextManager[None]:
-        destination = self._how.destination_of(one.place.case)
+        destination = one.volume.destination
         name = public_name(destination) if isinstance(destination, str) else one.place.case
         return disk_errors(f"{one.place.case} could not be predicted to {name}", name)
 

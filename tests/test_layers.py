@@ -151,6 +151,19 @@ def test_the_check_sees_every_way_to_import(module, source):
     assert len(wrong_imports(module, source)) == 1
 
 
+def test_saving_is_for_users():
+    """Only what makes it public imports it; what others write files by lies below it."""
+    save = "voxpipe.volumes.conversion.save"
+    found = {
+        module
+        for module, file in modules().items()
+        for _, name in imports(module, file.read_text("utf-8"), file.name == "__init__.py")
+        if layer_of(module) != ASIDE and name.startswith(f"{save}.")
+    }
+
+    assert found == {"voxpipe.volumes"}
+
+
 @pytest.mark.parametrize("module", [m for m in modules() if layer_of(m) == "core"])
 def test_core_needs_only_numpy(module):
     """Core values can be used, tested and pickled where nothing else is installed."""

@@ -25,6 +25,7 @@ from voxpipe.core.errors import (
     VolumeError,
 )
 from voxpipe.stitching import outputs
+from voxpipe.stitching.open_cells import CellMemory
 from voxpipe.volumes.conversion.volume_file import copy_turned
 
 ONES = np.ones((8, 8, 8), np.float32)
@@ -116,6 +117,50 @@ def test_a_destination_is_opened_when_its_windows_come(tmp_path):
 
     assert seen[0] <= 2
     assert len(list(out.iterdir())) == 4
+
+
+@pytest.mark.parametrize("spacing", [1.0, 2.0])
+def test_a_function_is_asked_once_for_each_case(spacing):
+    """For its place: an array that it makes anew each time is made once, and holds the result."""
+    made = {"a": [], "b": []}
+
+    def place_of(case):
+        made[case].append(np.zeros((1, 8, 8, 8), np.float32))
+        return made[case][-1]
+
+    cases = [{"image": ONES * n, "case": case} for n, case in enumerate("ab", 1)]
+    chain = vp.from_cases(cases).open_volume().spacing(spacing).lazy_patch(4, sampling="grid")
+    vp.predict(lambda batch: batch, chain, place_of, output="logits")
+    batches = chain.batch_patches(8).map(lambda image: image, "image", "same")
+    list(batches.stitch("same", place_of, output="logits"))
+
+    for n, arrays in enumerate(made.values(), 1):
+        assert len(arrays) == 2  # one for predict(), one for stitch()
+        assert all((array == n).all() for array in arrays)
+
+
+@pytest.mark.parametrize("spacing", [1.0, 1.5])
+def test_volumes_side_by_side_share_the_memory(monkeypatch, tmp_path, spacing):
+    """Sums of four volumes that are open at once take no more than is allowed for all."""
+    made = []
+
+    class Watched(CellMemory):
+        def __init__(self, limit):
+            super().__init__(limit)
+            made.append(self)
+
+    monkeypatch.setattr("voxpipe.stitching.stitching.CellMemory", Watched)
+    cases = [{"image": ONES * n, "case": f"{n}"} for n in range(4)]
+    chain = vp.from_cases(cases).open_volume().spacing(spacing)
+    chain = chain.lazy_patch(4, sampling="grid", overlap=2).shuffle()
+    place, limit = str(tmp_path / "{case}.nii.zarr"), 1000
+    volumes = vp.predict(lambda batch: batch, chain, place, output="logits", memory_bytes=limit)
+
+    for n in range(4):
+        assert np.allclose(volumes[f"{n}"].numpy(), n)
+    (memory,) = made
+    shard = ONES.nbytes  # the one in use is allowed
+    assert 0 < memory.most_bytes <= max(limit, shard)
 
 
 def test_an_error_at_opening_is_told_at_once(tmp_path):

@@ -217,11 +217,23 @@ def test_a_case_that_is_not_among_the_results():
     assert results.get("anna") is None
 
 
-def test_results_are_told_by_the_names_of_cases():
-    """Two of one name would be one."""
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_results_are_told_by_the_names_of_cases(batch_size):
+    """Two of one name would be one, in one mapping or in two; the model runs for none of both."""
+    ran = []
+
+    def model(batch):
+        ran.append(len(batch))
+        return batch
+
     chain = vp.from_cases([{"case": "anna", "image": ZEROS}] * 2).open_volume()
+    chain = chain.lazy_patch(8, sampling="grid")
     with pytest.raises(SampleError, match="two cases are called 'anna'"):
-        vp.predict(lambda batch: batch, chain, patch=8, output="logits")
+        vp.predict(model, chain, output="logits", batch_size=batch_size)
+    assert sum(ran) < 2
+    batches = chain.batch_patches(batch_size).map(lambda image: image, "image", "same")
+    with pytest.raises(SampleError, match="two cases are called 'anna'"):
+        list(batches.stitch("same", output="logits"))
 
 
 @pytest.mark.parametrize("mirror", [1, (1,), (1, 1)])

@@ -362,6 +362,20 @@ def test_what_plans_and_folders_lack_is_named(plans: Path, raw: Path) -> None:
         nnunet(plans, raw, 2)
 
 
+@pytest.mark.parametrize("is_beside_plans", [True, False])
+def test_a_fold_without_cases(plans: Path, raw: Path, is_beside_plans: bool) -> None:
+    """Nothing can be drawn, and the file that says so is named; whole cases are none."""
+    beside = plans.with_name("splits_final.json")
+    place = beside if is_beside_plans else raw / "splits_final.json"
+    beside.unlink()
+    place.write_text(json.dumps([{"train": CASES, "val": []}]))
+    with pytest.raises(SampleError, match=r"fold 0 has no case for part='val'") as error:
+        nnunet(plans, raw, part="val")
+    assert str(place) in str(error.value)
+    assert list(nnunet(plans, raw, part="val", windows=True)) == []
+    nnunet(plans, raw)
+
+
 @pytest.mark.parametrize("degrees", [(-15, 15), -15])
 def test_a_turn_is_one_number(degrees):
     """Up to so many degrees, either way."""

@@ -2,27 +2,47 @@
 
 import numpy as np
 
-from voxpipe.stitching.open_cells import OpenCells
+from voxpipe.stitching.open_cells import CellMemory, OpenCells
 
 
 def test_no_more_in_memory_than_the_limit():
     """Of ten arrays two fit; all come back as they were left."""
-    cells = OpenCells(2 * 80)
+    cells = OpenCells(CellMemory(2 * 80))
     for number in range(10):
         cells.put((number,), np.full(10, number, np.float64))
     for number in range(10):
         cells.change((number,))[:] += 1
 
-    assert cells.most_bytes <= 2 * 80
+    assert cells.memory.most_bytes <= 2 * 80
     assert [cells.pop((number,)).tolist() for number in range(10)] == [
         [number + 1] * 10 for number in range(10)
     ]
     assert (0,) not in cells
 
 
+def test_several_share_a_memory(tmp_path):
+    """Of four arrays of two files two fit: who needs room takes it of whoever came before."""
+    memory = CellMemory(2 * 80)
+    first, second = OpenCells(memory), OpenCells(memory)
+    for number in range(2):
+        first.put((number,), np.full(10, number, np.float64))
+        second.put((number,), np.full(10, 10 + number, np.float64))
+    for number in range(2):
+        second.change((number,))[:] += 1
+        first.change((number,))[:] += 1
+
+    assert memory.most_bytes == 2 * 80
+    assert [first.pop((n,))[0] for n in range(2)] == [1, 2]
+    second.close()
+    first.put((0,), np.zeros(20))
+    first.put((1,), np.zeros(1))
+    assert memory.most_bytes == 2 * 80
+    first.close()
+
+
 def test_places_are_used_again(tmp_path):
     """A file grows with what is open at once, not with what ever was."""
-    cells = OpenCells(0, str(tmp_path / "sums"))
+    cells = OpenCells(CellMemory(0), str(tmp_path / "sums"))
     for number in range(100):
         cells.put((number,), np.zeros(1000))
         cells.put((number, "other"), np.zeros(1000))
@@ -36,7 +56,7 @@ def test_places_are_used_again(tmp_path):
 def test_a_checkpoint_stays_what_it_was(tmp_path):
     """What is added after it is not there for who takes it up."""
     path = str(tmp_path / "sums")
-    cells = OpenCells(0, path)
+    cells = OpenCells(CellMemory(0), path)
     cells.put((0,), np.zeros(10))
     cells.put((1,), np.zeros(10))
     table = cells.write_all()
@@ -49,7 +69,7 @@ def test_a_checkpoint_stays_what_it_was(tmp_path):
     cells.put((3,), np.full(10, 8.0))
     cells.close()
 
-    again = OpenCells(1000, path)
+    again = OpenCells(CellMemory(1000), path)
     again.restore(table)
     assert again.pop((0,)).tolist() == again.pop((1,)).tolist() == [0.0] * 10
     again.close()

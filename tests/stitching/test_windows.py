@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.core.errors import PatchSizeError
-from voxpipe.stitching.open_cells import OpenCells
+from voxpipe.stitching.open_cells import CellMemory, OpenCells
 from voxpipe.stitching.stitcher import Stitcher
 from voxpipe.stitching.windows import Windows
 
@@ -56,12 +56,12 @@ def test_a_window_covers_a_cell_or_does_not_touch_it(grid):
 @given(windows())
 def test_sums_of_a_chain_are_a_band(grid):
     """In the order of a chain no more is open at once than is told beforehand."""
-    cells = OpenCells(2**62)
+    cells = OpenCells(CellMemory(2**62))
     stitcher = Stitcher(grid, "crop" if grid.cuts else "mean", Result(grid.shape), cells)
     for number in range(len(grid)):
         stitcher.add(number, np.zeros((1, *grid.size), np.float32))
 
-    assert cells.most_bytes <= grid.band_bytes
+    assert cells.memory.most_bytes <= grid.band_bytes
 
 
 @given(windows(), st.randoms(use_true_random=False), st.sampled_from(["mean", "gaussian", "hann"]))
@@ -71,7 +71,7 @@ def test_any_order_gives_each_voxel_once(grid, random, blend):
         blend = "crop"
     truth = np.random.default_rng(0).normal(size=grid.shape).astype(np.float32)
     result = Result(grid.shape)
-    stitcher = Stitcher(grid, blend, result, OpenCells(64))
+    stitcher = Stitcher(grid, blend, result, OpenCells(CellMemory(64)))
     order = list(range(len(grid)))
     random.shuffle(order)
     for number in order:
@@ -144,7 +144,7 @@ def most_open(shape):
     for number in grid.sort(range(len(grid))):
         stitcher.add(number, np.zeros((1, 4, 4, 4), np.float32))
     assert stitcher.is_whole
-    return stitcher.cells.most_bytes
+    return stitcher.cells.memory.most_bytes
 
 
 def test_open_sums_do_not_grow_with_the_volume():

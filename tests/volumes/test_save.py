@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -16,7 +18,7 @@ from hypothesis import strategies as st
 
 import voxpipe as vp
 from voxpipe.core import Region
-from voxpipe.core.errors import BadHeader, DestinationExists, UnknownFormat
+from voxpipe.core.errors import BadHeader, DestinationBusy, DestinationExists, UnknownFormat
 from voxpipe.volumes import Header
 from voxpipe.volumes.conversion import volume_file
 from voxpipe.volumes.conversion.volume_file import VolumeFile
@@ -211,6 +213,62 @@ def test_to_a_url(tmp_path):
     assert volume.numpy().sum() == 24
     with pytest.raises(DestinationExists, match="there already"):
         vp.save(f"memory://{tmp_path.name}/a.nii.gz", np.ones((2, 3, 4), np.uint8))
+
+
+KILLED = """
+import os, signal, sys
+import numpy as np
+import voxpipe as vp
+from voxpipe.volumes.conversion.volume_file import VolumeFile
+
+VolumeFile.finish = lambda self: os.kill(os.getpid(), signal.SIGKILL)
+vp.save(sys.argv[1], np.ones((2, 3, 4), np.uint8))
+"""
+
+
+def test_a_save_that_is_killed_leaves_one_folder(tmp_path):
+    """The next one takes it, follows no link in it, and leaves nothing of another run there."""
+    place, part, victim = tmp_path / "a.nii", tmp_path / ".a.nii.part", tmp_path / "victim"
+    victim.write_bytes(b"precious")
+    (part / "windows.nii.zarr").mkdir(parents=True)
+    (part / "state.json").write_text("of a prediction that was killed")
+    (part / "voxels").symlink_to(victim)
+    for _ in range(2):
+        process = subprocess.run([sys.executable, "-c", KILLED, str(place)], check=False)
+        assert process.returncode == -9
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".a.nii.part", "victim"]
+        assert sorted(path.name for path in part.iterdir()) == ["lock", "voxels"]
+    assert vp.save(place, np.ones((2, 3, 4), np.uint8)).numpy().all()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.nii", "victim"]
+    assert victim.read_bytes() == b"precious"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, ValueError])
+def test_a_save_that_fails_leaves_nothing(tmp_path, monkeypatch, error):
+    """Whatever ended it; the place is free for the next one."""
+
+    def fails(self):
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(VolumeFile, "finish", fails)
+        with pytest.raises(error):
+            vp.save(tmp_path / "a.nii", np.zeros((2, 3, 4)))
+    assert not list(tmp_path.iterdir())
+    vp.save(tmp_path / "a.nii", np.zeros((2, 3, 4)))
+
+
+def test_two_saves_at_one_place(tmp_path, monkeypatch):
+    """The second is told: what it wrote would be mixed with the first."""
+    finish, place = VolumeFile.finish, tmp_path / "a.nii"
+
+    def save_in_between(self):
+        with pytest.raises(DestinationBusy, match=r"this process is writing .*a\.nii already"):
+            vp.save(place, np.zeros((2, 3, 4)), overwrite=True)
+        finish(self)
+
+    monkeypatch.setattr(VolumeFile, "finish", save_in_between)
+    assert vp.save(place, np.ones((2, 3, 4))).numpy().all()
 
 
 def test_mistakes_are_refused(tmp_path):

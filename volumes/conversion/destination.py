@@ -43,11 +43,13 @@ from ...storage.disk_cache import (
 from ...storage.location import absolute_place, file_system, is_url, public_name, remote_errors
 from ...storage.ranges import open_regular
 from ...storage.remote_answers import is_conflict
+from ...storage.volume_cache import LOCK_TIMEOUT
 from ..formats.zarr_nodes import METADATA_FILES
 from ..header import Triple
 
 GROUP = "zarr.json"
 _JOURNAL = "journal.jsonl"
+_LOCK = "lock"
 # What ``rename`` says of a place that is not free.
 _THERE = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
 # What zarr-python writes a file as, until it is whole and gets its name.
@@ -62,8 +64,9 @@ class LocalDestination:
         # Where check sums of what is written are kept, if anywhere.
         self._path, self._sums = path, sums
         # In the same folder, and so on the same disk: renaming is one step there only.
-        self._partial = path.with_name(f".{path.name}.part")
-        self._group = self._partial / "group"
+        self.folder = path.with_name(f".{path.name}.part")
+        """Where it is written until it is whole."""
+        self._group = self.folder / "group"
 
     def record(self) -> dict[str, Any] | None:
         """Return what voxpipe noted in the group, empty for what it did not write."""
@@ -89,21 +92,21 @@ class LocalDestination:
     def lock(self, timeout: float) -> Iterator[None]:
         """Hold the kernel's lock on the partial folder, which a dead writer does not."""
         try:
-            self._partial.mkdir(0o700, parents=True, exist_ok=True)
+            self.folder.mkdir(0o700, parents=True, exist_ok=True)
         except OSError as error:
             what = f"nothing can be written at {self._path.parent}: {error.strerror}."
             raise VolumeError(what, do="Give a place that you may write to.") from error
-        if self._partial.is_symlink():
-            what = f"{self._partial} is a link, and what is written there would lie elsewhere."
+        if self.folder.is_symlink():
+            what = f"{self.folder} is a link, and what is written there would lie elsewhere."
             raise LeadsOutside(what, do="Remove it.")
         # A writer that finishes takes the folder, and the lock file in it, away.
-        with hold_lock(self._partial / "lock", time.monotonic() + timeout, self._busy):
+        with hold_lock(self.folder / _LOCK, time.monotonic() + timeout, self._busy):
             try:
                 yield
             except (OSError, VolumeError):
                 # Where no shard of it is written there is nothing to continue.
                 with suppress(OSError, VolumeError):
-                    lines = _read(self._partial / _JOURNAL).split(b"\n")
+                    lines = _read(self.folder / _JOURNAL).split(b"\n")
                     if not any(line.startswith(b"[") for line in lines):
                         self.drop()
                 raise
@@ -112,22 +115,31 @@ class LocalDestination:
 
     def _tidy(self) -> None:
         """Remove the partial folder if nothing is left to do in it; the caller holds its lock."""
-        has_journal = (self._partial / _JOURNAL).exists()
+        has_journal = (self.folder / _JOURNAL).exists()
         # A writer that was killed when all was in its place has left the rest.
         is_done = has_journal and self._path.exists() and not self._group.exists()
         with suppress(OSError):
             if is_done:
                 self.drop()
             elif not has_journal:
-                (self._partial / "lock").unlink()
-                self._partial.rmdir()
+                (self.folder / _LOCK).unlink()
+                self.folder.rmdir()
 
     def drop(self) -> None:
         """Remove what is being written; the caller holds its lock."""
         # The lock goes first: who waits for it then looks at the place again.
         with suppress(FileNotFoundError):
-            (self._partial / "lock").unlink()
-            shutil.rmtree(self._partial)
+            (self.folder / _LOCK).unlink()
+            shutil.rmtree(self.folder)
+
+    def clear(self) -> None:
+        """Remove what another run has left, which goes on no more; the caller holds the lock."""
+        with suppress(FileNotFoundError):
+            for path in self.folder.iterdir():
+                if path.is_dir() and not path.is_symlink():
+                    shutil.rmtree(path)
+                elif path.name != _LOCK:
+                    path.unlink()
 
     def _busy(self) -> DestinationBusy:
         do = "Wait for it; if it hangs, end it, and what it has written will be continued."
@@ -137,16 +149,16 @@ class LocalDestination:
         """Return the shards in the journal; an unfinished volume of another key is dropped."""
         # What a writer left when the machine went down may not have reached the disk.
         key = f"{key} {boot()}"
-        shards = _parse(_read(self._partial / _JOURNAL), key)
+        shards = _parse(_read(self.folder / _JOURNAL), key)
         if shards is None:
             with suppress(FileNotFoundError):
                 shutil.rmtree(self._group)
-            (self._partial / _JOURNAL).write_bytes(_first_line(key))
+            (self.folder / _JOURNAL).write_bytes(_first_line(key))
             return set()
         for file in self._group.rglob(_PARTIAL_FILES):
             file.unlink()
         # What follows must begin a line of its own.
-        with open(self._partial / _JOURNAL, "ab") as journal:
+        with open(self.folder / _JOURNAL, "ab") as journal:
             journal.write(b"\n")
         return shards
 
@@ -158,14 +170,14 @@ class LocalDestination:
 
     def note(self, shard: Triple) -> None:
         """Append a line to the journal."""
-        with open(self._partial / _JOURNAL, "ab") as journal:
+        with open(self.folder / _JOURNAL, "ab") as journal:
             journal.write(json.dumps(shard).encode() + b"\n")
 
     def publish(self, document: Mapping[str, Any], *, overwrite: bool) -> None:
         """Rename the partial group; what stood there before goes in the moment before."""
         (self._group / GROUP).write_text(json.dumps(document, indent=2), "utf-8")
         seal(self._group, self._sums)
-        old = self._partial / "old"
+        old = self.folder / "old"
         with suppress(FileNotFoundError):
             shutil.rmtree(old)  # of an earlier writer, killed in the next lines
         if overwrite and self._path.exists():
@@ -450,6 +462,32 @@ def destination_of(location: str, options: Mapping[str, Any]) -> Destination:
     return LocalDestination(Path(absolute_place(location)))
 
 
+def part_folder(place: str) -> Path:
+    """Return the hidden folder in which a local place is written until it is whole."""
+    return LocalDestination(Path(absolute_place(place))).folder
+
+
+# Places that this process writes at.
+_WRITERS: dict[tuple[int, str], object] = {}
+
+
+@contextmanager
+def hold(target: Destination, place: str) -> Iterator[None]:
+    """Hold the lock of a place: another process waits for it, this one would wait for itself.
+
+    DestinationBusy where this process holds it, or another one for too long.
+    """
+    own, mark = (os.getpid(), os.path.normcase(absolute_place(place))), object()
+    if _WRITERS.setdefault(own, mark) is not mark:
+        what = f"this process is writing {target.name} already."
+        raise DestinationBusy(what, do="Give each result a place of its own.")
+    try:
+        with target.lock(LOCK_TIMEOUT):
+            yield
+    finally:
+        del _WRITERS[own]
+
+
 def check_destination(target: Destination, *, overwrite: bool, is_file: bool = False) -> bool:
     """Return whether something is at a place that is going to be replaced.
 
@@ -466,6 +504,14 @@ def check_destination(target: Destination, *, overwrite: bool, is_file: bool = F
         do = "Give another place, or remove it yourself."
         raise DestinationExists(f"{what}and nothing else is overwritten.", do=do)
     return True
+
+
+def upload(local: Path, url: str, options: Mapping[str, Any], *, overwrite: bool) -> None:
+    """Copy a file to a URL."""
+    system, path = file_system(url, options)
+    with remote_errors(public_name(url), options):
+        check_destination(destination_of(url, options), overwrite=overwrite, is_file=True)
+        system.put_file(str(local), path)
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import shutil
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,22 +11,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike
 
 from ...core import Region
-from ...core.convert_dtype import convert_dtype
 from ...core.errors import BadHeader, VolumeError
 from ...core.validate import as_dtype
 from ...storage.content import content_key
-from ...storage.location import absolute_place, file_system, is_url, public_name, remote_errors
+from ...storage.location import absolute_place, is_url
 from ..backend import Backend, Channels, as_array
 from ..header import Header
 from ..stack_source import OwnSource
 from ..volume import Volume
 from ..voxels import Voxels
 from .convert import convert
-from .destination import check_destination, destination_of, disk_errors
-from .volume_file import PIECE, VolumeFile, file_dtype, refuse_unwritable
+from .destination import (
+    LocalDestination,
+    check_destination,
+    destination_of,
+    disk_errors,
+    hold,
+    upload,
+)
+from .volume_file import PIECE, VolumeFile, as_stored, file_dtype, refuse_unwritable
 
 LIKE = "like"  # as a type: that of the volume whose header is taken
 
@@ -72,6 +77,8 @@ def save(
     ------
     BadHeader
         ``like`` has another shape.
+    DestinationBusy
+        This process, or another one for a long time, is writing there.
     DestinationExists
         Something is there; this is a ``FileExistsError``.
     UnknownFormat
@@ -112,20 +119,12 @@ def save(
     if is_url(place):
         with tempfile.TemporaryDirectory(prefix="voxpipe-save-") as folder:
             local = Path(folder) / posixpath.basename(place)
-            _write_file(local, volume, header, model)
+            _write_file(local, volume, header, model, overwrite=False)
             upload(local, place, storage_options or {}, overwrite=overwrite)
         return Volume(place, storage_options=storage_options)
     with disk_errors(f"{volume.name} could not be saved at {place}", place):
-        _write_file(Path(absolute_place(place)), volume, header, model)
+        _write_file(Path(absolute_place(place)), volume, header, model, overwrite=overwrite)
     return Volume(place, kind=volume.kind)
-
-
-def upload(local: Path, url: str, options: Mapping[str, Any], *, overwrite: bool) -> None:
-    """Copy a file to a URL."""
-    system, path = file_system(url, options)
-    with remote_errors(public_name(url), options):
-        check_destination(destination_of(url, options), overwrite=overwrite, is_file=True)
-        system.put_file(str(local), path)
 
 
 def _volume_at(array: Any, affine: ArrayLike | None) -> Volume:
@@ -155,19 +154,24 @@ def _header_for(volume: Volume, dtype: DTypeLike | None, like: Volume | None) ->
     return replace(own, disk_dtype=disk, slope=source.slope, intercept=source.intercept)
 
 
-def _write_file(path: Path, volume: Volume, header: Header, like: Volume | None) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    folder = tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        file = VolumeFile(path, Path(folder), header, like)
-        for region in slabs(header):
-            voxels = volume.numpy() if volume.is_loaded else volume.read(region).values()
-            if volume.is_loaded:
-                voxels = voxels[(slice(None), *region.slices)]
-            file.write(region, as_stored(voxels, header))
-        file.finish()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+def _write_file(
+    path: Path, volume: Volume, header: Header, like: Volume | None, *, overwrite: bool
+) -> None:
+    target = LocalDestination(path)
+    with hold(target, str(path)):
+        try:
+            # Another writer may just have finished.
+            check_destination(target, overwrite=overwrite, is_file=True)
+            target.clear()
+            file = VolumeFile(path, target.folder, header, like)
+            for region in slabs(header):
+                voxels = volume.numpy() if volume.is_loaded else volume.read(region).values()
+                if volume.is_loaded:
+                    voxels = voxels[(slice(None), *region.slices)]
+                file.write(region, as_stored(voxels, header))
+            file.finish()
+        finally:
+            target.clear()  # nobody goes on with a part of it
 
 
 def slabs(header: Header) -> list[Region]:
@@ -176,15 +180,6 @@ def slabs(header: Header) -> list[Region]:
     plane = channels * i * j * header.disk_dtype.itemsize
     step = max(1, PIECE // max(1, plane))
     return [Region((0, 0, at), (i, j, min(at + step, k))) for at in range(0, k, step)]
-
-
-def as_stored(voxels: NDArray[Any], header: Header) -> NDArray[Any]:
-    """Return values as the numbers that are stored for them: rounded and clipped, not cut off."""
-    if voxels.dtype.kind == "b":
-        voxels = voxels.view(np.uint8)
-    if (header.slope, header.intercept) != (1.0, 0.0):
-        voxels = (voxels.astype(np.float64) - header.intercept) / header.slope
-    return convert_dtype(voxels, header.disk_dtype)
 
 
 class _TypedBackend(Backend):

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Region
+from ...core.convert_dtype import convert_dtype
 from ...core.errors import UnknownFormat
 from ...storage.disk_cache import open_no_link, sync_folder
 from ...storage.location import is_url, public_name
@@ -189,6 +190,15 @@ def file_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
     if dtype == np.float16:
         return np.dtype(np.float32)
     return dtype.newbyteorder("<")
+
+
+def as_stored(voxels: NDArray[Any], header: Header) -> NDArray[Any]:
+    """Return values as the numbers that are stored for them: rounded and clipped, not cut off."""
+    if voxels.dtype.kind == "b":
+        voxels = voxels.view(np.uint8)
+    if (header.slope, header.intercept) != (1.0, 0.0):
+        voxels = (voxels.astype(np.float64) - header.intercept) / header.slope
+    return convert_dtype(voxels, header.disk_dtype)
 
 
 class VolumeFile:
