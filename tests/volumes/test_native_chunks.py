@@ -2,6 +2,7 @@
 
 import os
 import time
+import weakref
 from contextlib import closing, nullcontext
 
 import numpy as np
@@ -17,6 +18,7 @@ from voxpipe.storage.ranges import LocalRanges
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks import chunked_array, native
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS
+from voxpipe.volumes.formats.zarr_chunks import ArrayMetadata, ShardedChunks
 
 blosc2 = pytest.importorskip("blosc2")
 pytestmark = pytest.mark.skipif(not native.is_available(3), reason="no native library")
@@ -184,3 +186,56 @@ def test_warm_files_are_read_by_the_native_library(tmp_path, monkeypatch):
     shard.write_bytes(shard.read_bytes())
     volume.read(region)
     assert not volume.probe().is_as_of(moment)
+
+
+def test_places_that_two_threads_make_are_made_once(tmp_path):
+    """While one waits for the lock another one makes them, and both get these."""
+    root = str(tmp_path)
+    size, most = (4, 4, 4), 1000
+    array = ArrayMetadata(size, (2, 2, 2), np.dtype("u1"), 0, (), (0, 1, 2), "c/", "/", size)
+    shards = ShardedChunks(array, LocalRanges(root))
+    lock, made = shards._lock, []
+
+    class Late:
+        def __enter__(self):
+            shards._lock = lock
+            made.append(shards.native_places(most))
+            lock.acquire()
+
+        def __exit__(self, *error):
+            lock.release()
+
+    shards._lock = Late()
+
+    assert shards.native_places(most) is made[0]
+
+
+def test_an_index_that_is_learnt_twice_stays():
+    """Native code of another thread may look into the first one."""
+    places = native.ChunkPlaces((2,), (1,))
+    first = weakref.ref(table := np.zeros((2, 2), np.uint64))
+    places.set_shard(0, "a", table, 10)
+    del table
+
+    places.set_shard(0, "a", np.zeros((2, 2), np.uint64), 10)
+
+    assert first() is not None
+
+
+def test_rooms_of_an_attempt_that_failed_are_not_written_to(tmp_path, monkeypatch):
+    """They are gone, where nothing is kept when the bytes have come by another way."""
+    volume = Volume(write(tmp_path / "a.zarr", "shards", "int16", "lz4"))
+    place_chunks, rooms = native.place_chunks, []
+
+    def failing(out, shape, plan, rows, fill_row, members, source, keep=None):
+        if isinstance(source, native.LocatedChunks):
+            rows[members, native.ROOM] = 1
+            return 0, members
+        rooms.extend(rows[members, native.ROOM].tolist())
+        return place_chunks(out, shape, plan, rows, fill_row, members, source, keep)
+
+    monkeypatch.setattr(chunked_array, "place_chunks", failing)
+    monkeypatch.setattr(HINTS, "is_warm", True)
+
+    assert (volume.read(Region((0, 0, 0), SHAPE)).array == voxels("int16")).all()
+    assert rooms == [0] * 27

@@ -239,7 +239,8 @@ class ChunkedArray:
             bodies = payload.stored_chunks() if self._is_native else None
             place = out, self.chunks, plan, rows, self._fill_row
             if bodies is not None:
-                rows[absent, :ROOM], rows[absent, TASK] = 0, DECODE
+                # Of rooms, too: those of an attempt that failed are gone.
+                rows[absent, :TASK], rows[absent, TASK] = 0, DECODE
                 rows[absent[:, None], range(len(bodies.columns))] = bodies.columns.T
                 keep = self._keep if self._cache.most_bytes >= self.chunk_bytes else None
                 count, absent = place_chunks(*place, absent, bodies, keep)

@@ -156,7 +156,8 @@ class ChunkPlaces:
         A chunk that takes more than ``most`` bytes is left to Python.
         """
         holds = os.fsencode(path) + b"\0", None if table is None else np.ascontiguousarray(table)
-        self._holds[unit] = holds
+        # With what was there: two threads may learn one index, and native code look into the first.
+        self._holds[unit] = (*self._holds.get(unit, ()), *holds)
         if table is not None:
             sizes = table[:, 1]
             longest = int(np.maximum.reduce(sizes[sizes <= most], initial=0))

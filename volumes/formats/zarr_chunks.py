@@ -140,9 +140,10 @@ class ShardedChunks(ChunkMap):
         """Return where native code finds chunks of at most so many bytes, of known shards."""
         if self._places is None and self._fits and isinstance(self._store, LocalRanges):
             with self._lock:
-                self._most = most
-                self._places = ChunkPlaces(self._per_shard, self._counts, root=self._store.real)
-                self._add_places(self._tables)
+                if self._places is None and self._fits:  # another thread may have been here
+                    self._most = most
+                    self._places = ChunkPlaces(self._per_shard, self._counts, root=self._store.real)
+                    self._add_places(self._tables)
         return self._places
 
     def _add_places(self, tables: Mapping[int, tuple[str, NDArray[np.uint64] | None]]) -> None:
