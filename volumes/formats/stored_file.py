@@ -236,6 +236,7 @@ class Maps:
             now.first, now.last = (min(first, start), max(end, stop)) if was_read else (first, end)
             # What two reads share is counted twice: of that nobody keeps account.
             now.size = min(now.last - now.first, before + size)
+            # Of whom all was let go of just now reads on, too.
             total, readers = sum(map(_SIZE, self._resident)), set(map(_READER, self._resident))
             most = self.most + self._more * (len(readers) - 1)
             if total <= most:
