@@ -48,6 +48,7 @@ _LEVEL = 1  # of gzip: higher ones take several times as long for a few per cent
 _DIRTY = 64 * 1024**2
 # Rows of boxes that are not whole: of float32 volumes of 512^3 four in the last layer of windows.
 _ROWS = 64 * 1024**2
+_NOTHING = np.empty(0, np.uint8)
 # From here on a piece of the file is written, not mapped.
 _LONG = mmap.PAGESIZE
 # As many lines as a set of a first cache holds.
@@ -248,7 +249,7 @@ class VolumeFile:
         self._dirty = 0
         # Boxes that follow each other along the first axis: how far they came, and their buffer.
         self._rows: dict[Region, tuple[int, Any]] = {}
-        self._spare = np.empty(0, np.uint8)
+        self._spare = _NOTHING  # of the last row, for one of the same size
 
     def write(self, region: Region, voxels: NDArray[Any]) -> None:
         """Put the stored numbers (C, I, J, K) of a box into their place, or beside the last one."""
@@ -261,8 +262,8 @@ class VolumeFile:
             return
         if buffer is None:
             size = self._bytes_of(row)
-            buffer = self._spare[:size] if self._spare.size >= size else np.empty(size, np.uint8)
-            self._spare = np.empty(0, np.uint8)
+            buffer = self._spare if self._spare.size == size else np.empty(size, np.uint8)
+            self._spare = _NOTHING
         place = (slice(None), slice(end_i, region.stop[0]))
         self._copy(voxels, self._in_order(buffer, row)[place])
         self._rows[row] = (region.stop[0], buffer)
