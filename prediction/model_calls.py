@@ -77,7 +77,6 @@ def run_model(
             windows = batch.flip(axes) if len(ways) > 1 else batch
             # Detached, nothing here holds the tensor itself: who else does holds its memory.
             output = _one_output(model(windows)).detach()
-            is_kept = _is_held_elsewhere(output)
             if len(output) != len(batch):
                 msg = f"the model gave {len(output)} rows for a batch of {len(batch)} windows"
                 raise SampleError(msg, do="It must give one for each, (B, C, I, J, K).")
@@ -87,8 +86,9 @@ def run_model(
         assert total is not None
         mean = total / len(ways) if len(ways) > 1 else total
         local = mean.cpu()
+        is_kept = local.data_ptr() == output.data_ptr() and _is_held_elsewhere(output)
         array: NDArray[np.float32] = local.numpy()
-        return array, is_kept and local.data_ptr() == output.data_ptr()
+        return array, is_kept
 
 
 def _is_held_elsewhere(tensor: torch.Tensor) -> bool:
