@@ -85,20 +85,19 @@ def change_values(array: NDArray[np.float32], changes: Sequence[Change]) -> None
 
 def _change_channel(channel: NDArray[np.float32], number: int, changes: Sequence[Change]) -> None:
     waiting: list[ArrayChange] = []
-
-    def add(change: Change, place: int) -> None:
+    # The next one is the last. A function that calls itself would keep the channel, and so the slot
+    # of a batch, until garbage is collected.
+    rest = [*enumerate(changes)][::-1]
+    while rest:
+        place, change = rest.pop()
         if not isinstance(change, ByStatistics):
             waiting.append(change)
-            return
+            continue
         statistics = _do(channel, number, waiting, counts=True)
         waiting.clear()
         if not math.isfinite(statistics.mean):
             raise NoRange(change, place)
-        for following in change.changes(statistics):
-            add(following, place)
-
-    for place, change in enumerate(changes):
-        add(change, place)
+        rest += [(place, following) for following in change.changes(statistics)][::-1]
     if waiting:
         _do(channel, number, waiting)
 

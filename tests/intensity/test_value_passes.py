@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from itertools import pairwise
 from typing import Any
 
@@ -61,6 +63,22 @@ def values(size: Any, seed: int, strided: bool) -> Any:
     wide = np.random.default_rng(seed).normal(10, 30, (*size[:3], 2 * size[3]))
     wide = wide.astype(np.float32)
     return wide[:, ::-1, :, ::2] if strided else np.ascontiguousarray(wide[..., ::2])
+
+
+@pytest.mark.parametrize(
+    "change", [of_contrast()(2.0), of_gamma(over="patch", keep_statistics=True)(2.0)]
+)
+def test_nothing_holds_the_array_afterwards(change: Any) -> None:
+    """It may lie in a slot of a batch, which would not be free before garbage is collected."""
+    array = values((1, 2, 3, 4), 0, strided=False)
+    reference = weakref.ref(array)
+    gc.disable()
+    try:
+        change_values(array, [change, change])
+        del array
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("path", NATIVE_PATHS)
