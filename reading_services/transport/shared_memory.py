@@ -15,7 +15,6 @@ import struct
 import sys
 import weakref
 from collections.abc import Callable, Iterator
-from multiprocessing import reduction
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -108,15 +107,18 @@ def has_message(channel: Connection) -> bool:
 
 def send_descriptor(channel: Connection, fd: int) -> None:
     """Give the process at the other end a copy of a descriptor."""
+    # multiprocessing's own way waits for an answer (Python 3.14), for which jobs are taken here.
     with _socket_of(channel) as twin:
-        reduction.sendfds(twin, [fd])
+        socket.send_fds(twin, [b"\0"], [fd])
 
 
 def receive_descriptor(channel: Connection) -> int:
     """Return the descriptor that :func:`send_descriptor` sent."""
     with _socket_of(channel) as twin:
-        fd: int = reduction.recvfds(twin, 1)[0]
-        return fd
+        _, descriptors, _, _ = socket.recv_fds(twin, 1, 1, socket.MSG_CMSG_CLOEXEC)
+        if not descriptors:
+            raise EOFError("the process that was to send a descriptor has gone")
+        return descriptors[0]
 
 
 def receive_memory(channel: Connection, size: int) -> SharedMemory:
