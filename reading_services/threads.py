@@ -264,8 +264,10 @@ class _Exchange:
     def end(self, threads: int) -> None:
         """Let the threads end after what they are at."""
         self.is_over = True
-        for queue_of_jobs in (self.waiting, self.answers, self.ahead):
-            _drain(queue_of_jobs)
+        for _, entry in filter(None, _drain(self.waiting)):
+            entry.close()  # of which something was fetched already
+        for rest in (self.answers, self.ahead):
+            _drain(rest)
         self.ahead.put(None)
         for _ in range(threads):
             self.waiting.put(None)

@@ -21,6 +21,7 @@ from ..core.errors import (
     VolumeError,
     VolumeReadError,
 )
+from ..core.locks import ForkSafeLock
 
 Span = tuple[int, int]
 """Half-open range of bytes."""
@@ -116,6 +117,7 @@ class LocalRanges:
         some were missing: nanoseconds since 1970, by the clock of the file system."""
         self.absences = 0
         """How often a file of which ranges were asked for was not there."""
+        self._noting = ForkSafeLock()
 
     def get(self, key: str) -> bytes | None:
         """Return a small file such as metadata, None if there is none; ``BadHeader`` if long."""
@@ -158,12 +160,17 @@ class LocalRanges:
                         pieces.append(piece)
                         start += len(piece)
                     answers[place] = pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                self.newest = max(self.newest, changed_at(os.fstat(fd)))
+                self.note_change(changed_at(os.fstat(fd)))
             finally:
                 os.close(fd)
         for folder in missing:
-            self.newest = max(self.newest, self._change_time(folder))
+            self.note_change(self._change_time(folder))
         return answers
+
+    def note_change(self, moment: int) -> None:
+        """Note when something that was read was changed, whatever other threads note."""
+        with self._noting:
+            self.newest = max(self.newest, moment)
 
     def _change_time(self, folder: str) -> int:
         """Return when something was added to a folder, or removed; of one that is gone, above."""

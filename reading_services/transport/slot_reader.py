@@ -238,7 +238,9 @@ class BatchBuffers:
     def _take_back(self) -> None:
         """Note what nobody looks into any more; what a device may still copy has to wait."""
         for _ in range(len(self._returns)):
-            buffer = self._in_use[number := self._returns.popleft()]
+            buffer = self._in_use.get(number := self._returns.popleft())
+            if buffer is None:  # closed meanwhile
+                continue
             if buffer.is_pinned:
                 self._returns.append(number)
             else:
@@ -255,9 +257,12 @@ class BatchBuffers:
         Others must not ask CUDA: this one may be recording a graph.
         """
         with self._lock:
+            if self._is_closed:
+                return
             self._take_back()
-            pinned_buffers = [self._in_use.pop(number) for number in self._returns]
-            self._returns.clear()
+            # One by one: more may come back meanwhile.
+            returns = [self._returns.popleft() for _ in range(len(self._returns))]
+            pinned_buffers = [self._in_use.pop(number) for number in returns]
             if pinned_buffers:
                 is_done = self._registrar.mark()
                 self._cooling.extend((buffer, is_done) for buffer in pinned_buffers)

@@ -7,7 +7,10 @@ import os
 import subprocess
 import sys
 import threading
+from contextvars import Context
+from functools import partial
 
+import nibabel
 import numpy as np
 import pytest
 import torch
@@ -18,8 +21,11 @@ from voxpipe.batching.collate import LikelyLabels
 from voxpipe.core import memory
 from voxpipe.core.counters import IO_COUNTERS, counted_apart, counts_here
 from voxpipe.core.errors import ItemTimeout
+from voxpipe.reading_services.threads import _Exchange
 from voxpipe.reading_services.transport import slot_reader
 from voxpipe.reading_services.transport.slot_reader import BatchBuffers
+from voxpipe.storage import file_reader
+from voxpipe.storage.file_reader import HINTS
 
 SEED = 7
 LONGEST = 30.0
@@ -164,7 +170,9 @@ def test_counts_can_be_kept_apart():
     before = IO_COUNTERS.snapshot()
     with counted_apart():
         IO_COUNTERS.count(reads=2)
-        other = threading.Thread(target=IO_COUNTERS.count, kwargs={"reads": 3})
+        # In a context of its own: Python without the interpreter's lock gives it a copy of this.
+        count = partial(Context().run, IO_COUNTERS.count, reads=3)
+        other = threading.Thread(target=count)
         other.start()
         other.join(LONGEST)
         assert counts_here().reads == 2
@@ -413,6 +421,36 @@ class Device:
         return lambda: self.done
 
 
+def test_what_comes_back_while_memory_is_settled_is_not_lost(monkeypatch):
+    """Batches are dropped in any thread at any time: also while others are taken back."""
+    device = Device()
+    device.ready = device.done = True
+    buffers = BatchBuffers(2, 10**6, device)
+    kept = [buffers.take([(IMAGE, np.dtype("f4"))]) for _ in range(2)]
+    buffers.settle()
+
+    class InUse(dict):
+        def pop(self, number):
+            kept.clear()
+            return super().pop(number)
+
+    monkeypatch.setattr(buffers, "_in_use", InUse(buffers._in_use))
+    kept.pop()
+    buffers.settle()
+    buffers.settle()
+    assert (len(buffers._in_use), len(buffers._free)) == (0, 2)
+
+
+def test_memory_that_comes_back_after_the_end_is_dropped():
+    """A thread that was given up takes memory of its own, and no number leads anywhere."""
+    buffers = BatchBuffers(2, 10**6)
+    specs = [(IMAGE, np.dtype("f4"))]
+    first = buffers.take(specs)
+    buffers.close()
+    del first
+    assert buffers.take(specs)[0].shape == IMAGE
+
+
 def test_memory_is_page_locked_once_cuda_is_in_use():
     """And used again only when the devices are done with it; unlocked before it is freed."""
     device = Device()
@@ -538,3 +576,41 @@ def test_a_service_is_shown_as_it_was_written():
     assert repr(vp.ThreadReadingService(3)) == "ThreadReadingService(num_threads=3)"
     workers = vp.MultiProcessingReadingService(2, order="as_ready")
     assert repr(workers) == "MultiProcessingReadingService(num_workers=2, order='as_ready')"
+
+
+def test_what_was_fetched_for_batches_that_nobody_makes_is_let_go_of(tmp_path, monkeypatch):
+    """Else what the system may be told of would be used up by epochs that are left early."""
+    enough, ended, told = threading.Event(), threading.Event(), []
+    answer, end, tell = _Exchange._answer, _Exchange.end, HINTS.tell
+
+    def tell_and_count(*args):
+        told.append(tell(*args))
+        if len(told) == 8:
+            enough.set()
+        return told[-1]
+
+    def answer_one(self, seat, job, entry):
+        if job.index > 0:  # all are handed out once it is known how large a batch is
+            assert (enough if job.index == 1 else ended).wait(LONGEST)
+        return answer(self, seat, job, entry)
+
+    def end_all(self, threads):
+        end(self, threads)
+        ended.set()
+
+    monkeypatch.setattr(HINTS, "is_warm", False)
+    monkeypatch.setattr(file_reader, "is_cached", lambda *_: False)
+    monkeypatch.setattr(HINTS, "tell", tell_and_count)
+    monkeypatch.setattr(_Exchange, "_answer", answer_one)
+    monkeypatch.setattr(_Exchange, "end", end_all)
+    paths = [tmp_path / f"{name}.nii" for name in "abcdefgh"]
+    for path in paths:
+        nibabel.save(nibabel.Nifti1Image(np.ones((9, 9, 9), np.int16), np.eye(4)), path)
+    cases = [{"image": str(path)} for path in paths]
+    pipe = vp.from_cases(cases).open_volume().lazy_patch(8).batch_patches(1)
+    service = vp.ThreadReadingService(1, prefetch_cnt=8)
+    with vp.DataLoader2(pipe, None, service, seed=SEED) as loader:
+        iterator = iter(loader)
+        next(iterator), next(iterator)
+    assert any(told)
+    assert HINTS.hinted_bytes == 0

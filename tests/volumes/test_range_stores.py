@@ -33,6 +33,22 @@ class TestLocal(RangeStoreContract):
 
         assert ranges.get("a/first") == RANGE_OBJECTS["a/first"]
 
+    def test_the_newest_change_is_that_of_all_threads(self, ranges, monkeypatch):
+        """While one thread asks when an old file was changed, another has read a new one."""
+        times = [5, 9]
+
+        def change_time(status):
+            if len(times) == 2:
+                moment = times.pop(0)
+                ranges.get_ranges([ReadRange("a/first", 0, 1)])
+                return moment
+            return times[0]
+
+        monkeypatch.setattr("voxpipe.storage.ranges.changed_at", change_time)
+        ranges.get_ranges([ReadRange("empty", 0, 1)])
+
+        assert ranges.newest == 9
+
 
 class TestMemory(RangeStoreContract):
     @pytest.fixture

@@ -75,7 +75,7 @@ class LocatedChunks(NamedTuple):
     decoder: NativeDecoder
     places: ChunkPlaces
     store: Any = None
-    """Of files: what notes in ``newest`` when they were changed last. They are read so while
+    """Of files: what notes when they were changed last (``note_change``). They are read so while
     ``HINTS.is_warm``."""
     touch: Callable[[float], None] | None = None
     """Of a mapped file: is told how many bytes of it are going to be touched."""
@@ -229,8 +229,8 @@ def place_chunks(
         number += int(np.add.reduce(is_stored))
         if keep:
             keep(plan, its, arrays, result[:, ROOM], is_stored)
-    if finder is not None and newest and newest > finder.store.newest:
-        finder.store.newest = newest
+    if finder is not None and newest:
+        finder.store.note_change(newest)
     return number, np.concatenate(remaining) if remaining else _NONE
 
 
