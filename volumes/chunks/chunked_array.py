@@ -155,9 +155,7 @@ class ChunkedArray:
     def read(self, region: Region, *, counts: bool = False) -> NDArray[Any]:
         """Return a region, C order; in chunks beside its box it holds anything."""
         # With ``counts`` the read is entered in the tally, and not only what it decodes.
-        plan: ChunkPlan | None = vars(region).get("_plan")
-        if plan is None or plan.cuts is not self._cuts:
-            plan = (self._grid.cover(region) if self._grid else None) or self._plan(region)
+        plan = self._plan(region)
         out, cache, count = np.empty(region.shape, self.dtype), self._cache, 0
         if self._poisons:
             out.fill(np.nan if self.dtype.kind in "fc" else np.iinfo(self.dtype).max)

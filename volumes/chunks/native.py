@@ -187,9 +187,7 @@ def place_chunks(
     are stored. Returns how many of the members are stored, and which could not be decoded: of these
     ``out`` holds anything.
     """
-    # addresses_of() written out: one more Python call a read is more than a read may make.
-    address, view, count = ctypes.addressof, ctypes.c_char.from_buffer, len(members)
-    rest, newest = (0,) * (MOST_AXES - len(shape)), 0
+    rest, newest, count = (0,) * (MOST_AXES - len(shape)), 0, len(members)
     finder = source if isinstance(source, LocatedChunks) else None
     at_places, longest = 0, 0
     if finder is not None:
@@ -197,10 +195,10 @@ def place_chunks(
     chunk_bytes = math.prod(shape) * out.itemsize
     # What is not kept is decoded to scratch, unless it lies in ``out`` as a whole.
     scratch = np.empty(chunk_bytes + longest, np.uint8)
+    addresses = addresses_of([rows, scratch, out, fill_row])
     job = _JOB.pack(
         *(*(PLAIN if source is None else source.decoder), len(rows)),
-        *(address(view(rows.data)), address(view(scratch.data)), address(view(out.data))),
-        *(address(view(fill_row.data)), at_places, plan.place, longest),
+        *(*addresses, at_places, plan.place, longest),
         *(out.itemsize, len(shape), *shape, *rest, *out.strides, *rest),
     )
     # What is decoded to be kept is in memory before it is known whether it has room.
@@ -210,11 +208,8 @@ def place_chunks(
         its = members[first : first + step]
         arrays: list[NDArray[Any]] = []
         if keep and count:
-            rooms = []
-            for _ in range(len(its)):
-                arrays.append(np.empty(shape, out.dtype))
-                rooms.append(address(view(arrays[-1].data)))
-            rows[its, ROOM] = rooms
+            arrays = [np.empty(shape, out.dtype) for _ in range(len(its))]
+            rows[its, ROOM] = addresses_of(arrays)
         rows[its, TASK] = DECODE
         newest = max(newest, _library().voxpipe_place_chunks(job))
         rows[:, TASK] = LEAVE
