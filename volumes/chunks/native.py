@@ -223,6 +223,8 @@ def place_chunks(
             arrays = [*compress(arrays, is_done.tolist())]
         number += int(np.add.reduce(is_stored))
         if keep:
+            # Those arrays may be gone when ``rows`` are used again.
+            rows[members[first : first + step], ROOM] = 0
             keep(plan, its, arrays, result[:, ROOM], is_stored)
     if finder is not None and newest and newest > finder.store.newest:
         finder.store.newest = newest
