@@ -182,11 +182,11 @@ class ChunkedArray:
                 if source is not None and (HINTS.is_warm or source.store is None):
                     if source.touch is not None:
                         source.touch(len(absent) * source.span)
-                    place = out, self.chunks, plan, rows, self._fill_row
+                    target = out, self.chunks, plan, rows, self._fill_row
                     keep = self._keep if keeps else None
-                    count, absent = place_chunks(*place, absent, source, keep)
+                    count, absent = place_chunks(*target, absent, source, keep)
                     if len(absent) and self._source.learn(plan.chunks[absent]):
-                        more, absent = place_chunks(*place, absent, source, keep)
+                        more, absent = place_chunks(*target, absent, source, keep)
                         count += more
             elif len(rows):
                 place_chunks(out, self.chunks, plan, rows, self._fill_row)
@@ -217,7 +217,7 @@ class ChunkedArray:
             rows = np.zeros((len(chunks), PARTS + 3 * self.ndim), np.int64)
             rows[:, PARTS:] = self._cuts.parts_in(chunks, region).reshape(-1, 3 * self.ndim)
             plan = ChunkPlan(cuts=self._cuts, chunks=chunks, rows=rows, order=chunks @ self._steps)
-            plan.place = chunks.__array_interface__["data"][0]
+            plan.address = chunks.__array_interface__["data"][0]
             plan.voxels, plan.keys = self._cuts.voxels(chunks, region), None
             chunks.setflags(write=False)
             vars(region)["_plan"] = plan
@@ -235,15 +235,15 @@ class ChunkedArray:
         count, payload = 0, self._source.fetch_chunks(plan.chunks[absent])
         try:
             bodies = payload.stored_chunks() if self._is_native else None
-            place = out, self.chunks, plan, rows, self._fill_row
+            target = out, self.chunks, plan, rows, self._fill_row
             if bodies is not None:
                 # Of rooms, too: those of an attempt that failed are gone.
                 rows[absent, :TASK], rows[absent, TASK] = 0, DECODE
                 rows[absent[:, None], range(len(bodies.columns))] = bodies.columns.T
                 keep = self._keep if self._cache.most_bytes >= self.chunk_bytes else None
-                count, absent = place_chunks(*place, absent, bodies, keep)
+                count, absent = place_chunks(*target, absent, bodies, keep)
             elif self._is_native and rows[:, TASK].any():
-                place_chunks(*place)
+                place_chunks(*target)
             if len(absent):
                 count += self._decode_each(out, plan, absent, payload)
         finally:
