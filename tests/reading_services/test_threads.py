@@ -16,7 +16,7 @@ from scenes import full_chain, same, write_cases
 import voxpipe as vp
 from voxpipe.batching.collate import LikelyLabels
 from voxpipe.core import memory
-from voxpipe.core.counters import IO_COUNTERS, counted_apart, counts_here
+from voxpipe.core.counters import IO_COUNTERS, count_apart, counts_here
 from voxpipe.core.errors import ItemTimeout
 from voxpipe.reading_services.transport import slot_reader
 from voxpipe.reading_services.transport.slot_reader import BatchBuffers
@@ -162,7 +162,7 @@ def test_each_thread_counts_what_it_does_itself(cases, function):
 def test_counts_can_be_kept_apart():
     """What other threads count does not show; the sum of the process has everything."""
     before = IO_COUNTERS.snapshot()
-    with counted_apart():
+    with count_apart():
         IO_COUNTERS.count(reads=2)
         other = threading.Thread(target=IO_COUNTERS.count, kwargs={"reads": 3})
         other.start()
