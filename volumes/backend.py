@@ -252,7 +252,7 @@ class Backend(ABC):
         return replace(voxels, boolean=self.header.dtype.kind == "b")
 
 
-def counted_read(backend: Backend, region: Region, channels: Channels | None = None) -> Voxels:
+def read_counted(backend: Backend, region: Region, channels: Channels | None = None) -> Voxels:
     """Return the voxels of a region, checked and entered in the tally."""
     first, last = channels or (0, backend.shape[0])
     shape = (last - first, *region.shape)

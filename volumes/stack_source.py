@@ -17,7 +17,7 @@ from ..core.errors import GridMismatch, VolumeError
 from ..core.grid import GRID_TOLERANCE
 from ..storage.content import content_key
 from ..storage.read_ahead import Closes, closed_together
-from .backend import Backend, Channels, counted_read
+from .backend import Backend, Channels, read_counted
 from .header import Access, Header, affine_entries
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import Session
@@ -235,7 +235,7 @@ class StackedBackend(ComposedBackend):
         """Return the voxels of a region in one array; each part is read, and counted, by itself."""
         if self._apart:
             refuse_other_grids(self._parts)
-        read = [counted_read(backend, region, own) for backend, own in self._wanted_parts(channels)]
+        read = [read_counted(backend, region, own) for backend, own in self._wanted_parts(channels)]
         slope, intercept = self.header.slope, self.header.intercept
         arrays = [voxels.array if self._raw else voxels.values() for voxels in read]
         dtype = np.result_type(*arrays) if self._raw else self.header.disk_dtype
