@@ -307,7 +307,7 @@ class Closes(Protocol):
         """Let go; any number of times."""
 
 
-def closed_together(tickets: Iterable[Closes | None]) -> Closes | None:
+def joint_ticket(tickets: Iterable[Closes | None]) -> Closes | None:
     """Return what closes all tickets that there are; None where there is none."""
     present = [ticket for ticket in tickets if ticket is not None]
     together = contextlib.ExitStack()

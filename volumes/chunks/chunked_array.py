@@ -20,7 +20,7 @@ from ...core.memory import usable_memory
 from ...core.settings import POISON, read_setting
 from ...storage.file_reader import HINTS
 from ...storage.ranges import ObjectRanges, ReadRange, Span
-from ...storage.read_ahead import Closes, closed_together
+from ...storage.read_ahead import Closes, joint_ticket
 from .chunk_cache import ENTRY_BYTES, FILL_CHUNK, ChunkCache, ChunkKeys, first_key
 from .native import (
     DECODE,
@@ -329,7 +329,7 @@ class ChunkedArray:
         except BaseException:
             announcement.close()
             raise
-        return announcement if ticket is None else closed_together([announcement, ticket])
+        return announcement if ticket is None else joint_ticket([announcement, ticket])
 
     def fetch(self, region: Region) -> int | None:
         """Bring in the stored bytes of a region and drop them; return how many.
