@@ -33,7 +33,7 @@ from .voxels import Voxels, index_ranges, plain, refuse_unreadable, touch
 if TYPE_CHECKING:
     import torch
 
-    from ..storage.read_ahead import Closes
+    from ..storage.read_ahead import Closable
 
 Channels = tuple[int, int]
 """A half-open interval of channels."""
@@ -115,7 +115,7 @@ class Backend(ABC):
         Voxels: (C, i, j, k) of :attr:`disk_dtype`, with the slope and intercept of the header.
         """
 
-    def prefetch(self, region: Region) -> Closes | None:
+    def prefetch(self, region: Region) -> Closable | None:
         """Begin to bring in the stored bytes of a region that is going to be read, all channels.
 
         They wait until the ticket is closed. None where nothing is gained by it.

@@ -16,7 +16,7 @@ from ..core import Affine, Grid, Region
 from ..core.errors import GridMismatch, VolumeError
 from ..core.grid import GRID_TOLERANCE
 from ..storage.content import content_key
-from ..storage.read_ahead import Closes, joint_ticket
+from ..storage.read_ahead import Closable, joint_ticket
 from .backend import Backend, Channels, read_counted
 from .header import Access, Header, affine_entries
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
@@ -244,7 +244,7 @@ class StackedBackend(ComposedBackend):
         out = np.empty((sum(map(len, arrays)), *region.shape), dtype)
         return Voxels(np.concatenate(arrays, out=out), slope, intercept)
 
-    def prefetch(self, region: Region) -> Closes | None:
+    def prefetch(self, region: Region) -> Closable | None:
         return joint_ticket(backend.prefetch(region) for backend in self.below)
 
     def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:

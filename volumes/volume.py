@@ -43,7 +43,7 @@ from .voxels import Voxels, for_numpy
 if TYPE_CHECKING:
     import torch
 
-    from ..storage.read_ahead import Closes
+    from ..storage.read_ahead import Closable
 
 _USUAL_ARGUMENTS = tuple(vars(USUAL_OPTIONS).values())
 KINDS = ("intensity", "label")
@@ -317,7 +317,7 @@ class Volume:
         """
         return read_counted(self._backend(), region)
 
-    def prefetch(self, region: Region) -> Closes | None:
+    def prefetch(self, region: Region) -> Closable | None:
         """Begin to bring in what :meth:`read` of the same region is going to need.
 
         It waits, within a bound, until the ticket is closed; None if nothing is gained.

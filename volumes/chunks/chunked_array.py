@@ -20,7 +20,7 @@ from ...core.memory import usable_memory
 from ...core.settings import POISON, read_setting
 from ...storage.file_reader import HINTS
 from ...storage.ranges import ObjectRanges, ReadRange, Span
-from ...storage.read_ahead import Closes, joint_ticket
+from ...storage.read_ahead import Closable, joint_ticket
 from .chunk_cache import ENTRY_BYTES, FILL_CHUNK, ChunkCache, ChunkKeys, first_key
 from .native import (
     DECODE,
@@ -108,7 +108,7 @@ class ChunkSource(Protocol):
     def fetch_chunks(self, chunks: ChunkIndices) -> FetchedChunks:
         """Fetch the stored bytes of chunks, as few requests as possible."""
 
-    def prefetch(self, chunks: ChunkIndices, size: int) -> Closes | None:
+    def prefetch(self, chunks: ChunkIndices, size: int) -> Closable | None:
         """Begin to fetch the stored bytes of chunks of ``size`` bytes each; None if not far."""
 
     def fetch(self, chunks: Sequence[Index]) -> int | None:
@@ -308,7 +308,7 @@ class ChunkedArray:
                 do="Copy or write this file again.",
             ) from error
 
-    def prefetch(self, region: Region) -> Closes | None:
+    def prefetch(self, region: Region) -> Closable | None:
         """Begin to bring in the stored bytes of a region that is going to be read.
 
         They wait until the ticket is closed, and so do decoded chunks of it that are kept. None
