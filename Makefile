@@ -51,7 +51,7 @@ types: $(VENV)/installed-test
 native:
 	$(PYTHON) setup.py --quiet build_ext --inplace
 
-# Random jobs, then the tests of the resampler, both with every access and every shift watched.
+# Random jobs, then the tests of the resampler, of values and of chunks, with every access and shift watched.
 sanitize: build/fuzz $(VENV)/installed-test
 	build/fuzz $(FUZZ_COUNT)
 	$(RUN) tools/link_package.py
@@ -61,7 +61,9 @@ sanitize: build/fuzz $(VENV)/installed-test
 	grep -q __asan_report package/_native.so
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so.6)" \
 		ASAN_OPTIONS=detect_leaks=0 OMP_NUM_THREADS=1 $(RUN) -m pytest -q tests/spatial \
-		tests/intensity/test_counter_noise.py tests/intensity/test_value_passes.py; \
+		tests/intensity/test_counter_noise.py tests/intensity/test_value_passes.py \
+		tests/volumes/test_native_chunks.py tests/volumes/test_native_cover.py \
+		$(wildcard tests/reading_services/test_threads*.py); \
 		status=$$?; $(RUN) setup.py --quiet build_ext --inplace --force; exit $$status
 
 build/fuzz: tests/native/fuzz_resample.cpp $(wildcard native/*)

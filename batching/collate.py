@@ -26,7 +26,7 @@ from ..core.memory import refuse_beyond_memory
 from ..core.sample import case_of
 from ..intensity import ValueStep
 from ..spatial import LazyPatch, SourceVoxels, stored_labels
-from ..spatial.lazy.read_plan import stored_shown_to
+from ..spatial.lazy.read_plan import show_stored_to
 from ..storage.ranges import READ_KEY
 from ..volumes import Volume, is_volume
 
@@ -174,7 +174,7 @@ class LikelyLabels:
             if is_resampled or source.array.dtype.kind == "f":
                 samples.append(look_at(source.array, source.slope, source.intercept))
 
-        return stored_shown_to(show)
+        return show_stored_to(show)
 
     def judge(self, key: str) -> None:
         """Warn, once, where the voxels that were seen are few whole numbers."""

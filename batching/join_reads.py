@@ -166,7 +166,7 @@ def needed_chunks(sample: Any) -> Iterator[ChunkBytes]:
             yield from read.chunks((sample.identity[:1], key, place))
 
 
-def planned_apart(sample: Sample) -> Sample:
+def plan_apart(sample: Sample) -> Sample:
     """Return a sample whose plans are worked out anew: what is estimated for it stays with it."""
     apart = {
         key: patch.with_pending(patch.pending.following(sample.identity, patch.pending.steps))

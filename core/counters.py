@@ -60,7 +60,7 @@ IO_COUNTERS = IOCounters()
 _TALLY: ContextVar[IOCounters | None] = ContextVar("tally", default=None)
 
 
-def counted_apart() -> AbstractContextManager[None]:
+def count_apart() -> AbstractContextManager[None]:
     """Let :func:`counts_here` tell, inside the ``with`` block, what is done in there alone."""
     return holding(_TALLY, IOCounters())
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ..batching.join_reads import needed_chunks, planned_apart
+from ..batching.join_reads import needed_chunks, plan_apart
 from ..core import Sample, Stream
 from ..core.call_site import caller, looking_ahead, shorten
 from ..core.errors import GraphError, SampleError
@@ -279,7 +279,7 @@ def visit_bytes(visit: Visit) -> int:
         for number in range(min(visit.count, _LOOKED_AT)):
             item = visit.patch(number)
             if isinstance(item, Sample):
-                chunks = needed_chunks(planned_apart(item))
+                chunks = needed_chunks(plan_apart(item))
                 sizes.update((each.chunk, each.bytes) for each in chunks)
     return sum(sizes.values()) * visit.count // max(1, min(visit.count, _LOOKED_AT))
 

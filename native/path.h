@@ -7,7 +7,7 @@
 
 namespace VOXPIPE_PATH_NAME {
 
-inline bool is_wide(const VoxpipeJob& job) {  // as _working_type in spatial/resampling/interpolate.py
+inline bool is_wide(const VoxpipeJob& job) {  // as real_type in spatial/resampling/interpolate.py
   return job.source_type == VOXPIPE_F64 || job.out_type == VOXPIPE_F64 ||
          (job.out_type >= VOXPIPE_U32 && job.out_type <= VOXPIPE_I64);
 }

@@ -26,7 +26,7 @@ from ..batching.job import (
     as_tensors,
 )
 from ..core.context import holding
-from ..core.counters import counted_apart
+from ..core.counters import count_apart
 from ..core.errors import ItemTimeout
 from ..core.locks import timeout_or_none
 from ..core.memory import array_bytes
@@ -231,7 +231,7 @@ class _Exchange:
     def serve(self, seat: _Seat) -> None:
         """Make batches until there are no more."""
         STEP_OF_THREAD.set(seat.step)
-        with counted_apart(), batches_in(self.buffers), self._scheme():
+        with count_apart(), batches_in(self.buffers), self._scheme():
             while (next_one := self.waiting.get()) is not None:
                 if not self.is_over:
                     self.answers.put(self._answer(seat, *next_one))
@@ -396,7 +396,7 @@ class ThreadBatches:
             raise StopIteration
         note_progress()
         self._buffers.settle()
-        with counted_apart():  # functions and planning pipes run here, beside the threads
+        with count_apart():  # functions and planning pipes run here, beside the threads
             return self._take()
 
     def _take(self) -> tuple[int, Any]:

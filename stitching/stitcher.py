@@ -20,7 +20,7 @@ _SUMS = 16
 _CELL = "cell"  # the first entry of the keys of cells, beside those of an output
 
 
-class Takes(Protocol):
+class BoxWriter(Protocol):
     """What takes finished voxels."""
 
     def begin(self, channels: int) -> None:
@@ -62,7 +62,7 @@ class Stitcher:
     """
 
     def __init__(
-        self, windows: Windows, blend: str, output: Takes, cells: OpenCells | None = None
+        self, windows: Windows, blend: str, output: BoxWriter, cells: OpenCells | None = None
     ) -> None:
         self.windows, self.output = windows, output
         self.cells = OpenCells(CellMemory(2**62)) if cells is None else cells

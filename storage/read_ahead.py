@@ -300,14 +300,14 @@ Ticket = contextlib.ExitStack
 nobody else waits for."""
 
 
-class Closes(Protocol):
+class Closable(Protocol):
     """What is kept until somebody says that it is not needed any more."""
 
     def close(self) -> None:
         """Let go; any number of times."""
 
 
-def closed_together(tickets: Iterable[Closes | None]) -> Closes | None:
+def joint_ticket(tickets: Iterable[Closable | None]) -> Closable | None:
     """Return what closes all tickets that there are; None where there is none."""
     present = [ticket for ticket in tickets if ticket is not None]
     together = contextlib.ExitStack()

@@ -28,7 +28,7 @@ from ..core.locks import ForkSafeLock
 from ..core.lru_cache import cached_property
 from ..storage.content import array_key, quick_key
 from ..storage.disk_cache import FAILING, cache_directory, get_or_make, warn_unused
-from .backend import Backend, ViewBackend, as_array, counted_read, only_in_torch, smallest_box
+from .backend import Backend, ViewBackend, as_array, only_in_torch, read_counted, smallest_box
 from .formats.npy import map_npy
 from .header import Header, affine_entries, array_header, channels_first
 from .voxels import index_ranges
@@ -272,7 +272,7 @@ def select_to_memory(backend: Backend, item: Any, affine: Affine, name: str) -> 
     """Return what an index selects, as a source in memory; its affine is that of the part."""
     ranges = index_ranges(item, backend.shape, name)
     channels, region, selection = smallest_box(ranges)
-    voxels = counted_read(backend, region, channels)
+    voxels = read_counted(backend, region, channels)
     array = voxels.array[selection].copy(order="K")
     if voxels.boolean:
         array = array.view(np.bool_)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ..core import Region
 from ..core.errors import VolumeError
 from ..storage.content import content_key
-from ..storage.read_ahead import Closes, closed_together
+from ..storage.read_ahead import Closable, joint_ticket
 from .axis_map import AxisMap, Table
 from .backend import Backend, Channels, content_of
 from .chunks.chunked_array import NeededChunks
@@ -206,9 +206,9 @@ class AxisMappedBackend(ComposedBackend):
             out = np.full(shape, self._fill, np.uint8 if dtype.kind == "b" else dtype)
         return Voxels(out, slope, intercept)
 
-    def prefetch(self, region: Region) -> Closes | None:
+    def prefetch(self, region: Region) -> Closable | None:
         every = self._runs(region, None)
-        return closed_together(self._inner.prefetch(_box_of(runs, region)[0]) for runs in every)
+        return joint_ticket(self._inner.prefetch(_box_of(runs, region)[0]) for runs in every)
 
     def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
         every = self._runs(region, channels)

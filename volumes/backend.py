@@ -33,7 +33,7 @@ from .voxels import Voxels, index_ranges, plain, refuse_unreadable, touch
 if TYPE_CHECKING:
     import torch
 
-    from ..storage.read_ahead import Closes
+    from ..storage.read_ahead import Closable
 
 Channels = tuple[int, int]
 """A half-open interval of channels."""
@@ -115,7 +115,7 @@ class Backend(ABC):
         Voxels: (C, i, j, k) of :attr:`disk_dtype`, with the slope and intercept of the header.
         """
 
-    def prefetch(self, region: Region) -> Closes | None:
+    def prefetch(self, region: Region) -> Closable | None:
         """Begin to bring in the stored bytes of a region that is going to be read, all channels.
 
         They wait until the ticket is closed. None where nothing is gained by it.
@@ -252,7 +252,7 @@ class Backend(ABC):
         return replace(voxels, boolean=self.header.dtype.kind == "b")
 
 
-def counted_read(backend: Backend, region: Region, channels: Channels | None = None) -> Voxels:
+def read_counted(backend: Backend, region: Region, channels: Channels | None = None) -> Voxels:
     """Return the voxels of a region, checked and entered in the tally."""
     first, last = channels or (0, backend.shape[0])
     shape = (last - first, *region.shape)

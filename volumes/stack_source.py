@@ -16,8 +16,8 @@ from ..core import Affine, Grid, Region
 from ..core.errors import GridMismatch, VolumeError
 from ..core.grid import GRID_TOLERANCE
 from ..storage.content import content_key
-from ..storage.read_ahead import Closes, closed_together
-from .backend import Backend, Channels, counted_read
+from ..storage.read_ahead import Closable, joint_ticket
+from .backend import Backend, Channels, read_counted
 from .header import Access, Header, affine_entries
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import Session
@@ -235,7 +235,7 @@ class StackedBackend(ComposedBackend):
         """Return the voxels of a region in one array; each part is read, and counted, by itself."""
         if self._apart:
             refuse_other_grids(self._parts)
-        read = [counted_read(backend, region, own) for backend, own in self._wanted_parts(channels)]
+        read = [read_counted(backend, region, own) for backend, own in self._wanted_parts(channels)]
         slope, intercept = self.header.slope, self.header.intercept
         arrays = [voxels.array if self._raw else voxels.values() for voxels in read]
         dtype = np.result_type(*arrays) if self._raw else self.header.disk_dtype
@@ -244,8 +244,8 @@ class StackedBackend(ComposedBackend):
         out = np.empty((sum(map(len, arrays)), *region.shape), dtype)
         return Voxels(np.concatenate(arrays, out=out), slope, intercept)
 
-    def prefetch(self, region: Region) -> Closes | None:
-        return closed_together(backend.prefetch(region) for backend in self.below)
+    def prefetch(self, region: Region) -> Closable | None:
+        return joint_ticket(backend.prefetch(region) for backend in self.below)
 
     def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
         return sum(one.touched_bytes(region, own) for one, own in self._wanted_parts(channels))

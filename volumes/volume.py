@@ -21,7 +21,7 @@ from ..core.errors import SampleError, UnknownFormat, VolumeChanged, VolumeNotFo
 from .array_source import from_array, select_to_memory
 from .axis_map import AxisMap
 from .axis_map_source import AxisMappedSource, StoredMaskSource, seen_through
-from .backend import Backend, as_array, as_tensor, check_inside, content_of, counted_read, needed_of
+from .backend import Backend, as_array, as_tensor, check_inside, content_of, needed_of, read_counted
 from .chunks.chunked_array import NeededChunks
 from .formats.zarr_nodes import ZarrSource
 from .header import (
@@ -43,7 +43,7 @@ from .voxels import Voxels, for_numpy
 if TYPE_CHECKING:
     import torch
 
-    from ..storage.read_ahead import Closes
+    from ..storage.read_ahead import Closable
 
 _USUAL_ARGUMENTS = tuple(vars(USUAL_OPTIONS).values())
 KINDS = ("intensity", "label")
@@ -315,9 +315,9 @@ class Volume:
         OutOfVolume
             The region reaches outside; this is an ``IndexError``.
         """
-        return counted_read(self._backend(), region)
+        return read_counted(self._backend(), region)
 
-    def prefetch(self, region: Region) -> Closes | None:
+    def prefetch(self, region: Region) -> Closable | None:
         """Begin to bring in what :meth:`read` of the same region is going to need.
 
         It waits, within a bound, until the ticket is closed; None if nothing is gained.
@@ -452,7 +452,7 @@ class Volume:
         whole = Region.of_shape(self.spatial_shape)
         if self._data is None:
             return self.read(whole).values()
-        return counted_read(self._load(), whole).values()
+        return read_counted(self._load(), whole).values()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         is_view = (self.is_loaded or self.access == "view") and not self.header.tensor_dtype

@@ -25,7 +25,7 @@ from ...intensity import Epilogue, Params, RecordedStatistics, ValueStep
 from ...intensity.native import change_values
 from ...intensity.value_op import Halo
 from ...intensity.value_step import apply_steps, fold_epilogues, total_halo, types_of
-from ...storage.read_ahead import closed_together
+from ...storage.read_ahead import joint_ticket
 from ..ops.crop import widen
 from ..plans.matrices import compose_plans
 from ..plans.plan import SpatialPlan
@@ -374,7 +374,7 @@ class LazyPatch(NoArithmetic):
         if len(reads) == 1 and not reads[0].region.is_empty:  # most patches
             return reads[0].volume.prefetch(reads[0].region)
         tickets = [one.volume.prefetch(one.region) for one in reads if not one.region.is_empty]
-        return closed_together(tickets)
+        return joint_ticket(tickets)
 
     @cached_property
     def value_draws(self) -> tuple[tuple[ValueStep, Params | None], ...]:

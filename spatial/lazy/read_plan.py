@@ -166,7 +166,7 @@ class ReadPlan:
 _SHOW: ContextVar[Callable[[SourceVoxels], None] | None] = ContextVar("show", default=None)
 
 
-def stored_shown_to(show: Callable[[SourceVoxels], None]) -> AbstractContextManager[None]:
+def show_stored_to(show: Callable[[SourceVoxels], None]) -> AbstractContextManager[None]:
     """Call ``show`` with the voxels of each image that is resampled inside, as they are stored."""
     return holding(_SHOW, show)
 

@@ -21,7 +21,7 @@ from ...core.convert_dtype import convert_dtype
 from ...core.errors import GridMismatch
 from ...core.grid import GRID_TOLERANCE
 from ...intensity import Epilogue, SelectChannels, ValueStep
-from ...storage.read_ahead import closed_together
+from ...storage.read_ahead import joint_ticket
 from ...volumes import AxisMap, Volume
 from ...volumes.stack_source import StackedSource
 from ..plans.plan import SpatialPlan
@@ -305,4 +305,4 @@ class StackedPatch(LazyPatch):
         if not any(getattr(member.volume, "looks_ahead", False) for member in self.members):
             return None
         wide = self._read(self.plan if plan is None else plan).wide
-        return closed_together(one.prefetch(self.plan_of(one, wide)) for one in self.members)
+        return joint_ticket(one.prefetch(self.plan_of(one, wide)) for one in self.members)

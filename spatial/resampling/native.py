@@ -81,7 +81,7 @@ def available() -> bool:
 
 
 def path() -> str | None:
-    """Return the name of the code in use, ``"avx512"``, ``"avx2"`` or ``"portable"``, or None."""
+    """Return the name of the code in use, one of ``PATHS``; None where none is."""
     path_number = native_level()
     if path_number is None or (library := _library()) is None:
         return None

@@ -19,7 +19,7 @@ from scenes import full_chain, same, write_cases
 import voxpipe as vp
 from voxpipe.batching.collate import LikelyLabels
 from voxpipe.core import memory
-from voxpipe.core.counters import IO_COUNTERS, counted_apart, counts_here
+from voxpipe.core.counters import IO_COUNTERS, count_apart, counts_here
 from voxpipe.core.errors import ItemTimeout
 from voxpipe.reading_services.threads import _Exchange
 from voxpipe.reading_services.transport import slot_reader
@@ -168,7 +168,7 @@ def test_each_thread_counts_what_it_does_itself(cases, function):
 def test_counts_can_be_kept_apart():
     """What other threads count does not show; the sum of the process has everything."""
     before = IO_COUNTERS.snapshot()
-    with counted_apart():
+    with count_apart():
         IO_COUNTERS.count(reads=2)
         # In a context of its own: Python without the interpreter's lock gives it a copy of this.
         count = partial(Context().run, IO_COUNTERS.count, reads=3)

@@ -239,3 +239,44 @@ def test_rooms_of_an_attempt_that_failed_are_not_written_to(tmp_path, monkeypatc
 
     assert (volume.read(Region((0, 0, 0), SHAPE)).array == voxels("int16")).all()
     assert rooms == [0] * 27
+
+
+def test_a_frame_of_too_many_chunks_is_read_without_a_table_of_them(tmp_path, monkeypatch):
+    """Its blocks are decoded one by one: to the same voxels, with as many bytes counted."""
+    path = write(tmp_path / "a.b2nd", "b2nd", "int16", "")  # of 8 chunks
+    region = Region((3, 2, 1), (20, 17, 25))
+    expected = read(path, region, monkeypatch, is_native=True)
+
+    def refused(*_):
+        raise AssertionError("a table was made")
+
+    monkeypatch.setattr(native.ChunkPlaces, "MOST_UNITS", 7)
+    monkeypatch.setattr(native.ChunkPlaces, "set_frame", refused)
+    found = read(path, region, monkeypatch, is_native=True)
+
+    np.testing.assert_array_equal(found[0], expected[0])
+    assert found[1] == expected[1]
+
+
+def test_rows_hold_no_room_after_the_call(tmp_path, monkeypatch):
+    """Of chunks that were decoded to be kept: the cache may let go of them before the next one."""
+    volume = Volume(write(tmp_path / "a.zarr", "shards", "int16", "lz4"))
+    place_chunks, rooms, kept = native.place_chunks, [], []
+
+    def noted(out, shape, plan, rows, fill_row, members, source, keep):
+        def keep_all(plan, members, arrays, addresses, is_stored):
+            kept.extend(addresses.tolist())
+            keep(plan, members, arrays, addresses, is_stored)
+
+        answer = place_chunks(out, shape, plan, rows, fill_row, members, source, keep_all)
+        rooms.extend(rows[members, native.ROOM].tolist())
+        return answer
+
+    monkeypatch.setattr(chunked_array, "place_chunks", noted)
+    CHUNKS.clear()
+    with closing(CHUNKS.lend(10**6)):
+        assert (volume.read(Region((0, 0, 0), SHAPE)).array == voxels("int16")).all()
+
+    assert len(kept) == 27
+    assert all(kept)
+    assert rooms == [0] * 27

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from voxpipe.storage.ranges import ObjectRanges, ReadRange
-from voxpipe.storage.read_ahead import AHEAD, ReadAhead, closed_together
+from voxpipe.storage.read_ahead import AHEAD, ReadAhead, joint_ticket
 from voxpipe.storage.remote import open_remote
 from voxpipe.volumes.chunks.chunked_array import Lookup
 from voxpipe.volumes.chunks.ranged_chunks import RangedChunks
@@ -112,7 +112,7 @@ def test_who_closes_a_ticket_is_not_told_of_others():
 
     first, second = ticket("a", Told()), ticket("b", Broken())
 
-    closed_together([first, second]).close()
+    joint_ticket([first, second]).close()
 
     assert (len(ahead), ahead.held_bytes) == (0, 0)
     with pytest.raises(RuntimeError, match="no loop"):

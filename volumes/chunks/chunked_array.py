@@ -20,7 +20,7 @@ from ...core.memory import usable_memory
 from ...core.settings import POISON, read_setting
 from ...storage.file_reader import HINTS
 from ...storage.ranges import ObjectRanges, ReadRange, Span
-from ...storage.read_ahead import Closes, closed_together
+from ...storage.read_ahead import Closable, joint_ticket
 from .chunk_cache import ENTRY_BYTES, FILL_CHUNK, ChunkCache, ChunkKeys, first_key
 from .native import (
     DECODE,
@@ -108,7 +108,7 @@ class ChunkSource(Protocol):
     def fetch_chunks(self, chunks: ChunkIndices) -> FetchedChunks:
         """Fetch the stored bytes of chunks, as few requests as possible."""
 
-    def prefetch(self, chunks: ChunkIndices, size: int) -> Closes | None:
+    def prefetch(self, chunks: ChunkIndices, size: int) -> Closable | None:
         """Begin to fetch the stored bytes of chunks of ``size`` bytes each; None if not far."""
 
     def fetch(self, chunks: Sequence[Index]) -> int | None:
@@ -155,9 +155,7 @@ class ChunkedArray:
     def read(self, region: Region, *, counts: bool = False) -> NDArray[Any]:
         """Return a region, C order; in chunks beside its box it holds anything."""
         # With ``counts`` the read is entered in the tally, and not only what it decodes.
-        plan: ChunkPlan | None = vars(region).get("_plan")
-        if plan is None or plan.cuts is not self._cuts:
-            plan = (self._grid.cover(region) if self._grid else None) or self._plan(region)
+        plan = self._plan(region)
         out, cache, count = np.empty(region.shape, self.dtype), self._cache, 0
         if self._poisons:
             out.fill(np.nan if self.dtype.kind in "fc" else np.iinfo(self.dtype).max)
@@ -184,11 +182,11 @@ class ChunkedArray:
                 if source is not None and (HINTS.is_warm or source.store is None):
                     if source.touch is not None:
                         source.touch(len(absent) * source.span)
-                    place = out, self.chunks, plan, rows, self._fill_row
+                    target = out, self.chunks, plan, rows, self._fill_row
                     keep = self._keep if keeps else None
-                    count, absent = place_chunks(*place, absent, source, keep)
+                    count, absent = place_chunks(*target, absent, source, keep)
                     if len(absent) and self._source.learn(plan.chunks[absent]):
-                        more, absent = place_chunks(*place, absent, source, keep)
+                        more, absent = place_chunks(*target, absent, source, keep)
                         count += more
             elif len(rows):
                 place_chunks(out, self.chunks, plan, rows, self._fill_row)
@@ -219,7 +217,7 @@ class ChunkedArray:
             rows = np.zeros((len(chunks), PARTS + 3 * self.ndim), np.int64)
             rows[:, PARTS:] = self._cuts.parts_in(chunks, region).reshape(-1, 3 * self.ndim)
             plan = ChunkPlan(cuts=self._cuts, chunks=chunks, rows=rows, order=chunks @ self._steps)
-            plan.place = chunks.__array_interface__["data"][0]
+            plan.address = chunks.__array_interface__["data"][0]
             plan.voxels, plan.keys = self._cuts.voxels(chunks, region), None
             chunks.setflags(write=False)
             vars(region)["_plan"] = plan
@@ -237,15 +235,15 @@ class ChunkedArray:
         count, payload = 0, self._source.fetch_chunks(plan.chunks[absent])
         try:
             bodies = payload.stored_chunks() if self._is_native else None
-            place = out, self.chunks, plan, rows, self._fill_row
+            target = out, self.chunks, plan, rows, self._fill_row
             if bodies is not None:
                 # Of rooms, too: those of an attempt that failed are gone.
                 rows[absent, :TASK], rows[absent, TASK] = 0, DECODE
                 rows[absent[:, None], range(len(bodies.columns))] = bodies.columns.T
                 keep = self._keep if self._cache.most_bytes >= self.chunk_bytes else None
-                count, absent = place_chunks(*place, absent, bodies, keep)
+                count, absent = place_chunks(*target, absent, bodies, keep)
             elif self._is_native and rows[:, TASK].any():
-                place_chunks(*place)
+                place_chunks(*target)
             if len(absent):
                 count += self._decode_each(out, plan, absent, payload)
         finally:
@@ -310,7 +308,7 @@ class ChunkedArray:
                 do="Copy or write this file again.",
             ) from error
 
-    def prefetch(self, region: Region) -> Closes | None:
+    def prefetch(self, region: Region) -> Closable | None:
         """Begin to bring in the stored bytes of a region that is going to be read.
 
         They wait until the ticket is closed, and so do decoded chunks of it that are kept. None
@@ -331,7 +329,7 @@ class ChunkedArray:
         except BaseException:
             announcement.close()
             raise
-        return announcement if ticket is None else closed_together([announcement, ticket])
+        return announcement if ticket is None else joint_ticket([announcement, ticket])
 
     def fetch(self, region: Region) -> int | None:
         """Bring in the stored bytes of a region and drop them; return how many.

@@ -87,8 +87,8 @@ class ChunkPlan(SimpleNamespace):
     """The chunks that a region needs. Worked out once for it: who looks ahead and who reads ask."""
 
     cuts: ChunkGrid  # of which array
-    chunks: NDArray[np.int64]  # their places (N, axes), read-only: whoever asks gets the same
-    place: int  # where these lie in memory
+    chunks: NDArray[np.int64]  # their indices (N, axes), read-only: whoever asks gets the same
+    address: int  # of ``chunks``
     rows: NDArray[np.int64]  # what native code is asked with, their parts in it
     order: NDArray[Any]  # their numbers in C order
     voxels: int  # how many of the array they hold
@@ -140,9 +140,9 @@ class ChunkPlaces:
         self._entries = np.zeros((math.prod(counts), 2), np.int64)
         self._holds: dict[int, tuple[Any, ...]] = {-1: (os.fsencode(root) + b"\0",)}
         (entries,) = addresses_of([self._entries])
-        place = address_of_bytes(self._holds[-1][0]) if root else 0
+        at_root = address_of_bytes(self._holds[-1][0]) if root else 0
         rest = (0,) * (MOST_AXES - len(counts))
-        numbers = (int(items > 0), len(self._entries), entries, items, place)
+        numbers = (int(items > 0), len(self._entries), entries, items, at_root)
         self._table = np.array([*numbers, *per_unit, *rest, *counts, *rest], np.int64)
         (self.address,) = addresses_of([self._table])
 
@@ -187,9 +187,7 @@ def place_chunks(
     are stored. Returns how many of the members are stored, and which could not be decoded: of these
     ``out`` holds anything.
     """
-    # addresses_of() written out: one more Python call a read is more than a read may make.
-    address, view, count = ctypes.addressof, ctypes.c_char.from_buffer, len(members)
-    rest, newest = (0,) * (MOST_AXES - len(shape)), 0
+    rest, newest, count = (0,) * (MOST_AXES - len(shape)), 0, len(members)
     finder = source if isinstance(source, LocatedChunks) else None
     at_places, longest = 0, 0
     if finder is not None:
@@ -197,10 +195,10 @@ def place_chunks(
     chunk_bytes = math.prod(shape) * out.itemsize
     # What is not kept is decoded to scratch, unless it lies in ``out`` as a whole.
     scratch = np.empty(chunk_bytes + longest, np.uint8)
+    addresses = addresses_of([rows, scratch, out, fill_row])
     job = _JOB.pack(
         *(*(PLAIN if source is None else source.decoder), len(rows)),
-        *(address(view(rows.data)), address(view(scratch.data)), address(view(out.data))),
-        *(address(view(fill_row.data)), at_places, plan.place, longest),
+        *(*addresses, at_places, plan.address, longest),
         *(out.itemsize, len(shape), *shape, *rest, *out.strides, *rest),
     )
     # What is decoded to be kept is in memory before it is known whether it has room.
@@ -210,11 +208,8 @@ def place_chunks(
         its = members[first : first + step]
         arrays: list[NDArray[Any]] = []
         if keep and count:
-            rooms = []
-            for _ in range(len(its)):
-                arrays.append(np.empty(shape, out.dtype))
-                rooms.append(address(view(arrays[-1].data)))
-            rows[its, ROOM] = rooms
+            arrays = [np.empty(shape, out.dtype) for _ in range(len(its))]
+            rows[its, ROOM] = addresses_of(arrays)
         rows[its, TASK] = DECODE
         newest = max(newest, _library().voxpipe_place_chunks(job))
         rows[:, TASK] = LEAVE
@@ -228,6 +223,8 @@ def place_chunks(
             arrays = [*compress(arrays, is_done.tolist())]
         number += int(np.add.reduce(is_stored))
         if keep:
+            # Those arrays may be gone when ``rows`` are used again.
+            rows[members[first : first + step], ROOM] = 0
             keep(plan, its, arrays, result[:, ROOM], is_stored)
     if finder is not None and newest:
         finder.store.note_change(newest)
@@ -244,7 +241,7 @@ class NativeGrid:
         columns = [*cuts.columns.tolist(), steps]
         numbers = [axes, *(n for row in columns for n in (*row, *self._rest))]
         self._table = np.array(numbers, np.int64)
-        (self._place,) = addresses_of([self._table])
+        (self._address,) = addresses_of([self._table])
         self._cover = _cover_function()
 
     def cover(self, region: Region) -> ChunkPlan | None:
@@ -263,7 +260,7 @@ class NativeGrid:
             faces = (0,) * 6 if clamp is None else (*clamp.start, *clamp.stop)
             whole = (*numbers, 1, int(clamp is not None), *faces, *box.axes, *box.shape)
             job = _COVER.pack(*whole, *box.matrix.ravel().tolist(), *box.halo)
-        count = self._cover(self._place, job, 0, 0, 0, 0, 0)
+        count = self._cover(self._address, job, 0, 0, 0, 0, 0)
         if count < 0:
             return None
         # Numbers of all, and how many voxels they hold; their indices; their rows.
@@ -272,14 +269,14 @@ class NativeGrid:
         at = ctypes.addressof(ctypes.c_char.from_buffer(room.data))
         first, second = count + 1, count + 1 + count * axes
         places = count, at + 8 * first, at + 8 * second, at, at + 8 * count
-        number = self._cover(self._place, job, *places)
+        number = self._cover(self._address, job, *places)
         if number < 0:
             return None
         chunks = room[first : first + number * axes].reshape(number, axes)
         rows = room[second : second + number * width].reshape(number, width)
         chunks.setflags(write=False)
         plan = ChunkPlan(cuts=self._cuts, chunks=chunks, rows=rows, order=room[:number])
-        plan.place, plan.voxels, plan.keys = places[1], int(room[count]), None
+        plan.address, plan.voxels, plan.keys = places[1], int(room[count]), None
         vars(region)["_plan"] = plan
         return plan
 
@@ -295,9 +292,9 @@ def blosc2_items(data: bytes, count: int, dtype: str) -> NDArray[Any] | None:
     number, address = ctypes.c_int, ctypes.c_void_p
     function = ctypes.CFUNCTYPE(number, address, number, number, number, address, number)
     items = np.zeros(count, dtype)
-    place = address_of_bytes(data)
+    start = address_of_bytes(data)
     (room,) = addresses_of([items])
-    size = function(decoder.decode)(place, len(data), 0, count, room, items.nbytes)
+    size = function(decoder.decode)(start, len(data), 0, count, room, items.nbytes)
     return items if size == items.nbytes else None
 
 

@@ -87,7 +87,7 @@ class ConversionResult:
         return f"ConversionResult({', '.join([repr(public_name(self.location)), *fields])})"
 
 
-class Flushes(Protocol):
+class FlushablePatch(Protocol):
     """A lazy patch."""
 
     def flush_plan(self, *, is_tiled: bool = ...) -> Any:
@@ -96,7 +96,7 @@ class Flushes(Protocol):
 
 @overload
 def convert(
-    volume: Volume | str | os.PathLike[str] | Flushes,
+    volume: Volume | str | os.PathLike[str] | FlushablePatch,
     destination: str | os.PathLike[str],
     *,
     chunk: int | None = ...,

@@ -194,9 +194,9 @@ class Blosc2Blocks:
         """Native code has found by itself what it decodes."""
 
     def native_source(self) -> LocatedChunks | None:
-        """Return what finds blocks in the mapped file and decodes them."""
+        """Return what finds and decodes blocks of the mapped file; None where there is nothing."""
         decoder = native_decoder("blosc2")
-        if decoder is None:
+        if decoder is None or math.prod(self._chunks) > ChunkPlaces.MOST_UNITS:
             return None
         places = ChunkPlaces(self._per_chunk, self._chunks, items=self._size)
         places.set_frame(self.chunk_bytes, self._alive)

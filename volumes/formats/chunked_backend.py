@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ...core import OrientedBox, Region
 from ...core.errors import BadHeader
 from ...core.lru_cache import cached_property
-from ...storage.read_ahead import Closes
+from ...storage.read_ahead import Closable
 from ..backend import Channels
 from ..chunks.chunked_array import NeededChunks
 from ..header import IDENTITY, Header, Shape, Triple
@@ -221,9 +221,9 @@ class ChunkedBackend(FilesBackend):
     def _look_into(self, voxels: Voxels) -> None:
         """Look why chunks that were to be read are missing."""
 
-    def prefetch(self, region: Region) -> Closes | None:
+    def prefetch(self, region: Region) -> Closable | None:
         """Begin to fetch the chunks that the region and its box touch."""
-        ticket: Closes | None = self._array.prefetch(self._layout.index(region)[0])
+        ticket: Closable | None = self._array.prefetch(self._layout.index(region)[0])
         return ticket
 
     def needed_chunks(self, region: Region, channels: Channels | None = None) -> NeededChunks:
