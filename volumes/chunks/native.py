@@ -226,7 +226,7 @@ def place_chunks(
             # Those arrays may be gone when ``rows`` are used again.
             rows[members[first : first + step], ROOM] = 0
             keep(plan, its, arrays, result[:, ROOM], is_stored)
-    if finder is not None and newest:
+    if finder is not None and newest and newest > finder.store.newest:
         finder.store.note_change(newest)
     return number, np.concatenate(remaining) if remaining else _NONE
 
