@@ -162,6 +162,8 @@ class JobQueue:
         self._dealt: SimpleQueue[Deal] = SimpleQueue()
         self._ahead: SimpleQueue[QueuedJob] = SimpleQueue()
         self._messages: deque[DoJob] = deque()
+        self._loading = threading.Lock()
+        self._run = 0
 
     def look_ahead(self) -> None:
         """Begin to look at jobs that wait; before, nobody knows the backends of the user."""
@@ -183,9 +185,20 @@ class JobQueue:
         self._messages.append(message)
         if not message.job:
             return
-        job = QueuedJob(partial(self._load, message.job), message)
+        job = QueuedJob(partial(self._load_job, message), message)
         self._waiting.put(job)
         self._ahead.put(job)
+
+    def _load_job(self, message: DoJob) -> Any:
+        """Return the job; before the first of a pass forget what may have changed since the last.
+
+        By then every job of the last pass was answered.
+        """
+        with self._loading:
+            if self._run and message.run != self._run:
+                SESSION.begin_pass()
+            self._run = message.run
+        return self._load(message.job)
 
     def get(self) -> QueuedJob:
         """Wait for the next job."""
