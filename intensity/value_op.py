@@ -247,6 +247,14 @@ class ValueOp:
         return False
 
     @property
+    def keeps_faces(self) -> bool:
+        """Whether an array stands for one whose outermost voxels go on beyond its faces.
+
+        So does the result then, to the same bits: the halo may be cut where nothing changes.
+        """
+        return self.pointwise
+
+    @property
     def takes_statistics(self) -> bool:
         """Whether it asks for statistics of whole volumes: then each is read once, as a whole."""
         return False
