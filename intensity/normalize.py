@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..core.errors import SampleError
 from ..core.suggest import percentile_hint
 from ..core.validate import as_flag, as_number, as_volume_key, entries_of
+from .native import Change
 from .value_op import (
     NUMBER_OR_NONE,
     AffineValueOp,
@@ -123,11 +124,20 @@ class Normalize(ValueOp):
         return f"normalize by mean {mean}, deviation {std}{where}"
 
 
-def rescaling(low: float, high: float, out: tuple[float, float], *, clamp: bool) -> Epilogue:
-    """Return what brings ``low .. high`` to ``out``; a range of one value goes to ``out[0]``."""
+def rescaling(
+    low: float, high: float, out: tuple[float, float], *, clamp: bool
+) -> tuple[Epilogue, ...]:
+    """Return what brings ``low .. high`` to ``out``; a range of one value goes to ``out[0]``.
+
+    In one step, or in two where float32 would lose digits: first something near ``low`` is
+    subtracted, which leaves all that a float32 has of its values, then the rest is scaled.
+    """
     scale = (out[1] - out[0]) / (high - low) if high > low else 0.0
     ends = (min(out), max(out)) if clamp else (-math.inf, math.inf)
-    return Epilogue(scale, out[0] - low * scale, *ends)
+    if not MOST_SHIFT * abs(out[1] - out[0]) < abs(low * scale) < math.inf:
+        return (Epilogue(scale, out[0] - low * scale, *ends),)
+    near = float(np.float32(low))
+    return (Epilogue(shift=-near), Epilogue(scale, out[0] + (near - low) * scale, *ends))
 
 
 def as_pair(name: str, value: Any) -> tuple[float, float]:
@@ -151,8 +161,23 @@ def as_rising(name: str, value: Any) -> tuple[float, float] | None:
     return low, high
 
 
+class _Rescaling(AffineValueOp):
+    """What ops share that bring a range to another one."""
+
+    def steps(self, facts: Facts) -> tuple[Epilogue, ...]:
+        """Return what is done, one after another."""
+        raise NotImplementedError
+
+    def as_epilogue(self, params: Params, facts: Facts) -> Epilogue | None:
+        steps = self.steps(facts)
+        return steps[0] if len(steps) == 1 else None
+
+    def changes(self, params: Params, facts: Facts) -> tuple[Change, ...]:
+        return self.steps(facts)
+
+
 @dataclass(frozen=True)
-class Rescale(AffineValueOp):
+class Rescale(_Rescaling):
     """Bring the range of the volume, or a given one, to ``out``.
 
     Examples
@@ -175,7 +200,7 @@ class Rescale(AffineValueOp):
     def takes_statistics(self) -> bool:
         return self.in_range is None
 
-    def as_epilogue(self, params: Params, facts: Facts) -> Epilogue:
+    def steps(self, facts: Facts) -> tuple[Epilogue, ...]:
         if self.in_range is None:
             whole = facts.statistics()
             return rescaling(whole.minimum, whole.maximum, self.out, clamp=self.clamp)
@@ -189,7 +214,7 @@ class Rescale(AffineValueOp):
 
 
 @dataclass(frozen=True)
-class RescalePercentiles(AffineValueOp):
+class RescalePercentiles(_Rescaling):
     """Bring two percentiles of the volume to ``out``, and clamp what lies beyond.
 
     ``out[0] + (out[1] - out[0]) * (value - a) / (b - a)``, where ``a`` and ``b`` are percentiles:
@@ -245,7 +270,7 @@ class RescalePercentiles(AffineValueOp):
     def takes_statistics(self) -> bool:
         return True
 
-    def as_epilogue(self, params: Params, facts: Facts) -> Epilogue:
+    def steps(self, facts: Facts) -> tuple[Epilogue, ...]:
         whole = facts.statistics(self.above)
         low, high = whole.percentile(self.lower), whole.percentile(self.upper)
         return rescaling(low, high, self.out, clamp=self.clamp)

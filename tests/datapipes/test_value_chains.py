@@ -55,6 +55,36 @@ AFFINE = st.one_of(
 )
 
 
+@pytest.mark.parametrize("native", ["", "0"])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("rescale", ()),
+        ("rescale", ((5, -3), (1e6 - 2, 1e6 + 3.3))),
+        ("rescale_percentiles", (1, 98)),
+    ],
+)
+def test_a_small_range_far_from_0_keeps_its_digits(
+    name: str, arguments: Any, native: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies near is subtracted before anything is scaled, as float32 holds it."""
+    monkeypatch.setenv("VOXPIPE_NATIVE", native)
+    stored = 1e6 + np.random.default_rng(0).normal(size=(6, 7, 8)).astype(np.float32)
+    exact = stored.astype(np.float64)
+    low, high, out = exact.min(), exact.max(), (0.0, 1.0)
+    if name != "rescale":
+        low, high = np.percentile(exact, arguments)
+        exact = np.clip(exact, low, high)
+    elif arguments:
+        out, (low, high) = arguments
+    expected = out[0] + (out[1] - out[0]) * (exact - low) / (high - low)
+
+    chain = vp.from_cases([{"image": stored}]).open_volume()
+    found = voxels(getattr(chain, name)(*arguments))
+
+    assert np.abs(found - expected).max() < 1e-6 * abs(out[1] - out[0])
+
+
 @given(ops=st.lists(AFFINE, min_size=1, max_size=5), turn=st.booleans())
 @settings(deadline=None, max_examples=40)
 def test_folded_is_done_one_after_another(ops: Any, turn: bool) -> None:
