@@ -520,6 +520,9 @@ class MapValues(ValueOp):
         if result.shape != shape:
             msg = f"map_values: {_name_of(self.function)} made {result.shape} of a patch of {shape}"
             raise SampleError(msg, do="A function for map_values keeps the shape.")
+        if result.dtype.kind == "c":
+            msg = f"map_values: {_name_of(self.function)} made complex numbers, {result.dtype}"
+            raise SampleError(msg, do="Let it return their real part, magnitude or phase.")
         return result.astype(np.float32, copy=False)
 
     def describe(self) -> str:

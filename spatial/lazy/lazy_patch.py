@@ -274,20 +274,20 @@ class LazyPatch(NoArithmetic):
         memo: _Reading | None = self.__dict__.get("_reading")
         if memo is not None and memo.plan is plan:
             return memo
-        halo, wide, made = (0, 0, 0), plan, 0
+        halo, wide, size = (0, 0, 0), plan, 0
         if self.values:
             i, j, k = total_halo(self.acting, plan.grid)
             if i or j or k:  # not along axes along which the volume has one voxel only
                 axes = _axes_of(plan)
                 halo = (i * (0 in axes), j * (1 in axes), k * (2 in axes))
                 if any(h > n for h, n in zip(halo, plan.shape, strict=True)):
-                    halo, made = bounded_halo(halo, plan, self.policy, self.acting, self.channels)
+                    halo, size = bounded_halo(halo, plan, self.policy, self.acting, self.channels)
             wide = _with_halo(plan, halo)
         volumes = () if self.members else getattr(self.volume, "parts", ())
         if not self.members and len(volumes) < 2:
             volumes = (self.volume,)
         reads = tuple(map(ReadPlan.of, volumes, repeat(wide), repeat(self.policy)))
-        reads = (replace(reads[0], made_bytes=made), *reads[1:]) if made else reads
+        reads = (replace(reads[0], made_bytes=size), *reads[1:]) if size else reads
         reading = self.__dict__["_reading"] = _Reading(plan, halo, wide, reads)
         return reading
 

@@ -334,8 +334,8 @@ def real_type(result: np.dtype[Any], source: np.dtype[Any]) -> np.dtype[Any]:
 
 def one_tap_type(result: np.dtype[Any], source: SourceVoxels) -> np.dtype[Any]:
     """Return the type in which values are scaled that are stored ones, and no blend of several."""
-    stored = source.array.dtype
-    is_exact = stored.itemsize <= 2 or stored == np.float32
+    dtype = source.array.dtype
+    is_exact = dtype.itemsize <= 2 or dtype == np.float32
     is_enough = result.itemsize <= 2 or result == np.float32
     is_scaled = (source.slope, source.intercept) != (1.0, 0.0)
     return np.dtype(np.float32 if is_exact and is_enough and not is_scaled else np.float64)
