@@ -237,10 +237,8 @@ _TAKEN_OVER = "another iterator has been created from the same IterDataPipe"
 
 
 def refuse_too_many(name: str, constructor: Any, args: Sequence[Any]) -> None:
-    """Raise TypeError where a pipe is given more by its place than it takes, in the user's words.
-
-    Python's own error names the class, and counts what the chain has put before.
-    """
+    """Raise TypeError where a pipe is given more by its place than it takes."""
+    # Python's own error names the class, and counts what the chain has put before.
     code = getattr(constructor, "__code__", None)
     if code is None or code.co_flags & inspect.CO_VARARGS or 1 + len(args) <= code.co_argcount:
         return

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from ..core.errors import SampleError
 from ..core.suggest import percentile_hint
 from ..core.validate import as_flag, as_number, as_volume_key, entries_of
-from .native import Change
 from .value_op import (
     NUMBER_OR_NONE,
     AffineValueOp,
@@ -27,6 +26,7 @@ from .value_op import (
 
 # In deviations: a mean further from 0 costs a float32 digit that a subtraction in float64 keeps.
 MOST_SHIFT = 10.0
+Pair = tuple[float, float]
 
 
 def normalize(
@@ -124,14 +124,9 @@ class Normalize(ValueOp):
         return f"normalize by mean {mean}, deviation {std}{where}"
 
 
-def rescaling(
-    low: float, high: float, out: tuple[float, float], *, clamp: bool
-) -> tuple[Epilogue, ...]:
-    """Return what brings ``low .. high`` to ``out``; a range of one value goes to ``out[0]``.
-
-    In one step, or in two where float32 would lose digits: first something near ``low`` is
-    subtracted, which leaves all that a float32 has of its values, then the rest is scaled.
-    """
+def rescaling(low: float, high: float, out: Pair, *, clamp: bool) -> tuple[Epilogue, ...]:
+    """Return what brings ``low .. high`` to ``out``; a range of one value goes to ``out[0]``."""
+    # In two steps where float32 would lose digits: what lies near ``low`` is subtracted first.
     scale = (out[1] - out[0]) / (high - low) if high > low else 0.0
     ends = (min(out), max(out)) if clamp else (-math.inf, math.inf)
     if not MOST_SHIFT * abs(out[1] - out[0]) < abs(low * scale) < math.inf:
@@ -161,23 +156,8 @@ def as_rising(name: str, value: Any) -> tuple[float, float] | None:
     return low, high
 
 
-class _Rescaling(AffineValueOp):
-    """What ops share that bring a range to another one."""
-
-    def steps(self, facts: Facts) -> tuple[Epilogue, ...]:
-        """Return what is done, one after another."""
-        raise NotImplementedError
-
-    def as_epilogue(self, params: Params, facts: Facts) -> Epilogue | None:
-        steps = self.steps(facts)
-        return steps[0] if len(steps) == 1 else None
-
-    def changes(self, params: Params, facts: Facts) -> tuple[Change, ...]:
-        return self.steps(facts)
-
-
 @dataclass(frozen=True)
-class Rescale(_Rescaling):
+class Rescale(AffineValueOp):
     """Bring the range of the volume, or a given one, to ``out``.
 
     Examples
@@ -200,7 +180,7 @@ class Rescale(_Rescaling):
     def takes_statistics(self) -> bool:
         return self.in_range is None
 
-    def steps(self, facts: Facts) -> tuple[Epilogue, ...]:
+    def changes(self, params: Params, facts: Facts) -> tuple[Epilogue, ...]:
         if self.in_range is None:
             whole = facts.statistics()
             return rescaling(whole.minimum, whole.maximum, self.out, clamp=self.clamp)
@@ -214,7 +194,7 @@ class Rescale(_Rescaling):
 
 
 @dataclass(frozen=True)
-class RescalePercentiles(_Rescaling):
+class RescalePercentiles(AffineValueOp):
     """Bring two percentiles of the volume to ``out``, and clamp what lies beyond.
 
     ``out[0] + (out[1] - out[0]) * (value - a) / (b - a)``, where ``a`` and ``b`` are percentiles:
@@ -270,7 +250,7 @@ class RescalePercentiles(_Rescaling):
     def takes_statistics(self) -> bool:
         return True
 
-    def steps(self, facts: Facts) -> tuple[Epilogue, ...]:
+    def changes(self, params: Params, facts: Facts) -> tuple[Epilogue, ...]:
         whole = facts.statistics(self.above)
         low, high = whole.percentile(self.lower), whole.percentile(self.upper)
         return rescaling(low, high, self.out, clamp=self.clamp)

@@ -248,10 +248,7 @@ class ValueOp:
 
     @property
     def keeps_faces(self) -> bool:
-        """Whether an array stands for one whose outermost voxels go on beyond its faces.
-
-        So does the result then, to the same bits: the halo may be cut where nothing changes.
-        """
+        """Whether outermost voxels stand for all beyond, so that a halo may end where they do."""
         return self.pointwise
 
     @property
@@ -466,12 +463,13 @@ def number_text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class AffineValueOp(RandomValueOp):
-    """Derive, and say which epilogue it is."""
+    """Derive, and say which epilogue it is, or which ``changes``."""
 
     pointwise: ClassVar[bool] = True
 
     def as_epilogue(self, params: Params, facts: Facts) -> Epilogue | None:
-        raise NotImplementedError
+        steps: Any = self.changes(params, facts)
+        return steps[0] if len(steps) == 1 else None
 
     def changes(self, params: Params, facts: Facts) -> tuple[Change, ...] | None:
         epilogue = self.as_epilogue(params, facts)

@@ -58,11 +58,8 @@ Acting = tuple[ValueStep, Params]
 
 
 def total_halo(acting: Sequence[Acting], grid: Grid, far: Halo | None = None) -> Halo:
-    """Return how many voxels around a patch all steps look at: of one after another the sum.
-
-    Further than ``far`` from the patch the values before the first step change no more, and
-    ops for which such values may be missing are given fewer.
-    """
+    """Return how many voxels around a patch all steps look at: of one after another the sum."""
+    # Further than ``far`` from the patch values change no more, and some ops look no further.
     halos = [step.op.halo(params, grid) for step, params in acting]
     i, j, k = (sum(axis) for axis in zip(NO_HALO, *halos, strict=True))
     if far is None or not all(step.op.keeps_faces for step, _ in acting):

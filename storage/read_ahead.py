@@ -430,13 +430,12 @@ class ReadAhead:
             self._forget({each for key, each in self._chunks.items() if key[0] == token})
         self.requests.forget(token)
 
-    def clear(self, *, documents: bool = True) -> None:
-        """Drop everything, or all but documents; tickets that are open hold nothing any more."""
+    def clear(self) -> None:
+        """Drop everything; tickets that are still open hold nothing any more."""
         with self._lock:
             self._forget(set(self._chunks.values()))
         self.small.clear()
-        if documents:
-            self.documents.clear()
+        self.documents.clear()
         self.requests.clear_idle()
 
     def after_fork(self) -> None:

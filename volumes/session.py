@@ -259,11 +259,10 @@ class Session:
             return source.open()
 
     def begin_pass(self) -> None:
-        """Let go of what may have been stored anew since the last pass.
-
-        What was learnt of volumes behind URLs stays, a round trip each: their answers tell.
-        """
-        self.ahead.clear(documents=False)
+        """Let go of what may have been stored anew since the last pass."""
+        # What was learnt of volumes behind URLs stays, a round trip each: their answers tell.
+        self.ahead.small.clear()
+        self.ahead.requests.clear_idle()
         self.handles.close_local()
         self.chunks.clear()
 

@@ -162,7 +162,6 @@ class JobQueue:
         self._dealt: SimpleQueue[Deal] = SimpleQueue()
         self._ahead: SimpleQueue[QueuedJob] = SimpleQueue()
         self._messages: deque[DoJob] = deque()
-        self._loading = threading.Lock()
         self._run = 0
 
     def look_ahead(self) -> None:
@@ -190,14 +189,11 @@ class JobQueue:
         self._ahead.put(job)
 
     def _load_job(self, message: DoJob) -> Any:
-        """Return the job; before the first of a pass forget what may have changed since the last.
-
-        By then every job of the last pass was answered.
-        """
-        with self._loading:
-            if self._run and message.run != self._run:
-                SESSION.begin_pass()
-            self._run = message.run
+        """Return the job; before the first of a pass forget what is of the last one."""
+        # By then every job of that was answered. Jobs are loaded in their order, in two threads.
+        if self._run and message.run != self._run:
+            SESSION.begin_pass()
+        self._run = message.run
         return self._load(message.job)
 
     def get(self) -> QueuedJob:

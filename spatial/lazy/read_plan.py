@@ -59,10 +59,7 @@ class ChunkBytes(NamedTuple):
 def bounded_halo(
     halo: Halo, plan: SpatialPlan, policy: Policy, acting: Sequence[Acting], channels: int
 ) -> tuple[Halo, int]:
-    """Return a large halo as far as values change there, and the bytes of the patch with it.
-
-    Refuses one that memory cannot hold.
-    """
+    """Return a large halo as far as values change there, and the bytes of the patch with it."""
     if not (plan.stages or policy.antialias or policy.padding == "reflection"):
         far = unchanging_beyond(plan.rows, plan.shape, plan.bounds, policy.mode, halo)
         i, j, k = map(min, halo, total_halo(acting, plan.grid, far))
@@ -72,10 +69,8 @@ def bounded_halo(
     if limit and size > limit:
         step = max(acting, key=lambda one: max(one[0].op.halo(one[1], plan.grid)))[0]
         spacing = ", ".join(f"{length:g}" for length in plan.grid.spacing)
-        what = (
-            f"{step.op.describe()}, on voxels of {spacing} mm, looks at {max(halo)} voxels around "
-            f"a patch of {plan.shape}: that takes {size} bytes, and this process may use {limit}"
-        )
+        where = f"on voxels of {spacing} mm, looks at {max(halo)} voxels around a patch"
+        what = f"{step.op.describe()}, {where}: {size} bytes, and this process may use {limit}"
         do = "Check sigma and its unit, and the spacing of the file; unit='voxel' counts voxels."
         raise BudgetExceeded(what, do=do).at(step.origin)
     return halo, size
@@ -93,8 +88,7 @@ class ReadPlan:
     """The voxels that are read, empty where all is fill; with a box where that may spare chunks."""
     level: int = 0  # how many levels coarser than the volume of the patch; 0 for that itself
     made_bytes: int = 0
-    """Bytes of the voxels that virtual volumes make on the way, beside those of the patch, and of
-    the patch with a halo that is larger than it."""
+    """Bytes of what virtual volumes make on the way, and of the patch with a wide halo."""
 
     @classmethod
     def of(cls, volume: Any, plan: SpatialPlan, policy: Policy) -> ReadPlan:

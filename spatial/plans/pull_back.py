@@ -209,11 +209,8 @@ _TAP_REACH = {"nearest": 0.5, "linear": 1.0, "cubic": 2.0}
 def unchanging_beyond(
     rows: Affine3x4, shape: tuple[int, int, int], bounds: Region, mode: str, halo: Sequence[int]
 ) -> tuple[int, int, int]:
-    """Return how far from the output, on each axis, its values change no more, up to ``halo``.
-
-    That is where every source axis that is led along has left the volume, and padding is the face,
-    or one number. The output has its halo on the other axes.
-    """
+    """Return how far from the output, on each axis, its values change no more, up to ``halo``."""
+    # Where every source axis that is led along has left the volume, from the halo of others too.
     matrix = np.array(rows, dtype=np.float64).reshape(3, 4)
     far, margin = list(halo), _TAP_REACH[mode] + 1
     for axis in range(3):

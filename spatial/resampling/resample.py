@@ -186,36 +186,24 @@ def resample(
     if native.run(mode, source, *where, bfloat16=bfloat16):
         return
 
-    _in_numpy(source, rows, whole, policy, out, stages, epilogue, bfloat16)
+    _in_numpy(source, whole is not None, where, bfloat16=bfloat16)
 
 
-def _in_numpy(
-    source: SourceVoxels,
-    rows: Affine3x4,
-    whole: tuple[int, ...] | None,
-    policy: Policy,
-    out: NDArray[Any],
-    stages: KernelStages,
-    epilogue: Epilogue | None,
-    bfloat16: bool,
-) -> None:
+def _in_numpy(source: SourceVoxels, copies: bool, where: Any, *, bfloat16: bool) -> None:
     """Do what the kernel does, to the same bits."""
+    matrix, policy, out, stages, epilogue = where
 
     def sample(source: SourceVoxels, policy: Policy, target: NDArray[Any]) -> NDArray[Any]:
-        if whole is not None:
-            copy_voxels(source, np.reshape(whole, (3, 4)), policy, target)
-        else:
-            interpolate(source, np.reshape(rows, (3, 4)), policy, target, stages)
+        work = (source, np.reshape(matrix, (3, 4)), policy, target)
+        copy_voxels(*work) if copies else interpolate(*work, stages)
         return target
 
     if epilogue is None and not bfloat16:
         sample(source, policy, out)
         return
     number = np.dtype(np.float32) if bfloat16 else out.dtype
-    if whole is None and policy.mode != "nearest":
-        real = real_type(number, source.array.dtype)
-    else:
-        real = one_tap_type(number, source)
+    one_tap = copies or policy.mode == "nearest"
+    real = one_tap_type(number, source) if one_tap else real_type(number, source.array.dtype)
     values = sample(source, policy, np.empty(out.shape, real))
     if epilogue is not None:
         values = epilogue.of(values)

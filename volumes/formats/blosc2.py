@@ -216,12 +216,9 @@ class Blosc2Blocks:
         0 of one that is all zeros and not stored. Of no bytes are those that only blosc2's own
         reader of frames can decode, or refuse.
         """
-        file_map = self._map
         places = np.zeros((2, math.prod(self._chunks)), np.int64)
         places[0] = 1
-        if file_map is None:
-            return places
-        with memoryview(file_map) as frame, suppress(struct.error, BadHeader):
+        with memoryview(self._map or b"") as frame, suppress(struct.error, BadHeader):
             header = frame_sizes(bytes(frame[: _HEAD.size]), self.name)[0]
             end = header + int.from_bytes(frame[_STORED_BYTES], "big", signed=True)
             # Offsets of the chunks behind the header, in one more chunk behind them all.
@@ -273,10 +270,7 @@ class Blosc2Blocks:
 
 
 def _open(file: LocalStoredFile) -> tuple[MappedFile | None, Any]:
-    """Return the mapped file, which has to live as long, and the array in it.
-
-    No map of one that is to be read: what is cut off behind a map ends the program.
-    """
+    """Return the mapped file, which has to live as long, or None, and the array in it."""
     blosc2, name = import_package("blosc2", file.name), file.name
     with library_errors(f"{name} is no sound blosc2 array"):
         with file.open() as stream:
