@@ -236,6 +236,20 @@ T = TypeVar("T")
 _TAKEN_OVER = "another iterator has been created from the same IterDataPipe"
 
 
+def refuse_too_many(name: str, constructor: Any, args: Sequence[Any]) -> None:
+    """Raise TypeError where a pipe is given more by its place than it takes."""
+    # Python's own error names the class, and counts what the chain has put before.
+    code = getattr(constructor, "__code__", None)
+    if code is None or code.co_flags & inspect.CO_VARARGS or 1 + len(args) <= code.co_argcount:
+        return
+    values = [a for a in args if not is_pipe(a)]
+    names = code.co_varnames[1 + len(args) - len(values) : code.co_argcount]
+    takes = ", ".join(names) or "none"
+    others = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]
+    hint = f"; write others by keyword: {', '.join(f'{one}=' for one in others)}" if others else ""
+    raise TypeError(f"{name}() takes {takes} by place, and was given {len(values)} values{hint}")
+
+
 class PipeBase:
     """What pipes of both kinds share: they know where they were written, and with what."""
 
@@ -256,6 +270,7 @@ class PipeBase:
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
         """Remember where the pipe was written, before its own ``__init__`` runs."""
+        refuse_too_many(cls.form_name or cls.__name__, cls.__init__, args)
         pipe = super().__new__(cls)
         values = tuple(a for a in args if not is_pipe(a))
         pipe.origin = caller(call_text(cls.form_name or cls.__name__, values, kwargs))

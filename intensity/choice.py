@@ -115,6 +115,7 @@ class ValueChoice(ChosenOps, ValueOp):  # type: ignore[override]  # its name is 
     keeps_dtype = _of_all("keeps_dtype")
     """So the type does not depend on which is chosen."""
     pointwise = _of_all("pointwise")
+    keeps_faces = _of_all("keeps_faces")
     by_channel = _of_all("by_channel")
     looks_around = _of_any("looks_around")
     looks_at_all = _of_any("looks_at_all")

@@ -114,6 +114,10 @@ class _Gaussian(RandomValueOp):
     def by_channel(self) -> bool:
         return True
 
+    @property
+    def keeps_faces(self) -> bool:
+        return True
+
     def sigmas(self, params: Params, grid: Grid) -> tuple[float, float, float]:
         """Return the deviation along each axis, in voxels."""
         i, j, k = entries_of(params["sigma"]) or (params["sigma"],) * 3

@@ -26,6 +26,7 @@ from .value_op import (
 
 # In deviations: a mean further from 0 costs a float32 digit that a subtraction in float64 keeps.
 MOST_SHIFT = 10.0
+Pair = tuple[float, float]
 
 
 def normalize(
@@ -123,11 +124,15 @@ class Normalize(ValueOp):
         return f"normalize by mean {mean}, deviation {std}{where}"
 
 
-def rescaling(low: float, high: float, out: tuple[float, float], *, clamp: bool) -> Epilogue:
+def rescaling(low: float, high: float, out: Pair, *, clamp: bool) -> tuple[Epilogue, ...]:
     """Return what brings ``low .. high`` to ``out``; a range of one value goes to ``out[0]``."""
+    # In two steps where float32 would lose digits: what lies near ``low`` is subtracted first.
     scale = (out[1] - out[0]) / (high - low) if high > low else 0.0
     ends = (min(out), max(out)) if clamp else (-math.inf, math.inf)
-    return Epilogue(scale, out[0] - low * scale, *ends)
+    if not MOST_SHIFT * abs(out[1] - out[0]) < abs(low * scale) < math.inf:
+        return (Epilogue(scale, out[0] - low * scale, *ends),)
+    near = float(np.float32(low))
+    return (Epilogue(shift=-near), Epilogue(scale, out[0] + (near - low) * scale, *ends))
 
 
 def as_pair(name: str, value: Any) -> tuple[float, float]:
@@ -175,7 +180,7 @@ class Rescale(AffineValueOp):
     def takes_statistics(self) -> bool:
         return self.in_range is None
 
-    def as_epilogue(self, params: Params, facts: Facts) -> Epilogue:
+    def changes(self, params: Params, facts: Facts) -> tuple[Epilogue, ...]:
         if self.in_range is None:
             whole = facts.statistics()
             return rescaling(whole.minimum, whole.maximum, self.out, clamp=self.clamp)
@@ -245,7 +250,7 @@ class RescalePercentiles(AffineValueOp):
     def takes_statistics(self) -> bool:
         return True
 
-    def as_epilogue(self, params: Params, facts: Facts) -> Epilogue:
+    def changes(self, params: Params, facts: Facts) -> tuple[Epilogue, ...]:
         whole = facts.statistics(self.above)
         low, high = whole.percentile(self.lower), whole.percentile(self.upper)
         return rescaling(low, high, self.out, clamp=self.clamp)

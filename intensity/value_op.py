@@ -247,6 +247,11 @@ class ValueOp:
         return False
 
     @property
+    def keeps_faces(self) -> bool:
+        """Whether outermost voxels stand for all beyond, so that a halo may end where they do."""
+        return self.pointwise
+
+    @property
     def takes_statistics(self) -> bool:
         """Whether it asks for statistics of whole volumes: then each is read once, as a whole."""
         return False
@@ -458,12 +463,13 @@ def number_text(value: Any) -> str:
 
 @dataclass(frozen=True)
 class AffineValueOp(RandomValueOp):
-    """Derive, and say which epilogue it is."""
+    """Derive, and say which epilogue it is, or which ``changes``."""
 
     pointwise: ClassVar[bool] = True
 
     def as_epilogue(self, params: Params, facts: Facts) -> Epilogue | None:
-        raise NotImplementedError
+        steps: Any = self.changes(params, facts)
+        return steps[0] if len(steps) == 1 else None
 
     def changes(self, params: Params, facts: Facts) -> tuple[Change, ...] | None:
         epilogue = self.as_epilogue(params, facts)
@@ -512,6 +518,9 @@ class MapValues(ValueOp):
         if result.shape != shape:
             msg = f"map_values: {_name_of(self.function)} made {result.shape} of a patch of {shape}"
             raise SampleError(msg, do="A function for map_values keeps the shape.")
+        if result.dtype.kind == "c":
+            msg = f"map_values: {_name_of(self.function)} made complex numbers, {result.dtype}"
+            raise SampleError(msg, do="Let it return their real part, magnitude or phase.")
         return result.astype(np.float32, copy=False)
 
     def describe(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,13 +57,21 @@ Acting = tuple[ValueStep, Params]
 """A step that acts on an item, with what it drew."""
 
 
-def total_halo(acting: Iterable[Acting], grid: Grid) -> Halo:
+def total_halo(acting: Sequence[Acting], grid: Grid, far: Halo | None = None) -> Halo:
     """Return how many voxels around a patch all steps look at: of one after another the sum."""
-    i, j, k = NO_HALO
-    for step, params in acting:
-        a, b, c = step.op.halo(params, grid)
-        i, j, k = i + a, j + b, k + c
-    return (i, j, k)
+    # Further than ``far`` from the patch values change no more, and some ops look no further.
+    halos = [step.op.halo(params, grid) for step, params in acting]
+    i, j, k = (sum(axis) for axis in zip(NO_HALO, *halos, strict=True))
+    if far is None or not all(step.op.keeps_faces for step, _ in acting):
+        return (i, j, k)
+    looks = [0, 0, 0]
+    for n in reversed(range(len(halos))):
+        for axis, reach in enumerate(halos[n]):
+            # What a filter makes goes on unchanged where it sees nothing else.
+            edge = far[axis] + sum(before[axis] for before in halos[:n])
+            # One voxel beyond the patch at least: an axis of a single one is filtered otherwise.
+            looks[axis] = min(looks[axis] + reach, max(looks[axis], edge, 1))
+    return (looks[0], looks[1], looks[2])
 
 
 def types_of(steps: Sequence[ValueStep], first: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:

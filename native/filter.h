@@ -66,19 +66,20 @@ struct FilterPlanes {
   const int64_t* size;
   float *ring, *sheet, *rows;
   int64_t* places;  // where in the ring the planes around one lie
-  int64_t loaded, pitch;
+  int64_t loaded, pitch, window;  // how many planes the ring holds
 
   // Returns memory that is to be freed; null where there is none.
   void* begin(const VoxpipeStep& s, const int64_t* shape) {
     step = &s;
     size = shape;
     pitch = size[2] + 2 * s.radius[2];
-    const int64_t sheets = size[2] * (size[1] * (2 * s.radius[0] + 2) + 2 * s.radius[1]);
+    window = least<int64_t>(2 * s.radius[0] + 1, size[0]);
+    const int64_t sheets = size[2] * (size[1] * (window + 1) + 2 * s.radius[1]);
     float* memory = floats_in_memory(2 * (2 * s.radius[0] + 1) + sheets + size[1] * pitch);
     if (!memory) return nullptr;
     places = reinterpret_cast<int64_t*>(memory) + s.radius[0];
     ring = memory + 2 * (2 * s.radius[0] + 1);
-    sheet = ring + size[2] * (size[1] * (2 * s.radius[0] + 1) + s.radius[1]);
+    sheet = ring + size[2] * (size[1] * window + s.radius[1]);
     rows = sheet + size[2] * (size[1] + s.radius[1]) + s.radius[2];
     loaded = 0;
     return memory;
@@ -88,7 +89,6 @@ struct FilterPlanes {
   template <class Load>
   void make(int64_t i, const Load& load, float* out) {
     const int64_t *radius = step->radius, width = size[2], plane = size[1] * width;
-    const int64_t window = 2 * radius[0] + 1;
     for (; loaded < size[0] && loaded <= i + radius[0]; loaded++)
       load(loaded, ring + loaded % window * plane);
     for (int64_t t = -radius[0]; t <= radius[0]; t++)

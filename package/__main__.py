@@ -284,11 +284,12 @@ def _add_convert(commands: Any) -> None:
     command.add_argument("source", metavar="SRC", help=what)
     what = "the zarr to write, or the folder for all of them"
     command.add_argument("destination", metavar="DST", help=what)
+    whole = _positive(int)
     for unit in ("chunk", "shard"):
         what = f"voxels per axis of a {unit} (default: chosen)"
-        command.add_argument(f"--{unit}", type=int, metavar="N", help=what)
+        command.add_argument(f"--{unit}", type=whole, metavar="N", help=what)
     what = "voxels per axis of the patches that will be read (default: %(default)s)"
-    command.add_argument("--patch", type=int, default=96, metavar="N", help=what)
+    command.add_argument("--patch", type=whole, default=96, metavar="N", help=what)
     what = "lz4hc decodes fastest, lz4 is written fastest, zstd stores least (default: %(default)s)"
     codecs = ("lz4hc", "lz4", "zstd", "none")
     command.add_argument("--codec", choices=codecs, default="lz4hc", help=what)
@@ -353,9 +354,10 @@ def _convert(
             storage_options=store,
             **{name: getattr(options, name) for name in _CONVERTS},
         )
-    chunk, shard = ("x".join(map(str, size)) for size in (result.chunk, result.shard))
+    chunk, shard = ("x".join(map(str, n)) for n in (result.chunk, result.shard))
+    what = f"zarr, chunks {chunk}, {result.new_shards} shards {shard} written"
     note = f", {result.reused_shards} were there" if result.reused_shards else ""
-    return f"{result.location}: chunks {chunk}, {result.new_shards} shards {shard} written{note}"
+    return f"{result.location}: {what}{note}"
 
 
 def _add_bench(commands: Any) -> None:

@@ -89,6 +89,7 @@ class PooledEpoch:
 
     def __post_init__(self) -> None:
         self.last = -1
+        self._pool.passes += 1
         self._deaths: Counter[str] = Counter()
         self._room = PrefetchBudget(self._flow.most_bytes, self._flow.unknown)
         self._limits = self._work.limits

@@ -55,6 +55,12 @@ class _Handle:
         self.use = next(self.uses)  # the largest is of what was used last
 
 
+def _is_far(backend: Backend | None) -> bool:
+    """Whether all that a backend reads lies behind URLs."""
+    parts = getattr(backend, "below", ())
+    return backend is not None and backend.remote and all(map(_is_far, parts))
+
+
 class Handles:
     """Open backends of one process by the token of their source.
 
@@ -152,6 +158,12 @@ class Handles:
         """Drop every handle."""
         self._lock.defer(self.by_token.clear)
 
+    def close_local(self) -> None:
+        """Drop the handles of what does not lie behind URLs."""
+        with self._lock:
+            handles = self.by_token.items()
+            self.by_token = {token: one for token, one in handles if _is_far(one.backend)}
+
     def after_fork(self) -> None:
         """Start empty in a forked child."""
         self._parent_handles.append(self.by_token)
@@ -245,6 +257,14 @@ class Session:
     def _open(self, source: Source) -> Backend:
         with self.opening():
             return source.open()
+
+    def begin_pass(self) -> None:
+        """Let go of what may have been stored anew since the last pass."""
+        # What was learnt of volumes behind URLs stays, a round trip each: their answers tell.
+        self.ahead.small.clear()
+        self.ahead.requests.clear_idle()
+        self.handles.close_local()
+        self.chunks.clear()
 
     def close(self) -> None:
         """Let go of everything; the next read opens and fetches again."""

@@ -21,6 +21,7 @@ class DoJob:
     free_slots: tuple[int, ...] = ()  # slots that the consumer no longer looks into
     given_up: tuple[int, ...] = ()
     """Those of them that are not to be used again: a child of the consumer looks into them."""
+    run: int = 0  # which pass of its pool it belongs to
 
 
 class Deal(NamedTuple):

@@ -119,6 +119,7 @@ class WorkerPool:
     ) -> None:
         self.limits = work.limits
         self.is_broken = False
+        self.passes = 0  # those that were begun
         self._process = os.getpid()
         self.affinity = Affinity()
         self.workers: list[Worker] = []
@@ -209,7 +210,7 @@ class WorkerPool:
         self._refuse_child()
         index = getattr(job, "index", job)
         slots = tuple(worker.slots.take_freed()), tuple(worker.slots.take_given_up())
-        message = DoJob(index, pickle_job(job), seed, epoch, *slots)
+        message = DoJob(index, pickle_job(job), seed, epoch, *slots, self.passes)
         worker.jobs.append(job)
         self.affinity.remember(job, worker)
         self.send(worker, message)

@@ -162,6 +162,7 @@ class JobQueue:
         self._dealt: SimpleQueue[Deal] = SimpleQueue()
         self._ahead: SimpleQueue[QueuedJob] = SimpleQueue()
         self._messages: deque[DoJob] = deque()
+        self._run = 0
 
     def look_ahead(self) -> None:
         """Begin to look at jobs that wait; before, nobody knows the backends of the user."""
@@ -183,9 +184,17 @@ class JobQueue:
         self._messages.append(message)
         if not message.job:
             return
-        job = QueuedJob(partial(self._load, message.job), message)
+        job = QueuedJob(partial(self._load_job, message), message)
         self._waiting.put(job)
         self._ahead.put(job)
+
+    def _load_job(self, message: DoJob) -> Any:
+        """Return the job; before the first of a pass forget what is of the last one."""
+        # By then every job of that was answered. Jobs are loaded in their order, in two threads.
+        if self._run and message.run != self._run:
+            SESSION.begin_pass()
+        self._run = message.run
+        return self._load(message.job)
 
     def get(self) -> QueuedJob:
         """Wait for the next job."""

@@ -36,7 +36,7 @@ from ..resampling.resample import outside_of
 from . import patch_report
 from .patch_facts import PatchFacts
 from .patch_report import NoArithmetic, describe_patch
-from .read_plan import ReadPlan
+from .read_plan import ReadPlan, bounded_halo
 from .transform_chain import SPARE_GENERATORS, TransformChain, join_steps, take_generator
 from .virtual_volume import RealizedVolume, StackedVolumes, VirtualVolume
 
@@ -274,17 +274,20 @@ class LazyPatch(NoArithmetic):
         memo: _Reading | None = self.__dict__.get("_reading")
         if memo is not None and memo.plan is plan:
             return memo
-        halo, wide = (0, 0, 0), plan
+        halo, wide, size = (0, 0, 0), plan, 0
         if self.values:
             i, j, k = total_halo(self.acting, plan.grid)
             if i or j or k:  # not along axes along which the volume has one voxel only
                 axes = _axes_of(plan)
                 halo = (i * (0 in axes), j * (1 in axes), k * (2 in axes))
+                if any(h > n for h, n in zip(halo, plan.shape, strict=True)):
+                    halo, size = bounded_halo(halo, plan, self.policy, self.acting, self.channels)
             wide = _with_halo(plan, halo)
         volumes = () if self.members else getattr(self.volume, "parts", ())
         if not self.members and len(volumes) < 2:
             volumes = (self.volume,)
         reads = tuple(map(ReadPlan.of, volumes, repeat(wide), repeat(self.policy)))
+        reads = (replace(reads[0], made_bytes=size), *reads[1:]) if size else reads
         reading = self.__dict__["_reading"] = _Reading(plan, halo, wide, reads)
         return reading
 
@@ -517,6 +520,8 @@ class LazyPatch(NoArithmetic):
         if params is None:
             return array.astype(step.op.dtype(array.dtype))
         halo = step.op.halo(params, self.plan.grid)
+        if step.op.keeps_faces:
+            halo = (min(halo[0], 1), min(halo[1], 1), min(halo[2], 1))
         wide = np.pad(array, [(0, 0), *((h, h) for h in halo)], mode="edge")
         epilogue, rest = fold_epilogues(self.acting_on(_with_halo(self.plan, halo))[-1:])
         if epilogue is not None:  # as the resampler does in passing, to the same bits

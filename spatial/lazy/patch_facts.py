@@ -161,9 +161,12 @@ class PatchFacts:
         statistics = volume_statistics(self.stored_volume)
         # One NaN among the voxels makes NaN of every voxel that is normalized by its mean.
         if not (math.isfinite(statistics.mean) and math.isfinite(statistics.std)):
+            low, high = statistics.minimum, statistics.maximum
+            why = "NaN or infinite values, so it has no mean and no range"
+            if math.isfinite(low) and math.isfinite(high):
+                why = f"values from {low:g} to {high:g}, so large that they have no deviation"
             raise VolumeError(
-                f"{self.stored_volume.name} holds NaN or infinite values, so it has no mean and no "
-                "range",
+                f"{self.stored_volume.name} holds {why}",
                 do="Give the numbers that the op needs, or store the volume without these.",
             )
         return statistics

@@ -10,7 +10,7 @@ left between the level and the output is smoothed as ever.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -21,16 +21,19 @@ from numpy.typing import NDArray
 
 from ...core import ChunkGrid, Grid, Region
 from ...core.context import holding
-from ...core.errors import UnknownFormat
+from ...core.errors import BudgetExceeded, UnknownFormat
 from ...core.lru_cache import cached_property
+from ...core.memory import usable_memory
 from ...intensity import Epilogue
+from ...intensity.value_op import Halo
+from ...intensity.value_step import Acting, total_halo
 from ...volumes import Volume
 from ...volumes.chunks.chunked_array import NeededChunks
 from ...volumes.volume import at_level, coarser_levels
 from ..ops.grid_op import of_source
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LEVEL, Policy, refuse_fill
-from ..plans.pull_back import extremes
+from ..plans.pull_back import extremes, unchanging_beyond
 from ..plans.stages import Clip
 from ..resampling.native import SourceVoxels
 from ..resampling.resample import resample
@@ -43,6 +46,7 @@ _ON_THE_FACE = 1e-9
 # Bare voxels have no chunks: they are counted in cubes of this edge, which are kept or not by the
 # operating system.
 CUBE = 32
+_FLOAT32_BYTES = 4
 
 
 class ChunkBytes(NamedTuple):
@@ -50,6 +54,26 @@ class ChunkBytes(NamedTuple):
 
     chunk: tuple[Any, ...]  # the volume, the level, and the index
     bytes: int  # decoded
+
+
+def bounded_halo(
+    halo: Halo, plan: SpatialPlan, policy: Policy, acting: Sequence[Acting], channels: int
+) -> tuple[Halo, int]:
+    """Return a large halo as far as values change there, and the bytes of the patch with it."""
+    if not (plan.stages or policy.antialias or policy.padding == "reflection"):
+        far = unchanging_beyond(plan.rows, plan.shape, plan.bounds, policy.mode, halo)
+        i, j, k = map(min, halo, total_halo(acting, plan.grid, far))
+        halo = (i, j, k)
+    shape = [n + 2 * h for n, h in zip(plan.shape, halo, strict=True)]
+    size, limit = _FLOAT32_BYTES * channels * math.prod(shape), usable_memory()
+    if limit and size > limit:
+        step = max(acting, key=lambda one: max(one[0].op.halo(one[1], plan.grid)))[0]
+        spacing = ", ".join(f"{length:g}" for length in plan.grid.spacing)
+        where = f"on voxels of {spacing} mm, looks at {max(halo)} voxels around a patch"
+        what = f"{step.op.describe()}, {where}: {size} bytes, and this process may use {limit}"
+        do = "Check sigma and its unit, and the spacing of the file; unit='voxel' counts voxels."
+        raise BudgetExceeded(what, do=do).at(step.origin)
+    return halo, size
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,7 +88,7 @@ class ReadPlan:
     """The voxels that are read, empty where all is fill; with a box where that may spare chunks."""
     level: int = 0  # how many levels coarser than the volume of the patch; 0 for that itself
     made_bytes: int = 0
-    """Bytes of the voxels that virtual volumes make on the way, beside those of the patch."""
+    """Bytes of what virtual volumes make on the way, and of the patch with a wide halo."""
 
     @classmethod
     def of(cls, volume: Any, plan: SpatialPlan, policy: Policy) -> ReadPlan:
@@ -129,7 +153,7 @@ class ReadPlan:
             region = volume.made_for(region)
         first, *others = volume.patch.reads(volume.part(region), through=through)
         size = region.size * volume.shape[0] * volume.dtype.itemsize
-        return (replace(first, made_bytes=first.made_bytes + size), *others)
+        return (replace(first, made_bytes=self.made_bytes + first.made_bytes + size), *others)
 
     def resample_into(
         self, out: NDArray[Any], policy: Policy, epilogue: Epilogue | None

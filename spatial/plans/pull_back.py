@@ -206,6 +206,30 @@ def source_region(
 _TAP_REACH = {"nearest": 0.5, "linear": 1.0, "cubic": 2.0}
 
 
+def unchanging_beyond(
+    rows: Affine3x4, shape: tuple[int, int, int], bounds: Region, mode: str, halo: Sequence[int]
+) -> tuple[int, int, int]:
+    """Return how far from the output, on each axis, its values change no more, up to ``halo``."""
+    # Where every source axis that is led along has left the volume, from the halo of others too.
+    matrix = np.array(rows, dtype=np.float64).reshape(3, 4)
+    far, margin = list(halo), _TAP_REACH[mode] + 1
+    for axis in range(3):
+        first, last = -np.array(far), np.array(shape) - 1 + far
+        first[axis] = last[axis] = 0
+        ends = matrix[:, :3, None] * np.stack([first, last], axis=-1)[None]
+        low = ends.min(axis=2).sum(axis=1) + matrix[:, 3]
+        high = ends.max(axis=2).sum(axis=1) + matrix[:, 3]
+        most = 0
+        for d in np.flatnonzero(matrix[:, axis]):
+            start, stop = bounds.start[d] - margin, bounds.stop[d] - 1 + margin
+            # By how much the output has to go on before all of a slice has left the volume.
+            ways = [high[d] - start, stop - low[d]][:: 1 if matrix[d, axis] > 0 else -1]
+            before, behind = np.array(ways) / abs(matrix[d, axis])
+            most = max(most, before, behind - (shape[axis] - 1))
+        far[axis] = min(far[axis], math.ceil(most))
+    return (far[0], far[1], far[2])
+
+
 # The very same box for the same question: who looks ahead, who reads and who counts ask for it,
 # and what they ask of a box then is remembered, too.
 @lru_cache(_MEMORY_ENTRIES)

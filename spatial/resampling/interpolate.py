@@ -330,3 +330,12 @@ def real_type(result: np.dtype[Any], source: np.dtype[Any]) -> np.dtype[Any]:
     """Return the type to blend in: float64 where either end holds more than float32 can."""
     is_wide = result.itemsize > 4 or (result.kind != "f" and result.itemsize == 4)
     return np.dtype(np.float64 if is_wide or source.itemsize > 4 else np.float32)
+
+
+def one_tap_type(result: np.dtype[Any], source: SourceVoxels) -> np.dtype[Any]:
+    """Return the type in which values are scaled that are stored ones, and no blend of several."""
+    dtype = source.array.dtype
+    is_exact = dtype.itemsize <= 2 or dtype == np.float32
+    is_enough = result.itemsize <= 2 or result == np.float32
+    is_scaled = (source.slope, source.intercept) != (1.0, 0.0)
+    return np.dtype(np.float32 if is_exact and is_enough and not is_scaled else np.float64)

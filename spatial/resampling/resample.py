@@ -29,7 +29,7 @@ from ..plans.policy import INTENSITY, Padding, Policy
 from ..plans.pull_back import Matrix, Sigmas, fold, sigmas, source_region, whole_rows
 from ..plans.stages import NO_STAGES, KernelStages, displacement_bounds
 from . import native
-from .interpolate import bfloat16_bits, convert_one, interpolate, real_type
+from .interpolate import bfloat16_bits, convert_one, interpolate, one_tap_type, real_type
 from .native import SourceVoxels
 
 # Plans of whole voxels: a crop, flip, turn or pad is copied in its stored type.
@@ -185,16 +185,35 @@ def resample(
     where = (whole or rows, policy, out, stages, epilogue)
     if native.run(mode, source, *where, bfloat16=bfloat16):
         return
-    target = out
-    if epilogue is not None or bfloat16:
-        target = np.empty(out.shape, real_type(out.dtype, out.dtype))
-    if whole is not None:
-        copy_voxels(source, np.reshape(whole, (3, 4)), policy, target)
-    else:
-        interpolate(source, np.reshape(rows, (3, 4)), policy, target, stages)
-    if target is not out:
-        values = target if epilogue is None else epilogue.of(target)
-        out[...] = bfloat16_bits(values) if bfloat16 else convert_dtype(values, out.dtype)
+
+    _in_numpy(source, whole is not None, where, bfloat16=bfloat16)
+
+
+def _in_numpy(source: SourceVoxels, copies: bool, where: Any, *, bfloat16: bool) -> None:
+    """Do what the kernel does, to the same bits."""
+    matrix, policy, out, stages, epilogue = where
+
+    def sample(source: SourceVoxels, policy: Policy, target: NDArray[Any]) -> NDArray[Any]:
+        work = (source, np.reshape(matrix, (3, 4)), policy, target)
+        copy_voxels(*work) if copies else interpolate(*work, stages)
+        return target
+
+    if epilogue is None and not bfloat16:
+        sample(source, policy, out)
+        return
+    number = np.dtype(np.float32) if bfloat16 else out.dtype
+    one_tap = copies or policy.mode == "nearest"
+    real = one_tap_type(number, source) if one_tap else real_type(number, source.array.dtype)
+    values = sample(source, policy, np.empty(out.shape, real))
+    if epilogue is not None:
+        values = epilogue.of(values)
+        if policy.fill and real == np.float32 and (policy.padding == "constant" or stages.clips):
+            # The fill is one number, which nobody rounds before.
+            flat = np.zeros_like(source.array[:1], np.uint8)
+            zeros = SourceVoxels(flat, source.start, source.bounds)
+            flags = sample(zeros, replace(policy, fill=1), np.empty((1, *out.shape[1:]), np.uint8))
+            np.copyto(values, epilogue.of(np.array(policy.fill)), where=flags != 0)
+    out[...] = bfloat16_bits(values) if bfloat16 else convert_dtype(values, out.dtype)
 
 
 def outside_of(

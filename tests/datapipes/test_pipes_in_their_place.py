@@ -26,6 +26,10 @@ def fails(array: Any) -> Any:
     raise RuntimeError(msg)
 
 
+def turned(array: Any) -> Any:
+    return array * np.complex64(1j)
+
+
 def returns_nothing(array: Any) -> None:
     """Change in place, and forget to return."""
     array += 1
@@ -107,6 +111,23 @@ def test_a_function_that_returns_nothing_is_told_so() -> None:
         next(iter(opened().map_values(returns_nothing).batch_patches(1)))
 
     assert ".map_values(returns_nothing)" in str(caught.value)
+
+
+def test_a_function_that_returns_complex_numbers_is_told_so() -> None:
+    """Half of each number would be lost."""
+    with pytest.raises(SampleError, match="turned made complex numbers, complex64"):
+        next(iter(opened().map_values(turned).batch_patches(1)))
+
+
+def test_too_much_by_its_place_is_told_in_the_words_of_the_chain() -> None:
+    """And not as the class that stands behind them, with the pipe before counted."""
+    words = r"lazy_patch\(\) takes size by place, and was given 2 values; .*: samples_per_volume=, "
+    with pytest.raises(TypeError, match=words):
+        opened().lazy_patch(4, 2)
+    with pytest.raises(
+        TypeError, match=r"realize\(\) takes none by place, and was given 1 values$"
+    ):
+        opened().realize(3)
 
 
 def test_what_breaks_fusion_in_a_choice_is_named() -> None:

@@ -14,6 +14,7 @@ from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import NotPicklable, SampleError, VolumeError
 from voxpipe.datapipes.cost import explain
 from voxpipe.intensity import Epilogue
+from voxpipe.spatial.lazy import lazy_patch
 
 
 def opened(shape: tuple[int, ...] = (14, 12, 10), **more: Any) -> Any:
@@ -52,6 +53,36 @@ AFFINE = st.one_of(
     st.tuples(st.just("normalize"), st.tuples(st.floats(-9, 9), st.floats(1, 100))),
     st.tuples(st.just("rescale"), st.just(((-1.0, 3.0), (-90.0, 500.0), True))),
 )
+
+
+@pytest.mark.parametrize("native", ["", "0"])
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("rescale", ()),
+        ("rescale", ((5, -3), (1e6 - 2, 1e6 + 3.3))),
+        ("rescale_percentiles", (1, 98)),
+    ],
+)
+def test_a_small_range_far_from_0_keeps_its_digits(
+    name: str, arguments: Any, native: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What lies near is subtracted before anything is scaled, as float32 holds it."""
+    monkeypatch.setenv("VOXPIPE_NATIVE", native)
+    stored = 1e6 + np.random.default_rng(0).normal(size=(6, 7, 8)).astype(np.float32)
+    exact = stored.astype(np.float64)
+    low, high, out = exact.min(), exact.max(), (0.0, 1.0)
+    if name != "rescale":
+        low, high = np.percentile(exact, arguments)
+        exact = np.clip(exact, low, high)
+    elif arguments:
+        out, (low, high) = arguments
+    expected = out[0] + (out[1] - out[0]) * (exact - low) / (high - low)
+
+    chain = vp.from_cases([{"image": stored}]).open_volume()
+    found = voxels(getattr(chain, name)(*arguments))
+
+    assert np.abs(found - expected).max() < 1e-6 * abs(out[1] - out[0])
 
 
 @given(ops=st.lists(AFFINE, min_size=1, max_size=5), turn=st.booleans())
@@ -254,6 +285,53 @@ def test_two_dimensions(name: str, arguments: Any) -> None:
 
     assert found.shape == (1, 16, 14, 1)
     assert patch.widen(patch.plan).shape[2] == 1
+
+
+@given(
+    sigmas=st.lists(st.floats(0.4, 2), min_size=1, max_size=3),
+    between=st.sampled_from(["brightness", "sharpen", "noise"]),
+    padding=st.sampled_from(["border", "zeros", "reflection"]),
+    corner=st.tuples(*[st.integers(0, 23)] * 3),
+    degrees=st.sampled_from([None, 90, 20]),
+)
+@settings(deadline=None, max_examples=40)
+def test_a_wide_halo_ends_where_nothing_changes(
+    sigmas: Any, between: str, padding: Any, corner: Any, degrees: Any
+) -> None:
+    """To the same bits as all of it: beyond the volume a filter sees what it saw at the end."""
+    amounts = {"brightness": (1.5, 3), "sharpen": (1, "voxel"), "noise": (2,)}
+    chain = opened((9, 7, 6)).pad(10, padding={"image": padding})
+    chain = chain if degrees is None else chain.rotate((0, 0, degrees))
+    chain = chain.crop(corner, (2, 3, 1))
+    for sigma in sigmas:
+        chain = getattr(chain.blur(sigma, "voxel"), between)(*amounts[between])
+    patch = next(iter(chain))["image"]
+
+    bounded = patch.realize()
+    with pytest.MonkeyPatch.context() as patcher:
+        patcher.setattr(lazy_patch, "bounded_halo", lambda halo, *others: (halo, 1))
+        patch.__dict__.pop("_reading")  # what is read is worked out once
+        whole = patch.realize()
+
+    # A turned patch begins elsewhere, and a double is rounded there.
+    np.testing.assert_allclose(bounded, whole, rtol=0, atol=1e-3 if degrees == 20 else 0)
+
+
+def test_a_sigma_beyond_the_volume_takes_what_the_volume_takes() -> None:
+    """And is counted; what memory cannot hold is refused in the words of whoever wrote it."""
+    patch = next(iter(opened((10, 11, 12)).blur(50.0, "voxel")))["image"]
+    before = IO_COUNTERS.snapshot()
+    mean = patch.realize().mean()
+
+    assert patch.reads()[0].made_bytes < 4 * 40**3
+    assert (IO_COUNTERS.snapshot() - before).value_passes == 1
+    assert np.isfinite(mean)
+    microns = np.diag([1e-5, 1e-5, 1e-5, 1])
+    volume = vp.Volume(np.zeros((4, 4, 4), np.float32), affine=microns)
+    far = vp.from_cases([{"image": volume}]).open_volume().pad(1, padding="reflection")
+    words = r"blur sigma 1 mm, on voxels of 1e-05, 1e-05, 1e-05 mm, looks at 400000 voxels"
+    with pytest.raises(MemoryError, match=words):
+        voxels(far.blur(1.0))
 
 
 def test_blur_is_in_millimetres_or_in_voxels() -> None:

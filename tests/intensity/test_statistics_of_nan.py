@@ -31,3 +31,13 @@ def test_given_numbers_ask_for_no_statistics():
     (batch,) = list(opened.normalize(mean=1, std=2).batch_patches(1))
 
     assert np.isnan(batch["image"].numpy()).sum() == 1
+
+
+def test_values_whose_squares_leave_float64_are_told_as_what_they_are():
+    """They are finite, and a search for NaN would find none."""
+    voxels = np.full((4, 4, 4), 1e300)
+    voxels[0] = -1e299
+    opened = vp.from_cases([{"image": voxels}]).open_volume()
+
+    with pytest.raises(vp.errors.VolumeError, match=r"values from -1e\+299 to 1e\+300, so large"):
+        next(iter(opened.normalize().batch_patches(1)))

@@ -33,7 +33,7 @@ def test_one_volume_is_converted(folder, capsys):
     place = str(folder / "out.nii.zarr")
 
     assert main(["convert", f"{folder}/in/a/ct.nii.gz", place, "--chunk", "4", "--shard", "8"]) == 0
-    assert "chunks 4x4x4, 2 shards 8x8x8 written" in capsys.readouterr().out
+    assert ": zarr, chunks 4x4x4, 2 shards 8x8x8 written" in capsys.readouterr().out
     assert vp.Volume(place).chunks == (4, 4, 4)
     np.testing.assert_array_equal(
         vp.Volume(place).numpy(), vp.Volume(f"{folder}/in/a/ct.nii.gz").numpy()
@@ -53,6 +53,14 @@ def test_a_folder_is_converted_and_again_nothing_is_done(folder, capsys):
     assert told.out.count("were there") == 3
     written = sorted(p.relative_to(folder / "out") for p in (folder / "out").glob("*/*"))
     assert [str(p) for p in written] == ["a/ct.nii.zarr", "a/label.nii.zarr", "b/label.nii.zarr"]
+
+
+def test_a_number_that_is_none_is_told_once(folder, capsys):
+    """Of the command, not of each volume that it is about."""
+    with pytest.raises(SystemExit):
+        main(["convert", f"{folder}/in", f"{folder}/out", "--patch", "0"])
+
+    assert capsys.readouterr().err.count("--patch: 0 is not above 0") == 1
 
 
 def test_an_error_is_a_sentence(folder, capsys):

@@ -188,3 +188,26 @@ def kind_of(key):
 
 def options(server):
     return {"storage_options": server.storage_options}
+
+
+@pytest.mark.parametrize("shards", [None, (48, 48, 48)])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_what_was_written_between_two_epochs_is_what_the_next_one_reads(tmp_path, shards, workers):
+    """In place, under the same metadata: no kept chunk and no kept index of the last epoch."""
+    # Small chunks beside a large patch, so that some stay in the memory of whoever decoded them.
+    (tmp_path / "c0").mkdir()
+    how = {"shape": (40,) * 3, "chunks": (16,) * 3, "shards": shards, "dtype": "int16"}
+    stored = zarr.create_array(tmp_path / "c0" / "ct.zarr", **how)
+    volumes = vp.list_cases(str(tmp_path / "c*/"), image="ct.zarr").open_volume()
+    pipe = volumes.lazy_patch(24, samples_per_volume=6).batch_patches(2)
+    service = vp.MultiProcessingReadingService(workers, persistent_workers=True)
+
+    with vp.DataLoader2(pipe, None, service, seed=1) as loader:
+        for epoch in (1, 2, 3):
+            # Of another length when it is compressed, so an index of a shard is another one too.
+            values = range(10 * epoch, 11 * epoch + 1)
+            stored[:] = np.random.default_rng(epoch).choice(values, stored.shape)
+
+            seen = {number for batch in loader for number in batch["image"].unique().tolist()}
+
+            assert seen == set(values), f"others than those of epoch {epoch}"

@@ -178,7 +178,8 @@ def moves(draw: st.DrawFn) -> tuple[Any, ...]:
     bounds = Region.of_shape(shape)
     source = SourceVoxels(array, (0, 0, 0), bounds, slope, intercept)
     result = np.dtype(draw(st.sampled_from([dtype.str[1:], "f4", "f4", "i2"])))
-    epilogue = draw(st.sampled_from([None, Epilogue(0.5, -0.25, 0.5, 7.0)]))
+    epilogues = [None, Epilogue(0.5, -0.25, 0.5, 7.0), Epilogue(1 / 3, 0.7, -9.1, 20.3)]
+    epilogue = draw(st.sampled_from(epilogues))
     policy = Policy("nearest", draw(st.sampled_from(PADDINGS)), 9.0)
     order = draw(st.permutations(range(4)))
     return source, matrix, np.maximum(size, 1), policy, result, epilogue, order
@@ -372,6 +373,23 @@ def test_a_constant_volume_stays_constant_however_it_moves(mode: str, padding: s
         policy = Policy(mode, padding, fill=100)
         sampled(path, source, shift, policy, found, displacement=field)
         assert np.allclose(found, 100, atol=1e-4)
+
+
+@given(case=cases(), mode=st.sampled_from(["", "cubic"]), to_float=st.booleans())
+def test_an_epilogue_rounds_where_the_slow_path_does(case: Any, mode: str, to_float: bool) -> None:
+    """Of all stored types, scaled ones and fills: what is wide is scaled before it is rounded."""
+    source, matrix, policy, clips, shape, dtype, order = case
+    policy = dataclasses.replace(policy, mode=mode or policy.mode)
+    epilogue = Epilogue(1 / 3, 0.7, -20.1, 1e9)  # no number that either type holds exactly
+    channels, dtype = source.array.shape[0], np.dtype("f4") if to_float else dtype
+    slow = empty(channels, shape, dtype, range(4))
+    with np.errstate(invalid="ignore", over="ignore"):
+        sampled("0", source, matrix, policy, slow, clips, epilogue=epilogue)
+
+    for path in paths_here():
+        found = empty(channels, shape, dtype, order)
+        sampled(path, source, matrix, policy, found, clips, epilogue=epilogue)
+        assert np.array_equal(found, slow, equal_nan=dtype.kind == "f"), path
 
 
 @given(case=cases(), scale=number(-2, 2), shift=number(-9, 9))

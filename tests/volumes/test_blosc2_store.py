@@ -68,6 +68,21 @@ class TestSpatialOnly(StoreContract):
         )
 
 
+@pytest.mark.parametrize("mode", ["pread", "direct"])
+def test_a_file_that_is_cut_while_it_is_read_is_an_error_where_it_is_not_mapped(tmp_path, mode):
+    """The kernel ends a process that touches what is gone behind a map."""
+    array = numbered((1, 16, 16, 16), np.int16)
+    path = write(tmp_path / "a.b2nd", array, (1, 8, 16, 16), (1, 4, 8, 8))
+    volume = Volume(path, io=mode)
+
+    np.testing.assert_array_equal(volume.numpy(), array)
+    with open("/proc/self/maps") as maps:
+        assert str(path) not in maps.read()
+    os.truncate(path, path.stat().st_size // 2)
+    with pytest.raises(VolumeError, match=r"a\.b2nd"):
+        volume.read(Region((0, 0, 0), (16, 16, 16)))
+
+
 def test_only_the_blocks_of_a_region_count(tmp_path):
     """blosc2 decodes blocks, so these are the unit in which reading is counted."""
     array = numbered((1, 8, 8, 8), np.int16)

@@ -371,8 +371,8 @@ class Moments:
     def of(cls, numbers: NDArray[Any]) -> Moments:
         """Return the moments of an array; those with a NaN or infinity are NaN."""
         wide = numbers.astype(np.float64)
-        # Of infinite numbers there is none either, which whoever asks is told in words.
-        with np.errstate(invalid="ignore"):
+        # Of infinite numbers, or too large ones, there is none either, which whoever asks is told.
+        with np.errstate(invalid="ignore", over="ignore"):
             low, high, mean = float(wide.min()), float(wide.max()), float(wide.mean())
             wide -= mean
             np.square(wide, out=wide)

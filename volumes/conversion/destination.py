@@ -522,6 +522,10 @@ def disk_errors(what: str, place: str, do: str = "") -> Iterator[None]:
     except OSError as error:
         if isinstance(error, VoxpipeError):
             raise
+        if error.errno == errno.EFBIG:
+            message = f"a file of {place} is longer than may be written: {error.strerror}."
+            do = f"Raise this process's limit (ulimit -f), or choose another disk. {do}".strip()
+            raise DestinationFull(message, do=do) from error
         if error.errno in FULL:
             do = f"Make room and try again: what is written is continued. {do}".strip()
             message = f"the disk of {place} is full: {error.strerror}."

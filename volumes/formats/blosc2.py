@@ -112,7 +112,7 @@ def read_frame_header(head: bytes, name: str) -> FrameHeader:
 
 
 class Blosc2Backend(ChunkedBackend):
-    """A mapped ``.b2nd``, read by blocks."""
+    """A ``.b2nd``, mapped unless ``io`` says to read it, by blocks."""
 
     def __init__(self, file: LocalStoredFile) -> None:
         name = file.name
@@ -150,22 +150,22 @@ class Blosc2Blocks:
 
     In its chunk a block lies in one piece, the blocks in C order, each of full size: what
     hangs over the edge of the chunk is stored as zeros. So a block is a run of items. The mapped
-    file has to live as long as the array.
+    file has to live as long as the array; without one blosc2 reads the file whenever it is asked.
     """
 
     strided = False
 
-    def __init__(self, file_map: MappedFile, ndarray: Any, name: str) -> None:
+    def __init__(self, file_map: MappedFile | None, ndarray: Any, name: str) -> None:
         self.name, self.items = name, ndarray.schunk
         # The items are part of the array, and the array of the file: neither holds the other.
-        self._alive = (file_map, ndarray)
+        self._map, self._alive = file_map, (file_map, ndarray)
         self._lock = threading.Lock()
         pairs = list(zip(ndarray.shape, ndarray.chunks, ndarray.blocks, strict=True))
         self._chunks = tuple(-(-length // chunk) for length, chunk, _ in pairs)
         self._per_chunk = tuple(-(-chunk // block) for _, chunk, block in pairs)
         self._size = math.prod(ndarray.blocks)
         blocks = math.prod((*self._chunks, *self._per_chunk))
-        self._span = len(file_map) / blocks + MAPPED_AROUND  # of the map, about
+        self._span = len(file_map or b"") / blocks + MAPPED_AROUND  # of the map, about
         count, size = len(self.items), self.items.typesize
         total = math.prod((*self._chunks, *self._per_chunk, self._size))
         if size != np.dtype(ndarray.dtype).itemsize or count != total:
@@ -180,11 +180,12 @@ class Blosc2Blocks:
 
     def fetch_chunks(self, chunks: ChunkIndices) -> Blosc2Blocks:
         """Return itself, which decodes blocks one by one: those that native code leaves, or all."""
-        MAPS.touch(self._alive[0], len(chunks) * self._span)
+        if self._map is not None:
+            MAPS.touch(self._map, len(chunks) * self._span)
         return self
 
     def close(self) -> None:
-        """Do nothing: the file stays mapped."""
+        """Do nothing: the file stays mapped, or is opened by each read."""
 
     def place(self, index: Index) -> str:
         """Return the file."""
@@ -196,11 +197,11 @@ class Blosc2Blocks:
     def native_source(self) -> LocatedChunks | None:
         """Return what finds and decodes blocks of the mapped file; None where there is nothing."""
         decoder = native_decoder("blosc2")
-        if decoder is None or math.prod(self._chunks) > ChunkPlaces.MOST_UNITS:
+        if self._map is None or decoder is None or math.prod(self._chunks) > ChunkPlaces.MOST_UNITS:
             return None
         places = ChunkPlaces(self._per_chunk, self._chunks, items=self._size)
         places.set_frame(self.chunk_bytes, self._alive)
-        return LocatedChunks(decoder, places, None, partial(MAPS.touch, self._alive[0]), self._span)
+        return LocatedChunks(decoder, places, None, partial(MAPS.touch, self._map), self._span)
 
     def items_of(self, blocks: ChunkIndices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return in which chunk each block lies, and which item of that is its first."""
@@ -215,10 +216,9 @@ class Blosc2Blocks:
         0 of one that is all zeros and not stored. Of no bytes are those that only blosc2's own
         reader of frames can decode, or refuse.
         """
-        file_map, _ = self._alive
         places = np.zeros((2, math.prod(self._chunks)), np.int64)
         places[0] = 1
-        with memoryview(file_map) as frame, suppress(struct.error, BadHeader):
+        with memoryview(self._map or b"") as frame, suppress(struct.error, BadHeader):
             header = frame_sizes(bytes(frame[: _HEAD.size]), self.name)[0]
             end = header + int.from_bytes(frame[_STORED_BYTES], "big", signed=True)
             # Offsets of the chunks behind the header, in one more chunk behind them all.
@@ -269,15 +269,18 @@ class Blosc2Blocks:
         """Nothing is brought in without being decoded."""
 
 
-def _open(file: LocalStoredFile) -> tuple[MappedFile, Any]:
-    """Return the mapped file, which has to live as long, and the array in it."""
+def _open(file: LocalStoredFile) -> tuple[MappedFile | None, Any]:
+    """Return the mapped file, which has to live as long, or None, and the array in it."""
     blosc2, name = import_package("blosc2", file.name), file.name
     with library_errors(f"{name} is no sound blosc2 array"):
         with file.open() as stream:
             # blosc2 4.14 never lets go of a file that it refuses.
             check_size(name, file.size, frame_sizes(stream.read(HEAD_BYTES), name)[1])
-            file_map = MAPS.add(stream)
-        ndarray = blosc2.ndarray_from_cframe(file_map, copy=False)
+            file_map = MAPS.add(stream) if file.io in ("auto", "mmap") else None
+        if file_map is None:
+            ndarray = blosc2.open(file.path, mode="r")
+        else:
+            ndarray = blosc2.ndarray_from_cframe(file_map, copy=False)
         # Its own threads would compete with the workers, which fill all cores.
         ndarray.schunk.dparams = blosc2.DParams(nthreads=1)
     return file_map, ndarray
