@@ -208,7 +208,9 @@ def _formula(line: Sequence[str], lines: int, several: bool, divisor: str) -> st
         return "sum alone"
     if not {"fetch", "decode", "resample"} & {*line}:
         return " + ".join(line)
-    return "(sum - rest) / all threads + rest / workers" if several else f"sum / {divisor}"
+    rest = "(rest + functions)" if "functions" in line else "rest"
+    several_threads = f"(sum - {rest}) / all threads + {rest} / workers"
+    return several_threads if several else f"sum / {divisor}"
 
 
 def _slowest_line(

@@ -371,3 +371,46 @@ def test_the_table_says_whether_the_whole_holds_the_consumer(stepped, said):
 
     (row,) = (line for line in table.splitlines() if line.startswith("end to end"))
     assert f"{said} consumer" in row
+
+
+@pytest.mark.parametrize(
+    ("numbers", "error"),
+    [
+        ({"workers": -5}, ValueError),
+        ({"workers": 2, "threads": -1}, ValueError),
+        ({"threads": 0}, ValueError),
+        ({"workers": 2.5}, TypeError),
+        ({"workers": "a"}, TypeError),
+    ],
+)
+def test_numbers_of_makers_that_are_none_are_refused(numbers, error):
+    """A forecast of them would mean nothing."""
+    with pytest.raises(error, match=r"workers|threads"):
+        Measurement(CHUNKS, facts()).forecast(**numbers)
+
+
+@pytest.mark.parametrize(
+    ("lock", "cores", "expected"),
+    [
+        (0.050, 1, "The loop alone does better, as it waits for no interpreter's lock"),
+        (0.050, 2, "MultiProcessingReadingService(num_workers=2) is forecast"),
+        (0.001, 2, ""),
+    ],
+)
+def test_what_does_better_than_threads_is_told(lock, cores, expected):
+    """By more than it costs: processes, or none of both."""
+    model = replace(CHUNKS, lock=lock, alone=1.0, fetch=0.0, decode=0.0, transport=None)
+    found = Measurement(model, facts(**{**THREADS, "cores": cores}))
+
+    assert expected in found.better
+    assert bool(expected) is bool(found.better)
+    assert found.better in str(found)
+    assert not Measurement(model, facts(cores=cores)).better
+
+
+def test_what_is_mapped_has_no_chunks():
+    """Nor are there any to be spoken of."""
+    mapped = replace(CHUNKS, decode=0.0, bytes_read=4e6)
+    rows = [Measurement(model, facts()).table([0]) for model in (CHUNKS, mapped)]
+
+    assert ["in the chunks needed" in table for table in rows] == [True, False]
