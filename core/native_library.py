@@ -55,10 +55,7 @@ _FREE_SECONDS: ContextVar[list[float] | None] = ContextVar("free_seconds", defau
 
 @contextmanager
 def free_seconds() -> Iterator[list[float]]:
-    """Collect the processor seconds of each call without the interpreter's lock in this block.
-
-    Of this thread; those that others make, also of those who measure, are theirs.
-    """
+    """Collect the processor seconds of this thread's calls without the interpreter's lock."""
     seconds: list[float] = []
     token = _FREE_SECONDS.set(seconds)
     try:

@@ -209,8 +209,7 @@ def _formula(line: Sequence[str], lines: int, several: bool, divisor: str) -> st
     if not {"fetch", "decode", "resample"} & {*line}:
         return " + ".join(line)
     rest = "(rest + functions)" if "functions" in line else "rest"
-    several_threads = f"(sum - {rest}) / all threads + {rest} / workers"
-    return several_threads if several else f"sum / {divisor}"
+    return f"(sum - {rest}) / all threads + {rest} / workers" if several else f"sum / {divisor}"
 
 
 def _slowest_line(
@@ -287,21 +286,10 @@ class Measurement:
     def forecast(
         self, workers: int | None = None, *, threads: int | None = None, with_consumer: bool = False
     ) -> Forecast:
-        """Return what so many workers give, or ``ThreadReadingService``; by default its own.
+        """Return what so many workers give, 0 for none, or the loader itself.
 
-        Parameters
-        ----------
-        workers
-            Worker processes; 0 for none.
-        threads
-            Without *workers*, the threads of ``ThreadReadingService``; with them, of each worker.
-        with_consumer
-            Whether your own step is part of it.
-
-        Raises
-        ------
-        TypeError, ValueError
-            A number is none, or too small.
+        Without *workers*, *threads* are those of ``ThreadReadingService``. TypeError or ValueError
+        where a number is none, or too small.
         """
         facts = self.facts
         if workers is not None:
@@ -326,26 +314,23 @@ class Measurement:
         facts = self.facts
         if not facts.beside_loop:
             return ""
-        per_batch = self.costs.items
 
         def rate(workers: int | None = None, threads: int | None = None) -> float:
             outlook = self.forecast(workers, threads=threads, with_consumer=True)
-            return outlook.batches_per_second * per_batch
+            return outlook.batches_per_second * self.costs.items
 
         own, alone, many = rate(), rate(0), rate(facts.cores)
         best = max(own, *(rate(threads=n) for n in range(1, facts.cores + 1)))
-        beside = f"patches/s, {count_text(facts.threads, 'thread')} {short_number(own)}"
         if facts.cores > 1 and many > WORTH_PROCESSES * max(best, alone):
-            return (
-                f"Processes do better: MultiProcessingReadingService(num_workers={facts.cores}) is "
-                f"forecast {short_number(many)} {beside}, less what handing over takes."
-            )
-        if alone > best:
-            return (
-                "The loop alone does better, as it waits for no interpreter's lock: "
-                f"InProcessReadingService() is forecast {short_number(alone)} {beside}."
-            )
-        return ""
+            who = f"Processes do better: MultiProcessingReadingService(num_workers={facts.cores})"
+            rest = f"{short_number(own)}, less what handing over takes."
+        elif alone > best:
+            who = "The loop alone does better, as it waits for no lock: InProcessReadingService()"
+            many, rest = alone, f"{short_number(own)}."
+        else:
+            return ""
+        threads = count_text(facts.threads, "thread")
+        return f"{who} is forecast {short_number(many)} patches/s, {threads} {rest}"
 
     def _threads(self, workers: int) -> int:
         """Return the threads of each of so many workers, as services choose them."""

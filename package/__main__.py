@@ -399,8 +399,7 @@ def _run_bench(options: argparse.Namespace) -> int:
     chain = _chain_of(options)
     is_loader = isinstance(chain, DataLoader2)
     if is_loader and not (options.workers or options.threads):
-        with chain as loader:
-            print(loader.measure(**_effort(options)))
+        print(_measure(chain, None, options))
         return 0
     threads = options.threads
     workers = options.workers or ([0, 1, 2, 4] if not is_loader or not threads else [0])
@@ -414,25 +413,22 @@ def _run_bench(options: argparse.Namespace) -> int:
         measurement = _measure(chain, ThreadReadingService(min(max(threads), most)), options)
         _remark(f"no row of worker processes: {error}")
     print(measurement.table(workers, threads))
-    for note in measurement.notes:
+    for note in (*filter(None, [measurement.better]), *measurement.notes):
         _remark(note)
     return 0
-
-
-def _effort(options: argparse.Namespace) -> dict[str, float]:
-    return {"seconds": options.seconds} if options.seconds else {}
 
 
 def _measure(chain: Any, service: Any, options: argparse.Namespace) -> Any:
     """Return what the parts of a chain take, or of a loader with its own service."""
     from .adapters import FuseSpatial
     from .dataloader2 import DataLoader2
+    from .diagnosing.measurement import MEASURE_SECONDS
 
     if not isinstance(chain, DataLoader2):
         chain = DataLoader2(chain, FuseSpatial(), service, seed=0)
     try:
         with chain as loader:
-            return loader.measure(**_effort(options))
+            return loader.measure(seconds=options.seconds or MEASURE_SECONDS)
     except BudgetExceeded as error:
         if options.patch:  # the chain is ours, and these are its settings
             error.do = "Give a smaller --patch or --batch, or fewer --workers."

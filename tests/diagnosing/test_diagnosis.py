@@ -392,7 +392,7 @@ def test_numbers_of_makers_that_are_none_are_refused(numbers, error):
 @pytest.mark.parametrize(
     ("lock", "cores", "expected"),
     [
-        (0.050, 1, "The loop alone does better, as it waits for no interpreter's lock"),
+        (0.050, 1, "The loop alone does better, as it waits for no lock: InProcess"),
         (0.050, 2, "MultiProcessingReadingService(num_workers=2) is forecast"),
         (0.001, 2, ""),
     ],
