@@ -23,7 +23,7 @@ from ..spatial.lazy.read_plan import ReadPlan
 from ..volumes import Volume
 from ..volumes.voxels import Voxels, touch
 from .collate import ArraySpec, RealizedArray, batches_in, in_threads, new_arrays
-from .job import Job, Maker
+from .job import Job, Maker, Recipe
 from .join_reads import with_voxels
 
 # What one process keeps in memory to resample from: a batch of 4 rotated patches of 96^3, image
@@ -143,16 +143,20 @@ class Parts:
 
     def transport(self, task: Task) -> Any:
         """Return a batch of the real layout, whose arrays are new and hold nothing."""
-        if self._template is None:
-            memory = _RecordedMemory()
-            with batches_in(memory):
-                self._template = self._make(task.job), memory
-        batch, memory = self._template
+        with self._lock:
+            if self._template is None:
+                memory = _RecordedMemory()
+                with batches_in(memory):
+                    self._template = self._make(task.job), memory
+            batch, memory = self._template
         fresh = [array for specs in memory.specs for array in new_arrays(specs)]
         return _swap(batch, dict(zip(memory.addresses, fresh, strict=True)))
 
     def _make(self, job: Job) -> Any:
-        return self._maker.run(job, *self._run)
+        if not isinstance(self._maker, Recipe):
+            return self._maker.run(job, *self._run)
+        items = self._maker.items(job)  # several, where functions gather them
+        return items[0] if len(items) == 1 else list(items)
 
 
 def _fetch(read: ReadPlan) -> bool:

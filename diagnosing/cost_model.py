@@ -22,10 +22,10 @@ CONSUMERS_LINE = ("planning", "transport", "consumer")
 STAGES = ("planning", "fetch", "decode", "resample", "functions", "transport", "consumer")
 """Every part, in the order in which a batch comes by."""
 
-# Who finds the interpreter's lock taken sleeps and is woken, while nobody has it: so many times
-# the Python that it is taken for. Two threads on two idle cores (AMD EPYC, Python 3.11), patches
-# of 32 to 96 from .nii and converted zarr, gave 1.7 to 2.2.
-HAND_OVER = 2.0
+# Who finds the interpreter's lock taken sleeps and is woken, while nobody has it: as long again as
+# it is taken for. So six chains (patches of 32 to 96 from .nii and zarr) by two threads on two idle
+# cores (AMD EPYC, Python 3.11) are forecast within 15 %; with 1.5 they are, too.
+HAND_OVER = 1.0
 ONLY_PLANS = (
     "no voxel is read and no worker or thread is started, as every pipe plans: these are figures "
     "of plans; end the chain with .batch_patches(n) to make batches of patches"
@@ -78,7 +78,7 @@ class CostModel:
     """Of all that but functions: Python, with the interpreter's lock. At most so much, by
     processor time."""
     transport: float | None = None
-    """From a worker to the consumer's process; None without workers."""
+    """From a worker to the consumer's process, or from a thread to the loop; None without both."""
     consumer: float | None = None
     """The consumer's own step, where it is known."""
     bytes_read: float = 0.0
@@ -144,7 +144,7 @@ class CostModel:
         if "fetch" in theirs:  # one that makes batches in the loop waits for each
             theirs["fetch"] += self.waiting / (makers * ahead if separate else 1)
         ours: dict[str, float | None] = {"planning": self.planning, "consumer": self.consumer}
-        if workers:
+        if separate:
             ours["transport"] = self.transport
         if self.functions is not None:
             theirs["functions"] = self.functions / (1 if is_shared else each)
@@ -153,15 +153,15 @@ class CostModel:
         busy += self.planning + (self.functions or 0.0) + (ours.get("transport") or 0.0)
         lines: tuple[Sequence[str], ...] = (WORKERS_LINE, CONSUMERS_LINE) if separate else (STAGES,)
         if is_shared:
-            lines = (WORKERS_LINE[:-1], ("planning", "functions", "consumer"))
+            lines = (WORKERS_LINE[:-1], ("planning", "functions", "transport", "consumer"))
         line, total = _slowest_line(parts, lines)
         divisor = "makers" if makers <= cores else "cores"
-        name = _formula(line, len(lines), workers > 0 and threads > 1, divisor)
+        name = _formula(line, len(lines), 0 if is_shared else threads if workers else 1, divisor)
         bounds = {name: total}
         if separate:
-            bounds[f"{'(sum + transport)' if workers else 'sum'} / cores"] = busy / cores
+            bounds["(sum + transport) / cores"] = busy / cores
         if is_shared:
-            bounds["lock + planning"] = self.lock + self.planning
+            bounds["lock + planning + transport"] = self._with_lock + self.planning
         set_by = max(bounds, key=bounds.__getitem__)
         # The limit is that of the consumer too, also where what happens is measured without it.
         limit = max(_slowest_line(every, lines)[0], key=lambda part: every[part])
@@ -179,13 +179,19 @@ class CostModel:
         1984, section 6.4): who comes finds the queue of one thread fewer. Where the lock was taken
         then, it is handed over, for which each has it longer.
         """
-        stretch, queue, cycle = self.lock, 0.0, whole
+        lock, queue, cycle = self._with_lock, 0.0, whole
+        rest, stretch = max(0.0, whole - self.lock), self._with_lock
         for number in range(1, threads + 1):
-            cycle = whole - self.lock + stretch * (1 + queue)
+            cycle = rest + stretch * (1 + queue)
             queue = number * stretch * (1 + queue) / cycle if cycle else 0.0
-            use = min(1.0, number * self.lock / cycle) if cycle else 0.0
-            stretch = self.lock * (1 + HAND_OVER * use)
+            use = min(1.0, number * lock / cycle) if cycle else 0.0
+            stretch = lock * (1 + HAND_OVER * use)
         return cycle - whole
+
+    @property
+    def _with_lock(self) -> float:
+        """Seconds with the lock of a batch that threads make, with the loop that takes it over."""
+        return self.lock + (self.transport or 0.0)
 
     @property
     def lock_cores(self) -> float:
@@ -193,7 +199,8 @@ class CostModel:
         if not self.lock:
             return math.inf
         whole = sum(self.one_by_one(self.alone)) - self.waiting - (self.functions or 0.0)
-        return max(1.0, whole / (self.lock + self.planning))
+        lock = self._with_lock
+        return max(1.0, (whole + lock - self.lock) / (lock + self.planning))
 
     def one_by_one(self, pace: float = 1.0) -> tuple[float, ...]:
         """Return the seconds of all that a batch takes in one process, at such a pace of a core."""
@@ -202,14 +209,16 @@ class CostModel:
         return *same, *(pace * each for each in work)
 
 
-def _formula(line: Sequence[str], lines: int, several: bool, divisor: str) -> str:
-    """Return what the table calls the seconds of the slowest of so many lines."""
+def _formula(line: Sequence[str], lines: int, threads: int, divisor: str) -> str:
+    """Return what the table calls a line's seconds; ``threads`` of a worker, 0 beside the loop."""
     if lines == 1:
         return "sum alone"
     if not {"fetch", "decode", "resample"} & {*line}:
         return " + ".join(line)
     rest = "(rest + functions)" if "functions" in line else "rest"
-    return f"(sum - {rest}) / all threads + {rest} / workers" if several else f"sum / {divisor}"
+    if threads > 1:
+        return f"(sum - {rest}) / all threads + {rest} / workers"
+    return f"{'sum' if threads else '(sum + transport + waits)'} / {divisor}"
 
 
 def _slowest_line(
@@ -323,7 +332,7 @@ class Measurement:
         best = max(own, *(rate(threads=n) for n in range(1, facts.cores + 1)))
         if facts.cores > 1 and many > WORTH_PROCESSES * max(best, alone):
             who = f"Processes do better: MultiProcessingReadingService(num_workers={facts.cores})"
-            rest = f"{short_number(own)}, less what handing over takes."
+            rest = f"{short_number(own)}."
         elif alone > best:
             who = "The loop alone does better, as it waits for no lock: InProcessReadingService()"
             many, rest = alone, f"{short_number(own)}."
@@ -368,7 +377,7 @@ class Measurement:
                 f"of one core{beside}{waits}; sum alone, with nothing beside it: {alone}",
             ),
             ("lock", costs.lock or None, f"of this sum, with the interpreter's lock{but}"),
-            ("transport", costs.transport, "a worker to this process; no part of the sum"),
+            ("transport", costs.transport, "to this process, or its loop; no part of the sum"),
         ]
         rows = [("part", "ms/patch", "what")]
         rows += [(n, short_number(1000 * s / costs.items), w) for n, s, w in parts if s is not None]

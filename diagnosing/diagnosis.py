@@ -157,7 +157,7 @@ _ADVICE = {
     ),
     ("transport", ""): (
         "Batches are so cheap to make that handing them over takes longest: raise the batch size, "
-        "or use fewer workers."
+        "or use fewer {kind}."
     ),
     ("consumer", "makers"): _KEEPS_UP + "leave the loader as it is{spare}.",
     ("consumer", ""): (

@@ -60,7 +60,7 @@ DISK_SHARE = 0.1
 FROM_MEMORY = 0.5
 """A second fetch that takes less than this part of the first came from memory: that one waited."""
 KERNEL_BATCHES = 100
-"""Batches of which a mean of the kernel's time is taken, at most."""
+"""Batches of which a mean of the time in kernels, or of handing over, is taken, at most."""
 Clock: TypeAlias = "Callable[[], float]"
 
 
@@ -160,7 +160,9 @@ class PartPipe(DataPipe):
     ) -> None:
         super().__init__()
         self.parent = work.cut.planner
-        self.parts = Parts(work.recipe or PipeRunner(work.cut), seed, epoch, clock)
+        # Functions are for one thread: of several, none makes more than what comes before them.
+        recipe = split_at_functions(work)[0].recipe if work.beside_loop else work.recipe
+        self.parts = Parts(recipe or PipeRunner(work.cut), seed, epoch, clock)
         self.torch = work.workers > 0 and work.recipe is None
         self.runs_user_code = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
 
@@ -291,10 +293,11 @@ class _Measuring:
         else:
             self.notes.append("no lazy patches: rest is all that is done to the items")
         costs = self._kernels(costs)
-        if self._workers:
+        if self._workers or self._in_threads:
             self._pass("transport", most=self._least)  # the layout is looked at once
-            start, batches = self._effort.clock(), self._pass("transport")
-            costs = replace(costs, transport=(self._effort.clock() - start) / len(batches))
+            clock = time.thread_time if self._in_threads else self._effort.clock
+            start, batches = clock(), self._pass("transport", most=KERNEL_BATCHES)
+            costs = replace(costs, transport=(clock() - start) / len(batches))
         self._service.stop()  # what follows needs the cores
         return self._rest(costs, decoded_bytes)
 
@@ -412,10 +415,7 @@ class _Measuring:
         return replace(costs, kernels=kernels, alone=faster, at_once=self._at_once)
 
     def _functions(self) -> tuple[float | None, float]:
-        """Run the user's functions, and what follows them, on what the pipes before them make.
-
-        Returns the seconds of a batch, and those of a processor; None where there are none.
-        """
+        """Run the user's functions and what follows them; seconds of a batch, of a processor."""
         before, pipes = split_at_functions(self._work)
         if not pipes or before.recipe is None:
             return None, 0.0
@@ -463,11 +463,7 @@ class _Measuring:
         )
 
     def _whole_batches(self, *numbers: int) -> tuple[int, float, float, float, float]:
-        """Make batches in this thread, and return how many.
-
-        Then of each the seconds, those of processors, the bytes decoded, and for how long this
-        thread worked with the interpreter's lock.
-        """
+        """Make batches here; return how many, and seconds, processor's, bytes, lock's of each."""
         work = replace(self._work, workers=0, threads=1, limits=Limits())
         batches = self._batches(InProcessReadingService(), self._subject.cursor, work)
         with closing(batches), free_seconds() as free:

@@ -419,7 +419,6 @@ def _run_bench(options: argparse.Namespace) -> int:
 
 
 def _measure(chain: Any, service: Any, options: argparse.Namespace) -> Any:
-    """Return what the parts of a chain take, or of a loader with its own service."""
     from .adapters import FuseSpatial
     from .dataloader2 import DataLoader2
     from .diagnosing.measurement import MEASURE_SECONDS

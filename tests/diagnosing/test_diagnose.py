@@ -234,12 +234,12 @@ def test_parts_are_done_by_as_many_threads(cases, monkeypatch, function):
 
     both = {"voxpipe-batches-0", "voxpipe-batches-1"}
     assert {part: seen[part] & both for part in seen} == dict.fromkeys(
-        ("open", "fetch", "kernel"), both
+        ("open", "fetch", "kernel", "transport"), both
     )
     facts = found.facts
     assert (facts.workers, facts.threads, facts.makers, facts.beside_loop) == (0, 2, 2, True)
     assert facts.functions is (function is not None)
-    assert found.costs.transport is None
+    assert found.costs.transport > 0
     assert 0 < found.costs.lock <= sum(found.costs.one_by_one())
     assert (found.costs.functions is None) is (function is None)
     assert 1 <= facts.lock_cores == found.costs.lock_cores
@@ -253,7 +253,7 @@ def test_a_diagnosis_names_threads(cases):
         diagnosis = loader.diagnose(step=len, **BRIEF)
 
     rows = str(diagnosis).splitlines()
-    assert set(diagnosis.ceilings) == {"planning", *PATCHES, "consumer"}
+    assert set(diagnosis.ceilings) == {"planning", *PATCHES, "transport", "consumer"}
     assert [row.split("  ")[-1] for row in rows if row.startswith("fetch")] == ["2 threads"]
     assert diagnosis.facts.who == "2 threads"
 
@@ -645,9 +645,10 @@ def test_functions_of_threads_are_counted_one_at_a_time(monkeypatch):
 
     seconds = {n: 1 / found.forecast(threads=n).batches_per_second for n in (1, 2)}
     assert found.costs.functions == pytest.approx(3.0)
-    assert seconds == {1: pytest.approx(3.0), 2: pytest.approx(3.0)}
+    over = found.costs.transport  # by a real clock: less than the ms that it takes on busy cores
+    assert seconds == {1: pytest.approx(3.0 + over), 2: pytest.approx(3.0 + over)}
     assert found.forecast(threads=2).limit == found.limit == "functions"
-    assert 1 / found.forecast(2).batches_per_second == pytest.approx(2.0)
+    assert 1 / found.forecast(2).batches_per_second == pytest.approx(2.0, rel=0.1)
     assert "one at a time runs map(slowly" in found.advice
     assert "MultiProcessingReadingService(num_workers=2) runs them side by side" in found.advice
 

@@ -133,9 +133,9 @@ class TestPredictions:
         nothing = replace(model, fetch=None, decode=None, kernels={"image": 0.0}, rest=0.0)
         found = nothing.forecast(0, threads=2, cores=16, beside_loop=True)
         # The lock's part alone: each waits for the other, and is woken.
-        assert 1 / found.batches_per_second == pytest.approx(0.015)
-        # However many: of each 12 ms the lock is held for 6, and being handed over for 6.
-        assert seconds(16) == pytest.approx(0.012, rel=0.05)
+        assert 1 / found.batches_per_second == pytest.approx(0.009)
+        # However many: of each 10 ms the lock is held for 6, and handed over for the rest.
+        assert seconds(16) == pytest.approx(0.0097, rel=0.05)
         rates = [model.forecast(n, cores=16).batches_per_second for n in (2, 16)]
         assert rates[0] == pytest.approx(1 / seconds(2), rel=0.03)
         assert rates[1] > 1.2 / seconds(16)
@@ -156,7 +156,7 @@ class TestPredictions:
 
         work = "(sum - rest) / all threads + rest / workers"
         assert names == ["sum / makers", "(sum + transport) / cores", work]
-        assert beside.set_by == "sum / cores"
+        assert beside.set_by == "(sum + transport) / cores"
 
     @given(lock=st.floats(0, 0.06), cores=st.sampled_from([1, 2, 8]))
     def test_threads_are_never_faster_than_the_lock_or_processes(self, lock, cores):
@@ -174,23 +174,23 @@ class TestPredictions:
         assert lock or threads == pytest.approx(processes)
 
     @pytest.mark.parametrize(
-        ("alone", "lock", "threads"),
+        ("whole", "lock", "threads"),
         [
-            (0.84, 0.50, 1040),
-            (1.25, 0.75, 638),
-            (3.35, 0.80, 455),
-            (4.95, 0.70, 377),
-            (6.20, 1.00, 293),
-            (0.82, 0.45, 924),
+            (0.84, 0.35, 1040),
+            (1.25, 0.63, 638),
+            (0.82, 0.42, 924),
+            (2.17, 1.03, 455),
+            (4.65, 0.86, 377),
+            (5.26, 1.36, 293),
         ],
     )
-    def test_two_threads_are_forecast_as_they_were_measured(self, alone, lock, threads):
-        """Of 48, 64, 96 and 32 voxels from .nii and zarr, on two idle cores, within 25 %.
+    def test_two_threads_are_forecast_as_they_were_measured(self, whole, lock, threads):
+        """Of 48 (.nii, zarr), 32 (.nii), 64 (zarr) and 96 voxels (both), within 25 %.
 
-        Patches per second by two threads; of a patch ms on one core beside another, and with
-        the interpreter's lock.
+        Patches per second by two threads, and ms of a patch by the loop alone, of two idle cores;
+        ms with the lock, and for taking a patch over, by processor time of a later day.
         """
-        model = CostModel(1.0, 2e-5, rest=1e-3 * alone, lock=1e-3 * lock)
+        model = CostModel(1.0, 2e-5, rest=1e-3 * whole - 2e-5, lock=1e-3 * lock, transport=2.2e-4)
 
         found = model.forecast(0, threads=2, cores=2, beside_loop=True).batches_per_second
         assert 0.75 <= found / threads <= 1.25
@@ -254,9 +254,9 @@ def test_parts_of_a_patch_sum_to_what_one_process_takes():
     assert [line.split()[:2] for line in table.splitlines()[-5:-2]] == [
         *(["0", "1"], ["here", "1"], ["here", "2"])
     ]
-    assert table.splitlines()[-3].endswith("resample  sum / makers")
+    assert table.splitlines()[-3].endswith("(sum + transport + waits) / makers")
     assert "resample  (sum + transport) / cores" in found.table([2])
-    assert "use 10.1 cores at most" in table
+    assert "use 8.11 cores at most" in table
 
 
 def test_a_consumer_that_did_not_run_is_not_forecast():
@@ -329,7 +329,7 @@ def test_time_that_no_part_shows_is_told():
         ("resample", {**THREADS, "lock_cores": 1.5}, "num_workers=2"),
         ("functions", {**THREADS, "function_names": "map(f)"}, "one at a time runs map(f)"),
         ("resample", {**THREADS, "lock_cores": 9.0}, "fewer augmentations"),
-        ("consumer", {**THREADS, "threads": 8}, "leave the loader as it is; 5 of 8 threads"),
+        ("consumer", {**THREADS, "threads": 8}, "leave the loader as it is; 6 of 8 threads"),
         ("consumer", {"workers": 0}, "ThreadReadingService(num_threads=1)"),
         ("consumer", {"workers": 0}, "MultiProcessingReadingService(num_workers=1)"),
         ("consumer", {"workers": 8}, "5 of 8 workers would do"),
