@@ -240,10 +240,10 @@ def test_parts_are_done_by_as_many_threads(cases, monkeypatch, function):
     assert (facts.workers, facts.threads, facts.makers, facts.beside_loop) == (0, 2, 2, True)
     assert facts.functions is (function is not None)
     assert found.costs.transport > 0
-    assert 0 < found.costs.lock <= sum(found.costs.one_by_one())
+    assert 0 <= found.costs.lock <= sum(found.costs.one_by_one())
     assert (found.costs.functions is None) is (function is None)
     assert 1 <= facts.lock_cores == found.costs.lock_cores
-    assert "its threads share the interpreter's lock, and use" in text
+    assert ("its threads share the interpreter's lock" in text) is (found.costs.lock > 0)
     assert not [t for t in threading.enumerate() if t.name.startswith("voxpipe-batches")]
 
 
