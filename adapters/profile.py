@@ -151,7 +151,7 @@ class Profile(Adapter):
             if isinstance(old, Timer) or is_branch(old):
                 return new
             copy = with_parents(new, list(map(self._with_timer, parents_of(new))))
-            if copy is not new:
+            if not traits_of(new).watches:
                 changes.append(Change("time pipes", describe(new), became=describe(copy)))
             return copy
 

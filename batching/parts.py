@@ -18,13 +18,12 @@ from numpy.typing import NDArray
 from ..core import Region, Sample
 from ..core.counters import counts_here
 from ..core.memory import disk_bytes
-from ..core.native_library import seconds_of_calls
 from ..spatial import LazyPatch, SpatialPlan
 from ..spatial.lazy.read_plan import ReadPlan
 from ..volumes import Volume
 from ..volumes.voxels import Voxels, touch
 from .collate import ArraySpec, RealizedArray, batches_in, in_threads, new_arrays
-from .job import Job, Maker
+from .job import Job, Maker, Recipe
 from .join_reads import with_voxels
 
 # What one process keeps in memory to resample from: a batch of 4 rotated patches of 96^3, image
@@ -36,7 +35,7 @@ MOST_HELD_BYTES = 256 * 1024**2
 class Task:
     """One part of the making of one batch."""
 
-    part: str  # ``"open"``, ``"fetch"``, ``"read"``, ``"kernel"``, ``"lock"`` or ``"transport"``
+    part: str  # ``"open"``, ``"fetch"``, ``"read"``, ``"kernel"`` or ``"transport"``
     job: Job
     reads: tuple[ReadPlan, ...]  # what the batch reads
 
@@ -142,27 +141,22 @@ class Parts:
             self.kernel(task)  # works out plans, and what is known once per volume
         return next(items for index, items in self._batches if index == task.job.index)
 
-    def lock(self, task: Task) -> float:
-        """Make the batch; return the processor seconds of this thread outside of our kernels."""
-        start = time.thread_time()
-        with seconds_of_calls() as native:
-            batch = self._make(task.job)
-        seconds = time.thread_time() - start - sum(native)
-        del batch  # after that: a loader writes into the same memory again
-        return seconds
-
     def transport(self, task: Task) -> Any:
         """Return a batch of the real layout, whose arrays are new and hold nothing."""
-        if self._template is None:
-            memory = _RecordedMemory()
-            with batches_in(memory):
-                self._template = self._make(task.job), memory
-        batch, memory = self._template
+        with self._lock:
+            if self._template is None:
+                memory = _RecordedMemory()
+                with batches_in(memory):
+                    self._template = self._make(task.job), memory
+            batch, memory = self._template
         fresh = [array for specs in memory.specs for array in new_arrays(specs)]
         return _swap(batch, dict(zip(memory.addresses, fresh, strict=True)))
 
     def _make(self, job: Job) -> Any:
-        return self._maker.run(job, *self._run)
+        if not isinstance(self._maker, Recipe):
+            return self._maker.run(job, *self._run)
+        items = self._maker.items(job)  # several, where functions gather them
+        return items[0] if len(items) == 1 else list(items)
 
 
 def _fetch(read: ReadPlan) -> bool:
@@ -222,6 +216,14 @@ def map_patches(items: Sequence[Any], change: Callable[[LazyPatch], LazyPatch]) 
                 pending = fresh.setdefault(id(patch.pending), replace(patch.pending))
                 patches[key] = change(patch.with_pending(pending))
         yield item.with_data(**patches)
+
+
+def reads_of(items: Sequence[Any]) -> tuple[ReadPlan, ...]:
+    """Return the reads that the lazy patches among ``items`` need; reads headers only."""
+    samples = (item for item in map_patches(items, lambda p: p) if isinstance(item, Sample))
+    patches = (value for each in samples for value in each.values() if isinstance(value, LazyPatch))
+    reads = (read for patch in patches for read in patch.reads())
+    return tuple(r for r in reads if isinstance(r.volume, Volume) and not r.region.is_empty)
 
 
 class _RecordedMemory:

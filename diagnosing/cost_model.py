@@ -3,7 +3,7 @@
 A worker fetches, decodes and resamples one batch after another; meanwhile the consumer's
 process plans, takes batches over and uses them. So there are two lines, and the slower one
 sets the pace, unless both together want more cores than there are. Threads beside the loop share
-one lock; a loop alone is one line.
+one lock, and leave functions of the user's to the loop; a loop alone is one line.
 """
 
 from __future__ import annotations
@@ -13,15 +13,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..adapters.profile import align
-from ..core.validate import count_text
+from ..core.validate import count_text, validate_int
 
-WORKERS_LINE = ("fetch", "decode", "resample")
-"""Parts that workers do, or threads beside the loop, all at once, each a batch of its own."""
+WORKERS_LINE = ("fetch", "decode", "resample", "functions")
+"""Parts that workers do all at once, each a batch of its own; threads do, but for functions."""
 CONSUMERS_LINE = ("planning", "transport", "consumer")
 """Parts that the consumer's process does or waits for, one after another."""
-STAGES = ("planning", "fetch", "decode", "resample", "transport", "consumer")
+STAGES = ("planning", "fetch", "decode", "resample", "functions", "transport", "consumer")
 """Every part, in the order in which a batch comes by."""
 
+# Who finds the interpreter's lock taken sleeps and is woken, while nobody has it: as long again as
+# it is taken for. So six chains (patches of 32 to 96 from .nii and zarr) by two threads on two idle
+# cores (AMD EPYC, Python 3.11) are forecast within 15 %; with 1.5 they are, too.
+HAND_OVER = 1.0
+ONLY_PLANS = (
+    "no voxel is read and no worker or thread is started, as every pipe plans: these are figures "
+    "of plans; end the chain with .batch_patches(n) to make batches of patches"
+)
+# Processes have to give so many times more to be worth their start and their memory.
+WORTH_PROCESSES = 1.15
 # Chunks that hold this many times the voxels that are needed are worth storing anew.
 MUCH_TOO_MUCH = 2.0
 
@@ -61,11 +71,14 @@ class CostModel:
     kernels: Mapping[str, float] = field(default_factory=dict)
     """By key: sampling of voxels that are in memory, with the value ops of the patch."""
     rest: float | None = None
-    """Plans, functions, collation and other Python; None where batches only are planned."""
+    """Plans, collation and other Python; None where batches only are planned."""
+    functions: float | None = None
+    """The user's functions behind the cut and what follows them; None where there are none."""
     lock: float = 0.0
-    """Of all that: Python, with the interpreter's lock. At most so much, by processor time."""
+    """Of all that but functions: Python, with the interpreter's lock. At most so much, by
+    processor time."""
     transport: float | None = None
-    """From a worker to the consumer's process; None without workers."""
+    """From a worker to the consumer's process, or from a thread to the loop; None without both."""
     consumer: float | None = None
     """The consumer's own step, where it is known."""
     bytes_read: float = 0.0
@@ -110,6 +123,7 @@ class CostModel:
             ``ThreadReadingService``, and wait for each other's ``lock``.
         """
         is_shared = beside_loop and not workers
+        separate = is_shared or workers > 0
         makers = workers or (threads if is_shared else 1)
         at_once = max(1, min(makers * (threads if workers else 1), cores))
         pace = self.alone
@@ -121,37 +135,36 @@ class CostModel:
             "resample": None if self.rest is None else sum(self.kernels.values()),
         }
         work = {part: pace * seconds for part, seconds in own.items() if seconds is not None}
-        rest = self.rest or 0.0
+        rest, each = self.rest or 0.0, max(1, min(makers, cores))
+        busy = sum(work.values()) + rest
         theirs = {part: seconds / at_once for part, seconds in work.items()}
         if "resample" in theirs:
-            waits = _lock_waits(self.lock, sum(work.values()) + rest, at_once) if is_shared else 0.0
-            theirs["resample"] += (rest + waits) / max(1, min(makers, cores))
-        separate = is_shared or workers > 0
+            waits = self._lock_waits(max(busy, self.lock), at_once) if is_shared else 0.0
+            theirs["resample"] += (rest + waits) / each
         if "fetch" in theirs:  # one that makes batches in the loop waits for each
             theirs["fetch"] += self.waiting / (makers * ahead if separate else 1)
         ours: dict[str, float | None] = {"planning": self.planning, "consumer": self.consumer}
-        if workers:
+        if separate:
             ours["transport"] = self.transport
+        if self.functions is not None:
+            theirs["functions"] = self.functions / (1 if is_shared else each)
         every = theirs | {part: seconds for part, seconds in ours.items() if seconds is not None}
         parts = {p: t for p, t in every.items() if with_consumer or p != "consumer"}
-        busy = sum(work.values()) + rest + self.planning + (ours.get("transport") or 0.0)
-        line, total = _slowest_line(parts, separate)
-        if not separate:
-            name = "sum alone"
-        elif line[-1] in CONSUMERS_LINE:
-            name = " + ".join(line)
-        elif workers and threads > 1:
-            name = "(sum - rest) / all threads + rest / workers"
-        else:
-            name = "sum / makers" if makers <= cores else "sum / cores"
+        busy += self.planning + (self.functions or 0.0) + (ours.get("transport") or 0.0)
+        lines: tuple[Sequence[str], ...] = (WORKERS_LINE, CONSUMERS_LINE) if separate else (STAGES,)
+        if is_shared:
+            lines = (WORKERS_LINE[:-1], ("planning", "functions", "transport", "consumer"))
+        line, total = _slowest_line(parts, lines)
+        divisor = "makers" if makers <= cores else "cores"
+        name = _formula(line, len(lines), 0 if is_shared else threads if workers else 1, divisor)
         bounds = {name: total}
         if separate:
-            bounds[f"{'(sum + transport)' if workers else 'sum'} / cores"] = busy / cores
+            bounds["(sum + transport) / cores"] = busy / cores
         if is_shared:
-            bounds["lock + planning"] = self.lock + self.planning
+            bounds["lock + planning + transport"] = self._with_lock + self.planning
         set_by = max(bounds, key=bounds.__getitem__)
         # The limit is that of the consumer too, also where what happens is measured without it.
-        limit = max(_slowest_line(every, separate)[0], key=lambda part: every[part])
+        limit = max(_slowest_line(every, lines)[0], key=lambda part: every[part])
         return Forecast(
             rate_of(bounds[set_by]),
             limit,
@@ -159,36 +172,59 @@ class CostModel:
             set_by,
         )
 
+    def _lock_waits(self, whole: float, threads: int) -> float:
+        """Return how much longer each of some threads takes than ``whole`` seconds, by the lock.
+
+        Mean value analysis of a closed queue (Lazowska et al., Quantitative System Performance,
+        1984, section 6.4): who comes finds the queue of one thread fewer. Where the lock was taken
+        then, it is handed over, for which each has it longer.
+        """
+        lock, queue, cycle = self._with_lock, 0.0, whole
+        rest, stretch = max(0.0, whole - self.lock), self._with_lock
+        for number in range(1, threads + 1):
+            cycle = rest + stretch * (1 + queue)
+            queue = number * stretch * (1 + queue) / cycle if cycle else 0.0
+            use = min(1.0, number * lock / cycle) if cycle else 0.0
+            stretch = lock * (1 + HAND_OVER * use)
+        return cycle - whole
+
+    @property
+    def _with_lock(self) -> float:
+        """Seconds with the lock of a batch that threads make, with the loop that takes it over."""
+        return self.lock + (self.transport or 0.0)
+
     @property
     def lock_cores(self) -> float:
         """Cores that threads of one process can use: what a batch takes, by that with the lock."""
         if not self.lock:
             return math.inf
-        # Measured one after another: on a busy machine the lock's part may come out larger.
-        whole = sum(self.one_by_one(self.alone)) - self.waiting
-        return max(1.0, whole / (self.lock + self.planning))
+        whole = sum(self.one_by_one(self.alone)) - self.waiting - (self.functions or 0.0)
+        lock = self._with_lock
+        return max(1.0, (whole + lock - self.lock) / (lock + self.planning))
 
     def one_by_one(self, pace: float = 1.0) -> tuple[float, ...]:
         """Return the seconds of all that a batch takes in one process, at such a pace of a core."""
         work = (self.fetch or 0.0, self.decode or 0.0, *self.kernels.values())
-        return self.planning, self.waiting, self.rest or 0.0, *(pace * each for each in work)
+        same = (self.planning, self.waiting, self.rest or 0.0, self.functions or 0.0)
+        return *same, *(pace * each for each in work)
 
 
-def _lock_waits(lock: float, whole: float, threads: int) -> float:
-    """Return for how long each of some threads waits for a lock, of a batch of ``whole`` seconds.
+def _formula(line: Sequence[str], lines: int, threads: int, divisor: str) -> str:
+    """Return what the table calls a line's seconds; ``threads`` of a worker, 0 beside the loop."""
+    if lines == 1:
+        return "sum alone"
+    if not {"fetch", "decode", "resample"} & {*line}:
+        return " + ".join(line)
+    rest = "(rest + functions)" if "functions" in line else "rest"
+    if threads > 1:
+        return f"(sum - {rest}) / all threads + {rest} / workers"
+    return f"{'sum' if threads else '(sum + transport + waits)'} / {divisor}"
 
-    Mean value analysis (Reiser, Lavenberg 1980): who comes finds the average queue of the others.
-    """
-    waits = 0.0
-    whole = max(whole, lock)  # each measured by itself: of a busy machine either may be too large
-    for number in range(1, threads):
-        waits = lock * number * (lock + waits) / (whole + waits) if lock else 0.0
-    return waits
 
-
-def _slowest_line(seconds: Mapping[str, float], separate: bool) -> tuple[tuple[str, ...], float]:
+def _slowest_line(
+    seconds: Mapping[str, float], lines: Sequence[Sequence[str]]
+) -> tuple[tuple[str, ...], float]:
     """Return the parts that set the pace together, in order, and the seconds of all of them."""
-    lines = (WORKERS_LINE, CONSUMERS_LINE) if separate else (STAGES,)
     parts = [tuple(part for part in line if part in seconds) for line in lines]
     # Of two that take equally long, the first that has a part.
     best = max(filter(None, parts), key=lambda line: sum(seconds[part] for part in line))
@@ -220,6 +256,8 @@ class LoaderFacts:
     """Whether patches are copied into the batch, not realized straight into its memory."""
     functions: bool = False
     """Whether functions of the user's run where voxels are realized."""
+    function_names: str = ""
+    """The pipes that ``functions`` of the costs times, as in ``explain()``."""
     planned_functions: bool = False
     """Whether functions of the user's run in the planner."""
 
@@ -257,8 +295,16 @@ class Measurement:
     def forecast(
         self, workers: int | None = None, *, threads: int | None = None, with_consumer: bool = False
     ) -> Forecast:
-        """Return what workers give, or ``ThreadReadingService(threads)``; by default its own."""
+        """Return what so many workers give, 0 for none, or the loader itself.
+
+        Without *workers*, *threads* are those of ``ThreadReadingService``. TypeError or ValueError
+        where a number is none, or too small.
+        """
         facts = self.facts
+        if workers is not None:
+            validate_int("workers", workers, least=0)
+        if threads is not None:
+            validate_int("threads", threads, least=1)
         beside_loop = threads is not None and workers is None
         if workers is None and threads is None:
             workers, threads, beside_loop = facts.workers, facts.threads, facts.beside_loop
@@ -271,6 +317,30 @@ class Measurement:
             beside_loop=beside_loop,
         )
 
+    @property
+    def better(self) -> str:
+        """What does better on these cores than any number of threads; empty where nothing does."""
+        facts = self.facts
+        if not facts.beside_loop:
+            return ""
+
+        def rate(workers: int | None = None, threads: int | None = None) -> float:
+            outlook = self.forecast(workers, threads=threads, with_consumer=True)
+            return outlook.batches_per_second * self.costs.items
+
+        own, alone, many = rate(), rate(0), rate(facts.cores)
+        best = max(own, *(rate(threads=n) for n in range(1, facts.cores + 1)))
+        if facts.cores > 1 and many > WORTH_PROCESSES * max(best, alone):
+            who = f"Processes do better: MultiProcessingReadingService(num_workers={facts.cores})"
+            rest = f"{short_number(own)}."
+        elif alone > best:
+            who = "The loop alone does better, as it waits for no lock: InProcessReadingService()"
+            many, rest = alone, f"{short_number(own)}."
+        else:
+            return ""
+        threads = count_text(facts.threads, "thread")
+        return f"{who} is forecast {short_number(many)} patches/s, {threads} {rest}"
+
     def _threads(self, workers: int) -> int:
         """Return the threads of each of so many workers, as services choose them."""
         if workers and workers == self.facts.workers:
@@ -282,17 +352,21 @@ class Measurement:
         costs = self.costs
         needs, decodes = (size / 1e6 for size in (costs.bytes_read, costs.bytes_decoded))
         place = "behind URLs" if costs.remote else "on this machine"
+        # What is mapped has no chunks, and is not decoded.
+        chunks = ", in the chunks needed" if costs.decode or decodes else ""
         voxels = f"{decodes:.3g} MB of voxels"
         if not costs.decode and decodes:
             voxels += ": too little time to be told from that of fetch"
         parts: list[tuple[str, float | None, str]] = [
             ("planning", costs.planning, "this process"),
-            ("fetch", costs.fetch, f"{needs:.3g} MB of voxels {place}, in the chunks needed"),
+            ("fetch", costs.fetch, f"{needs:.3g} MB of voxels {place}{chunks}"),
             ("waiting", costs.waiting or None, "for a disk or a network"),
             ("decode", costs.decode, voxels),
             *((f"kernel {key}", seconds, "") for key, seconds in costs.kernels.items()),
-            ("rest", costs.rest, "plans, functions, Python, new memory; with kernels: resample"),
+            ("rest", costs.rest, "plans, Python, new memory; with kernels: resample"),
+            ("functions", costs.functions, "yours; of threads one at a time runs them"),
         ]
+        but = "" if costs.functions is None else "; functions are not counted"
         beside = f" beside {count_text(costs.at_once - 1, 'other')} at work" * (costs.at_once > 1)
         alone = short_number(1000 * sum(costs.one_by_one(costs.alone)) / costs.items)
         waits = ", of which it waits for a part" if costs.waiting else ""
@@ -302,8 +376,8 @@ class Measurement:
                 sum(costs.one_by_one()),
                 f"of one core{beside}{waits}; sum alone, with nothing beside it: {alone}",
             ),
-            ("lock", costs.lock or None, "of this sum, with the interpreter's lock"),
-            ("transport", costs.transport, "a worker to this process; no part of the sum"),
+            ("lock", costs.lock or None, f"of this sum, with the interpreter's lock{but}"),
+            ("transport", costs.transport, "to this process, or its loop; no part of the sum"),
         ]
         rows = [("part", "ms/patch", "what")]
         rows += [(n, short_number(1000 * s / costs.items), w) for n, s, w in parts if s is not None]
@@ -316,9 +390,9 @@ class Measurement:
             gives.append((place, count, *times, outlook.limit, outlook.set_by))
         lines = [align(rows, ljust=(0, 2)), "", align(gives, ljust=(4, 5))]
         if threads and not math.isinf(costs.lock_cores):
-            note = "on more than about {} cores take processes, which share no interpreter's lock."
-            note = note.format(short_number(costs.lock_cores))
-            lines += ["", f"here: ThreadReadingService; {note}"]
+            note = "here: ThreadReadingService; its threads share the interpreter's lock, and use "
+            note += f"{short_number(costs.lock_cores)} cores at most; processes share none."
+            lines += ["", note]
         return "\n".join(lines)
 
     def __str__(self) -> str:
@@ -328,6 +402,7 @@ class Measurement:
         where = f"measured with {facts.who}" if facts.makers else "measured here"
         cores = count_text(facts.cores, "core")
         lines = [f"{where}, {cores}; forecasts without your own step", self.table(counts, threads)]
+        lines += filter(None, [self.better])
         return "\n".join(lines + [f"- {note}" for note in self.notes])
 
 

@@ -36,7 +36,8 @@ class Diagnosis(Measurement):
     def advice(self) -> str:
         """What to change, in one or two sentences."""
         seconds = {stage: 1 / rate for stage, rate in self.ceilings.items()}
-        return advice_for(self.limit, seconds, self.facts)
+        better = self.better if self.limit in WORKERS_LINE[:-1] else ""
+        return better or advice_for(self.limit, seconds, self.facts)
 
     @property
     def explained_share(self) -> float:
@@ -50,7 +51,8 @@ class Diagnosis(Measurement):
         items, times = self.costs.items, f"{self.forecast_rate / self.end_to_end:.2f} times that"
         rows.append(_figures("end to end", self.end_to_end, items, whole))
         rows.append(_figures("forecast", self.forecast_rate, items, times))
-        lines = [align(rows, ljust=(0, len(head) - 1)), "", f"{self.limit} limits. {self.advice}"]
+        verb = "limit" if self.limit.endswith("s") else "limits"
+        lines = [align(rows, ljust=(0, len(head) - 1)), "", f"{self.limit} {verb}. {self.advice}"]
         if self.explained_share < EXPLAINED_SHARE:
             lines.append(
                 f"The parts account for {self.explained_share:.0%} of the time: when all run at "
@@ -61,7 +63,8 @@ class Diagnosis(Measurement):
     def _row(self, stage: str) -> tuple[str, ...]:
         here, many = "this process", self.facts.who
         where = {"transport": f"{many} to here"}.get(stage, many if self.facts.makers else here)
-        where = here if stage in ("planning", "consumer") else where
+        in_loop = ("planning", "consumer", *["functions"] * self.facts.beside_loop)
+        where = here if stage in in_loop else where
         mark = "  <- limit" if stage == self.limit else ""
         return _figures(stage, self.ceilings[stage], self.costs.items, where + mark)
 
@@ -93,7 +96,7 @@ _MORE_WORKERS = (
 )
 _THREADS = "{f.cores} cores are there{each} and {busy} of them work: raise num_threads to {more}."
 _LOCK = (
-    "The interpreter's lock is the limit: one thread at a time runs Python{own}, and from "
+    "The interpreter's lock is the limit: one thread at a time runs Python, and from "
     "{f.lock_cores:.2g} threads on they wait for it: use processes, "
     "MultiProcessingReadingService(num_workers={f.cores})."
 )
@@ -134,13 +137,19 @@ _ADVICE = {
         "Add the adapter FuseSpatial(): patches are then resampled straight into the batch."
     ),
     ("resample", _TOO_FEW): "",
-    ("resample", "functions"): (
-        "Every core works on voxels that are in memory, functions of yours included: give "
-        "Profile() among the adapters to see which pipe takes the time, and make it cheaper."
-    ),
     ("resample", ""): (
         "Every core resamples: pass fewer augmentations that interpolate (flips, crops and whole "
         "turns are copies), smaller patches, or more cores."
+    ),
+    ("functions", "beside_loop"): (
+        "Of threads one at a time runs {f.function_names}, while your loop waits: "
+        "MultiProcessingReadingService(num_workers={f.cores}) runs them side by side, ahead of the "
+        "loop. Or make them cheaper."
+    ),
+    ("functions", _TOO_FEW): "",
+    ("functions", ""): (
+        "Every core runs {f.function_names}: give Profile() among the adapters to see which pipe "
+        "takes the time, and make it cheaper."
     ),
     ("transport", "functions"): (
         "Functions after batch_patches make new arrays, which are copied on their way: let them "
@@ -148,7 +157,7 @@ _ADVICE = {
     ),
     ("transport", ""): (
         "Batches are so cheap to make that handing them over takes longest: raise the batch size, "
-        "or use fewer workers."
+        "or use fewer {kind}."
     ),
     ("consumer", "makers"): _KEEPS_UP + "leave the loader as it is{spare}.",
     ("consumer", ""): (
@@ -177,9 +186,8 @@ def advice_for(limit: str, seconds: Mapping[str, float], facts: LoaderFacts) -> 
         fewer = max(1, math.ceil(facts.makers * work / step))
         spare = f"; {fewer} of {facts.who} would do" if fewer < facts.makers else ""
     each = f" for each of {facts.ranks} ranks" if facts.ranks > 1 else ""
-    own = " and your functions" if facts.functions else ""
     more = math.ceil(min(facts.lock_cores, facts.cores))
-    words = {"own": own, "kind": "threads" if facts.beside_loop else "workers", "more": more}
+    words = {"kind": "threads" if facts.beside_loop else "workers", "more": more}
     return text.format(
         f=facts, each=each, busy=facts.cores - facts.idle_cores, spare=spare, **words
     )

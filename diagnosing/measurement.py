@@ -16,19 +16,21 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
-from statistics import fmean, median
+from itertools import cycle, islice
+from statistics import fmean
 from typing import Any, TypeAlias
 
 from torch.utils.data import IterDataPipe
 
+from ..adapters import Limits
 from ..adapters.profile import without_timers
 from ..batching.collate import usable_cores
-from ..batching.job import BatchResult, ErrorPolicy, Instruction, Job
-from ..batching.parts import PartResult, Parts, Task, map_patches
-from ..core import IO_COUNTERS, Region, Sample
+from ..batching.job import BatchResult, ErrorPolicy, Instruction, Job, as_tensors
+from ..batching.parts import PartResult, Parts, Task, reads_of
+from ..core import IO_COUNTERS, Region
 from ..core.call_site import shorten
-from ..core.errors import GraphError
+from ..core.errors import LOCATABLE, GraphError
+from ..core.native_library import free_seconds
 from ..core.validate import count_text, is_number, validate_int
 from ..datapipes import DataPipe
 from ..datapipes.epoch import may_look_ahead
@@ -36,15 +38,14 @@ from ..datapipes.iter import BatchPatches
 from ..graph import Cut, Pipe, Traits, describe, parents_of, traits_of, walk
 from ..reading_services import InProcessReadingService, PlannedWork, ReadingService
 from ..reading_services.delivered_batches import DeliveredBatches
-from ..reading_services.pipe_runner import PipeRunner
+from ..reading_services.pipe_runner import PipeRunner, as_raised
 from ..reading_services.planner import WHOLE, jobs
 from ..reading_services.reading_service import begin, end
+from ..reading_services.threads import split_at_functions
 from ..reading_services.work import Work
-from ..spatial import LazyPatch
 from ..spatial.lazy.read_plan import ReadPlan
-from ..volumes import Volume
 from ..volumes.scheme import LOCAL_LATENCY
-from .cost_model import CostModel, LoaderFacts, Measurement, ranks_beside, share_of
+from .cost_model import ONLY_PLANS, CostModel, LoaderFacts, Measurement, ranks_beside, share_of
 from .diagnosis import Diagnosis, judge
 
 BATCHES = 8
@@ -59,8 +60,7 @@ DISK_SHARE = 0.1
 FROM_MEMORY = 0.5
 """A second fetch that takes less than this part of the first came from memory: that one waited."""
 KERNEL_BATCHES = 100
-"""Batches of which a mean of the kernel's time is taken, at most."""
-
+"""Batches of which a mean of the time in kernels, or of handing over, is taken, at most."""
 Clock: TypeAlias = "Callable[[], float]"
 
 
@@ -132,14 +132,6 @@ def check_source(planner: Pipe, *, running: bool) -> None:
         )
 
 
-def reads_of(items: Sequence[Any]) -> tuple[ReadPlan, ...]:
-    """Return the reads that the lazy patches among ``items`` need; reads headers only."""
-    samples = (item for item in map_patches(items, lambda p: p) if isinstance(item, Sample))
-    patches = (value for each in samples for value in each.values() if isinstance(value, LazyPatch))
-    reads = (read for patch in patches for read in patch.reads())
-    return tuple(r for r in reads if isinstance(r.volume, Volume) and not r.region.is_empty)
-
-
 class Tasks(IterDataPipe[Task]):
     """Yields tasks, again and again, until ``is_enough(number)`` says that it is enough."""
 
@@ -168,7 +160,9 @@ class PartPipe(DataPipe):
     ) -> None:
         super().__init__()
         self.parent = work.cut.planner
-        self.parts = Parts(work.recipe or PipeRunner(work.cut), seed, epoch, clock)
+        # Functions are for one thread: of several, none makes more than what comes before them.
+        recipe = split_at_functions(work)[0].recipe if work.beside_loop else work.recipe
+        self.parts = Parts(recipe or PipeRunner(work.cut), seed, epoch, clock)
         self.torch = work.workers > 0 and work.recipe is None
         self.runs_user_code = any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
 
@@ -281,6 +275,7 @@ class _Measuring:
         self.notes: list[str] = []
         self._waits = False
         self._tasks: list[Task] = []
+        self._names: list[str] = []
 
     def costs(self) -> CostModel:
         """Measure the parts; what they leave of the time for whole batches is the rest."""
@@ -289,6 +284,7 @@ class _Measuring:
         tasks = self._tasks = [Task("", job, reads[job.index]) for job in plans]
         costs = CostModel(fmean(len(task.job.items) for task in tasks), planning)
         if not self._work.cut.realizing:
+            self.notes.append(ONLY_PLANS)
             return costs
         decoded_bytes = 0.0
         if any(task.reads for task in tasks):
@@ -297,12 +293,13 @@ class _Measuring:
         else:
             self.notes.append("no lazy patches: rest is all that is done to the items")
         costs = self._kernels(costs)
-        if self._workers:
+        if self._workers or self._in_threads:
             self._pass("transport", most=self._least)  # the layout is looked at once
-            start, batches = self._effort.clock(), self._pass("transport")
-            costs = replace(costs, transport=(self._effort.clock() - start) / len(batches))
+            clock = time.thread_time if self._in_threads else self._effort.clock
+            start, batches = clock(), self._pass("transport", most=KERNEL_BATCHES)
+            costs = replace(costs, transport=(clock() - start) / len(batches))
         self._service.stop()  # what follows needs the cores
-        return self._rest(self._lock(costs), decoded_bytes)
+        return self._rest(costs, decoded_bytes)
 
     def measurement(self, costs: CostModel) -> Measurement:
         """Return the costs with what advice depends on besides."""
@@ -320,6 +317,7 @@ class _Measuring:
             waits=self._waits,
             detours=not all(p.straight for p in split.realizing if isinstance(p, BatchPatches)),
             functions=any(traits_of(pipe).runs_user_code for pipe in split.realizing),
+            function_names=" and ".join(self._names),
             planned_functions=any(traits_of(pipe).runs_user_code for pipe in walk(split.planner)),
         )
         return Measurement(costs, facts, (*self.notes, *self._subject.notes))
@@ -416,49 +414,71 @@ class _Measuring:
         faster = min(1.0, alone / whole) if whole and self._at_once > 1 else 1.0
         return replace(costs, kernels=kernels, alone=faster, at_once=self._at_once)
 
-    def _lock(self, costs: CostModel) -> CostModel:
-        """Make some batches in this thread; return what of that held the interpreter's lock."""
-        if not getattr(sys, "_is_gil_enabled", lambda: True)():
-            return costs
-        cut = self._cut("lock", self._tasks, len(self._tasks) + 1)
-        return replace(costs, lock=median(each.result for each in self._run(cut, here=True)))
+    def _functions(self) -> tuple[float | None, float]:
+        """Run the user's functions and what follows them; seconds of a batch, of a processor."""
+        before, pipes = split_at_functions(self._work)
+        if not pipes or before.recipe is None:
+            return None, 0.0
+        self._names = [pipe.strip(" ·") for pipe in pipes]
+        runner = PipeRunner(self._work.cut, len(before.cut.realizing))
+        run, took = (self._subject.seed, self._subject.epoch), []
+        is_enough = self._effort.stop_rule(2)
+        for job in cycle(task.job for task in self._tasks):
+            items = [as_tensors(item) for item in before.recipe.items(job)]
+            start, busy = self._effort.clock(), time.thread_time()
+            runner.run(job, *run, items)
+            took.append((self._effort.clock() - start, time.thread_time() - busy))
+            if is_enough(len(took)):
+                break
+        first, second = zip(*took[1:], strict=True)
+        return fmean(first), fmean(second)
 
     def _rest(self, costs: CostModel, decoded_bytes: float) -> CostModel:
         """Make whole batches in one thread here; return what of that no part has shown."""
-        # What is done once for each volume is no part of a batch: its copy that can be read at
-        # random, its statistics. A first run does that for all batches that the second makes.
+        # What is done once for each volume is no part of a batch: its copy, its statistics. A first
+        # run does that for all batches that the second makes.
         number, *_ = self._whole_batches(len(self._tasks))
-        _, seconds, busy, bytes_decoded = self._whole_batches(number, number)
+        _, seconds, busy, bytes_decoded, lock = self._whole_batches(number, number)
+        functions, own_lock = self._functions()
         # Chunks that were kept are neither fetched nor decoded again.
         new = min(1.0, bytes_decoded / decoded_bytes) if decoded_bytes else 1.0
         whole = max(0.0, (busy if self._waits else seconds) - costs.planning)
+        functions = functions and min(functions, whole)
+        parts = whole - (functions or 0.0)
         fetch, decode = (each and each * new for each in (costs.fetch, costs.decode))
         total = (fetch or 0.0) + (decode or 0.0) + sum(costs.kernels.values())
         # Apart from each other they may take longer than together.
         total *= costs.alone
-        scale = min(1.0, whole / total) if total else 1.0
+        scale = min(1.0, parts / total) if total else 1.0
         return replace(
             costs,
             fetch=fetch and fetch * scale,
             decode=decode and decode * scale,
             waiting=costs.waiting * new,
             kernels={key: each * scale for key, each in costs.kernels.items()},
-            rest=max(0.0, whole - total),
+            rest=max(0.0, parts - total),
+            functions=functions,
+            lock=min(parts, max(0.0, lock - costs.planning - own_lock)),
             bytes_decoded=bytes_decoded / costs.items,
         )
 
-    def _whole_batches(self, *numbers: int) -> tuple[int, float, float, float]:
-        """Make batches here; return how many, and seconds, processor time and bytes of each."""
-        work = replace(self._work, workers=0, threads=1)
+    def _whole_batches(self, *numbers: int) -> tuple[int, float, float, float, float]:
+        """Make batches here; return how many, and seconds, processor's, bytes, lock's of each."""
+        work = replace(self._work, workers=0, threads=1, limits=Limits())
         batches = self._batches(InProcessReadingService(), self._subject.cursor, work)
-        with closing(batches):
+        with closing(batches), free_seconds() as free:
             for _ in range(2):
                 next(batches)
             size, busy = IO_COUNTERS.snapshot().bytes_decoded, time.process_time()
+            free.clear()
+            own = time.thread_time()
             number, seconds = self._effort.repeat(lambda: next(batches), *numbers)
+            lock = time.thread_time() - own - sum(free)
             busy = time.process_time() - busy
             size = IO_COUNTERS.snapshot().bytes_decoded - size
-        return number, seconds, busy / number, size / number
+        if not getattr(sys, "_is_gil_enabled", lambda: True)():
+            lock = 0.0
+        return number, seconds, busy / number, size / number, lock / number
 
     def _on_one_core(self, every: Sequence[PartResult], waiting: float = 0.0) -> float:
         """Return the seconds of one thread on a core of its own, of what all makers did."""
@@ -487,7 +507,10 @@ class _Measuring:
 
     def _outcomes(self, split: Cut, here: bool) -> Iterator[Any]:
         if here:
-            yield from split.onto(split.planner)
+            try:
+                yield from split.onto(split.planner)
+            except LOCATABLE as error:
+                raise as_raised(error)  # noqa: B904  the very same error
             return
         subject = self._subject
         # Nothing is kept or fetched ahead: a part is measured by itself.

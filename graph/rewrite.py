@@ -103,7 +103,8 @@ class Change:
     def __str__(self) -> str:
         if self.reason is not None:
             return f"refused  {self.at}: {self.reason}   ({self.rule})"
-        return f"changed  {self.at} → {self.became}   ({self.rule})"
+        rule = "" if (self.became or "").endswith(f"← {self.rule}") else f"   ({self.rule})"
+        return f"changed  {self.at} → {self.became}{rule}"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from traceback import extract_tb
 from typing import Any
 
 from . import __version__
-from .core.errors import LikelyLabel, SampleError, VoxpipeError
+from .core.errors import BudgetExceeded, LikelyLabel, NotPicklable, SampleError, VoxpipeError
 from .core.suggest import closest
 from .core.validate import count_text
 from .storage.location import is_url
@@ -378,12 +378,13 @@ def _add_bench(commands: Any) -> None:
         "samples": (8, "patches of each visit to a volume"),
     }
     for name, (usual, what) in numbers.items():
-        text = f"{what}; not of a chain of yours (default: %(default)s)"
-        command.add_argument(f"--{name}", type=whole, default=usual, metavar="N", help=text)
+        text = f"{what}; not of a chain of yours (default: {usual})"
+        command.add_argument(f"--{name}", type=whole, metavar="N", help=text)
+    command.set_defaults(usual={name: usual for name, (usual, _) in numbers.items()})
     count: Any = {"nargs": "+", "metavar": "N"}
-    what = "numbers of worker processes to forecast (default: 0 1 2 4)"
+    what = "numbers of worker processes to forecast (default: 0 1 2 4; of a loader its own rows)"
     none_too = _positive(int, or_zero=True)
-    command.add_argument("--workers", type=none_too, default=[0, 1, 2, 4], **count, help=what)
+    command.add_argument("--workers", type=none_too, default=[], **count, help=what)
     what = "the same of threads (ThreadReadingService); with --workers 0 they are measured, too"
     command.add_argument("--threads", type=whole, default=[], **count, help=what)
     what = "time for which each part is measured, in seconds (default: as loader.measure())"
@@ -393,24 +394,46 @@ def _add_bench(commands: Any) -> None:
 
 
 def _run_bench(options: argparse.Namespace) -> int:
-    from .adapters import FuseSpatial
     from .batching.collate import usable_cores
     from .dataloader2 import DataLoader2
-    from .diagnosing.measurement import MEASURE_SECONDS
     from .reading_services import MultiProcessingReadingService, ThreadReadingService
 
     chain = _chain_of(options)
-    if not isinstance(chain, DataLoader2):
-        in_threads = bool(options.threads) and not any(options.workers)
-        most = min(max(options.threads if in_threads else options.workers), usable_cores())
-        service: Any = ThreadReadingService if in_threads else MultiProcessingReadingService
-        chain = DataLoader2(chain, FuseSpatial(), service(most), seed=0)
-    with chain as loader:
-        measurement = loader.measure(seconds=options.seconds or MEASURE_SECONDS)
-    print(measurement.table(options.workers, options.threads))
-    for note in measurement.notes:
+    is_loader = isinstance(chain, DataLoader2)
+    if is_loader and not (options.workers or options.threads):
+        print(_measure(chain, None, options))
+        return 0
+    threads = options.threads
+    workers = options.workers or ([0, 1, 2, 4] if not is_loader or not threads else [0])
+    in_threads = bool(threads) and not any(workers)
+    most = min(max(threads if in_threads else workers), usable_cores())
+    service: Any = ThreadReadingService if in_threads else MultiProcessingReadingService
+    try:
+        measurement = _measure(chain, service(most), options)
+    except NotPicklable as error:
+        threads, workers = threads or [1, 2], [0]
+        measurement = _measure(chain, ThreadReadingService(min(max(threads), most)), options)
+        _remark(f"no row of worker processes: {error}")
+    print(measurement.table(workers, threads))
+    for note in (*filter(None, [measurement.better]), *measurement.notes):
         _remark(note)
     return 0
+
+
+def _measure(chain: Any, service: Any, options: argparse.Namespace) -> Any:
+    from .adapters import FuseSpatial
+    from .dataloader2 import DataLoader2
+    from .diagnosing.measurement import MEASURE_SECONDS
+
+    if not isinstance(chain, DataLoader2):
+        chain = DataLoader2(chain, FuseSpatial(), service, seed=0)
+    try:
+        with chain as loader:
+            return loader.measure(seconds=options.seconds or MEASURE_SECONDS)
+    except BudgetExceeded as error:
+        if options.patch:  # the chain is ours, and these are its settings
+            error.do = "Give a smaller --patch or --batch, or fewer --workers."
+        raise
 
 
 def _chain_of(options: argparse.Namespace) -> Any:
@@ -423,6 +446,10 @@ def _chain_of(options: argparse.Namespace) -> Any:
         file = Path(module)
         if file.suffix == ".py" and not file.exists():
             raise SampleError(f"{module} does not exist.", do="Write module:NAME or file.py:NAME.")
+        for option in options.usual:
+            if getattr(options, option):
+                what = f"--{option} is not of a chain of yours, which says so itself."
+                raise SampleError(what, do="Leave it out, or change the chain.")
         sys.path.insert(0, str(file.resolve().parent if file.suffix == ".py" else Path.cwd()))
         try:
             thing = getattr(importlib.import_module(file.stem if file.suffix else module), name)
@@ -433,6 +460,8 @@ def _chain_of(options: argparse.Namespace) -> Any:
             do = "Write module:NAME or file.py:NAME of one, or of a function without arguments."
             raise SampleError(what, do=do) from error
         return thing() if inspect.isroutine(thing) else thing
+    for option, usual in options.usual.items():
+        setattr(options, option, getattr(options, option) or usual)
     store = _options_of(options, options.data, *options.patterns)
     cases = _cases_of(options.data, options.patterns, store, options.optional)
     own = {} if options.labels is None else {"labels": options.labels}

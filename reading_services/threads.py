@@ -160,12 +160,12 @@ class ThreadReadingService(InProcessReadingService):
     def explain(self, work: Work) -> str:
         """Return which pipes plan and which realize, and where processes do better."""
         if not isinstance(work, PlannedWork):
-            return f"{work.explain(workers=0)}\n{_ALONE}"
+            return f"{work.explain(workers=None)}\n{_ALONE}"
         threads_part, pipes = split_at_functions(work)
         lines = [threads_part.explain(workers=0)]
         if pipes:
             lines += ["in one thread, while your loop waits for the batch", *pipes, _FUNCTIONS]
-        if work.threads > 1:
+        if work.threads > 1 and work.cut.realizing:
             lines.append(_LOCK)
         return "\n".join(lines)
 

@@ -169,10 +169,12 @@ class PlannedWork(_WorkBase):
             per = f", {self.cut.group} items a batch" if self.cut.group > 1 else ""
             torch = ", without torch" if workers and self.recipe is not None else ""
             lines += [f"realized {where}{per}{torch}", indent(realizing)]
-        elif workers:
-            them = f"none of the {workers} workers" if workers > 1 else "no worker"
+        elif workers or self.beside_loop:
+            kind = "worker" if workers else "thread"
+            them = f"none of the {workers} workers" if workers > 1 else f"no {kind}"
             lines.append(
-                f"{them} is started: every pipe here plans, so nothing is left for workers"
+                f"{them} is started: every pipe here plans, so nothing is left for {kind}s; "
+                ".batch_patches(n) makes batches of patches"
             )
         return "\n".join(lines)
 
@@ -249,11 +251,12 @@ class ReplicatedWork(_WorkBase):
         """Return what a worker does; of a whole graph it notes nothing."""
         return WorkerStatus(f"item {job} of its share of the graph")
 
-    def explain(self, workers: int) -> str:
-        """Return why, and what it means."""
+    def explain(self, workers: int | None) -> str:
+        """Return why, and what it means; None for threads, of which one runs it."""
         if self.point is not None:
             where = f"to {workers} workers" if workers else "in this process"
-            after = "; what gathers or mixes items sees a worker's share" if workers > 1 else ""
+            after = "; what gathers or mixes items sees a worker's share"
+            after = after if workers and workers > 1 else ""
             once, each = explain_graph(self.point), explain_graph(self.of_worker())
             return (
                 f"not planned: {self.reason}\nrun once, in this process\n{indent(once)}\n"
@@ -264,7 +267,8 @@ class ReplicatedWork(_WorkBase):
         elif workers:
             how = "one worker runs the whole graph; add .sharding_filter() to use more"
         else:
-            how = f"this process runs the whole graph; {_DEPENDS}"
+            depends = "" if workers is None else f"; {_DEPENDS}"
+            how = f"this process runs the whole graph{depends}"
         return f"not split: {self.reason}\n{how}\n{indent(explain_graph(self.graph))}"
 
 

@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from ..core.errors import CorruptVolume, TruncatedVolume
+from ..core.native_library import free_of_lock
 
 # Decoded piece by piece. A copy that is written so lies in the page cache in pieces of 2 MiB, each
 # mapped by one entry; with half of that 52 MB take 51 page faults instead of 26.
@@ -152,7 +153,7 @@ def un_lzma(data: Any, most: int, kind: int, filters: Any = None) -> bytes:
 
 def _stop_at(decompress: Callable[[Any, int], bytes], data: Any, most: int) -> bytes:
     # One byte more tells that there are more.
-    content = decompress(data, most + 1)
+    content = free_of_lock(decompress)(data, most + 1)
     check_most(len(content), most)
     return content
 

@@ -46,6 +46,15 @@ def test_time_is_counted_once(cases):
     assert sum(seconds) <= elapsed
 
 
+def test_every_pipe_that_is_shown_is_counted_as_watched(cases):
+    """The first one, which has no parents, too."""
+    text = vp.DataLoader2(full_chain(cases), [vp.Profile()]).explain()
+
+    (row,) = (line for line in text.splitlines() if line.startswith("watched"))
+    shown = text.partition("\n\n")[0].splitlines()[1:]
+    assert row == f"watched  {len(shown)} pipes   (time pipes)"
+
+
 def test_the_table_shows_the_users_lines(cases):
     """The table names each pipe as written, with file and line, and json agrees."""
     profile = vp.Profile()

@@ -14,8 +14,9 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 import voxpipe as vp
 from voxpipe.batching.job import Job, as_tensors
 from voxpipe.batching.parts import Parts, Task, hold_reads
-from voxpipe.core import IO_COUNTERS
+from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import CorruptVolume, GraphError, LoaderShutDown
+from voxpipe.core.native_library import free_of_lock, free_seconds
 from voxpipe.diagnosing.cost_model import WORKERS_LINE
 from voxpipe.diagnosing.measurement import (
     Effort,
@@ -35,6 +36,7 @@ from voxpipe.volumes.voxels import Voxels
 
 BRIEF = {"batches": 2, "seconds": 1e-6}
 LONGEST = 30.0
+PATCHES = set(WORKERS_LINE) - {"functions"}
 SERVICES = pytest.mark.parametrize("workers", [0, 1])
 
 
@@ -113,7 +115,7 @@ def test_every_part_has_a_ceiling(cases, workers):
         diagnosis = loader.diagnose(**BRIEF)
 
     transport = {"transport"} if workers else set()
-    assert set(diagnosis.ceilings) == {"planning", *WORKERS_LINE} | transport
+    assert set(diagnosis.ceilings) == {"planning", *PATCHES} | transport
     assert diagnosis.limit in diagnosis.ceilings
     assert diagnosis.facts.workers == workers
     assert diagnosis.costs.items == 4
@@ -231,17 +233,17 @@ def test_parts_are_done_by_as_many_threads(cases, monkeypatch, function):
         assert same(list(loader), expected)
 
     both = {"voxpipe-batches-0", "voxpipe-batches-1"}
-    assert {part: seen[part] & both for part in seen} == {
-        **dict.fromkeys(("open", "fetch", "kernel"), both),
-        "lock": set(),
-    }
+    assert {part: seen[part] & both for part in seen} == dict.fromkeys(
+        ("open", "fetch", "kernel", "transport"), both
+    )
     facts = found.facts
     assert (facts.workers, facts.threads, facts.makers, facts.beside_loop) == (0, 2, 2, True)
     assert facts.functions is (function is not None)
-    assert found.costs.transport is None
-    assert 0 < found.costs.lock
+    assert found.costs.transport > 0
+    assert 0 <= found.costs.lock <= sum(found.costs.one_by_one())
+    assert (found.costs.functions is None) is (function is None)
     assert 1 <= facts.lock_cores == found.costs.lock_cores
-    assert "cores take processes, which share no interpreter's lock" in text
+    assert ("its threads share the interpreter's lock" in text) is (found.costs.lock > 0)
     assert not [t for t in threading.enumerate() if t.name.startswith("voxpipe-batches")]
 
 
@@ -251,7 +253,7 @@ def test_a_diagnosis_names_threads(cases):
         diagnosis = loader.diagnose(step=len, **BRIEF)
 
     rows = str(diagnosis).splitlines()
-    assert set(diagnosis.ceilings) == {"planning", *WORKERS_LINE, "consumer"}
+    assert set(diagnosis.ceilings) == {"planning", *PATCHES, "transport", "consumer"}
     assert [row.split("  ")[-1] for row in rows if row.startswith("fetch")] == ["2 threads"]
     assert diagnosis.facts.who == "2 threads"
 
@@ -315,7 +317,7 @@ def test_items_that_are_not_patches():
     with loader_of(chain, 1) as loader:
         diagnosis = loader.diagnose(**BRIEF)
 
-    assert set(diagnosis.ceilings) == {"planning", "resample", "transport"}
+    assert set(diagnosis.ceilings) == {"planning", "resample", "functions", "transport"}
     assert "no lazy patches" in str(diagnosis)
 
 
@@ -326,6 +328,8 @@ def test_a_graph_that_only_plans(cases):
         diagnosis = loader.diagnose(**BRIEF)
 
     assert (list(diagnosis.ceilings), diagnosis.facts.workers) == (["planning"], 0)
+    assert "no voxel is read and no worker or thread is started" in str(diagnosis)
+    assert "end the chain with .batch_patches(n)" in str(diagnosis)
 
 
 @pytest.mark.parametrize("shards", [None, (8, 8, 8)])
@@ -399,7 +403,8 @@ def test_an_epoch_that_ends_is_followed_by_the_next(cases):
     assert diagnosis.end_to_end > 0
 
 
-def test_a_bad_file_is_reported_as_by_the_loader(tmp_path):
+@SERVICES
+def test_a_bad_file_is_reported_as_by_the_loader(tmp_path, workers):
     """The error is the one that the epoch would raise, and no process stays."""
     path = tmp_path / "scan.zarr"
     zarr = pytest.importorskip("zarr")
@@ -408,10 +413,12 @@ def test_a_bad_file_is_reported_as_by_the_loader(tmp_path):
     (path / "c" / "0" / "0" / "0").write_bytes(b"nonsense")
     chain = vp.from_cases([{"image": str(path)}] * 4).open_volume().batch_patches(1)
     with (
-        loader_of(chain, 1) as loader,
-        pytest.raises(CorruptVolume, match=r"scan\.zarr cannot be decoded"),
+        loader_of(chain, workers) as loader,
+        pytest.raises(CorruptVolume, match=r"scan\.zarr cannot be decoded") as caught,
     ):
         loader.diagnose(**BRIEF)
+
+    assert "thrown by" not in str(caught.value)  # torch's words, of a pipe that nobody wrote
 
 
 class TestRefusals:
@@ -586,7 +593,7 @@ def slowly(batch):
     [
         (4.0, 1.0, 0.5, 2.0, "fetch"),
         (2.0, 6.0, 1.5, 3.0, "decode"),
-        (2.0, 3.0, 7.0, 3.0, "resample"),
+        (2.0, 3.0, 7.0, 3.0, "functions"),
         (1.0, 1.0, 1.0, 9.0, "consumer"),
     ],
 )
@@ -612,13 +619,113 @@ def test_made_up_times_are_found_again(
     finally:
         vp.unregister_backend("slow")
 
-    ceilings = {"fetch": fetching, "decode": decoding, "resample": resampling, "consumer": stepping}
+    ceilings = {"fetch": fetching, "decode": decoding, "consumer": stepping}
+    ceilings["functions"] = resampling
     for part, seconds in ceilings.items():
         assert diagnosis.ceilings[part] == pytest.approx(1 / seconds, rel=1e-6)
     whole = fetching + decoding + resampling + stepping
     assert diagnosis.end_to_end == pytest.approx(1 / whole, rel=1e-6)
     assert diagnosis.explained_share == pytest.approx(1.0, rel=1e-6)
     assert diagnosis.limit == limit
+
+
+def test_functions_of_threads_are_counted_one_at_a_time(monkeypatch):
+    """Three seconds each in the loop's thread, whatever the number of threads; processes share."""
+    monkeypatch.setattr(Slow, "fetching", 0.5)
+    monkeypatch.setattr(Slow, "decoding", 0.5)
+    monkeypatch.setattr(Slow, "resampling", 3.0)
+    vp.register_backend("slow", lambda request: str(request.source).endswith(".slow"), Slow)
+    try:
+        chain = vp.from_cases([{"image": "a.slow"}]).open_volume()
+        chain = chain.lazy_patch(4, samples_per_volume=8).batch_patches(1).map(slowly)
+        subject = Subject(chain, vp.ThreadReadingService(1), 0, 0, DeliveredBatches())
+        found = diagnose(subject, Effort(batches=3, seconds=20.0, clock=Slow.clock), cores=2)
+    finally:
+        vp.unregister_backend("slow")
+
+    seconds = {n: 1 / found.forecast(threads=n).batches_per_second for n in (1, 2)}
+    assert found.costs.functions == pytest.approx(3.0)
+    over = found.costs.transport  # by a real clock: less than the ms that it takes on busy cores
+    assert seconds == {1: pytest.approx(3.0 + over), 2: pytest.approx(3.0 + over)}
+    assert found.forecast(threads=2).limit == found.limit == "functions"
+    assert 1 / found.forecast(2).batches_per_second == pytest.approx(2.0, rel=0.1)
+    assert "one at a time runs map(slowly" in found.advice
+    assert "MultiProcessingReadingService(num_workers=2) runs them side by side" in found.advice
+
+
+def write_packed(folder, name):
+    """Write a volume whose only chunk is deflated, which Python hands to zlib or imagecodecs."""
+    voxels = np.random.default_rng(0).integers(0, 9, (64, 64, 64)).astype(np.int16)
+    path = folder / name
+    if path.suffix == ".h5":
+        with pytest.importorskip("h5py").File(path, "w") as file:
+            file.create_dataset("d", data=voxels, chunks=voxels.shape, compression="gzip")
+    else:
+        tifffile = pytest.importorskip("tifffile")
+        tifffile.imwrite(path, voxels, compression="zlib", metadata={"axes": "ZYX"})
+    return str(path)
+
+
+@pytest.mark.parametrize("name", ["scan.h5", "scan.tif"])
+def test_what_is_decoded_without_the_lock_is_counted_so(tmp_path, name):
+    """Deflate is undone by a call that lets other threads run."""
+    volume = vp.Volume(write_packed(tmp_path, name))
+
+    with free_seconds() as seconds:
+        volume.read(Region((0, 0, 0), (8, 8, 8)))
+
+    assert len(seconds) > 0
+    assert sum(seconds) > 0
+
+
+def test_the_lock_is_a_part_of_the_sum(tmp_path):
+    """Of the same batches: of chunks that are kept nothing is decoded, with the lock or without."""
+    chain = vp.from_cases([{"image": write_packed(tmp_path, "scan.h5")}] * 4).open_volume()
+    with loader_of(chain.lazy_patch(8, samples_per_volume=32).batch_patches(2)) as loader:
+        costs = loader.measure(batches=4, seconds=0.02).costs
+
+    assert 0 < costs.lock <= sum(costs.one_by_one())
+
+
+def test_calls_without_the_lock_are_counted_of_their_thread():
+    """Two that measure at once do not disturb each other, in whatever order they end."""
+    release, meeting = free_of_lock(len), threading.Barrier(2, timeout=LONGEST)
+    counts = {}
+
+    def measure_first():
+        with free_seconds() as seconds:
+            release("a")
+            meeting.wait()  # the other has begun
+        counts["first"] = len(seconds)
+        meeting.wait()
+
+    thread = threading.Thread(target=measure_first)
+    thread.start()
+    with free_seconds() as seconds:
+        meeting.wait()
+        meeting.wait()  # the first has ended
+        release("a")
+        release("a")
+    thread.join()
+    release("a")
+
+    assert (counts["first"], len(seconds)) == (1, 2)
+
+
+def broken(batch):
+    raise ArithmeticError("no such batch")
+
+
+@pytest.mark.parametrize("service", [vp.InProcessReadingService(), vp.ThreadReadingService(1)])
+def test_an_error_of_a_function_is_told_as_the_loader_tells_it(cases, service):
+    """Without what torch adds of pipes that nobody wrote."""
+    with (
+        vp.DataLoader2(full_chain(cases).map(broken), None, service) as loader,
+        pytest.raises(ArithmeticError, match="no such batch") as caught,
+    ):
+        loader.measure(**BRIEF)
+
+    assert "thrown by" not in str(caught.value)
 
 
 class Cold(Slow):
@@ -686,7 +793,8 @@ def test_what_is_done_once_for_each_volume_is_no_part_of_a_batch(monkeypatch):
         vp.unregister_backend("packed")
 
     assert len(Packed.seen) > 3
-    assert (found.costs.fetch, found.costs.decode, found.costs.rest) == pytest.approx((1, 2, 1))
+    costs = found.costs
+    assert (costs.fetch, costs.decode, costs.functions) == pytest.approx((1, 2, 1))
     assert found.forecast().batches_per_second == pytest.approx(1 / 4)
 
 

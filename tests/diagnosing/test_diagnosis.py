@@ -3,7 +3,6 @@
 import math
 import pickle
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -12,6 +11,7 @@ from hypothesis import strategies as st
 from voxpipe.dataloader2.iterator import RECENT_BATCHES, Counts
 from voxpipe.diagnosing.cost_model import (
     CONSUMERS_LINE,
+    HAND_OVER,
     STAGES,
     WORKERS_LINE,
     CostModel,
@@ -21,7 +21,7 @@ from voxpipe.diagnosing.cost_model import (
 from voxpipe.diagnosing.diagnosis import judge
 
 THREADS = {"workers": 0, "threads": 2, "beside_loop": True}
-EVEN = dict.fromkeys(STAGES, 1.0)
+EVEN = dict.fromkeys((stage for stage in STAGES if stage != "functions"), 1.0)
 TIMES = st.fixed_dictionaries(
     {"planning": st.floats(0, 1e3)},
     optional={stage: st.floats(0, 1e3) for stage in STAGES if stage != "planning"},
@@ -47,7 +47,7 @@ def facts(**changed):
 def costs(seconds, **changed):
     """Return the costs that give these seconds per batch with two workers on two cores."""
     own = {"items": 4.0, "planning": 0.0, **seconds, **changed}
-    busy = {part: 2 * own[part] for part in ("fetch", "decode") if part in own}
+    busy = {part: 2 * own[part] for part in ("fetch", "decode", "functions") if part in own}
     if "resample" in own:
         busy |= {"kernels": {"image": 2 * own.pop("resample")}, "rest": 0.0}
     return CostModel(**{**own, **busy})
@@ -115,7 +115,7 @@ class TestPredictions:
         assert 1 / found.batches_per_second == pytest.approx(0.058 / 2 + 0.012)
 
     def test_threads_beside_the_loop_share_all_but_the_lock(self):
-        """Two at 6 ms of Python of 70: each waits 6 x 6/70 for the other. One is a worker."""
+        """Two at 6 ms of Python of 70: each finds it taken 6/70 of the time, and is woken."""
         model = replace(CHUNKS, lock=0.006, transport=None)
 
         def seconds(threads):
@@ -123,7 +123,8 @@ class TestPredictions:
             return 1 / found.batches_per_second
 
         assert seconds(1) == pytest.approx(0.8 * 0.058 + 0.012)
-        assert seconds(2) == pytest.approx((0.070 + 0.006 * 6 / 70) / 2)
+        handed_over = 0.006 * (1 + HAND_OVER * 6 / 70)
+        assert seconds(2) == pytest.approx((0.064 + handed_over * (1 + 6 / 70)) / 2)
         assert seconds(2) < 1 / model.forecast(0, threads=2, cores=16).batches_per_second
         assert model.lock_cores == pytest.approx((0.001 + 0.8 * 0.058 + 0.012) / 0.007)
         assert (
@@ -131,11 +132,12 @@ class TestPredictions:
         )  # parts that were measured on a busier machine
         nothing = replace(model, fetch=None, decode=None, kernels={"image": 0.0}, rest=0.0)
         found = nothing.forecast(0, threads=2, cores=16, beside_loop=True)
-        assert 1 / found.batches_per_second == pytest.approx(0.007)  # the lock's part alone
-        # However many: the lock is held for 6 ms a batch, and for 1 ms by the planner.
-        assert seconds(16) == pytest.approx(0.007, rel=0.05)
+        # The lock's part alone: each waits for the other, and is woken.
+        assert 1 / found.batches_per_second == pytest.approx(0.009)
+        # However many: of each 10 ms the lock is held for 6, and handed over for the rest.
+        assert seconds(16) == pytest.approx(0.0097, rel=0.05)
         rates = [model.forecast(n, cores=16).batches_per_second for n in (2, 16)]
-        assert rates[0] == pytest.approx(1 / seconds(2), rel=0.01)
+        assert rates[0] == pytest.approx(1 / seconds(2), rel=0.03)
         assert rates[1] > 1.2 / seconds(16)
 
     def test_waiting_is_hidden_only_by_who_fetches_ahead(self):
@@ -154,11 +156,11 @@ class TestPredictions:
 
         work = "(sum - rest) / all threads + rest / workers"
         assert names == ["sum / makers", "(sum + transport) / cores", work]
-        assert beside.set_by == "sum / cores"
+        assert beside.set_by == "(sum + transport) / cores"
 
-    @given(lock=st.floats(0, 0.07), cores=st.sampled_from([1, 2, 8]))
+    @given(lock=st.floats(0, 0.06), cores=st.sampled_from([1, 2, 8]))
     def test_threads_are_never_faster_than_the_lock_or_processes(self, lock, cores):
-        """More of them are never slower, nor faster than processes that hand over nothing."""
+        """Whatever their number; more of them may be slower, as they wake each other."""
         model = replace(CHUNKS, lock=lock, transport=0.0, alone=1.0)
 
         threads = [
@@ -166,9 +168,32 @@ class TestPredictions:
             for n in (1, 2, 3, 8)
         ]
         processes = [model.forecast(n, cores=cores).batches_per_second for n in (1, 2, 3, 8)]
-        assert all(a <= b * (1 + 1e-9) for a, b in pairwise(threads))
         assert all(a <= b * (1 + 1e-9) for a, b in zip(threads, processes, strict=True))
         assert not lock or threads[-1] <= 1 / lock * (1 + 1e-9)
+        assert threads[0] == processes[0]
+        assert lock or threads == pytest.approx(processes)
+
+    @pytest.mark.parametrize(
+        ("whole", "lock", "threads"),
+        [
+            (0.84, 0.35, 1040),
+            (1.25, 0.63, 638),
+            (0.82, 0.42, 924),
+            (2.17, 1.03, 455),
+            (4.65, 0.86, 377),
+            (5.26, 1.36, 293),
+        ],
+    )
+    def test_two_threads_are_forecast_as_they_were_measured(self, whole, lock, threads):
+        """Of 48 (.nii, zarr), 32 (.nii), 64 (zarr) and 96 voxels (both), within 25 %.
+
+        Patches per second by two threads, and ms of a patch by the loop alone, of two idle cores;
+        ms with the lock, and for taking a patch over, by processor time of a later day.
+        """
+        model = CostModel(1.0, 2e-5, rest=1e-3 * whole - 2e-5, lock=1e-3 * lock, transport=2.2e-4)
+
+        found = model.forecast(0, threads=2, cores=2, beside_loop=True).batches_per_second
+        assert 0.75 <= found / threads <= 1.25
 
     def test_more_workers_than_cores_give_no_more(self):
         """Except by hiding what waits."""
@@ -229,9 +254,9 @@ def test_parts_of_a_patch_sum_to_what_one_process_takes():
     assert [line.split()[:2] for line in table.splitlines()[-5:-2]] == [
         *(["0", "1"], ["here", "1"], ["here", "2"])
     ]
-    assert table.splitlines()[-3].endswith("resample  sum / cores")
+    assert table.splitlines()[-3].endswith("(sum + transport + waits) / makers")
     assert "resample  (sum + transport) / cores" in found.table([2])
-    assert "on more than about 10.1 cores take processes" in table
+    assert "use 8.11 cores at most" in table
 
 
 def test_a_consumer_that_did_not_run_is_not_forecast():
@@ -292,7 +317,8 @@ def test_time_that_no_part_shows_is_told():
         ("resample", {"cores": 8}, "num_workers=8"),
         ("resample", {"cores": 8, "threads": 4}, "fewer augmentations"),
         ("resample", {"cores": 8, "threads": 3}, "6 of them work"),
-        ("resample", {"functions": True}, "Profile()"),
+        ("functions", {"functions": True, "function_names": "map(f)"}, "core runs map(f): give"),
+        ("functions", {"cores": 8}, "num_workers=8"),
         ("resample", {}, "fewer augmentations"),
         ("transport", {}, "batch size"),
         ("transport", {"functions": True}, "batch's own tensors"),
@@ -301,9 +327,9 @@ def test_time_that_no_part_shows_is_told():
         ("decode", {**THREADS, "cores": 8, "lock_cores": 3.5}, "raise num_threads to 4"),
         ("decode", {**THREADS, "lock_cores": 1.5}, "lock is the limit"),
         ("resample", {**THREADS, "lock_cores": 1.5}, "num_workers=2"),
-        ("resample", {**THREADS, "lock_cores": 1.5, "functions": True}, "and your functions"),
+        ("functions", {**THREADS, "function_names": "map(f)"}, "one at a time runs map(f)"),
         ("resample", {**THREADS, "lock_cores": 9.0}, "fewer augmentations"),
-        ("consumer", {**THREADS, "threads": 8}, "leave the loader as it is; 5 of 8 threads"),
+        ("consumer", {**THREADS, "threads": 8}, "leave the loader as it is; 6 of 8 threads"),
         ("consumer", {"workers": 0}, "ThreadReadingService(num_threads=1)"),
         ("consumer", {"workers": 0}, "MultiProcessingReadingService(num_workers=1)"),
         ("consumer", {"workers": 8}, "5 of 8 workers would do"),
@@ -345,3 +371,46 @@ def test_the_table_says_whether_the_whole_holds_the_consumer(stepped, said):
 
     (row,) = (line for line in table.splitlines() if line.startswith("end to end"))
     assert f"{said} consumer" in row
+
+
+@pytest.mark.parametrize(
+    ("numbers", "error"),
+    [
+        ({"workers": -5}, ValueError),
+        ({"workers": 2, "threads": -1}, ValueError),
+        ({"threads": 0}, ValueError),
+        ({"workers": 2.5}, TypeError),
+        ({"workers": "a"}, TypeError),
+    ],
+)
+def test_numbers_of_makers_that_are_none_are_refused(numbers, error):
+    """A forecast of them would mean nothing."""
+    with pytest.raises(error, match=r"workers|threads"):
+        Measurement(CHUNKS, facts()).forecast(**numbers)
+
+
+@pytest.mark.parametrize(
+    ("lock", "cores", "expected"),
+    [
+        (0.050, 1, "The loop alone does better, as it waits for no lock: InProcess"),
+        (0.050, 2, "MultiProcessingReadingService(num_workers=2) is forecast"),
+        (0.001, 2, ""),
+    ],
+)
+def test_what_does_better_than_threads_is_told(lock, cores, expected):
+    """By more than it costs: processes, or none of both."""
+    model = replace(CHUNKS, lock=lock, alone=1.0, fetch=0.0, decode=0.0, transport=None)
+    found = Measurement(model, facts(**{**THREADS, "cores": cores}))
+
+    assert expected in found.better
+    assert bool(expected) is bool(found.better)
+    assert found.better in str(found)
+    assert not Measurement(model, facts(cores=cores)).better
+
+
+def test_what_is_mapped_has_no_chunks():
+    """Nor are there any to be spoken of."""
+    mapped = replace(CHUNKS, decode=0.0, bytes_read=4e6)
+    rows = [Measurement(model, facts()).table([0]) for model in (CHUNKS, mapped)]
+
+    assert ["in the chunks needed" in table for table in rows] == [True, False]

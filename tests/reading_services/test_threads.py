@@ -496,6 +496,13 @@ def test_explain_says_what_runs_where_and_what_would_do_better(cases):
     pipe = vp.from_cases(cases).open_volume().lazy_patch(6).realize().shuffle()
     whole = vp.DataLoader2(pipe, None, vp.ThreadReadingService(3)).explain()
     assert "one thread runs it, as it is not split" in whole
+    assert "depend on the number of workers" not in whole
+
+    plans = vp.from_cases(cases).open_volume().lazy_patch(6)
+    told = vp.DataLoader2(plans, None, vp.ThreadReadingService(3)).explain()
+    assert "no thread is started: every pipe here plans" in told
+    assert ".batch_patches(n) makes batches of patches" in told
+    assert "interpreter's lock" not in told
 
 
 def test_the_graph_may_say_how_many_threads(cases):

@@ -23,6 +23,7 @@ from ...core import IO_COUNTERS
 from ...core.errors import BadHeader, UnknownFormat, VolumeNotFound
 from ...core.locks import ForkSafeLock
 from ...core.lru_cache import cached_property
+from ...core.native_library import free_of_lock
 from ...storage.content import content_key
 from ...storage.ranges import ObjectRanges, check_document
 from ..backend import Backend
@@ -119,7 +120,7 @@ def read_tiff(file: Any, level: int, series: int, name: str) -> TiffImage:
         for key in ("jpegtables", "jpegheader"):
             if getattr(frame, key) is not None:
                 options[key] = getattr(frame, key)
-        decode = frame.decode  # made once; it does not look at the file again
+        decode = free_of_lock(frame.decode)  # made once; it does not look at the file again
 
         def decode_segment(data: memoryview, number: int) -> NDArray[Any]:
             return np.asarray(decode(bytes(data), number, **options)[0])

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import CorruptVolume
+from ...core.native_library import free_of_lock
 from ...storage.decompress import (
     check_most,
     inflate,
@@ -369,7 +370,9 @@ def _by_numcodecs(codec: Codec) -> Decode:
 
 
 def _lz4(codec: Codec) -> Decode:
-    from numcodecs.lz4 import decompress
+    from numcodecs import lz4
+
+    decompress = free_of_lock(lz4.decompress)
 
     def decode(data: Any, out: Any, most: int) -> Any:
         check_most(int.from_bytes(data[:_LZ4_HEADER], "little"), most)
@@ -387,7 +390,7 @@ def _blosc(codec: Codec) -> Decode:
     # somebody has decided, that stands.
     if blosc.use_threads is None:
         blosc.use_threads = False
-    decompress = blosc.decompress
+    decompress = free_of_lock(blosc.decompress)
 
     def decode(data: Any, out: Any, most: int) -> Any:
         # The header of blosc: version, codec, flags, item size, decoded size, size of a block,
@@ -408,7 +411,9 @@ def _blosc(codec: Codec) -> Decode:
 
 
 def _zstd(codec: Codec) -> Decode:
-    from numcodecs.zstd import decompress
+    from numcodecs import zstd
+
+    decompress = free_of_lock(zstd.decompress)
 
     def decode(data: Any, out: Any, most: int) -> Any:
         size = zstd_content_bytes(data)
