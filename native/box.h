@@ -61,13 +61,13 @@ struct NearBox {
   inline int64_t count(int a) const { return static_cast<int64_t>(last[a] - first[a]) + 1; }
 };
 
-// Places a box of which ``first`` and ``last`` are known. ``whole``: bytes that a row is made up to.
-inline void place_near(int unit, int rows, int64_t step, int64_t whole, NearBox& near) {
+// Places a box of which ``first`` and ``last`` are known, in rows of at least ``shortest`` bytes.
+inline void place_near(int unit, int rows, int64_t step, int64_t shortest, NearBox& near) {
   const int64_t size = step < 0 ? -step : step, length = near.count(unit) * size;
   near.unit = unit;
   near.rows = rows;
   near.step[unit] = step;
-  near.step[rows] = (length + whole - 1) / whole * whole;
+  near.step[rows] = most((length + 15) / 16 * 16, shortest);
   near.step[near.planes()] = near.step[rows] * near.count(rows);
   near.bytes = near.step[near.planes()] * near.count(near.planes());
   near.origin = step < 0 ? length - size : 0;

@@ -61,22 +61,30 @@ inline double span_of(const double* row, const int64_t* step) {
   return span;
 }
 
-// Whether the coordinates of a tile, and the places on its control grid, can be counted, and its copy
-// is small, if one is made.
+// Places the copy of a box of which ``first`` and ``last`` are known; returns whether it is small.
+inline bool place_copy(const Work& w, const Tiling& t, NearBox& near) {
+  const int64_t size = size_in_copy(w, t);
+  const int64_t step = t.pairs || t.zooms || w.g.axis[t.unit].step > 0 ? size : -size;
+  place_near(t.unit, t.pairs ? partner_of(t.unit) : rows_of(w.g, t.unit), step,
+             t.zooms ? step * t.step[t.lane] : 16, near);
+  // Behind pairs lies a plane as it is stored, of which they are made.
+  const int64_t plane = t.pairs ? near.step[near.rows] * near.count(near.rows) / 2 : 0;
+  return near.bytes + plane <= NEAR_BYTES && (t.zooms || near.step[near.planes()] <= MOST_STEP);
+}
+
+// Whether a tile's coordinates and places on its control grid can be counted, and a copy is small.
 inline bool fits(const Work& w, const Tiling& t) {
-  double voxels = 1, tile = 1, fewest = MOST_GRAINS;  // planes of a copy at least
+  double voxels = 1, tile = 1;
+  NearBox near{};
   for (int a = 0; a < 3; a++) {
     const double span = span_of(w.g.axis[a].row, t.step);
-    const double met = least(span + 2, w.g.axis[a].end - w.g.axis[a].start + 1);
-    if (a != t.unit) fewest = least(fewest, met);
+    near.last[a] = least(floor_of(span) + 2, w.g.axis[a].end - w.g.axis[a].start);
     if (span + 2 * w.reach[a] > MOST_GRAINS) return false;
     if (w.job->control && span_of(w.control.matrix + 4 * a, t.step) > MOST_GRAINS) return false;
-    voxels *= met;
+    voxels *= near.last[a] + 1;
     tile *= static_cast<double>(t.step[a]);
   }
-  const double bytes = voxels * static_cast<double>(size_in_copy(w, t));
-  if (voxels > most_near(w) * tile) return true;
-  return bytes < static_cast<double>(NEAR_BYTES) && (t.zooms || bytes < MOST_STEP * fewest);
+  return voxels > most_near(w) * tile || place_copy(w, t, near);
 }
 
 // Halves tiles until they fit; one of a single voxel does.
@@ -394,13 +402,8 @@ inline void place_tile(const Work& w, const Tiling& t, Tile& tile) {
     voxels *= near.last[a] - near.first[a] + 1;
     all *= static_cast<double>(tile.box.length(a));
   }
-  const int64_t step = t.pairs || t.zooms ? size_in_copy(w, t) : stride;
-  place_near(t.unit, t.pairs ? partner_of(t.unit) : rows_of(w.g, t.unit), step,
-             t.zooms ? step * t.step[t.lane] : 16, near);
-  // Pairs are made of a plane as it is stored, which lies behind them.
-  const int64_t plane = t.pairs ? near.step[near.rows] * near.count(near.rows) / 2 : 0;
   tile.copied = (stride == size || stride == -size) && voxels <= most_near(w) * all &&
-                near.bytes + plane <= NEAR_BYTES && (t.zooms || near.step[near.planes()] <= MOST_STEP);
+                place_copy(w, t, near);
   if (tile.copied) return;
   for (int a = 0; a < 3; a++) {
     near.first[a] = w.g.axis[a].start;

@@ -14,7 +14,7 @@ LINES = 74_000
 FOLDERS = 30
 SMALL = 3
 CIRCLES = 0
-NATIVE = 4_600  # lines of C++, of headers too: all that there are
+NATIVE = 4_603  # lines of C++, of headers too: all that there are
 
 
 def test_the_package_does_not_grow():
