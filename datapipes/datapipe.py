@@ -242,7 +242,8 @@ def refuse_too_many(name: str, constructor: Any, args: Sequence[Any]) -> None:
     code = getattr(constructor, "__code__", None)
     if code is None or code.co_flags & inspect.CO_VARARGS or 1 + len(args) <= code.co_argcount:
         return
-    values = [a for a in args if not is_pipe(a)]
+    if not (values := [a for a in args if not is_pipe(a)]):
+        return
     names = code.co_varnames[1 + len(args) - len(values) : code.co_argcount]
     takes = ", ".join(names) or "none"
     others = code.co_varnames[code.co_argcount :][: code.co_kwonlyargcount]

@@ -287,7 +287,8 @@ class LazyPatch(NoArithmetic):
         if not self.members and len(volumes) < 2:
             volumes = (self.volume,)
         reads = tuple(map(ReadPlan.of, volumes, repeat(wide), repeat(self.policy)))
-        reads = (replace(reads[0], made_bytes=size), *reads[1:]) if size else reads
+        if size and reads:
+            reads = (replace(reads[0], made_bytes=size), *reads[1:])
         reading = self.__dict__["_reading"] = _Reading(plan, halo, wide, reads)
         return reading
 

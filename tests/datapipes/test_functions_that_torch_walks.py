@@ -1,5 +1,7 @@
 """torch's walk over graphs pickles what it looks into: no function of the user's may be there."""
 
+import inspect
+
 import numpy as np
 import pytest
 from torch.utils.data import DataLoader, IterDataPipe
@@ -42,7 +44,10 @@ def test_every_pipe_can_be_walked_whatever_it_was_given(kind):
     """Of each class of the catalogue, given functions by place, by name, in lists and mappings."""
     parent = IterableWrapper([1])
     base = DataPipe if issubclass(kind, DataPipe) else MapPipe
-    pipe = base.__new__(kind, parent, lambda x: x, fn=lambda x: x)
+    code = kind.__init__.__code__
+    takes_more = code.co_argcount > 2 or code.co_flags & inspect.CO_VARARGS
+    by_place = [lambda x: x] if takes_more else []
+    pipe = base.__new__(kind, parent, *by_place, fn=lambda x: x)
     vars(pipe).update(parent=parent, settings_of_mine=[lambda x: x], by_key={"a": lambda x: x})
 
     assert seen(pipe) == {id(pipe), id(parent)}
