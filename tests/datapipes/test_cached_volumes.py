@@ -9,6 +9,7 @@ import threading
 import tracemalloc
 import uuid
 from dataclasses import dataclass
+from weakref import WeakSet
 
 import nibabel as nib
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
 from voxpipe.datapipes.open_volume import STORED_SUFFIX
-from voxpipe.spatial.lazy import content_digest
+from voxpipe.spatial.lazy import content_digest, virtual_volume
 from voxpipe.spatial.lazy.virtual_volume import TILES
 from voxpipe.volumes import close_volumes
 from voxpipe.volumes.conversion import convert_plan
@@ -383,7 +384,13 @@ def test_a_killed_writer_is_continued(cases, tmp_path, monkeypatch):
     assert len(notes) == len(set(notes)) > 3
 
 
-def test_what_is_kept_in_memory_is_not_read_again(cases):
+@pytest.fixture
+def no_other_user(monkeypatch):
+    """Loaders that other tests left behind, and nobody has collected yet, keep tiles as well."""
+    monkeypatch.setattr(virtual_volume, "_USERS", WeakSet())
+
+
+def test_what_is_kept_in_memory_is_not_read_again(cases, no_other_user):
     """What fits is read once for all epochs."""
     with vp.DataLoader2(patches(made(cases).cache(memory_bytes=2**28)), seed=5) as loader:
         read = []
@@ -398,7 +405,7 @@ def test_what_is_kept_in_memory_is_not_read_again(cases):
     assert TILES.weight == 0  # the loader has ended
 
 
-def test_what_is_kept_stays_as_long_as_a_loader_uses_it(cases):
+def test_what_is_kept_stays_as_long_as_a_loader_uses_it(cases, no_other_user):
     """The last one that ends lets it go; one that was never iterated does not count."""
     pipe = patches(made(cases).cache(memory_bytes=2**28))
     first, second, third = (vp.DataLoader2(pipe, seed=5) for _ in range(3))
