@@ -12,11 +12,8 @@ from .lint import Mistake as Mistake
 from .on_error import OnError as OnError
 from .override import Override as Override
 from .override import Shuffle as Shuffle
-from .prefetch import Prefetch as Prefetch
 from .profile import MemoryProfile as MemoryProfile
 from .profile import Profile as Profile
-from .runtime import Runtime as Runtime
-from .runtime import RuntimeHints as RuntimeHints
 from .timeout import CacheTimeout as CacheTimeout
 from .timeout import Limits as Limits
 from .timeout import Timeout as Timeout

@@ -95,11 +95,8 @@ def usable_cores() -> int:
 
 
 @contextmanager
-def using_threads(count: int | None) -> Iterator[None]:
-    """Realize up to ``count`` patches at once inside the block; None leaves what holds outside."""
-    if count is None:
-        yield
-        return
+def using_threads(count: int) -> Iterator[None]:
+    """Realize up to ``count`` patches at once inside the block."""
     name = "voxpipe-realize"
     pool = nullcontext() if count < 2 else ThreadPoolExecutor(count, thread_name_prefix=name)
     with pool as executor, holding(_EXECUTOR, executor):

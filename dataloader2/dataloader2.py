@@ -241,7 +241,7 @@ class DataLoader2:
             self._seed = shared_seed = getattr(running, "seed", seed)
         batches = self._chain.tail.epoch(running, shared_seed, here.epoch)
         policy = work.errors if isinstance(work, PlannedWork) else ErrorPolicy()
-        return RunningEpoch(batches, step, policy, work.hints.device)
+        return RunningEpoch(batches, step, policy)
 
     def _seed_of_run(self) -> int:
         if self._seed is None:

@@ -14,7 +14,6 @@ import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from operator import methodcaller
 from statistics import median
 from typing import Any
 
@@ -25,7 +24,6 @@ from ..core import CallSite
 from ..core.errors import IteratorInvalidated, TooManyFailures, VoxpipeError
 from ..core.locks import ForkSafeLock
 from ..core.validate import validate_int
-from ..datapipes.tensors import map_tensors
 from ..reading_services import Epoch
 from ..reading_services.delivered_batches import Position
 from ..reading_services.reading_service import leave
@@ -160,7 +158,6 @@ class RunningEpoch:
     step: int
     """Distance of the batches of one share, where each comes in order; 1 where all of them do."""
     policy: ErrorPolicy
-    device: str | None  # where the graph wants its batches; None where they are made
 
 
 class Turn(ForkSafeLock):  # type: ignore[misc]  # final in typeshed alone
@@ -279,8 +276,6 @@ class DataLoader2Iterator:
                 count, batch = self._counts.admit(outcome, running.policy, count), outcome.batch
                 if outcome.is_empty:
                     here.cursor.leave_out(outcome.failures)
-            if (device := running.device) is not None:
-                batch = map_tensors(batch, methodcaller("to", device, non_blocking=True))
             # Last, and in one step: whoever interrupts this has the batch once more, not never.
             cursor = here.cursor.after(running.batches.last, running.step)
             self._progress.position = Position(here.epoch, cursor, count)

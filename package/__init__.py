@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 # reads volumes needs no torch, whose import takes a second and 190 MB.
 _HOMES = {
     "adapters": "Adapter CacheTimeout Eager FuseReads FuseSpatial Lint MemoryProfile OnError "
-    "Override Prefetch Profile Runtime Shuffle Timeout",
+    "Override Profile Shuffle Timeout",
     "core": "Grid Region Sample Stream errors",
     "core.errors": "VoxpipeError",
     "dataloader2": "DataLoader2 check index",

@@ -6,14 +6,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
 
-from ..batching.collate import using_threads
 from ..batching.job import BatchResult, Job, as_tensors, tickets_of
-from ..core.call_site import warn
 from ..core.context import holding
 from ..core.validate import validate_int
 from ..datapipes.background_iterator import BackgroundIterator, stop_limit
@@ -97,16 +94,7 @@ class InProcessReadingService:
 
     def distribute(self, graph: Pipe) -> Work:
         """Split the graph as for workers, so that the batches are the same."""
-        work = work_of(graph, self.hooks)
-        if work.hints.processes:
-            warn(
-                f"Runtime(processes={work.hints.processes}) asks for workers, and everything runs "
-                "in this process; give reading_service=MultiProcessingReadingService()",
-                UserWarning,
-            )
-        if work.hints.threads and isinstance(work, PlannedWork):
-            return replace(work, threads=work.hints.threads)
-        return work
+        return work_of(graph, self.hooks)
 
     def epoch(
         self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches = _START
@@ -238,9 +226,8 @@ def _batches(
     with closing(_prefetch(plan, work.coalesce_policies)) as coming:
         for job, tickets in coming:
             # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
-            threads = using_threads(work.threads if work.hints.threads else None)
             try:
-                with holding(COALESCE_POLICIES, work.coalesce_policies), threads:
+                with holding(COALESCE_POLICIES, work.coalesce_policies):
                     batch = source.run(job, seed, epoch)
             finally:
                 for ticket in tickets:

@@ -183,10 +183,8 @@ class MultiProcessingReadingService:
         work = work_of(graph, self.hooks)
         if isinstance(work, ReplicatedWork):
             work = replace(work, as_ready=self.order != "plan")
-        # What the graph asks for goes before what the service was given, which is kept.
-        hints = work.hints
-        count = self.num_workers if hints.processes is None else hints.processes
-        threads = (hints.threads or self._threads(count)) if count else 1
+        count = self.num_workers
+        threads = self._threads(count) if count else 1
         if count:
             payload_of(work, 0, count, self._script())
         return replace(work, workers=count, threads=threads)

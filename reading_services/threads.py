@@ -142,7 +142,7 @@ class ThreadReadingService(InProcessReadingService):
         work = super().distribute(graph)
         if not isinstance(work, PlannedWork):
             return work
-        return replace(work, threads=work.hints.threads or self.num_threads, beside_loop=True)
+        return replace(work, threads=self.num_threads, beside_loop=True)
 
     def epoch(
         self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches = _START

@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from ..adapters import Limits, RuntimeHints, note_of
+from ..adapters import Limits, note_of
 from ..batching.job import NOWHERE, ErrorPolicy, ErrorTolerant, Instruction, Job, Recipe
 from ..core import CallSite
 from ..core.lru_cache import cached_property
@@ -76,7 +76,6 @@ class WorkerStatus:
 
 
 _RAISES = ErrorPolicy()
-_NO_HINTS = RuntimeHints()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +88,6 @@ class _WorkBase:
     coalesce_policies: PoliciesByKey = field(default_factory=dict)  # by key
     remote: bool = False  # whether volumes lie behind URLs
     part: RankPart = WHOLE  # which rank runs it, and what it makes of every batch
-    hints: RuntimeHints = _NO_HINTS  # what the graph asks for itself
     workers: int = 0  # worker processes of this rank; 0 for none
     threads: int = 1  # patches that each worker realizes at once
     beside_loop: bool = False  # whether threads make batches, without workers: a batch each
@@ -284,9 +282,7 @@ def work_of(graph: Pipe, hooks: Hooks = NO_HOOKS) -> Work:
     if isinstance(split, NoCut):
         return replicate(graph, split.reason)
     errors = note_of(graph, ErrorPolicy)
-    return PlannedWork(
-        split, note_of(graph, Limits), errors=errors, hints=note_of(graph, RuntimeHints)
-    )
+    return PlannedWork(split, note_of(graph, Limits), errors=errors)
 
 
 def replicate(graph: Pipe, reason: str, hooks: Hooks = NO_HOOKS) -> ReplicatedWork:
@@ -294,8 +290,8 @@ def replicate(graph: Pipe, reason: str, hooks: Hooks = NO_HOOKS) -> ReplicatedWo
     level_set, point = levels(graph), dispatch_point(graph)
     shards = WORKERS in level_set or bool(hooks) or point is not None
     shards_ranks = RANKS in level_set or bool(hooks)
-    limits, hints = note_of(graph, Limits), note_of(graph, RuntimeHints)
-    return ReplicatedWork(graph, reason, shards, limits, shards_ranks, hooks, point, hints=hints)
+    limits = note_of(graph, Limits)
+    return ReplicatedWork(graph, reason, shards, limits, shards_ranks, hooks, point)
 
 
 def batch_count(work: Work) -> int:

@@ -45,21 +45,6 @@ class TestCacheTimeout(AdapterContract):
         return vp.CacheTimeout(600)
 
 
-class TestPrefetch(AdapterContract):
-    def make(self):
-        return vp.Prefetch(4)
-
-
-class TestRuntime(AdapterContract):
-    def make(self):
-        return vp.Runtime(threads=2, device="cpu")
-
-
-class TestRuntimeOfOnePipe(AdapterContract):
-    def make(self):
-        return vp.Runtime(threads=2, at="batch_patches")
-
-
 class TestOnError(AdapterContract):
     def make(self):
         return vp.OnError("skip")

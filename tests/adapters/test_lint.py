@@ -91,8 +91,6 @@ ADAPTERS = [
     vp.FuseSpatial(),
     vp.FuseReads(),
     vp.OnError("skip"),
-    vp.Prefetch(2),
-    vp.Runtime(device="cpu"),
     vp.Timeout(item=60),
     vp.Profile(),
 ]

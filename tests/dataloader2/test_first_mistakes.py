@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
-from voxpipe.core.errors import GraphError, NoDevice
+from voxpipe.core.errors import GraphError
 from voxpipe.dataloader2 import DataLoader2, MultiProcessingReadingService
 from voxpipe.dataloader2.adapter import Adapter
 
@@ -105,27 +105,6 @@ def test_a_timeout_that_is_no_number_is_a_sentence(seconds):
     """With the argument and the value."""
     with pytest.raises(TypeError, match=f"positive number of seconds, got item={seconds!r}"):
         vp.Timeout(item=seconds)
-
-
-def test_a_runtime_that_asks_for_nothing_is_refused():
-    """It would do nothing, silently."""
-    with pytest.raises(ValueError, match="give threads=, processes= or device="):
-        vp.Runtime()
-
-
-def test_a_runtime_with_workers_warns_where_there_can_be_none():
-    """The loader's service is what has workers."""
-    with pytest.warns(UserWarning, match="give reading_service=MultiProcessingReadingService"):
-        DataLoader2(numbers().map(str), [vp.Runtime(processes=2)])
-    # None is what such a service has.
-    DataLoader2(numbers().map(str), [vp.Runtime(processes=0)])
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_device_that_is_not_there_is_told_as_by_pin_memory():
-    """At construction."""
-    with pytest.raises(NoDevice, match="Leave device= out where there is no GPU"):
-        vp.Runtime(device="cuda")
 
 
 def test_the_modules_of_the_package_are_there_after_one_import():

@@ -505,15 +505,6 @@ def test_explain_says_what_runs_where_and_what_would_do_better(cases):
     assert "interpreter's lock" not in told
 
 
-def test_the_graph_may_say_how_many_threads(cases):
-    """``Runtime(threads=)`` goes before what the service was given."""
-    adapters = [vp.Runtime(threads=1)]
-    with vp.DataLoader2(full_chain(cases), adapters, vp.ThreadReadingService(4)) as it:
-        running = iter(it)
-        next(running)
-        assert len(threads()) == 2  # and one that reads ahead
-
-
 def test_arguments_are_checked_at_once():
     """Before anything starts."""
     for arguments in ({"num_threads": 0}, {"order": "random"}, {"prefetch_cnt": -1}):

@@ -89,9 +89,8 @@ def test_one_in_a_bucket_is_told(server, client):
         (vp.InProcessReadingService(prefetch_cnt=0), []),
         (vp.InProcessReadingService(prefetch_cnt=2), []),
         (vp.InProcessReadingService(prefetch_cnt=0), [vp.Timeout(item=60)]),
-        (vp.InProcessReadingService(prefetch_cnt=0), [vp.Runtime(threads=2)]),
     ],
-    ids=["here", "ahead", "watched", "threads"],
+    ids=["here", "ahead", "watched"],
 )
 @pytest.mark.parametrize("ahead", [False, True], ids=["", "prefetch"])
 def test_the_warning_names_your_line(tmp_path, service, adapters, ahead):

@@ -1,14 +1,12 @@
-"""Joined reads, prefetching, threads, processes, devices: the batches stay the same."""
+"""Joined reads and adapters that change between epochs: the batches stay the same."""
 
 import os
 import threading
 
 import numpy as np
 import pytest
-from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
-from voxpipe.adapters import RuntimeHints, note_of
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import GraphError
 from voxpipe.storage.ranges import LocalRanges
@@ -105,111 +103,12 @@ def test_what_is_realized_before_is_not_joined(stored):
         assert "give FuseSpatial before FuseReads" in loader.explain()
 
 
-def test_prefetch_is_put_at_the_end_once():
-    """Bounded in items and bytes; a second one adds nothing."""
-    pipe = vp.Prefetch(3, bytes=1000)(IterableWrapper(range(5)).map(str))
-
-    assert (pipe.buffer_size, pipe.buffer_bytes) == (3, 1000)
-    assert list(pipe) == list("01234")
-    assert vp.Prefetch()(pipe) is pipe
-
-
-def test_prefetch_can_stand_after_pipes_by_name():
-    """Each pipe of that name gets one, of the same graph; the user's graph stays."""
-    source = IterableWrapper(range(4))
-    chain = source.map(str).map(int).batch(2)
-
-    prefetched = vp.Prefetch(2, after="map")(chain)
-
-    names = [type(pipe).__name__ for pipe in vp_walk(prefetched)]
-    assert names.count("Prefetcher") == 2
-    assert list(prefetched) == list(chain) == [[0, 1], [2, 3]]
-    assert vp.Prefetch(2, after="map")(prefetched) is prefetched
-    with pytest.raises(ValueError, match=r"no rotate\(\)"):
-        vp.Prefetch(after="rotate")(chain)
-
-
-def vp_walk(sink):
-    from voxpipe.graph import walk
-
-    return walk(sink)
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_prefetching_changes_no_batch(stored, workers):
-    """With and without workers."""
-    assert epoch(grid(stored), [vp.FuseSpatial(), vp.Prefetch(2)], workers) == epoch(
-        grid(stored), [vp.FuseSpatial()]
-    )
-
-
 def cases(count=6):
     return [{"image": np.full((6, 6, 6), n, np.uint8)} for n in range(count)]
 
 
 def pids(loader):
     return {int(pid) for batch in loader for pid in batch["pid"]}
-
-
-@pytest.mark.parametrize(("given", "asked"), [(0, 2), (2, 0), (2, 1), (1, None)])
-def test_the_graph_says_how_many_processes(given, asked):
-    """It goes before what the service was given, and no further than its loader."""
-    service = vp.MultiProcessingReadingService(given)
-    pipe = vp.from_cases(cases()).open_volume().lazy_patch(4).realize().map(where)
-    expected = given if asked is None else asked
-    hint = [] if asked is None else [vp.Runtime(processes=asked)]
-    with vp.DataLoader2(pipe.batch_patches(1), hint, service, seed=1) as loader:
-        found = pids(loader)
-    if expected == 0:
-        assert found == {os.getpid()}
-    else:
-        assert os.getpid() not in found
-        assert 1 <= len(found) <= expected
-    assert service.num_workers == given
-
-
-@pytest.mark.parametrize("at", [None, "batch_patches"])
-def test_the_graph_says_how_many_threads(at, monkeypatch):
-    """As many patches of a batch are under way at once: each waits for the others here."""
-    from voxpipe.spatial import LazyPatch
-
-    together = threading.Barrier(3, timeout=60)
-    realize = LazyPatch.realize
-
-    def met(self, out=None):
-        together.wait()
-        return realize(self, out)
-
-    monkeypatch.setattr(LazyPatch, "realize", met)
-    pipe = vp.from_cases(cases()).open_volume().lazy_patch(4).batch_patches(3)
-    adapters = [vp.FuseSpatial(), vp.Runtime(threads=3, at=at)]
-    with vp.DataLoader2(pipe, adapters, seed=1) as loader:
-        of_process = "realized in 3 threads of this process" in str(loader.explain())
-        assert of_process == (at is None)  # else the pipe alone has them
-        assert len(list(loader)) == 2
-
-
-def test_the_graph_says_where_batches_end_up():
-    """Every tensor is on the device, and what is none stays; hints add up."""
-    pipe = vp.from_cases(cases()).open_volume().lazy_patch(4).batch_patches(3)
-    adapters = [vp.Runtime(device="meta"), vp.Runtime(threads=2)]
-    with vp.DataLoader2(pipe, adapters, seed=1) as loader:
-        for batch in loader:
-            assert batch["image"].device.type == "meta"
-            assert len(batch["meta"]) == 3
-    both = vp.Runtime(threads=2)(vp.Runtime(device="cpu")(pipe))
-    assert (note_of(both, RuntimeHints).threads, note_of(both, RuntimeHints).device) == (2, "cpu")
-
-
-def test_hints_that_cannot_hold_are_refused():
-    """At the pipe, or where they are written."""
-    pipe = vp.from_cases(cases()).open_volume().lazy_patch(4).batch_patches(3)
-    with pytest.raises(GraphError, match="threads are for realize and batch_patches"):
-        vp.Runtime(threads=2, at="shuffle")(pipe)
-    with pytest.raises(ValueError, match="belongs to threads="):
-        vp.Runtime(processes=2, at="batch_patches")
-    with pytest.raises(ValueError, match="threads"):
-        vp.Runtime(threads=0)
 
 
 def test_adapters_come_and_go_between_epochs_of_a_living_loader():
