@@ -14,7 +14,6 @@ from ..batching.job import BatchResult, Job, as_tensors, tickets_of
 from ..core.context import holding
 from ..core.validate import validate_int
 from ..datapipes.background_iterator import BackgroundIterator, stop_limit
-from ..datapipes.epoch import set_epoch
 from ..datapipes.iter import Prefetcher
 from ..graph import Pipe, clone, traits_of
 from ..spatial.lazy.virtual_volume import forget_tiles, use_tiles
@@ -22,9 +21,8 @@ from ..storage.ranges import COALESCE_POLICIES, PoliciesByKey
 from ..volumes.scheme import Budget
 from ..volumes.session import SESSION
 from .delivered_batches import DeliveredBatches
-from .global_generators import plain_items, proof_that_nothing_draws, split_maps
 from .memory_budget import budgets, count_or_none, default_slot_bytes
-from .planner import WHOLE, draws_globally, jobs
+from .planner import draws_globally, jobs
 from .reading_service import begin, end, leave
 from .replica import Hooks, InitFunction, Replica, ResetFunction
 from .timeout_iterator import TimeoutIterator
@@ -205,13 +203,6 @@ def _batches(
     if isinstance(work, ReplicatedWork):
         yield from _run_replica(work, seed, epoch, cursor)
         return
-    # Whether batches have to be told apart from items while they are made, or come in parts.
-    needs_jobs = work.limits.explicit or work.errors.tolerates or work.part != WHOLE
-    if cursor == _START and not (needs_jobs or work.cut.filters):
-        number = yield from _as_a_whole(work.cut.onto(work.cut.planner), seed, epoch)
-        if number is None:
-            return
-        cursor = DeliveredBatches(number)
     source = work.maker()
     plan = jobs(work.cut, seed, epoch, cursor, work.part, work.errors)
     if not work.cut.realizing:
@@ -233,30 +224,6 @@ def _batches(
                 for ticket in tickets:
                     ticket.close()
             yield job.index, as_tensors(batch)
-
-
-def _as_a_whole(sink: Pipe, seed: int, epoch: int) -> Generator[tuple[int, Any], None, int | None]:
-    """Yield the batches of a graph that is proved to draw nothing, without jobs and seeds."""
-    # Returns how many there were if the rest is made one by one: a function is no longer what it
-    # was, or fails, which is told of the job. What is proved has no effects, so it may run twice.
-    proof = proof_that_nothing_draws(sink)
-    if proof is None:
-        return 0
-    set_epoch(sink, seed, epoch)
-    source, functions = split_maps(sink)
-    items, index = iter(plain_items(source)), 0
-    while proof.holds():
-        try:
-            batch = next(items, _END)
-            if batch is _END:
-                return None
-            for function in functions:
-                batch = function(batch)
-        except Exception:
-            return index
-        yield index, as_tensors(batch)
-        index += 1
-    return index
 
 
 def _prefetch(

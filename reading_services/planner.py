@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import deque
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from ..datapipes.epoch import items_from, set_epoch
 from ..graph import Cut, Pipe, error_location, failed_item, is_read_twice, traits_of, walk
 from ..spatial.lazy.patch_steps import in_batch
 from .delivered_batches import DeliveredBatches
-from .global_generators import proof_that_nothing_draws, seeded_globals
+from .global_generators import seeded_globals
 from .memory_budget import PrefetchBudget
 from .pipe_runner import as_raised
 
@@ -85,7 +84,6 @@ WHOLE = RankPart()  # all of every batch: one process
 
 _RAISES = ErrorPolicy()
 _END = object()
-_AS_IT_IS = contextlib.nullcontext()
 
 
 def jobs(
@@ -153,14 +151,9 @@ def run_planner(
             raise _with_place(error)  # noqa: B904  the very same error
         return
     items = iter(planner)
-    proof = proof_that_nothing_draws(planner)
     for number in count():
-        if proof is not None and proof.holds():
-            guard: contextlib.AbstractContextManager[None] = _AS_IT_IS
-        else:
-            stream = Stream(seed, epoch, (number,), "user functions of the planner")
-            guard = seeded_globals(stream.integer())
-        with guard:
+        stream = Stream(seed, epoch, (number,), "user functions of the planner")
+        with seeded_globals(stream.integer()):
             try:
                 item = next(items)
             except StopIteration:
