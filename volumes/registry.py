@@ -190,9 +190,9 @@ class ReaderBackend(ViewBackend):
 
 
 # What SimpleITK opens as soon as it is installed; the most common of many.
-_ITK = (".dcm", ".gipl", ".jpeg", ".jpg", ".mnc", ".mrc", ".png", ".bmp", ".vtk")
+_ITK = (".gipl", ".jpeg", ".jpg", ".mrc", ".png", ".bmp", ".vtk")
 # Packages that read what voxpipe does not read by itself.
-_READERS = {".mnc": "nibabel", ".npz": "numpy", ".par": "nibabel"}
+_READERS = {".npz": "numpy", ".par": "nibabel"}
 
 
 def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:

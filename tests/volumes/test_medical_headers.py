@@ -383,7 +383,8 @@ def test_files_of_planes_with_more_than_voxels(tmp_path, kind, head, tail, skip)
     found = Volume(path).numpy()[0]
 
     reference = SimpleITK.GetArrayFromImage(SimpleITK.ReadImage(path)).T
-    assert np.array_equal(found, reference) and np.array_equal(found, array)
+    assert np.array_equal(found, reference)
+    assert np.array_equal(found, array)
 
 
 def test_files_of_planes_that_end_early(tmp_path):
