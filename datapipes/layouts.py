@@ -23,7 +23,7 @@ from .case_names import CASE
 FOLDS = 5
 """Of the split that nnU-Net makes where nobody wrote one."""
 _SEED_OF_SPLIT = 12345  # nnU-Net's
-_MOST_WARNED = 10  # series that a warning names
+_MOST_LINES = 10  # series that a warning names
 _ENTITY = re.compile(r"([a-zA-Z0-9]+)-([a-zA-Z0-9+.]+)")
 # As nnU-Net writes them into dataset.json: variables of the environment.
 _NNUNET_FOLDER = re.compile(r"\$\{?(nnUNet_(?:raw|preprocessed|results))\b\}?")
@@ -296,8 +296,8 @@ class FromBids(CaseFinder):
         self, suffixes: Collection[str], spaces: Mapping[str, Collection[str | None]]
     ) -> VolumeNotFound:
         what = ", ".join(f"{key}={suffix!r}" for key, suffix in self.suffixes.items())
-        given = ", ".join(dict.fromkeys(map(repr, filter(None, self.space.values()))))
-        space = f" in the space {given}" if given else ""
+        own = ", ".join(dict.fromkeys(map(repr, filter(None, self.space.values()))))
+        space = f" in the space {own}" if own else ""
         msg = f"{public_name(self.location)} has no file with {what}{space}"
         near = closest(next(iter(self.suffixes.values())), suffixes, 0.5)
         do = f"Did you mean {near[0]!r}?" if near else f"It has {few_names(suffixes) or 'none'}."
@@ -307,10 +307,14 @@ class FromBids(CaseFinder):
         """Return the advice for keys of which there are files in other spaces."""
         others = {key: {*spaces.get(key, ())} - {self.space.get(key)} for key in keys}
         there = {key: sorted(each, key=str) for key, each in others.items() if each}
-        wanted = {**self.space, **{key: each[0] for key, each in there.items()}}
-        example = {key: name for key, name in wanted.items() if name is not None}
-        listed = "; ".join(f"{k}: {few_names(map(str, each))}" for k, each in there.items())
-        return f"Files in other spaces are there ({listed}): give space={example}." if there else ""
+        spaces_of_keys = {**self.space, **{key: each[0] for key, each in there.items()}}
+        example = {key: name for key, name in spaces_of_keys.items() if name is not None}
+        others_text = "; ".join(f"{k}: {few_names(map(str, each))}" for k, each in there.items())
+        return (
+            f"Files in other spaces are there ({others_text}): give space={example}."
+            if there
+            else ""
+        )
 
     def _of(
         self,
@@ -407,8 +411,8 @@ class FromDicom(CaseFinder):
         if bad and not cases:
             raise bad[0]
         if bad:
-            text = "\n".join(f"{error.what} {error.do}" for error in bad[:_MOST_WARNED])
-            more = f"\n... and {len(bad) - _MOST_WARNED} more" if len(bad) > _MOST_WARNED else ""
+            text = "\n".join(f"{error.what} {error.do}" for error in bad[:_MOST_LINES])
+            more = f"\n... and {len(bad) - _MOST_LINES} more" if len(bad) > _MOST_LINES else ""
             warn(
                 f"from_dicom() leaves out what cannot be read:\n{text}{more}",
                 CasesLeftOut,

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ...core import IO_COUNTERS
 from ...core.call_site import warn
 from ...core.errors import BadHeader, CasesLeftOut, UnknownFormat, VolumeChanged, VolumeError
+from ...storage.content import content_key
 from ..backend import Backend
 from ..header import affine_entries
 from ..registry import BackendRequest
@@ -34,7 +35,7 @@ _UNEVEN = 1e-2
 # Millimetres along the normal: frames closer than this are at one place.
 _ONE_PLACE = 1e-3
 _SAME_STEPS = 1e-4
-_MOST_NAMED = 4
+_MOST_NAMES = 4
 
 
 def _read_folder(
@@ -102,28 +103,30 @@ def open_dicom(
     else:
         import_package("pydicom", name)
         frames = DicomFile(LocalStoredFile(path, name), tuple(select)).frames()
-    frames = selected(frames, select, name)
+    frames = select_frames(frames, select, name)
     is_placed = vars(request)["affine"] is not None
     fields, frames = stack(frames, name, is_placed=is_placed)
-    stored = list({frame.file.path: frame.file for frame in frames}.values())
+    sources = list({frame.file.path: frame.file for frame in frames}.values())
     # Of the same files other frames, in another order, may be another volume.
-    stored[0].seen_as = ("dicom", *(f"{one.number}" for one in frames))
+    sources[0].seen_as = (
+        content_key("dicom", tuple((one.file.path, one.number) for one in frames)),
+    )
 
     def write(raw: BinaryIO) -> None:
         size = fields.voxel_bytes // len(frames)
-        for file in stored:
+        for file in sources:
             if not file.is_current:
                 raise VolumeChanged(f"{file.name} was written again since its header was read.")
-            wanted = {
+            places = {
                 one.number: (k, one) for k, one in enumerate(frames) if one.file.path == file.path
             }
-            for number, plane in DicomFile(file).planes(wanted):
-                k, frame = wanted[number]
+            for number, plane in DicomFile(file).planes(places):
+                k, frame = places[number]
                 raw.seek(k * size)
                 raw.write(_values(plane, frame, fields.dtype).tobytes())
 
-    IO_COUNTERS.count(headers=len(stored))
-    return LocalRaw(fields, stored, name, write)
+    IO_COUNTERS.count(headers=len(sources))
+    return LocalRaw(fields, sources, name, write)
 
 
 def _values(plane: NDArray[Any], frame: Frame, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -155,22 +158,22 @@ def _of_series(
     return frames[uid]
 
 
-def selected(frames: Sequence[Frame], where: Mapping[str, Any], name: str) -> list[Frame]:
-    """Return the frames with all the values that are wanted."""
-    for key, wanted in where.items():
+def select_frames(frames: Sequence[Frame], where: Mapping[str, Any], name: str) -> list[Frame]:
+    """Return the frames with all the values of ``where``."""
+    for key, value in where.items():
         there = {frame.facts[key]: None for frame in frames if key in frame.facts}
-        frames = [one for one in frames if _is_same(one.facts.get(key), wanted)]
+        frames = [one for one in frames if _is_same(one.facts.get(key), value)]
         if not frames:
             values = f"It is one of {_some(there)}." if there else "None of them has it."
-            raise UnknownFormat(f"no frame of {name} has {key} {wanted!r}.", do=values)
+            raise UnknownFormat(f"no frame of {name} has {key} {value!r}.", do=values)
     return [*frames]
 
 
-def _is_same(value: Any, wanted: Any) -> bool:
+def _is_same(value: Any, other: Any) -> bool:
     try:
-        return math.isclose(float(value), float(wanted), rel_tol=1e-6)
+        return math.isclose(float(value), float(other), rel_tol=1e-6)
     except (TypeError, ValueError):
-        return str(value) == str(wanted)
+        return str(value) == str(other)
 
 
 def _some(values: Any) -> str:
@@ -179,8 +182,8 @@ def _some(values: Any) -> str:
         values = sorted(values)
     except TypeError:
         values = list(values)
-    more = ", ..." if len(values) > _MOST_NAMED else ""
-    return ", ".join(map(str, values[:_MOST_NAMED])) + more
+    more = ", ..." if len(values) > _MOST_NAMES else ""
+    return ", ".join(map(str, values[:_MOST_NAMES])) + more
 
 
 def _ranks(frames: Sequence[Frame]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
@@ -246,7 +249,7 @@ def _in_order(frames: Sequence[Frame], name: str) -> tuple[list[Frame], NDArray[
     heights, ranks = _ranks(frames)
     count = int(ranks.max()) + 1
     if count < len(frames):
-        raise _doubled(frames, heights, ranks, name)
+        raise _too_many(frames, heights, ranks, name)
     order = np.argsort(heights)
     frames = [frames[n] for n in order]
     places = np.array([frame.place for frame in frames])
@@ -261,7 +264,7 @@ def _in_order(frames: Sequence[Frame], name: str) -> tuple[list[Frame], NDArray[
         raise BadHeader(
             f"the {count} slices of {name} are not evenly spaced: "
             + (
-                f"{usual:g} mm apart, but {'; '.join(where[:_MOST_NAMED])}."
+                f"{usual:g} mm apart, but {'; '.join(where[:_MOST_NAMES])}."
                 if where
                 else f"their corners are up to {away:g} mm off a straight line."
             ),
@@ -274,7 +277,7 @@ def _at(place: Any) -> str:
     return "(" + ", ".join(f"{number:g}" for number in place) + ")"
 
 
-def _doubled(
+def _too_many(
     frames: Sequence[Frame], heights: NDArray[Any], ranks: NDArray[Any], name: str
 ) -> UnknownFormat:
     """Return the error for several frames at one place: which facts choose some of them."""
@@ -300,7 +303,7 @@ def _doubled(
 
 
 def _value_type(frames: Sequence[Frame]) -> np.dtype[Any]:
-    """Return the type of the values: stored as they are, or rescaled, each frame by its own."""
+    """Return the type of the values: as they are stored, or rescaled, each frame by its own."""
     dtypes, scales = {one.dtype for one in frames}, {one.scale for one in frames}
     if len(dtypes) == 1 and scales == {(1.0, 0.0)}:
         return frames[0].dtype

@@ -24,18 +24,19 @@ from ...core.errors import BadHeader, CorruptVolume, TruncatedVolume, UnknownFor
 from .stored_file import LocalStoredFile, import_package, library_errors, open_local
 
 _MAGIC, _MAGIC_AT = b"DICM", 128
-_UNDEFINED = 2**32 - 1
+_NO_LENGTH = 2**32 - 1
 # Tags of pixels, and the type of those that are floats.
 _PIXELS = {0x7FE00008: "f4", 0x7FE00009: "f8", 0x7FE00010: ""}
 _IMPLICIT, _EXPLICIT = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1"
-_BIG, _DEFLATED = "1.2.840.10008.1.2.2", "1.2.840.10008.1.2.1.99"
-_NATIVE = ("", _IMPLICIT, _EXPLICIT, _BIG, _DEFLATED)
+_BIG, _DEFLATE = "1.2.840.10008.1.2.2", "1.2.840.10008.1.2.1.99"
+_NATIVE = ("", _IMPLICIT, _EXPLICIT, _BIG, _DEFLATE)
 _RUN_LENGTHS = f"{_IMPLICIT}.5"
 # JPEG (baseline, extended, lossless), JPEG-LS, JPEG 2000, which SimpleITK decodes; run lengths.
-_COMPRESSED = ("4.50", "4.51", "4.57", "4.70", "4.80", "4.81", "4.90", "4.91", "5")
+_CODECS = ("4.50", "4.51", "4.57", "4.70", "4.80", "4.81", "4.90", "4.91", "5")
 _ITEM, _DELIMITER = b"\xfe\xff\x00\xe0", b"\xfe\xff\xdd\xe0"
 # Of a deflated file: header elements are in its first bytes.
 _MOST_HEADER_BYTES = 64 * 1024**2
+_MOST_FRAMES = 2**16  # no scanner makes more
 # The best of the compressions: JPEG stores 192 bytes in 3 bits.
 _BEST_RATIO = 2000
 _GREYS, _PALETTE = ("MONOCHROME1", "MONOCHROME2"), "PALETTE COLOR"
@@ -60,9 +61,9 @@ _OF_FRAME = str.split(
     " RealWorldValueLUTData"
 )
 _PALETTES = [
-    f"{segmented}{colour}PaletteColorLookupTable{part}"
+    f"{prefix}{colour}PaletteColorLookupTable{part}"
     for colour in ("Red", "Green", "Blue")
-    for segmented, part in (("", "Descriptor"), ("", "Data"), ("Segmented", "Data"))
+    for prefix, part in (("", "Descriptor"), ("", "Data"), ("Segmented", "Data"))
 ]
 _OF_FILE = str.split(
     "SOPClassUID SeriesInstanceUID NumberOfFrames Rows Columns SamplesPerPixel BitsAllocated "
@@ -113,11 +114,11 @@ class DicomFile:
         self._keywords = tuple(dict.fromkeys((*SELECTORS, *FACTS, *select)))
         self._at = self._length = self._deflated_at = 0  # of the pixels
         self._float = ""  # the type of pixels that are floats
-        with library_errors(f"{self.name} cannot be read as DICOM"), self._mapped() as data:
+        with library_errors(f"{self.name} cannot be read as DICOM"), self._map() as data:
             self._read(data)
 
     @contextmanager
-    def _mapped(self) -> Iterator[Any]:
+    def _map(self) -> Iterator[Any]:
         with (
             self.file.open() as stream,
             mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
@@ -132,8 +133,8 @@ class DicomFile:
         meta = read_dataset(data, False, True, stop_when=lambda tag, *_: tag.group != 2)
         self.syntax, start = str(meta.get("TransferSyntaxUID", "")), data.tell()
         body, size = data, len(data)
-        if self.syntax == _DEFLATED:
-            self._deflated_at, body = start, BytesIO(_inflated(data[start:], _MOST_HEADER_BYTES))
+        if self.syntax == _DEFLATE:
+            self._deflated_at, body = start, BytesIO(_inflate(data[start:], _MOST_HEADER_BYTES))
             size = body.seek(0, os.SEEK_END)
             body.seek(0)
 
@@ -142,7 +143,7 @@ class DicomFile:
             if tag in _PIXELS:
                 self._at, self._length, self._float = at, length, _PIXELS[tag]
                 self._is_words = kind != "OB"
-            elif length != _UNDEFINED and length > size - at:
+            elif length != _NO_LENGTH and length > size - at:
                 raise self._short(f"{length} bytes of element {tag}", size - at)
             return tag in _PIXELS
 
@@ -159,13 +160,11 @@ class DicomFile:
 
     def _describe_pixels(self) -> None:
         self.series = str(self._get("SeriesInstanceUID", "")).strip()
-        self.count, self.samples = (
-            int(self._get("NumberOfFrames", 1)),
-            self._get("SamplesPerPixel", 1),
-        )
+        self.count = int(self._get("NumberOfFrames", 1))
+        self.samples = self._get("SamplesPerPixel", 1)
         self.rows, self.columns = self._get("Rows", 0), self._get("Columns", 0)
         self.bits = self._get("BitsAllocated", 8 * int(self._float[1:] or 0))
-        self.bits_stored = self._get("BitsStored", self.bits)
+        self.depth = self._get("BitsStored", self.bits)
         self.photometric = str(self._get("PhotometricInterpretation", "")).strip()
         kind = "i" if self._get("PixelRepresentation", 0) else "u"
         order = ">" if self.syntax == _BIG else "<"
@@ -182,7 +181,7 @@ class DicomFile:
     def _shorter_than_said(self, data: Any) -> TruncatedVolume | None:
         """Return the error for a file that ends within its pixels."""
         at, there = self._at, len(data) - self._at
-        if self._length != _UNDEFINED:
+        if self._length != _NO_LENGTH:
             what = f"{self._length} bytes of pixels"
             return self._short(what, there) if self._length > there else None
         while at < len(data) and data[at : at + 4] != _DELIMITER:
@@ -209,11 +208,11 @@ class DicomFile:
             own = self._get("PerFrameFunctionalGroupsSequence", ())
             if len(own) not in (0, self.count):
                 raise BadHeader(f"{self.name} describes {len(own)} of its {self.count} frames.")
-            wanted = frozenset((*_OF_FRAME, *self._keywords))
-            whole = {key: self._dataset[key].value for key in wanted if key in self._dataset}
-            shared = _of_groups(self._get("SharedFunctionalGroupsSequence", ()), wanted)
-            facts = [{**whole, **shared, **_of_groups([item], wanted)} for item in own]
-            facts = facts or [{**whole, **shared}] * self.count
+            numbers = frozenset((*_OF_FRAME, *self._keywords))
+            whole = {key: self._dataset[key].value for key in numbers if key in self._dataset}
+            common = _of_groups(self._get("SharedFunctionalGroupsSequence", ()), numbers)
+            facts = [{**whole, **common, **_of_groups([item], numbers)} for item in own]
+            facts = facts or [{**whole, **common}] * self.count
             return [self._frame(number, each) for number, each in enumerate(facts)]
 
     def _check(self) -> None:
@@ -229,27 +228,30 @@ class DicomFile:
         odd: Any = None
         if not is_grey and not (self.samples == 3 and is_colour):
             odd = f"{self.samples} samples a pixel of {colour or 'no colour'}"
-        elif not self.is_native and self.syntax not in [f"{_IMPLICIT}.{e}" for e in _COMPRESSED]:
+        elif not self.is_native and self.syntax not in [f"{_IMPLICIT}.{e}" for e in _CODECS]:
             odd = f"pixels of the transfer syntax {self.syntax}"
-        elif self.bits not in (1, 8, 16, 32, 64) or not 0 < self.bits_stored <= self.bits:
-            odd = f"numbers of {self.bits_stored} bits in {self.bits}"
+        elif self.bits not in (1, 8, 16, 32, 64) or not 0 < self.depth <= self.bits:
+            odd = f"numbers of {self.depth} bits in {self.bits}"
         elif self.is_native and colour == "YBR_FULL_422":
             odd = "colours of every other pixel (YBR_FULL_422)"
         elif self.syntax == _BIG and self.bits == 8 and self._is_words:
             odd = "bytes in swapped pairs (OW, big endian)"
+        elif self.count > _MOST_FRAMES:
+            odd = f"{self.count} frames"
         elif self._dataset.get("ModalityLUTSequence"):
             odd = "a table of values (Modality LUT Sequence)"
         if odd:
             do = "Convert it with dcmtk, dcm2niix or highdicom, for instance."
             raise UnknownFormat(f"{self.name} holds {odd}, which is not read.", do=do)
         numbers = self.count * self.rows * self.columns * self.samples
-        needed = -(-numbers * self.bits // 8)
-        there = self._length if self.is_native else _BEST_RATIO * self.file.size
-        if there < needed:
-            raise self._short(f"{needed} bytes of pixels", there)
+        size = -(-numbers * self.bits // 8)
+        there = _BEST_RATIO * self.file.size
+        there = min(there, self._length) if self.is_native else there
+        if there < size:
+            raise self._short(f"{size} bytes of pixels", there)
 
     def _frame(self, number: int, facts: Mapping[str, Any]) -> Frame:
-        dtype, bits, samples = self.dtype, self.bits_stored, self.samples
+        dtype, bits, samples = self.dtype, self.depth, self.samples
         if self.photometric == _PALETTE:  # which has numbers of its own
             bits, samples = int(self._dataset.RedPaletteColorLookupTableDescriptor[2]), 3
             dtype = np.dtype(f"u{bits // 8}")
@@ -314,25 +316,25 @@ class DicomFile:
             )
         return steps, tuple(corner.tolist())
 
-    def planes(self, wanted: Mapping[int, Any]) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Yield number and pixels, (rows, columns, channels), of the frames that are wanted."""
-        damaged = f"{self.name} cannot be decoded"
-        with library_errors(damaged, kind=CorruptVolume), self._mapped() as data:
-            planes = self._native(data, wanted) if self.is_native else self._decoded(data, wanted)
-            for number, stored in planes:
-                yield number, self._coloured(stored)
+    def planes(self, numbers: Mapping[int, Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield number and pixels, (rows, columns, channels), of the frames that are numbers."""
+        what = f"{self.name} cannot be decoded"
+        with library_errors(what, kind=CorruptVolume), self._map() as data:
+            planes = self._native(data, numbers) if self.is_native else self._decode(data, numbers)
+            for number, plane in planes:
+                yield number, self._colours(plane)
 
-    def _native(self, data: Any, wanted: Mapping[int, Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+    def _native(self, data: Any, numbers: Mapping[int, Any]) -> Iterator[tuple[int, NDArray[Any]]]:
         at, end = self._at, self._at + self._length
         if self._deflated_at:
-            data = _inflated(data[self._deflated_at :], end)
+            data = _inflate(data[self._deflated_at :], end)
             if len(data) < end:
                 raise self._short(f"{self._length} bytes of pixels", len(data) - at)
         shape, order = (self.rows, self.columns, self.samples), (0, 1, 2)
         if self._get("PlanarConfiguration", 0) and self.samples > 1:
             shape, order = (self.samples, self.rows, self.columns), (1, 2, 0)
         bits = math.prod(shape) * self.bits  # of a frame: frames of single bits share bytes
-        for number in wanted:
+        for number in numbers:
             first, last = number * bits, (number + 1) * bits
             chunk = data[at + first // 8 : at - (-last // 8)]
             if self.bits == 1:
@@ -342,10 +344,10 @@ class DicomFile:
                 array = np.frombuffer(chunk, self.dtype)
             yield number, array.reshape(shape).transpose(order)
 
-    def _decoded(self, data: Any, wanted: Mapping[int, Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+    def _decode(self, data: Any, numbers: Mapping[int, Any]) -> Iterator[tuple[int, NDArray[Any]]]:
         """Yield compressed frames: run lengths by pydicom, others by SimpleITK, each by itself."""
         from pydicom.encaps import generate_frames
-        from pydicom.pixels import pixel_array
+        from pydicom.pixels.utils import pixel_array
 
         is_run = self.syntax == _RUN_LENGTHS
         itk = None if is_run else import_package("SimpleITK", f"compressed pixels of {self.name}")
@@ -353,11 +355,13 @@ class DicomFile:
         table = self._dataset.get("ExtendedOffsetTable")
         offsets = (table, self._dataset.get("ExtendedOffsetTableLengths")) if table else None
         frames = generate_frames(data, number_of_frames=self.count, extended_offsets=offsets)
-        found = 0
+        count = 0
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "frame.dcm")
+            if itk is not None:  # what matters of its warnings is raised
+                itk.ProcessObject.SetGlobalWarningDisplay(False)
             for number, frame in enumerate(frames):
-                if number in wanted:
+                if number in numbers:
                     one = self._alone(frame)
                     if itk is None:
                         array = pixel_array(one, raw=True)
@@ -369,9 +373,9 @@ class DicomFile:
                         what = f"{self.name} decodes to {array.dtype}, and says {self.dtype}."
                         raise CorruptVolume(what)
                     yield number, array.astype(self.dtype)
-                    found += 1
-        if found < len(wanted):
-            raise self._short(f"{len(wanted)} compressed frames", found)
+                    count += 1
+        if count < len(numbers):
+            raise self._short(f"{len(numbers)} compressed frames", count)
 
     def _alone(self, frame: bytes) -> Any:
         """Return a compressed frame as an image of its own, which no rescale changes."""
@@ -379,27 +383,36 @@ class DicomFile:
         from pydicom.encaps import encapsulate
 
         one, meta = Dataset(), FileMetaDataset()
-        one.Rows, one.Columns, one.SamplesPerPixel = self.rows, self.columns, self.samples
-        one.BitsAllocated, one.BitsStored = self.bits, self.bits_stored
-        one.HighBit = self._get("HighBit", self.bits_stored - 1)
-        one.PixelRepresentation = self._get("PixelRepresentation", 0)
-        one.PlanarConfiguration = self._get("PlanarConfiguration", 0)
-        one.PhotometricInterpretation = self.photometric if self.samples > 1 else _GREYS[1]
-        meta.TransferSyntaxUID = self.syntax
-        meta.MediaStorageSOPClassUID = one.SOPClassUID = _SECONDARY
-        meta.MediaStorageSOPInstanceUID = one.SOPInstanceUID = f"{_SECONDARY}.1"
+        fields = {
+            "SOPClassUID": _SECONDARY,
+            "SOPInstanceUID": f"{_SECONDARY}.1",
+            "SamplesPerPixel": self.samples,
+            "PhotometricInterpretation": self.photometric if self.samples > 1 else _GREYS[1],
+            "PlanarConfiguration": self._get("PlanarConfiguration", 0),
+            "Rows": self.rows,
+            "Columns": self.columns,
+            "BitsAllocated": self.bits,
+            "BitsStored": self.depth,
+            "HighBit": self._get("HighBit", self.depth - 1),
+            "PixelRepresentation": self._get("PixelRepresentation", 0),
+        }
+        for key, value in fields.items():
+            setattr(one, key, value)
+        for key in ("SOPClassUID", "SOPInstanceUID"):
+            setattr(meta, f"MediaStorage{key}", fields[key])
+        setattr(meta, "TransferSyntaxUID", self.syntax)  # noqa: B010
         one.PixelData, one.file_meta = encapsulate([frame]), meta
         one["PixelData"].VR, one["PixelData"].is_undefined_length = "OB", True
         return one
 
-    def _coloured(self, array: NDArray[Any]) -> NDArray[Any]:
+    def _colours(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return the numbers that are meant, without bits that are not stored, and colours."""
-        from pydicom.pixels import apply_color_lut, convert_color_space
+        from pydicom.pixels.processing import apply_color_lut, convert_color_space
 
-        if self.dtype.kind in "iu" and self.bits_stored < self.bits:
+        if self.dtype.kind in "iu" and self.depth < self.bits:
             # Other bits are garbage or overlays. Shifted back, numbers keep their sign.
-            unused = self.bits - 1 - self._get("HighBit", self.bits_stored - 1)
-            array = (array << unused) >> (self.bits - self.bits_stored)
+            spare = self.bits - 1 - self._get("HighBit", self.depth - 1)
+            array = (array << spare) >> (self.bits - self.depth)
         if self.photometric == _PALETTE:
             return np.asarray(apply_color_lut(array[..., 0], self._dataset))
         if self.is_native and self.photometric == "YBR_FULL":
@@ -407,18 +420,18 @@ class DicomFile:
         return array
 
 
-def _inflated(data: bytes, most: int) -> bytes:
+def _inflate(data: bytes, most: int) -> bytes:
     return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, most)
 
 
-def _of_groups(groups: Sequence[Any], wanted: frozenset[str]) -> dict[str, Any]:
+def _of_groups(groups: Sequence[Any], numbers: frozenset[str]) -> dict[str, Any]:
     """Return what the functional groups of a frame, or those of all frames, say."""
     from pydicom.datadict import keyword_for_tag
 
     facts = {}
     for macro in (element for group in groups for element in group if element.VR == "SQ"):
         for item in macro.value[:1]:
-            for key in wanted.intersection(map(keyword_for_tag, item.keys())):
+            for key in numbers.intersection(map(keyword_for_tag, item.keys())):
                 facts[key] = item[key].value
     return facts
 

@@ -112,28 +112,28 @@ def contradictions(file: StoredFile) -> str:
         return ""
     dims, pixdim = [int(n) for n in fields["dim"]], np.abs(fields["pixdim"][1:4].astype(float))
     codes = {key: int(fields[f"{key}_code"]) for key in ("sform", "qform")}
-    units, found = int(fields["xyzt_units"]) & _UNIT_BITS, list[str]()
+    units, doubts = int(fields["xyzt_units"]) & _UNIT_BITS, list[str]()
     forms = {key: getattr(fields, f"get_{key}")() for key, code in codes.items() if code > 0}
     for key, affine in forms.items():
         sizes = np.linalg.norm(affine[:3, :3], axis=0)
         count = min(3, dims[0])
         if not np.allclose(sizes[:count], pixdim[:count], rtol=_OTHER_SIZE):
-            found.append(f"{key} has voxels of {_text(sizes)} and pixdim of {_text(pixdim)}")
-    if len(forms) == 2 and not found:
+            doubts.append(f"{key} has voxels of {_text(sizes)} and pixdim of {_text(pixdim)}")
+    if len(forms) == 2 and not doubts:
         corners = np.array(list(np.ndindex(2, 2, 2))) * (np.array([*dims[1:4]]) - 1)
         step = np.diff([affine_of(corners, each) for each in forms.values()], axis=0)
         away = float(np.linalg.norm(step, axis=-1).max())
         if away > _OTHER_PLACE * float(pixdim[: dims[0]].min()):
-            found.append(f"sform and qform lie up to {away:.3g} apart (codes {codes})")
-    found += [f"its {key}_code is {n}" for key, n in codes.items() if not 0 <= n <= _MOST_CODE]
+            doubts.append(f"sform and qform lie up to {away:.3g} apart (codes {codes})")
+    doubts += [f"its {key}_code is {n}" for key, n in codes.items() if not 0 <= n <= _MOST_CODE]
     if units not in _UNIT_CODES:
-        found.append(f"its unit of length is {units}")
+        doubts.append(f"its unit of length is {units}")
     if any(n > 1 for n in dims[dims[0] + 1 :]):
-        found.append(f"its dim is {dims}: {dims[0]} axes, and lengths of more")
+        doubts.append(f"its dim is {dims}: {dims[0]} axes, and lengths of more")
     bits = 8 * fields.get_data_dtype().itemsize
     if int(fields["bitpix"]) not in (bits, 0):
-        found.append(f"its data type has {bits} bits, and its bitpix is {int(fields['bitpix'])}")
-    return "; ".join(found)
+        doubts.append(f"its data type has {bits} bits, and its bitpix is {int(fields['bitpix'])}")
+    return "; ".join(doubts)
 
 
 def affine_of(points: Any, affine: Any) -> Any:
