@@ -382,6 +382,7 @@ REFUSED = {
     "a table": {"ModalityLUTSequence": [item(LUTDescriptor=[1, 0, 16], LUTData=b"\0\0")]},
     "samples": {"PhotometricInterpretation": "HSV"},
     "bits": {"BitsStored": 17},
+    "side by side": {"ImageType": ["ORIGINAL", "PRIMARY", "M", "MOSAIC"]},
     "rescale slope": {"RescaleSlope": "0", "RescaleIntercept": "1"},
     "directions": {"ImageOrientationPatient": [1, 0, 0, 1, 0, 0]},
     "pixel spacing": {"PixelSpacing": [0, 1]},
@@ -395,6 +396,27 @@ def test_refusals(tmp_path, words):
 
     with pytest.raises(VolumeError, match=words):
         _ = Volume(path).shape
+
+
+def test_frames_beyond_reason(tmp_path):
+    """A compressed file cannot hold so many; no memory is taken for them."""
+    path = write(tmp_path / "a.dcm", FRAMES[0], RLELossless)
+    one = pydicom.dcmread(path)
+    one.NumberOfFrames, one.Rows, one.Columns = 10**8, 1, 1
+    one.save_as(path)
+
+    with pytest.raises(VolumeError, match=r"a\.dcm"):
+        _ = Volume(path).shape
+
+
+def test_deflated_pixels_that_end_early(tmp_path):
+    """They are missed when they are decoded."""
+    frame = np.random.default_rng(0).integers(0, 4000, (64, 64)).astype(np.uint16)
+    path = write(tmp_path / "a.dcm", frame, DeflatedExplicitVRLittleEndian)
+    path.write_bytes(path.read_bytes()[:-500])
+
+    with pytest.raises(TruncatedVolume, match=r"a\.dcm"):
+        Volume(path).numpy()
 
 
 def test_slices_of_a_pet_series(tmp_path):

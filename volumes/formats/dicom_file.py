@@ -238,6 +238,8 @@ class DicomFile:
             odd = "bytes in swapped pairs (OW, big endian)"
         elif self.count > _MOST_FRAMES:
             odd = f"{self.count} frames"
+        elif "MOSAIC" in _plain(self._get("ImageType", "")):
+            odd = "slices side by side in one image (MOSAIC)"
         elif self._dataset.get("ModalityLUTSequence"):
             odd = "a table of values (Modality LUT Sequence)"
         if odd:

@@ -56,8 +56,6 @@ _BMP_COLOURS = struct.Struct("<46xI")
 _MOST_COLOURS = 256
 # The first group of a DICOM file without a preamble: GDCM believes any length in it.
 _DICOM_GROUPS = (b"\x02\0", b"\x08\0")
-# What ITK reads by rules of its own where other names lead to the readers of this package.
-_OWN_NAMES = {"NiftiImageIO": ".nii or .nii.gz", "MINCImageIO": ".mnc", "GDCMImageIO": ".dcm"}
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 
 
@@ -193,9 +191,6 @@ def open_itk(path: str, name: str, follow: str = "beside") -> Backend:
     reader = _read_information(path, name, follow)
     fields, size = _fields(reader, name), reader.GetSize()
     image_io = str(reader.GetImageIO() or reader.GetImageIOFromFileName(path))
-    if image_io in _OWN_NAMES:
-        what = f"{name} is read by SimpleITK's {image_io}, whose affine may be another than ours."
-        raise UnknownFormat(what, do=f"Let its name end in {_OWN_NAMES[image_io]}.")
     check_end(file, image_io, fields.voxel_bytes)
 
     def write(raw: BinaryIO) -> None:
