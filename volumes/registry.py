@@ -218,6 +218,8 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
 def _advice(suffix: str, remote: bool) -> str:
     reader = "pass reader=, a function of the path that returns (voxels, affine)"
     convert = "convert the file to .nii or zarr."
+    if remote and suffix in (".dcm", ".ima"):
+        return "Copy the files to a local disk: DICOM is read from there."
     if suffix in _ITK and not _is_installed("SimpleITK"):
         return f"Install SimpleITK (pip install SimpleITK), which reads {suffix}, or {convert}"
     package = _READERS.get(suffix)

@@ -459,6 +459,19 @@ def test_phases_that_only_their_names_tell_apart(tmp_path):
         _ = Volume([folder / name for name in names]).shape
 
 
+def test_options_that_do_not_fit_a_file(tmp_path):
+    """A file has one series, and no other files."""
+    path = write(tmp_path / "a.dcm", FRAMES[0])
+
+    assert Volume(path, series="1.2.3.4").shape == (1, 8, 6, 1)
+    with pytest.raises(UnknownFormat, match=r"not 9\."):
+        _ = Volume(path, series="9").shape
+    with pytest.raises(UnknownFormat, match="files="):
+        _ = Volume(path, files="a*").shape
+    with pytest.raises(UnknownFormat, match="local disk"):
+        _ = Volume("memory://scans/a.dcm").shape
+
+
 def test_selections_of_one_file_are_cached_apart(tmp_path):
     """Two volumes of the same compressed file have the same files, and other voxels."""
     own = [("FrameContentSequence", [{"TemporalPositionIndex": n} for n in (1, 1, 2, 2)])]

@@ -102,26 +102,28 @@ def open_dicom(
         frames = _of_series(*_read_folder(path, name, files, tuple(select)), name, series)
     else:
         import_package("pydicom", name)
-        frames = DicomFile(LocalStoredFile(path, name), tuple(select)).frames()
+        if files:
+            raise UnknownFormat(f"{name} is a file, and files= chooses files of a folder.")
+        one = DicomFile(LocalStoredFile(path, name), tuple(select))
+        frames = _of_series({one.series: one.frames()}, {}, name, series)
     frames = select_frames(frames, select, name)
     is_placed = vars(request)["affine"] is not None
     fields, frames = stack(frames, name, is_placed=is_placed)
-    sources = list({frame.file.path: frame.file for frame in frames}.values())
-    # Of the same files other frames, in another order, may be another volume.
-    sources[0].seen_as = (
-        content_key("dicom", tuple((one.file.path, one.number) for one in frames)),
-    )
+    places: dict[str, dict[int, tuple[int, Frame]]] = {}
+    for k, frame in enumerate(frames):
+        places.setdefault(frame.file.path, {})[frame.number] = k, frame
+    sources = [next(iter(each.values()))[1].file for each in places.values()]
+    # Other frames of the same files may be another volume.
+    order = tuple((frame.file.path, frame.number) for frame in frames)
+    sources[0].seen_as = (content_key("dicom", order),)
 
     def write(raw: BinaryIO) -> None:
         size = fields.voxel_bytes // len(frames)
         for file in sources:
             if not file.is_current:
                 raise VolumeChanged(f"{file.name} was written again since its header was read.")
-            places = {
-                one.number: (k, one) for k, one in enumerate(frames) if one.file.path == file.path
-            }
-            for number, plane in DicomFile(file).planes(places):
-                k, frame = places[number]
+            for number, plane in DicomFile(file).planes(places[file.path]):
+                k, frame = places[file.path][number]
                 raw.seek(k * size)
                 raw.write(_values(plane, frame, fields.dtype).tobytes())
 

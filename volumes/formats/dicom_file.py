@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.errors import BadHeader, CorruptVolume, TruncatedVolume, UnknownFormat
+from ...core.errors import BadHeader, CorruptVolume, TruncatedVolume, UnknownFormat, VolumeError
 from .stored_file import LocalStoredFile, import_package, library_errors, open_local
 
 _MAGIC, _MAGIC_AT = b"DICM", 128
@@ -80,10 +80,11 @@ _ONE_PLACE = 1e-3
 
 def is_dicom(path: str) -> bool:
     """Whether a local file begins as DICOM: with its magic, or with elements of group 2 or 8."""
-    if not os.path.isfile(path):
+    try:
+        with open_local(path) as file:
+            head = file.read(_MAGIC_AT + len(_MAGIC))
+    except (OSError, VolumeError):  # whoever opens it says why
         return False
-    with open_local(path) as file:
-        head = file.read(_MAGIC_AT + len(_MAGIC))
     has_type = head[4:6].isalpha() and head[4:6].isupper()
     is_short = int.from_bytes(head[4:8], "little") < len(head)
     is_first = head[:2] in (b"\x02\0", b"\x08\0") and head[3:4] == b"\0"
