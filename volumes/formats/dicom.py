@@ -148,8 +148,9 @@ def _of_series(
     uids = sorted({*frames, *errors} - {""} or {*frames, *errors})
     uid = series or (uids[0] if len(uids) == 1 else "")
     unknown = errors.get("", ())
-    # Without a series that the user names, a file that cannot be read may be one of its slices.
-    for error in (*errors.get(uid, ()), *(() if series and series in frames else unknown)):
+    # A file that cannot be read is a slice of the only series, or may be of the one that is meant.
+    is_one_of_several = series and series in frames and len(frames) > 1
+    for error in (*errors.get(uid, ()), *(() if is_one_of_several else unknown)):
         raise error
     if uid not in frames:
         what = f"{name} holds {len(uids)} DICOM series ({', '.join(uids)})"
@@ -329,6 +330,8 @@ def series_in(
         return [], []
     series, unsound = _read_folder(folder, folder)
     volumes, errors = [], [error for each in unsound.values() for error in each]
+    if len(series) == 1 and unsound.get(""):
+        series = {}  # a file that cannot be read is one of its slices
     for uid in sorted(series.keys() - (unsound.keys() - {""})):
         every, groups = series[uid], dict[tuple[Any, ...], list[Frame]]()
         keys = selectors(every)
