@@ -22,7 +22,8 @@ can still catch it::
 and warnings, which are no errors unless you make them such::
 
     SlotsUsedUp, WorkerReplaced, CacheUnused, IdleWorkers, RanksAlike, LikelyLabel, MissingLabel,
-    ProvenanceLost, UnopenedVolume, EmptyVolume, LintWarning, LikelyMistake, NotFinite
+    ProvenanceLost, UnopenedVolume, EmptyVolume, LintWarning, LikelyMistake, NotFinite,
+    CasesLeftOut
 
 A message says what happened, to which file, at which pipe as the user wrote it, and what to do.
 The last three are filled in on the way up: whoever knows the place calls :meth:`VoxpipeError.at`.
@@ -423,6 +424,10 @@ class UnopenedVolume(UserWarning):
 
 class EmptyVolume(UserWarning):
     """A volume has a header and no voxels: nothing of it is stored, so it is read as all fill."""
+
+
+class CasesLeftOut(UserWarning):
+    """Files that cannot be read, and so the cases or the slices that they may be part of."""
 
 
 class NotFinite(RuntimeWarning):

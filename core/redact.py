@@ -243,9 +243,9 @@ def has_secrets(value: Any) -> bool:
 def public_text(text: str) -> str:
     """Return a text that somebody wrote without user, password and query of the URLs in it."""
     # Where a URL ends nobody can tell: up to the next blank, everything is taken for a part of it.
-    if "://" not in text:
-        return text
     starts = [match.start() for match in _SCHEME.finditer(text)]
+    if not starts:
+        return text
     pieces = [text[: starts[0]]]
     for start, stop in zip(starts, [*starts[1:], len(text)], strict=True):
         pieces.append(_public_piece(text[start:stop]))

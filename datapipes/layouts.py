@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..core.errors import SampleError, VolumeNotFound
+from ..core.call_site import warn
+from ..core.errors import CasesLeftOut, SampleError, VolumeNotFound
 from ..core.suggest import closest, path_hint
 from ..core.validate import as_keys, is_integer
 from ..storage.location import absolute_place, is_url, public_name
@@ -22,6 +23,7 @@ from .case_names import CASE
 FOLDS = 5
 """Of the split that nnU-Net makes where nobody wrote one."""
 _SEED_OF_SPLIT = 12345  # nnU-Net's
+_MOST_LINES = 10  # series that a warning names
 _ENTITY = re.compile(r"([a-zA-Z0-9]+)-([a-zA-Z0-9+.]+)")
 # As nnU-Net writes them into dataset.json: variables of the environment.
 _NNUNET_FOLDER = re.compile(r"\$\{?(nnUNet_(?:raw|preprocessed|results))\b\}?")
@@ -215,7 +217,8 @@ class FromBids(CaseFinder):
         Path or URL of the dataset, or of a derivative alone.
     space
         Of which space: files with ``space-...`` of this name. By default those without: in the
-        space of the scan.
+        space of the scan. A mapping gives each key its own, ``{"label": "orig"}``; keys that it
+        lacks are without.
     where
         Other entities that files have, ``{"desc": "preproc", "run": 1}``; a file without the
         entity is taken where no other fits. None: files with the entity are left out.
@@ -240,14 +243,19 @@ class FromBids(CaseFinder):
         self,
         folder: str | os.PathLike[str],
         *,
-        space: str | None = None,
+        space: str | Mapping[str, str | None] | None = None,
         where: Mapping[str, str | int | None] | None = None,
         optional: str | Iterable[str] = (),
         storage_options: Mapping[str, Any] | None = None,
         **suffixes: str,
     ) -> None:
         self.suffixes = suffixes or {"image": "T1w"}
-        self.space = space
+        is_each = isinstance(space, Mapping)
+        self.space = dict(space) if is_each else dict.fromkeys(self.suffixes, space)  # type: ignore[arg-type]
+        unknown = sorted(self.space.keys() - self.suffixes.keys())
+        if unknown:
+            msg = f"from_bids(space=) has the keys {few_names(unknown)}, which are no keys here"
+            raise SampleError(msg, do=f"Its keys are {few_names(sorted(self.suffixes))}.")
         self.where = {k: None if v is None else str(v) for k, v in (where or {}).items()}
         self.optional = as_keys("from_bids(optional=)", optional)
         super().__init__(folder, storage_options)
@@ -256,7 +264,7 @@ class FromBids(CaseFinder):
         folders, places = list_below(self.location, self.storage_options)
         names_by_case: dict[str, dict[str, list[str]]] = {}
         suffixes: dict[str, None] = {}
-        spaces: dict[str, None] = {}
+        spaces: dict[str, dict[str | None, None]] = {}
         names_of_entities: set[str] = set()
         for name in (name for names in folders.values() for name in names):
             *parts, suffix = plain_name(name).split("_")
@@ -265,13 +273,15 @@ class FromBids(CaseFinder):
                 continue
             suffixes[suffix] = None
             names_of_entities |= entities.keys()
-            if suffix in self.suffixes.values():
-                spaces[entities.get("space", "None")] = None
+            for key, own in self.suffixes.items():
+                if suffix == own:
+                    spaces.setdefault(key, {})[entities.get("space")] = None
             case = "/".join(entities[one] for one in ("sub", "ses") if one in entities)
             for key, own in self.suffixes.items():
-                if suffix == own and entities.get("space") == self.space:
+                if suffix == own and entities.get("space") == self.space.get(key):
                     names_by_case.setdefault(case, {}).setdefault(key, []).append(name)
-        self._refuse_nothing(names_by_case, suffixes, spaces)
+        if not names_by_case:
+            raise self._found_nothing(suffixes, spaces)
         for entity in self.where:
             if entity not in names_of_entities:
                 msg = f"no file of {public_name(self.location)} has the entity {entity!r}"
@@ -280,25 +290,38 @@ class FromBids(CaseFinder):
                 do = f"Did you mean {near[0]!r}?" if near else f"They have {there}."
                 raise SampleError(msg, do=do)
         cases = sorted(names_by_case.items())
-        return [{CASE: case, **self._of(case, names, places)} for case, names in cases]
+        return [{CASE: case, **self._of(case, names, places, spaces)} for case, names in cases]
 
-    def _refuse_nothing(
-        self, names_by_case: Collection[str], suffixes: Collection[str], spaces: Collection[str]
-    ) -> None:
-        if not names_by_case:
-            what = ", ".join(f"{key}={suffix!r}" for key, suffix in self.suffixes.items())
-            space = f" in the space {self.space!r}" if self.space else ""
-            msg = f"{public_name(self.location)} has no file with {what}{space}"
-            near = closest(next(iter(self.suffixes.values())), suffixes, 0.5)
-            do = (
-                f"Did you mean {near[0]!r}?" if near else f"It has {few_names(suffixes) or 'none'}."
-            )
-            if spaces:
-                do = f"Give space= as one of {few_names(spaces)}."
-            raise VolumeNotFound(msg, do=do)
+    def _found_nothing(
+        self, suffixes: Collection[str], spaces: Mapping[str, Collection[str | None]]
+    ) -> VolumeNotFound:
+        what = ", ".join(f"{key}={suffix!r}" for key, suffix in self.suffixes.items())
+        own = ", ".join(dict.fromkeys(map(repr, filter(None, self.space.values()))))
+        space = f" in the space {own}" if own else ""
+        msg = f"{public_name(self.location)} has no file with {what}{space}"
+        near = closest(next(iter(self.suffixes.values())), suffixes, 0.5)
+        do = f"Did you mean {near[0]!r}?" if near else f"It has {few_names(suffixes) or 'none'}."
+        return VolumeNotFound(msg, do=self._of_spaces(spaces, self.suffixes) or do)
+
+    def _of_spaces(self, spaces: Mapping[str, Collection[str | None]], keys: Iterable[str]) -> str:
+        """Return the advice for keys of which there are files in other spaces."""
+        others = {key: {*spaces.get(key, ())} - {self.space.get(key)} for key in keys}
+        there = {key: sorted(each, key=str) for key, each in others.items() if each}
+        spaces_of_keys = {**self.space, **{key: each[0] for key, each in there.items()}}
+        example = {key: name for key, name in spaces_of_keys.items() if name is not None}
+        others_text = "; ".join(f"{k}: {few_names(map(str, each))}" for k, each in there.items())
+        return (
+            f"Files in other spaces are there ({others_text}): give space={example}."
+            if there
+            else ""
+        )
 
     def _of(
-        self, case: str, names: Mapping[str, Sequence[str]], places: Mapping[str, str]
+        self,
+        case: str,
+        names: Mapping[str, Sequence[str]],
+        places: Mapping[str, str],
+        spaces: Mapping[str, Collection[str | None]],
     ) -> dict[str, str]:
         volumes = {}
         for key, suffix in self.suffixes.items():
@@ -308,7 +331,7 @@ class FromBids(CaseFinder):
             if not fits:
                 msg = f"case {case} has no {key} ({suffix})"
                 do = f"Add the file, or write optional={key!r} to have the case without it."
-                raise VolumeNotFound(msg, do=do)
+                raise VolumeNotFound(msg, do=self._of_spaces(spaces, [key]) or do)
             if len(fits) > 1:
                 msg = f"case {case} has {len(fits)} files for {key}: {few_names(fits)}"
                 do = 'Say which: where={"run": 1}, or another entity; None for those without it.'
@@ -366,20 +389,35 @@ class FromDicom(CaseFinder):
         super().__init__(folder)
 
     def look(self) -> Cases:
-        from ..volumes.formats.itk import series_of
+        from ..volumes.formats.dicom import series_in
 
         if is_url(self.location):
             raise SampleError("from_dicom looks through local folders", do="Copy them to a disk.")
-        cases = []
+        cases, bad = [], []
         for folder, below, _ in os.walk(self.location):
             below[:] = sorted(name for name in below if not name.startswith("."))
-            series = series_of(folder)
+            volumes, errors = series_in(folder)
+            bad += errors
             place = os.path.relpath(folder, self.location).replace(os.sep, "/")
             place = "" if place == "." else place
-            for uid, facts in series.items():
-                name = place if len(series) == 1 and place else posixpath.join(place, uid)
-                volume = Volume(folder, series=uid)
-                cases.append({CASE: name, self.key: volume, "dicom": {**facts, "series": uid}})
+            is_only = len({options["series"] for options, _ in volumes}) == 1 and place
+            for options, facts in volumes:
+                parts = [] if is_only else [options["series"]]
+                parts += [f"{key}={value}" for key, value in options.get("where", {}).items()]
+                about = {**facts, **options.get("where", {}), "series": options["series"]}
+                volume = Volume(folder, **options)
+                name = posixpath.join(place, *parts)
+                cases.append({CASE: name, self.key: volume, "dicom": about})
+        if bad and not cases:
+            raise bad[0]
+        if bad:
+            text = "\n".join(f"{error.what} {error.do}" for error in bad[:_MOST_LINES])
+            more = f"\n... and {len(bad) - _MOST_LINES} more" if len(bad) > _MOST_LINES else ""
+            warn(
+                f"from_dicom() leaves out what cannot be read:\n{text}{more}",
+                CasesLeftOut,
+                self.origin,
+            )
         if not cases:
             msg = f"there is no DICOM series below {self.location}"
             is_there = os.path.isdir(self.location)

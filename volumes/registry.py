@@ -190,9 +190,9 @@ class ReaderBackend(ViewBackend):
 
 
 # What SimpleITK opens as soon as it is installed; the most common of many.
-_ITK = (".dcm", ".gipl", ".jpeg", ".jpg", ".mnc", ".mrc", ".png", ".bmp", ".vtk")
+_ITK = (".gipl", ".jpeg", ".jpg", ".mrc", ".png", ".bmp", ".vtk")
 # Packages that read what voxpipe does not read by itself.
-_READERS = {".mnc": "nibabel", ".npz": "numpy", ".par": "nibabel"}
+_READERS = {".npz": "numpy", ".par": "nibabel"}
 
 
 def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
@@ -218,6 +218,8 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
 def _advice(suffix: str, remote: bool) -> str:
     reader = "pass reader=, a function of the path that returns (voxels, affine)"
     convert = "convert the file to .nii or zarr."
+    if remote and suffix in (".dcm", ".ima"):
+        return "Copy the files to a local disk: DICOM is read from there."
     if suffix in _ITK and not _is_installed("SimpleITK"):
         return f"Install SimpleITK (pip install SimpleITK), which reads {suffix}, or {convert}"
     package = _READERS.get(suffix)

@@ -115,11 +115,17 @@ def refuse_other_grids(parts: Sequence[StackMember]) -> None:
         how = f"lie {distance:.3g} voxels apart (at most {GRID_TOLERANCE:g} is accepted)"
         if first.grid.shape != other.grid.shape:
             how = f"have different shapes, {first.grid.shape} and {other.grid.shape}"
-        raise GridMismatch(
-            f"{first.name} and {other.name} are to be channels of one volume, and {how}",
-            do="Open them under keys of their own, put .resample_to(one of these) after "
-            "open_volume(), and .stack(keys, name) after the spatial pipes.",
+        do = (
+            "Open them under keys of their own, put .resample_to(one of these) after "
+            "open_volume(), and .stack(keys, name) after the spatial pipes."
         )
+        if all(part.header.shape[3] == 1 for part in parts):
+            do = (
+                "A list gives channels. Slices of a DICOM series are one volume: give their "
+                "folder, and files=[names] for some of them."
+            )
+        what = f"{first.name} and {other.name} are to be channels of one volume, and {how}"
+        raise GridMismatch(what, do=do)
 
 
 def stacked_header(parts: Sequence[StackMember]) -> Header:

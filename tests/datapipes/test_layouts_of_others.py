@@ -334,7 +334,25 @@ def test_bids_indices_are_numbers(tmp_path: Path) -> None:
     assert "Did you mean 'run'?" in str(error.value)
     with pytest.raises(VolumeNotFound, match="in the space 'MNI'") as missing:
         vp.from_bids(tmp_path, image="T1w", space="MNI")
-    assert "Give space= as one of None." in str(missing.value)
+    assert "other spaces are there (image: None): give space={}." in str(missing.value)
+
+
+def test_bids_spaces_of_each_key(tmp_path: Path) -> None:
+    """A scan without the entity pairs with its mask in ``space-orig``; the error says how."""
+    scan = tmp_path / "sub-01" / "anat" / "sub-01_T1w.nii.gz"
+    mask = tmp_path / "derivatives" / "fs" / "sub-01" / "sub-01_space-orig_dseg.nii.gz"
+    for path in (scan, mask):
+        path.parent.mkdir(parents=True)
+        nifti(path, 1)
+
+    (case,) = vp.from_bids(tmp_path, image="T1w", label="dseg", space={"label": "orig"})
+
+    assert (case["image"], case["label"]) == (str(scan), str(mask))
+    for space in (None, "orig"):
+        with pytest.raises(VolumeNotFound, match=r"give space=\{'label': 'orig'\}"):
+            vp.from_bids(tmp_path, image="T1w", label="dseg", space=space)
+    with pytest.raises(SampleError, match="no keys here"):
+        vp.from_bids(tmp_path, image="T1w", space={"labl": "orig"})
 
 
 def test_bids_sessions_are_cases(tmp_path: Path) -> None:

@@ -270,6 +270,8 @@ def test_text_behind_a_url_is_refused(tmp_path):
 
 @given(st.binary(max_size=200), st.integers(0, len(NRRD)))
 @example(b"sizes: " + b"9" * 5000 + b"\n", len(NRRD))
+@example(b"://", 0)
+@example(b"://", len(META))
 def test_arbitrary_headers_never_fail_otherwise(noise, at):
     """Whatever the bytes, the answer is a header or one of our errors."""
     for parse, sound in ((parse_nrrd, NRRD), (parse_metaimage, META)):
@@ -344,3 +346,54 @@ def test_a_raw_header_is_a_value():
     fields = RawHeader(fastest_first((2, 3, 4)), np.dtype("u1"), 0)
 
     assert replace(fields, offset=5).end == 29
+
+
+@pytest.mark.parametrize("key", ["0008|0060", "Scan Date", "scanner-id", "a.b (c)", "plain"])
+def test_notes_of_any_key_in_metaimage(tmp_path, key):
+    """ITK writes the meta data of an image as lines, DICOM tags and keys with blanks too."""
+    image = SimpleITK.GetImageFromArray(np.arange(60, dtype=np.int16).reshape(3, 4, 5))
+    image.SetMetaData(key, "CT = 1")
+    SimpleITK.WriteImage(image, tmp_path / "a.mha")
+
+    found = Volume(tmp_path / "a.mha").numpy()[0]
+
+    assert np.array_equal(found.T, SimpleITK.GetArrayFromImage(image))
+
+
+@pytest.mark.parametrize("kind", ["nhdr", "nhdr list", "mhd", "mhd list"])
+@pytest.mark.parametrize(("head", "tail", "skip"), [(b"", b"FOOT", 0), (b"HEAD", b"", -1)])
+def test_files_of_planes_with_more_than_voxels(tmp_path, kind, head, tail, skip):
+    """As SimpleITK reads them: what follows the voxels is left, and -1 counts from the end."""
+    array = np.arange(360, dtype=np.int16).reshape(8, 9, 5)
+    for k in range(5):
+        plane = array[:, :, k].tobytes(order="F")
+        (tmp_path / f"s{k}.raw").write_bytes(head + plane + tail)
+    names = "LIST\n" + "\n".join(f"s{k}.raw" for k in range(5)) if "list" in kind else ""
+    path = tmp_path / f"v.{kind[:4].strip()}"
+    if path.suffix == ".nhdr":
+        lines = "NRRD0004\ntype: int16\ndimension: 3\nsizes: 8 9 5\nendian: little\nencoding: raw"
+        path.write_text(f"{lines}\nbyte skip: {skip}\ndata file: {names or 's%d.raw 0 4 1 2'}\n")
+    else:
+        lines = (
+            "NDims = 3\nDimSize = 8 9 5\nElementType = MET_SHORT\nBinaryDataByteOrderMSB = False"
+        )
+        lines += f"\nHeaderSize = {skip}"
+        path.write_text(f"{lines}\nElementDataFile = {names or 's%d.raw 0 4 1'}\n")
+
+    found = Volume(path).numpy()[0]
+
+    reference = SimpleITK.GetArrayFromImage(SimpleITK.ReadImage(path)).T
+    assert np.array_equal(found, reference)
+    assert np.array_equal(found, array)
+
+
+def test_files_of_planes_that_end_early(tmp_path):
+    """A plane that is cut is named, wherever its voxels begin."""
+    path = tmp_path / "v.mhd"
+    for k in range(2):
+        (tmp_path / f"s{k}.raw").write_bytes(bytes(143 + k))
+    lines = "NDims = 3\nDimSize = 8 9 2\nElementType = MET_SHORT\nHeaderSize = -1"
+    path.write_text(f"{lines}\nElementDataFile = s%d.raw 0 1 1\n")
+
+    with pytest.raises(TruncatedVolume, match=r"s0\.raw"):
+        _ = Volume(path).shape

@@ -1,5 +1,6 @@
 """Images that nibabel has opened: what is in memory wins over the file, lazily."""
 
+import gc
 import gzip
 import io
 import pickle
@@ -13,6 +14,7 @@ from nifti_files import AFFINE, channels_first, numbered, write_nifti
 
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS, Region
+from voxpipe.core.errors import UnknownFormat
 from voxpipe.testing import BackendContract, StoreCase
 from voxpipe.volumes import Volume, close_volumes, volume_statistics
 
@@ -158,7 +160,7 @@ def test_a_file_that_is_open_or_in_memory(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["example4d+orig.HEAD", "scaled+tlrc.HEAD", "minc1_4d.mnc", "minc2_4d.mnc"]
+    "name", ["example4d+orig.HEAD", "scaled+tlrc.HEAD", "tiny.mnc", "small.mnc"]
 )
 def test_proxies_of_other_formats_stay_lazy(name):
     """AFNI scales each volume by itself, MINC each slice: nibabel's own proxies read them."""
@@ -169,6 +171,33 @@ def test_proxies_of_other_formats_stay_lazy(name):
     same(volume, image)
     same(pickle.loads(pickle.dumps(volume)), image)
     assert not image.in_memory
+
+
+MINC = ["tiny.mnc", "minc1_1_scale.mnc", "minc1-no-att.mnc", "small.mnc", "minc2_1_scale.mnc"]
+
+
+@pytest.mark.parametrize("name", MINC)
+def test_minc_by_path_is_what_nibabel_reads(name):
+    """Versions 1 and 2: the axes, the affine and the scaling of each slice."""
+    image = nibabel.load(DATA / name)
+
+    volume = Volume(DATA / name)
+
+    np.testing.assert_array_equal(volume.affine, image.affine)
+    np.testing.assert_array_equal(volume.numpy()[0], np.asarray(image.dataobj))
+    np.testing.assert_array_equal(volume[:, 2, 3:5].numpy()[0], image.dataobj[2:3, 3:5])
+
+
+@pytest.mark.parametrize("name", ["minc1_4d.mnc", "minc2_4d.mnc", "minc2-4d-d.mnc"])
+def test_minc_with_time_is_refused(name):
+    """Its time comes before space, and nibabel's affine is that of space."""
+    image = nibabel.load(DATA / name)
+
+    for source in (image, DATA / name):
+        with pytest.raises(UnknownFormat, match="4 axes"):
+            _ = Volume(source).shape
+    del image
+    gc.collect()  # nibabel keeps MINC-2 open
 
 
 class TestDask(BackendContract):

@@ -9,6 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from nifti_files import crafted
 
+import voxpipe as vp
 from voxpipe.core.errors import BadHeader, TruncatedVolume, UnknownFormat, VolumeError
 from voxpipe.volumes import Volume
 from voxpipe.volumes.formats.nifti import parse_nifti
@@ -239,3 +240,53 @@ def test_damaged_headers_never_fail_otherwise(at, noise):
     except VolumeError:
         return
     assert header.end > header.offset
+
+
+def form(spacing, angle=0.0, origin=0.0):
+    """Return an affine that is turned about K."""
+    turned = np.eye(4)
+    turned[:2, :2] = [[np.cos(angle), -np.sin(angle)], [np.sin(angle), np.cos(angle)]]
+    turned[:3, 3] = origin
+    return turned @ np.diag([*spacing, 1.0])
+
+
+SIZES = (0.5, 0.5, 1.25)
+SAID_TWICE = {
+    "agrees": ({}, ""),
+    "agrees with a turn": ({"sform": form(SIZES, 0.3), "qform": form(SIZES, 0.3)}, ""),
+    "qform alone": ({"sform": None, "qform": form(SIZES, 0.3)}, ""),
+    "sizes of sform": ({"sform": form((1, 1, 1))}, "sform has voxels of 1 x 1 x 1 and pixdim"),
+    "sizes, no qform": ({"sform": form((1, 1, 1)), "qform": None}, "sform has voxels of 1 x 1 x 1"),
+    "turned": ({"qform": form(SIZES, 0.3)}, "sform and qform lie up to"),
+    "elsewhere": ({"qform": form(SIZES, 0, 5.0)}, "up to 8.66 apart"),
+    "unknown code": ({"sform_code": 9}, "sform_code is 9"),
+    "unknown unit": ({"xyzt_units": 6}, "unit of length is 6"),
+    "lost axis": ({"dim": (3, 4, 4, 4, 2, 1, 1, 1)}, "3 axes, and lengths of more"),
+    "bits": ({"bitpix": 8}, "16 bits, and its bitpix is 8"),
+}
+
+
+@pytest.mark.parametrize("suffix", [".nii", ".nii.gz"])
+@pytest.mark.parametrize("name", SAID_TWICE)
+def test_check_reports_what_a_header_says_twice(tmp_path, name, suffix):
+    """Sizes, turns, codes, units and lengths that disagree are findings; patches go on."""
+    fields, words = SAID_TWICE[name]
+    header = nibabel.Nifti1Header()
+    header.set_data_dtype(np.int16)
+    header.set_data_shape((4, 4, 4))
+    for key in ("qform", "sform"):
+        affine = fields.get(key, form(SIZES))
+        getattr(header, f"set_{key}")(affine, 0 if affine is None else 1)
+    header["pixdim"][1:4], header["vox_offset"], header["magic"] = SIZES, 352, b"n+1"
+    for key, value in fields.items():
+        if key not in ("qform", "sform"):
+            header[key] = value
+    raw = header.binaryblock + bytes(4 + 2 * 64)
+    path = tmp_path / f"a{suffix}"
+    path.write_bytes(gzip.compress(raw) if suffix == ".nii.gz" else raw)
+
+    (found,) = vp.check(path).findings
+
+    assert found.error == ("Contradiction" if words else "")
+    assert words in found.reason
+    assert Volume(path).shape == (1, 4, 4, 4)

@@ -17,6 +17,7 @@ from ...storage.content import content_key
 from ...storage.read_ahead import SmallObjectCache
 from ..backend import Backend
 from ..chunks.ranged_chunks import register_decoder
+from ..formats.nifti import contradictions
 from ..formats.zarr_backend import documents_token
 from ..header import Header, Shape
 from ..registry import register_backend
@@ -38,7 +39,8 @@ class Finding:
     key: str  # what it is in the case
     name: str  # path or URL, without credentials
     error: str = ""
-    """Class of the error; ``"NotFinite"`` or ``"NotWhole"`` for what is odd about the voxels,
+    """Class of the error; ``"Contradiction"`` for a NIfTI header that says one fact twice and
+    differently, ``"NotFinite"`` or ``"NotWhole"`` for what is odd about the voxels,
     ``"MissingLabel"`` or ``"MissingVolume"`` where a case has none; empty for a sound volume."""
     reason: str = ""  # what is wrong, and what to do; empty for a sound volume
     shape: Shape | None = None  # (C, I, J, K), where the header could be read
@@ -75,6 +77,13 @@ def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Fin
         header = volume.probe().header
         affine = tuple(float(v) for v in np.ravel(volume.affine))
         finding = replace(finding, shape=header.shape, affine=affine)
+        files = getattr(volume.probe(), "files", ())
+        twice = contradictions(files[0]) if files else ""
+        if twice:
+            do = "Write the header anew with what is right: other programs take the other answer."
+            finding = replace(
+                finding, error="Contradiction", reason=f"{volume.name}: {twice}. {do}"
+            )
         odd: Counter[str] = Counter()
         for region in slabs_of(volume) if voxels else ():
             odd += _odd_values(volume.read(region), volume.kind == "label")

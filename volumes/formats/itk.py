@@ -1,17 +1,15 @@
-"""Volumes that SimpleITK reads and voxpipe does not: series of DICOM, images in memory.
+"""Volumes that SimpleITK reads and voxpipe does not, and images in memory.
 
 The header is read without voxels. These are decoded once, into the cache directory, and
 mapped from there: ITK's readers decode everything for any region, but for a few formats.
 Some do not notice that a file ends early, or claims more than it holds, and hand out whatever the
 memory held (SimpleITK 2.5.7). So what such a file must hold is counted here, before it is read.
-A folder of DICOM slices is one volume: headers alone say where they lie.
 """
 
 from __future__ import annotations
 
 import importlib
 import math
-import mmap
 import os
 import re
 import struct
@@ -29,17 +27,16 @@ from ...core.errors import (
     MissingDependency,
     TruncatedVolume,
     UnknownFormat,
-    VolumeChanged,
     VolumeTooLarge,
 )
 from ...core.memory import usable_memory
 from ..array_source import ArraySource
 from ..backend import Backend
-from ..header import affine_entries, affine_matrix
+from ..header import affine_entries
 from ..registry import BackendRequest
 from .hdf5 import refuse_leading_on
 from .raw import LocalRaw, RawHeader, fastest_first, world_affine
-from .stored_file import Format, LocalStoredFile, StoredFile, import_package, open_local
+from .stored_file import Format, LocalStoredFile, StoredFile, open_local
 
 # Bytes before uncompressed voxels, by ITK's reader: GIPL 1.0 and MRC 2014.
 _HEADERS = {"GiplImageIO": 256, "MRCImageIO": 1024}
@@ -57,24 +54,15 @@ _BEST_RATIO = 2000
 # A bitmap's header says how many colours its palette has; a palette is for up to 8 bits.
 _BMP_COLOURS = struct.Struct("<46xI")
 _MOST_COLOURS = 256
-# DICOM PS3.5: values of these types have a length of 4 bytes after 2 that are reserved.
-_LONG_TYPES = frozenset((b"OB", b"OD", b"OF", b"OL", b"OV", b"OW", b"SQ", b"SV", b"UC", b"UN"))
-_LONG_TYPES |= frozenset((b"UR", b"UT", b"UV"))
-_DICOM_MAGIC, _DICOM_MAGIC_AT = b"DICM", 128
-_PIXELS, _ITEMS, _SYNTAX = (0x7FE0, 0x0010), 0xFFFE, (0x0002, 0x0010)
-_META, _FIRST_GROUPS = 0x0002, (0x0002, 0x0008)
-_UNDEFINED_LENGTH = 2**32 - 1
-# Images of thousands of frames have some fifty for each; these are looked at in seconds.
-_MOST_ELEMENTS = 2**22
-_IMPLICIT, _BIG = b"1.2.840.10008.1.2", b"1.2.840.10008.1.2.2"
+# The first group of a DICOM file without a preamble: GDCM believes any length in it.
+_DICOM_GROUPS = (b"\x02\0", b"\x08\0")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-_DEFLATE_SYNTAX = b"1.2.840.10008.1.2.1.99"
 
 
 def check_claims(path: str, name: str, follow: str = "beside") -> None:
     """Raise ``BadHeader`` for a header that makes ITK take memory for what the file does not hold.
 
-    Of DICOM and bitmaps; readers of other formats take it when voxels are decoded. Of HDF5, under
+    Of bitmaps; readers of other formats take it when voxels are decoded. Of HDF5, under
     whatever name, also for what leads to other files, unless ``follow`` is ``"anywhere"``, and for
     what leads back to itself.
     """
@@ -84,17 +72,12 @@ def check_claims(path: str, name: str, follow: str = "beside") -> None:
             refuse_leading_on(path, name, follow)
             return
         file.seek(0)
-        head = file.read(_DICOM_MAGIC_AT + len(_DICOM_MAGIC))
+        head = file.read(_BMP_COLOURS.size)
         if head[:2] == b"BM" and len(head) >= _BMP_COLOURS.size:
             (colours,) = _BMP_COLOURS.unpack_from(head)
             if colours > _MOST_COLOURS:
-                raise _claims(name, f"a palette of {colours} colours")
-        is_dicom = head[_DICOM_MAGIC_AT:] == _DICOM_MAGIC
-        begins = len(head) >= 8 and int.from_bytes(head[:2], "little") in _FIRST_GROUPS
-        if not is_dicom and not begins:
-            return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            _check_elements(data, size, len(head) if is_dicom else 0, name)
+                what = f"{name} speaks of a palette of {colours} colours, which it does not hold."
+                raise BadHeader(what)
 
 
 def _is_hdf5(file: BinaryIO, size: int) -> bool:
@@ -106,42 +89,6 @@ def _is_hdf5(file: BinaryIO, size: int) -> bool:
             return True
         at = 2 * at or 512
     return False
-
-
-def _check_elements(data: Any, size: int, at: int, name: str) -> None:
-    """Follow the elements of a DICOM file up to its pixels, sequences entered."""
-    syntax, order, count = b"", "<", 0
-    while at + 8 <= size:
-        count += 1
-        if count > _MOST_ELEMENTS:
-            raise _claims(name, f"more than {_MOST_ELEMENTS} elements before its pixels")
-        is_meta = data[at : at + 2] == b"\x02\x00"
-        order = ">" if syntax == _BIG and not is_meta else "<"
-        group, element = struct.unpack_from(f"{order}2H", data, at)
-        kind = data[at + 4 : at + 6]
-        length_at, width = at + 4, 4
-        is_explicit = is_meta or syntax != _IMPLICIT
-        if is_explicit and group != _ITEMS and kind.isalpha() and kind.isupper():
-            is_long = kind in _LONG_TYPES
-            length_at, width = (at + 8, 4) if is_long else (at + 6, 2)
-        field = data[length_at : length_at + width]
-        length = int.from_bytes(field, "big" if order == ">" else "little")
-        start = length_at + width
-        if (group, element) == _PIXELS and length == _UNDEFINED_LENGTH:
-            return
-        if length != _UNDEFINED_LENGTH and length > size - start:
-            raise _claims(name, f"{length} bytes of element ({group:04x},{element:04x})")
-        if (group, element) == _SYNTAX:
-            syntax = data[start : start + length].rstrip(b"\0 ")
-        if group != _META and syntax == _DEFLATE_SYNTAX:
-            return
-        # Sequences and items are entered: what is in them has lengths as well.
-        enters = length == _UNDEFINED_LENGTH or group == _ITEMS or kind == b"SQ"
-        at = start if enters else start + length
-
-
-def _claims(name: str, what: str) -> BadHeader:
-    return BadHeader(f"{name} speaks of {what}, which it does not hold.")
 
 
 def check_end(file: StoredFile, image_io: str, voxel_bytes: int) -> None:
@@ -228,6 +175,9 @@ def _reads(request: BackendRequest) -> bool:
         return False
     try:
         check_claims(path, path, request.follow)
+        with open_local(path) as file:
+            if file.read(2) in _DICOM_GROUPS:
+                return False
     except (BadHeader, MissingDependency):
         return True  # whoever opens it is told
     except OSError:
@@ -377,154 +327,7 @@ def _reason(error: BaseException) -> str:
     return (lines or [type(error).__name__])[-1].rstrip(".")
 
 
-# Series lie among other files; one of so many tells.
-_LOOKED_AT = 16
-# Of the distance between slices. Positions are decimal text of up to 16 letters.
-_UNEVEN = 1e-2
-
-
-def _has_dicom(request: BackendRequest) -> bool:
-    """Whether one of the first files of a local folder is DICOM."""
-    if request.path is None or not os.path.isdir(request.path):
-        return False
-    return any(map(_is_dicom, _files(os.fspath(request.path))[:_LOOKED_AT]))
-
-
-def _files(folder: str) -> list[str]:
-    # Copies from macOS bring a hidden ._NAME for each file, and these come first.
-    with os.scandir(folder) as entries:
-        # isfile() is false, and raises nothing, for links that lead in a circle.
-        return sorted(
-            entry.path
-            for entry in entries
-            if not entry.name.startswith(".") and os.path.isfile(entry.path)
-        )
-
-
-def _is_dicom(path: str) -> bool:
-    with open_local(path) as file:
-        return file.read(_DICOM_MAGIC_AT + len(_DICOM_MAGIC))[_DICOM_MAGIC_AT:] == _DICOM_MAGIC
-
-
-def open_series(request: BackendRequest, name: str, series: str = "") -> Backend:
-    """Open the slices of one series, whose UID may be left out where there is no other.
-
-    ``UnknownFormat`` if it is not there, ``BadHeader`` if the slices do not make up a volume.
-    """
-    folder = os.fspath(request.path or "")
-    import_package("SimpleITK", f"the DICOM files of {name}")
-    slices = _slices(folder, name, series)
-    files = [LocalStoredFile(path, f"{path} (of {name})") for path in slices]
-    headers = [_fields(_read_information(file.path, file.name), file.name) for file in files]
-    fields = _stack(headers, name)
-    for file, one in zip(files, headers, strict=True):
-        check_ratio(file, one.voxel_bytes)
-
-    def write(raw: BinaryIO) -> None:
-        for file in files:
-            if not file.is_current:
-                raise VolumeChanged(f"{file.name} was written again since its header was read.")
-            size = _read_information(file.path, file.name).GetSize()
-            raw.write(_slab(file.path, file.name, headers[0], size, 0, size[-1]).data)
-
-    IO_COUNTERS.count(headers=len(files))
-    return LocalRaw(fields, files, name, write)
-
-
-# What is told of a series, of its first slice: by DICOM's group and element.
-_FACTS = {"modality": "0008|0060", "description": "0008|103e", "study": "0020|000d"}
-
-
-def series_of(folder: str) -> dict[str, dict[str, str]]:
-    """Return what is told of each series of DICOM slices that lie in a folder, by its UID."""
-    if not any(map(_is_dicom, _files(folder))):
-        return {}
-    import_package("SimpleITK", f"the DICOM files of {folder}")
-    series: dict[str, dict[str, str]] = {}
-    for uid in _series_in(folder, folder):
-        first = simpleitk().ImageSeriesReader.GetGDCMSeriesFileNames(folder, uid)[0]
-        reader = _read_information(first, f"{first} (of {folder})")
-        keys = {fact: key for fact, key in _FACTS.items() if reader.HasMetaDataKey(key)}
-        series[uid] = {fact: reader.GetMetaData(key).strip("\0 ") for fact, key in keys.items()}
-    return series
-
-
-def _series_in(folder: str, name: str) -> tuple[str, ...]:
-    # GDCM reads whatever is there: pipes, and claims of any size. Files of other kinds are no harm.
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if not entry.is_dir():
-            check_claims(entry.path, f"{entry.path} (of {name})")
-    itk = simpleitk()
-    itk.ProcessObject.SetGlobalWarningDisplay(False)
-    uids: tuple[str, ...] = itk.ImageSeriesReader.GetGDCMSeriesIDs(folder)
-    return uids
-
-
-def _slices(folder: str, name: str, series: str) -> Sequence[str]:
-    """Return the files of a series in the order of their places."""
-    itk, series_ids = simpleitk(), _series_in(folder, name)
-    if series not in series_ids and (series or len(series_ids) != 1):
-        raise UnknownFormat(
-            f"{name} holds {len(series_ids)} DICOM series ({', '.join(series_ids)})"
-            + (f", and not {series}." if series else "."),
-            do="Give the one to read as series=.",
-        )
-    _refuse_orphans(folder, series_ids, name)
-    paths: tuple[str, ...] = itk.ImageSeriesReader.GetGDCMSeriesFileNames(
-        folder, series or series_ids[0]
-    )
-    return paths
-
-
-def _refuse_orphans(folder: str, series_ids: Sequence[str], name: str) -> None:
-    """Refuse a folder with slices that GDCM cannot read: it leaves them out without a word."""
-    itk = simpleitk()
-    read = {
-        os.path.realpath(path)
-        for series in series_ids
-        for path in itk.ImageSeriesReader.GetGDCMSeriesFileNames(folder, series)
-    }
-    for path in _files(folder):
-        is_slice = path.lower().endswith(".dcm") or _is_dicom(path)
-        is_index = os.path.basename(path).upper() == "DICOMDIR"
-        if is_slice and not is_index and os.path.realpath(path) not in read:
-            msg = f"{path} (of {name}) is a DICOM file of no series that SimpleITK recognises."
-            raise BadHeader(msg, do="Copy it again if it is damaged, or move it out of the folder.")
-
-
-def _stack(slices: Sequence[RawHeader], name: str) -> RawHeader:
-    """Return the header of slices that lie one behind the other."""
-    first, layout = slices[0], slices[0].layout
-    depth = layout.shape[3]
-    if len(slices) == 1:
-        return first
-    affines = [affine_matrix(fields.affine) for fields in slices]
-    for fields, affine in zip(slices, affines, strict=True):
-        same = (fields.layout, fields.dtype) == (layout, first.dtype)
-        if not same or not np.allclose(affine[:3, :3], affines[0][:3, :3], atol=1e-4) or depth > 1:
-            what = f"the slices of {name} differ in size, type or direction, or are volumes."
-            raise BadHeader(what, do="Give one file of it, or convert the series to .nii.")
-    places = np.array([affine[:3, 3] for affine in affines])
-    step = (places[-1] - places[0]) / (len(slices) - 1)
-    distance = float(np.linalg.norm(step))
-    away = np.abs(places - places[0] - np.arange(len(slices))[:, None] * step).max()
-    if distance == 0 or away > _UNEVEN * distance:
-        raise BadHeader(
-            f"the {len(slices)} slices of {name} are not evenly spaced: {away:g} mm off a "
-            f"distance of {distance:g} mm.",
-            do="Look for missing or doubled slices.",
-        )
-    affine = affines[0].copy()
-    affine[:3, 2] = step
-    sizes = tuple(
-        len(slices) if axis == layout.spatial[2] else n for axis, n in enumerate(layout.sizes)
-    )
-    whole = replace(layout, sizes=sizes)
-    return replace(first, layout=whole, affine=affine_entries(affine, name))
-
-
 FORMATS = (
-    Format("dicom", (), open_series, ("series",), matches=_has_dicom, rank=1),
     # The last: it looks into the file, and imports SimpleITK for it.
     Format(
         "simpleitk",

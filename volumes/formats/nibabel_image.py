@@ -1,4 +1,4 @@
-"""Images that nibabel has opened, and array-likes that are read by slices.
+"""Images that nibabel has opened, MINC files, and array-likes that are read by slices.
 
 An image in memory has the word over the file that it came from. Its affine is its own, and its
 voxels are those of its ``dataobj``: type, offset and scaling as they were when that was made.
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Region
-from ...core.errors import VolumeError
+from ...core.errors import CorruptVolume, UnknownFormat, VolumeError
 from ...storage.location import public_name
 from ..array_source import INLINE_BYTES, arrive, from_array, remember, share_array
 from ..backend import Backend, Channels
@@ -28,10 +28,10 @@ from ..registry import BackendRequest
 from ..session import SESSION, Source
 from ..source import LocatedSource, Options
 from ..voxels import Voxels, plain, refuse_unreadable
-from .mgh import parse_mgh
-from .nifti import head_of, is_colour, millimetres, parse_nifti
+from .itk import check_claims
+from .nifti import head_of, is_colour, millimetres, parse_mgh, parse_nifti
 from .raw import RawHeader, fastest_first, open_raw
-from .stored_file import LocalStoredFile
+from .stored_file import FilesBackend, Format, LocalStoredFile, StoredFile, library_errors
 
 # How the names of files end that hold voxels in one compressed stream.
 _ENCODINGS = {".gz": "gzip", ".mgz": "gzip", ".bz2": "bzip2"}
@@ -57,6 +57,8 @@ def source_of_image(image: Any, options: Options) -> Source:
     with suppress(KeyError, TypeError, ValueError, IndexError):  # formats without the field
         matrix[:3] *= millimetres(int(image.header["xyzt_units"]))
     affine, dataobj = affine_entries(matrix, "the image"), image.dataobj
+    if type(image).__name__.startswith("Minc"):
+        _refuse_time(image, str(image.get_filename() or "the image"))
     if isinstance(dataobj, np.ndarray):
         return from_array(_channels_of(np.asanyarray(dataobj)), options.affine or affine)
     reader = _as_in_a_file(dataobj, affine)
@@ -178,6 +180,43 @@ class DataobjBackend(Backend):
         return _channels_of(array)
 
 
+def _refuse_time(image: Any, name: str) -> None:
+    """Refuse MINC with time, which comes before space: nibabel's affine is of the last axes."""
+    if len(image.shape) != 3:
+        what = f"{name} is a MINC file of {len(image.shape)} axes, {image.shape}; three are read."
+        do = "Give one time of it: nibabel.Nifti1Image(image.dataobj[0], image.affine)."
+        raise UnknownFormat(what, do=do)
+
+
+class MincBackend(FilesBackend):
+    """A MINC file, version 1 or 2, as nibabel reads it: its axes, its affine and its scaling."""
+
+    def __init__(self, file: LocalStoredFile) -> None:
+        import nibabel
+
+        check_claims(file.path, file.name, file.follow)
+        with library_errors(f"{file.name} cannot be read as MINC"):
+            image: Any = nibabel.load(file.path)
+            _refuse_time(image, file.name)
+            inner = DataobjBackend(
+                image.dataobj, affine_entries(image.affine, file.name), file.name
+            )
+        self._inner = inner
+        super().__init__([file], inner.header, file.name)
+
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Read a region; nibabel scales it, slice by slice where the file says so."""
+        with library_errors(f"{self.name} cannot be read", kind=CorruptVolume):
+            return self._inner.read(region, channels)
+
+
+def open_minc(file: StoredFile) -> Backend:
+    """Open a ``.mnc`` on a local disk."""
+    if not isinstance(file, LocalStoredFile):
+        raise UnknownFormat(f"{file.name} is a MINC file, which is only read from local disks.")
+    return MincBackend(file)
+
+
 def _chunks_of(dataobj: Any) -> Triple | None:
     """Return the chunk of an array-like that says so: dask's sizes of each, h5py's of one."""
     chunks = getattr(dataobj, "chunks", None)
@@ -185,3 +224,6 @@ def _chunks_of(dataobj: Any) -> Triple | None:
         return None
     i, j, k = (max(n) if isinstance(n, tuple) else int(n) for n in chunks[:3])
     return i, j, k
+
+
+FORMATS = (Format("minc", (".mnc",), open_minc),)

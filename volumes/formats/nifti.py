@@ -1,4 +1,4 @@
-"""NIfTI-1 and -2, in one file or two (``.hdr`` and ``.img``), and Analyze as nibabel reads it.
+"""Headers that nibabel's classes read: NIfTI-1 and -2, in one file or two, Analyze and MGH.
 
 The header of NIfTI-1 and NIfTI-2: where the voxels are, what they are, where they lie. nibabel's
 classes read the fields; this module decides what they mean and refuses what makes no sense, before
@@ -94,6 +94,55 @@ def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHe
         return RawHeader(layout, dtype, int(offset), entries)
     scale = (1.0, 0.0) if slope is None else (float(slope), float(intercept))
     return RawHeader(fastest_first(shape), dtype, int(offset), entries, *scale)
+
+
+# Of voxel sizes: those of a quaternion and of pixdim are float32. And of a place, in voxels.
+_OTHER_SIZE, _OTHER_PLACE = 1e-3, 0.1
+_MOST_CODE, _UNIT_CODES = 5, (0, 1, 2, 3)
+
+
+def contradictions(file: StoredFile) -> str:
+    """Return what a NIfTI header says twice and differently; empty where all of it agrees."""
+    suffix = file.name.lower().removesuffix(".gz")
+    if not suffix.endswith((".nii", ".hdr")):
+        return ""
+    raw = head_of(file, file.name.lower().endswith(".gz"))
+    fields, size = fields_of(raw, file.name)
+    if not raw[_MAGIC_AT[size] :].startswith(_MAGICS):
+        return ""
+    dims, pixdim = [int(n) for n in fields["dim"]], np.abs(fields["pixdim"][1:4].astype(float))
+    codes = {key: int(fields[f"{key}_code"]) for key in ("sform", "qform")}
+    units, doubts = int(fields["xyzt_units"]) & _UNIT_BITS, list[str]()
+    forms = {key: getattr(fields, f"get_{key}")() for key, code in codes.items() if code > 0}
+    for key, affine in forms.items():
+        sizes = np.linalg.norm(affine[:3, :3], axis=0)
+        count = min(3, dims[0])
+        if not np.allclose(sizes[:count], pixdim[:count], rtol=_OTHER_SIZE):
+            doubts.append(f"{key} has voxels of {_text(sizes)} and pixdim of {_text(pixdim)}")
+    if len(forms) == 2 and not doubts:
+        corners = np.array(list(np.ndindex(2, 2, 2))) * (np.array([*dims[1:4]]) - 1)
+        step = np.diff([affine_of(corners, each) for each in forms.values()], axis=0)
+        away = float(np.linalg.norm(step, axis=-1).max())
+        if away > _OTHER_PLACE * float(pixdim[: dims[0]].min()):
+            doubts.append(f"sform and qform lie up to {away:.3g} apart (codes {codes})")
+    doubts += [f"its {key}_code is {n}" for key, n in codes.items() if not 0 <= n <= _MOST_CODE]
+    if units not in _UNIT_CODES:
+        doubts.append(f"its unit of length is {units}")
+    if any(n > 1 for n in dims[dims[0] + 1 :]):
+        doubts.append(f"its dim is {dims}: {dims[0]} axes, and lengths of more")
+    bits = 8 * fields.get_data_dtype().itemsize
+    if int(fields["bitpix"]) not in (bits, 0):
+        doubts.append(f"its data type has {bits} bits, and its bitpix is {int(fields['bitpix'])}")
+    return "; ".join(doubts)
+
+
+def affine_of(points: Any, affine: Any) -> Any:
+    """Return where points of index lie in the world."""
+    return points @ affine[:3, :3].T + affine[:3, 3]
+
+
+def _text(numbers: Any) -> str:
+    return " x ".join(f"{number:.4g}" for number in numbers)
 
 
 def bad_nifti(name: str, why: str, do: str = "") -> BadHeader:
@@ -231,7 +280,52 @@ def _parse_analyze(raw: bytes, order: str, header: StoredFile) -> RawHeader:
     return replace(raw_fields, affine=affine_entries(image.affine, header.name))
 
 
+# FreeSurfer's MGH: ``.mgh``, and ``.mgz`` as one gzip stream. Behind the voxels lie acquisition
+# parameters and tags of any length.
+
+# The fields, and room for more: the voxels begin at this byte.
+MGH_BYTES = 284
+# Fields of goodRASFlag and before it end here; nibabel pads what is missing behind them.
+_FIELD_BYTES = 90
+
+
+def open_mgh(file: StoredFile) -> Backend:
+    """Open a ``.mgh`` or a ``.mgz``."""
+    is_gzip = not file.name.lower().endswith(".mgh")
+    return open_by_head(
+        file, parse_mgh, is_gzip=is_gzip, do="Name it .mgh if it is not compressed."
+    )
+
+
+def parse_mgh(raw: bytes, name: str) -> RawHeader:
+    """Read the first 284 bytes of an MGH file."""
+    from nibabel.freesurfer.mghformat import MGHHeader
+
+    if raw.startswith(_GZIP_MAGIC):
+        raise BadHeader(f"{name} is compressed with gzip.", do="Name it .mgz, or decompress it.")
+    if len(raw) < MGH_BYTES:
+        what = f"{name} holds {len(raw)} bytes, and an MGH header has {MGH_BYTES}."
+        raise TruncatedVolume(what, do=what_to_do(raw))
+    fields: Any = MGHHeader(raw[:_FIELD_BYTES], check=False)
+    dims = [int(n) for n in fields["dims"]]
+    if int(fields["version"]) != 1 or min(dims) < 1:
+        why = f"version {int(fields['version'])}, dimensions {dims}"
+        raise BadHeader(f"{name} has no sound MGH header: {why}.", do=what_to_do(raw))
+    try:
+        dtype = fields.get_data_dtype()
+    except KeyError:
+        msg = f"{name} holds voxels of MGH type {int(fields['type'])}, which is not read."
+        do = "Convert them with mri_convert -odt float, for instance."
+        raise UnknownFormat(msg, do=do) from None
+    # Numbers of a damaged header may be so large that their product is none; NumPy would warn.
+    with np.errstate(over="ignore", invalid="ignore"):
+        affine = fields.get_affine()
+    # Frames, the fourth, become channels.
+    return RawHeader(fastest_first(dims), dtype, MGH_BYTES, affine_entries(affine, name))
+
+
 FORMATS = (
+    Format("mgh", (".mgh", ".mgz", ".mgh.gz"), open_mgh),
     Format("nifti", (".nii",), open_nifti),
     Format("nifti-gz", (".nii.gz",), open_nifti),
     Format("nifti-pair", (".hdr", ".img", ".hdr.gz", ".img.gz"), open_pair),

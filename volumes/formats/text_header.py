@@ -19,7 +19,7 @@ from typing import BinaryIO, TypeVar
 import numpy as np
 
 from ...core import IO_COUNTERS, Affine
-from ...core.errors import BadHeader, TruncatedVolume
+from ...core.errors import BadHeader
 from ...storage.decompress import copy, decompress
 from ..backend import Backend
 from ..header import affine_entries
@@ -215,16 +215,12 @@ def _open_several(header: TextHeader, header_file: StoredFile) -> Backend:
         )
     files = [header_file.beside(name) for name in header.data_files]
     for file in files if header.encoding == "raw" else ():
-        # A longer one is compressed, or of another volume.
-        if file.size != skip + part:
-            raise TruncatedVolume(
-                f"{file.name} holds {file.size} bytes, and should hold {skip + part}."
-            )
+        check_size(file.name, file.size, skip + part)
 
     def write(raw: BinaryIO) -> None:
         for file in files:
             with file.open() as stream:
-                stream.seek(skip)
+                stream.seek(file.size - part if header.from_end else skip)
                 if header.encoding == "raw":
                     copy(stream, raw, part, file.name)
                 else:
@@ -252,8 +248,8 @@ def parse_nrrd(head: bytes, name: str) -> TextHeader:
     skip, lines = fields.integer("byteskip"), fields.integer("lineskip")
     if skip < -1 or lines < 0 or (skip == -1 and encoding != "raw"):
         raise fields.error(f"it skips {lines} lines and {skip} bytes of {encoding} voxels")
-    if len(files) > 1 and (lines or skip == -1):
-        raise fields.error(f"it skips {lines} lines and {skip} bytes of each of {len(files)} files")
+    if len(files) > 1 and lines:
+        raise fields.error(f"it skips {lines} lines of each of {len(files)} files")
     # 2-D voxels are one plane.
     padding = (1,) * (3 - len(spatial))
     axes = (*spatial, *range(len(sizes), len(sizes) + len(padding)))
@@ -388,7 +384,7 @@ def parse_metaimage(head: bytes, name: str) -> TextHeader:
     if not _truth(fields, "BinaryData", default=True):
         raise ItkOnly("its voxels are text", files)
     skip, lowest = fields.integer("HeaderSize"), length if is_local else 0
-    if skip < -1 or 0 < skip < lowest or (skip == -1 and (is_compressed or len(files) > 1)):
+    if skip < -1 or 0 < skip < lowest or (skip == -1 and is_compressed):
         raise fields.error(f"its HeaderSize is {skip}")
     affine = affine_entries(_meta_affine(fields, len(sizes)), name)
     raw = RawHeader(fastest_first(sizes, colours=channels), _meta_dtype(fields), 0, affine)
@@ -402,7 +398,8 @@ def _meta_fields(head: bytes, name: str) -> tuple[TextFields, int]:
         key, equals, value = (part.strip() for part in line.partition("="))
         if not equals and not key:
             continue
-        if not equals or not key.isidentifier():
+        # ITK writes notes of any key, DICOM's tags too.
+        if not equals or not key or not key.isprintable():
             raise fields.error(f"it has a line {line[:40]!r}")
         fields[key] = value
         if key == _LAST_KEY:

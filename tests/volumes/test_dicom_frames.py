@@ -1,0 +1,518 @@
+"""DICOM objects of many frames, and series whose slices differ; pydicom writes and judges."""
+
+from __future__ import annotations
+
+import numpy as np
+import pydicom
+import pytest
+import SimpleITK
+from medical_files import warm
+from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.uid import (
+    DeflatedExplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    ExplicitVRLittleEndian,
+    ImplicitVRLittleEndian,
+    JPEG2000Lossless,
+    RLELossless,
+)
+
+import voxpipe as vp
+from voxpipe.core.errors import BadHeader, CasesLeftOut, TruncatedVolume, UnknownFormat, VolumeError
+from voxpipe.volumes import Volume
+
+MR, CT = "1.2.840.10008.5.1.4.1.1.4.1", "1.2.840.10008.5.1.4.1.1.2"
+DOSE, SEGMENTS = "1.2.840.10008.5.1.4.1.1.481.2", "1.2.840.10008.5.1.4.1.1.66.4"
+FRAMES = np.arange(4 * 6 * 8).reshape(4, 6, 8).astype(np.uint16)  # frame, row, column
+
+
+@pytest.fixture(scope="module", autouse=True)
+def writer_is_warm():
+    """Nothing that GDCM keeps open counts as left behind."""
+    warm()
+
+
+def write(path, pixels, syntax=ExplicitVRLittleEndian, sop=CT, **fields):
+    """Write frames (N, rows, columns[, colours]) or one (rows, columns)."""
+    one, meta = Dataset(), FileMetaDataset()
+    meta.TransferSyntaxUID, meta.MediaStorageSOPClassUID = syntax, sop
+    one.SOPClassUID, one.SOPInstanceUID = sop, pydicom.uid.generate_uid(entropy_srcs=[str(path)])
+    meta.MediaStorageSOPInstanceUID = one.SOPInstanceUID
+    one.Modality, one.StudyInstanceUID, one.SeriesInstanceUID = "MR", "1.2.3", "1.2.3.4"
+    one.SamplesPerPixel, one.PhotometricInterpretation = 1, "MONOCHROME2"
+    shape = pixels.shape[1:] if pixels.ndim > 2 else pixels.shape
+    one.Rows, one.Columns = shape[:2]
+    if pixels.ndim > 2:
+        one.NumberOfFrames = len(pixels)
+    one.BitsAllocated = one.BitsStored = 8 * pixels.itemsize
+    one.PixelRepresentation = int(pixels.dtype.kind == "i")
+    one.HighBit = one.BitsStored - 1
+    for key, value in fields.items():
+        setattr(one, key, value)
+    one.file_meta = meta
+    order = ">" if syntax == ExplicitVRBigEndian else "<"
+    if not hasattr(one, "FloatPixelData"):
+        one.PixelData = pixels.astype(pixels.dtype.newbyteorder(order)).tobytes()
+        one["PixelData"].VR = "OW"
+    if syntax == RLELossless:
+        one.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+        one.compress(RLELossless, generate_instance_uid=False)
+    one.save_as(path, enforce_file_format=True)
+    return path
+
+
+def item(**fields):
+    one = Dataset()
+    for key, value in fields.items():
+        setattr(one, key, value)
+    return one
+
+
+def enhanced(path, places, frames=FRAMES, *, slopes=None, own=(), sop=MR, turned=None, **fields):
+    """Write frames with functional groups: a place each, a slope each, further macros each."""
+    groups = []
+    for k, place in enumerate(places):
+        group = item(PlanePositionSequence=[item(ImagePositionPatient=list(place))])
+        slope = 1 if slopes is None else slopes[k]
+        rescale = item(RescaleSlope=slope, RescaleIntercept=-k if slopes else 0, RescaleType="US")
+        group.PixelValueTransformationSequence = [rescale]
+        if turned and k in turned:
+            direction = item(ImageOrientationPatient=[1, 0, 0, 0, 0, 1])
+            group.PlaneOrientationSequence = [direction]
+        for keyword, values in own:
+            setattr(group, keyword, [item(**values[k])])
+        groups.append(group)
+    shared = item(
+        PlaneOrientationSequence=[item(ImageOrientationPatient=[1, 0, 0, 0, 1, 0])],
+        PixelMeasuresSequence=[item(PixelSpacing=[0.8, 0.9], SliceThickness=2.5)],
+    )
+    fields = {"SharedFunctionalGroupsSequence": [shared], **fields}
+    fields["PerFrameFunctionalGroupsSequence"] = groups
+    return write(path, frames, sop=sop, **fields)
+
+
+def along(*heights):
+    return [(10, -20, height) for height in heights]
+
+
+def by_height(volume):
+    """Return what lies at each height: (columns, rows)."""
+    array = np.asarray(volume)[0]
+    return {
+        round(float((volume.affine @ [0, 0, k, 1])[2]), 3): array[..., k]
+        for k in range(array.shape[2])
+    }
+
+
+def series(folder, pixels, heights, **fields):
+    folder.mkdir(exist_ok=True)
+    for k, (plane, height) in enumerate(zip(pixels, heights, strict=True)):
+        own = {key: v[k] if isinstance(v, list) else v for key, v in fields.items()}
+        place = {"ImagePositionPatient": [0, 0, height], "PixelSpacing": [1, 1]}
+        place["ImageOrientationPatient"] = [1, 0, 0, 0, 1, 0]
+        name = own.pop("name", f"{k}.dcm")
+        write(folder / name, plane, **{**place, **own})
+    return folder
+
+
+@pytest.mark.parametrize("heights", [(0, 2.5, 5, 7.5), (7.5, 5, 2.5, 0), (0, 5, 2.5, 7.5)])
+@pytest.mark.parametrize("slopes", [None, (1, 2, 3, 4), (1, 0.5, 0.25, 2)])
+def test_each_frame_has_its_place_and_rescale(tmp_path, heights, slopes):
+    """Whatever the order of the file; slopes that differ give floats, or whole numbers."""
+    path = enhanced(tmp_path / "a.dcm", along(*heights), slopes=slopes)
+
+    volume = Volume(path)
+
+    assert volume.spacing == pytest.approx((0.9, 0.8, 2.5))
+    assert volume.affine[:3, 3].tolist() == [-10, 20, 0]
+    found = by_height(volume)
+    for k, frame in enumerate(pydicom.dcmread(path).pixel_array):
+        expected = frame * (1 if slopes is None else slopes[k]) - (k if slopes else 0)
+        assert np.array_equal(found[heights[k]].T, expected)
+    assert volume.dtype == (
+        np.uint16 if slopes is None else np.int32 if slopes[1] == 2 else np.float32
+    )
+
+
+def test_a_tilted_stack_is_sheared(tmp_path):
+    """With a gantry that is tilted, corners move along the rows; the affine says so."""
+    places = [(10, -20 + 0.5 * k, 2.5 * k) for k in range(4)]
+
+    volume = Volume(enhanced(tmp_path / "a.dcm", places))
+
+    for k, place in enumerate(places):
+        assert np.allclose((volume.affine @ [0, 0, k, 1])[:3], np.multiply(place, (-1, -1, 1)))
+
+
+@pytest.mark.parametrize(
+    ("heights", "turned", "words"),
+    [
+        ((0, 2.5, 7.5, 10), None, r"5 mm from \(10, -20, 2.5\) to \(10, -20, 7.5\)"),
+        ((0, 2.5, 5, 8), None, "not evenly spaced"),
+        ((0, 2.5, 5, 7.5), (2,), "differ in size or direction"),
+    ],
+)
+def test_frames_that_are_no_stack(tmp_path, heights, turned, words):
+    """Gaps are refused with their positions, and so are frames that are turned."""
+    with pytest.raises(BadHeader, match=words):
+        _ = Volume(enhanced(tmp_path / "a.dcm", along(*heights), turned=turned)).shape
+
+
+SELECTED = {
+    "TemporalPositionIndex": ("FrameContentSequence", (1, 1, 2, 2)),
+    "StackID": ("FrameContentSequence", ("a", "a", "b", "b")),
+    "EffectiveEchoTime": ("MREchoSequence", (10.0, 10.0, 22.5, 22.5)),
+    "DiffusionBValue": ("MRDiffusionSequence", (0.0, 0.0, 1000.0, 1000.0)),
+    "ReferencedSegmentNumber": ("SegmentIdentificationSequence", (1, 1, 2, 2)),
+}
+
+
+@pytest.mark.parametrize("keyword", SELECTED)
+def test_several_frames_at_one_place(tmp_path, keyword):
+    """Times, stacks, echoes and segments are chosen by ``where``; the error names the values."""
+    macro, values = SELECTED[keyword]
+    own = [(macro, [{keyword: value} for value in values])]
+    path = enhanced(tmp_path / "a.dcm", along(0, 2.5, 0, 2.5), own=own)
+
+    with pytest.raises(UnknownFormat, match=rf"{keyword} \(") as caught:
+        _ = Volume(path).shape
+    assert f"where={{'{keyword}': " in str(caught.value)
+    for n in (0, 2):
+        found = Volume(path, where={keyword: values[n]}).numpy()[0]
+        assert np.array_equal(found.T, FRAMES[n : n + 2])
+    with pytest.raises(UnknownFormat, match="no frame"):
+        _ = Volume(path, where={keyword: 99}).shape
+
+
+def test_times_and_echoes_together(tmp_path):
+    """Where one keyword does not choose a volume, several do."""
+    own = [
+        ("FrameContentSequence", [{"TemporalPositionIndex": n} for n in (1, 1, 2, 2)]),
+        ("MREchoSequence", [{"EffectiveEchoTime": n} for n in (1.0, 2.0, 1.0, 2.0)]),
+    ]
+    path = enhanced(tmp_path / "a.dcm", along(0, 0, 0, 0), own=own)
+
+    with pytest.raises(UnknownFormat, match=r"TemporalPositionIndex.*EffectiveEchoTime"):
+        _ = Volume(path).shape
+    where = {"TemporalPositionIndex": 2, "EffectiveEchoTime": 1.0}
+    assert np.array_equal(Volume(path, where=where).numpy()[0].T, FRAMES[2:3])
+
+
+def test_frames_without_places(tmp_path):
+    """A film or ultrasound says nowhere where its frames lie: the user does."""
+    path = write(tmp_path / "a.dcm", FRAMES, sop="1.2.840.10008.5.1.4.1.1.3.1")
+
+    with pytest.raises(BadHeader, match="affine="):
+        _ = Volume(path).shape
+    volume = Volume(path, affine=np.diag([2.0, 2, 3, 1]))
+    assert np.array_equal(volume.numpy()[0].T, FRAMES)
+    assert volume.spacing == (2, 2, 3)
+
+
+@pytest.mark.parametrize("offsets", [(0, 3, 6, 9), (30, 33, 36, 39), (0, -3, -6, -9)])
+def test_doses(tmp_path, offsets):
+    """Planes lie at their offsets, and numbers are multiplied by the scaling of the dose."""
+    where = {"ImagePositionPatient": [10, -20, 30], "ImageOrientationPatient": [1, 0, 0, 0, 1, 0]}
+    fields = {
+        "GridFrameOffsetVector": list(offsets),
+        "DoseGridScaling": "0.25",
+        "PixelSpacing": [2, 3],
+    }
+    path = write(tmp_path / "a.dcm", FRAMES.astype(np.uint32), sop=DOSE, **where, **fields)
+
+    found = by_height(Volume(path))
+
+    for k, offset in enumerate(offsets):
+        assert np.array_equal(found[offset if offsets[0] else 30 + offset].T, FRAMES[k] * 0.25)
+
+
+def test_segments_of_single_bits(tmp_path):
+    """Frames of single bits share bytes: 4 of 35 pixels take 18."""
+    flags = np.random.default_rng(0).integers(0, 2, (4, 5, 7)).astype(np.uint8)
+    packed = np.packbits(flags.ravel(), bitorder="little")
+    own = [
+        ("SegmentIdentificationSequence", [{"ReferencedSegmentNumber": n} for n in (1, 1, 2, 2)])
+    ]
+    fields = {"BitsAllocated": 1, "BitsStored": 1, "HighBit": 0, "SegmentationType": "BINARY"}
+    path = enhanced(
+        tmp_path / "a.dcm", along(0, 1, 0, 1), flags, own=own, sop=SEGMENTS,
+        PixelData=packed.tobytes(), **fields,
+    )  # fmt: skip
+    one = pydicom.dcmread(path)
+    one.PixelData = packed.tobytes()
+    one.save_as(path)
+
+    for n in (1, 2):
+        found = Volume(path, where={"ReferencedSegmentNumber": n}, kind="label").numpy()[0]
+        assert np.array_equal(found.T, one.pixel_array[2 * n - 2 : 2 * n])
+
+
+def test_a_map_of_floats(tmp_path):
+    """Float pixels, with the real world's slope of each frame."""
+    floats = FRAMES.astype(np.float32) / 8
+    own = [
+        (
+            "RealWorldValueMappingSequence",
+            [{"RealWorldValueSlope": k + 1.0, "RealWorldValueIntercept": 0.5} for k in range(4)],
+        )
+    ]
+    path = enhanced(
+        tmp_path / "a.dcm", along(0, 1, 2, 3), floats, own=own,
+        sop="1.2.840.10008.5.1.4.1.1.30", FloatPixelData=floats.tobytes(), BitsAllocated=32,
+    )  # fmt: skip
+
+    found = Volume(path).numpy()[0]
+
+    assert np.allclose(found.T, [floats[k] * (k + 1) + 0.5 for k in range(4)])
+
+
+SYNTAXES = (
+    ImplicitVRLittleEndian,
+    ExplicitVRBigEndian,
+    DeflatedExplicitVRLittleEndian,
+    RLELossless,
+)
+
+
+@pytest.mark.parametrize("syntax", SYNTAXES)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint16])
+def test_syntaxes(tmp_path, syntax, dtype):
+    """Byte orders, deflated files and run lengths; what is not read is named."""
+    frame = (FRAMES[0] * 900).astype(dtype)
+    path = write(tmp_path / "a.dcm", frame, syntax)
+
+    if syntax == ExplicitVRBigEndian and dtype == np.uint8:
+        with pytest.raises(UnknownFormat, match="swapped"):
+            _ = Volume(path).shape
+        return
+    found = Volume(path).numpy()[0, :, :, 0].T
+
+    assert found.dtype == dtype
+    assert np.array_equal(found, pydicom.dcmread(path).pixel_array)
+
+
+def test_frames_that_are_compressed(tmp_path):
+    """Each is decoded by itself, and has its own rescale and place."""
+    path = enhanced(tmp_path / "a.dcm", along(5, 0, 2.5, 7.5), slopes=(1, 2, 3, 4))
+    one = pydicom.dcmread(path)
+    one.compress(RLELossless, generate_instance_uid=False)
+    one.save_as(path)
+
+    found = by_height(Volume(path))
+
+    for k, height in enumerate((5, 0, 2.5, 7.5)):
+        assert np.array_equal(found[height].T, FRAMES[k] * float(k + 1) - k)
+
+
+def test_jpeg_2000(tmp_path):
+    """SimpleITK writes a slice with its rescale; the values are those that it reads."""
+    image = SimpleITK.GetImageFromArray(FRAMES[:1].astype(np.int16))
+    for key, value in (("0028|1052", "-5"), ("0028|1053", "2"), ("0020|0032", "1\\2\\3")):
+        image.SetMetaData(key, value)
+    writer = SimpleITK.ImageFileWriter()
+    writer.SetFileName(str(tmp_path / "a.dcm"))
+    writer.UseCompressionOn()
+    writer.SetCompressor("JPEG2000")
+    writer.Execute(image)
+    assert pydicom.dcmread(tmp_path / "a.dcm").file_meta.TransferSyntaxUID == JPEG2000Lossless
+
+    found = Volume(tmp_path / "a.dcm").numpy()[0].T
+
+    expected = SimpleITK.GetArrayFromImage(SimpleITK.ReadImage(tmp_path / "a.dcm"))
+    assert np.array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.int16, np.uint16])
+@pytest.mark.parametrize("high", [11, 13])
+def test_bits_that_are_not_stored(tmp_path, dtype, high):
+    """Overlays in the other bits of a number are left out, and the sign is that of the stored."""
+    stored = np.arange(48).reshape(6, 8) * 80  # of 12 bits
+    numbers = ((stored << (high - 11)) | (1 << 15)).astype(np.uint16).view(dtype)
+    path = write(tmp_path / "a.dcm", numbers, BitsStored=12, HighBit=high)
+
+    found = Volume(path).numpy()[0, :, :, 0].T
+
+    signed = np.where(stored >= 2048, stored - 4096, stored)
+    assert np.array_equal(found, signed if dtype == np.int16 else stored)
+
+
+@pytest.mark.parametrize("planar", [0, 1])
+def test_colours(tmp_path, planar):
+    """Three samples of a pixel, or three planes, are channels."""
+    colours = np.arange(6 * 8 * 3).reshape(6, 8, 3).astype(np.uint8)
+    stored = colours.transpose(2, 0, 1) if planar else colours
+    path = tmp_path / "a.dcm"
+    write(
+        path,
+        colours[..., 0],
+        SamplesPerPixel=3,
+        PlanarConfiguration=planar,
+        PhotometricInterpretation="RGB",
+    )
+    one = pydicom.dcmread(path)
+    one.PixelData = np.ascontiguousarray(stored).tobytes()
+    one.save_as(path)
+
+    found = Volume(path).numpy()[..., 0]
+
+    assert np.array_equal(found.transpose(2, 1, 0), one.pixel_array)
+
+
+def test_palettes(tmp_path):
+    """A palette gives colours, as pydicom applies it."""
+    path = write(
+        tmp_path / "a.dcm", FRAMES[0].astype(np.uint8), PhotometricInterpretation="PALETTE COLOR"
+    )
+    one = pydicom.dcmread(path)
+    for n, colour in enumerate(("Red", "Green", "Blue")):
+        descriptor = f"{colour}PaletteColorLookupTableDescriptor"
+        setattr(one, descriptor, [256, 0, 8])
+        one[descriptor].VR = "US"
+        table = (np.arange(256) * (n + 3) % 256).astype(np.uint8)
+        setattr(one, f"{colour}PaletteColorLookupTableData", table.tobytes())
+    one.save_as(path)
+
+    found = Volume(path).numpy()[..., 0]
+
+    expected = pydicom.pixels.apply_color_lut(one.pixel_array, one)
+    assert np.array_equal(found.transpose(2, 1, 0), expected)
+
+
+REFUSED = {
+    "a table": {"ModalityLUTSequence": [item(LUTDescriptor=[1, 0, 16], LUTData=b"\0\0")]},
+    "samples": {"PhotometricInterpretation": "HSV"},
+    "bits": {"BitsStored": 17},
+    "side by side": {"ImageType": ["ORIGINAL", "PRIMARY", "M", "MOSAIC"]},
+    "rescale slope": {"RescaleSlope": "0", "RescaleIntercept": "1"},
+    "directions": {"ImageOrientationPatient": [1, 0, 0, 1, 0, 0]},
+    "pixel spacing": {"PixelSpacing": [0, 1]},
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_refusals(tmp_path, words):
+    """What is not read is named."""
+    path = write(tmp_path / "a.dcm", FRAMES[0], **REFUSED[words])
+
+    with pytest.raises(VolumeError, match=words):
+        _ = Volume(path).shape
+
+
+def test_frames_beyond_reason(tmp_path):
+    """A compressed file cannot hold so many; no memory is taken for them."""
+    path = write(tmp_path / "a.dcm", FRAMES[0], RLELossless)
+    one = pydicom.dcmread(path)
+    one.NumberOfFrames, one.Rows, one.Columns = 10**8, 1, 1
+    one.save_as(path)
+
+    with pytest.raises(VolumeError, match=r"a\.dcm"):
+        _ = Volume(path).shape
+
+
+def test_deflated_pixels_that_end_early(tmp_path):
+    """They are missed when they are decoded."""
+    frame = np.random.default_rng(0).integers(0, 4000, (64, 64)).astype(np.uint16)
+    path = write(tmp_path / "a.dcm", frame, DeflatedExplicitVRLittleEndian)
+    path.write_bytes(path.read_bytes()[:-500])
+
+    with pytest.raises(TruncatedVolume, match=r"a\.dcm"):
+        Volume(path).numpy()
+
+
+def test_slices_of_a_pet_series(tmp_path):
+    """Each slice has its own slope, and the folder is one volume."""
+    slopes = [1, 0.5, 0.25, 2]
+    folder = series(tmp_path / "pet", FRAMES, (0, 3, 6, 9), RescaleSlope=slopes, RescaleIntercept=0)
+
+    found = Volume(folder).numpy()[0]
+
+    for k in range(4):
+        single = SimpleITK.GetArrayFromImage(SimpleITK.ReadImage(folder / f"{k}.dcm"))[0]
+        assert np.array_equal(found[..., k].T, single)
+
+
+def test_phases_under_one_series(tmp_path):
+    """``where`` chooses by what differs, and ``from_dicom`` lists a case for each."""
+    heights, numbers = (0, 3, 0, 3), [1, 1, 2, 2]
+    folder = series(tmp_path / "ct", FRAMES, heights, AcquisitionNumber=numbers)
+
+    with pytest.raises(UnknownFormat, match=r"AcquisitionNumber \(1, 2\)"):
+        _ = Volume(folder).shape
+    second = Volume(folder, series="1.2.3.4", where={"AcquisitionNumber": 2}).numpy()[0]
+    assert np.array_equal(second.T, FRAMES[2:])
+    cases = {sample.case: sample for sample in vp.from_dicom(tmp_path)}
+    assert sorted(cases) == ["ct/AcquisitionNumber=1", "ct/AcquisitionNumber=2"]
+    assert np.array_equal(cases["ct/AcquisitionNumber=1"]["image"].numpy()[0].T, FRAMES[:2])
+    assert cases["ct/AcquisitionNumber=2"]["dicom"]["AcquisitionNumber"] == 2
+
+
+def test_phases_that_only_their_names_tell_apart(tmp_path):
+    """``files`` chooses them; a list of paths gives channels, and its error names the folder."""
+    names = ["p0-0.dcm", "p0-1.dcm", "p1-0.dcm", "p1-1.dcm"]
+    folder = series(tmp_path / "ct", FRAMES, (0, 3, 0, 3), name=names)
+
+    with pytest.raises(UnknownFormat, match=r"(?s)tells them apart.*files="):
+        _ = Volume(folder).shape
+    for files in ("p1-*.dcm", names[2:], [folder / name for name in names[2:]]):
+        assert np.array_equal(Volume(folder, files=files).numpy()[0].T, FRAMES[2:])
+    with pytest.raises(ValueError, match="give their folder"):
+        _ = Volume([folder / name for name in names]).shape
+
+
+def test_options_that_do_not_fit_a_file(tmp_path):
+    """A file has one series, and no other files."""
+    path = write(tmp_path / "a.dcm", FRAMES[0])
+
+    assert Volume(path, series="1.2.3.4").shape == (1, 8, 6, 1)
+    with pytest.raises(UnknownFormat, match=r"not 9\."):
+        _ = Volume(path, series="9").shape
+    with pytest.raises(UnknownFormat, match="files="):
+        _ = Volume(path, files="a*").shape
+    with pytest.raises(UnknownFormat, match="local disk"):
+        _ = Volume("memory://scans/a.dcm").shape
+
+
+def test_selections_of_one_file_are_cached_apart(tmp_path):
+    """Two volumes of the same compressed file have the same files, and other voxels."""
+    own = [("FrameContentSequence", [{"TemporalPositionIndex": n} for n in (1, 1, 2, 2)])]
+    path = enhanced(tmp_path / "a.dcm", along(0, 2.5, 0, 2.5), own=own)
+
+    keys = {Volume(path, where={"TemporalPositionIndex": n}).content_key for n in (1, 2)}
+
+    assert len(keys) == 2
+
+
+@pytest.mark.parametrize("cut", [20, -1])
+def test_one_damaged_slice_hides_no_other_study(tmp_path, cut):
+    """``from_dicom`` warns of it by name; ``check`` names it too."""
+    for name in ("good", "cut"):
+        series(tmp_path / name, FRAMES, (0, 3, 6, 9))
+    path = tmp_path / "cut" / "3.dcm"  # the last: no gap tells of it
+    path.write_bytes(path.read_bytes()[: -cut if cut > 0 else 90])
+
+    with pytest.warns(CasesLeftOut, match=r"cut/3\.dcm"):
+        cases = [sample.case for sample in vp.from_dicom(tmp_path)]
+
+    assert cases == ["good"]
+    with pytest.raises(VolumeError, match=r"cut/3\.dcm"):
+        _ = Volume(tmp_path / "cut").shape
+    (bad,) = (one for one in vp.check(str(tmp_path)).findings if one.is_bad)
+    assert "3.dcm" in bad.reason
+
+
+def test_reports_among_images(tmp_path):
+    """A structured report has no pixels and is no slice; an image that lost them is damaged."""
+    folder = series(tmp_path / "ct", FRAMES, (0, 3, 6, 9))
+    report = pydicom.dcmread(folder / "0.dcm")
+    del report.PixelData, report.Rows, report.Columns
+    report.SOPClassUID = report.file_meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.88.11"
+    report.save_as(folder / "report.dcm")
+
+    assert Volume(folder).shape == (1, 8, 6, 4)
+    with pytest.raises(UnknownFormat, match="without an image"):
+        _ = Volume(folder / "report.dcm").shape
+    report.SOPClassUID = report.file_meta.MediaStorageSOPClassUID = CT
+    other = series(tmp_path / "other", FRAMES, (0, 3, 6, 9))
+    report.save_as(other / "report.dcm")
+    with pytest.raises(TruncatedVolume, match="ends before its pixels"):
+        _ = Volume(other).shape

@@ -1,0 +1,356 @@
+"""DICOM: files, and series of slices in a folder, as stacks of frames.
+
+A volume is a stack of frames, sorted along their normal. Frames that make no even stack are refused
+with their positions; of several at one place, facts or file names choose one.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import itertools
+import math
+import os
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core import IO_COUNTERS
+from ...core.call_site import warn
+from ...core.errors import BadHeader, CasesLeftOut, UnknownFormat, VolumeChanged, VolumeError
+from ...storage.content import content_key
+from ..backend import Backend
+from ..header import affine_entries
+from ..registry import BackendRequest
+from .dicom_file import FACTS, SELECTORS, DicomFile, Frame, is_dicom
+from .raw import LocalRaw, RawHeader, fastest_first, world_affine
+from .stored_file import Format, LocalStoredFile, import_package
+
+# Series lie among other files; one of so many tells.
+_LOOKED_AT = 16
+# Of the distance between slices. Positions are decimal text of up to 16 letters.
+_UNEVEN = 1e-2
+# Millimetres along the normal: frames closer than this are at one place.
+_ONE_PLACE = 1e-3
+_SAME_STEPS = 1e-4
+_MOST_NAMES = 4
+
+
+def _read_folder(
+    folder: str, name: str, files: Any = None, select: Sequence[str] = ()
+) -> tuple[dict[str, list[Frame]], dict[str, list[VolumeError]]]:
+    """Return the frames of a folder by their series, and the errors of files that are unsound.
+
+    The errors of ``""`` are of files that may belong to any series. ``files`` are names or
+    patterns: no others are read.
+    """
+    import_package("pydicom", f"the DICOM files of {name}")
+    patterns = (files,) if isinstance(files, str) else tuple(files or ())
+    names = [os.path.basename(os.fspath(one)) for one in patterns]
+    frames: dict[str, list[Frame]] = {}
+    errors: dict[str, list[VolumeError]] = {}
+    for path in _files(folder):
+        base, series = os.path.basename(path), ""
+        if names and not any(base == one or fnmatch.fnmatchcase(base, one) for one in names):
+            continue
+        if not (base.lower().endswith((".dcm", ".ima")) or is_dicom(path)):
+            continue
+        try:
+            one = DicomFile(LocalStoredFile(path, f"{path} (of {name})"), select)
+            series = one.series
+            if one.is_image:
+                own = one.frames()
+                frames.setdefault(series, []).extend(own)
+        except VolumeError as error:
+            errors.setdefault(series, []).append(error)
+    return frames, errors
+
+
+def _files(folder: str) -> list[str]:
+    # Copies from macOS bring a hidden ._NAME for each file, and these come first.
+    with os.scandir(folder) as entries:
+        return sorted(
+            entry.path
+            for entry in entries
+            if not entry.name.startswith(".") and not os.path.isdir(entry.path)
+        )
+
+
+def _has_dicom(request: BackendRequest) -> bool:
+    """Whether a local file, or one of the first files of a local folder, is DICOM."""
+    path = os.fspath(request.path or "")
+    paths = _files(path)[:_LOOKED_AT] if os.path.isdir(path) else [path]
+    return any(map(is_dicom, paths))
+
+
+def open_dicom(
+    request: BackendRequest,
+    name: str,
+    series: str = "",
+    where: Mapping[str, Any] | None = None,
+    files: Any = None,
+) -> Backend:
+    """Open a file, or the slices of one series in a folder.
+
+    ``UnknownFormat`` if it must be chosen which are meant, ``BadHeader`` if they do not make up a
+    volume.
+    """
+    path, select = os.fspath(request.path or ""), dict(where or {})
+    if os.path.isdir(path):
+        frames = _of_series(*_read_folder(path, name, files, tuple(select)), name, series)
+    else:
+        import_package("pydicom", name)
+        if files:
+            raise UnknownFormat(f"{name} is a file, and files= chooses files of a folder.")
+        one = DicomFile(LocalStoredFile(path, name), tuple(select))
+        frames = _of_series({one.series: one.frames()}, {}, name, series)
+    frames = select_frames(frames, select, name)
+    is_placed = vars(request)["affine"] is not None
+    fields, frames = stack(frames, name, is_placed=is_placed)
+    places: dict[str, dict[int, tuple[int, Frame]]] = {}
+    for k, frame in enumerate(frames):
+        places.setdefault(frame.file.path, {})[frame.number] = k, frame
+    sources = [next(iter(each.values()))[1].file for each in places.values()]
+    # Other frames of the same files may be another volume.
+    order = tuple((frame.file.path, frame.number) for frame in frames)
+    sources[0].seen_as = (content_key("dicom", order),)
+
+    def write(raw: BinaryIO) -> None:
+        size = fields.voxel_bytes // len(frames)
+        for file in sources:
+            if not file.is_current:
+                raise VolumeChanged(f"{file.name} was written again since its header was read.")
+            for number, plane in DicomFile(file).planes(places[file.path]):
+                k, frame = places[file.path][number]
+                raw.seek(k * size)
+                raw.write(_values(plane, frame, fields.dtype).tobytes())
+
+    IO_COUNTERS.count(headers=len(sources))
+    return LocalRaw(fields, sources, name, write)
+
+
+def _values(plane: NDArray[Any], frame: Frame, dtype: np.dtype[Any]) -> NDArray[Any]:
+    if frame.scale == (1.0, 0.0):
+        return plane.astype(dtype)
+    slope, intercept = frame.scale
+    return (plane.astype(np.float64) * slope + intercept).astype(dtype)
+
+
+def _of_series(
+    frames: Mapping[str, list[Frame]],
+    errors: Mapping[str, Sequence[VolumeError]],
+    name: str,
+    series: str,
+) -> list[Frame]:
+    """Return the frames of a series, which may be left out where there is no other."""
+    uids = sorted({*frames, *errors} - {""} or {*frames, *errors})
+    uid = series or (uids[0] if len(uids) == 1 else "")
+    unknown = errors.get("", ())
+    # A file that cannot be read is a slice of the only series, or may be of the one that is meant.
+    is_one_of_several = series and series in frames and len(frames) > 1
+    for error in (*errors.get(uid, ()), *(() if is_one_of_several else unknown)):
+        raise error
+    if uid not in frames:
+        what = f"{name} holds {len(uids)} DICOM series ({', '.join(uids)})"
+        what += f", and not {series}." if series else "."
+        raise UnknownFormat(what, do="Give the one to read as series=.")
+    for error in unknown:
+        warn(f"{error.what} It may belong to the series {uid}.", CasesLeftOut)
+    return frames[uid]
+
+
+def select_frames(frames: Sequence[Frame], where: Mapping[str, Any], name: str) -> list[Frame]:
+    """Return the frames with all the values of ``where``."""
+    for key, value in where.items():
+        there = {frame.facts[key]: None for frame in frames if key in frame.facts}
+        frames = [one for one in frames if _is_same(one.facts.get(key), value)]
+        if not frames:
+            values = f"It is one of {_some(there)}." if there else "None of them has it."
+            raise UnknownFormat(f"no frame of {name} has {key} {value!r}.", do=values)
+    return [*frames]
+
+
+def _is_same(value: Any, other: Any) -> bool:
+    try:
+        return math.isclose(float(value), float(other), rel_tol=1e-6)
+    except (TypeError, ValueError):
+        return str(value) == str(other)
+
+
+def _some(values: Any) -> str:
+    """Return the first of some values as text."""
+    try:
+        values = sorted(values)
+    except TypeError:
+        values = list(values)
+    more = ", ..." if len(values) > _MOST_NAMES else ""
+    return ", ".join(map(str, values[:_MOST_NAMES])) + more
+
+
+def _ranks(frames: Sequence[Frame]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+    """Return the height of each frame along the normal, and the number of its place."""
+    normal = np.cross(*frames[0].steps)
+    heights = np.array([frame.place for frame in frames]) @ (normal / np.linalg.norm(normal))
+    order = np.argsort(heights, kind="stable")
+    ranks = np.empty(len(frames), np.intp)
+    ranks[order] = np.cumsum(np.diff(heights[order], prepend=heights[order[0]]) > _ONE_PLACE)
+    return heights, ranks
+
+
+def selectors(frames: Sequence[Frame]) -> tuple[str, ...]:
+    """Return the facts that tell frames at one place apart, so that each value is one volume."""
+    if any(frame.place is None for frame in frames):
+        return ()
+    ranks = _ranks(frames)[1].tolist()
+    most = max(Counter(ranks).values())
+    varying = [k for k in SELECTORS if len({one.facts.get(k) for one in frames}) > 1]
+    for count in (1, 2, 3) if most > 1 else ():
+        for keys in itertools.combinations(varying, count):
+            values = [tuple(one.facts.get(key) for key in keys) for one in frames]
+            pairs = set(zip(ranks, values, strict=True))
+            if len(set(values)) == most and len(pairs) == len(frames):
+                return keys
+    return ()
+
+
+def stack(
+    frames: Sequence[Frame], name: str, *, is_placed: bool = False
+) -> tuple[RawHeader, list[Frame]]:
+    """Return the header of frames that lie one behind the other, and these in order.
+
+    Frames without places of their own stay in the order of the file where ``is_placed``: the user
+    gave an affine.
+    """
+    frames, first = [*frames], frames[0]
+    for one in frames[1:]:
+        apart = np.abs(np.subtract(one.steps, first.steps)).max()
+        if one.layout != first.layout or apart > _SAME_STEPS:
+            sizes = _some({"x".join(map(str, each.layout)): None for each in frames})
+            what = (
+                f"the frames of {name} differ in size or direction: sizes {sizes}; {one.file.name}"
+            )
+            do = "Choose those of one volume, by where={keyword: value} or files='pattern'."
+            raise BadHeader(f"{what} differs from {first.file.name}.", do=do)
+    step = np.cross(*first.steps)
+    step *= first.thickness / np.linalg.norm(step)
+    places = {one.place for one in frames}
+    if len(frames) > 1 and not (is_placed and len(places) == 1):
+        if None in places:
+            what = f"{name} has {len(frames)} frames, and does not say where each of them lies."
+            raise BadHeader(what, do="Pass affine= to stack them in the order of the file.")
+        frames, step = _in_order(frames, name)
+    columns, rows, channels = first.layout
+    affine = world_affine([*first.steps, step], frames[0].place or (0.0, 0.0, 0.0))
+    layout = fastest_first((columns, rows, len(frames)), colours=channels)
+    return RawHeader(layout, _value_type(frames), 0, affine_entries(affine, name)), frames
+
+
+def _in_order(frames: Sequence[Frame], name: str) -> tuple[list[Frame], NDArray[np.float64]]:
+    """Return frames by their place along the normal, and the step between them."""
+    heights, ranks = _ranks(frames)
+    count = int(ranks.max()) + 1
+    if count < len(frames):
+        raise _too_many(frames, heights, ranks, name)
+    order = np.argsort(heights)
+    frames = [frames[n] for n in order]
+    places = np.array([frame.place for frame in frames])
+    step = (places[-1] - places[0]) / (count - 1)
+    distance = float(np.linalg.norm(step))
+    away = np.abs(places - places[0] - np.arange(count)[:, None] * step).max()
+    if away > _UNEVEN * distance:
+        gaps = np.diff(heights[order])
+        usual = float(np.sort(gaps)[(len(gaps) - 1) // 2])
+        odd = np.flatnonzero(np.abs(gaps - usual) > _UNEVEN * usual)
+        where = [f"{gaps[n]:g} mm from {_at(places[n])} to {_at(places[n + 1])}" for n in odd]
+        raise BadHeader(
+            f"the {count} slices of {name} are not evenly spaced: "
+            + (
+                f"{usual:g} mm apart, but {'; '.join(where[:_MOST_NAMES])}."
+                if where
+                else f"their corners are up to {away:g} mm off a straight line."
+            ),
+            do="Look for missing slices, or choose those of one volume by where= or files=.",
+        )
+    return frames, step
+
+
+def _at(place: Any) -> str:
+    return "(" + ", ".join(f"{number:g}" for number in place) + ")"
+
+
+def _too_many(
+    frames: Sequence[Frame], heights: NDArray[Any], ranks: NDArray[Any], name: str
+) -> UnknownFormat:
+    """Return the error for several frames at one place: which facts choose some of them."""
+    counts = np.bincount(ranks)
+    at = int(counts.argmax())
+    here = [frame for frame, rank in zip(frames, ranks, strict=True) if rank == at]
+    place = f"{counts[at]} at {_at(here[0].place)}"
+    what = f"the {len(frames)} slices of {name} lie at {len(counts)} places, {place}"
+    keys = selectors(frames) or tuple(
+        key
+        for key in SELECTORS
+        if len({one.facts.get(key) for one in here}) > 1
+        and len({one.facts.get(key) for one in frames}) < len(frames)
+    )
+    if not keys:
+        names = _some({f"{one.file.name}, frame {one.number}": None for one in here})
+        do = "Choose the slices of one volume by their file names: files='phase1_*.dcm', or a list."
+        return UnknownFormat(f"{what}: {names}. Nothing in their headers tells them apart.", do=do)
+    values = [f"{k} ({_some({one.facts.get(k): None for one in frames})})" for k in keys]
+    example = {key: here[0].facts.get(key) for key in keys[:3]}
+    do = f"Choose those of one volume: where={example!r}, or files='pattern'."
+    return UnknownFormat(f"{what}. They differ by {', '.join(values)}.", do=do)
+
+
+def _value_type(frames: Sequence[Frame]) -> np.dtype[Any]:
+    """Return the type of the values: as they are stored, or rescaled, each frame by its own."""
+    dtypes, scales = {one.dtype for one in frames}, {one.scale for one in frames}
+    if len(dtypes) == 1 and scales == {(1.0, 0.0)}:
+        return frames[0].dtype
+    ends = [end * one.scale[0] + one.scale[1] for one in frames for end in one.span]
+    is_whole = all(number.is_integer() for number in (*ends, *itertools.chain(*scales)))
+    for code in ("u1", "u2", "u4", "i1", "i2", "i4") if is_whole else ():
+        if np.iinfo(code).min <= min(ends) and max(ends) <= np.iinfo(code).max:
+            return np.dtype(code)
+    is_small = all(one == np.float32 or (one.kind in "iu" and one.itemsize <= 2) for one in dtypes)
+    return np.dtype(np.float32 if is_small else np.float64)
+
+
+def series_in(
+    folder: str,
+) -> tuple[list[tuple[dict[str, Any], dict[str, str]]], list[VolumeError]]:
+    """Return options of ``Volume`` and facts of each volume in a folder, and what is unsound.
+
+    Several volumes of one series are told apart by ``where``.
+    """
+    if not any(map(is_dicom, _files(folder))):
+        return [], []
+    series, unsound = _read_folder(folder, folder)
+    volumes, errors = [], [error for each in unsound.values() for error in each]
+    if len(series) == 1 and unsound.get(""):
+        series = {}  # a file that cannot be read is one of its slices
+    for uid in sorted(series.keys() - (unsound.keys() - {""})):
+        every, groups = series[uid], dict[tuple[Any, ...], list[Frame]]()
+        keys = selectors(every)
+        for one in every:
+            groups.setdefault(tuple(one.facts.get(key) for key in keys), []).append(one)
+        facts = {fact: str(every[0].facts.get(key, "")) for key, fact in FACTS.items()}
+        facts = {fact: text for fact, text in facts.items() if text}
+        for values, frames in groups.items():
+            options: dict[str, Any] = {"series": uid}
+            if keys:
+                options["where"] = dict(zip(keys, values, strict=True))
+            try:
+                stack(frames, f"the series {uid} in {folder}")
+                volumes.append((options, facts))
+            except VolumeError as error:
+                errors.append(error)
+    return volumes, errors
+
+
+FORMATS = (
+    Format("dicom", (), open_dicom, ("series", "where", "files"), matches=_has_dicom, rank=1),
+)

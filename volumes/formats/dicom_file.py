@@ -1,0 +1,448 @@
+"""One DICOM file, by pydicom: its frames, where each of them lies, and its pixels.
+
+A slice is a file of one frame. Every frame has its own place, rescale and facts. Native pixels are
+read from the file; SimpleITK decodes compressed frames, one by one.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+import tempfile
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...core.errors import BadHeader, CorruptVolume, TruncatedVolume, UnknownFormat, VolumeError
+from .stored_file import LocalStoredFile, import_package, library_errors, open_local
+
+_MAGIC, _MAGIC_AT = b"DICM", 128
+_NO_LENGTH = 2**32 - 1
+# Tags of pixels, and the type of those that are floats.
+_PIXELS = {0x7FE00008: "f4", 0x7FE00009: "f8", 0x7FE00010: ""}
+_IMPLICIT, _EXPLICIT = "1.2.840.10008.1.2", "1.2.840.10008.1.2.1"
+_BIG, _DEFLATE = "1.2.840.10008.1.2.2", "1.2.840.10008.1.2.1.99"
+_NATIVE = ("", _IMPLICIT, _EXPLICIT, _BIG, _DEFLATE)
+_RUN_LENGTHS = f"{_IMPLICIT}.5"
+# JPEG (baseline, extended, lossless), JPEG-LS, JPEG 2000, which SimpleITK decodes; run lengths.
+_CODECS = ("4.50", "4.51", "4.57", "4.70", "4.80", "4.81", "4.90", "4.91", "5")
+_ITEM, _DELIMITER = b"\xfe\xff\x00\xe0", b"\xfe\xff\xdd\xe0"
+# Of a deflated file: header elements are in its first bytes.
+_MOST_HEADER_BYTES = 64 * 1024**2
+_MOST_FRAMES = 2**16  # no scanner makes more
+# The best of the compressions: JPEG stores 192 bytes in 3 bits.
+_BEST_RATIO = 2000
+_GREYS, _PALETTE = ("MONOCHROME1", "MONOCHROME2"), "PALETTE COLOR"
+_COLOURS = ("RGB", "YBR_FULL", "YBR_RCT", "YBR_ICT", "YBR_FULL_422")
+_PARAMETRIC_MAP, _SEGMENTATION = "1.2.840.10008.5.1.4.1.1.30", "1.2.840.10008.5.1.4.1.1.66.4"
+_RT_DOSE, _SECONDARY = "1.2.840.10008.5.1.4.1.1.481.2", "1.2.840.10008.5.1.4.1.1.7"
+
+SELECTORS = tuple(
+    str.split(
+        "TemporalPositionIndex TemporalPositionIdentifier AcquisitionNumber EchoNumbers EchoTime "
+        "EffectiveEchoTime DiffusionBValue TriggerTime InversionTime FlipAngle StackID "
+        "NominalPercentageOfCardiacPhase NominalCardiacTriggerDelayTime ReferencedSegmentNumber "
+        "ImageType FrameType ComplexImageComponent ConvolutionKernel TemporalPositionTimeOffset "
+        "FrameReferenceTime AcquisitionTime FrameReferenceDateTime ContentTime SOPInstanceUID"
+    )
+)
+"""Keywords that may tell apart frames at one place, the most usual first."""
+FACTS = {"Modality": "modality", "SeriesDescription": "description", "StudyInstanceUID": "study"}
+_OF_FRAME = str.split(
+    "ImagePositionPatient ImageOrientationPatient PixelSpacing ImagerPixelSpacing SliceThickness "
+    "SpacingBetweenSlices RescaleSlope RescaleIntercept RealWorldValueSlope RealWorldValueIntercept"
+    " RealWorldValueLUTData"
+)
+_PALETTES = [
+    f"{prefix}{colour}PaletteColorLookupTable{part}"
+    for colour in ("Red", "Green", "Blue")
+    for prefix, part in (("", "Descriptor"), ("", "Data"), ("Segmented", "Data"))
+]
+_OF_FILE = str.split(
+    "SOPClassUID SeriesInstanceUID NumberOfFrames Rows Columns SamplesPerPixel BitsAllocated "
+    "BitsStored HighBit PixelRepresentation PhotometricInterpretation PlanarConfiguration "
+    "GridFrameOffsetVector DoseGridScaling ModalityLUTSequence SegmentationType "
+    "MaximumFractionalValue SharedFunctionalGroupsSequence PerFrameFunctionalGroupsSequence "
+    "ExtendedOffsetTable ExtendedOffsetTableLengths"
+)
+# Of a direction: its length is 1, and rows and columns are at right angles.
+_OFF = 1e-2
+# Millimetres.
+_ONE_PLACE = 1e-3
+
+
+def is_dicom(path: str) -> bool:
+    """Whether a local file begins as DICOM: with its magic, or with elements of group 2 or 8."""
+    try:
+        with open_local(path) as file:
+            head = file.read(_MAGIC_AT + len(_MAGIC))
+    except (OSError, VolumeError):  # whoever opens it says why
+        return False
+    has_type = head[4:6].isalpha() and head[4:6].isupper()
+    is_short = int.from_bytes(head[4:8], "little") < len(head)
+    is_first = head[:2] in (b"\x02\0", b"\x08\0") and head[3:4] == b"\0"
+    return head[_MAGIC_AT:] == _MAGIC or (is_first and (has_type or is_short))
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One slice: a file of a series, or a frame of an object."""
+
+    file: LocalStoredFile
+    number: int  # in its file
+    layout: tuple[int, int, int]  # columns, rows and channels
+    dtype: np.dtype[Any]  # of the pixels before they are rescaled, in native byte order
+    steps: tuple[tuple[float, ...], tuple[float, ...]]  # along a row and a column, in mm, LPS
+    place: tuple[float, ...] | None  # of the first pixel, LPS; None where the file is silent
+    thickness: float
+    scale: tuple[float, float]  # slope and intercept
+    span: tuple[float, float]  # the smallest and the largest number that a pixel can be
+    facts: Mapping[str, Any]  # values of ``SELECTORS`` and of the user's own keywords
+
+
+class DicomFile:
+    """The header of one file; it holds no pixels."""
+
+    def __init__(self, file: LocalStoredFile, select: Sequence[str] = ()) -> None:
+        self.file, self.name = file, file.name
+        self._keywords = tuple(dict.fromkeys((*SELECTORS, *FACTS, *select)))
+        self._at = self._length = self._deflated_at = 0  # of the pixels
+        self._float = ""  # the type of pixels that are floats
+        with library_errors(f"{self.name} cannot be read as DICOM"), self._map() as data:
+            self._read(data)
+
+    @contextmanager
+    def _map(self) -> Iterator[Any]:
+        with (
+            self.file.open() as stream,
+            mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data,
+        ):
+            yield data
+
+    def _read(self, data: Any) -> None:
+        from pydicom.datadict import tag_for_keyword
+        from pydicom.filereader import read_dataset, read_preamble
+
+        read_preamble(data, True)
+        meta = read_dataset(data, False, True, stop_when=lambda tag, *_: tag.group != 2)
+        self.syntax, start = str(meta.get("TransferSyntaxUID", "")), data.tell()
+        body, size = data, len(data)
+        if self.syntax == _DEFLATE:
+            self._deflated_at, body = start, BytesIO(_inflate(data[start:], _MOST_HEADER_BYTES))
+            size = body.seek(0, os.SEEK_END)
+            body.seek(0)
+
+        def stop(tag: int, kind: str | None, length: int) -> bool:
+            at = body.tell()
+            if tag in _PIXELS:
+                self._at, self._length, self._float = at, length, _PIXELS[tag]
+                self._is_words = kind != "OB"
+            elif length != _NO_LENGTH and length > size - at:
+                raise self._short(f"{length} bytes of element {tag}", size - at)
+            return tag in _PIXELS
+
+        has_type = data[start + 4 : start + 6].isalpha() and data[start + 4 : start + 6].isupper()
+        is_implicit = self.syntax == _IMPLICIT or not (self.syntax or has_type)
+        keywords = (*_OF_FILE, *_PALETTES, *_OF_FRAME, *self._keywords)
+        tags = [tag for tag in map(tag_for_keyword, keywords) if tag is not None]
+        self._dataset: Any = read_dataset(
+            body, is_implicit, self.syntax != _BIG, stop_when=stop, specific_tags=tags
+        )
+        self._kind = str(self._get("SOPClassUID", meta.get("MediaStorageSOPClassUID", "")))
+        self._describe_pixels()
+        self._cut = self._shorter_than_said(data) if self._at and not self._deflated_at else None
+
+    def _describe_pixels(self) -> None:
+        self.series = str(self._get("SeriesInstanceUID", "")).strip()
+        self.count = int(self._get("NumberOfFrames", 1))
+        self.samples = self._get("SamplesPerPixel", 1)
+        self.rows, self.columns = self._get("Rows", 0), self._get("Columns", 0)
+        self.bits = self._get("BitsAllocated", 8 * int(self._float[1:] or 0))
+        self.depth = self._get("BitsStored", self.bits)
+        self.photometric = str(self._get("PhotometricInterpretation", "")).strip()
+        kind = "i" if self._get("PixelRepresentation", 0) else "u"
+        order = ">" if self.syntax == _BIG else "<"
+        self.dtype = np.dtype(order + (self._float or f"{kind}{max(1, self.bits // 8)}"))
+        self.is_native = self.syntax in _NATIVE
+
+    def _get(self, key: str, default: Any) -> Any:
+        value = self._dataset.get(key)
+        return default if value is None or value == "" else value
+
+    def _short(self, what: str, there: int) -> TruncatedVolume:
+        return TruncatedVolume(f"{self.name} speaks of {what}, and holds {max(there, 0)} of them.")
+
+    def _shorter_than_said(self, data: Any) -> TruncatedVolume | None:
+        """Return the error for a file that ends within its pixels."""
+        at, there = self._at, len(data) - self._at
+        if self._length != _NO_LENGTH:
+            what = f"{self._length} bytes of pixels"
+            return self._short(what, there) if self._length > there else None
+        while at < len(data) and data[at : at + 4] != _DELIMITER:
+            item, there = int.from_bytes(data[at + 4 : at + 8], "little"), len(data) - at - 8
+            if data[at : at + 4] != _ITEM or item > there:
+                return self._short(f"{item} bytes of a compressed frame", there)
+            at += 8 + item
+        return None
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it holds pixels; reports and plans lie among images."""
+        from pydicom.uid import UID
+
+        # One that was cut before its first pixel is no report.
+        name = UID(self._kind).name if self._kind else "Image"
+        is_kind = "Image" in name or self._kind in (_RT_DOSE, _SEGMENTATION, _PARAMETRIC_MAP)
+        return bool(self._at or self.rows) or is_kind
+
+    def frames(self) -> list[Frame]:
+        """Return its frames, as the file orders them; refuse what is not read here."""
+        with library_errors(f"{self.name} has no sound DICOM header"):
+            self._check()
+            own = self._get("PerFrameFunctionalGroupsSequence", ())
+            if len(own) not in (0, self.count):
+                raise BadHeader(f"{self.name} describes {len(own)} of its {self.count} frames.")
+            numbers = frozenset((*_OF_FRAME, *self._keywords))
+            whole = {key: self._dataset[key].value for key in numbers if key in self._dataset}
+            common = _of_groups(self._get("SharedFunctionalGroupsSequence", ()), numbers)
+            facts = [{**whole, **common, **_of_groups([item], numbers)} for item in own]
+            facts = facts or [{**whole, **common}] * self.count
+            return [self._frame(number, each) for number, each in enumerate(facts)]
+
+    def _check(self) -> None:
+        """Refuse pixels that are not what their header says, or that nobody here can read."""
+        if not self.is_image:
+            raise UnknownFormat(f"{self.name} is DICOM without an image ({self._kind}).")
+        if not self._at or min(self.count, self.rows, self.columns) < 1:
+            raise TruncatedVolume(f"{self.name} is an image, and ends before its pixels.")
+        if self._cut is not None:
+            raise self._cut
+        colour, is_colour = self.photometric, self.photometric in _COLOURS
+        is_grey = self.samples == 1 and colour in (*_GREYS, _PALETTE)
+        odd: Any = None
+        if not is_grey and not (self.samples == 3 and is_colour):
+            odd = f"{self.samples} samples a pixel of {colour or 'no colour'}"
+        elif not self.is_native and self.syntax not in [f"{_IMPLICIT}.{e}" for e in _CODECS]:
+            odd = f"pixels of the transfer syntax {self.syntax}"
+        elif self.bits not in (1, 8, 16, 32, 64) or not 0 < self.depth <= self.bits:
+            odd = f"numbers of {self.depth} bits in {self.bits}"
+        elif self.is_native and colour == "YBR_FULL_422":
+            odd = "colours of every other pixel (YBR_FULL_422)"
+        elif self.syntax == _BIG and self.bits == 8 and self._is_words:
+            odd = "bytes in swapped pairs (OW, big endian)"
+        elif self.count > _MOST_FRAMES:
+            odd = f"{self.count} frames"
+        elif "MOSAIC" in _plain(self._get("ImageType", "")):
+            odd = "slices side by side in one image (MOSAIC)"
+        elif self._dataset.get("ModalityLUTSequence"):
+            odd = "a table of values (Modality LUT Sequence)"
+        if odd:
+            do = "Convert it with dcmtk, dcm2niix or highdicom, for instance."
+            raise UnknownFormat(f"{self.name} holds {odd}, which is not read.", do=do)
+        numbers = self.count * self.rows * self.columns * self.samples
+        size = -(-numbers * self.bits // 8)
+        there = _BEST_RATIO * self.file.size
+        there = min(there, self._length) if self.is_native else there
+        if there < size:
+            raise self._short(f"{size} bytes of pixels", there)
+
+    def _frame(self, number: int, facts: Mapping[str, Any]) -> Frame:
+        dtype, bits, samples = self.dtype, self.depth, self.samples
+        if self.photometric == _PALETTE:  # which has numbers of its own
+            bits, samples = int(self._dataset.RedPaletteColorLookupTableDescriptor[2]), 3
+            dtype = np.dtype(f"u{bits // 8}")
+        steps, place = self._geometry(number, facts)
+        between = facts.get("SpacingBetweenSlices") or facts.get("SliceThickness") or 1
+        span = (-math.inf, math.inf)
+        if dtype.kind in "iu":
+            low = -(2.0 ** (bits - 1)) if dtype.kind == "i" else 0.0
+            span = (low, low + 2.0**bits - 1)
+        return Frame(
+            self.file,
+            number,
+            (self.columns, self.rows, samples),
+            dtype.newbyteorder("="),
+            steps,
+            place,
+            abs(float(between)),
+            self._scale(facts),
+            span,
+            {key: _plain(facts[key]) for key in self._keywords if key in facts},
+        )
+
+    def _scale(self, facts: Mapping[str, Any]) -> tuple[float, float]:
+        keys, slope = ("RescaleSlope", "RescaleIntercept"), 1.0
+        if self._kind == _PARAMETRIC_MAP:
+            keys = ("RealWorldValueSlope", "RealWorldValueIntercept")
+            if "RealWorldValueLUTData" in facts:
+                raise UnknownFormat(f"{self.name} maps its numbers by a table, which is not read.")
+        elif self._kind == _RT_DOSE:
+            slope = float(self._get("DoseGridScaling", 1))
+        elif self._get("SegmentationType", "") == "FRACTIONAL":
+            slope = 1 / self._get("MaximumFractionalValue", 1)
+        values = [facts.get(key) for key in keys]
+        slope = slope if values[0] is None else float(values[0])
+        intercept = float(values[1] or 0)
+        if not (math.isfinite(slope) and math.isfinite(intercept) and slope):
+            raise BadHeader(f"{self.name} has the rescale slope {slope}, intercept {intercept}.")
+        return slope, intercept
+
+    def _geometry(self, number: int, facts: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return the steps along a row and a column, and the place."""
+        directions = facts.get("ImageOrientationPatient")
+        row, column = np.reshape(np.array(directions or (1, 0, 0, 0, 1, 0), dtype=float), (2, 3))
+        lengths = np.linalg.norm(row), np.linalg.norm(column)
+        between = facts.get("PixelSpacing") or facts.get("ImagerPixelSpacing") or (1.0, 1.0)
+        between_rows, between_columns = map(float, between)
+        away = max(*(abs(length - 1) for length in lengths), abs(row @ column))
+        if not (away <= _OFF and min(between_rows, between_columns) > 0):
+            raise BadHeader(f"{self.name} has directions {directions}, pixel spacing {between}.")
+        steps = tuple((row * between_columns).tolist()), tuple((column * between_rows).tolist())
+        place = facts.get("ImagePositionPatient") if directions else None
+        if not place:
+            return steps, None
+        corner = np.array(place, dtype=float).reshape(3)
+        offsets = self._dataset.get("GridFrameOffsetVector")
+        if offsets is not None:  # of a dose: along the normal, or places along z
+            offset, normal = np.atleast_1d(offsets).astype(float), np.cross(row, column)
+            if offset[0] and (abs(offset[0] - corner[2]) > _ONE_PLACE or abs(normal[2]) < 1):
+                raise BadHeader(f"{self.name} has dose planes from {offset[0]:g} on, not from 0.")
+            corner = corner + (offset[number] - offset[0]) * (
+                normal if not offset[0] else np.array([0.0, 0, 1])
+            )
+        return steps, tuple(corner.tolist())
+
+    def planes(self, numbers: Mapping[int, Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield number and pixels, (rows, columns, channels), of the frames that are numbers."""
+        what = f"{self.name} cannot be decoded"
+        with library_errors(what, kind=CorruptVolume), self._map() as data:
+            planes = self._native(data, numbers) if self.is_native else self._decode(data, numbers)
+            for number, plane in planes:
+                yield number, self._colours(plane)
+
+    def _native(self, data: Any, numbers: Mapping[int, Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+        at, end = self._at, self._at + self._length
+        if self._deflated_at:
+            data = _inflate(data[self._deflated_at :], end)
+            if len(data) < end:
+                raise self._short(f"{self._length} bytes of pixels", len(data) - at)
+        shape, order = (self.rows, self.columns, self.samples), (0, 1, 2)
+        if self._get("PlanarConfiguration", 0) and self.samples > 1:
+            shape, order = (self.samples, self.rows, self.columns), (1, 2, 0)
+        bits = math.prod(shape) * self.bits  # of a frame: frames of single bits share bytes
+        for number in numbers:
+            first, last = number * bits, (number + 1) * bits
+            chunk = data[at + first // 8 : at - (-last // 8)]
+            if self.bits == 1:
+                flags = np.unpackbits(np.frombuffer(chunk, np.uint8), bitorder="little")
+                array = flags[first % 8 :][:bits]
+            else:
+                array = np.frombuffer(chunk, self.dtype)
+            yield number, array.reshape(shape).transpose(order)
+
+    def _decode(self, data: Any, numbers: Mapping[int, Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+        """Yield compressed frames: run lengths by pydicom, others by SimpleITK, each by itself."""
+        from pydicom.encaps import generate_frames
+        from pydicom.pixels.utils import pixel_array
+
+        is_run = self.syntax == _RUN_LENGTHS
+        itk = None if is_run else import_package("SimpleITK", f"compressed pixels of {self.name}")
+        data.seek(self._at)
+        table = self._dataset.get("ExtendedOffsetTable")
+        offsets = (table, self._dataset.get("ExtendedOffsetTableLengths")) if table else None
+        frames = generate_frames(data, number_of_frames=self.count, extended_offsets=offsets)
+        count = 0
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "frame.dcm")
+            if itk is not None:  # what matters of its warnings is raised
+                itk.ProcessObject.SetGlobalWarningDisplay(False)
+            for number, frame in enumerate(frames):
+                if number in numbers:
+                    one = self._alone(frame)
+                    if itk is None:
+                        array = pixel_array(one, raw=True)
+                    else:
+                        one.save_as(path, enforce_file_format=True)
+                        array = itk.GetArrayFromImage(itk.ReadImage(path))
+                    array = array.reshape(self.rows, self.columns, self.samples)
+                    if array.dtype.itemsize != self.dtype.itemsize:
+                        what = f"{self.name} decodes to {array.dtype}, and says {self.dtype}."
+                        raise CorruptVolume(what)
+                    yield number, array.astype(self.dtype)
+                    count += 1
+        if count < len(numbers):
+            raise self._short(f"{len(numbers)} compressed frames", count)
+
+    def _alone(self, frame: bytes) -> Any:
+        """Return a compressed frame as an image of its own, which no rescale changes."""
+        from pydicom.dataset import Dataset, FileMetaDataset
+        from pydicom.encaps import encapsulate
+
+        one, meta = Dataset(), FileMetaDataset()
+        fields = {
+            "SOPClassUID": _SECONDARY,
+            "SOPInstanceUID": f"{_SECONDARY}.1",
+            "SamplesPerPixel": self.samples,
+            "PhotometricInterpretation": self.photometric if self.samples > 1 else _GREYS[1],
+            "PlanarConfiguration": self._get("PlanarConfiguration", 0),
+            "Rows": self.rows,
+            "Columns": self.columns,
+            "BitsAllocated": self.bits,
+            "BitsStored": self.depth,
+            "HighBit": self._get("HighBit", self.depth - 1),
+            "PixelRepresentation": self._get("PixelRepresentation", 0),
+        }
+        for key, value in fields.items():
+            setattr(one, key, value)
+        for key in ("SOPClassUID", "SOPInstanceUID"):
+            setattr(meta, f"MediaStorage{key}", fields[key])
+        setattr(meta, "TransferSyntaxUID", self.syntax)  # noqa: B010
+        one.PixelData, one.file_meta = encapsulate([frame]), meta
+        one["PixelData"].VR, one["PixelData"].is_undefined_length = "OB", True
+        return one
+
+    def _colours(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return the numbers that are meant, without bits that are not stored, and colours."""
+        from pydicom.pixels.processing import apply_color_lut, convert_color_space
+
+        if self.dtype.kind in "iu" and self.depth < self.bits:
+            # Other bits are garbage or overlays. Shifted back, numbers keep their sign.
+            spare = self.bits - 1 - self._get("HighBit", self.depth - 1)
+            array = (array << spare) >> (self.bits - self.depth)
+        if self.photometric == _PALETTE:
+            return np.asarray(apply_color_lut(array[..., 0], self._dataset))
+        if self.is_native and self.photometric == "YBR_FULL":
+            return np.asarray(convert_color_space(array, "YBR_FULL", "RGB"))
+        return array
+
+
+def _inflate(data: bytes, most: int) -> bytes:
+    return zlib.decompressobj(-zlib.MAX_WBITS).decompress(data, most)
+
+
+def _of_groups(groups: Sequence[Any], numbers: frozenset[str]) -> dict[str, Any]:
+    """Return what the functional groups of a frame, or those of all frames, say."""
+    from pydicom.datadict import keyword_for_tag
+
+    facts = {}
+    for macro in (element for group in groups for element in group if element.VR == "SQ"):
+        for item in macro.value[:1]:
+            for key in numbers.intersection(map(keyword_for_tag, item.keys())):
+                facts[key] = item[key].value
+    return facts
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of DICOM as a number or text."""
+    if isinstance(value, (str, bytes)) or value is None:
+        return str(value or "").strip()
+    if isinstance(value, Sequence):
+        return "\\".join(map(str, value))
+    return int(value) if float(value).is_integer() else float(value)
