@@ -81,7 +81,9 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
             dtype = dtype.newbyteorder("<" if endian == "little" else ">")
         fill = _fill_v3(document["fill_value"], dtype)
         layout = shape, chunks, dtype, fill, tuple(codecs), order, prefix, separator
-        return _check(ArrayMetadata(*layout, shards, at_end, has_crc), name)
+        record = (document.get("attributes") or {}).get("voxpipe")
+        is_complete = isinstance(record, dict) and record.get("complete") is True
+        return _check(ArrayMetadata(*layout, shards, at_end, has_crc, is_complete), name)
 
 
 def _shape(value: Any) -> tuple[int, ...]:
