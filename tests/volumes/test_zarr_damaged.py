@@ -145,6 +145,52 @@ def test_a_separator_that_does_not_exist_is_refused(tmp_path, version):
         read(tmp_path / "a.zarr")
 
 
+INSIDE = ("codecs", 0, "configuration")
+F_ORDER = [{"name": "transpose", "configuration": {"order": "F"}}, {"name": "bytes"}]
+
+
+@pytest.mark.parametrize(
+    ("version", "where", "change", "message"),
+    [
+        (3, (), {"zarr_format": 4}, "zarr_format 4 and not 3"),
+        (2, (), {"zarr_format": 3}, "zarr_format 3 and not 2"),
+        (2, (), {"order": "K"}, "order is 'C' or 'F', not 'K'"),
+        (3, (), {"mystery": {"name": "m"}}, "extension 'mystery'"),
+        (3, (), {"mystery": {"must_understand": True}}, "extension 'mystery'"),
+        (3, (), {"storage_transformers": [{"name": "mystery"}]}, "mystery"),
+        (3, (), {"chunk_grid": {"name": "mystery", "configuration": {}}}, "mystery"),
+        (3, (), {"data_type": "mystery"}, "mystery"),
+        (3, (), {"chunk_key_encoding": {"name": "mystery"}}, "mystery"),
+        (3, (), {"fill_value": None}, "fill_value is null"),
+        (3, INSIDE, {"index_location": "middle"}, "index_location is 'start' or 'end', not 'mid"),
+        (3, INSIDE, {"codecs": F_ORDER}, "order 'F' of transpose"),
+        (3, INSIDE, {"codecs": [{"name": "bytes"}, {"name": "mystery"}]}, "mystery"),
+    ],
+)
+def test_metadata_of_another_kind_are_refused_by_name(tmp_path, version, where, change, message):
+    """Nothing is guessed of a newer version or an extension."""
+    how = {} if version == 3 else {"zarr_format": 2, "shards": None, "compressors": "auto"}
+    made = write(tmp_path / "a.zarr", **how)
+
+    def edit(document):
+        for key in where:
+            document = document[key]
+        document.update(change)
+
+    edited(made / ("zarr.json" if version == 3 else ".zarray"), edit)
+
+    with pytest.raises(BadHeader, match=rf"a\.zarr[\s\S]*{message}"):
+        read(made)
+
+
+def test_an_extension_that_need_not_be_known(tmp_path):
+    """It says so itself."""
+    made = write(tmp_path / "a.zarr")
+    edited(made / "zarr.json", lambda d: d.update(mystery={"must_understand": False}))
+
+    np.testing.assert_array_equal(read(made)[0], ARRAY)
+
+
 @pytest.mark.parametrize("kind", ["group", "arrays", None])
 def test_a_nifti_header_that_is_no_array_is_refused(tmp_path, kind):
     """Without it the volume would lose its slope and affine."""
@@ -283,3 +329,53 @@ def test_check_sums_of_numcodecs_are_compared(tmp_path, kind, version):
 
     with pytest.raises(CorruptVolume, match=r"a\.zarr"):
         read(path)
+
+
+SKIPPED = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"  # a frame of zstandard
+
+
+def zstd_without_size(data):
+    """Return a frame whose header does not say its size: one block, stored as it is."""
+    return b"\x28\xb5\x2f\xfd\x00\x58" + (len(data) << 3 | 1).to_bytes(3, "little") + data
+
+
+def v2_chunk(folder, codec, stored):
+    """Write an array of one chunk, of which the stored bytes are given."""
+    folder.mkdir()
+    document = {"shape": [8, 8, 8], "chunks": [8, 8, 8], "dtype": "<u2", "compressor": codec}
+    document |= {"fill_value": 0, "order": "C", "filters": None, "zarr_format": 2}
+    (folder / ".zarray").write_text(json.dumps(document))
+    (folder / "0.0.0").write_bytes(stored)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["zstd", "gzip", "bz2", "lzma"])
+def test_a_chunk_of_several_frames(tmp_path, name):
+    """As RFC 8878 and RFC 1952 allow it, and zarr-python reads it."""
+    codec, raw = numcodecs.get_codec({"id": name}), ARRAY.tobytes()
+    parts = [bytes(codec.encode(raw[start:stop])) for start, stop in ((0, 300), (300, 1024))]
+    frames = {"joined": b"".join(parts), "one": bytes(codec.encode(raw))}
+    if name == "zstd":
+        frames["skipped"] = b"".join([SKIPPED, parts[0], SKIPPED, parts[1], SKIPPED])
+        frames["unsized"] = zstd_without_size(raw[:300]) + parts[1]
+    if name == "gzip":
+        frames["padded"] = frames["joined"] + bytes(8)
+    for kind, stored in frames.items():
+        path = v2_chunk(tmp_path / kind, codec.get_config(), stored)
+        np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], ARRAY)
+        np.testing.assert_array_equal(read(path)[0], ARRAY)
+
+
+@pytest.mark.parametrize("name", ["zstd", "gzip", "zlib", "bz2", "lzma", "lz4"])
+def test_frames_that_do_not_fill_a_chunk_are_refused(tmp_path, name):
+    """Too few, too many, one that ends early, and, of what has a magic number, other bytes."""
+    codec, raw = numcodecs.get_codec({"id": name}), ARRAY.tobytes()
+    whole, half = bytes(codec.encode(raw)), bytes(codec.encode(raw[:512]))
+    frames = {"few": half, "many": half * 3, "early": whole[:-3]}
+    if name in ("zstd", "gzip", "lz4"):
+        frames["garbage"] = whole + b"abcd1234"
+    if name == "zstd":
+        frames["unsized"] = zstd_without_size(raw[:512])
+    for kind, stored in frames.items():
+        with pytest.raises(CorruptVolume, match=r"0\.0\.0"):
+            read(v2_chunk(tmp_path / kind, codec.get_config(), stored))

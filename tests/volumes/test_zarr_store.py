@@ -313,6 +313,93 @@ def test_old_ome_zarr_without_axes(tmp_path):
     assert Volume(tmp_path / "a.zarr").shape == (2, 5, 4, 3)
 
 
+def image_of_06(axes="zyx", systems=("intrinsic",), **change):
+    """Return the metadata of one image of OME-Zarr 0.6 in micrometres."""
+    records = [
+        {"name": a, "type": "space", "unit": "micrometer"} if a in SPATIAL else {"name": a}
+        for a in axes
+    ]
+    place = {"input": {"path": "0"}, "output": {"name": "intrinsic"}}
+    sizes = {"z": 2000, "y": 500, "x": 250}
+    step = {"type": "scale", "scale": [sizes.get(a, 1) for a in axes], **place} | change
+    return {
+        "coordinateSystems": [{"name": name, "axes": records} for name in systems],
+        "datasets": [{"path": "0", "coordinateTransformations": [step]}],
+    }
+
+
+def write_ome(path, array, image, version="0.6"):
+    """Write a group of one image, whose metadata are given."""
+    group = write_group(path, {"0": array})
+    group.attrs["ome"] = {"version": version, "multiscales": [image]}
+    return Volume(path)
+
+
+@pytest.mark.parametrize("axes", ["zyx", "xyz", "tczyx", "tcxyz"])
+def test_ome_zarr_06(tmp_path, axes):
+    """The coordinate system in which the level lies names the axes and their units."""
+    lengths = {"t": 2, "c": 1, "z": 4, "y": 5, "x": 6}
+    array = numbered(tuple(lengths[a] for a in axes))
+    volume = write_ome(tmp_path / "a.zarr", array, image_of_06(axes, ("world", "intrinsic")))
+
+    assert volume.spacing == (0.25, 0.5, 2)
+    order = [axes.index(a) for a in axes if a not in SPATIAL] + [axes.index(a) for a in "xyz"]
+    np.testing.assert_array_equal(volume.numpy(), array.transpose(order).reshape(-1, 6, 5, 4))
+
+
+def test_a_sequence_of_ome_zarr_06(tmp_path):
+    """Its transformations act one after another, as ngff-zarr writes them."""
+    scaled = {"type": "scale", "scale": [2000, 500, 250]}
+    moved = {"type": "translation", "translation": [30, 20, 10]}
+    inner = {"type": "sequence", "transformations": [scaled, {"type": "identity"}]}
+    image = image_of_06(type="sequence", transformations=[inner, moved], output="intrinsic")
+    volume = write_ome(tmp_path / "a.zarr", numbered((4, 4, 4)), image, "0.6.dev3")
+
+    np.testing.assert_allclose(volume.affine, scale(0.25, 0.5, 2, origin=(0.01, 0.02, 0.03)))
+
+
+@pytest.mark.parametrize(
+    ("version", "image", "message"),
+    [
+        ("0.7", image_of_06(), r"OME-Zarr 0\.7.*0\.1 to 0\.6"),
+        ("0.10", image_of_06(), r"OME-Zarr 0\.10"),
+        ("1.0", image_of_06(), r"OME-Zarr 1\.0"),
+        ("0.5", image_of_06(), "coordinateSystems came with version 0.6"),
+        ("0.6", multiscales("zyx", ((1, 1, 1), None))[0], "output"),
+        ("0.6", image_of_06(output="world"), "no coordinate system is called 'world'"),
+        *(
+            ("0.6", image_of_06(type=kind), f"type '{kind}' is not supported")
+            for kind in ("rotation", "affine", "mapAxis", "byDimension", "displacements")
+        ),
+        (
+            "0.6",
+            image_of_06() | {"coordinateTransformations": [{"type": "affine"}]},
+            "'affine' of the whole image",
+        ),
+        ("0.6", image_of_06(scale=[1, 2]), "not 3 numbers"),
+        ("0.5", multiscales("zyx", ((1, 1, 1), None), units={"x": "lightyear"})[0], "lightyear"),
+    ],
+)
+def test_other_ome_zarr_is_refused_by_name(tmp_path, version, image, message):
+    """A newer version, and a transformation that is not read."""
+    with pytest.raises(BadHeader, match=message):
+        _ = write_ome(tmp_path / "a.zarr", numbered((4, 4, 4)), image, version).shape
+
+
+def test_anatomical_orientations_of_axes(tmp_path):
+    """Of RFC 4: an image in LPS lies at the same place in RAS+."""
+    image = multiscales("zyx", ((3, 2, 1), (30, 20, 10)), units={})[0]
+    values = ("inferior-to-superior", "anterior-to-posterior", "right-to-left")
+    for entry, value in zip(image["axes"], values, strict=True):
+        entry["orientation"] = {"type": "anatomical", "value": value}
+    volume = write_ome(tmp_path / "a.zarr", numbered((4, 4, 4)), image, "0.5")
+    np.testing.assert_array_equal(volume.affine, scale(-1, -2, 3, origin=(-10, -20, 30)))
+
+    image["axes"][0]["orientation"]["value"] = "left-to-right"
+    with pytest.raises(BadHeader, match="axis z with the orientation 'left-to-right'"):
+        _ = write_ome(tmp_path / "b.zarr", numbered((4, 4, 4)), image, "0.5").shape
+
+
 @pytest.mark.parametrize(
     ("images", "message"),
     [

@@ -24,6 +24,7 @@ from ...storage.decompress import (
     inflate,
     most_between,
     un_bzip2,
+    un_gzip,
     un_lzma,
     zstd_content_bytes,
     zstd_most_bytes,
@@ -432,11 +433,11 @@ def _zstd(codec: Codec) -> Decode:
 
     def decode(data: Any, out: Any, most: int) -> Any:
         size = zstd_content_bytes(data)
-        if out is None:
-            check_most(zstd_most_bytes(data) if size is None else size, most)
+        if size is None or out is None:
+            limit = most if out is None else most_between(out.nbytes)
+            check_most(zstd_most_bytes(data) if size is None else size, limit)
             return decompress(data)
-        # Where it does not say, there must be as much as there is room.
-        if size not in (None, out.nbytes):
+        if size != out.nbytes:
             raise _wrong_size(size, out)
         decompress(data, out)
         return out
@@ -475,7 +476,8 @@ def crc32c(data: Any) -> int:
 
 _DECODERS: dict[str, Callable[[Codec], Decode]] = {
     "crc32c": _by_crc32c,
-    **dict.fromkeys(("gzip", "zlib"), lambda codec: lambda data, out, most: inflate(data, most)),
+    "gzip": lambda codec: lambda data, out, most: un_gzip(data, most),
+    "zlib": lambda codec: lambda data, out, most: inflate(data, most),
     "bz2": lambda codec: lambda data, out, most: un_bzip2(data, most),
     "lzma": _by_lzma,
     "lz4": _lz4,
