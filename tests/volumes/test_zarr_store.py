@@ -1,11 +1,15 @@
 """Zarr, OME-Zarr and NIfTI-Zarr, in folders, behind URLs and as objects."""
 
+import json
+import shutil
+
 import fsspec
 import nibabel
 import numpy as np
 import pytest
 from nifti_files import AFFINE, crafted, numbered
 
+from voxpipe import check
 from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import (
     BadHeader,
@@ -15,7 +19,7 @@ from voxpipe.core.errors import (
 )
 from voxpipe.storage.ranges import LocalRanges
 from voxpipe.testing import StoreCase, StoreContract
-from voxpipe.volumes import Volume
+from voxpipe.volumes import Volume, find_volumes
 from voxpipe.volumes.formats import zarr_nodes
 
 zarr = pytest.importorskip("zarr")
@@ -446,6 +450,88 @@ def test_a_group_without_metadata(tmp_path):
     with pytest.raises(UnknownFormat, match="ct, mr"):
         _ = Volume(tmp_path / "b.zarr").shape
     assert Volume(tmp_path / "b.zarr" / "mr").shape == (1, 4, 5, 6)
+
+
+def ome_attrs(version, **attrs):
+    return {"ome": {"version": "0.5"} | attrs} if version == 3 else attrs
+
+
+def write_collections(folder, version):
+    """Write an image, a plate of one well with two fields, and two series of bioformats2raw."""
+    images = multiscales("zyx", ((3, 2, 1), None))
+    places = ["one", "plate/A/1/0", "plate/A/1/1", "bf/0", "bf/1"]
+    for number, place in enumerate(places):
+        path = folder / f"{place.partition('/')[0]}.zarr" / place.partition("/")[2]
+        write_group(path, {"0": numbered((4, 4, 4)) + number}, images, version)
+    parts = {
+        "plate.zarr": {"plate": {"wells": [{"path": "A/1"}]}},
+        "plate.zarr/A": {},
+        "plate.zarr/A/1": {"well": {"images": [{"path": "0"}, {"path": "1"}]}},
+        "bf.zarr": {"bioformats2raw.layout": 3},
+        "bf.zarr/OME": {"series": ["1", "0"]},
+    }
+    for place, attrs in parts.items():
+        group = zarr.open_group(folder / place, mode="a", zarr_format=version)
+        group.attrs.update(ome_attrs(version, **attrs))
+
+
+@FORMATS
+@pytest.mark.parametrize("far", [False, True])
+def test_images_of_plates_and_series(tmp_path, version, far):
+    """The error names them, and a search finds each of them, and nothing else."""
+    write_collections(tmp_path, version)
+    root = str(tmp_path)
+    if far:
+        root = f"memory://plates/{tmp_path.name}"
+        fsspec.filesystem("memory").put(str(tmp_path), f"/plates/{tmp_path.name}", recursive=True)
+    for place, names in (
+        ("plate.zarr", "A/1/0, A/1/1"),
+        ("plate.zarr/A/1", "0, 1"),
+        ("bf.zarr", "1, 0"),
+    ):
+        with pytest.raises(UnknownFormat, match=rf"{place} holds several images.*: {names}"):
+            _ = Volume(f"{root}/{place}").shape
+
+    found = find_volumes(root)
+    assert {case: set(volumes) for case, volumes in found.items()} == {
+        "one": {"image"},
+        "plate.zarr/A/1": {"0", "1"},
+        "bf.zarr": {"0", "1"},
+    }
+    values = {
+        int(Volume(place)[0, 0, 0, 0].numpy().item())
+        for volumes in found.values()
+        for place in volumes.values()
+    }
+    assert len(values) == 5
+    if not far:
+        assert not check(tmp_path).bad
+        assert str(check(tmp_path / "plate.zarr")) == "2 checked, 0 bad"
+
+
+def test_series_without_a_list_are_counted(tmp_path):
+    """bioformats2raw may leave out the group OME."""
+    write_collections(tmp_path, 2)
+    shutil.rmtree(tmp_path / "bf.zarr" / "OME")
+
+    with pytest.raises(UnknownFormat, match=r"several images.*: 0, 1, \.\.\.\s+Give .*bf\.zarr/0"):
+        _ = Volume(tmp_path / "bf.zarr").shape
+
+
+def test_n5_and_references_at_the_root(tmp_path):
+    """N5 is named, with what to do; references of kerchunk are read from the root of their URL."""
+    array = numbered((4, 4, 4))
+    write_array(tmp_path / "a.zarr", array, (4, 4, 4), 2, compressors=None)
+    (tmp_path / "a.n5").mkdir()
+    (tmp_path / "a.n5" / "attributes.json").write_text('{"n5": "2.5.0"}')
+    document = (tmp_path / "a.zarr" / ".zarray").read_text()
+    keys = {".zarray": document, "0.0.0": [str(tmp_path / "a.zarr" / "0.0.0")]}
+    (tmp_path / "r.json").write_text(json.dumps({"version": 1, "refs": keys}))
+
+    with pytest.raises(UnknownFormat, match=r"a\.n5 is an N5 container[\s\S]*to zarr"):
+        _ = Volume(tmp_path / "a.n5").shape
+    volume = Volume("reference://", storage_options={"fo": str(tmp_path / "r.json")})
+    np.testing.assert_array_equal(volume.numpy()[0], array)
 
 
 def test_what_is_no_zarr(tmp_path):

@@ -8,12 +8,13 @@ memory cannot travel; its voxels go through a temporary file instead.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import os
 import pickle
 import re
 import uuid
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -43,6 +44,7 @@ from .zarr_chunks import NotOurs
 
 # A NIfTI header has 540 bytes, and extensions that may each hold the header of a DICOM file.
 _MOST_HEADER_BYTES = 16 * 1024**2
+_MOST_NAMES = 5  # images that an error names
 # Before version 0.3 every image had these axes.
 _OLD_AXES = ("t", "c", "z", "y", "x")
 _VERSION = re.compile(r"0\.([1-6])(?![0-9])")  # of OME-Zarr; drafts are called 0.5-dev2
@@ -242,6 +244,10 @@ def _of_group(group: Any, level: int, name: str) -> ZarrImage:
         arrays = dict(group.arrays())
         if len(arrays) == 1:
             return _of_array(next(iter(arrays.values())), level, name)
+        if below := [*itertools.islice(images_in(group), _MOST_NAMES)]:
+            what = f"{name} holds several images and is none itself: {', '.join(below)}, ..."
+            do = f"Give the path of one, for instance {name}/{below[0]}, or unpack an archive."
+            raise UnknownFormat(what, do=do)
         have = ", ".join(sorted(arrays)) or "none"
         what = f"{name} is a zarr group without NIfTI or OME-Zarr metadata; its arrays: {have}."
         raise UnknownFormat(what, do="Give the path of one array in it.")
@@ -261,6 +267,27 @@ def _of_group(group: Any, level: int, name: str) -> ZarrImage:
         if level:  # that of the finest is kept to the last bit
             affine = affine @ np.linalg.inv(levels[0].affine) @ levels[level].affine
     return ZarrImage(array, layout, affine_entries(affine, name), scale, coarser(levels, level))
+
+
+def images_in(group: Any) -> Iterator[str]:
+    """Yield where the images of a group are that is none itself.
+
+    The group is a plate, a well, a group of labels, or one that bioformats2raw wrote.
+    """
+    attrs = dict(group.attrs)
+    ome = attrs.get("ome", attrs)
+    wells = [well["path"] for well in ome.get("plate", {}).get("wells", ())]
+    for path in wells:
+        if (well := group.get(path)) is not None:
+            yield from (f"{path}/{image}" for image in images_in(well))
+    yield from (image["path"] for image in ome.get("well", {}).get("images", ()))
+    yield from ome.get("labels", ())
+    if "bioformats2raw.layout" in ome and not wells:
+        series = group.get("OME")
+        known = {} if series is None else dict(series.attrs)
+        numbers = map(str, itertools.count())
+        there = itertools.takewhile(lambda n: group.get(n) is not None, numbers)
+        yield from known.get("ome", known).get("series") or there
 
 
 def _nifti_fields(array: Any, name: str) -> RawHeader:
