@@ -220,8 +220,8 @@ def _zstd_frames(data: Any) -> Iterator[tuple[int | None, int]]:
 def zstd_content_bytes(data: Any) -> int | None:
     """Return how many bytes frames of zstandard hold; None where a header does not say it."""
     sizes = [size for size, _ in _zstd_frames(data)]
-    known = [size for size in sizes if size is not None]
-    return sum(known) if known and len(known) == len(sizes) else None
+    numbers = [size for size in sizes if size is not None]
+    return sum(numbers) if numbers and len(numbers) == len(sizes) else None
 
 
 def zstd_most_bytes(data: Any) -> int:

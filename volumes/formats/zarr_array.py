@@ -293,10 +293,10 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
 
 def _refuse_newer(document: Mapping[str, Any], version: int, what: str) -> None:
     """Raise ``BadHeader`` for another version of zarr, or an extension that must be known."""
-    found = document.get("zarr_format")
-    if found != version:
+    number = document.get("zarr_format")
+    if number != version:
         do = "Write it again as version 3 or 2, for instance with zarr-python."
-        raise BadHeader(f"{what} has zarr_format {found!r} and not {version}.", do=do)
+        raise BadHeader(f"{what} has zarr_format {number!r} and not {version}.", do=do)
     for key in sorted(document.keys() - _MEMBERS) if version == 3 else ():
         entry = document[key]
         if not isinstance(entry, dict) or entry.get("must_understand") is not False:

@@ -284,10 +284,10 @@ def images_in(group: Any) -> Iterator[str]:
     yield from ome.get("labels", ())
     if "bioformats2raw.layout" in ome and not wells:
         series = group.get("OME")
-        known = {} if series is None else dict(series.attrs)
+        record = {} if series is None else dict(series.attrs)
         numbers = map(str, itertools.count())
         there = itertools.takewhile(lambda n: group.get(n) is not None, numbers)
-        yield from known.get("ome", known).get("series") or there
+        yield from record.get("ome", record).get("series") or there
 
 
 def _nifti_fields(array: Any, name: str) -> RawHeader:
