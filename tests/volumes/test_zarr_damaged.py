@@ -280,6 +280,9 @@ def test_a_missing_shard_of_a_conversion_is_noticed(tmp_path, part):
         CorruptVolume, match=r"the shard 0?/?c/0/0/0 of .*a\.nii\.zarr.* is missing"
     ):
         read(tmp_path / "a.nii.zarr" / part)
+    node = zarr.open(tmp_path / "a.nii.zarr" / part, mode="r")
+    with pytest.raises(CorruptVolume, match=r"the shard c/0/0/0 of zarr \w+ is missing"):
+        Volume(node).read(Region((0, 0, 0), (8, 8, 8)))
 
 
 def test_missing_shards_of_other_writers_are_fill(tmp_path):

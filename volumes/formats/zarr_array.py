@@ -95,9 +95,14 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
             dtype = dtype.newbyteorder("<" if endian == "little" else ">")
         fill = _fill_v3(document["fill_value"], dtype)
         layout = shape, chunks, dtype, fill, tuple(codecs), order, prefix, separator
-        record = (document.get("attributes") or {}).get("voxpipe")
-        is_complete = isinstance(record, dict) and record.get("complete") is True
-        return _check(ArrayMetadata(*layout, shards, at_end, has_crc, is_complete), name)
+        whole = is_complete(document.get("attributes") or {})
+        return _check(ArrayMetadata(*layout, shards, at_end, has_crc, whole), name)
+
+
+def is_complete(attributes: Mapping[str, Any]) -> bool:
+    """Whether the writer of an array noted that it stored every shard."""
+    record = attributes.get("voxpipe")
+    return isinstance(record, Mapping) and record.get("complete") is True
 
 
 def _shape(value: Any) -> tuple[int, ...]:

@@ -205,9 +205,7 @@ class ShardedChunks(ChunkMap):
     ) -> dict[int, tuple[str, NDArray[np.uint64] | None]]:
         missing = [key for key, one in zip(shards.values(), answers, strict=True) if one is None]
         if missing and self._metadata.is_complete:
-            what = f"the shard {missing[0]} of {self._store.name} is missing, and all were written."
-            do = 'Copy or convert it again. If it is fill, remove "complete" from the attributes.'
-            raise CorruptVolume(what, do=do)
+            raise missing_shard(missing[0], self._store.name)
         learnt = {
             shard: (key, None if answer is None else self._parse(key, answer))
             for (shard, key), answer in zip(shards.items(), answers, strict=True)
@@ -243,6 +241,12 @@ class ShardedChunks(ChunkMap):
 
     def _corrupt(self, key: str, what: str) -> CorruptVolume:
         return CorruptVolume(f"the shard {key} of {self._store.name} holds {what}.")
+
+
+def missing_shard(key: str, name: str) -> CorruptVolume:
+    """Return the error of a shard that is missing in an array that was written whole."""
+    do = 'Copy or convert it again. If it is fill, remove "complete" from the attributes.'
+    return CorruptVolume(f"the shard {key} of {name} is missing, and all were written.", do=do)
 
 
 def _extent(table: NDArray[np.uint64] | None) -> Span | None:

@@ -39,8 +39,8 @@ from .chunked_backend import MILLIMETRES, SPATIAL, Layout, check_number, named_l
 from .nifti import parse_nifti
 from .raw import RawHeader
 from .stored_file import import_package, library_errors
-from .zarr_array import ZarrArray
-from .zarr_chunks import NotOurs
+from .zarr_array import ZarrArray, is_complete
+from .zarr_chunks import NotOurs, missing_shard
 
 # A NIfTI header has 540 bytes, and extensions that may each hold the header of a DICOM file.
 _MOST_HEADER_BYTES = 16 * 1024**2
@@ -523,6 +523,8 @@ class ForeignArray:
         self.shards, self.fill_value = getattr(array, "shards", None), array.fill_value
         self.chunk_bytes = math.prod(self.chunks) * self.dtype.itemsize
         self._cuts = ChunkGrid(self.shape, self.chunks)
+        self._whole = self.shards is not None and is_complete(dict(array.attrs))
+        self._shards: set[tuple[int, ...]] = set()  # those that are known to be there
 
     def needed_chunks(self, region: Region) -> NDArray[np.int64]:
         """Return the chunks (N, axes) that a region touches."""
@@ -542,9 +544,22 @@ class ForeignArray:
 
         def read() -> NDArray[Any]:
             with library_errors(what, kind=CorruptVolume):
+                if self._whole:
+                    self._refuse_missing(region)
                 return np.asarray(self._array[region.slices])
 
         return read_anew(read)
+
+    def _refuse_missing(self, region: Region) -> None:
+        """Raise ``CorruptVolume`` for a missing shard, which zarr-python takes for fill."""
+        from zarr.core.sync import sync
+
+        shards = ChunkGrid(self.shape, self.shards).touched_parts(region.pad(0))
+        for index in {*map(tuple, shards.tolist())} - self._shards:
+            key = self._array.metadata.encode_chunk_key(index)
+            if not sync((self._array.store_path / key).exists()):
+                raise missing_shard(key, self._name)
+            self._shards.add(index)
 
     def prefetch(self, region: Region) -> None:
         """Do nothing: zarr-python fetches when it is asked for voxels."""
