@@ -554,7 +554,8 @@ class ForeignArray:
         """Raise ``CorruptVolume`` for a missing shard, which zarr-python takes for fill."""
         from zarr.core.sync import sync
 
-        shards = ChunkGrid(self.shape, self.shards).touched_parts(region.pad(0))
+        grid = ChunkGrid(self.shape, self.shards or self.chunks)
+        shards = grid.touched_parts(region.pad(0))
         for index in {*map(tuple, shards.tolist())} - self._shards:
             key = self._array.metadata.encode_chunk_key(index)
             if not sync((self._array.store_path / key).exists()):
