@@ -24,6 +24,7 @@ using Bytes = char*;
 using Blosc = int (*)(const void*, void*, size_t, int);
 using Zstd = size_t (*)(void*, size_t, const void*, size_t);
 using ZstdMeasure = unsigned long long (*)(const void*, size_t);
+using Check = uint32_t (*)(const void*, size_t);
 using Blosc2 = int (*)(const void*, int32_t, int, int, void*, int32_t);
 
 uint32_t little(const char* bytes) {
@@ -35,17 +36,17 @@ uint32_t little(const char* bytes) {
 // refused here the caller decodes in its own way, which says what is wrong.
 bool decode(const VoxpipeChunks& job, const VoxpipeChunk& chunk, Bytes room, int64_t bytes) {
   Bytes data = reinterpret_cast<Bytes>(chunk.file ? job.scratch + bytes : chunk.data);
-  const size_t size = static_cast<size_t>(chunk.size), wanted = static_cast<size_t>(bytes);
-  if (chunk.size < 1) return false;
+  const size_t sum = job.check ? 4 : 0, wanted = static_cast<size_t>(bytes);
+  if (chunk.size <= static_cast<int64_t>(sum)) return false;
+  const size_t size = static_cast<size_t>(chunk.size) - sum;
 #if !defined(_WIN32)
-  const int file = static_cast<int>(chunk.file - 1);
-  if (chunk.file && pread(file, data, size, chunk.data) != chunk.size) return false;
+  if (chunk.file && pread(static_cast<int>(chunk.file - 1), data, size + sum, chunk.data) != chunk.size)
+    return false;
 #endif
+  if (sum && reinterpret_cast<Check>(job.check)(data, size) != little(data + size)) return false;
   switch (job.stored) {
     case VOXPIPE_PLAIN:
-      if (size != wanted) return false;
-      memcpy(room, data, wanted);
-      return true;
+      return size == wanted && memcpy(room, data, wanted);
     case VOXPIPE_BLOSC:  // version, codec, flags, item size, decoded size, block size, stored size
       return size >= 16 && little(data + 12) >= 16 && little(data + 12) <= size &&
              little(data + 4) == wanted &&
@@ -160,8 +161,8 @@ bool locate(const VoxpipeChunks& job, int64_t n, VoxpipeChunk& chunk, Files& fil
   const uint64_t start = place[0], stop = start + place[1];
   if (place[0] == UINT64_MAX && place[1] == UINT64_MAX) return true;
   if (stop < start || stop > INT64_MAX || place[1] > static_cast<uint64_t>(job.longest)) return false;
-  const char* root = reinterpret_cast<const char*>(places.root);
-  const int file = files.descriptor(unit, reinterpret_cast<const char*>(entry[1]), root);
+  const int file = files.descriptor(unit, reinterpret_cast<const char*>(entry[1]),
+                                    reinterpret_cast<const char*>(places.root));
   chunk.data = static_cast<int64_t>(start);
   chunk.size = static_cast<int64_t>(place[1]);
   chunk.file = file + 1;
@@ -193,8 +194,8 @@ int64_t voxpipe_place_chunks(const VoxpipeChunks* job) {
       shift += chunk.parts[a].chunk * (is_row ? row : stride)[a];
     }
     const bool in_place = stored && !chunk.room && is_in_place(*job, chunk.parts, stride);
-    Bytes from = reinterpret_cast<Bytes>(is_row ? job->fill : chunk.room ? chunk.room : job->scratch);
-    if (in_place) from = out;
+    const int64_t target = is_row ? job->fill : chunk.room ? chunk.room : job->scratch;
+    Bytes from = in_place ? out : reinterpret_cast<Bytes>(target);
     if (stored && !decode(*job, chunk, from, bytes)) continue;
     chunk.status = VOXPIPE_DONE;
     if (!in_place) copy_part(*job, chunk.parts, is_row ? row : stride, out, from + shift, 0);
@@ -277,7 +278,7 @@ int64_t voxpipe_cover(int64_t at, int64_t where, int64_t capacity, int64_t indic
   if (culls && !box.set(cover)) return -2;
   const int64_t fields = static_cast<int64_t>(sizeof(VoxpipeChunk)) / 8 + 3 * grid.axes;
   int64_t *index = numbers_at(indices), *row = numbers_at(rows), *number = numbers_at(numbers);
-  int64_t found = 0, held = 0;
+  int64_t held = 0;
   for (int64_t n = 0; n < total; n++) {
     int64_t start[VOXPIPE_CHUNK_AXES], stop[VOXPIPE_CHUNK_AXES], rest = n, size = 1, order = 0;
     for (int64_t a = grid.axes - 1; a >= 0; rest /= count[a--]) {
@@ -298,8 +299,7 @@ int64_t voxpipe_cover(int64_t at, int64_t where, int64_t capacity, int64_t indic
     held += size;
     index += grid.axes;
     row += fields;
-    found++;
   }
   *numbers_at(voxels) = held;
-  return found;
+  return number - numbers_at(numbers);
 }

@@ -131,9 +131,8 @@ struct VoxpipeValues {
 // Returns a VoxpipeStatus.
 VOXPIPE_PUBLIC int64_t voxpipe_values(const VoxpipeValues* job);
 
-// What brings many chunks of one array to their places in a region of it. A chunk is decoded by a
-// function of the library that owns its format, whose address the caller gives, and its part of the
-// region is copied.
+// Decodes many chunks of one array, by a function of the library that owns their format, whose address
+// the caller gives, and copies their parts to their places in a region.
 #define VOXPIPE_CHUNK_AXES 8
 
 // What the stored bytes of a chunk are, and the function that decodes them.
@@ -190,6 +189,7 @@ struct VoxpipeChunks {
   int64_t stored;  // VoxpipeStored of all that have data
   int64_t decode;
   int64_t measure;
+  int64_t check;   // uint32 (bytes, size): a CRC-32C ends the stored bytes of each chunk; 0 if none does
   int64_t count;
   int64_t chunks;   // address of so many VoxpipeChunk, each followed by its parts
   int64_t scratch;  // address of room for a chunk, and behind it for the longest that is in a file

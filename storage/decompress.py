@@ -25,6 +25,7 @@ _MOST_TRAILING_BYTES = 16 * 1024**2
 BEST_RATIOS = {"gzip": 1032, "zlib": 1032, "bzip2": 1_100_000}
 # zlib's own format or gzip's, whichever the stream begins with.
 _EITHER = 32 + zlib.MAX_WBITS
+_ENDS_EARLY = "its compressed bytes end early"
 
 
 def decompress(
@@ -137,7 +138,16 @@ def check_most(size: int, most: int) -> None:
 
 def inflate(data: Any, most: int) -> bytes:
     """Undo gzip or zlib, whichever it is."""
-    return _stop_at(zlib.decompressobj(32 + zlib.MAX_WBITS).decompress, data, most)
+    decoder = zlib.decompressobj(_EITHER)
+    content = _stop_at(decoder.decompress, data, most)
+    if not decoder.eof:
+        raise ValueError(_ENDS_EARLY)
+    return content
+
+
+def un_gzip(data: Any, most: int) -> bytes:
+    """Undo gzip, of one member or several."""
+    return _streams(lambda: zlib.decompressobj(_EITHER), data, most)
 
 
 def un_bzip2(data: Any, most: int) -> bytes:
@@ -168,52 +178,52 @@ def _streams(make: Callable[[], Any], data: Any, most: int) -> bytes:
             pieces.append(_stop_at(decoder.decompress, data, room))
         except (OSError, lzma.LZMAError):
             if pieces:
-                break  # padding, which Python's own functions pass over too
+                break  # anything, which Python's own functions pass over too
             raise
         room -= len(pieces[-1])
         if not decoder.eof:
-            raise ValueError("its compressed bytes end early")
-        data = decoder.unused_data
+            raise ValueError(_ENDS_EARLY)
+        data = decoder.unused_data.lstrip(b"\0")  # which pad a stream
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-def zstd_content_bytes(data: Any) -> int | None:
-    """Return what the first frame of zstandard says that it holds, or None (RFC 8878, 3.1.1.1)."""
-    if len(data) < 6 or bytes(data[:4]) != _ZSTD_MAGIC:
-        return None  # numcodecs says what is wrong with it
-    descriptor = data[4]
-    flag, single_segment = descriptor >> 6, bool(descriptor & 0x20)
-    if flag == 0 and not single_segment:
-        return None
-    start = 5 + (not single_segment) + (0, 1, 2, 4)[descriptor & 3]
-    length = (1, 2, 4, 8)[flag]
-    field = bytes(data[start : start + length])
-    # Two bytes count from 256, as one byte holds all below.
-    return int.from_bytes(field, "little") + (256 if length == 2 else 0)
+def _zstd_frames(data: Any) -> Iterator[tuple[int | None, int]]:
+    """Yield for each frame of zstandard its size as its header says it, and the most that it holds.
 
-
-def zstd_most_bytes(data: Any) -> int:
-    """Return an upper limit of what zstandard decodes to, from the headers of its blocks.
-
-    For frames that do not say how much they hold. What cannot be followed counts nothing: the
-    decoder refuses it.
+    The first is None where the header says nothing (RFC 8878, 3.1.1.1); the second comes from the
+    headers of the blocks. Frames that can be skipped hold nothing; the rest of what is no frame is
+    left to the decoder, which refuses it.
     """
-    total, at = 0, 0
+    at = 0
     while at + 6 <= len(data):
         if int.from_bytes(data[at : at + 4], "little") in _SKIPPABLE:
             at += 8 + int.from_bytes(data[at + 4 : at + 8], "little")
             continue
         if bytes(data[at : at + 4]) != _ZSTD_MAGIC:
-            break
+            return
         descriptor = data[at + 4]
         flag, single_segment = descriptor >> 6, bool(descriptor & 0x20)
-        size_field = (int(single_segment), 2, 4, 8)[flag]
-        at += 5 + (not single_segment) + (0, 1, 2, 4)[descriptor & 3] + size_field
-        last = False
+        length = (int(single_segment), 2, 4, 8)[flag]
+        at += 5 + (not single_segment) + (0, 1, 2, 4)[descriptor & 3] + length
+        field = int.from_bytes(bytes(data[at - length : at]), "little")
+        last, most = False, 0
         while not last and at + 3 <= len(data):
             header = int.from_bytes(data[at : at + 3], "little")
             last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
-            total += _ZSTD_BLOCK_BYTES if kind == 2 else size  # raw and repeated: as it says
+            most += _ZSTD_BLOCK_BYTES if kind == 2 else size  # raw and repeated: as it says
             at += 3 + (1 if kind == 1 else size)
         at += 4 * (descriptor >> 2 & 1)  # its check sum
-    return total
+        # Two bytes count from 256, as one byte holds all below.
+        yield (field + (256 if length == 2 else 0) if length else None), most
+
+
+def zstd_content_bytes(data: Any) -> int | None:
+    """Return how many bytes frames of zstandard hold; None where a header does not say it."""
+    sizes = [size for size, _ in _zstd_frames(data)]
+    numbers = [size for size in sizes if size is not None]
+    return sum(numbers) if numbers and len(numbers) == len(sizes) else None
+
+
+def zstd_most_bytes(data: Any) -> int:
+    """Return an upper limit of the bytes that frames of zstandard decode to."""
+    return sum(most if size is None else size for size, most in _zstd_frames(data))

@@ -143,7 +143,8 @@ class FsspecRanges(RemoteRanges):
             self._use(file_system(self._url, with_defaults(self._url, self._options))[0])
 
     def _path(self, key: str) -> str:
-        return f"{self._root}/{key}" if key else self._root
+        # A file system such as ``reference://`` may have keys directly at its root.
+        return f"{self._root}/{key}" if key and self._root else key or self._root
 
     async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
         """Return what a method of the file system returns, here or in a thread."""

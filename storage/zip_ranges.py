@@ -30,7 +30,13 @@ class ZipRanges:
     """A zip archive. It keeps no handle of its own: every read goes through the outer store."""
 
     def __init__(
-        self, outer: RangeStore, key: str, name: str, *, checks_parts: bool = False
+        self,
+        outer: RangeStore,
+        key: str,
+        name: str,
+        *,
+        checks_parts: bool = False,
+        roots: Sequence[str] = (),
     ) -> None:
         self._outer, self._key = outer, key
         self.name = name  # the archive
@@ -47,7 +53,7 @@ class ZipRanges:
             what = f"{name} is no sound zip archive: {error}."
             raise BadHeader(what, do="Copy or write it again.") from error
         # A member may have been written again; the last entry of the directory counts.
-        self._members = {info.filename: info for info in infos}
+        self._members = _from_root({info.filename: info for info in infos}, roots)
         self._starts: dict[str, int] = {}
 
     def get(self, key: str) -> bytes | None:
@@ -163,6 +169,20 @@ class ZipRanges:
     def _corrupt(self, key: str, what: str) -> CorruptVolume:
         do = "Copy or write the archive again."
         return CorruptVolume(f"{key} in {self.name} cannot be read: {what}.", do=do)
+
+
+def _from_root(
+    members: dict[str, zipfile.ZipInfo], roots: Sequence[str]
+) -> dict[str, zipfile.ZipInfo]:
+    """Return members by key, below the only folder that holds one of some files at its root.
+
+    So ``zip -r a.zip a.zarr`` writes them. Where that is the archive itself, keys stay as they are.
+    """
+    folders = [key.rpartition("/")[0] for key in members if key.rpartition("/")[2] in roots]
+    top = min(folders, key=len, default="")
+    if not top or any(not f"{folder}/".startswith(f"{top}/") for folder in folders):
+        return members
+    return {key[len(top) + 1 :]: i for key, i in members.items() if key.startswith(f"{top}/")}
 
 
 def _inside(part: ReadRange, size: int) -> tuple[int, int]:

@@ -100,9 +100,11 @@ class LocatedSource:
             raise VolumeNotFound(f"there is no file {self.path}.", do=path_hint(self.path))
         if self.path and os.path.isdir(self.path):
             what = f"{self.name} is a folder without zarr.json, .zarray or .zgroup."
-            raise UnknownFormat(
-                what, do="Give the path of one volume, or several by *: 'folder/*.nii.gz'."
-            )
+            do = "Give the path of one volume, or several by *: 'folder/*.nii.gz'."
+            if os.path.exists(os.path.join(self.path, "attributes.json")):
+                what = f"{self.name} is an N5 container, which is not read."
+                do = "Copy its arrays to zarr, for instance with zarr-python 2 (N5FSStore)."
+            raise UnknownFormat(what, do=do)
         raise unknown_format(self.name, registered_names())
 
 

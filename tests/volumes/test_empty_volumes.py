@@ -10,7 +10,7 @@ import zarr
 
 import voxpipe as vp
 from voxpipe.core import Region
-from voxpipe.core.errors import EmptyVolume, VolumeChanged
+from voxpipe.core.errors import CorruptVolume, EmptyVolume, VolumeChanged
 from voxpipe.volumes import Volume, convert
 from voxpipe.volumes.session import SESSION
 
@@ -38,6 +38,17 @@ def test_an_array_without_chunks_is_told_once(tmp_path):
     assert values == [[3]] * 3
 
 
+def test_a_check_finds_images_without_chunks(tmp_path):
+    """A mask may be zero everywhere, and its writer may leave out such chunks."""
+    for case, key in (("a", "image"), ("a", "label"), ("b", "image")):
+        made(tmp_path / case / f"{key}.zarr")
+    zarr.open_array(tmp_path / "b" / "image.zarr")[0, 0, 0] = 1
+
+    (bad,) = vp.check(tmp_path).bad
+    assert (bad.case, bad.key, bad.error) == ("a", "image", "EmptyVolume")
+    assert "image.zarr has metadata and not one chunk" in bad.reason
+
+
 def test_a_region_of_fill_in_a_volume_is_not(tmp_path):
     """One chunk is enough, wherever it lies."""
     made(tmp_path / "a.zarr")[4:, 4:, 4:] = 9
@@ -49,6 +60,11 @@ def test_an_image_that_lost_its_chunks_is_told(tmp_path):
     """The header of a NIfTI-Zarr is no chunk of it."""
     convert(Volume(np.ones((8, 8, 8), np.int16)), tmp_path / "a.nii.zarr", chunk=4)
     shutil.rmtree(tmp_path / "a.nii.zarr" / "0" / "c")
+    with pytest.raises(CorruptVolume, match="is missing, and all were written"):
+        Volume(tmp_path / "a.nii.zarr").read(FIRST)
+    SESSION.handles.close()
+    document = tmp_path / "a.nii.zarr" / "0" / "zarr.json"  # as of another writer
+    document.write_text(document.read_text().replace('"complete": true', '"complete": false'))
 
     with pytest.warns(EmptyVolume, match="not one chunk"):
         Volume(tmp_path / "a.nii.zarr").read(FIRST)

@@ -5,6 +5,8 @@ import random
 import re
 import warnings
 
+import fsspec
+import numcodecs
 import numpy as np
 import pytest
 from nifti_files import numbered
@@ -143,6 +145,52 @@ def test_a_separator_that_does_not_exist_is_refused(tmp_path, version):
         read(tmp_path / "a.zarr")
 
 
+INSIDE = ("codecs", 0, "configuration")
+F_ORDER = [{"name": "transpose", "configuration": {"order": "F"}}, {"name": "bytes"}]
+
+
+@pytest.mark.parametrize(
+    ("version", "where", "change", "message"),
+    [
+        (3, (), {"zarr_format": 4}, "zarr_format 4 and not 3"),
+        (2, (), {"zarr_format": 3}, "zarr_format 3 and not 2"),
+        (2, (), {"order": "K"}, "order is 'C' or 'F', not 'K'"),
+        (3, (), {"mystery": {"name": "m"}}, "extension 'mystery'"),
+        (3, (), {"mystery": {"must_understand": True}}, "extension 'mystery'"),
+        (3, (), {"storage_transformers": [{"name": "mystery"}]}, "mystery"),
+        (3, (), {"chunk_grid": {"name": "mystery", "configuration": {}}}, "mystery"),
+        (3, (), {"data_type": "mystery"}, "mystery"),
+        (3, (), {"chunk_key_encoding": {"name": "mystery"}}, "mystery"),
+        (3, (), {"fill_value": None}, "fill_value is null"),
+        (3, INSIDE, {"index_location": "middle"}, "index_location is 'start' or 'end', not 'mid"),
+        (3, INSIDE, {"codecs": F_ORDER}, "order 'F' of transpose"),
+        (3, INSIDE, {"codecs": [{"name": "bytes"}, {"name": "mystery"}]}, "mystery"),
+    ],
+)
+def test_metadata_of_another_kind_are_refused_by_name(tmp_path, version, where, change, message):
+    """Nothing is guessed of a newer version or an extension."""
+    how = {} if version == 3 else {"zarr_format": 2, "shards": None, "compressors": "auto"}
+    made = write(tmp_path / "a.zarr", **how)
+
+    def edit(document):
+        for key in where:
+            document = document[key]
+        document.update(change)
+
+    edited(made / ("zarr.json" if version == 3 else ".zarray"), edit)
+
+    with pytest.raises(BadHeader, match=rf"a\.zarr[\s\S]*{message}"):
+        read(made)
+
+
+def test_an_extension_that_need_not_be_known(tmp_path):
+    """It says so itself."""
+    made = write(tmp_path / "a.zarr")
+    edited(made / "zarr.json", lambda d: d.update(mystery={"must_understand": False}))
+
+    np.testing.assert_array_equal(read(made)[0], ARRAY)
+
+
 @pytest.mark.parametrize("kind", ["group", "arrays", None])
 def test_a_nifti_header_that_is_no_array_is_refused(tmp_path, kind):
     """Without it the volume would lose its slope and affine."""
@@ -151,3 +199,186 @@ def test_a_nifti_header_that_is_no_array_is_refused(tmp_path, kind):
 
     with pytest.raises(BadHeader, match="nifti"):
         read(tmp_path / "a.nii.zarr")
+
+
+def converted(folder, array=ARRAY, **how):
+    """Return the shard and the group that ``convert`` writes, opened by nobody."""
+    convert(Volume(array), folder, chunk=4, shard=8, **how)
+    close_volumes()
+    return folder / "0" / "c" / "0" / "0" / "0"
+
+
+@pytest.mark.parametrize("codec", ["lz4hc", "lz4", "zstd", "none"])
+def test_damage_in_a_converted_shard_is_noticed(tmp_path, codec):
+    """Each changed or missing byte is an error that names shard, region and what to do."""
+    file = converted(tmp_path / "a.nii.zarr", codec=codec)
+    stored = zarr.open_group(tmp_path / "a.nii.zarr", mode="r")
+    np.testing.assert_array_equal(stored["0"][...].T, ARRAY)
+    assert [type(stored[name].compressors[-1]).__name__ for name in ("0", "nifti")] == [
+        "Crc32cCodec"
+    ] * 2
+    refused = []
+    for data in damaged(file.read_bytes()):
+        file.unlink()
+        file.write_bytes(data)
+        try:
+            found = read(tmp_path / "a.nii.zarr")
+        except CorruptVolume as error:
+            refused.append(str(error))
+        else:
+            np.testing.assert_array_equal(found[0], ARRAY)
+
+    assert len(refused) == FLIPS + TRUNCATIONS  # no byte of the file is without meaning
+    assert [text for text in refused if "a.nii.zarr" not in text or "c/0/0/0" not in text] == []
+    assert any(
+        "its check sum is wrong" in text and "write this file again" in text for text in refused
+    )
+
+
+def test_check_sums_are_compared_by_native_code(tmp_path, monkeypatch):
+    """Sound chunks need no call of Python; a damaged one is then looked at in Python."""
+    google_crc32c = pytest.importorskip("google_crc32c")
+    pytest.importorskip("google_crc32c._crc32c")
+    file = converted(tmp_path / "a.nii.zarr", codec="zstd")
+    volume = Volume(tmp_path / "a.nii.zarr")
+    volume.read(Region((0, 0, 0), (1, 1, 1)))  # and the index of the shard
+    counted = []
+    value = google_crc32c.value
+    monkeypatch.setattr(google_crc32c, "value", lambda data: counted.append(1) or value(data))
+
+    np.testing.assert_array_equal(volume.numpy()[0], ARRAY)
+    assert counted == []
+
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(CorruptVolume, match=r"c/0/0/0: ValueError: its check sum is wrong"):
+        Volume(tmp_path / "a.nii.zarr").opened_anew("a pass").numpy()
+    assert len(counted) > 0
+
+
+def test_a_damaged_nifti_header_of_a_conversion_is_noticed(tmp_path):
+    """Its affine and slope have a check sum, too."""
+    converted(tmp_path / "a.nii.zarr")
+    file = tmp_path / "a.nii.zarr" / "nifti" / "c" / "0"
+    data = bytearray(file.read_bytes())
+    data[176] ^= 1  # scl_slope
+    file.write_bytes(data)
+
+    with pytest.raises(VolumeError, match=r"a\.nii\.zarr.*nifti/c/0.*check sum"):
+        read(tmp_path / "a.nii.zarr")
+
+
+@pytest.mark.parametrize("part", ["", "0"])
+def test_a_missing_shard_of_a_conversion_is_noticed(tmp_path, part):
+    """Through the group or its array; a volume of zeros has all of its shards, and is read."""
+    file = converted(tmp_path / "a.nii.zarr", np.zeros((16, 8, 8), np.int16))
+    assert not read(tmp_path / "a.nii.zarr" / part).any()
+    file.unlink()
+
+    with pytest.raises(
+        CorruptVolume, match=r"the shard 0?/?c/0/0/0 of .*a\.nii\.zarr.* is missing"
+    ):
+        read(tmp_path / "a.nii.zarr" / part)
+    node = zarr.open(tmp_path / "a.nii.zarr" / part, mode="r")
+    with pytest.raises(CorruptVolume, match=r"the shard c/0/0/0 of zarr \w+ is missing"):
+        Volume(node).read(Region((0, 0, 0), (8, 8, 8)))
+
+
+def test_missing_shards_of_other_writers_are_fill(tmp_path):
+    """zarr-python leaves out shards and chunks that hold nothing but the fill value."""
+    array = np.zeros((16, 16, 16), np.uint16)
+    array[:4, :4, :4] = 5
+    stored = zarr.create_array(tmp_path / "a.zarr", data=array, chunks=(4,) * 3, shards=(8,) * 3)
+    assert len([*(tmp_path / "a.zarr" / "c").rglob("0")]) < 8
+
+    np.testing.assert_array_equal(Volume(tmp_path / "a.zarr").numpy()[0], stored[...])
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_a_shard_that_is_gone_since_its_index_was_read_is_no_fill(tmp_path, far):
+    """The index said where the chunk is."""
+    file = write(tmp_path / "a.zarr") / "c" / "0" / "0" / "0"
+    place = tmp_path / "a.zarr"
+    system = fsspec.filesystem("memory")
+    if far:
+        place = f"memory://gone/{tmp_path.name}.zarr"
+        system.put(str(tmp_path / "a.zarr"), f"/gone/{tmp_path.name}.zarr", recursive=True)
+    volume = Volume(place)
+    volume.read(Region((0, 0, 0), (1, 1, 1)))
+    system.rm(f"/gone/{tmp_path.name}.zarr/c/0/0/0") if far else file.unlink()
+
+    with pytest.raises(CorruptVolume, match=r"c/0/0/0"):
+        volume.read(Region((4, 4, 4), (8, 8, 8)))
+
+
+@pytest.mark.parametrize("kind", ["CRC32", "CRC32C", "Adler32", "Fletcher32"])
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.filterwarnings("ignore:Numcodecs codecs:UserWarning")
+def test_check_sums_of_numcodecs_are_compared(tmp_path, kind, version):
+    """As filters of version 2, and as codecs of version 3; those before the bytes as well."""
+    path = tmp_path / "a.zarr"
+    if version == 2:
+        codec = {"filters": [getattr(numcodecs, kind)()], "compressors": None}
+    else:
+        where = {"location": "start"} if kind.startswith("CRC") else {}
+        codec = {"compressors": [getattr(zarr.codecs.numcodecs, kind)(**where)]}
+    write(path, zarr_format=version, shards=None, **codec)
+    np.testing.assert_array_equal(read(path)[0], ARRAY)
+    file = path / ("0.0.0" if version == 2 else "c/0/0/0")
+    data = bytearray(file.read_bytes())
+    data[40] ^= 1
+    file.write_bytes(data)
+
+    with pytest.raises(CorruptVolume, match=r"a\.zarr"):
+        read(path)
+
+
+SKIPPED = b"\x50\x2a\x4d\x18" + (5).to_bytes(4, "little") + b"hello"  # a frame of zstandard
+
+
+def zstd_without_size(data):
+    """Return a frame whose header does not say its size: one block, stored as it is."""
+    return b"\x28\xb5\x2f\xfd\x00\x58" + (len(data) << 3 | 1).to_bytes(3, "little") + data
+
+
+def v2_chunk(folder, codec, stored):
+    """Write an array of one chunk, of which the stored bytes are given."""
+    folder.mkdir()
+    document = {"shape": [8, 8, 8], "chunks": [8, 8, 8], "dtype": "<u2", "compressor": codec}
+    document |= {"fill_value": 0, "order": "C", "filters": None, "zarr_format": 2}
+    (folder / ".zarray").write_text(json.dumps(document))
+    (folder / "0.0.0").write_bytes(stored)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["zstd", "gzip", "bz2", "lzma"])
+def test_a_chunk_of_several_frames(tmp_path, name):
+    """As RFC 8878 and RFC 1952 allow it, and zarr-python reads it."""
+    codec, raw = numcodecs.get_codec({"id": name}), ARRAY.tobytes()
+    parts = [bytes(codec.encode(raw[start:stop])) for start, stop in ((0, 300), (300, 1024))]
+    frames = {"joined": b"".join(parts), "one": bytes(codec.encode(raw))}
+    if name == "zstd":
+        frames["skipped"] = b"".join([SKIPPED, parts[0], SKIPPED, parts[1], SKIPPED])
+        frames["unsized"] = zstd_without_size(raw[:300]) + parts[1]
+    if name == "gzip":
+        frames["padded"] = frames["joined"] + bytes(8)
+    for kind, stored in frames.items():
+        path = v2_chunk(tmp_path / kind, codec.get_config(), stored)
+        np.testing.assert_array_equal(zarr.open_array(path, mode="r")[...], ARRAY)
+        np.testing.assert_array_equal(read(path)[0], ARRAY)
+
+
+@pytest.mark.parametrize("name", ["zstd", "gzip", "zlib", "bz2", "lzma", "lz4"])
+def test_frames_that_do_not_fill_a_chunk_are_refused(tmp_path, name):
+    """Too few, too many, one that ends early, and, of what has a magic number, other bytes."""
+    codec, raw = numcodecs.get_codec({"id": name}), ARRAY.tobytes()
+    whole, half = bytes(codec.encode(raw)), bytes(codec.encode(raw[:512]))
+    frames = {"few": half, "many": half * 3, "early": whole[:-3]}
+    if name in ("zstd", "gzip", "lz4"):
+        frames["garbage"] = whole + b"abcd1234"
+    if name == "zstd":
+        frames["unsized"] = zstd_without_size(raw[:512])
+    for kind, stored in frames.items():
+        with pytest.raises(CorruptVolume, match=r"0\.0\.0"):
+            read(v2_chunk(tmp_path / kind, codec.get_config(), stored))

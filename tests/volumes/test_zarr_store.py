@@ -1,11 +1,15 @@
 """Zarr, OME-Zarr and NIfTI-Zarr, in folders, behind URLs and as objects."""
 
+import json
+import shutil
+
 import fsspec
 import nibabel
 import numpy as np
 import pytest
 from nifti_files import AFFINE, crafted, numbered
 
+from voxpipe import check
 from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import (
     BadHeader,
@@ -15,7 +19,7 @@ from voxpipe.core.errors import (
 )
 from voxpipe.storage.ranges import LocalRanges
 from voxpipe.testing import StoreCase, StoreContract
-from voxpipe.volumes import Volume
+from voxpipe.volumes import Volume, find_volumes
 from voxpipe.volumes.formats import zarr_nodes
 
 zarr = pytest.importorskip("zarr")
@@ -313,6 +317,93 @@ def test_old_ome_zarr_without_axes(tmp_path):
     assert Volume(tmp_path / "a.zarr").shape == (2, 5, 4, 3)
 
 
+def image_of_06(axes="zyx", systems=("intrinsic",), **change):
+    """Return the metadata of one image of OME-Zarr 0.6 in micrometres."""
+    records = [
+        {"name": a, "type": "space", "unit": "micrometer"} if a in SPATIAL else {"name": a}
+        for a in axes
+    ]
+    place = {"input": {"path": "0"}, "output": {"name": "intrinsic"}}
+    sizes = {"z": 2000, "y": 500, "x": 250}
+    step = {"type": "scale", "scale": [sizes.get(a, 1) for a in axes], **place} | change
+    return {
+        "coordinateSystems": [{"name": name, "axes": records} for name in systems],
+        "datasets": [{"path": "0", "coordinateTransformations": [step]}],
+    }
+
+
+def write_ome(path, array, image, version="0.6"):
+    """Write a group of one image, whose metadata are given."""
+    group = write_group(path, {"0": array})
+    group.attrs["ome"] = {"version": version, "multiscales": [image]}
+    return Volume(path)
+
+
+@pytest.mark.parametrize("axes", ["zyx", "xyz", "tczyx", "tcxyz"])
+def test_ome_zarr_06(tmp_path, axes):
+    """The coordinate system in which the level lies names the axes and their units."""
+    lengths = {"t": 2, "c": 1, "z": 4, "y": 5, "x": 6}
+    array = numbered(tuple(lengths[a] for a in axes))
+    volume = write_ome(tmp_path / "a.zarr", array, image_of_06(axes, ("world", "intrinsic")))
+
+    assert volume.spacing == (0.25, 0.5, 2)
+    order = [axes.index(a) for a in axes if a not in SPATIAL] + [axes.index(a) for a in "xyz"]
+    np.testing.assert_array_equal(volume.numpy(), array.transpose(order).reshape(-1, 6, 5, 4))
+
+
+def test_a_sequence_of_ome_zarr_06(tmp_path):
+    """Its transformations act one after another, as ngff-zarr writes them."""
+    scaled = {"type": "scale", "scale": [2000, 500, 250]}
+    moved = {"type": "translation", "translation": [30, 20, 10]}
+    inner = {"type": "sequence", "transformations": [scaled, {"type": "identity"}]}
+    image = image_of_06(type="sequence", transformations=[inner, moved], output="intrinsic")
+    volume = write_ome(tmp_path / "a.zarr", numbered((4, 4, 4)), image, "0.6.dev3")
+
+    np.testing.assert_allclose(volume.affine, scale(0.25, 0.5, 2, origin=(0.01, 0.02, 0.03)))
+
+
+@pytest.mark.parametrize(
+    ("version", "image", "message"),
+    [
+        ("0.7", image_of_06(), r"OME-Zarr 0\.7.*0\.1 to 0\.6"),
+        ("0.10", image_of_06(), r"OME-Zarr 0\.10"),
+        ("1.0", image_of_06(), r"OME-Zarr 1\.0"),
+        ("0.5", image_of_06(), "coordinateSystems came with version 0.6"),
+        ("0.6", multiscales("zyx", ((1, 1, 1), None))[0], "output"),
+        ("0.6", image_of_06(output="world"), "no coordinate system is called 'world'"),
+        *(
+            ("0.6", image_of_06(type=kind), f"type '{kind}' is not supported")
+            for kind in ("rotation", "affine", "mapAxis", "byDimension", "displacements")
+        ),
+        (
+            "0.6",
+            image_of_06() | {"coordinateTransformations": [{"type": "affine"}]},
+            "'affine' of the whole image",
+        ),
+        ("0.6", image_of_06(scale=[1, 2]), "not 3 numbers"),
+        ("0.5", multiscales("zyx", ((1, 1, 1), None), units={"x": "lightyear"})[0], "lightyear"),
+    ],
+)
+def test_other_ome_zarr_is_refused_by_name(tmp_path, version, image, message):
+    """A newer version, and a transformation that is not read."""
+    with pytest.raises(BadHeader, match=message):
+        _ = write_ome(tmp_path / "a.zarr", numbered((4, 4, 4)), image, version).shape
+
+
+def test_anatomical_orientations_of_axes(tmp_path):
+    """Of RFC 4: an image in LPS lies at the same place in RAS+."""
+    image = multiscales("zyx", ((3, 2, 1), (30, 20, 10)), units={})[0]
+    values = ("inferior-to-superior", "anterior-to-posterior", "right-to-left")
+    for entry, value in zip(image["axes"], values, strict=True):
+        entry["orientation"] = {"type": "anatomical", "value": value}
+    volume = write_ome(tmp_path / "a.zarr", numbered((4, 4, 4)), image, "0.5")
+    np.testing.assert_array_equal(volume.affine, scale(-1, -2, 3, origin=(-10, -20, 30)))
+
+    image["axes"][0]["orientation"]["value"] = "left-to-right"
+    with pytest.raises(BadHeader, match="axis z with the orientation 'left-to-right'"):
+        _ = write_ome(tmp_path / "b.zarr", numbered((4, 4, 4)), image, "0.5").shape
+
+
 @pytest.mark.parametrize(
     ("images", "message"),
     [
@@ -359,6 +450,88 @@ def test_a_group_without_metadata(tmp_path):
     with pytest.raises(UnknownFormat, match="ct, mr"):
         _ = Volume(tmp_path / "b.zarr").shape
     assert Volume(tmp_path / "b.zarr" / "mr").shape == (1, 4, 5, 6)
+
+
+def ome_attrs(version, **attrs):
+    return {"ome": {"version": "0.5"} | attrs} if version == 3 else attrs
+
+
+def write_collections(folder, version):
+    """Write an image, a plate of one well with two fields, and two series of bioformats2raw."""
+    images = multiscales("zyx", ((3, 2, 1), None))
+    places = ["one", "plate/A/1/0", "plate/A/1/1", "bf/0", "bf/1"]
+    for number, place in enumerate(places):
+        path = folder / f"{place.partition('/')[0]}.zarr" / place.partition("/")[2]
+        write_group(path, {"0": numbered((4, 4, 4)) + number}, images, version)
+    parts = {
+        "plate.zarr": {"plate": {"wells": [{"path": "A/1"}]}},
+        "plate.zarr/A": {},
+        "plate.zarr/A/1": {"well": {"images": [{"path": "0"}, {"path": "1"}]}},
+        "bf.zarr": {"bioformats2raw.layout": 3},
+        "bf.zarr/OME": {"series": ["1", "0"]},
+    }
+    for place, attrs in parts.items():
+        group = zarr.open_group(folder / place, mode="a", zarr_format=version)
+        group.attrs.update(ome_attrs(version, **attrs))
+
+
+@FORMATS
+@pytest.mark.parametrize("far", [False, True])
+def test_images_of_plates_and_series(tmp_path, version, far):
+    """The error names them, and a search finds each of them, and nothing else."""
+    write_collections(tmp_path, version)
+    root = str(tmp_path)
+    if far:
+        root = f"memory://plates/{tmp_path.name}"
+        fsspec.filesystem("memory").put(str(tmp_path), f"/plates/{tmp_path.name}", recursive=True)
+    for place, names in (
+        ("plate.zarr", "A/1/0, A/1/1"),
+        ("plate.zarr/A/1", "0, 1"),
+        ("bf.zarr", "1, 0"),
+    ):
+        with pytest.raises(UnknownFormat, match=rf"{place} holds several images.*: {names}"):
+            _ = Volume(f"{root}/{place}").shape
+
+    found = find_volumes(root)
+    assert {case: set(volumes) for case, volumes in found.items()} == {
+        "one": {"image"},
+        "plate.zarr/A/1": {"0", "1"},
+        "bf.zarr": {"0", "1"},
+    }
+    values = {
+        int(Volume(place)[0, 0, 0, 0].numpy().item())
+        for volumes in found.values()
+        for place in volumes.values()
+    }
+    assert len(values) == 5
+    if not far:
+        assert not check(tmp_path).bad
+        assert str(check(tmp_path / "plate.zarr")) == "2 checked, 0 bad"
+
+
+def test_series_without_a_list_are_counted(tmp_path):
+    """bioformats2raw may leave out the group OME."""
+    write_collections(tmp_path, 2)
+    shutil.rmtree(tmp_path / "bf.zarr" / "OME")
+
+    with pytest.raises(UnknownFormat, match=r"several images.*: 0, 1, \.\.\.\s+Give .*bf\.zarr/0"):
+        _ = Volume(tmp_path / "bf.zarr").shape
+
+
+def test_n5_and_references_at_the_root(tmp_path):
+    """N5 is named, with what to do; references of kerchunk are read from the root of their URL."""
+    array = numbered((4, 4, 4))
+    write_array(tmp_path / "a.zarr", array, (4, 4, 4), 2, compressors=None)
+    (tmp_path / "a.n5").mkdir()
+    (tmp_path / "a.n5" / "attributes.json").write_text('{"n5": "2.5.0"}')
+    document = (tmp_path / "a.zarr" / ".zarray").read_text()
+    keys = {".zarray": document, "0.0.0": [str(tmp_path / "a.zarr" / "0.0.0")]}
+    (tmp_path / "r.json").write_text(json.dumps({"version": 1, "refs": keys}))
+
+    with pytest.raises(UnknownFormat, match=r"a\.n5 is an N5 container[\s\S]*to zarr"):
+        _ = Volume(tmp_path / "a.n5").shape
+    volume = Volume("reference://", storage_options={"fo": str(tmp_path / "r.json")})
+    np.testing.assert_array_equal(volume.numpy()[0], array)
 
 
 def test_what_is_no_zarr(tmp_path):

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 from nifti_files import numbered
 
+import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import BadHeader, CorruptVolume, VolumeError, VolumeNotFound
 from voxpipe.storage.ranges import LocalRanges, ReadRange
 from voxpipe.storage.zip_ranges import ZipRanges
 from voxpipe.testing import StoreCase, StoreContract
-from voxpipe.volumes import Volume, close_volumes
+from voxpipe.volumes import Volume, close_volumes, find_volumes
 
 zarr = pytest.importorskip("zarr")
 ARRAY = numbered((5, 6, 7), np.uint16)
@@ -32,6 +33,34 @@ def deflate(folder, path):
     """Pack a folder as a file manager does: everything deflated, folders as entries."""
     packed = shutil.make_archive(str(path.with_suffix("")), "zip", folder)
     return shutil.move(packed, path)
+
+
+def zipped(path, inside):
+    """Return a zip of a folder whose members lie below a name, beside a file of macOS."""
+    folder = path.with_suffix(".folder.zarr")
+    zarr.create_array(folder, data=ARRAY, chunks=(2, 4, 4), shards=(4, 8, 8))
+    with zipfile.ZipFile(path, "w") as archive:
+        for file in sorted(folder.rglob("*")):
+            if file.is_file():
+                archive.write(file, f"{inside}{file.relative_to(folder)}")
+        archive.writestr("__MACOSX/._a.zarr", b"")
+    shutil.rmtree(folder)
+    return path
+
+
+@pytest.mark.parametrize("inside", ["", "a.zarr/", "scans/a.zarr/"])
+@pytest.mark.parametrize("suffix", [".zarr.zip", ".ozx"])
+def test_a_zip_of_a_folder(tmp_path, inside, suffix):
+    """Its members may lie in the folder that was packed, on a disk and behind a URL."""
+    path = zipped(tmp_path / f"a{suffix}", inside)
+    url = f"memory://zipped/{tmp_path.name}/a{suffix}"
+    fsspec.filesystem("memory").pipe(url.partition(":/")[2], path.read_bytes())
+
+    for place in (path, url):
+        np.testing.assert_array_equal(Volume(place).numpy()[0], ARRAY)
+    assert [*find_volumes(tmp_path).values()] == [{"image": str(path)}]
+    assert len(find_volumes(f"memory://zipped/{tmp_path.name}")) == 1
+    assert not vp.check(tmp_path).bad
 
 
 class TestZipStore(StoreContract):

@@ -74,16 +74,22 @@ def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Fin
     """Open a volume and read its header, or every voxel; any error becomes a finding."""
     finding = Finding(case, key, volume.name)
     try:
-        header = volume.probe().header
+        backend = volume.probe()
+        header = backend.header
         affine = tuple(float(v) for v in np.ravel(volume.affine))
         finding = replace(finding, shape=header.shape, affine=affine)
-        files = getattr(volume.probe(), "files", ())
+        files = getattr(backend, "files", ())
         twice = contradictions(files[0]) if files else ""
         if twice:
             do = "Write the header anew with what is right: other programs take the other answer."
             finding = replace(
                 finding, error="Contradiction", reason=f"{volume.name}: {twice}. {do}"
             )
+        stores_chunks = getattr(backend, "stores_chunks", None)
+        # An empty mask has no chunk either where its writer left out chunks of zeros.
+        if volume.kind != "label" and stores_chunks is not None and not stores_chunks():
+            why = f"{volume.name} has metadata and not one chunk. Copy its chunks too."
+            return replace(finding, error="EmptyVolume", reason=why)
         odd: Counter[str] = Counter()
         for region in slabs_of(volume) if voxels else ():
             odd += _odd_values(volume.read(region), volume.kind == "label")

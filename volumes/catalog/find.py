@@ -9,16 +9,21 @@ import posixpath
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from ...core.errors import VolumeNotFound
+from ...core.errors import VolumeNotFound, VoxpipeError
 from ...core.suggest import path_hint
 from ...storage.fsspec_ranges import file_system_of, list_with
 from ...storage.location import absolute_place, is_url, local_path, public_name
+from ...storage.ranges import LocalRanges, RangeStore
 from ...storage.remote import open_remote
-from ..formats.zarr_nodes import METADATA_FILES
+from ..formats.zarr_array import ZarrArray, open_node
+from ..formats.zarr_chunks import NotOurs
+from ..formats.zarr_nodes import METADATA_FILES, images_in
 from ..registry import BackendRequest, is_recognised
+from ..session import opening_session
 
 IMAGE = "image"  # the key of a volume that is the only one of its case
 _MOST_NAMES = 3  # files of other formats that an error names
@@ -252,7 +257,9 @@ def is_volume(location: str) -> bool:
         return "." in place and is_recognised(BackendRequest(uri=location, remote_zarr_uri=zarr))
     path = local_path(location)
     # Any text may be asked about: one that can be no path, being too long, is none.
-    return os.path.exists(path) and is_recognised(BackendRequest(path=Path(path)))
+    if not (os.path.exists(path) and is_recognised(BackendRequest(path=Path(path)))):
+        return False
+    return not (os.path.isdir(path) and _images_in(LocalRanges(path)))
 
 
 def is_glob(location: str) -> bool:
@@ -357,12 +364,23 @@ def _list(place: str, options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
     return _remote(place, options) if is_url(place) else _local(place)
 
 
+def _images_in(store: RangeStore) -> list[str]:
+    """Return the images in a plate or a group of several, nothing of an image itself."""
+    with suppress(VoxpipeError, NotOurs, AttributeError, KeyError, TypeError, ImportError):
+        node = open_node(store, store.name, opening_session().chunks, "")
+        return [] if isinstance(node, ZarrArray) else [*images_in(node)]
+    return []
+
+
 def _local(location: str) -> Iterator[tuple[str, str]]:
     root = absolute_place(location)
     for folder, folders, files in os.walk(root):
-        if folder != root and any(name in files for name in METADATA_FILES):
+        is_zarr = any(name in files for name in METADATA_FILES)
+        images = _images_in(LocalRanges(folder)) if is_zarr else []
+        if images or (is_zarr and folder != root):
             folders.clear()  # what is in it belongs to the volume
-            yield os.path.relpath(folder, root).replace(os.sep, "/"), folder
+            for path in [os.path.join(folder, image) for image in images] or [folder]:
+                yield os.path.relpath(path, root).replace(os.sep, "/"), path
             continue
         series = folder != root and is_recognised(BackendRequest(path=Path(folder)))
         if series:  # its files are slices of one volume
@@ -379,19 +397,26 @@ def _local(location: str) -> Iterator[tuple[str, str]]:
 
 def _remote(location: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
     system, root = file_system_of(location, options)
-    root = root.rstrip("/")
+    root, unstrip = root.rstrip("/"), system.unstrip_protocol
     # Not by ``system.find``: what answers too late, or not at all, is told as for any read.
     paths = [f"{root}/{key}" for key in open_remote(location, options).list()]
     groups = {path.rpartition("/")[0] for path in paths if path.endswith(METADATA_FILES)}
     places: set[str] = set()
+    # An image holds arrays, and groups of labels; groups in other groups may be a plate.
+    parents = set(map(posixpath.dirname, groups))
+    above = {posixpath.dirname(p) for p in parents & groups if posixpath.basename(p) != "labels"}
+    for place in sorted(above & groups, key=len):
+        if place in groups and (images := _images_in(open_remote(unstrip(place), options))):
+            groups -= {group for group in groups if f"{group}/".startswith(f"{place}/")}
+            groups |= {f"{place}/{image}" for image in images}
     for path in paths:
-        above = [group for group in groups if path.startswith(f"{group}/")]
-        place = min(above, key=len) if above else path
-        if not _DOT_FILE.search(place[len(root) :]) and (above or "." in posixpath.basename(path)):
+        its = [group for group in groups if path.startswith(f"{group}/")]
+        place = min(its, key=len) if its else path
+        if not _DOT_FILE.search(place[len(root) :]) and (its or "." in posixpath.basename(path)):
             places.add(place)
     return [
         (place[len(root) :].lstrip("/"), url)
         for place in places
-        if (url := system.unstrip_protocol(place))
+        if (url := unstrip(place))
         and is_recognised(BackendRequest(uri=url, remote_zarr_uri=url if place in groups else None))
     ]

@@ -29,7 +29,7 @@ Numbers = NDArray[np.int64]
 MOST_AXES = 8  # VOXPIPE_CHUNK_AXES
 _COVER = struct.Struct("=16q14q15d")
 _NO_BOX = (0,) * 14 + (0.0,) * 15
-_JOB = struct.Struct("=13q8q8q")
+_JOB = struct.Struct("=14q8q8q")
 _STEP_BYTES = 4 * 1024**2  # decoded in one call: a patch of 96 cubed, and what is touched beside it
 # VoxpipeStored; by module, the functions that decode and measure.
 _PLAIN, _BLOSC, _ZSTD, _BLOSC2 = range(4)
@@ -37,6 +37,7 @@ _LIBRARIES = {
     "blosc": (_BLOSC, "numcodecs.blosc", "", ("blosc_decompress_ctx",)),
     "zstd": (_ZSTD, "numcodecs.zstd", "", ("ZSTD_decompress", "ZSTD_getFrameContentSize")),
     "blosc2": (_BLOSC2, "blosc2", "lib/libblosc2.so", ("blosc2_getitem",)),
+    "crc32c": (_PLAIN, "google_crc32c._crc32c", "", ("crc32c_value",)),
 }
 # Columns of a row; those behind them are where its part lies.
 DATA, SIZE, FILE, ROOM, TASK, STATUS, PARTS = 0, 1, 3, 4, 5, 6, 7
@@ -53,6 +54,7 @@ class NativeDecoder(NamedTuple):
     kind: int  # a VoxpipeStored: what the function takes
     decode: int = 0  # its address
     measure: int = 0  # address of the one that tells how much it will decode, if there is one
+    check: int = 0  # address of the function for the CRC-32C behind each chunk, if there is one
 
 
 PLAIN = NativeDecoder(_PLAIN)

@@ -92,9 +92,11 @@ def _objects(token: str) -> str:
 
 def _shortage(data: memoryview | None, place: ReadRange | None) -> str:
     """Return that a piece ends early, of which some decoders make voxels; else nothing."""
-    if data is None or place is None or place.stop is None or place.start < 0:
+    if place is None or place.stop is None or place.start < 0:
         return ""
     size = place.stop - place.start
+    if data is None:
+        return f"the object is gone, of which {size} bytes were to be read"
     return f"{len(data)} of {size} bytes are there" if len(data) < size else ""
 
 
@@ -391,7 +393,9 @@ class Bytes:
         base, length = np.array([bases, lengths], np.int64)[:, plan.request]
         size = np.where(plan.length < 0, length, plan.length)
         columns = np.zeros((2, len(self._chunks)), np.int64)
-        columns[0, self._rest] = np.where(base, base + plan.offset, 0)
+        # An object that is gone since its index was read gets an address too, and no bytes.
+        is_gone = (plan.request >= 0) & (plan.length >= 0)
+        columns[0, self._rest] = np.where(base, base + plan.offset, is_gone)
         # Of a chunk that ends early nothing is decoded: some decoders make voxels of that.
         columns[1, self._rest] = np.where(plan.offset + size <= length, size, 0)
         for n, piece in self._came.items():
@@ -418,10 +422,10 @@ class Bytes:
             try:
                 if look:  # its bytes made no sense, and the way here may have done that
                     buffer, place = source._again(index)
-                if buffer is None:
-                    return False
                 if shortage := _shortage(buffer, place):
                     raise EOFError(shortage)
+                if buffer is None:
+                    return False
                 source._decoder.decode(buffer, out, index)
                 return True
             except BaseException as error:

@@ -335,11 +335,11 @@ def known_version(volume: Any) -> str:
 def create_arrays(plan: ConvertPlan, target: Destination) -> Any:
     """Create the arrays of the group, or find those of the call that was killed; return one."""
     import zarr
-    from zarr.codecs import BloscCodec
+    from zarr.codecs import BloscCodec, Crc32cCodec
     from zarr.core.sync import sync
 
     header = np.frombuffer(nifti_bytes(plan.header), np.uint8)
-    how: Any = {"compressors": None, "filters": None, "overwrite": True}
+    how: Any = {"compressors": [Crc32cCodec()], "filters": None, "overwrite": True}
     small: Any = zarr.create_array(
         target.store("nifti"), shape=header.shape, chunks=header.shape, dtype=header.dtype, **how
     )
@@ -350,17 +350,18 @@ def create_arrays(plan: ConvertPlan, target: Destination) -> Any:
     if sync(store.exists("zarr.json")):
         return zarr.open_array(store, mode="r+", zarr_format=3, config=config)
     codec: Any = plan.codec
-    blosc = None if codec == "none" else [BloscCodec(cname=codec, clevel=_LEVEL, shuffle="shuffle")]
+    blosc = [] if codec == "none" else [BloscCodec(cname=codec, clevel=_LEVEL, shuffle="shuffle")]
     return zarr.create_array(
         store,
         shape=plan.stored_shape,
         chunks=plan.stored_chunks,
         shards=plan.stored_shards,
         dtype=plan.dtype,
-        compressors=blosc,
+        compressors=[*blosc, Crc32cCodec()],
         filters=None,
         fill_value=0,
         dimension_names=plan.axes,
+        attributes={"voxpipe": {"complete": True}},
         config=config,
     )
 

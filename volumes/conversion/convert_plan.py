@@ -105,7 +105,7 @@ class ConvertPlan:
 
     def fingerprint(self) -> tuple[object, ...]:
         """Return what makes two written volumes of one source differ."""
-        return (self.chunk, self.shard, self.channels, self.codec)
+        return (self.chunk, self.shard, self.channels, self.codec, "crc32c")
 
     def _stored_shape(self, channels: int, spatial: Triple) -> tuple[int, ...]:
         shape = spatial[::-1]

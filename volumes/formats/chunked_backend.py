@@ -34,6 +34,7 @@ _UNITS = {
     1e6: "km kilometer",
     25.4: "in inch",
     304.8: "ft foot",
+    914.4: "yard",
 }
 MILLIMETRES = {unit: size for size, units in _UNITS.items() for unit in units.split()}
 """How many are in a unit of length."""

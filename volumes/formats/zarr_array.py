@@ -24,6 +24,10 @@ from .zarr_chunks import ArrayMetadata, Codec, NotOurs, PlainChunks, ShardedChun
 # Of an axis: indices are 64 bits with a sign, and one may be counted on.
 _LONGEST = 2**62
 _INDEX_CODECS = ("bytes", "crc32c")
+# The members of a zarr.json; others are extensions, which a reader must know unless they say so.
+_ARRAY = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs")
+_OPTIONAL = ("attributes", "consolidated_metadata", "dimension_names", "storage_transformers")
+_MEMBERS = {"zarr_format", "node_type", *_ARRAY, *_OPTIONAL}
 
 
 def parse_v2(document: Mapping[str, Any], name: str) -> ArrayMetadata:
@@ -38,7 +42,9 @@ def parse_v2(document: Mapping[str, Any], name: str) -> ArrayMetadata:
         fill = _fill_v2(document.get("fill_value"), dtype)
         separator = _separator(document.get("dimension_separator", "."))
         axes = tuple(range(len(shape)))
-        order = axes if document.get("order", "C") == "C" else axes[::-1]
+        order = {"C": axes, "F": axes[::-1]}.get(document.get("order", "C"))
+        if order is None:
+            raise ValueError(f"order is 'C' or 'F', not {document['order']!r}")
         metadata = ArrayMetadata(shape, chunks, dtype, fill, codecs, order, "", separator)
         return _check(metadata, name)
 
@@ -68,10 +74,18 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
             if names not in (_INDEX_CODECS, _INDEX_CODECS[:1]) or not little:
                 raise NotOurs(f"an index of {names}")
             has_crc = names == _INDEX_CODECS
-            at_end = sharding.get("index_location", "end") == "end"
+            location = sharding.get("index_location", "end")
+            if location not in ("start", "end"):
+                raise ValueError(f"index_location is 'start' or 'end', not {location!r}")
+            at_end = location == "end"
         order = tuple(range(len(shape)))
         if codecs and codecs[0].name == "transpose":
-            order = tuple(int(axis) for axis in codecs.pop(0).settings["order"])
+            numbers = codecs.pop(0).settings["order"]
+            if isinstance(numbers, str):
+                raise ValueError(
+                    f"order {numbers!r} of transpose is of a draft, not a list of axes"
+                )
+            order = tuple(int(axis) for axis in numbers)
         endian = "little"
         if codecs and codecs[0].name == "bytes":
             endian = codecs.pop(0).settings.get("endian", endian)
@@ -81,7 +95,14 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
             dtype = dtype.newbyteorder("<" if endian == "little" else ">")
         fill = _fill_v3(document["fill_value"], dtype)
         layout = shape, chunks, dtype, fill, tuple(codecs), order, prefix, separator
-        return _check(ArrayMetadata(*layout, shards, at_end, has_crc), name)
+        whole = is_complete(document.get("attributes") or {})
+        return _check(ArrayMetadata(*layout, shards, at_end, has_crc, whole), name)
+
+
+def is_complete(attributes: Mapping[str, Any]) -> bool:
+    """Whether the writer of an array noted that it stored every shard."""
+    record = attributes.get("voxpipe")
+    return isinstance(record, Mapping) and record.get("complete") is True
 
 
 def _shape(value: Any) -> tuple[int, ...]:
@@ -165,6 +186,8 @@ def _fill_v3(value: Any, dtype: np.dtype[Any]) -> Any:
         real, imaginary = value
         part = np.dtype(f"f{dtype.itemsize // 2}")
         return complex(_fill_v3(real, part), _fill_v3(imaginary, part))
+    if value is None:
+        raise ValueError("fill_value is null, and version 3 wants a number, 0 for instance")
     if isinstance(value, str) and value.startswith("0x"):
         raise NotOurs("a fill value as bits")
     return _number(value, dtype)
@@ -239,6 +262,7 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
         if version in (None, 3):
             document = _json(store.get(f"{path}zarr.json"), f"zarr.json of {name}")
             if document is not None:
+                _refuse_newer(document, 3, f"{path}zarr.json of {name}")
                 kind = document.get("node_type")
                 if kind == "array":
                     return ZarrArray(parse_v3(document, name), path, store, cache, token)
@@ -255,9 +279,12 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
                 return None
         document = _json(store.get(f"{path}.zarray"), f".zarray of {name}")
         if document is not None:
+            _refuse_newer(document, 2, f"{path}.zarray of {name}")
             return ZarrArray(parse_v2(document, name), path, store, cache, token)
-        if _json(store.get(f"{path}.zgroup"), f".zgroup of {name}") is None:
+        document = _json(store.get(f"{path}.zgroup"), f".zgroup of {name}")
+        if document is None:
             return None
+        _refuse_newer(document, 2, f"{path}.zgroup of {name}")
         attrs = _json(store.get(f"{path}.zattrs"), f".zattrs of {name}") or {}
         return ZarrGroup(attrs, path, store, 2, node)
 
@@ -267,6 +294,19 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
         do = "Give the path of a zarr array or group; of DICOM, a folder on a local disk."
         raise VolumeNotFound(msg, do=do)
     return root
+
+
+def _refuse_newer(document: Mapping[str, Any], version: int, what: str) -> None:
+    """Raise ``BadHeader`` for another version of zarr, or an extension that must be known."""
+    number = document.get("zarr_format")
+    if number != version:
+        do = "Write it again as version 3 or 2, for instance with zarr-python."
+        raise BadHeader(f"{what} has zarr_format {number!r} and not {version}.", do=do)
+    for key in sorted(document.keys() - _MEMBERS) if version == 3 else ():
+        entry = document[key]
+        if not isinstance(entry, dict) or entry.get("must_understand") is not False:
+            do = "Write it again without that extension."
+            raise BadHeader(f"{what} uses the extension {key!r}, which is not known here.", do=do)
 
 
 def _members(attrs: Any) -> list[str]:

@@ -87,7 +87,7 @@ class ZarrBackend(ChunkedBackend):
         if self._in_doubt and voxels.array.size:
             self._in_doubt = False
             first = voxels.array.flat[0]
-            if not (voxels.array != first).any() and not self._stores_chunks():
+            if not (voxels.array != first).any() and not self.stores_chunks():
                 warn(
                     f"{self.name} has metadata and not one chunk, so every voxel is its fill value "
                     f"{first!s}. If it should hold more, copy its chunks too.",
@@ -97,7 +97,7 @@ class ZarrBackend(ChunkedBackend):
     def _refuse_removed(self, store: LocalRanges | RemoteRanges) -> None:
         """Look why chunks are missing."""
 
-    def _stores_chunks(self) -> bool:
+    def stores_chunks(self) -> bool:
         """Whether anything but metadata is stored; True where nobody knows."""
         return True
 
@@ -216,7 +216,8 @@ class LocalZarr(ListedZarr):
     def _list(self) -> str:
         return folder_key(self._path)
 
-    def _stores_chunks(self) -> bool:
+    def stores_chunks(self) -> bool:
+        """Whether anything but metadata is stored; True where nobody knows."""
         # Chunks that are gone since then are a change, which the pass is told of.
         if self._start < self._files.newest and not self._network:
             self._in_doubt = True
@@ -290,7 +291,8 @@ class RemoteZarr(ListedZarr):
         self._stale = True
         self._documents.forget(self._token)
 
-    def _stores_chunks(self) -> bool:
+    def stores_chunks(self) -> bool:
+        """Whether anything but metadata is stored."""
         # Of as many objects some are chunks.
         entries = self._remote.entries(_MOST_METADATA)
         return len(entries) > _MOST_METADATA or any(_is_chunk(entry.key) for entry in entries)
@@ -359,7 +361,8 @@ class RemoteZarr(ListedZarr):
 def open_zip(file: StoredFile, level: Any = 0) -> ZarrBackend:
     """Return the backend of a zarr array or group in a zip archive."""
     checks = isinstance(file, LocalStoredFile)
-    store = ZipRanges(file.store, file.key, file.name, checks_parts=checks)
+    roots = zarr_nodes.METADATA_FILES
+    store = ZipRanges(file.store, file.key, file.name, checks_parts=checks, roots=roots)
     return ZarrBackend(open_image(store, file.name, file.cache_key, level), file.name, [file])
 
 
@@ -388,7 +391,7 @@ def _is_zarr(request: BackendRequest) -> bool:
 
 FORMATS = (
     # Before the other, which takes every URL with .zarr in it.
-    Format("zarr-zip", (".zarr.zip",), open_zip, ("level",), rank=-1),
+    Format("zarr-zip", (".zarr.zip", ".ozx"), open_zip, ("level",), rank=-1),
     Format("zarr", (".zarr",), open_zarr, ("level",), matches=_is_zarr, rank=-1),
 )
 

@@ -24,6 +24,7 @@ from ...storage.decompress import (
     inflate,
     most_between,
     un_bzip2,
+    un_gzip,
     un_lzma,
     zstd_content_bytes,
     zstd_most_bytes,
@@ -73,6 +74,7 @@ class ArrayMetadata:
     shards: tuple[int, ...] | None = None  # object unit; None where every chunk is an object
     index_at_end: bool = True  # of a shard
     index_checked: bool = True  # by a check sum behind it
+    is_complete: bool = False  # whether the writer noted that it stored every shard
 
     def key(self, index: Sequence[int]) -> str:
         """Return the key of the object at an index of the grid of objects."""
@@ -201,6 +203,9 @@ class ShardedChunks(ChunkMap):
     def _learnt(
         self, shards: Mapping[int, str], answers: Sequence[bytes | None]
     ) -> dict[int, tuple[str, NDArray[np.uint64] | None]]:
+        missing = [key for key, one in zip(shards.values(), answers, strict=True) if one is None]
+        if missing and self._metadata.is_complete:
+            raise missing_shard(missing[0], self._store.name)
         learnt = {
             shard: (key, None if answer is None else self._parse(key, answer))
             for (shard, key), answer in zip(shards.items(), answers, strict=True)
@@ -238,6 +243,12 @@ class ShardedChunks(ChunkMap):
         return CorruptVolume(f"the shard {key} of {self._store.name} holds {what}.")
 
 
+def missing_shard(key: str, name: str) -> CorruptVolume:
+    """Return the error of a shard that is missing in an array that was written whole."""
+    do = 'Copy or convert it again. If it is fill, remove "complete" from the attributes.'
+    return CorruptVolume(f"the shard {key} of {name} is missing, and all were written.", do=do)
+
+
 def _extent(table: NDArray[np.uint64] | None) -> Span | None:
     """Return from where to where chunks lie; None if there are none, or it makes no sense.
 
@@ -267,6 +278,7 @@ No more than ``most`` bytes; ``ValueError`` where there are more."""
 _NUMCODECS = ("shuffle", "delta", "pcodec", "zfpy")
 BOUNDED_CODECS = ("crc32c", "gzip", "zlib", "blosc", "zstd", "bz2", "lzma", "lz4")
 """Codecs that are undone into no more bytes than they may need."""
+_NATIVE = ("blosc", "zstd")
 _BLOSC_HEADER = 16
 _LZ4_HEADER = 4
 
@@ -285,10 +297,8 @@ class ZarrDecoder:
         self._is_transposed = metadata.order != tuple(range(len(self._shape)))
         self.native: NativeDecoder | None = None
         """What decodes as this does, many chunks in one call; None where there is nothing."""
-        if self._plug_in is None and not self._is_transposed and len(rest) < 2:
-            name = rest[0].name if rest else ""
-            self.native = native_decoder(name) if name in ("blosc", "zstd") else None
-            self.native = self.native if rest else PLAIN
+        if self._plug_in is None and not self._is_transposed:
+            self.native = _native(rest)
 
     def decode(self, data: memoryview, out: NDArray[Any], index: tuple[int, ...]) -> None:
         """Decode one chunk, whichever it is, into ``out``: (chunks), stored type.
@@ -334,6 +344,16 @@ def undo(codecs: Sequence[Codec], data: Any, chunk_bytes: int) -> Any:
     for codec in reversed(codecs):
         data = _decoder(codec)(data, None, most_between(chunk_bytes))
     return data
+
+
+def _native(codecs: Sequence[Codec]) -> NativeDecoder | None:
+    """Return the native decoder of some codecs; None where there is none."""
+    check = native_decoder("crc32c") if codecs and _is_behind(codecs[-1]) else None
+    names = [codec.name for codec in (codecs[:-1] if check else codecs)]
+    decoder = None if names else PLAIN
+    if len(names) == 1 and names[0] in _NATIVE:
+        decoder = native_decoder(names[0])
+    return decoder._replace(check=check.decode) if check and decoder else decoder
 
 
 def _plug_in(metadata: ArrayMetadata) -> Decoder | None:
@@ -417,11 +437,11 @@ def _zstd(codec: Codec) -> Decode:
 
     def decode(data: Any, out: Any, most: int) -> Any:
         size = zstd_content_bytes(data)
-        if out is None:
-            check_most(zstd_most_bytes(data) if size is None else size, most)
+        if size is None or out is None:
+            limit = most if out is None else most_between(out.nbytes)
+            check_most(zstd_most_bytes(data) if size is None else size, limit)
             return decompress(data)
-        # Where it does not say, there must be as much as there is room.
-        if size not in (None, out.nbytes):
+        if size != out.nbytes:
             raise _wrong_size(size, out)
         decompress(data, out)
         return out
@@ -434,12 +454,21 @@ def _wrong_size(size: int, room: NDArray[np.uint8]) -> ValueError:
     return ValueError(f"{size} bytes instead of {room.nbytes}")
 
 
-def _without_check_sum(data: Any, out: Any, most: int) -> Any:
-    """Take off the check sum, having compared it."""
-    body, check_sum = data[:-_CHECK_BYTES], bytes(data[-_CHECK_BYTES:])
-    if crc32c(body) != int.from_bytes(check_sum, "little"):
-        raise ValueError("its check sum is wrong")
-    return body
+def _by_crc32c(codec: Codec) -> Decode:
+    at = -_CHECK_BYTES if _is_behind(codec) else _CHECK_BYTES
+
+    def decode(data: Any, out: Any, most: int) -> Any:
+        body, check_sum = (data[:at], data[at:]) if at < 0 else (data[at:], data[:at])
+        if crc32c(body) != int.from_bytes(bytes(check_sum), "little"):
+            raise ValueError("its check sum is wrong")
+        return body
+
+    return decode
+
+
+def _is_behind(codec: Codec) -> bool:
+    """Whether a codec is a CRC-32C behind the bytes; that of numcodecs may also precede them."""
+    return codec.name == "crc32c" and codec.settings.get("location", "end") == "end"
 
 
 def crc32c(data: Any) -> int:
@@ -450,8 +479,9 @@ def crc32c(data: Any) -> int:
 
 
 _DECODERS: dict[str, Callable[[Codec], Decode]] = {
-    "crc32c": lambda codec: _without_check_sum,
-    **dict.fromkeys(("gzip", "zlib"), lambda codec: lambda data, out, most: inflate(data, most)),
+    "crc32c": _by_crc32c,
+    "gzip": lambda codec: lambda data, out, most: un_gzip(data, most),
+    "zlib": lambda codec: lambda data, out, most: inflate(data, most),
     "bz2": lambda codec: lambda data, out, most: un_bzip2(data, most),
     "lzma": _by_lzma,
     "lz4": _lz4,

@@ -1,6 +1,6 @@
 """Zarr nodes: which array holds the image, what zarr-python opens, and what users have opened.
 
-OME-Zarr metadata, versions 0.1 to 0.5, say which axes an array has, and where each level of a
+OME-Zarr metadata, versions 0.1 to 0.6, say which axes an array has, and where each level of a
 pyramid lies. Array and group of a user travel as their store and their path in it. A store in
 memory cannot travel; its voxels go through a temporary file instead.
 """
@@ -8,11 +8,13 @@ memory cannot travel; its voxels go through a temporary file instead.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import os
 import pickle
+import re
 import uuid
-from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -37,13 +39,25 @@ from .chunked_backend import MILLIMETRES, SPATIAL, Layout, check_number, named_l
 from .nifti import parse_nifti
 from .raw import RawHeader
 from .stored_file import import_package, library_errors
-from .zarr_array import ZarrArray
-from .zarr_chunks import NotOurs
+from .zarr_array import ZarrArray, is_complete
+from .zarr_chunks import NotOurs, missing_shard
 
 # A NIfTI header has 540 bytes, and extensions that may each hold the header of a DICOM file.
 _MOST_HEADER_BYTES = 16 * 1024**2
+_MOST_NAMES = 5  # images that an error names
 # Before version 0.3 every image had these axes.
 _OLD_AXES = ("t", "c", "z", "y", "x")
+_VERSION = re.compile(r"0\.([1-6])(?![0-9])")  # of OME-Zarr; drafts are called 0.5-dev2
+# From 0.6 on coordinate systems hold the axes.
+_SYSTEMS = 6
+# Anatomical orientations of an axis (RFC 4), those along the axes of RAS+ first.
+_ORIENTATIONS = {
+    "x": ("left-to-right", "right-to-left"),
+    "y": ("posterior-to-anterior", "anterior-to-posterior"),
+    "z": ("inferior-to-superior", "superior-to-inferior"),
+}
+# Of axes that are counted in voxels, which count as millimetres like those without a unit.
+_NO_UNITS = ("", "none", "unknown", "arbitrary", "pixel", "voxel")
 
 
 @dataclass(frozen=True)
@@ -80,7 +94,17 @@ def levels_of(attributes: Mapping[str, Any], name: str) -> tuple[Level, ...]:
         return ()
     do = "Write them again, or open the array inside the group by its path."
     with library_errors(f"the OME-Zarr metadata of {name} make no sense", do):
-        return tuple(_level(dataset, images[0]) for dataset in images[0]["datasets"])
+        version = _version(ome.get("version") or images[0].get("version"), name)
+        return tuple(_level(dataset, images[0], version) for dataset in images[0]["datasets"])
+
+
+def _version(text: Any, name: str) -> int:
+    """Return the second number of a version of OME-Zarr, 0 where nothing says it."""
+    match = _VERSION.match(str(text))
+    if text is None or match:
+        return int(match[1]) if match else 0
+    what = f"{name} holds OME-Zarr {text}, and versions 0.1 to 0.6 are read."
+    raise BadHeader(what, do="Write it as 0.5, or open the array inside the group by its path.")
 
 
 def coarser(levels: Sequence[Level], level: int) -> tuple[Affine, ...]:
@@ -98,25 +122,67 @@ def coarser(levels: Sequence[Level], level: int) -> tuple[Affine, ...]:
     return tuple(back @ other.affine for other in levels[level + 1 :])
 
 
-def _level(dataset: Mapping[str, Any], image: Mapping[str, Any]) -> Level:
-    entries = image.get("axes", _OLD_AXES)
+def _level(dataset: Mapping[str, Any], image: Mapping[str, Any], version: int) -> Level:
+    steps: Sequence[Mapping[str, Any]]
+    if version >= _SYSTEMS:
+        entries, steps = _in_system(dataset, image)
+    elif "coordinateSystems" in image:
+        raise ValueError(f"coordinateSystems came with version 0.6, and it says 0.{version}")
+    else:
+        entries = image.get("axes", _OLD_AXES)
+        # Those of the image act after those of the level.
+        parts = (part.get("coordinateTransformations", ()) for part in (dataset, image))
+        steps = [step for part in parts for step in part]
     records = [entry if isinstance(entry, Mapping) else {"name": entry} for entry in entries]
     axes = tuple(str(entry["name"].lower()) for entry in records)
     if not {"x", "y"} <= set(axes) or len(set(axes)) < len(axes):
         raise ValueError(f"axes are {axes}")
-    # Those of the image act after those of the level.
-    parts = (part.get("coordinateTransformations", ()) for part in (dataset, image))
-    steps = [step for part in parts for step in part]
     scale, shift = np.ones(len(axes)), np.zeros(len(axes))
     for step in steps:
         factor, offset = _transformation(step, len(axes))
         scale, shift = scale * factor, shift * factor + offset
-    # An axis without a unit is taken for millimetres, like NIfTI's unknown unit.
-    units = [MILLIMETRES.get(str(entry.get("unit")).lower(), 1.0) for entry in records]
+    units = [_unit(axis, entry) for axis, entry in zip(axes, records, strict=True)]
     place = dict(zip(axes, zip(units * scale, units * shift, strict=True), strict=True))
     spatial = [place.get(axis, (1.0, 0.0)) for axis in SPATIAL]
     x, y, z = ((float(a), float(b)) for a, b in spatial)
     return Level(str(dataset["path"]), axes, (x[0], y[0], z[0]), (x[1], y[1], z[1]))
+
+
+def _in_system(dataset: Any, image: Any) -> tuple[Any, list[Any]]:
+    """Return axes and steps of a level by the rules of version 0.6."""
+    (step,) = dataset["coordinateTransformations"]
+    name = step["output"]
+    name = name["name"] if isinstance(name, Mapping) else name
+    systems = {system["name"]: system for system in image["coordinateSystems"]}
+    if name not in systems:
+        raise ValueError(f"no coordinate system is called {name!r}, only {', '.join(systems)}")
+    for other in image.get("coordinateTransformations", ()):
+        if other["type"] != "identity":
+            raise ValueError(f"a further {other['type']!r} of the whole image is not supported")
+    steps, waiting = [], [step]
+    while waiting:
+        step = waiting.pop()
+        if step["type"] == "sequence":
+            waiting += reversed(step["transformations"])
+        else:
+            steps.append(step)
+    return systems[name]["axes"], steps
+
+
+def _unit(axis: str, entry: Mapping[str, Any]) -> float:
+    """Return how many millimetres along x, y or z of RAS+ a unit of an axis has."""
+    # An axis without a unit is taken for millimetres, like NIfTI's unknown unit.
+    unit = str(entry.get("unit") or "").lower().replace("metre", "meter")
+    size = 1.0 if unit in _NO_UNITS or axis not in SPATIAL else MILLIMETRES.get(unit)
+    if size is None:
+        raise ValueError(f"{unit!r} of axis {axis} is no unit of length that is known")
+    orientation = entry.get("orientation")
+    if axis not in SPATIAL or not orientation:
+        return size
+    value = orientation["value"]
+    if value not in _ORIENTATIONS[axis]:
+        raise ValueError(f"axis {axis} with the orientation {value!r} is not supported")
+    return -size if value == _ORIENTATIONS[axis][1] else size
 
 
 def _transformation(step: Mapping[str, Any], axes: int) -> tuple[Any, Any]:
@@ -126,6 +192,8 @@ def _transformation(step: Mapping[str, Any], axes: int) -> tuple[Any, Any]:
         return 1.0, 0.0
     if kind not in ("scale", "translation"):
         raise ValueError(f"a coordinate transformation of type {kind!r} is not supported")
+    if kind not in step:
+        raise ValueError(f"a {kind} without numbers in the metadata is not supported")
     numbers = np.array(step[kind], dtype=np.float64)
     if numbers.shape != (axes,) or not np.isfinite(numbers).all():
         raise ValueError(f"{step[kind]} are not {axes} numbers")
@@ -176,6 +244,10 @@ def _of_group(group: Any, level: int, name: str) -> ZarrImage:
         arrays = dict(group.arrays())
         if len(arrays) == 1:
             return _of_array(next(iter(arrays.values())), level, name)
+        if below := [*itertools.islice(images_in(group), _MOST_NAMES)]:
+            what = f"{name} holds several images and is none itself: {', '.join(below)}, ..."
+            do = f"Give the path of one, for instance {name}/{below[0]}, or unpack an archive."
+            raise UnknownFormat(what, do=do)
         have = ", ".join(sorted(arrays)) or "none"
         what = f"{name} is a zarr group without NIfTI or OME-Zarr metadata; its arrays: {have}."
         raise UnknownFormat(what, do="Give the path of one array in it.")
@@ -195,6 +267,27 @@ def _of_group(group: Any, level: int, name: str) -> ZarrImage:
         if level:  # that of the finest is kept to the last bit
             affine = affine @ np.linalg.inv(levels[0].affine) @ levels[level].affine
     return ZarrImage(array, layout, affine_entries(affine, name), scale, coarser(levels, level))
+
+
+def images_in(group: Any) -> Iterator[str]:
+    """Yield where the images of a group are that is none itself.
+
+    The group is a plate, a well, a group of labels, or one that bioformats2raw wrote.
+    """
+    attrs = dict(group.attrs)
+    ome = attrs.get("ome", attrs)
+    wells = [well["path"] for well in ome.get("plate", {}).get("wells", ())]
+    for path in wells:
+        if (well := group.get(path)) is not None:
+            yield from (f"{path}/{image}" for image in images_in(well))
+    yield from (image["path"] for image in ome.get("well", {}).get("images", ()))
+    yield from ome.get("labels", ())
+    if "bioformats2raw.layout" in ome and not wells:
+        series = group.get("OME")
+        record = {} if series is None else dict(series.attrs)
+        numbers = map(str, itertools.count())
+        there = itertools.takewhile(lambda n: group.get(n) is not None, numbers)
+        yield from record.get("ome", record).get("series") or there
 
 
 def _nifti_fields(array: Any, name: str) -> RawHeader:
@@ -430,6 +523,8 @@ class ForeignArray:
         self.shards, self.fill_value = getattr(array, "shards", None), array.fill_value
         self.chunk_bytes = math.prod(self.chunks) * self.dtype.itemsize
         self._cuts = ChunkGrid(self.shape, self.chunks)
+        self._whole = self.shards is not None and is_complete(dict(array.attrs))
+        self._shards: set[tuple[int, ...]] = set()  # those that are known to be there
 
     def needed_chunks(self, region: Region) -> NDArray[np.int64]:
         """Return the chunks (N, axes) that a region touches."""
@@ -449,9 +544,23 @@ class ForeignArray:
 
         def read() -> NDArray[Any]:
             with library_errors(what, kind=CorruptVolume):
+                if self._whole:
+                    self._refuse_missing(region)
                 return np.asarray(self._array[region.slices])
 
         return read_anew(read)
+
+    def _refuse_missing(self, region: Region) -> None:
+        """Raise ``CorruptVolume`` for a missing shard, which zarr-python takes for fill."""
+        from zarr.core.sync import sync
+
+        grid = ChunkGrid(self.shape, self.shards or self.chunks)
+        shards = grid.touched_parts(region.pad(0))
+        for index in {*map(tuple, shards.tolist())} - self._shards:
+            key = self._array.metadata.encode_chunk_key(index)
+            if not sync((self._array.store_path / key).exists()):
+                raise missing_shard(key, self._name)
+            self._shards.add(index)
 
     def prefetch(self, region: Region) -> None:
         """Do nothing: zarr-python fetches when it is asked for voxels."""
