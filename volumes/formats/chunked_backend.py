@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import OrientedBox, Region
+from ...core import Region
 from ...core.errors import BadHeader
 from ...core.lru_cache import cached_property
 from ...storage.read_ahead import Closable
@@ -89,9 +89,8 @@ class Layout:
         i, j, k = self.spatial
         box = region.box
         if box is not None:
-            facts = box.matrix, box.shape, box.halo, box.clamp
             flat = i is None or j is None or k is None
-            box = None if flat else OrientedBox(*facts, (i, j, k))  # type: ignore[arg-type]
+            box = None if flat else replace(box, axes=(i, j, k))
         result = Region(start, stop, box), part
         vars(region)["_stored"] = self, channels, result
         return result
