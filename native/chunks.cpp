@@ -60,7 +60,8 @@ bool decode(const VoxpipeChunks& job, const VoxpipeChunk& chunk, Bytes room, int
       return reinterpret_cast<ZstdMeasure>(job.measure)(data, size) == wanted &&
              reinterpret_cast<Zstd>(job.decode)(room, wanted, data, size) == wanted;
     default:
-      return is_sound(data, size, static_cast<uint64_t>(bytes + chunk.first * job.item), INT32_MAX, job.item) &&
+      return is_sound(data, size, static_cast<uint64_t>(bytes + chunk.first * job.item), INT32_MAX,
+                      job.item) && little(data + 8) == wanted &&
              reinterpret_cast<Blosc2>(job.decode)(
                  data, static_cast<int32_t>(size), static_cast<int>(chunk.first),
                  static_cast<int>(bytes / job.item), room, static_cast<int32_t>(bytes)) == bytes;

@@ -31,7 +31,7 @@ _COVER = struct.Struct("=16q13q16d")
 _NO_BOX = (0,) * 13 + (0.0,) * 16
 _NO_FACES = (-(2**62),) * 3 + (2**62,) * 3
 _JOB = struct.Struct("=13q8q8q")
-_GUARD, _UNTOUCHED = 4096, 0xA5  # bytes behind a chunk, by which tests see what decoders write
+_GUARD, _FILLER = 4096, 0xA5  # bytes behind a chunk, by which tests see what decoders write
 _STEP_BYTES = 4 * 1024**2  # decoded in one call: a patch of 96 cubed, and what is touched beside it
 # VoxpipeStored; by module, the functions that decode and measure.
 _PLAIN, _BLOSC, _ZSTD, _BLOSC2 = range(4)
@@ -212,8 +212,8 @@ def place_chunks(
     for first in range(0, count or 1, step):
         its = members[first : first + step]
         arrays: list[NDArray[Any]] = []
-        rooms = np.full((len(its), chunk_bytes + _GUARD) if guards else 0, _UNTOUCHED, np.uint8)
         if guards:
+            rooms = np.full((len(its), chunk_bytes + _GUARD), _FILLER, np.uint8)
             arrays = [room[:chunk_bytes].view(out.dtype).reshape(shape) for room in rooms]
         elif keep and count:
             arrays = [np.empty(shape, out.dtype) for _ in range(len(its))]
@@ -221,7 +221,7 @@ def place_chunks(
             rows[its, ROOM] = addresses_of(arrays)
         rows[its, TASK] = DECODE
         newest = max(newest, _library().voxpipe_place_chunks(job))
-        if guards and (rooms[:, chunk_bytes:] != _UNTOUCHED).any():
+        if guards and (rooms[:, chunk_bytes:] != _FILLER).any():
             raise RuntimeError(f"a decoder wrote beyond the {chunk_bytes} bytes of a chunk")
         rows[:, TASK] = LEAVE
         if not count:
