@@ -73,7 +73,7 @@ class JoinReads:
             if not (patch.members and patch.values)
             for place, part in enumerate(patch.parts)
             # Those that read one region of one stored volume.
-            if isinstance(part.volume, Volume)
+            if isinstance(part.volume, Volume) and not part.read_plan.stored_channels
             if not (part.read_plan.region.is_empty or part.read_plan.level)
         ]
         blocks = [block for block in group_reads(reads, self.most_bytes) if len(block.readers) > 1]

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from .settings import NATIVE, read_setting
 
 T = TypeVar("T")
-ABI = 6  # VOXPIPE_ABI of native/interface.h
+ABI = 7  # VOXPIPE_ABI of native/interface.h
 PATHS = ("portable", "avx2", "avx512", "avx512_gather")
 _GATHERS = "/sys/devices/system/cpu/vulnerabilities/gather_data_sampling"
 

@@ -129,8 +129,10 @@ class OrientedBox:
     halo: tuple[float, float, float]
     """How far from a source coordinate its taps lie, per source axis, in voxels."""
     clamp: Region | None = None
-    """Where coordinates outside are moved to the nearest face of this region, if they are."""
+    """Boxes that reach its faces also hold the taps of coordinates beyond them; None for none."""
     axes: tuple[int, int, int] = (0, 1, 2)  # which axes of the array the three of the source are
+    beyond: float = math.inf
+    """How far beyond the faces of ``clamp`` such coordinates lie at most, in voxels."""
 
     def touches(self, start: NDArray[np.int64], stop: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which of N half-open boxes may hold a tap; one that is left out holds none.
@@ -152,8 +154,9 @@ class OrientedBox:
         back = np.linalg.inv(turn)
         if self.clamp is not None:
             # What lies before a face is read at the face: boxes there reach out to all of it.
-            reach = np.abs(turn) @ half_output + np.array(self.halo)
-            low, high = np.floor(centre - reach), np.ceil(centre + reach) + 1
+            reach, faces = np.abs(turn) @ half_output + np.array(self.halo), self.clamp
+            low = np.maximum(np.floor(centre - reach), np.array(faces.start) - self.beyond)
+            high = np.minimum(np.ceil(centre + reach) + 1, np.array(faces.stop) + self.beyond)
             start = np.where(start <= self.clamp.start, np.minimum(start, low), start)
             stop = np.where(stop >= self.clamp.stop, np.maximum(stop, high), stop)
         middle = (start + stop - 1) / 2 - centre

@@ -76,7 +76,7 @@ _READERS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
         REMOTE: _one_of("fsspec", "obstore"),
         REMOTE_DEADLINE: _seconds,
         REMOTE_HEDGE: _one_of("0", "1"),
-        POISON: _one_of("0", "1"),
+        POISON: _one_of("0", "1", "finite"),
     }
 )
 NAMES: Sequence[str] = tuple(_READERS)

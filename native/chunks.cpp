@@ -32,8 +32,17 @@ uint32_t little(const char* bytes) {
   return b[0] | b[1] << 8 | b[2] << 16 | static_cast<uint32_t>(b[3]) << 24;
 }
 
-// What a library is handed bytes from outside with: nothing that its header contradicts. What is
-// refused here the caller decodes in its own way, which says what is wrong.
+// Whether the header of a chunk of blosc, which its library believes, agrees with the bytes at hand and
+// those wanted: version, codec, flags, item size, decoded size, size of a block, stored size.
+bool is_sound(const char* head, size_t size, uint64_t least, uint64_t most, int64_t item) {
+  if (size < 16 || size > INT32_MAX || most > INT32_MAX) return false;
+  const uint32_t decoded = little(head + 4), block = little(head + 8), stored = little(head + 12);
+  return (!item || item == (head[3] & 255)) && least <= decoded && decoded <= most && block > 0 &&
+         block <= decoded && stored >= 16 && stored <= size;
+}
+
+// Gives a library nothing that a header contradicts, and believes no other length than the wanted one.
+// What is refused here the caller decodes in its own way, which says what is wrong.
 bool decode(const VoxpipeChunks& job, const VoxpipeChunk& chunk, Bytes room, int64_t bytes) {
   Bytes data = reinterpret_cast<Bytes>(chunk.file ? job.scratch + bytes : chunk.data);
   const size_t sum = job.check ? 4 : 0, wanted = static_cast<size_t>(bytes);
@@ -47,15 +56,15 @@ bool decode(const VoxpipeChunks& job, const VoxpipeChunk& chunk, Bytes room, int
   switch (job.stored) {
     case VOXPIPE_PLAIN:
       return size == wanted && memcpy(room, data, wanted);
-    case VOXPIPE_BLOSC:  // version, codec, flags, item size, decoded size, block size, stored size
-      return size >= 16 && little(data + 12) >= 16 && little(data + 12) <= size &&
-             little(data + 4) == wanted &&
+    case VOXPIPE_BLOSC:
+      return is_sound(data, size, wanted, wanted, 0) &&
              reinterpret_cast<Blosc>(job.decode)(data, room, wanted, 1) == bytes;
     case VOXPIPE_ZSTD:
       return reinterpret_cast<ZstdMeasure>(job.measure)(data, size) == wanted &&
              reinterpret_cast<Zstd>(job.decode)(room, wanted, data, size) == wanted;
     default:
-      return size <= INT32_MAX && wanted <= INT32_MAX &&
+      return is_sound(data, size, static_cast<uint64_t>(bytes + chunk.first * job.item), INT32_MAX,
+                      job.item) && little(data + 8) == wanted &&
              reinterpret_cast<Blosc2>(job.decode)(
                  data, static_cast<int32_t>(size), static_cast<int>(chunk.first),
                  static_cast<int>(bytes / job.item), room, static_cast<int32_t>(bytes)) == bytes;
@@ -171,6 +180,54 @@ bool locate(const VoxpipeChunks& job, int64_t n, VoxpipeChunk& chunk, Files& fil
 
 int64_t* numbers_at(int64_t place) { return reinterpret_cast<int64_t*>(place); }
 
+// What a box of an array has to do with chunks: the separating-axis test of OrientedBox.touches.
+struct Box {
+  double centre[3], back[3][3], half[3], low[3], high[3];
+
+  bool set(const VoxpipeCover& c) {
+    const auto turn = [&](int r, int k) { return c.matrix[4 * (r % 3) + k % 3]; };
+    for (int r = 0; r < 3; r++)
+      for (int k = 0; k < 3; k++)
+        back[r][k] = turn(k + 1, r + 1) * turn(k + 2, r + 2) - turn(k + 1, r + 2) * turn(k + 2, r + 1);
+    const double determinant = turn(0, 0) * back[0][0] + turn(1, 0) * back[0][1] + turn(2, 0) * back[0][2];
+    if (!(fabs(determinant) > 0) || !isfinite(1 / determinant)) return false;
+    for (int r = 0; r < 3; r++) half[r] = (static_cast<double>(c.box_shape[r]) - 1) / 2;
+    for (int r = 0; r < 3; r++) {
+      double reach = c.halo[r];
+      centre[r] = c.matrix[4 * r + 3];
+      for (int k = 0; k < 3; k++) {
+        back[r][k] /= determinant;
+        centre[r] += turn(r, k) * half[k];
+        reach += fabs(turn(r, k)) * half[k];
+      }
+      low[r] = fmax(floor(centre[r] - reach), static_cast<double>(c.clamp_start[r]) - c.beyond);
+      high[r] = fmin(ceil(centre[r] + reach) + 1, static_cast<double>(c.clamp_stop[r]) + c.beyond);
+    }
+    return true;
+  }
+
+  bool touches(const VoxpipeCover& c, const int64_t* first, const int64_t* last) const {
+    double middle[3], reach[3];
+    for (int r = 0; r < 3; r++) {
+      double start = static_cast<double>(first[c.axes[r]]), stop = static_cast<double>(last[c.axes[r]]);
+      // What lies before a face is read at the face: chunks there reach out to all of it.
+      if (first[c.axes[r]] <= c.clamp_start[r]) start = fmin(start, low[r]);
+      if (last[c.axes[r]] >= c.clamp_stop[r]) stop = fmax(stop, high[r]);
+      middle[r] = (start + stop - 1) / 2 - centre[r];
+      reach[r] = (stop - start - 1) / 2 + c.halo[r];
+    }
+    for (int r = 0; r < 3; r++) {
+      double along = 0, most = half[r];
+      for (int k = 0; k < 3; k++) {
+        along += back[r][k] * middle[k];
+        most += fabs(back[r][k]) * reach[k];
+      }
+      if (!(fabs(along) <= most + 1e-6)) return false;
+    }
+    return true;
+  }
+};
+
 }  // namespace
 
 int64_t voxpipe_place_chunks(const VoxpipeChunks* job) {
@@ -203,58 +260,6 @@ int64_t voxpipe_place_chunks(const VoxpipeChunks* job) {
   files.close_all();
   return files.newest;
 }
-
-namespace {
-
-// What a box of an array has to do with chunks: the separating-axis test of OrientedBox.touches.
-struct Box {
-  double centre[3], back[3][3], half[3], low[3], high[3];
-
-  bool set(const VoxpipeCover& c) {
-    const auto turn = [&](int r, int k) { return c.matrix[4 * (r % 3) + k % 3]; };
-    for (int r = 0; r < 3; r++)
-      for (int k = 0; k < 3; k++)
-        back[r][k] = turn(k + 1, r + 1) * turn(k + 2, r + 2) - turn(k + 1, r + 2) * turn(k + 2, r + 1);
-    const double determinant = turn(0, 0) * back[0][0] + turn(1, 0) * back[0][1] + turn(2, 0) * back[0][2];
-    if (!(fabs(determinant) > 0) || !isfinite(1 / determinant)) return false;
-    for (int r = 0; r < 3; r++) half[r] = (static_cast<double>(c.box_shape[r]) - 1) / 2;
-    for (int r = 0; r < 3; r++) {
-      double reach = c.halo[r];
-      centre[r] = c.matrix[4 * r + 3];
-      for (int k = 0; k < 3; k++) {
-        back[r][k] /= determinant;
-        centre[r] += turn(r, k) * half[k];
-        reach += fabs(turn(r, k)) * half[k];
-      }
-      low[r] = floor(centre[r] - reach);
-      high[r] = ceil(centre[r] + reach) + 1;
-    }
-    return true;
-  }
-
-  bool touches(const VoxpipeCover& c, const int64_t* first, const int64_t* last) const {
-    double middle[3], reach[3];
-    for (int r = 0; r < 3; r++) {
-      double start = static_cast<double>(first[c.axes[r]]), stop = static_cast<double>(last[c.axes[r]]);
-      // What lies before a face is read at the face: chunks there reach out to all of it.
-      if (c.has_clamp && first[c.axes[r]] <= c.clamp_start[r]) start = fmin(start, low[r]);
-      if (c.has_clamp && last[c.axes[r]] >= c.clamp_stop[r]) stop = fmax(stop, high[r]);
-      middle[r] = (start + stop - 1) / 2 - centre[r];
-      reach[r] = (stop - start - 1) / 2 + c.halo[r];
-    }
-    for (int r = 0; r < 3; r++) {
-      double along = 0, most = half[r];
-      for (int k = 0; k < 3; k++) {
-        along += back[r][k] * middle[k];
-        most += fabs(back[r][k]) * reach[k];
-      }
-      if (!(fabs(along) <= most + 1e-6)) return false;
-    }
-    return true;
-  }
-};
-
-}  // namespace
 
 int64_t voxpipe_cover(int64_t at, int64_t where, int64_t capacity, int64_t indices, int64_t rows,
                       int64_t numbers, int64_t voxels) {

@@ -175,10 +175,7 @@ inline Copy copy_of(const VoxpipeJob& job, const Finish& f, const Tables& tables
   Copy c{&job, &f, &tables, 2, 2, 0, 0, 0, size_of_type(job.source_type), false, false, false};
   for (int n = 1; n >= 0; n--) {
     if (length_of(c, n) < 2) continue;
-    const auto reach = [&](int m) {
-      const int64_t step = job.source_stride[tables.source[m]];
-      return step < 0 ? -step : step;
-    };
+    const auto reach = [&](int m) { return __builtin_llabs(job.source_stride[tables.source[m]]); };
     if (length_of(c, c.along) < 2 || reach(n) < reach(c.along)) c.along = n;
     if (job.out_stride[n] == f.size && (job.out_stride[c.dense] != f.size || length_of(c, c.dense) < 2))
       c.dense = n;

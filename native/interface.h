@@ -11,7 +11,7 @@
 #include <stdint.h>
 
 // Raised whenever a field is added, moved or changes its meaning (core/native_library.py).
-#define VOXPIPE_ABI 6
+#define VOXPIPE_ABI 7
 
 #if defined(_WIN32)
 #define VOXPIPE_PUBLIC extern "C" __declspec(dllexport)
@@ -222,13 +222,13 @@ struct VoxpipeCover {
   int64_t start[VOXPIPE_CHUNK_AXES];
   int64_t stop[VOXPIPE_CHUNK_AXES];
   int64_t has_box;
-  int64_t has_clamp;
-  int64_t clamp_start[3];
-  int64_t clamp_stop[3];
+  int64_t clamp_start[3];  // parts that reach these faces also hold what lies ``beyond`` them, or so
+  int64_t clamp_stop[3];   // far; of a box that is not clamped, too far away to be reached
   int64_t axes[3];
   int64_t box_shape[3];
   double matrix[12];  // 3x4
   double halo[3];
+  double beyond;
 };
 
 // Writes for each part that the region touches, and its box, in C order: its index, its row for

@@ -156,7 +156,7 @@ class AxisMappedBackend(ComposedBackend):
         self._map = axis_map
         self._tables = axis_map.tables(inner.shape, inner.name)
         super().__init__(mapped_header(inner.header, self._tables), inner.name)
-        self._units = (1, *(inner.chunks or (1, 1, 1)))
+        self._units = (inner.channels_at_once, *(inner.chunks or (1, 1, 1)))
         self._fill = stored_fill(axis_map, self._tables, inner.header, inner.name)
         self.counts_below = inner.counts_below
 
@@ -206,9 +206,9 @@ class AxisMappedBackend(ComposedBackend):
             out = np.full(shape, self._fill, np.uint8 if dtype.kind == "b" else dtype)
         return Voxels(out, slope, intercept)
 
-    def prefetch(self, region: Region) -> Closable | None:
-        every = self._runs(region, None)
-        return joint_ticket(self._inner.prefetch(_box_of(runs, region)[0]) for runs in every)
+    def prefetch(self, region: Region, channels: Channels | None = None) -> Closable | None:
+        every = self._runs(region, channels)
+        return joint_ticket(self._inner.prefetch(*_box_of(runs, region)) for runs in every)
 
     def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
         every = self._runs(region, channels)

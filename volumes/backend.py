@@ -115,8 +115,11 @@ class Backend(ABC):
         Voxels: (C, i, j, k) of :attr:`disk_dtype`, with the slope and intercept of the header.
         """
 
-    def prefetch(self, region: Region) -> Closable | None:
-        """Begin to bring in the stored bytes of a region that is going to be read, all channels.
+    channels_at_once: int = 1
+    """How many neighbouring channels lie in one chunk, and are decoded together."""
+
+    def prefetch(self, region: Region, channels: Channels | None = None) -> Closable | None:
+        """Begin to bring in the stored bytes of a region that is going to be read.
 
         They wait until the ticket is closed. None where nothing is gained by it.
         """

@@ -250,8 +250,8 @@ class StackedBackend(ComposedBackend):
         out = np.empty((sum(map(len, arrays)), *region.shape), dtype)
         return Voxels(np.concatenate(arrays, out=out), slope, intercept)
 
-    def prefetch(self, region: Region) -> Closable | None:
-        return joint_ticket(backend.prefetch(region) for backend in self.below)
+    def prefetch(self, region: Region, channels: Channels | None = None) -> Closable | None:
+        return joint_ticket(one.prefetch(region, own) for one, own in self._wanted_parts(channels))
 
     def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
         return sum(one.touched_bytes(region, own) for one, own in self._wanted_parts(channels))

@@ -26,17 +26,18 @@ from ...intensity.native import change_values
 from ...intensity.value_op import Halo
 from ...intensity.value_step import apply_steps, fold_epilogues, total_halo, types_of
 from ...storage.read_ahead import joint_ticket
+from ...volumes import Volume
 from ..ops.crop import widen
 from ..plans.matrices import compose_plans
 from ..plans.plan import SpatialPlan
-from ..plans.policy import Policy
+from ..plans.policy import LEVEL, Policy
 from ..plans.stages import Clip
 from ..resampling.native import SourceVoxels
 from ..resampling.resample import outside_of
 from . import patch_report
 from .patch_facts import PatchFacts
 from .patch_report import NoArithmetic, describe_patch
-from .read_plan import ReadPlan, bounded_halo
+from .read_plan import ReadPlan, bounded_halo, select_first
 from .transform_chain import SPARE_GENERATORS, TransformChain, join_steps, take_generator
 from .virtual_volume import RealizedVolume, StackedVolumes, VirtualVolume
 
@@ -54,6 +55,7 @@ class _Reading(NamedTuple):
     halo: Halo  # what value ops look at around it
     wide: SpatialPlan  # the plan with that
     reads: tuple[ReadPlan, ...]  # one for each volume whose channels are stacked
+    selects: int = 0  # how many of the first value steps select channels, and are done by the read
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,12 +286,19 @@ class LazyPatch(NoArithmetic):
                     halo, size = bounded_halo(halo, plan, self.policy, self.acting, self.channels)
             wide = _with_halo(plan, halo)
         volumes = () if self.members else getattr(self.volume, "parts", ())
+        selects = 0
         if not self.members and len(volumes) < 2:
-            volumes = (self.volume,)
+            volumes, is_stored = (self.volume,), isinstance(self.volume, Volume)
+            # Levels are those of the volume as it is stored.
+            if is_stored and self.values and self.policy.antialias != LEVEL:
+                volume, selects = select_first(self.volume, self.values)
+                volumes = (volume,)
         reads = tuple(map(ReadPlan.of, volumes, repeat(wide), repeat(self.policy)))
+        if selects:
+            reads = (replace(reads[0], stored_channels=self.channels),)
         if size and reads:
             reads = (replace(reads[0], made_bytes=size), *reads[1:])
-        reading = self.__dict__["_reading"] = _Reading(plan, halo, wide, reads)
+        reading = self.__dict__["_reading"] = _Reading(plan, halo, wide, reads, selects)
         return reading
 
     def widen(self, plan: SpatialPlan) -> SpatialPlan:
@@ -344,14 +353,16 @@ class LazyPatch(NoArithmetic):
         out: NDArray[Any],
     ) -> None:
         """Write the voxels after the value ops: what the resampler leaves, with what is outside."""
-        plan, halo, wide, _ = reading
+        plan, halo, wide, reads, selects = reading
         steps = self._with_facts(acting, wide)
         early = self._steps_before_fill(acting, wide)
+        if selects:
+            steps, acting, early = steps[selects:], acting[selects:], max(early - selects, 0)
         marks = early > 0 or fills is not None
         epilogue, rest = fold_epilogues(steps[:early] if marks else steps)
         types = types_of([step for step, _ in acting], self._resampled_dtype)
         first = np.dtype(np.float32) if marks else types[len(acting) - len(rest)]
-        channels = self.channels
+        channels = reads[0].volume.shape[0] if selects else self.channels
         fits = wide is plan and out.shape[0] == channels
         in_place = fits and (out.dtype == first or not (rest or marks))
         array = out if in_place else np.empty((channels, *wide.shape), first)

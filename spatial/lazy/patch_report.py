@@ -159,7 +159,10 @@ def provenance(patch: Any) -> dict[str, Any]:
         region, level = dict.get(first, "region", region), dict.get(first, "level", 0)
     entries = {
         "file": patch.volume.name,
-        "stored_shape": [sum([read.volume.shape[0] for read in reads]), *plan.source.shape],
+        "stored_shape": [
+            sum([r.stored_channels or r.volume.shape[0] for r in reads]),
+            *plan.source.shape,
+        ],
         "region": [*map(list, region)],
         "matrix": plan.matrix.tolist(),
         **({"level": level} if level else {}),

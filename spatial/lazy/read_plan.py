@@ -24,10 +24,11 @@ from ...core.context import holding
 from ...core.errors import BudgetExceeded, UnknownFormat
 from ...core.lru_cache import cached_property
 from ...core.memory import usable_memory
-from ...intensity import Epilogue
+from ...intensity import Epilogue, SelectChannels
 from ...intensity.value_op import Halo
-from ...intensity.value_step import Acting, total_halo
+from ...intensity.value_step import Acting, ValueStep, total_halo
 from ...volumes import Volume
+from ...volumes.axis_map import AxisMap
 from ...volumes.chunks.chunked_array import NeededChunks
 from ...volumes.volume import at_level, coarser_levels
 from ..ops.grid_op import of_source
@@ -87,6 +88,8 @@ class ReadPlan:
     region: Region
     """The voxels that are read, empty where all is fill; with a box where that may spare chunks."""
     level: int = 0  # how many levels coarser than the volume of the patch; 0 for that itself
+    stored_channels: int = 0
+    """How many channels the volume of the patch has, where it is read for some of them alone."""
     made_bytes: int = 0
     """Bytes of what virtual volumes make on the way, and of the patch with a wide halo."""
 
@@ -185,6 +188,22 @@ class ReadPlan:
         if isinstance(volume, Volume):
             volume.refuse_change()  # not before: a mapped file is read while it is resampled
         return source
+
+
+def select_first(volume: Any, values: Sequence[ValueStep]) -> tuple[Any, int]:
+    """Return the volume of the channels that the first steps select, and how many steps do."""
+    if type(values[0].op) is not SelectChannels:  # most chains
+        return volume, 0
+    picks, count = tuple(range(volume.shape[0])), 0
+    for step in values:
+        own = step.op.kept_channels()
+        if own is None:
+            break
+        step.channels(len(picks))  # refuses those that there are not
+        picks, count = tuple(picks[index] for index in own), count + 1
+    if picks == tuple(range(volume.shape[0])):
+        return volume, count
+    return volume.with_axis_map(AxisMap.from_table("C", picks)), count
 
 
 _SHOW: ContextVar[Callable[[SourceVoxels], None] | None] = ContextVar("show", default=None)

@@ -29,11 +29,11 @@ from .op import (
     CropSide,
     Params,
     Size,
-    amount_at,
     as_amount,
     as_triple,
     centred_start,
     one_or_three,
+    per_axis,
     random_start,
     size_of,
     size_on,
@@ -260,8 +260,8 @@ def part_of(count: int, scale: float) -> int:
 class RandomCrop:
     """Keep a box whose size or place is drawn; every place where it fits is as likely.
 
-    A range (low, high) is drawn for each axis on its own: of sizes each whole number, ends
-    included, of scales uniformly.
+    For each axis on its own a size is drawn from a range (low, high): whole numbers of voxels, ends
+    included, each as likely.
 
     Examples
     --------
@@ -274,8 +274,8 @@ class RandomCrop:
     size: Any = None
     """Number of voxels: one number or range, of 2-D data in their plane; or three of them."""
     scale: Amount | None = None
-    """Part of each axis instead, above 0 and up to 1: a number, a range, or three of them;
-    ``ceil(scale * n)`` voxels of n."""
+    """Part of each axis instead, above 0 and up to 1: a number, a range, or three of them. Of n
+    voxels it gives ``ceil(low * n)`` to ``ceil(high * n)``."""
     center: bool = False
     """Whether the box lies in the middle, so that only its size is drawn."""
     hard: bool = False
@@ -304,11 +304,11 @@ class RandomCrop:
         return {"start": start(plan.shape, size), "size": size}
 
     def _size(self, random: Sequence[float], plan: SpatialPlan) -> list[int]:
-        if self.scale is not None:
-            parts = amount_at(random, self.scale)
-            return [part_of(n, part) for n, part in zip(plan.shape, parts, strict=True)]
-        is_each = len(entries_of(self.size)) == 3
+        is_each = self.scale is not None or len(entries_of(self.size)) == 3
         each = self.size if is_each else (self.size,) * 3
+        if self.scale is not None:
+            parts = zip(plan.shape, per_axis(self.scale), strict=True)
+            each = [tuple(part_of(n, end) for end in entries_of(v) or (v, v)) for n, v in parts]
         ranges = [v if isinstance(v, tuple) else (v, v) for v in each]
         pairs = zip(random, ranges, strict=True)
         size = [min(low + int(u * (high - low + 1)), high) for u, (low, high) in pairs]

@@ -204,6 +204,8 @@ def source_region(
 
 # How far from a coordinate the furthest tap lies, in voxels, by mode; rounding included.
 _TAP_REACH = {"nearest": 0.5, "linear": 1.0, "cubic": 2.0}
+# How many voxels inside the outermost one the taps of a coordinate at a face lie.
+_FACE_TAPS = {"nearest": 0, "linear": 1, "cubic": 2}
 
 
 def unchanging_beyond(
@@ -254,16 +256,31 @@ def source_box(
         ends = zip(lows, highs, bounds, strict=True)
         if any(low < a or high > b - 1 for low, high, (a, b) in ends):
             return None
-    each = [_TAP_REACH[mode]] * 3
+    each = [_TAP_REACH[mode] + CENTRE_TOLERANCE] * 3
+    # A coordinate beyond a face is moved there, and has taps so many voxels inside, those of weight
+    # 0 included: the arithmetic touches them.
+    inside = (_FACE_TAPS[mode],) * 3
     if smooths:
-        each = [far + reach(sigma) for far, sigma in zip(each, sigmas(rows), strict=True)]
+        halo = list(map(reach, sigmas(rows)))
+        each = [far + more for far, more in zip(each, halo, strict=True)]
+        i, j, k = (far + more for far, more in zip(inside, halo, strict=True))
+        inside = (i, j, k)
     for axis, (low, high) in enumerate(moves):
         each[axis] += max(abs(low), abs(high))
-    # With zeros a tap outside counts nothing, but the slow path looks at the face all the same.
-    clamp = bounds if padding in ("border", "zeros") else None
+    # Further out than taps reach, a voxel of these is fill or zero, whatever its taps are.
+    is_near = padding == "constant" or (padding == "zeros" and mode != "cubic")
+    beyond = float(max(inside)) if is_near else math.inf
+    clamp = _faces(bounds, inside) if beyond and padding != "reflection" else None
     matrix = np.array(rows, dtype=np.float64).reshape(3, 4)
     matrix.setflags(write=False)
-    return OrientedBox(matrix, shape, (each[0], each[1], each[2]), clamp)
+    return OrientedBox(matrix, shape, (each[0], each[1], each[2]), clamp, beyond=beyond)
+
+
+@lru_cache(_MEMORY_ENTRIES)
+def _faces(bounds: Region, inside: tuple[int, int, int]) -> Region:
+    """Return ``bounds`` without so many voxels on either side, of which none may be left."""
+    starts = [a + n for a, n in zip(bounds.start, inside, strict=True)]
+    return Region(starts, [b - n for b, n in zip(bounds.stop, inside, strict=True)])
 
 
 def _turns(rows: Affine3x4) -> bool:

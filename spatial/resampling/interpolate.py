@@ -12,6 +12,7 @@ with zero, equals clamping times the product over the axes of how far inside the
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -22,8 +23,8 @@ from ...core import Region
 from ...core.affine3x4 import affine3x4
 from ...core.convert_dtype import convert_dtype
 from ..plans.policy import Policy
-from ..plans.pull_back import CENTRE_TOLERANCE, REACH, Matrix, coordinate, extremes, fold
-from ..plans.stages import KernelStages, pull_back_points
+from ..plans.pull_back import CENTRE_TOLERANCE, GRAINS, REACH, Matrix, coordinate, extremes, fold
+from ..plans.stages import Displacement, KernelStages, pull_back_points
 from .native import SourceVoxels
 
 
@@ -134,16 +135,22 @@ def interpolate(
     constant = policy.padding == "constant"
     if constant and displacement is None:
         limits += _limits(matrix, source.bounds, shape)
+    fields = _fields(stages)
+    runs = _along(source.array, matrix, shape, fields[0][0]) if fields else -1
+    outside: NDArray[np.bool_] | None = None
     for block, index in _blocks(shape):
         target = out[(slice(None), *block)]
-        places = [coordinate(row, *index) for row in matrix]
-        if displacement is not None:
-            places = list(places + displacement.at(index))
-        places, outside = pull_back_points(places, stages.earlier)
+        if fields:
+            places, outside = _displace(fields, matrix, index, runs), None
+        else:
+            places = [coordinate(row, *index) for row in matrix]
+            if displacement is not None:
+                places = list(places + displacement.at(index))
+            places, outside = pull_back_points(places, stages.earlier)
         if constant and displacement is not None:  # before: sampling clamps in place
             for along, (first, stop) in zip(places, source.bounds, strict=True):
                 beyond = (along < first - REACH) | (along > stop - 1 + REACH)
-                outside = beyond if outside is None else outside | beyond
+                outside = np.asarray(beyond if outside is None else outside | beyond)
         if source.array.size:
             sample(samples, places, target)
         else:
@@ -153,6 +160,113 @@ def interpolate(
         for row, lowest, highest in limits:
             along = coordinate(row, *index)
             np.copyto(target, fill, where=(along < lowest) | (along > highest))
+
+
+# Displacements, as the kernel works them out (``native/bend.h``): polynomials of control cells in
+# float32, in the same order, so that both find the same bits. What the kernel leaves to NumPy is
+# done in float64.
+
+_SHORT = 8  # voxels of a run: the output's longest axis is followed instead of a shorter one
+_MOST_REACH = 124  # voxels to either side, which moves may take
+# Axes of the control grid in the order in which places are worked in, the last one first, where
+# runs cross them all, and by the one that runs follow.
+_ORDERS = {-1: (0, 1, 2), 0: (0, 2, 1), 1: (1, 2, 0), 2: (2, 1, 0)}
+_Field = tuple[Displacement, NDArray[np.float64]]
+
+
+def _fields(stages: KernelStages) -> list[_Field]:
+    """Return the fields that the kernel does, each with the middle of its points; else none."""
+    if stages.displacement is None or not stages.is_for_kernel:
+        return []
+    fields: list[Any] = [stages.displacement, *stages.earlier]
+    ends = np.array([field.bounds for field in fields])
+    reach = np.floor((ends[..., 1] - ends[..., 0]) / 2) + 2
+    if (reach.sum(axis=0) > _MOST_REACH).any():
+        return []
+    return [*zip(fields, np.rint(ends.sum(axis=-1) / 2), strict=True)]
+
+
+def _along(array: NDArray[Any], matrix: Matrix, shape: Sequence[int], field: Displacement) -> int:
+    """Return the control axis that runs of the output follow; -1 where they cross several."""
+    steps = [
+        abs(step) if n > 1 else math.inf for n, step in zip(array.shape, array.strides, strict=True)
+    ][1:]
+    unit = max(range(3), key=lambda axis: (-steps[axis], axis))
+    lane = max(range(3), key=lambda axis: (abs(matrix[unit, axis]), axis))
+    if shape[lane] < _SHORT:
+        lane = max(range(3), key=lambda axis: (shape[axis], axis))
+    axes = np.flatnonzero(field.matrix[:3, lane])
+    return -1 if len(axes) > 1 else int(axes.max(initial=0))
+
+
+def _displace(fields: Sequence[_Field], matrix: Matrix, index: Index, along: int) -> list[Floats]:
+    """Return the coordinates of a block after displacement: grains, as everywhere."""
+    affine = matrix.copy()
+    for _, middle in fields:
+        affine[:3, 3] += middle
+    shape = np.broadcast_shapes(*(part.shape for part in index))
+    places = [np.broadcast_to(coordinate(row, *index), shape) for row in affine]
+    (field, middle), *earlier = fields
+    on_grid = [np.broadcast_to(coordinate(row, *index), shape) for row in field.matrix[:3]]
+    by = _bend(field, middle, on_grid, along)
+    for field, middle in earlier:
+        there = [(at + more) - far for at, more, far in zip(places, by, middle, strict=True)]
+        on_grid = [
+            ((row[3] + row[0] * there[0]) + row[1] * there[1]) + row[2] * there[2]
+            for row in field.matrix[:3]
+        ]
+        by += _bend(field, middle, on_grid, -1)
+    return [at + np.rint(more * GRAINS) / GRAINS for at, more in zip(places, by, strict=True)]
+
+
+def _bend(field: Displacement, middle: Floats, on_grid: Sequence[Floats], along: int) -> Floats:
+    """Return how far voxels are moved from the middle, (3, ...) float32."""
+    sizes = field.control.shape[1:]
+    inside = [np.clip(at, 0, n - 1).ravel() for at, n in zip(on_grid, sizes, strict=True)]
+    cells = [np.floor(at).astype(np.intp) for at in inside]
+    at = [(a - cell - 0.5).astype(np.float32) for a, cell in zip(inside, cells, strict=True)]
+    keys, which = np.unique(np.ravel_multi_index(tuple(cells), sizes), return_inverse=True)
+    firsts = np.unravel_index(keys, sizes)
+    taps = [
+        np.clip(a[:, None] + np.arange(-1, 3), 0, n - 1) for a, n in zip(firsts, sizes, strict=True)
+    ]
+    (x, y, z), c = taps, middle.reshape(3, 1, 1, 1, 1)
+    points = field.control[:, x[:, :, None, None], y[:, None, :, None], z[:, None, None]] - c
+    for axis in (4, 3, 2):  # powers of the place from the middle of a cell
+        p0, p1, p2, p3 = np.moveaxis(points, axis, 0)
+        even = ((p0 + p3) + 23 * (p1 + p2)) / 48, ((p0 + p3) - (p1 + p2)) / 4
+        odd = ((p3 - p0) + 5 * (p2 - p1)) / 8, ((p3 - p0) + 3 * (p1 - p2)) / 6
+        points = np.stack([even[0], odd[0], even[1], odd[1]], axis)
+    powers = np.moveaxis(points.astype(np.float32), 1, -1)  # (3, a, b, c, cells)
+
+    def total(axes: Sequence[int], number: tuple[Any, ...]) -> Floats:
+        if not axes:
+            return np.asarray(powers[number].take(which))
+        result = np.zeros(0, np.float32)
+        for power in (3, 2, 1, 0):
+            part = total(axes[1:], (*number[: axes[0] + 1], power, *number[axes[0] + 2 :]))
+            if power == 3:
+                result = part
+            elif along < 0:
+                result = _multiply_add(result, at[axes[0]], part)
+            else:
+                result = result * at[axes[0]] + part
+        return result
+
+    moves = [total(_ORDERS[along], (axis, 0, 0, 0)) for axis in range(3)]
+    return np.stack(moves).reshape(3, *on_grid[0].shape)
+
+
+def _multiply_add(a: Floats, b: Floats, c: Floats) -> Floats:
+    """Return ``a * b + c`` of float32 rounded once: of float64, which was rounded to odd."""
+    product, summand = a.astype(np.float64) * b, c.astype(np.float64)
+    result = product + summand
+    back = result - product
+    error = (product - (result - back)) + (summand - back)
+    bits = result.view(np.int64)
+    towards = np.where(np.signbit(result) != np.signbit(error), -1, 1)
+    bits += towards * ((error != 0) & (bits & 1 == 0))
+    return result.astype(np.float32)
 
 
 def _limits(

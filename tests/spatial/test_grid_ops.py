@@ -343,6 +343,29 @@ def test_scales_give_whole_voxels_rounded_up() -> None:
     assert applied(RandomCrop(scale=(0.55, 0.7, 1)), of(grid)).shape == (6, 7, 10)
 
 
+@pytest.mark.parametrize("scale", [(0.75, 1.0), (0.4, 0.45), ((0.5, 0.9), 0.7, (0.1, 0.3))])
+def test_a_scaled_size_is_one_of_those_that_monai_draws(scale: Any) -> None:
+    """Each whole number from ceil(low * n) to ceil(high * n), on each axis on its own, as often."""
+    monai = pytest.importorskip("monai.transforms")
+    shape, count = (4, 9, 20), 2000
+    each = scale if len(scale) == 3 else (scale,) * 3
+    ends = [e if isinstance(e, tuple) else (e, e) for e in each]
+    peer = monai.RandScaleCrop(*map(list, zip(*ends, strict=True)), random_size=True)
+    peer.set_random_state(0)
+    drawn = []
+    for _ in range(count):
+        peer.randomize(shape)
+        drawn.append(peer._size)
+    op, plan = RandomCrop(scale=scale), of(Grid(shape, np.eye(4)))
+    generators = [Stream(1, 0, (n,), "test").generator() for n in range(count)]
+    found = [op.draw(generator, plan)["size"] for generator in generators]
+
+    for ours, theirs in zip(zip(*found, strict=True), zip(*drawn, strict=True), strict=True):
+        sizes, counts = np.unique(ours, return_counts=True)
+        assert sizes.tolist() == np.unique(theirs).tolist()
+        assert counts.min() > 0.75 * count / len(sizes)
+
+
 def test_a_random_crop_in_the_middle_draws_its_size_only() -> None:
     """Sizes from low to high; as much is cut off on both sides, the odd voxel at the end."""
     op = RandomCrop((5, 9), center=True)

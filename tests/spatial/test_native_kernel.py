@@ -45,13 +45,14 @@ def sampled(
     out: Any,
     clips: Any = (),
     displacement: Any = None,
+    earlier: Any = (),
     **more: Any,
 ) -> Any:
     """The output by one path, "0" being the slow one; what is not written stays 77."""
     patch = pytest.MonkeyPatch()
     patch.setenv("VOXPIPE_NATIVE", path)
     try:
-        resample(source, matrix, policy, out, KernelStages(clips, displacement), **more)
+        resample(source, matrix, policy, out, KernelStages(clips, displacement, earlier), **more)
     finally:
         patch.undo()
     return out
@@ -313,13 +314,49 @@ def fields(draw: st.DrawFn) -> Displacement:
     return Displacement(rng.normal(size=(3, *size)) * draw(number(0, 4)), matrix)
 
 
-@given(case=cases(), field=fields(), mode=st.sampled_from(["linear", "cubic"]))
-def test_displacement_and_cubic_agree_with_the_slow_path(
-    case: Any, field: Displacement, mode: str
+@given(case=cases(), field=fields(), earlier=st.none() | fields(), nearest=st.booleans())
+def test_displacement_has_the_bits_of_the_slow_path(
+    case: Any, field: Displacement, earlier: Displacement | None, nearest: bool
 ) -> None:
-    """Both add many products, in another order: to 1e-5 of the range, or one step of integers."""
+    """Of one field or two, along the runs or across, whatever type, padding, clips and order."""
+    source, matrix, policy, clips, shape, dtype, order = case
+    policy = Policy("nearest" if nearest else "linear", policy.padding, policy.fill)
+    channels = source.array.shape[0]
+    before = () if earlier is None else (earlier,)
+    expected = empty(channels, shape, dtype, range(4))
+    with np.errstate(invalid="ignore"):
+        sampled("0", source, matrix, policy, expected, clips, field, before)
+
+    for path in paths_here():
+        found = empty(channels, shape, dtype, order)
+        sampled(path, source, matrix, policy, found, clips, field, before)
+        assert np.array_equal(found, expected, equal_nan=dtype.kind == "f"), path
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_large_displaced_patches_have_the_bits_of_the_slow_path(padding: str) -> None:
+    """Of more voxels than a block; in C order, and in that of NIfTI, along which runs turn."""
+    rng = np.random.default_rng(2)
+    field = Displacement(rng.normal(size=(3, 5, 4, 6)) * 3, np.diag([0.1, 0.09, 0.12, 1]))
+    turn = np.array([[0.9, 0.3, 0, -3.0], [-0.3, 0.9, 0.1, 2.0], [0, -0.1, 1.1, 0.5], [0, 0, 0, 1]])
+    voxels = rng.integers(-999, 999, (1, 40, 36, 44)).astype("i2")
+    for array in (voxels, np.asfortranarray(voxels)):
+        source = SourceVoxels(array, (0, 0, 0), Region.of_shape(array.shape[1:]))
+        for matrix in (np.eye(4), turn):
+            policy, more = Policy("linear", padding), {"displacement": field}
+            expected = empty(1, (42, 40, 38), "f4", range(4))
+            sampled("0", source, matrix, policy, expected, **more)
+            for path in paths_here():
+                found = empty(1, (42, 40, 38), "f4", range(4))
+                sampled(path, source, matrix, policy, found, **more)
+                assert np.array_equal(found, expected), path
+
+
+@given(case=cases(), field=fields())
+def test_cubic_agrees_with_the_slow_path(case: Any, field: Displacement) -> None:
+    """It adds many products, in another order: to 1e-5 of the range, or one step of integers."""
     source, matrix, policy, clips, shape, _, order = case
-    policy = Policy(mode, policy.padding, policy.fill)
+    policy = Policy("cubic", policy.padding, policy.fill)
     moved = field if field.bounds[0][0] else None
     size = float(np.abs(source.array.astype(np.float64) * source.slope).max()) + 300
     channels = source.array.shape[0]

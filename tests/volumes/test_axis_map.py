@@ -284,7 +284,7 @@ def test_what_is_fetched_ahead_is_what_will_be_read():
         def close(self):
             closed.append(self.region)
 
-    backend._inner.prefetch = lambda region: asked.append(region) or Held(region)
+    backend._inner.prefetch = lambda region, _channels: asked.append(region) or Held(region)
     ticket = backend.prefetch(Region((0, 0, 0), (5, 6, 5)))
     wanted = [Region((0, 0, 0), (5, 6, 1)), Region((0, 0, 5), (5, 6, 7))]
 

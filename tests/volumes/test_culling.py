@@ -1,17 +1,22 @@
 """Chunks beside a turned patch are not read, and nobody misses them."""
 
+import functools
+
 import numpy as np
 import pytest
 from chunked_files import FORMATS, spoil_all_but, write_chunked
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from native_paths import paths_here
 
 from voxpipe.core import IO_COUNTERS, Grid, OrientedBox, Region
 from voxpipe.core.errors import CorruptVolume
-from voxpipe.spatial import LazyPatch, Policy, SpatialPlan, TransformChain
+from voxpipe.spatial import Displacement, LazyPatch, Policy, SpatialPlan, TransformChain
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks.chunked_array import ChunkedArray
 from voxpipe.volumes.chunks.native import NativeGrid
+
+zarr = pytest.importorskip("zarr")
 
 SHAPE = (20, 22, 24)
 
@@ -54,25 +59,120 @@ def matrix_of(plan):
     return matrix
 
 
-@given(
-    plans,
-    st.sampled_from(FORMATS),
-    st.sampled_from(["linear", "nearest", "cubic"]),
-    st.sampled_from(["border", "constant", "zeros", "reflection"]),
-)
-@settings(max_examples=120)
+MODES = ["linear", "nearest", "cubic"]
+PADDINGS = ["border", "constant", "zeros", "reflection"]
+
+
+def assert_poison_never_shows(array, path, plan, policy, native="", stages=()):
+    """Compare a patch of a file, unread voxels poisoned, with that of the array: to the bit."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VOXPIPE_NATIVE", native)
+        expected = realized(Volume(array), plan, policy, stages)
+        # NaN spoils whatever adds it, even by 0; a large number what hides NaN.
+        for poison in ("1", "finite"):
+            patch.setenv("VOXPIPE_POISON", poison)
+            close_volumes()  # a chunk that is kept could hide that it was needed
+            found = realized(Volume(path), plan, policy, stages)
+            assert found.tobytes() == expected.tobytes(), (native, poison)
+
+
+@given(plans, st.sampled_from(FORMATS), st.sampled_from(MODES), st.sampled_from(PADDINGS))
+@settings(max_examples=60)
 def test_poison_never_shows(stored, plan, form, mode, padding):
     """With everything else poisoned, a patch is what it is out of the whole array."""
     array, files = stored
-    policy = Policy(mode, padding=padding)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("VOXPIPE_POISON", "1")
-        close_volumes()  # a chunk that is kept could hide that it was needed
-        found = realized(Volume(files[form]), plan, policy)
+    # Cubic sums run along the axes as they lie in memory.
+    array = np.asfortranarray(array) if form == "tif" else array
+    assert_poison_never_shows(array, files[form], plan, Policy(mode, padding=padding))
 
-    # Poison is NaN. The last bit is another matter: sums run along the axes as they lie in memory.
-    expected = realized(Volume(array), plan, policy)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+# Shapes and chunks of which the first or the last along an axis are one or two voxels thick.
+THIN = [
+    ((13, 33, 34), (4, 4, 4)),
+    ((10, 12, 13), (3, 1, 4)),
+    ((10, 9, 13), (1, 4, 6)),
+    ((9, 11, 17), (8, 5, 1)),
+    ((33, 18, 34), (16, 16, 16)),
+]
+
+
+@pytest.fixture(scope="module")
+def thin(tmp_path_factory):
+    """Return a function from numbers of a shape and of a type to an array and its file."""
+    folder = tmp_path_factory.mktemp("thin")
+
+    def written(case, dtype):
+        shape, chunks = THIN[case]
+        voxels = np.random.default_rng(case).normal(60, 25, shape).clip(0, 120).astype(dtype)
+        path = folder / f"{case}{dtype}.zarr"
+        zarr.create_array(path, data=voxels, chunks=chunks, compressors=None)
+        return voxels, path
+
+    return functools.cache(written)
+
+
+@st.composite
+def reads(draw, axes):
+    """Draw how a thin patch is sampled that is a little turned, about the middle of a face."""
+    shape = [draw(st.sampled_from([1, 6, 12, 24])) for _ in range(3)]
+    at = [draw(st.floats(0.0, n - 1.0)) for n in axes]
+    thin = draw(st.integers(0, 2))
+    shape[thin] = draw(st.integers(1, 3))
+    at[thin] = draw(st.sampled_from([0, axes[thin] - 1])) + draw(st.floats(-1.5, 1.5))
+    tilt = st.sampled_from([0.0, np.pi / 4]) | st.floats(-0.6, 0.6)
+    scale = [draw(st.sampled_from([0.3, 1.0, 1.0, 2.2])) for _ in range(3)]
+    plan = turn(draw(tilt), draw(tilt), draw(tilt)) * scale, np.array(at), tuple(shape)
+    mode, padding = draw(st.sampled_from(MODES)), draw(st.sampled_from(PADDINGS))
+    smooths = mode != "nearest" and draw(st.integers(0, 5)) == 0
+    policy = Policy(mode, padding, 3.0 if padding == "constant" else 0.0, antialias=smooths)
+    stages = ()
+    if draw(st.booleans()):
+        sizes = [draw(st.integers(1, 4)) for _ in range(3)]
+        rng = np.random.default_rng(draw(st.integers(0, 999)))
+        points = rng.normal(0, draw(st.sampled_from([0.1, 2.0])), (3, *sizes))
+        to_points = np.diag([*(c / n for c, n in zip(sizes, axes, strict=True)), 1.0])
+        stages = (Displacement(points, to_points),)
+    return plan, policy, stages
+
+
+def check_thin(thin, data):
+    """Draw one read by one path, and compare."""
+    case = data.draw(st.sampled_from(range(len(THIN))))
+    dtype = data.draw(st.sampled_from(["f4", "i2", "u1", "f8", "f2", "u2", "i4", "u4", "i1"]))
+    plan, policy, stages = data.draw(reads(THIN[case][0]))
+    native = data.draw(st.sampled_from(["0", *paths_here()]))
+    assert_poison_never_shows(*thin(case, dtype), plan, policy, native, stages)
+
+
+@given(st.data())
+@settings(max_examples=80)
+def test_thin_chunks_at_a_face_never_show(thin, data):
+    """Neither does what a chunk holds that taps of weight 0 would lie in."""
+    check_thin(thin, data)
+
+
+@pytest.mark.slow
+@given(st.data())
+@settings(max_examples=3000)
+def test_thin_chunks_at_a_face_never_show_often(thin, data):
+    """The same many times."""
+    check_thin(thin, data)
+
+
+@pytest.mark.parametrize("smooths", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "padding"),
+    [("linear", "border"), ("linear", "constant"), ("linear", "zeros"), ("cubic", "border")],
+)
+def test_a_turned_slab_at_a_last_chunk_of_one_voxel(thin, mode, padding, smooths):
+    """Its rows beyond the face have taps of weight 0 or 1 in the chunk before the last."""
+    array, path = thin(0, "f4")
+    rng = np.random.default_rng(1)
+    for n in range(20):
+        at = np.array([rng.choice([0, 12]) + rng.uniform(-1.5, 1.5), 16, 17])
+        slab = (turn(*rng.uniform(-0.4, 0.4, 3)) * [2.5 if smooths else 1, 1, 1], at, (2, 24, 24))
+        policy = Policy(mode, padding, antialias=smooths)
+        assert_poison_never_shows(array, path, slab, policy, "0" if n % 2 else "")
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -112,10 +212,10 @@ def is_spoilt(volume, array):
     return not np.array_equal(found, array)
 
 
-def realized(volume, plan, policy):
+def realized(volume, plan, policy, stages=()):
     """Return a patch of a volume by a plan given as a matrix."""
     pending = TransformChain({"image": volume})
-    made = SpatialPlan(volume.grid, matrix_of(plan), plan[2], keeps_dtype=False)
+    made = SpatialPlan(volume.grid, matrix_of(plan), plan[2], stages=stages, keeps_dtype=False)
     vars(pending).update(plan=made, draws={}, shared_plan=made)
     return LazyPatch(volume, pending, policy).realize()
 

@@ -1,5 +1,6 @@
 """Chunks in one call of the native library: the voxels, counts and errors of one at a time."""
 
+import ctypes
 import os
 import time
 import weakref
@@ -18,6 +19,7 @@ from voxpipe.storage.ranges import LocalRanges
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks import chunked_array, native
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS
+from voxpipe.volumes.formats import zarr_chunks
 from voxpipe.volumes.formats.zarr_chunks import ArrayMetadata, ShardedChunks
 
 blosc2 = pytest.importorskip("blosc2")
@@ -155,8 +157,8 @@ def test_all_chunks_of_a_read_are_decoded_in_one_call(tmp_path, monkeypatch):
     placed = []
     place_chunks = native.place_chunks
 
-    def noted(out, shape, plan, rows, *args):
-        answer = place_chunks(out, shape, plan, rows, *args)
+    def noted(out, shape, plan, rows, *args, **more):
+        answer = place_chunks(out, shape, plan, rows, *args, **more)
         placed.append((rows[:, native.STATUS] == native.SUCCESS).tolist())
         return answer
 
@@ -227,7 +229,7 @@ def test_rooms_of_an_attempt_that_failed_are_not_written_to(tmp_path, monkeypatc
     volume = Volume(write(tmp_path / "a.zarr", "shards", "int16", "lz4"))
     place_chunks, rooms = native.place_chunks, []
 
-    def failing(out, shape, plan, rows, fill_row, members, source, keep=None):
+    def failing(out, shape, plan, rows, fill_row, members, source, keep=None, **_more):
         if isinstance(source, native.LocatedChunks):
             rows[members, native.ROOM] = 1
             return 0, members
@@ -263,7 +265,7 @@ def test_rows_hold_no_room_after_the_call(tmp_path, monkeypatch):
     volume = Volume(write(tmp_path / "a.zarr", "shards", "int16", "lz4"))
     place_chunks, rooms, kept = native.place_chunks, [], []
 
-    def noted(out, shape, plan, rows, fill_row, members, source, keep):
+    def noted(out, shape, plan, rows, fill_row, members, source, keep, **_more):
         def keep_all(plan, members, arrays, addresses, is_stored):
             kept.extend(addresses.tolist())
             keep(plan, members, arrays, addresses, is_stored)
@@ -280,3 +282,88 @@ def test_rows_hold_no_room_after_the_call(tmp_path, monkeypatch):
     assert len(kept) == 27
     assert all(kept)
     assert rooms == [0] * 27
+
+
+def frame_of_zstd(size, said):
+    """Return a frame of RFC 8878 that says ``said`` bytes, or nothing, and holds ``size``."""
+    head = b"\x28\xb5\x2f\xfd" + (
+        b"\x00\x58" if said is None else b"\xa0" + said.to_bytes(4, "little")
+    )
+    return head + (size << 3 | 0b011).to_bytes(3, "little") + b"\x05"
+
+
+WHOLE = int(np.prod(CHUNK)) * 2
+FIELDS = {"flags": (2, 1), "item": (3, 1), "decoded": (4, 4), "block": (8, 4), "stored": (12, 4)}
+WRONG = {
+    "flags": [0xFF, 0x02, 0x12],
+    "item": [0, 3, 255],
+    "decoded": [0, 1, WHOLE - 1, WHOLE + 1, 2**31 - 1, 2**31, 2**32 - 1],
+    "block": [0, 1, WHOLE + 1, 2**31 - 1, 2**31, 2**32 - 1],
+    "stored": [0, 15, 16, 2**31 - 1, 2**31, 2**32 - 1],
+}
+CRAFTED = [
+    *(
+        (codec, (name, value))
+        for codec in ("lz4", "b2nd")
+        for name in WRONG
+        for value in WRONG[name]
+    ),
+    *(("zstd", frame_of_zstd(*frame)) for frame in ((WHOLE + 1, WHOLE), (WHOLE * 20, WHOLE))),
+    *(("zstd", frame_of_zstd(*frame)) for frame in ((WHOLE + 1, None), (9, WHOLE), (WHOLE, 2**31))),
+    ("zstd", frame_of_zstd(WHOLE, WHOLE) * 2),
+]
+
+
+@pytest.mark.usefixtures("_warm")
+@pytest.mark.parametrize("codec", ["lz4", "b2nd", "zstd"])
+def test_no_decoder_writes_beyond_a_chunk_whatever_its_header_says(tmp_path, monkeypatch, codec):
+    """Guarded rooms stay untouched; the read gives the voxels, or the error of one at a time."""
+    monkeypatch.setenv("VOXPIPE_POISON", "1")
+    form = "b2nd" if codec == "b2nd" else "chunks"
+    path = write(tmp_path / f"a.{'b2nd' if form == 'b2nd' else 'zarr'}", form, "int16", codec)
+    file = path if form == "b2nd" else path / "c" / "0" / "0" / "0"
+    sound = file.read_bytes()
+    # Where a frame's header ends its first chunk begins, at which blosc2 looks first of all.
+    begin = int.from_bytes(sound[11:15], "big") if form == "b2nd" else 0
+    begin += int.from_bytes(sound[begin + 12 : begin + 16], "little") if form == "b2nd" else 0
+    region = Region((0, 0, 0), SHAPE)
+    for _, wrong in (one for one in CRAFTED if one[0] == codec):
+        damaged = bytearray(sound)
+        if isinstance(wrong, bytes):
+            damaged = wrong
+        else:
+            (at, length), value = FIELDS[wrong[0]], wrong[1]
+            damaged[begin + at : begin + at + length] = value.to_bytes(length, "little")
+        file.write_bytes(damaged)
+        found, _ = read(path, region, monkeypatch, is_native=True)
+        slow, _ = read(path, region, monkeypatch, is_native=False)
+        if form == "b2nd":  # without a check sum a damaged block is any voxels, or an error
+            continue
+        assert found == slow if isinstance(slow, str) else np.array_equal(found, slow), wrong
+
+
+def test_what_is_written_beyond_a_chunk_is_noticed(tmp_path, monkeypatch):
+    """Where unread voxels are poisoned, bytes follow each chunk that no decoder may write."""
+    path = write(tmp_path / "a.zarr", "chunks", "uint8", "zstd")
+    size = int(np.prod(CHUNK))
+    pointer, number = ctypes.c_void_p, ctypes.c_size_t
+
+    def decode(target, room, _data, _length):
+        ctypes.memset(target, 0, room + 1)
+        return room
+
+    calls = (
+        ctypes.CFUNCTYPE(number, pointer, number, pointer, number)(decode),
+        ctypes.CFUNCTYPE(ctypes.c_ulonglong, pointer, number)(lambda _data, _length: size),
+    )
+    places = [ctypes.cast(call, pointer).value for call in calls]
+    kind = native.native_decoder("zstd").kind
+    monkeypatch.setattr(
+        zarr_chunks, "native_decoder", lambda _: native.NativeDecoder(kind, *places)
+    )
+    monkeypatch.setenv("VOXPIPE_POISON", "1")
+    close_volumes()
+
+    with pytest.raises(RuntimeError, match=f"beyond the {size} bytes"):
+        Volume(path).read(Region((0, 0, 0), SHAPE))
+    close_volumes()

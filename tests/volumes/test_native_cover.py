@@ -50,6 +50,7 @@ def boxes(draw, spans, axes):
         tuple(draw(st.sampled_from([0.0, 0.5, 1.0])) for _ in range(3)),
         clamp if draw(st.booleans()) else None,
         axes,
+        draw(st.sampled_from([np.inf, 0.0, 2.0])),
     )
 
 

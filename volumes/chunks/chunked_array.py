@@ -39,6 +39,7 @@ from .native import (
 )
 
 Voxels = NDArray[Any]
+_LARGE = 1e30  # no sum of a few of them overflows
 
 
 class NeededChunks(NamedTuple):
@@ -146,7 +147,7 @@ class ChunkedArray:
         is_short = math.prod(self._cuts.counts) < 2**63
         self._steps = steps.astype(np.int64) if is_short else steps
         # Asked of the environment when a volume is opened, and not at each read.
-        self._is_native, self._poisons = is_available(self.ndim), read_setting(POISON, "0") == "1"
+        self._is_native, self._poison = is_available(self.ndim), _poison(dtype)
         self._grid = NativeGrid(self._cuts) if is_short and self._is_native else None
         self._finder: LocatedChunks | None = None
         # One row of a chunk that is not stored.
@@ -157,8 +158,8 @@ class ChunkedArray:
         # With ``counts`` the read is entered in the tally, and not only what it decodes.
         plan = self._plan(region)
         out, cache, count = np.empty(region.shape, self.dtype), self._cache, 0
-        if self._poisons:
-            out.fill(np.nan if self.dtype.kind in "fc" else np.iinfo(self.dtype).max)
+        if self._poison is not None:
+            out.fill(self._poison)
         keeps, rows = cache.most_bytes >= self.chunk_bytes, plan.rows.copy()
         try:
             absent, arrays = np.arange(len(rows)), np.zeros(0, object)
@@ -183,10 +184,10 @@ class ChunkedArray:
                     if source.touch is not None:
                         source.touch(len(absent) * source.span)
                     target = out, self.chunks, plan, rows, self._fill_row
-                    keep = self._keep if keeps else None
-                    count, absent = place_chunks(*target, absent, source, keep)
+                    keep, guards = self._keep if keeps else None, self._poison is not None
+                    count, absent = place_chunks(*target, absent, source, keep, guards=guards)
                     if len(absent) and self._source.learn(plan.chunks[absent]):
-                        more, absent = place_chunks(*target, absent, source, keep)
+                        more, absent = place_chunks(*target, absent, source, keep, guards=guards)
                         count += more
             elif len(rows):
                 place_chunks(out, self.chunks, plan, rows, self._fill_row)
@@ -241,7 +242,9 @@ class ChunkedArray:
                 rows[absent, :TASK], rows[absent, TASK] = 0, DECODE
                 rows[absent[:, None], range(len(bodies.columns))] = bodies.columns.T
                 keep = self._keep if self._cache.most_bytes >= self.chunk_bytes else None
-                count, absent = place_chunks(*target, absent, bodies, keep)
+                count, absent = place_chunks(
+                    *target, absent, bodies, keep, guards=self._poison is not None
+                )
             elif self._is_native and rows[:, TASK].any():
                 place_chunks(*target)
             if len(absent):
@@ -337,6 +340,16 @@ class ChunkedArray:
         None where the format cannot tell fetching from decoding.
         """
         return self._source.fetch([tuple(row) for row in self.needed_chunks(region).tolist()])
+
+
+def _poison(dtype: np.dtype[Any]) -> Any:
+    """Return the value of voxels that are not read, None for any."""
+    setting = read_setting(POISON, "0")
+    if setting == "0":
+        return None
+    if dtype.kind not in "fc":
+        return np.iinfo(dtype).max
+    return np.nan if setting == "1" else min(_LARGE, float(np.finfo(dtype).max))
 
 
 def _slices(

@@ -27,9 +27,11 @@ from ...core.native_library import native_level, native_library
 
 Numbers = NDArray[np.int64]
 MOST_AXES = 8  # VOXPIPE_CHUNK_AXES
-_COVER = struct.Struct("=16q14q15d")
-_NO_BOX = (0,) * 14 + (0.0,) * 15
+_COVER = struct.Struct("=16q13q16d")
+_NO_BOX = (0,) * 13 + (0.0,) * 16
+_NO_FACES = (-(2**62),) * 3 + (2**62,) * 3
 _JOB = struct.Struct("=14q8q8q")
+_GUARD, _FILLER = 4096, 0xA5  # bytes behind a chunk, by which tests see what decoders write
 _STEP_BYTES = 4 * 1024**2  # decoded in one call: a patch of 96 cubed, and what is touched beside it
 # VoxpipeStored; by module, the functions that decode and measure.
 _PLAIN, _BLOSC, _ZSTD, _BLOSC2 = range(4)
@@ -179,6 +181,8 @@ def place_chunks(
     members: Numbers = _NONE,
     source: StoredChunks | LocatedChunks | None = None,
     keep: Callable[..., None] | None = None,
+    *,
+    guards: bool = False,
 ) -> tuple[int, Numbers]:
     """Bring parts of chunks to their places in ``out``, a region of an array in C order.
 
@@ -186,8 +190,9 @@ def place_chunks(
     and ``ROOM`` of chunks that are decoded already, and ``fill_row`` is what all rows of a chunk
     are that is not stored. ``members`` are decoded before, found by ``source``, or in ``rows`` for
     ``StoredChunks``; ``keep`` is given the plan, members, arrays, their addresses, and whether they
-    are stored. Returns how many of the members are stored, and which could not be decoded: of these
-    ``out`` holds anything.
+    are stored. With ``guards`` a decoder that writes beyond a chunk is a ``RuntimeError``. Returns
+    how many of the members are stored, and which could not be decoded: of these ``out`` holds
+    anything.
     """
     rest, newest, count = (0,) * (MOST_AXES - len(shape)), 0, len(members)
     finder = source if isinstance(source, LocatedChunks) else None
@@ -209,11 +214,17 @@ def place_chunks(
     for first in range(0, count or 1, step):
         its = members[first : first + step]
         arrays: list[NDArray[Any]] = []
-        if keep and count:
+        if guards:
+            rooms = np.full((len(its), chunk_bytes + _GUARD), _FILLER, np.uint8)
+            arrays = [room[:chunk_bytes].view(out.dtype).reshape(shape) for room in rooms]
+        elif keep and count:
             arrays = [np.empty(shape, out.dtype) for _ in range(len(its))]
+        if arrays:
             rows[its, ROOM] = addresses_of(arrays)
         rows[its, TASK] = DECODE
         newest = max(newest, _library().voxpipe_place_chunks(job))
+        if guards and (rooms[:, chunk_bytes:] != _FILLER).any():
+            raise RuntimeError(f"a decoder wrote beyond the {chunk_bytes} bytes of a chunk")
         rows[:, TASK] = LEAVE
         if not count:
             break
@@ -259,9 +270,9 @@ class NativeGrid:
             job = _COVER.pack(*numbers, *_NO_BOX)
         else:
             clamp = box.clamp
-            faces = (0,) * 6 if clamp is None else (*clamp.start, *clamp.stop)
-            whole = (*numbers, 1, int(clamp is not None), *faces, *box.axes, *box.shape)
-            job = _COVER.pack(*whole, *box.matrix.ravel().tolist(), *box.halo)
+            faces = _NO_FACES if clamp is None else (*clamp.start, *clamp.stop)
+            whole = (*numbers, 1, *faces, *box.axes, *box.shape)
+            job = _COVER.pack(*whole, *box.matrix.ravel().tolist(), *box.halo, box.beyond)
         count = self._cover(self._address, job, 0, 0, 0, 0, 0)
         if count < 0:
             return None
@@ -289,7 +300,10 @@ def blosc2_items(data: bytes, count: int, dtype: str) -> NDArray[Any] | None:
     blosc2's own functions for this begin threads, which a forked child waits for in vain.
     """
     decoder = native_decoder("blosc2")
-    if decoder is None or len(data) > _INT_MAX:
+    item = np.dtype(dtype).itemsize
+    # Of its header the size of an item and that of all of them, which blosc2 believes.
+    head = bytes([item]) + (count * item).to_bytes(8, "little")[:4]
+    if decoder is None or max(len(data), count * item) > _INT_MAX or data[3:8] != head:
         return None
     number, address = ctypes.c_int, ctypes.c_void_p
     function = ctypes.CFUNCTYPE(number, address, number, number, number, address, number)

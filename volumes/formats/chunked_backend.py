@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import OrientedBox, Region
+from ...core import Region
 from ...core.errors import BadHeader
 from ...core.lru_cache import cached_property
 from ...storage.read_ahead import Closable
@@ -90,9 +90,8 @@ class Layout:
         i, j, k = self.spatial
         box = region.box
         if box is not None:
-            facts = box.matrix, box.shape, box.halo, box.clamp
-            flat = i is None or j is None or k is None
-            box = None if flat else OrientedBox(*facts, (i, j, k))  # type: ignore[arg-type]
+            is_flat = i is None or j is None or k is None
+            box = None if is_flat else replace(box, axes=(i, j, k))  # type: ignore[arg-type]
         result = Region(start, stop, box), part
         vars(region)["_stored"] = self, channels, result
         return result
@@ -222,9 +221,16 @@ class ChunkedBackend(FilesBackend):
     def _look_into(self, voxels: Voxels) -> None:
         """Look why chunks that were to be read are missing."""
 
-    def prefetch(self, region: Region) -> Closable | None:
+    @property
+    def channels_at_once(self) -> int:  # type: ignore[override]
+        """How many channels lie in one chunk: of several folded axes all but the slowest."""
+        axes, sizes = self._layout.c_axes, self._layout.sizes
+        inner = math.prod(sizes[axis] for axis in axes[1:])
+        return int(self._array.chunks[axes[0]]) * inner if axes else 1
+
+    def prefetch(self, region: Region, channels: Channels | None = None) -> Closable | None:
         """Begin to fetch the chunks that the region and its box touch."""
-        ticket: Closable | None = self._array.prefetch(self._layout.index(region)[0])
+        ticket: Closable | None = self._array.prefetch(self._layout.index(region, channels)[0])
         return ticket
 
     def needed_chunks(self, region: Region, channels: Channels | None = None) -> NeededChunks:

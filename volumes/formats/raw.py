@@ -238,11 +238,11 @@ class LocalRaw(FilesBackend):
         choice = self._choice
         return choice is not None and choice.mode != "direct" and HINTS.worth_asking()
 
-    def prefetch(self, region: Region) -> Hint | None:
+    def prefetch(self, region: Region, channels: Channels | None = None) -> Hint | None:
         """Tell the system what is going to be read; not of a copy that is not made yet."""
         if self._choice is None:
             return None
-        index, _ = self._fields.layout.index(region)
+        index, _ = self._fields.layout.index(region, channels)
         if self._view is None:
             return self._reader.will_need(*self._box(index))
         return self._place and self._place.prefetch(self._view, index.slices)
@@ -292,9 +292,9 @@ class RemoteRaw(FilesBackend):
         array = self._fields.layout.fold(flat.view(self._fields.dtype).reshape(index.shape))
         return Voxels(plain(array[first:last]), self.header.slope, self.header.intercept)
 
-    def prefetch(self, region: Region) -> Ticket | None:
+    def prefetch(self, region: Region, channels: Channels | None = None) -> Ticket | None:
         """Begin to fetch the runs of the region."""
-        return self._remote.prefetch(self._runs(self._fields.layout.index(region)[0])[1])
+        return self._remote.prefetch(self._runs(self._fields.layout.index(region, channels)[0])[1])
 
     def _runs(self, index: Region) -> tuple[list[Span], list[Span]]:
         """Return the rows of a region of the stored array, and the spans that hold them."""
