@@ -234,3 +234,81 @@ def test_a_virtual_dataset_of_others_is_read(tmp_path):
     write_virtual(tmp_path / "v.h5", "m.h5")
 
     assert Volume(tmp_path / "v.h5").numpy()[0].tolist() == numbered((4, 4, 4)).tolist()
+
+
+def write_parts(folder, sources, dataset="raw"):
+    """Write a virtual dataset of slices of numbered voxels: of files, or of its own file."""
+    voxels = numbered((len(sources), 5, 6), np.uint16) + 1
+    layout = h5py.VirtualLayout(voxels.shape, voxels.dtype)
+    for n, source in enumerate(sources):
+        layout[n] = h5py.VirtualSource(source, f"{dataset}{n}", (5, 6))
+        with h5py.File(folder / ("all.h5" if source == "." else source), "a") as file:
+            file[f"{dataset}{n}"] = voxels[n]
+    with h5py.File(folder / "all.h5", "a") as file:
+        file.create_virtual_dataset("img", layout)
+    return voxels
+
+
+@pytest.mark.parametrize("lost", ["first", "middle", "last", "renamed", "here", "nested"])
+def test_a_missing_source_of_a_virtual_dataset_is_named(tmp_path, lost):
+    """HDF5 reads the fill value there."""
+    files = ["."] * 3 if lost == "here" else ["part0.h5", "part1.h5", "part2.h5"]
+    voxels, name = write_parts(tmp_path, files), "all.h5"
+    if lost == "nested":
+        write_virtual(tmp_path / "outer.h5", "all.h5", "img")
+        name = "outer.h5"
+    else:
+        assert Volume(tmp_path / name, dataset="img").numpy()[0].tolist() == voxels.tolist()
+    close_volumes()
+    missing = f"part{0 if lost == 'first' else 2 if lost == 'last' else 1}.h5"
+    if lost in ("renamed", "here"):
+        missing = "all.h5" if lost == "here" else missing
+        with h5py.File(tmp_path / missing, "a") as file:
+            file.move("raw1", "gone")
+    else:
+        (tmp_path / missing).rename(tmp_path / "moved.h5")
+
+    volume = Volume(tmp_path / name, dataset="d" if lost == "nested" else "img")
+    with pytest.raises(VolumeNotFound, match=rf"raw\d' of .*{missing}, which"):
+        volume.numpy()
+
+
+@pytest.mark.parametrize(("there", "missing"), [((0, 1, 2), ""), ((0, 1, 3), "2"), ((1, 2), "0")])
+def test_sources_that_are_counted_have_no_gap(tmp_path, there, missing):
+    """HDF5 ends a dataset of numbered files at the first that is missing."""
+    for n in there:
+        write(tmp_path / f"a{n}.h5", numbered((1, 4, 4), np.int16) + n)
+    write_virtual(tmp_path / "v.h5", "a%b.h5", "raw")
+
+    if not missing:
+        with h5py.File(tmp_path / "v.h5") as file:
+            assert Volume(tmp_path / "v.h5").numpy()[0].tolist() == file["d"][...].tolist()
+        return
+    with pytest.raises(VolumeNotFound, match=rf"a{missing}\.h5, which is missing"):
+        Volume(tmp_path / "v.h5").numpy()
+
+
+@pytest.mark.parametrize("left", [0, 100])
+def test_numbers_in_a_short_or_missing_file_are_refused(tmp_path, left):
+    """HDF5 reads zeros behind the end of an external file."""
+    voxels = numbered((4, 5, 6), np.int16)
+    (tmp_path / "raw.bin").write_bytes(voxels.tobytes())
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("d", voxels.shape, "i2", external=[("raw.bin", 0, voxels.nbytes)])
+    assert Volume(tmp_path / "a.h5").numpy()[0].tolist() == voxels.tolist()
+    close_volumes()
+    (tmp_path / "raw.bin").write_bytes(voxels.tobytes()[:left])
+    if not left:
+        (tmp_path / "raw.bin").unlink()
+
+    with pytest.raises((TruncatedVolume, VolumeNotFound), match=r"raw\.bin"):
+        Volume(tmp_path / "a.h5").numpy()
+
+
+def test_a_link_to_a_missing_file_names_it(tmp_path):
+    """h5py says that there is no dataset of this name."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["d"] = h5py.ExternalLink("b.h5", "/raw")
+
+    with pytest.raises(VolumeNotFound, match=r"/raw' of .*b\.h5, which is missing"):
+        Volume(tmp_path / "a.h5", dataset="d").numpy()

@@ -21,7 +21,13 @@ import numpy as np
 
 from ...core import IO_COUNTERS, Region
 from ...core.call_site import shorten
-from ...core.errors import BadHeader, CorruptVolume, LeadsOutside, UnknownFormat
+from ...core.errors import (
+    BadHeader,
+    CorruptVolume,
+    LeadsOutside,
+    UnknownFormat,
+    VolumeNotFound,
+)
 from ...storage.content import content_key
 from ...storage.ranges import Folder, open_regular
 from ..backend import Backend, Channels
@@ -38,6 +44,7 @@ from .stored_file import (
     LocalStoredFile,
     RemoteStoredFile,
     StoredFile,
+    check_size,
     import_package,
     joined_key,
     library_errors,
@@ -45,6 +52,8 @@ from .stored_file import (
 
 # A dataset of datasets of datasets is rare already; each level takes some of HDF5's stack.
 _MOST_VIRTUAL = 16
+# In names of the sources of a virtual dataset: a percent sign, and a number that is counted up.
+_PATTERN = re.compile(r"(%%|%\d*b)")
 # HDF5 itself follows no more on the way to one object (H5L_NUM_LINKS).
 _MOST_LINKS = 16
 
@@ -96,10 +105,11 @@ def refuse_links(h5py: Any, file: Any, key: Any, reach: Reach, depth: int = 0) -
         if isinstance(link, h5py.ExternalLink):
             path = _first_there(_places(file.filename, link.filename, "HDF5_EXT_PREFIX"))
             reach.check(path, link.filename)
-            if os.path.isfile(path) and h5py.is_hdf5(path):
-                onward = "/".join([link.path, *parts[n + 1 :]])
-                with h5py.File(path, "r") as other:
-                    refuse_links(h5py, other, onward, reach, depth + 1)
+            onward = "/".join([link.path, *parts[n + 1 :]])
+            if not (os.path.isfile(path) and h5py.is_hdf5(path)):
+                raise _missing(f"{shorten(key)} of {reach.name} is a link", path, onward)
+            with h5py.File(path, "r") as other:
+                refuse_links(h5py, other, onward, reach, depth + 1)
             return
         if isinstance(link, h5py.SoftLink):
             above = "" if link.path.startswith("/") else "/".join(parts[:n])
@@ -185,7 +195,10 @@ def beside_its_file(h5py: Any, dataset: Any) -> Any:
         return dataset
     file, path = dataset.file, dataset.name.encode()
     beside = os.path.dirname(os.path.abspath(file.filename))
-    if not any(os.path.exists(os.path.join(beside, name)) for name in names):
+    is_there = [
+        any(os.path.exists(os.path.join(at, name)) for name in names) for at in (beside, ".")
+    ]
+    if is_there == [False, True]:
         beside = os.getcwd()  # what is looked at is what is read, wherever the process goes
     access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
     access.set_efile_prefix(os.fsencode(beside))
@@ -195,9 +208,24 @@ def beside_its_file(h5py: Any, dataset: Any) -> Any:
 
 def refuse_external(dataset: Any, reach: Reach) -> None:
     """Look at the files that hold the numbers of a dataset, where HDF5 looks for them."""
-    for name in _external(dataset):
+    left = dataset.size * dataset.id.get_type().get_size() if dataset.external else 0
+    for name, (_, start, size) in zip(_external(dataset), dataset.external or (), strict=True):
         prefix = os.fsdecode(dataset.id.get_access_plist().get_efile_prefix())
-        reach.check(os.path.join(os.getcwd(), prefix, name), name)
+        path = os.path.join(os.getcwd(), prefix, name)
+        reach.check(path, name)
+        if not os.path.exists(path):
+            raise _missing(f"the numbers of {dataset.name} in {reach.name} lead", path)
+        # HDF5 reads zeros behind the end of such a file.
+        check_size(f"{path} ({reach.name})", os.path.getsize(path), start + min(size, left))
+        left -= min(size, left)
+
+
+def _missing(what: str, path: str, dataset: str = "") -> VolumeNotFound:
+    """Return the error for a reference to a file, or to a dataset in it, that is missing."""
+    place = f"the dataset {shorten(dataset)} of {path}" if dataset else path
+    why = "which is missing" if not os.path.exists(path) else "which that file does not have"
+    do = "Put it back where it was, or write the references again."
+    return VolumeNotFound(f"{what} to {place}, {why}.", do=do)
 
 
 def refuse_circle(
@@ -212,15 +240,43 @@ def refuse_circle(
     if here in above or len(above) >= _MOST_VIRTUAL:
         raise BadHeader(f"the virtual dataset {dataset.name} of {name} leads back to itself.")
     for source in {(source.file_name, source.dset_name) for source in dataset.virtual_sources()}:
+        found = set[tuple[str, str]]()
         for place, path in _matching(h5py, file, *source, reach):
             with h5py.File(place, "r") as other:
                 refuse_links(h5py, other, path, reach)
                 node = other.get(path)
                 if isinstance(node, h5py.Dataset):
+                    found.add((os.path.basename(place), path.strip("/")))
                     if node.file != other:
                         reach.check(node.file.filename, node.file.filename)
                     refuse_external(node, reach)
                     refuse_circle(h5py, node, (*above, here), name, reach)
+        _refuse_gap(found, dataset, *source, name)
+
+
+def _refuse_gap(
+    found: set[tuple[str, str]], dataset: Any, file_name: str, path: str, name: str
+) -> None:
+    """Refuse a virtual dataset without one of its sources: HDF5 reads the fill value there.
+
+    Of a pattern (``%b``) HDF5 counts the sources from 0, and stops at the first that is missing.
+    """
+    file = dataset.file.filename
+    reference = os.path.basename(file) if file_name == "." else file_name
+
+    def source(number: int) -> tuple[str, str]:
+        names = os.path.basename(reference), path.strip("/")
+        one, two = (_PATTERN.sub(lambda m: "%" if m[0] == "%%" else f"{number}", n) for n in names)
+        return one, two
+
+    numbers = {0, *(int(n) for pair in found for n in re.findall(r"\d+", "/".join(pair)))}
+    count = sum(source(number) in found for number in numbers)
+    for number in range(count or 1):
+        if source(number) not in found:
+            folder, (base, inner) = os.path.dirname(reference), source(number)
+            places = _places(file, os.path.join(folder, base), "HDF5_VDS_PREFIX")
+            what = f"the virtual dataset {dataset.name} of {name} leads"
+            raise _missing(what, _first_there(places), inner)
 
 
 def _matching(
@@ -252,7 +308,7 @@ def _matching(
 
 def _printf(pattern: str) -> re.Pattern[str]:
     """Return what matches the names that HDF5 makes of a pattern, as of ``printf``."""
-    parts = re.split(r"(%%|%\d*b)", pattern)
+    parts = _PATTERN.split(pattern)
     return re.compile(
         "".join("%" if p == "%%" else r"\d+" if p[:1] == "%" else re.escape(p) for p in parts)
     )
