@@ -139,6 +139,9 @@ def named_layout(shape: tuple[int, ...], axes: Sequence[str], name: str) -> Layo
             f"{', '.join(axes)}."
         )
     place = {axis: n for n, axis in enumerate(axes)}
+    if len(place) != len(axes):
+        what = f"{name} has several axes of one name ({', '.join(axes)}), shape {shape}."
+        raise BadHeader(what, do="Write the file again with a name for each axis.")
     x, y, z = (place.get(axis) for axis in SPATIAL)
     c_axes = tuple(n for n, axis in enumerate(axes) if axis not in SPATIAL)
     return Layout(shape, c_axes, (x, y, z))
