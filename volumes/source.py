@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.context import holding
 from ..core.errors import UnknownFormat, VolumeNotFound
 from ..core.suggest import path_hint
 from ..storage.content import content_key
@@ -24,7 +25,7 @@ from ..storage.location import absolute_place, is_url, public_name
 from ..storage.ranges import FOLLOW
 from ..storage.retry import read_anew
 from .backend import Backend, ForeignBackend
-from .header import affine_matrix
+from .header import AFFINE_IS_GIVEN, affine_matrix
 from .registry import BackendRequest, registered_names, resolve_backend, unknown_format
 
 
@@ -93,7 +94,8 @@ class LocatedSource:
             uri=remote,
             source=self.location,
         )
-        backend = resolve_backend(request)
+        with holding(AFFINE_IS_GIVEN, self.options.affine is not None):
+            backend = resolve_backend(request)
         if backend is not None:
             return as_backend(backend, self.name)
         if self.path and not os.path.exists(self.path):

@@ -1,5 +1,6 @@
 """Datasets of HDF5 files, written by h5py."""
 
+import json
 import random
 import sys
 
@@ -312,3 +313,90 @@ def test_a_link_to_a_missing_file_names_it(tmp_path):
 
     with pytest.raises(VolumeNotFound, match=r"/raw' of .*b\.h5, which is missing"):
         Volume(tmp_path / "a.h5", dataset="d").numpy()
+
+
+def tags(axes):
+    """Return what vigra and ilastik write about axes."""
+    return json.dumps({"axes": [{"key": key} for key in axes]})
+
+
+@pytest.mark.parametrize("axes", ["zyx", "zyxc", "czyx", "tzyxc", "tczyx", "yx", "yxc", "xyz"])
+def test_axistags_name_the_axes(tmp_path, axes):
+    """They become (C, x, y, z) wherever they are stored; time and channels are folded."""
+    lengths = {"t": 2, "c": 3, "z": 4, "y": 5, "x": 6}
+    array = numbered(tuple(lengths[key] for key in axes))
+    path = write(tmp_path / "a.h5", array, "exported_data", spacing=(4000, 5000, 6000))
+    with h5py.File(path, "a") as file:
+        file["exported_data"].attrs["axistags"] = tags(axes)
+
+    whole = array.transpose([axes.index(key) for key in "tcxyz" if key in axes])
+    shape = [lengths[key] if key in axes else 1 for key in "xyz"]
+    steps = [6.0, 5.0, 4.0] if axes != "xyz" else [4.0, 5.0, 6.0]
+    assert Volume(path).numpy().tolist() == whole.reshape(-1, *shape).tolist()
+    assert Volume(path).spacing == pytest.approx(steps)
+
+
+def test_axes_that_nothing_names_are_refused_with_a_way_out(tmp_path):
+    """Five of them are no (C, I, J, K); tags of another number, or twice the same, are none."""
+    path = write(tmp_path / "a.h5", numbered((1, 2, 3, 4, 5)))
+
+    for how in ({}, {"dataset": "raw"}):
+        with pytest.raises((UnknownFormat, BadHeader), match="axistags of the dataset") as error:
+            _ = Volume(path, **how).shape
+        assert "OME" not in str(error.value)
+        assert "Give dataset=" not in str(error.value)
+    for wrong, message in (("zyx", "name 3"), ("tzzyx", "one name"), (5, "make no sense")):
+        with h5py.File(path, "a") as file:
+            file["raw"].attrs["axistags"] = wrong if wrong == 5 else tags(wrong)
+        with pytest.raises(BadHeader, match=message):
+            _ = Volume(path).shape
+
+
+@pytest.mark.parametrize("kind", ["chunks", "gzip", "one piece", "virtual"])
+def test_bigdataviewer_stores_unsigned_numbers_as_signed(tmp_path, kind):
+    """A coarser level covers the place of the finest, by its factors (x, y, z)."""
+    voxels = np.linspace(0, 65535, 4 * 6 * 7).astype("u2").reshape(4, 6, 7)
+    how = {"chunks": (4, 4, 4)} if kind in ("chunks", "gzip") else {}
+    how |= {"compression": "gzip"} if kind == "gzip" else {}
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["s00/resolutions"] = np.array([[1.0, 1, 1], [4, 2, 1]])
+        file["s00/subdivisions"] = np.array([[4, 4, 4]] * 2, "i4")
+        for level in range(2):
+            place = f"t00003/s00/{level}/cells"
+            if kind == "virtual":
+                file[f"numbers{level}"] = voxels.view("i2")
+                layout = h5py.VirtualLayout(voxels.shape, "i2")
+                layout[...] = h5py.VirtualSource(".", f"numbers{level}", voxels.shape)
+                file.create_virtual_dataset(place, layout)
+            else:
+                file.create_dataset(place, data=voxels.view("i2"), **how)
+        file["t00003/s00/plain"] = voxels.view("i2")
+
+    finest = Volume(tmp_path / "a.h5", dataset="t00003/s00/0/cells")
+    coarse = Volume(tmp_path / "a.h5", dataset="t00003/s00/1/cells")
+    assert (finest.dtype, finest.spacing) == (np.uint16, (1.0, 1.0, 1.0))
+    assert finest.numpy()[0].tolist() == coarse.numpy()[0].tolist() == voxels.tolist()
+    assert coarse.affine[:3].tolist() == [[1, 0, 0, 0], [0, 2, 0, 0.5], [0, 0, 4, 1.5]]
+    assert Volume(tmp_path / "a.h5", dataset="t00003/s00/plain").dtype == np.int16
+
+
+@pytest.mark.parametrize("key", ["scale_factor", "add_offset", "_Unsigned"])
+def test_conventions_of_netcdf_are_refused(tmp_path, key):
+    """They say that values are others than the stored numbers."""
+    path = write(tmp_path / "a.h5", numbered((2, 3, 4)))
+    with h5py.File(path, "a") as file:
+        file["raw"].attrs[key] = "true" if key == "_Unsigned" else 2.0
+
+    with pytest.raises(UnknownFormat, match=rf"{key}, which changes its values"):
+        _ = Volume(path).shape
+
+
+@pytest.mark.parametrize("spacing", [(0, 1, 1), (-1, 1, 1), (float("nan"), 1, 1), (1, 2)])
+def test_a_given_affine_replaces_a_senseless_spacing(tmp_path, spacing):
+    """The advice of the error for such a file works."""
+    path = write(tmp_path / "a.h5", numbered((4, 5, 6)), spacing=spacing)
+    affine = np.diag([1.0, 2, 3, 1])
+
+    assert Volume(path, affine=affine).spacing == (1.0, 2.0, 3.0)
+    with pytest.raises(BadHeader, match="Pass affine="):
+        _ = Volume(path).shape

@@ -296,7 +296,7 @@ _DIFFERENT = {
 @pytest.mark.parametrize("imagej", [True, False])
 @pytest.mark.parametrize("what", list(_DIFFERENT))
 def test_a_page_that_differs_from_the_first_is_refused(tmp_path, what, imagej):
-    """tifffile takes the tags of the first page for those of all, or splits the stack in series."""
+    """Tifffile takes the tags of the first page for those of all, or makes it several series."""
     pages = [np.full((32, 48), n, np.uint16) for n in range(12)]
     key, how = _DIFFERENT[what]
     usual = {"compression": "zlib"} if what in ("predictor", "strips", "tiles") else {}
@@ -325,7 +325,7 @@ def test_pages_of_other_kinds_are_several_images(tmp_path):
         for page in second:
             file.write(page, contiguous=False, metadata=None, compression="zlib")
 
-    with pytest.raises(UnknownFormat, match="page 2 of .* differs from page 0 in compression"):
+    with pytest.raises(UnknownFormat, match=r"page 2 of .* differs from page 0 in compression"):
         _ = Volume(tmp_path / "a.tif").shape
     for series, value in ((0, 3), (1, 4)):
         voxels = Volume(tmp_path / "a.tif", series=series).numpy()
@@ -354,3 +354,16 @@ def test_imagej_without_a_unit_keeps_the_ratio_of_lengths(tmp_path, unit, tag, f
 
     expected = [0.1 * factor, 0.2 * factor, 0.5 * factor]
     assert Volume(tmp_path / "a.tif").spacing == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", ["ome", "imagej"])
+def test_a_given_affine_replaces_a_senseless_spacing_of_a_tiff(tmp_path, kind):
+    """A single plane often has a length of 0 along z."""
+    how = {"ome": True, "metadata": {"axes": "TYX", "PhysicalSizeX": 0.5, "PhysicalSizeZ": 0}}
+    if kind == "imagej":
+        how = {"imagej": True, "metadata": {"axes": "ZYX", "spacing": -0.3, "unit": "um"}}
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((4, 5, 6), np.uint8), **how)
+
+    assert Volume(tmp_path / "a.tif", affine=np.diag([1.0, 2, 3, 1])).spacing == (1.0, 2.0, 3.0)
+    with pytest.raises(BadHeader, match="Pass affine="):
+        _ = Volume(tmp_path / "a.tif").shape

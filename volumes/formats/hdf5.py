@@ -6,6 +6,7 @@ HDF5 just follows links, to other files and in circles: they are looked at befor
 from __future__ import annotations
 
 import atexit
+import json
 import math
 import os
 import re
@@ -32,10 +33,10 @@ from ...storage.content import content_key
 from ...storage.ranges import Folder, open_regular
 from ..backend import Backend, Channels
 from ..chunks.chunked_array import ChunkedArray
-from ..header import IDENTITY, Header, affine_entries
+from ..header import IDENTITY, Header, affine_entries, stored_affine
 from ..session import opening_session
 from ..voxels import Voxels, plain
-from .chunked_backend import ChunkedBackend, Layout, chunked_header, plain_layout
+from .chunked_backend import ChunkedBackend, Layout, chunked_header, named_layout, plain_layout
 from .hdf5_chunks import ChunkFilters, ChunkIndex, Hdf5Chunks, Hdf5File, Run, run_local
 from .raw import RawHeader, open_raw
 from .stored_file import (
@@ -330,6 +331,14 @@ def hdf5_errors(name: str) -> AbstractContextManager[None]:
 _KEPT_BYTES = 0
 # ilastik and others: micrometres along the last three axes, in stored order.
 _SPACING = "element_size_um"
+_AXES = "axistags"
+_NAME_AXES = (
+    "Name the axes as ilastik does: the attribute axistags of the dataset is "
+    """'{"axes": [{"key": "t"}, {"key": "z"}, ...]}'."""
+)
+# netCDF's, which change what the numbers mean.
+_CONVENTIONS = ("scale_factor", "add_offset", "_Unsigned")
+_CELLS = re.compile(r"/t\d+/s(\d+)/(\d+)/cells")
 _OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -404,9 +413,13 @@ def _find(h5py: Any, h5: Any, key: Any, file: StoredFile) -> FoundDataset:
         dataset = chosen_dataset(h5py, h5, key, name)
         if dataset.is_virtual or dataset.external or dataset.file != h5:
             raise _in_other_files(name)
-    layout, dtype = plain_layout(tuple(dataset.shape or ()), name), np.dtype(dataset.dtype)
+    layout, dtype = _layout(dataset, name), np.dtype(dataset.dtype)
+    level = _bigdataviewer_level(h5py, h5, dataset, dtype)
+    if level is not None:  # which has no other type, and stores it as the signed one
+        dtype = np.dtype(dtype.str.replace("i", "u"))
     chunks = dataset.chunks or (1,) * len(layout.sizes)
-    header = chunked_header(layout, chunks, dtype, name, _affine(dataset, name))
+    affine = stored_affine(lambda: _affine(dataset, layout, level, name))
+    header = chunked_header(layout, chunks, dtype, name, affine)
     header = replace(header, chunks=header.chunks if dataset.chunks else None)
     # In one piece; HDF5's own types have other bits.
     is_plain = (
@@ -430,9 +443,9 @@ class Hdf5Backend(ChunkedBackend):
         size = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
         filters = ChunkFilters(dataset, index, name)
         source = Hdf5Chunks(file.store, index, filters, token, size, name)
-        form = tuple(dataset.shape), tuple(dataset.chunks), np.dtype(dataset.dtype)
-        cache = opening_session().chunks
-        array = ChunkedArray(*form, dataset.fillvalue, source=source, cache=cache, token=token)
+        form = tuple(dataset.shape), tuple(dataset.chunks), target.header.disk_dtype
+        cache, fill = opening_session().chunks, np.asarray(dataset.fillvalue).astype(form[2])[()]
+        array = ChunkedArray(*form, fill, source=source, cache=cache, token=token)
         super().__init__(array, target.layout, target.files, target.header, name)
 
 
@@ -453,6 +466,7 @@ class DatasetBackend(FilesBackend):
         index, (first, last) = self._layout.index(region, channels)
         with self._lock:
             array = self._run(lambda: self._dataset[index.slices], lambda: self._errors(index))
+        array = array.astype(self.header.disk_dtype, copy=False)
         return Voxels(plain(self._layout.fold(array)[first:last]))
 
     def _errors(self, index: Region) -> AbstractContextManager[None]:
@@ -479,31 +493,67 @@ def chosen_dataset(h5py: Any, file: Any, key: Any, name: str) -> Any:
     if key is not None:
         if not isinstance(key, str) or key not in file:
             what = f"{name} has no dataset {key!r}, but {_list(datasets_in(h5py, file))}."
-            raise BadHeader(what, do="Give dataset=.")
+            raise BadHeader(what, do="Give the path of one of them as dataset=.")
         if not isinstance(file[key], h5py.Dataset):
             raise BadHeader(f"{key} in {name} is a group.", do="Give the path of a dataset.")
         return file[key]
     paths = datasets_in(h5py, file)
-    fitting = [path for path in paths if 2 <= file[path].ndim <= 4]
+    fitting = [p for p in paths if 2 <= file[p].ndim <= 4 or _AXES in file[p].attrs]
     if len(fitting) == 1:
         return file[fitting[0]]
     what = f"{name} holds {len(fitting)} datasets of two to four axes; all: {_list(paths)}."
-    raise UnknownFormat(what, do="Give dataset=.")
+    do = f"Choose one, such as dataset={fitting[0]!r}." if fitting else _NAME_AXES
+    raise UnknownFormat(what, do=do)
 
 
 def _list(paths: list[str]) -> str:
     return ", ".join(paths[:20]) + (", ..." if len(paths) > 20 else "") or "none"
 
 
-def _affine(dataset: Any, name: str) -> tuple[float, ...]:
+def _layout(dataset: Any, name: str) -> Layout:
+    """Return the layout that vigra's ``axistags`` give, as ilastik writes them; else the plain."""
+    changed = [key for key in _CONVENTIONS if str(dataset.attrs.get(key, "false")) != "false"]
+    if changed:
+        what = f"{dataset.name} of {name} has the attribute {changed[0]}, which changes its values."
+        do = "Read it with xarray, and give the values as an array."
+        raise UnknownFormat(what, do=do)
+    shape, tags = tuple(dataset.shape or ()), dataset.attrs.get(_AXES)
+    if tags is None:
+        return plain_layout(shape, name, _NAME_AXES)
+    with library_errors(f"{_AXES} of {name} make no sense"):
+        axes = tuple(str(axis["key"]) for axis in json.loads(tags)["axes"])
+    return named_layout(shape, axes, name)
+
+
+def _bigdataviewer_level(h5py: Any, h5: Any, dataset: Any, dtype: np.dtype[Any]) -> Any:
+    """Return the factors (x, y, z) of a level of BigDataViewer; None for any other dataset."""
+    parts = _CELLS.fullmatch(dataset.name)
+    table = None if parts is None else h5.get(f"s{parts[1]}/resolutions")
+    if parts is None or not isinstance(table, h5py.Dataset) or dtype.str[1:] not in ("i2", "u2"):
+        return None
+    factors = np.asarray(table, np.float64)
+    return factors[int(parts[2])] if int(parts[2]) < len(factors) else np.zeros(0)
+
+
+def _affine(dataset: Any, layout: Layout, level: Any, name: str) -> tuple[float, ...]:
     attribute = dataset.attrs.get(_SPACING)
+    if attribute is None and level is not None:
+        if level.shape != (3,) or not (np.isfinite(level).all() and level.min() > 0):
+            what = f"resolutions of {name} give no three factors for {dataset.name}."
+            raise BadHeader(what, do="Pass affine= to say where the voxels lie.")
+        matrix = np.diag([*level[::-1], 1.0])  # stored as (z, y, x)
+        matrix[:3, 3] = (level[::-1] - 1) / 2
+        return affine_entries(matrix, name)
     if attribute is None:
         return IDENTITY
     spacing = np.asarray(attribute, np.float64).ravel()
     if spacing.shape != (3,) or not np.isfinite(spacing).all() or spacing.min() <= 0:
         what = f"{_SPACING} of {name} is {np.asarray(attribute).tolist()}, not three lengths."
         raise BadHeader(what, do="Pass affine= to say where the voxels lie.")
-    return affine_entries(np.diag([*(spacing * 1e-3), 1.0]), name)
+    # In stored order; of an image it begins with the axis that is not stored.
+    places = [-1 if axis is None else axis for axis in layout.spatial]
+    lengths = spacing[np.argsort(np.argsort(places))]
+    return affine_entries(np.diag([*(lengths * 1e-3), 1.0]), name)
 
 
 FORMATS = (Format("hdf5", (".h5", ".hdf5", ".hdf", ".he5"), open_hdf5, ("dataset",), "h5py"),)

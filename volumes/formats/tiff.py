@@ -30,7 +30,7 @@ from ...storage.ranges import ObjectRanges, check_document
 from ..backend import Backend
 from ..chunks.chunked_array import ChunkedArray, ChunkIndices, ChunkMap, Index
 from ..chunks.ranged_chunks import RangedChunks
-from ..header import IDENTITY, affine_entries
+from ..header import IDENTITY, affine_entries, stored_affine
 from ..session import opening_session
 from .chunked_backend import MILLIMETRES, ChunkedBackend, check_number, chunked_header, named_layout
 from .raw import RawHeader, open_raw
@@ -171,7 +171,8 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
 
         files, places = _segments(image, per_page, file.filehandle, name)
     shape, chunks = lead + tuple(frame.shape), (1,) * len(lead) + inner
-    affine = _affine(file, series, _spatial_shape(pyramid), _spatial_shape(image), name)
+    sizes = _spatial_shape(pyramid), _spatial_shape(image)
+    affine = stored_affine(lambda: _affine(file, series, *sizes, name))
     form = shape, chunks, axes, dtype, frame.nodata, affine
     return TiffImage(*form, files, places, decode_segment, whole)
 
