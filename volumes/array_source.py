@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Affine
-from ..core.errors import VolumeReadError
+from ..core.errors import UnknownFormat, VolumeReadError
 from ..core.locks import ForkSafeLock
 from ..core.lru_cache import cached_property
 from ..storage.content import array_key, quick_key
@@ -266,6 +266,26 @@ def from_array(array: Any, affine: tuple[float, ...]) -> ArraySource:
     name = f"array {tuple(values.shape)} {values.dtype.name}"
     header = array_header(values, affine, name, tensor_dtype=only_in_torch(array))
     return ArraySource(values, header, name)
+
+
+def from_itk_image(image: Any, affine: tuple[float, ...] | None) -> ArraySource:
+    """Return the source of an image of the package itk, turned from LPS to RAS; voxels are copied.
+
+    ``UnknownFormat`` for an image of other than two or three axes.
+    """
+    # A format's module, which imports this one's neighbours.
+    from .formats.raw import world_affine
+
+    count, name = int(image.GetImageDimension()), type(image).__name__
+    if count not in (2, 3):
+        what = f"an {name} of itk has {count} axes, and an image with a place in the world 2 or 3."
+        raise UnknownFormat(what, do="Give its parts of three axes.")
+    array = sys.modules["itk"].array_from_image(image).T  # (x, y, z), behind components
+    array = array[..., None] if count == 2 else array
+    columns = np.asarray(image.GetDirection()) * np.array(list(image.GetSpacing()))
+    first = image.TransformIndexToPhysicalPoint(image.GetBufferedRegion().GetIndex())
+    own = affine_entries(world_affine(list(columns.T), list(first)), name)
+    return from_array(array, affine or own)
 
 
 def select_to_memory(backend: Backend, item: Any, affine: Affine, name: str) -> ArraySource:

@@ -1,7 +1,9 @@
 """Datasets of HDF5 files, written by h5py."""
 
 import json
+import os
 import random
+import subprocess
 import sys
 
 import numpy as np
@@ -16,6 +18,7 @@ from voxpipe.core.errors import (
     UnknownFormat,
     VolumeError,
     VolumeNotFound,
+    VolumeReadError,
 )
 from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume, close_volumes
@@ -400,3 +403,52 @@ def test_a_given_affine_replaces_a_senseless_spacing(tmp_path, spacing):
     assert Volume(path, affine=affine).spacing == (1.0, 2.0, 3.0)
     with pytest.raises(BadHeader, match="Pass affine="):
         _ = Volume(path).shape
+
+
+@pytest.mark.parametrize("swmr", [True, False])
+def test_a_file_in_use_is_named_as_such(tmp_path, swmr):
+    """Its error has the way out; once it is closed it is read."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        file.create_dataset("x", (4, 5, 6), "u2", maxshape=(None, 5, 6), chunks=(1, 5, 6))[...] = 3
+    code = f"import h5py, sys; f = h5py.File({os.fspath(path)!r}, 'a', libver='latest')\n"
+    code += "f.swmr_mode = True\n" if swmr else ""
+    code += "print(1, flush=True); sys.stdin.read(); f.close()"
+    how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **how) as writer:
+        writer.stdout.readline()
+        with pytest.raises(VolumeReadError, match=r"a\.h5 is being written by another process"):
+            _ = Volume(path).shape
+        writer.communicate(timeout=60)
+
+    assert Volume(path).numpy().sum() == 360
+
+
+def test_a_closed_volume_frees_its_file_for_a_writer(tmp_path):
+    """All datasets of the file that this process has open are closed; the next read opens them."""
+    path = write(tmp_path / "a.h5", numbered((4, 5, 6)), "x", chunks=(2, 5, 6))
+    write(path, numbered((4, 5, 6)), "y", chunks=(2, 5, 6))
+    code = f"import h5py; h5py.File({os.fspath(path)!r}, 'a').close()"
+
+    def may_write():
+        return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+    with Volume(path, dataset="x") as volume, Volume(path, dataset="y") as other:
+        expected = volume.numpy()
+        assert other.numpy().shape == (1, 4, 5, 6)
+        assert not may_write()
+        volume.close()
+        assert may_write()
+        close_volumes()
+    assert Volume(path, dataset="x").numpy().tolist() == expected.tolist()
+
+
+def test_a_closed_volume_is_opened_by_its_next_read(tmp_path):
+    """The same object reads on, of a mapped file, of chunks, and through others."""
+    path = write(tmp_path / "a.h5", numbered((4, 5, 6)), "x", chunks=(2, 5, 6))
+    mapped = write(tmp_path / "b.h5", numbered((4, 5, 6)), "x")
+    for volume in (Volume(path), Volume(mapped), Volume([path, mapped]), Volume(numbered((2, 3)))):
+        expected = volume.numpy().tolist()
+        volume.close()
+        volume.close()
+        assert volume.numpy().tolist() == expected

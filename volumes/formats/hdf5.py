@@ -13,7 +13,7 @@ import re
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -28,6 +28,7 @@ from ...core.errors import (
     LeadsOutside,
     UnknownFormat,
     VolumeNotFound,
+    VolumeReadError,
 )
 from ...storage.content import content_key
 from ...storage.ranges import Folder, open_regular
@@ -322,9 +323,20 @@ def datasets_in(h5py: Any, file: Any) -> list[str]:
     return paths
 
 
-def hdf5_errors(name: str) -> AbstractContextManager[None]:
-    """Turn what h5py raises on a file that is damaged into errors that name it."""
-    return library_errors(f"{name} is no sound HDF5 file")
+@contextmanager
+def hdf5_errors(name: str) -> Iterator[None]:
+    """Turn what h5py raises on a file that is damaged or in use into errors that name it."""
+    with library_errors(f"{name} is no sound HDF5 file"):
+        try:
+            yield
+        except OSError as error:
+            if not re.search("unable to lock|already open for", str(error)):
+                raise
+            raise VolumeReadError(
+                f"{name} is being written by another process: {error}.",
+                do="Wait until it is closed. From a writer in SWMR mode, h5py.File(path, 'r', "
+                "swmr=True) reads an array, which is a volume. After a crash, h5clear -s PATH.",
+            ) from error
 
 
 # HDF5 would keep decoded chunks. What is kept is decided by voxpipe.
