@@ -509,13 +509,13 @@ def _of_metatensor(
     if space not in ("RAS", "LPS"):
         do = "Pass affine= to say where the voxels lie, RAS+."
         raise UnknownFormat(f"{what} has an affine in the space {space!r}.", do=do)
-    stored = tuple(int(n) for n in meta.get("spatial_shape", ()))
-    if len(shape) == 3 and shape[1:] == stored:
+    spatial = tuple(int(n) for n in meta.get("spatial_shape", ()))
+    if len(shape) == 3 and shape[1:] == spatial:
         plain = plain[..., None]
-    elif len(shape) == 3 and shape != stored:  # MONAI's come channel first
+    elif len(shape) == 3 and shape != spatial:  # MONAI's come channel first
         do = "Write tensor[None] for (I, J, K), tensor[..., None] for (C, I, J)."
         raise UnknownFormat(f"{what} has a channel axis or none, and does not say which.", do=do)
-    if len(shape) == 4 and shape[:3] == stored != shape[1:]:
+    if len(shape) == 4 and shape[:3] == spatial != shape[1:]:
         do = "Bring them to the front: monai.transforms.EnsureChannelFirst()(tensor)."
         raise UnknownFormat(f"{what} has its channels last.", do=do)
     affine = as_array(tensor.affine).astype(np.float64)

@@ -166,14 +166,14 @@ def affine_entries(affine: ArrayLike, name: str) -> tuple[float, ...]:
     matrix = np.asarray(affine, dtype=np.float64)
     # Written so that NaN is none.
     if matrix.shape != (4, 4) or not (np.abs(matrix) <= _LARGEST).all():
-        if AFFINE_IS_GIVEN.get():
+        if HAS_AFFINE.get():
             return IDENTITY
         msg = f"the affine of {name} is not a finite 4x4 matrix: {matrix.tolist()}."
         raise BadHeader(msg, do="Pass affine= to say where the voxels lie.")
     return tuple(float(v) for v in matrix.ravel())
 
 
-AFFINE_IS_GIVEN: ContextVar[bool] = ContextVar("affine_is_given", default=False)
+HAS_AFFINE: ContextVar[bool] = ContextVar("affine_is_given", default=False)
 """Whether the user has given the affine of the file that is being opened."""
 
 
@@ -182,7 +182,7 @@ def stored_affine(read: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
     try:
         return read()
     except BadHeader:
-        if not AFFINE_IS_GIVEN.get():
+        if not HAS_AFFINE.get():
             raise
         return IDENTITY
 

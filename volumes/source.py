@@ -25,7 +25,7 @@ from ..storage.location import absolute_place, is_url, public_name
 from ..storage.ranges import FOLLOW
 from ..storage.retry import read_anew
 from .backend import Backend, ForeignBackend
-from .header import AFFINE_IS_GIVEN, affine_matrix
+from .header import HAS_AFFINE, affine_matrix
 from .registry import BackendRequest, registered_names, resolve_backend, unknown_format
 
 
@@ -94,7 +94,7 @@ class LocatedSource:
             uri=remote,
             source=self.location,
         )
-        with holding(AFFINE_IS_GIVEN, self.options.affine is not None):
+        with holding(HAS_AFFINE, self.options.affine is not None):
             backend = resolve_backend(request)
         if backend is not None:
             return as_backend(backend, self.name)

@@ -18,23 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..core import Affine, Grid, Region
 from ..core.errors import SampleError, UnknownFormat, VolumeChanged, VolumeNotFound
-from .array_source import from_array, from_itk_image, select_to_memory
+from .array_source import from_array, from_object, is_itk_image, select_to_memory
 from .axis_map import AxisMap
 from .axis_map_source import AxisMappedSource, StoredMaskSource, seen_through
-from .backend import (
-    Backend,
-    as_array,
-    as_tensor,
-    check_inside,
-    content_of,
-    needed_of,
-    placed_array,
-    read_counted,
-)
+from .backend import Backend, as_array, as_tensor, check_inside, content_of, needed_of, read_counted
 from .chunks.chunked_array import NeededChunks
 from .formats.zarr_nodes import ZarrSource
 from .header import (
-    IDENTITY,
     Access,
     Header,
     Shape,
@@ -456,9 +446,8 @@ class Volume:
         A read of another thread ends first. Workers close theirs when their loader does.
         """
         for part in self.parts:
-            source = part.located_source
-            path = "" if source is None else source.path
-            self.session.handles.close_one(part.token if source is None else source.token, path)
+            source = part.located_source or part._source
+            self.session.handles.close_one(source.token, getattr(source, "path", ""))
 
     def __enter__(self) -> Volume:
         return self
@@ -549,10 +538,9 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
     ):
         return ZarrSource(thing, options)
     is_simpleitk = _is_instance(thing, "SimpleITK", "Image")
-    # By its name: itk loads its modules when it is looked at.
-    is_itk = type(thing).__module__.startswith("itk.") and hasattr(thing, "GetDirection")
     is_array = isinstance(thing, np.ndarray) or _is_instance(thing, "torch", "Tensor")
-    if not (is_simpleitk or is_itk or is_array or _is_instance(thing, "torchio", "Image")):
+    is_image = is_itk_image(thing) or _is_instance(thing, "torchio", "Image")
+    if not (is_simpleitk or is_array or is_image):
         package = type(thing).__module__.partition(".")[0]
         raise UnknownFormat(
             f"a volume cannot be made from a {package}.{type(thing).__name__}.",
@@ -568,10 +556,7 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
         from .formats.itk import from_itk
 
         return from_itk(thing, options.affine)
-    if is_itk:
-        return from_itk_image(thing, options.affine)
-    values, own = placed_array(thing, has_affine=options.affine is not None)
-    return from_array(values, options.affine or own or IDENTITY)
+    return from_object(thing, options.affine)
 
 
 def _is_instance(thing: Any, module: str, *classes: str) -> bool:

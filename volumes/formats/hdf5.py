@@ -210,7 +210,7 @@ def beside_its_file(h5py: Any, dataset: Any) -> Any:
 
 def refuse_external(dataset: Any, reach: Reach) -> None:
     """Look at the files that hold the numbers of a dataset, where HDF5 looks for them."""
-    left = dataset.size * dataset.id.get_type().get_size() if dataset.external else 0
+    rest = dataset.size * dataset.id.get_type().get_size() if dataset.external else 0
     for name, (_, start, size) in zip(_external(dataset), dataset.external or (), strict=True):
         prefix = os.fsdecode(dataset.id.get_access_plist().get_efile_prefix())
         path = os.path.join(os.getcwd(), prefix, name)
@@ -218,8 +218,8 @@ def refuse_external(dataset: Any, reach: Reach) -> None:
         if not os.path.exists(path):
             raise _missing(f"the numbers of {dataset.name} in {reach.name} lead", path)
         # HDF5 reads zeros behind the end of such a file.
-        check_size(f"{path} ({reach.name})", os.path.getsize(path), start + min(size, left))
-        left -= min(size, left)
+        check_size(f"{path} ({reach.name})", os.path.getsize(path), start + min(size, rest))
+        rest -= min(size, rest)
 
 
 def _missing(what: str, path: str, dataset: str = "") -> VolumeNotFound:
@@ -242,22 +242,22 @@ def refuse_circle(
     if here in above or len(above) >= _MOST_VIRTUAL:
         raise BadHeader(f"the virtual dataset {dataset.name} of {name} leads back to itself.")
     for source in {(source.file_name, source.dset_name) for source in dataset.virtual_sources()}:
-        found = set[tuple[str, str]]()
+        there = set[tuple[str, str]]()
         for place, path in _matching(h5py, file, *source, reach):
             with h5py.File(place, "r") as other:
                 refuse_links(h5py, other, path, reach)
                 node = other.get(path)
                 if isinstance(node, h5py.Dataset):
-                    found.add((os.path.basename(place), path.strip("/")))
+                    there.add((os.path.basename(place), path.strip("/")))
                     if node.file != other:
                         reach.check(node.file.filename, node.file.filename)
                     refuse_external(node, reach)
                     refuse_circle(h5py, node, (*above, here), name, reach)
-        _refuse_gap(found, dataset, *source, name)
+        _refuse_gap(there, dataset, *source, name)
 
 
 def _refuse_gap(
-    found: set[tuple[str, str]], dataset: Any, file_name: str, path: str, name: str
+    there: set[tuple[str, str]], dataset: Any, file_name: str, path: str, name: str
 ) -> None:
     """Refuse a virtual dataset without one of its sources: HDF5 reads the fill value there.
 
@@ -271,10 +271,10 @@ def _refuse_gap(
         one, two = (_PATTERN.sub(lambda m: "%" if m[0] == "%%" else f"{number}", n) for n in names)
         return one, two
 
-    numbers = {0, *(int(n) for pair in found for n in re.findall(r"\d+", "/".join(pair)))}
-    count = sum(source(number) in found for number in numbers)
+    numbers = {0, *(int(n) for pair in there for n in re.findall(r"\d+", "/".join(pair)))}
+    count = sum(source(number) in there for number in numbers)
     for number in range(count or 1):
-        if source(number) not in found:
+        if source(number) not in there:
             folder, (base, inner) = os.path.dirname(reference), source(number)
             places = _places(file, os.path.join(folder, base), "HDF5_VDS_PREFIX")
             what = f"the virtual dataset {dataset.name} of {name} leads"
@@ -524,9 +524,9 @@ def _list(paths: list[str]) -> str:
 
 def _layout(dataset: Any, name: str) -> Layout:
     """Return the layout that vigra's ``axistags`` give, as ilastik writes them; else the plain."""
-    changed = [key for key in _CONVENTIONS if str(dataset.attrs.get(key, "false")) != "false"]
-    if changed:
-        what = f"{dataset.name} of {name} has the attribute {changed[0]}, which changes its values."
+    keys = [key for key in _CONVENTIONS if str(dataset.attrs.get(key, "false")) != "false"]
+    if keys:
+        what = f"{dataset.name} of {name} has the attribute {keys[0]}, which changes its values."
         do = "Read it with xarray, and give the values as an array."
         raise UnknownFormat(what, do=do)
     shape, tags = tuple(dataset.shape or ()), dataset.attrs.get(_AXES)

@@ -76,7 +76,7 @@ class TiffImage(ChunkMap):
 _KIND = "shape dtype chunks bitspersample sampleformat compression predictor fillorder photometric"
 _KIND += " planarconfig extrasamples subsampling"
 _ORIENTATION, _PALETTE, _RESOLUTION_UNIT = 274, 320, 296
-_LIMITED = reprlib.Repr()  # a palette has 768 numbers
+_SHORT = reprlib.Repr()  # a palette has 768 numbers
 
 
 def _kind_of(page: Any) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _kind_of(page: Any) -> dict[str, Any]:
 def _refuse_other_kinds(pages: Sequence[Any], first: Any, name: str) -> None:
     """Raise ``UnknownFormat`` for a page that is stored otherwise than the first one."""
     # tifffile takes the tags of the first page for those of all.
-    expected = _kind_of(first)
+    kind_of_first = _kind_of(first)
     for page in pages:
         if page is None or page is first or not page.offset:  # of no tags of its own
             continue
@@ -101,25 +101,27 @@ def _refuse_other_kinds(pages: Sequence[Any], first: Any, name: str) -> None:
         with closing(handle) if is_closed else nullcontext():
             kind = _kind_of(page.aspage())
         for key, value in kind.items():
-            if value != expected[key]:
-                one, two = (_LIMITED.repr(getattr(v, "name", v)) for v in (value, expected[key]))
+            if value != kind_of_first[key]:
+                one, two = (_SHORT.repr(getattr(v, "name", v)) for v in (value, kind_of_first[key]))
                 what = f"page {page.index} of {name} differs from page {first.index} in {key}"
                 do = "Write all pages alike. Where they are several images, give series=."
                 raise UnknownFormat(f"{what}: {one}, not {two}.", do=do)
 
 
+def _series_number(all_series: Sequence[Any], series: int | None, name: str) -> int:
+    """Return the number of a series: the first, unless other pages of its shape form others."""
+    first: Any = all_series[0]
+    for other in all_series[1:] if series is None else ():
+        if first.kind == other.kind == "generic" and first.keyframe.shape == other.keyframe.shape:
+            _refuse_other_kinds([other.keyframe], first.keyframe, name)
+    check_number(series or 0, len(all_series), "series", name)
+    return series or 0
+
+
 def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage:
     """Return what an open TIFF says of one level of one of its series."""
-    all_series = file.series
-    if series is None:
-        series = 0
-        # Pages that differ become series; a stack whose pages differ is none that is chosen.
-        alike = [one for one in all_series[1:] if one.kind == "generic" == all_series[0].kind]
-        for other in alike:
-            if other.keyframe.shape == all_series[0].keyframe.shape:
-                _refuse_other_kinds([other.keyframe], all_series[0].keyframe, name)
-    check_number(series, len(all_series), "series", name)
-    pyramid = all_series[series]
+    series = _series_number(file.series, series, name)
+    pyramid = file.series[series]
     check_number(level, len(pyramid.levels), "level", name)
     image = pyramid.levels[level]
     frame = image.keyframe
@@ -166,8 +168,8 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
 
         def decode_segment(data: memoryview, number: int) -> NDArray[Any]:
             page, number = divmod(number, per_page)
-            given = options if tables[page] is None else options | {"jpegtables": tables[page]}
-            return np.asarray(decode(bytes(data), number, **given)[0])
+            own = options if tables[page] is None else options | {"jpegtables": tables[page]}
+            return np.asarray(decode(bytes(data), number, **own)[0])
 
         files, places = _segments(image, per_page, file.filehandle, name)
     shape, chunks = lead + tuple(frame.shape), (1,) * len(lead) + inner
