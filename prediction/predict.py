@@ -402,7 +402,8 @@ def _as_chain(
     name, place = key or IMAGE, os.fspath(source) if isinstance(source, (str, os.PathLike)) else ""
     is_glob = "*" in public_name(place) and (is_url(place) or not os.path.exists(place))
     cases = [
-        dict(one) if isinstance(one, Mapping) else {name: one}
+        # An image of TorchIO is a mapping, too.
+        dict(one) if isinstance(one, Mapping) and not hasattr(one, "affine") else {name: one}
         for one in (source if is_list else [source])
     ]
     others = {CASE, mask if isinstance(mask, str) else CASE, *LABELS}

@@ -23,14 +23,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Affine
-from ..core.errors import VolumeReadError
+from ..core.errors import UnknownFormat, VolumeReadError
 from ..core.locks import ForkSafeLock
 from ..core.lru_cache import cached_property
 from ..storage.content import array_key, quick_key
 from ..storage.disk_cache import FAILING, cache_directory, get_or_make, warn_unused
-from .backend import Backend, ViewBackend, as_array, only_in_torch, read_counted, smallest_box
+from .backend import (
+    Backend,
+    ViewBackend,
+    as_array,
+    only_in_torch,
+    placed_array,
+    read_counted,
+    smallest_box,
+)
 from .formats.npy import map_npy
-from .header import Header, affine_entries, array_header, channels_first
+from .header import IDENTITY, Header, affine_entries, array_header, channels_first
 from .voxels import index_ranges
 
 INLINE_BYTES = 8 * 1024
@@ -266,6 +274,34 @@ def from_array(array: Any, affine: tuple[float, ...]) -> ArraySource:
     name = f"array {tuple(values.shape)} {values.dtype.name}"
     header = array_header(values, affine, name, tensor_dtype=only_in_torch(array))
     return ArraySource(values, header, name)
+
+
+def is_itk_image(thing: Any) -> bool:
+    """Whether an object is an image of the package itk, which loads modules when looked at."""
+    return type(thing).__module__.startswith("itk.") and hasattr(thing, "GetDirection")
+
+
+def from_object(thing: Any, affine: tuple[float, ...] | None) -> ArraySource:
+    """Return the source of an array, a tensor or an image, at its own affine or the given one."""
+    image = _of_itk(thing) if is_itk_image(thing) else None
+    values, own = image or placed_array(thing, has_affine=affine is not None)
+    return from_array(values, affine or own or IDENTITY)
+
+
+def _of_itk(image: Any) -> tuple[NDArray[Any], tuple[float, ...]]:
+    """Return voxels, copied, and affine of an image of two or three axes, from LPS to RAS."""
+    # A format's module, which imports this one's neighbours.
+    from .formats.raw import world_affine
+
+    count, name = int(image.GetImageDimension()), type(image).__name__
+    if count not in (2, 3):
+        what = f"an {name} of itk has {count} axes, and an image with a place in the world 2 or 3."
+        raise UnknownFormat(what, do="Give its parts of three axes.")
+    array = sys.modules["itk"].array_from_image(image).T  # (x, y, z), behind components
+    array = array[..., None] if count == 2 else array
+    columns = np.asarray(image.GetDirection()) * np.array(list(image.GetSpacing()))
+    first = image.TransformIndexToPhysicalPoint(image.GetBufferedRegion().GetIndex())
+    return array, affine_entries(world_affine(list(columns.T), list(first)), name)
 
 
 def select_to_memory(backend: Backend, item: Any, affine: Affine, name: str) -> ArraySource:

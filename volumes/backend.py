@@ -452,8 +452,11 @@ def _digest_of(backend: Any, key: str) -> str:
 def as_array(values: Any) -> NDArray[Any]:
     """Return a tensor or an array as an array, in the same memory if it can lie there.
 
-    ``UnknownFormat`` for a tensor of packed or quantized numbers.
+    ``UnknownFormat`` for a tensor of packed or quantized numbers, and for voxels that are masked.
     """
+    if np.ma.is_masked(values):
+        what = "a masked array has voxels without a value, which a volume does not have."
+        raise UnknownFormat(what, do="Choose their value: array.filled(0), say.")
     if not hasattr(values, "detach"):
         return np.asarray(values)
     tensor = values.detach().cpu()
@@ -466,6 +469,66 @@ def as_array(values: Any) -> NDArray[Any]:
         msg = f"a tensor of {values.dtype} holds no plain numbers."
         do = "Convert it first: tensor.float(), or tensor.dequantize()."
         raise UnknownFormat(msg, do=do) from None
+
+
+# Where arrays of libraries keep what an affine is made of, each in its own way.
+_GEOMETRY = ("spacing", "origin", "direction", "sampling", "itk_base")
+
+
+def placed_array(thing: Any, *, has_affine: bool = False) -> tuple[Any, tuple[float, ...] | None]:
+    """Return the voxels of an array or a tensor, and the affine that it has; None for none.
+
+    Of a ``MetaTensor`` of MONAI, an image of TorchIO, and what has an ``affine`` as they do.
+    ``UnknownFormat`` for a geometry of another form, unless the user ``has_affine``.
+    """
+    meta, name = getattr(thing, "meta", None), type(thing).__name__
+    if hasattr(thing, "pending_operations"):
+        return _of_metatensor(thing, meta or {}, has_affine)
+    own = getattr(thing, "affine", None)
+    if own is not None:
+        # An image of TorchIO is no array, and has one.
+        array = thing if hasattr(thing, "ndim") else thing.data
+        return array, None if has_affine else affine_entries(as_array(own), f"a {name}")
+    keys = {key for key in _GEOMETRY if hasattr(thing, key)} | {*(meta or ())} & {*_GEOMETRY}
+    if keys and not has_affine:
+        what = f"a {name} has a geometry that is not read: {', '.join(sorted(keys))}."
+        raise UnknownFormat(what, do="Pass affine= to say where the voxels lie.")
+    return thing, None
+
+
+def _of_metatensor(
+    tensor: Any, meta: Mapping[str, Any], has_affine: bool
+) -> tuple[Any, tuple[float, ...] | None]:
+    what, shape = f"a MetaTensor of shape {tuple(tensor.shape)}", tuple(tensor.shape)
+    if tensor.is_batch or len(shape) > 4:
+        raise UnknownFormat(f"{what} is a batch.", do="Give one item of it, such as batch[0].")
+    if tensor.pending_operations:
+        do = "Apply them first: monai.transforms.lazy.functional.apply_pending(tensor)[0]."
+        raise UnknownFormat(f"{what} has pending operations, which are not applied.", do=do)
+    plain = tensor.as_tensor()
+    if has_affine:
+        return plain, None
+    space = str(getattr(meta.get("space"), "value", meta.get("space") or "RAS"))
+    if space not in ("RAS", "LPS"):
+        do = "Pass affine= to say where the voxels lie, RAS+."
+        raise UnknownFormat(f"{what} has an affine in the space {space!r}.", do=do)
+    spatial = tuple(int(n) for n in meta.get("spatial_shape", ()))
+    if len(shape) == 3 and shape[1:] == spatial:
+        plain = plain[..., None]
+    elif len(shape) == 3 and shape != spatial:  # MONAI's come channel first
+        do = "Write tensor[None] for (I, J, K), tensor[..., None] for (C, I, J)."
+        raise UnknownFormat(f"{what} has a channel axis or none, and does not say which.", do=do)
+    if len(shape) == 4 and shape[:3] == spatial != shape[1:]:
+        do = "Bring them to the front: monai.transforms.EnsureChannelFirst()(tensor)."
+        raise UnknownFormat(f"{what} has its channels last.", do=do)
+    affine = as_array(tensor.affine).astype(np.float64)
+    if affine.shape == (3, 3):  # of an image
+        rows = np.insert(affine, 2, 0, axis=0)
+        affine = np.insert(rows, 2, (0, 0, 1, 0), axis=1)
+    entries = affine_entries(affine, what)
+    if space == "LPS":
+        entries = affine_entries(np.diag([-1.0, -1, 1, 1]) @ affine_matrix(entries), what)
+    return plain, entries
 
 
 def only_in_torch(values: Any) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
@@ -165,9 +166,25 @@ def affine_entries(affine: ArrayLike, name: str) -> tuple[float, ...]:
     matrix = np.asarray(affine, dtype=np.float64)
     # Written so that NaN is none.
     if matrix.shape != (4, 4) or not (np.abs(matrix) <= _LARGEST).all():
+        if HAS_AFFINE.get():
+            return IDENTITY
         msg = f"the affine of {name} is not a finite 4x4 matrix: {matrix.tolist()}."
         raise BadHeader(msg, do="Pass affine= to say where the voxels lie.")
     return tuple(float(v) for v in matrix.ravel())
+
+
+HAS_AFFINE: ContextVar[bool] = ContextVar("affine_is_given", default=False)
+"""Whether the user has given the affine of the file that is being opened."""
+
+
+def stored_affine(read: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
+    """Return the affine that a file says; identity where it makes no sense and one was given."""
+    try:
+        return read()
+    except BadHeader:
+        if not HAS_AFFINE.get():
+            raise
+        return IDENTITY
 
 
 def given_affine(affine: ArrayLike, name: str) -> tuple[float, ...]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..core.errors import UnknownFormat
 from ..storage.location import is_url, public_name
-from .backend import ViewBackend, as_array
+from .backend import ViewBackend, as_array, placed_array
 from .header import IDENTITY, affine_entries, array_header, channels_first
 from .session import close_volumes
 
@@ -183,16 +183,20 @@ class ReaderBackend(ViewBackend):
         name = public_name(str(where))
         answer = reader(where, **request.reader_kwargs)
         values, affine = answer if isinstance(answer, tuple) else (answer, None)
+        has_affine = affine is not None or request.__dict__["affine"] is not None
+        values, own = placed_array(values, has_affine=has_affine)
         array = channels_first(as_array(values), name)
-        entries = IDENTITY if affine is None else affine_entries(as_array(affine), name)
+        entries = (own or IDENTITY) if affine is None else affine_entries(as_array(affine), name)
         super().__init__(array, array_header(array, entries, name), name)
         self.resident_bytes = array.nbytes
 
 
 # What SimpleITK opens as soon as it is installed; the most common of many.
-_ITK = (".gipl", ".jpeg", ".jpg", ".mrc", ".png", ".bmp", ".vtk")
+_ITK = (".gipl", ".jpeg", ".jpg", ".png", ".bmp", ".vtk")
 # Packages that read what voxpipe does not read by itself.
-_READERS = {".npz": "numpy", ".par": "nibabel"}
+_READERS = {".npz": "numpy", ".par": "nibabel", ".nc": "xarray"}
+_READERS |= dict.fromkeys((".mrc", ".map", ".rec"), "mrcfile")
+_IMARIS = "DataSet/ResolutionLevel 0/TimePoint 0/Channel 0"
 
 
 def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
@@ -220,9 +224,14 @@ def _advice(suffix: str, remote: bool) -> str:
     convert = "convert the file to .nii or zarr."
     if remote and suffix in (".dcm", ".ima"):
         return "Copy the files to a local disk: DICOM is read from there."
+    if suffix == ".ims":
+        return f"It is HDF5 of Imaris: {reader}: {_IMARIS!r} by h5py, cut to ImageSizeZ, Y and X."
+    if suffix == ".n5":
+        return f"It is N5, which is not read: convert it to zarr, or {reader}."
     if suffix in _ITK and not _is_installed("SimpleITK"):
         return f"Install SimpleITK (pip install SimpleITK), which reads {suffix}, or {convert}"
     package = _READERS.get(suffix)
+    reader += " (cell sizes of MRC are in angstrom)" if package == "mrcfile" else ""
     if package is None:
         return f"Register a backend with register_backend(), {reader}, or {convert}"
     if remote:

@@ -158,6 +158,14 @@ class Handles:
         """Drop every handle."""
         self._lock.defer(self.by_token.clear)
 
+    def close_one(self, token: str, path: str) -> None:
+        """Drop the handles of one source, and of all that read the local file ``path``."""
+        with self._lock:
+            for own, handle in [*self.by_token.items()]:
+                files = getattr(handle.backend, "files", ())
+                if own == token or (path and path in [getattr(f, "path", "") for f in files]):
+                    del self.by_token[own]
+
     def close_local(self) -> None:
         """Drop the handles of what does not lie behind URLs."""
         with self._lock:

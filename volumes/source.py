@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.context import holding
 from ..core.errors import UnknownFormat, VolumeNotFound
 from ..core.suggest import path_hint
 from ..storage.content import content_key
@@ -24,7 +25,7 @@ from ..storage.location import absolute_place, is_url, public_name
 from ..storage.ranges import FOLLOW
 from ..storage.retry import read_anew
 from .backend import Backend, ForeignBackend
-from .header import affine_matrix
+from .header import HAS_AFFINE, affine_matrix
 from .registry import BackendRequest, registered_names, resolve_backend, unknown_format
 
 
@@ -93,12 +94,18 @@ class LocatedSource:
             uri=remote,
             source=self.location,
         )
-        backend = resolve_backend(request)
+        with holding(HAS_AFFINE, self.options.affine is not None):
+            backend = resolve_backend(request)
         if backend is not None:
             return as_backend(backend, self.name)
         if self.path and not os.path.exists(self.path):
             raise VolumeNotFound(f"there is no file {self.path}.", do=path_hint(self.path))
         if self.path and os.path.isdir(self.path):
+            if os.path.exists(os.path.join(self.path, "attributes.json")):
+                do = (
+                    "Convert it to zarr, or pass reader=, a function that returns (voxels, affine)."
+                )
+                raise UnknownFormat(f"{self.name} is a folder of N5, which is not read.", do=do)
             what = f"{self.name} is a folder without zarr.json, .zarray or .zgroup."
             do = "Give the path of one volume, or several by *: 'folder/*.nii.gz'."
             if os.path.exists(os.path.join(self.path, "attributes.json")):

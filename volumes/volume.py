@@ -18,14 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..core import Affine, Grid, Region
 from ..core.errors import SampleError, UnknownFormat, VolumeChanged, VolumeNotFound
-from .array_source import from_array, select_to_memory
+from .array_source import from_array, from_object, is_itk_image, select_to_memory
 from .axis_map import AxisMap
 from .axis_map_source import AxisMappedSource, StoredMaskSource, seen_through
 from .backend import Backend, as_array, as_tensor, check_inside, content_of, needed_of, read_counted
 from .chunks.chunked_array import NeededChunks
 from .formats.zarr_nodes import ZarrSource
 from .header import (
-    IDENTITY,
     Access,
     Header,
     Shape,
@@ -57,9 +56,9 @@ class Volume:
     ----------
     source
         A path, a URL that fsspec understands, an array or a tensor ((I, J), (I, J, K)
-        or (C, I, J, K)), an image of nibabel or SimpleITK, or a zarr Store, Array or Group.
-        An array is not copied, and must not change while an epoch reads it. A list of
-        these: a volume of their channels.
+        or (C, I, J, K)), an image of nibabel, TorchIO, ITK or SimpleITK, a ``MetaTensor`` of
+        MONAI, or a zarr Store, Array or Group. An array is not copied, and must not change while
+        an epoch reads it. A list of these: a volume of their channels.
     affine
         4x4, voxel index to world millimetres, RAS+; overrides the stored one.
     kind
@@ -441,6 +440,21 @@ class Volume:
         self._data = None
         return self
 
+    def close(self) -> None:
+        """Close what this process holds open of the file, and its locks; a read opens it again.
+
+        A read of another thread ends first. Workers close theirs when their loader does.
+        """
+        for part in self.parts:
+            source = part.located_source or part._source
+            self.session.handles.close_one(source.token, getattr(source, "path", ""))
+
+    def __enter__(self) -> Volume:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def probe(self) -> Backend:
         """Open the volume now, and return what is stored there."""
         backend = self._backend()
@@ -523,23 +537,26 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
         thing, "zarr.abc.store", "Store"
     ):
         return ZarrSource(thing, options)
-    is_itk = _is_instance(thing, "SimpleITK", "Image")
-    if not (is_itk or isinstance(thing, np.ndarray) or _is_instance(thing, "torch", "Tensor")):
+    is_simpleitk = _is_instance(thing, "SimpleITK", "Image")
+    is_array = isinstance(thing, np.ndarray) or _is_instance(thing, "torch", "Tensor")
+    is_image = is_itk_image(thing) or _is_instance(thing, "torchio", "Image")
+    if not (is_simpleitk or is_array or is_image):
+        package = type(thing).__module__.partition(".")[0]
         raise UnknownFormat(
-            f"a volume cannot be made from a {type(thing).__name__}.",
-            do="Give a path, a URL, an array, a tensor, an image of nibabel or SimpleITK, a zarr "
-            "object, or a list of these.",
+            f"a volume cannot be made from a {package}.{type(thing).__name__}.",
+            do="Give a path, a URL, an array or a tensor (with affine=), an image of nibabel, "
+            "TorchIO, ITK or SimpleITK, a zarr object, or a list of these.",
         )
     names = [*options.reader_kwargs, *(["reader"] if options.reader else [])]
     names += ["storage_options"] if options.storage_options else []
     if names:
         msg = f"voxels in memory need no reader and no options, and were given {names[0]}="
         raise SampleError(msg, do=f"Leave {names[0]}= out.")
-    if is_itk:
+    if is_simpleitk:
         from .formats.itk import from_itk
 
         return from_itk(thing, options.affine)
-    return from_array(thing, options.affine or IDENTITY)
+    return from_object(thing, options.affine)
 
 
 def _is_instance(thing: Any, module: str, *classes: str) -> bool:

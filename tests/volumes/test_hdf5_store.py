@@ -1,6 +1,9 @@
 """Datasets of HDF5 files, written by h5py."""
 
+import json
+import os
 import random
+import subprocess
 import sys
 
 import numpy as np
@@ -15,6 +18,7 @@ from voxpipe.core.errors import (
     UnknownFormat,
     VolumeError,
     VolumeNotFound,
+    VolumeReadError,
 )
 from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume, close_volumes
@@ -234,3 +238,217 @@ def test_a_virtual_dataset_of_others_is_read(tmp_path):
     write_virtual(tmp_path / "v.h5", "m.h5")
 
     assert Volume(tmp_path / "v.h5").numpy()[0].tolist() == numbered((4, 4, 4)).tolist()
+
+
+def write_parts(folder, sources, dataset="raw"):
+    """Write a virtual dataset of slices of numbered voxels: of files, or of its own file."""
+    voxels = numbered((len(sources), 5, 6), np.uint16) + 1
+    layout = h5py.VirtualLayout(voxels.shape, voxels.dtype)
+    for n, source in enumerate(sources):
+        layout[n] = h5py.VirtualSource(source, f"{dataset}{n}", (5, 6))
+        with h5py.File(folder / ("all.h5" if source == "." else source), "a") as file:
+            file[f"{dataset}{n}"] = voxels[n]
+    with h5py.File(folder / "all.h5", "a") as file:
+        file.create_virtual_dataset("img", layout)
+    return voxels
+
+
+@pytest.mark.parametrize("lost", ["first", "middle", "last", "renamed", "here", "nested"])
+def test_a_missing_source_of_a_virtual_dataset_is_named(tmp_path, lost):
+    """HDF5 reads the fill value there."""
+    files = ["."] * 3 if lost == "here" else ["part0.h5", "part1.h5", "part2.h5"]
+    voxels, name = write_parts(tmp_path, files), "all.h5"
+    if lost == "nested":
+        write_virtual(tmp_path / "outer.h5", "all.h5", "img")
+        name = "outer.h5"
+    else:
+        assert Volume(tmp_path / name, dataset="img").numpy()[0].tolist() == voxels.tolist()
+    close_volumes()
+    missing = f"part{0 if lost == 'first' else 2 if lost == 'last' else 1}.h5"
+    if lost in ("renamed", "here"):
+        missing = "all.h5" if lost == "here" else missing
+        with h5py.File(tmp_path / missing, "a") as file:
+            file.move("raw1", "gone")
+    else:
+        (tmp_path / missing).rename(tmp_path / "moved.h5")
+
+    volume = Volume(tmp_path / name, dataset="d" if lost == "nested" else "img")
+    with pytest.raises(VolumeNotFound, match=rf"raw\d' of .*{missing}, which"):
+        volume.numpy()
+
+
+@pytest.mark.parametrize(("there", "missing"), [((0, 1, 2), ""), ((0, 1, 3), "2"), ((1, 2), "0")])
+def test_sources_that_are_counted_have_no_gap(tmp_path, there, missing):
+    """HDF5 ends a dataset of numbered files at the first that is missing."""
+    for n in there:
+        write(tmp_path / f"a{n}.h5", numbered((1, 4, 4), np.int16) + n)
+    write_virtual(tmp_path / "v.h5", "a%b.h5", "raw")
+
+    if not missing:
+        with h5py.File(tmp_path / "v.h5") as file:
+            assert Volume(tmp_path / "v.h5").numpy()[0].tolist() == file["d"][...].tolist()
+        return
+    with pytest.raises(VolumeNotFound, match=rf"a{missing}\.h5, which is missing"):
+        Volume(tmp_path / "v.h5").numpy()
+
+
+@pytest.mark.parametrize("left", [0, 100])
+def test_numbers_in_a_short_or_missing_file_are_refused(tmp_path, left):
+    """HDF5 reads zeros behind the end of an external file."""
+    voxels = numbered((4, 5, 6), np.int16)
+    (tmp_path / "raw.bin").write_bytes(voxels.tobytes())
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("d", voxels.shape, "i2", external=[("raw.bin", 0, voxels.nbytes)])
+    assert Volume(tmp_path / "a.h5").numpy()[0].tolist() == voxels.tolist()
+    close_volumes()
+    (tmp_path / "raw.bin").write_bytes(voxels.tobytes()[:left])
+    if not left:
+        (tmp_path / "raw.bin").unlink()
+
+    with pytest.raises((TruncatedVolume, VolumeNotFound), match=r"raw\.bin"):
+        Volume(tmp_path / "a.h5").numpy()
+
+
+def test_a_link_to_a_missing_file_names_it(tmp_path):
+    """h5py says that there is no dataset of this name."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["d"] = h5py.ExternalLink("b.h5", "/raw")
+
+    with pytest.raises(VolumeNotFound, match=r"/raw' of .*b\.h5, which is missing"):
+        Volume(tmp_path / "a.h5", dataset="d").numpy()
+
+
+def tags(axes):
+    """Return what vigra and ilastik write about axes."""
+    return json.dumps({"axes": [{"key": key} for key in axes]})
+
+
+@pytest.mark.parametrize("axes", ["zyx", "zyxc", "czyx", "tzyxc", "tczyx", "yx", "yxc", "xyz"])
+def test_axistags_name_the_axes(tmp_path, axes):
+    """They become (C, x, y, z) wherever they are stored; time and channels are folded."""
+    lengths = {"t": 2, "c": 3, "z": 4, "y": 5, "x": 6}
+    array = numbered(tuple(lengths[key] for key in axes))
+    path = write(tmp_path / "a.h5", array, "exported_data", spacing=(4000, 5000, 6000))
+    with h5py.File(path, "a") as file:
+        file["exported_data"].attrs["axistags"] = tags(axes)
+
+    whole = array.transpose([axes.index(key) for key in "tcxyz" if key in axes])
+    shape = [lengths[key] if key in axes else 1 for key in "xyz"]
+    steps = [6.0, 5.0, 4.0] if axes != "xyz" else [4.0, 5.0, 6.0]
+    assert Volume(path).numpy().tolist() == whole.reshape(-1, *shape).tolist()
+    assert Volume(path).spacing == pytest.approx(steps)
+
+
+def test_axes_that_nothing_names_are_refused_with_a_way_out(tmp_path):
+    """Five of them are no (C, I, J, K); tags of another number, or twice the same, are none."""
+    path = write(tmp_path / "a.h5", numbered((1, 2, 3, 4, 5)))
+
+    for how in ({}, {"dataset": "raw"}):
+        with pytest.raises((UnknownFormat, BadHeader), match="axistags of the dataset") as error:
+            _ = Volume(path, **how).shape
+        assert "OME" not in str(error.value)
+        assert "Give dataset=" not in str(error.value)
+    for wrong, message in (("zyx", "name 3"), ("tzzyx", "one name"), (5, "make no sense")):
+        with h5py.File(path, "a") as file:
+            file["raw"].attrs["axistags"] = wrong if wrong == 5 else tags(wrong)
+        with pytest.raises(BadHeader, match=message):
+            _ = Volume(path).shape
+
+
+@pytest.mark.parametrize("kind", ["chunks", "gzip", "one piece", "virtual"])
+def test_bigdataviewer_stores_unsigned_numbers_as_signed(tmp_path, kind):
+    """A coarser level covers the place of the finest, by its factors (x, y, z)."""
+    voxels = np.linspace(0, 65535, 4 * 6 * 7).astype("u2").reshape(4, 6, 7)
+    how = {"chunks": (4, 4, 4)} if kind in ("chunks", "gzip") else {}
+    how |= {"compression": "gzip"} if kind == "gzip" else {}
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["s00/resolutions"] = np.array([[1.0, 1, 1], [4, 2, 1]])
+        file["s00/subdivisions"] = np.array([[4, 4, 4]] * 2, "i4")
+        for level in range(2):
+            place = f"t00003/s00/{level}/cells"
+            if kind == "virtual":
+                file[f"numbers{level}"] = voxels.view("i2")
+                layout = h5py.VirtualLayout(voxels.shape, "i2")
+                layout[...] = h5py.VirtualSource(".", f"numbers{level}", voxels.shape)
+                file.create_virtual_dataset(place, layout)
+            else:
+                file.create_dataset(place, data=voxels.view("i2"), **how)
+        file["t00003/s00/plain"] = voxels.view("i2")
+
+    finest = Volume(tmp_path / "a.h5", dataset="t00003/s00/0/cells")
+    coarse = Volume(tmp_path / "a.h5", dataset="t00003/s00/1/cells")
+    assert (finest.dtype, finest.spacing) == (np.uint16, (1.0, 1.0, 1.0))
+    assert finest.numpy()[0].tolist() == coarse.numpy()[0].tolist() == voxels.tolist()
+    assert coarse.affine[:3].tolist() == [[1, 0, 0, 0], [0, 2, 0, 0.5], [0, 0, 4, 1.5]]
+    assert Volume(tmp_path / "a.h5", dataset="t00003/s00/plain").dtype == np.int16
+
+
+@pytest.mark.parametrize("key", ["scale_factor", "add_offset", "_Unsigned"])
+def test_conventions_of_netcdf_are_refused(tmp_path, key):
+    """They say that values are others than the stored numbers."""
+    path = write(tmp_path / "a.h5", numbered((2, 3, 4)))
+    with h5py.File(path, "a") as file:
+        file["raw"].attrs[key] = "true" if key == "_Unsigned" else 2.0
+
+    with pytest.raises(UnknownFormat, match=rf"{key}, which changes its values"):
+        _ = Volume(path).shape
+
+
+@pytest.mark.parametrize("spacing", [(0, 1, 1), (-1, 1, 1), (float("nan"), 1, 1), (1, 2)])
+def test_a_given_affine_replaces_a_senseless_spacing(tmp_path, spacing):
+    """The advice of the error for such a file works."""
+    path = write(tmp_path / "a.h5", numbered((4, 5, 6)), spacing=spacing)
+    affine = np.diag([1.0, 2, 3, 1])
+
+    assert Volume(path, affine=affine).spacing == (1.0, 2.0, 3.0)
+    with pytest.raises(BadHeader, match="Pass affine="):
+        _ = Volume(path).shape
+
+
+@pytest.mark.parametrize("swmr", [True, False])
+def test_a_file_in_use_is_named_as_such(tmp_path, swmr):
+    """Its error has the way out; once it is closed it is read."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w", libver="latest") as file:
+        file.create_dataset("x", (4, 5, 6), "u2", maxshape=(None, 5, 6), chunks=(1, 5, 6))[...] = 3
+    code = f"import h5py, sys; f = h5py.File({os.fspath(path)!r}, 'a', libver='latest')\n"
+    code += "f.swmr_mode = True\n" if swmr else ""
+    code += "print(1, flush=True); sys.stdin.read(); f.close()"
+    how = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen([sys.executable, "-c", code], **how) as writer:
+        writer.stdout.readline()
+        with pytest.raises(VolumeReadError, match=r"a\.h5 is being written by another process"):
+            _ = Volume(path).shape
+        writer.communicate(timeout=60)
+
+    assert Volume(path).numpy().sum() == 360
+
+
+def test_a_closed_volume_frees_its_file_for_a_writer(tmp_path):
+    """All datasets of the file that this process has open are closed; the next read opens them."""
+    path = write(tmp_path / "a.h5", numbered((4, 5, 6)), "x", chunks=(2, 5, 6))
+    write(path, numbered((4, 5, 6)), "y", chunks=(2, 5, 6))
+    code = f"import h5py; h5py.File({os.fspath(path)!r}, 'a').close()"
+
+    def may_write():
+        return subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
+
+    with Volume(path, dataset="x") as volume, Volume(path, dataset="y") as other:
+        expected = volume.numpy()
+        assert other.numpy().shape == (1, 4, 5, 6)
+        assert not may_write()
+        volume.close()
+        assert may_write()
+        close_volumes()
+    assert Volume(path, dataset="x").numpy().tolist() == expected.tolist()
+
+
+def test_a_closed_volume_is_opened_by_its_next_read(tmp_path):
+    """The same object reads on, of a mapped file, of chunks, and through others."""
+    path = write(tmp_path / "a.h5", numbered((4, 5, 6)), "x", chunks=(2, 5, 6))
+    mapped = write(tmp_path / "b.h5", numbered((4, 5, 6)), "x")
+    for volume in (Volume(path), Volume(mapped), Volume([path, mapped]), Volume(numbered((2, 3)))):
+        expected = volume.numpy().tolist()
+        volume.close()
+        volume.close()
+        assert volume.numpy().tolist() == expected

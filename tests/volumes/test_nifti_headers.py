@@ -290,3 +290,23 @@ def test_check_reports_what_a_header_says_twice(tmp_path, name, suffix):
     assert found.error == ("Contradiction" if words else "")
     assert words in found.reason
     assert Volume(path).shape == (1, 4, 4, 4)
+
+
+@pytest.mark.parametrize("field", ["pixdim", "srow_x", "quatern_b"])
+def test_a_given_affine_replaces_a_senseless_orientation(tmp_path, field):
+    """The advice of the error for such a file works."""
+    image = nibabel.Nifti1Image(np.arange(24, dtype="i2").reshape(2, 3, 4), np.eye(4))
+    fields = image.header
+    codes = {"pixdim": (0, 0), "srow_x": (0, 1), "quatern_b": (1, 0)}[field]
+    nibabel.save(image, tmp_path / "a.nii")
+    content = bytearray((tmp_path / "a.nii").read_bytes())
+    fields = nibabel.Nifti1Header(bytes(content[:348]))
+    fields["qform_code"], fields["sform_code"] = codes
+    fields[field] = 9 if field == "quatern_b" else np.nan
+    (tmp_path / "a.nii").write_bytes(bytes(fields.binaryblock) + bytes(content[348:]))
+
+    with pytest.raises(BadHeader, match=r"a\.nii"):
+        _ = Volume(tmp_path / "a.nii").shape
+    volume = Volume(tmp_path / "a.nii", affine=np.diag([1.0, 2, 3, 1]))
+    assert volume.spacing == (1.0, 2.0, 3.0)
+    assert volume.numpy()[0].ravel().tolist() == list(range(24))

@@ -338,3 +338,25 @@ def test_npy_is_what_the_registry_example_makes_of_it(tmp_path, registered, dtyp
         assert (shape, kind, data.dtype) == ((1, 4, 5, 6), np.dtype(dtype), expected.dtype)
         assert data.tolist() == expected.tolist()
         assert part.tolist() == expected[:, 1:3, 2:3].tolist()
+
+
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [("a.ims", "ImageSizeZ"), ("a.nc", "xarray"), ("a.mrc", "angstrom"), ("a.n5", "folder of N5")],
+)
+def test_formats_that_are_not_read_are_named_with_a_way_out(tmp_path, name, way):
+    """Also an MRC that SimpleITK would read, in its wrong unit."""
+    path = tmp_path / name
+    if name == "a.n5":
+        path.mkdir()
+        (path / "attributes.json").write_text('{"n5": "2.5.1"}')
+    elif name == "a.mrc":
+        sitk = pytest.importorskip("SimpleITK")
+        sitk.WriteImage(sitk.Image([4, 5, 6], sitk.sitkFloat32), str(path))
+    else:
+        with pytest.importorskip("h5py").File(path, "w") as file:
+            file["DataSet/Data"] = np.zeros((2, 3, 4))
+
+    with pytest.raises(UnknownFormat, match=way) as error:
+        _ = Volume(path).shape
+    assert "reader=" in str(error.value)

@@ -278,3 +278,92 @@ def test_what_is_no_tiff(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tifffile", None)
     with pytest.raises(MissingDependency, match=r"cut\.tif needs tifffile"):
         _ = Volume(tmp_path / "cut.tif").shape
+
+
+_DIFFERENT = {
+    "bits": ("dtype", {}),
+    "sample format": ("dtype", {}),
+    "compression": ("compression", {"compression": "zlib"}),
+    "predictor": ("predictor", {"compression": "zlib", "predictor": True}),
+    "photometric": ("photometric", {"photometric": "miniswhite"}),
+    "strips": ("chunks", {"compression": "zlib", "rowsperstrip": 20}),
+    "tiles": ("chunks", {"compression": "zlib", "tile": (16, 48)}),
+    "orientation": ("orientation", {"extratags": [(274, 3, 1, 3, True)]}),
+    "shape": ("shape", {}),
+}
+
+
+@pytest.mark.parametrize("imagej", [True, False])
+@pytest.mark.parametrize("what", list(_DIFFERENT))
+def test_a_page_that_differs_from_the_first_is_refused(tmp_path, what, imagej):
+    """Tifffile takes the tags of the first page for those of all, or makes it several series."""
+    pages = [np.full((32, 48), n, np.uint16) for n in range(12)]
+    key, how = _DIFFERENT[what]
+    usual = {"compression": "zlib"} if what in ("predictor", "strips", "tiles") else {}
+    usual |= {"strips": {"rowsperstrip": 16}, "tiles": {"tile": (32, 32)}}.get(what, {})
+    if what in ("bits", "sample format"):
+        pages[5] = pages[5].astype("u1" if what == "bits" else "i2")
+    elif what == "shape":
+        pages[5] = pages[5][:16]
+    text = "ImageJ=1.54p\nimages=12\nslices=12\nunit=um\nspacing=2\n" if imagej else None
+    with tifffile.TiffWriter(tmp_path / "a.tif") as file:
+        for n, page in enumerate(pages):
+            own = {"photometric": "minisblack", **usual, **(how if n == 5 else {})}
+            description = text if n == 0 else None
+            file.write(page, contiguous=False, metadata=None, description=description, **own)
+
+    with pytest.raises(UnknownFormat, match=rf"page 5 of .*a\.tif differs from page 0 in {key}"):
+        _ = Volume(tmp_path / "a.tif").shape
+
+
+def test_pages_of_other_kinds_are_several_images(tmp_path):
+    """A series that is named is read: there tifffile has found pages that are alike."""
+    first, second = np.full((2, 32, 48), 3, np.uint16), np.full((2, 32, 48), 4, np.uint16)
+    with tifffile.TiffWriter(tmp_path / "a.tif") as file:
+        for page in first:
+            file.write(page, contiguous=False, metadata=None)
+        for page in second:
+            file.write(page, contiguous=False, metadata=None, compression="zlib")
+
+    with pytest.raises(UnknownFormat, match=r"page 2 of .* differs from page 0 in compression"):
+        _ = Volume(tmp_path / "a.tif").shape
+    for series, value in ((0, 3), (1, 4)):
+        voxels = Volume(tmp_path / "a.tif", series=series).numpy()
+        assert (voxels.shape, np.unique(voxels).tolist()) == ((1, 48, 32, 2), [value])
+
+
+def test_axes_of_one_name_are_refused(tmp_path):
+    """Of two stacks that nothing names, none is taken for z."""
+    tifffile.imwrite(
+        tmp_path / "a.tif", np.zeros((2, 3, 5, 8, 6), np.uint8), photometric="minisblack"
+    )
+
+    with pytest.raises(BadHeader, match="several axes of one name"):
+        _ = Volume(tmp_path / "a.tif").shape
+
+
+@pytest.mark.parametrize(
+    ("unit", "tag", "factor"),
+    [(None, "NONE", 1), ("pixel", "NONE", 1), (None, "CENTIMETER", 10), (None, "INCH", 25.4)],
+)
+def test_imagej_without_a_unit_keeps_the_ratio_of_lengths(tmp_path, unit, tag, factor):
+    """The resolution is in pixels per unit of the tag, or of nothing."""
+    metadata = {"axes": "ZYX", "spacing": 0.5, **({} if unit is None else {"unit": unit})}
+    how = {"resolution": (10, 5), "resolutionunit": tag, "metadata": metadata}
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((4, 5, 6), np.uint8), imagej=True, **how)
+
+    expected = [0.1 * factor, 0.2 * factor, 0.5 * factor]
+    assert Volume(tmp_path / "a.tif").spacing == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", ["ome", "imagej"])
+def test_a_given_affine_replaces_a_senseless_spacing_of_a_tiff(tmp_path, kind):
+    """A single plane often has a length of 0 along z."""
+    how = {"ome": True, "metadata": {"axes": "TYX", "PhysicalSizeX": 0.5, "PhysicalSizeZ": 0}}
+    if kind == "imagej":
+        how = {"imagej": True, "metadata": {"axes": "ZYX", "spacing": -0.3, "unit": "um"}}
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((4, 5, 6), np.uint8), **how)
+
+    assert Volume(tmp_path / "a.tif", affine=np.diag([1.0, 2, 3, 1])).spacing == (1.0, 2.0, 3.0)
+    with pytest.raises(BadHeader, match="Pass affine="):
+        _ = Volume(tmp_path / "a.tif").shape

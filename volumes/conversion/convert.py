@@ -208,7 +208,10 @@ def convert(
     place = os.fspath(destination)
     if hasattr(volume, "flush_plan"):
         volume = volume.flush_plan(is_tiled=True).volume
-    elif isinstance(volume, Iterable) and not isinstance(volume, (str, list, tuple, Volume)):
+    elif isinstance(volume, Iterable) and not (
+        isinstance(volume, (str, list, tuple, Volume))
+        or any(hasattr(volume, name) for name in ("__array__", "dataobj", "GetSpacing"))
+    ):
         how: dict[str, Any] = {"chunk": chunk, "shard": shard, "patch": patch, "codec": codec}
         how |= {"overwrite": overwrite, "storage_options": storage_options}
         how |= {"progress": progress, "timeout": timeout}
@@ -216,7 +219,8 @@ def convert(
         return [convert(patch, where, **how) for patch, where in patches]
     elif not isinstance(volume, Volume):
         sources = volume if isinstance(volume, (list, tuple)) else [volume]
-        remote = any(is_url(os.fspath(one)) for one in sources)
+        paths = [os.fspath(one) for one in sources if isinstance(one, (str, os.PathLike))]
+        remote = any(map(is_url, paths))
         volume = Volume(volume, storage_options=storage_options if remote else None)
     header = replace(volume.header, affine=affine_entries(volume.grid.affine, volume.name))
     plan = plan_conversion(header, chunk=chunk, shard=shard, patch=patch, codec=codec)

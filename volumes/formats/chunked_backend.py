@@ -106,7 +106,7 @@ class Layout:
         return view.reshape((math.prod(array.shape[axis] for axis in self.c_axes), *lengths))
 
 
-def plain_layout(shape: tuple[int, ...], name: str) -> Layout:
+def plain_layout(shape: tuple[int, ...], name: str, do: str = "") -> Layout:
     """Return the layout of an array without metadata: (I, J), (I, J, K) or (C, I, J, K).
 
     Examples
@@ -121,8 +121,7 @@ def plain_layout(shape: tuple[int, ...], name: str) -> Layout:
     if len(shape) == 4:
         return Layout(shape, (0,), (1, 2, 3))
     msg = f"the array of {name} has {len(shape)} axes and nothing says what they are."
-    do = "Store two to four axes, (I, J, K) or (C, I, J, K), or write OME-Zarr metadata."
-    raise BadHeader(msg, do=do)
+    raise BadHeader(msg, do=f"Store two to four axes, (I, J, K) or (C, I, J, K). {do}".rstrip())
 
 
 def named_layout(shape: tuple[int, ...], axes: Sequence[str], name: str) -> Layout:
@@ -139,6 +138,9 @@ def named_layout(shape: tuple[int, ...], axes: Sequence[str], name: str) -> Layo
             f"{', '.join(axes)}."
         )
     place = {axis: n for n, axis in enumerate(axes)}
+    if len(place) != len(axes):
+        what = f"{name} has several axes of one name ({', '.join(axes)}), shape {shape}."
+        raise BadHeader(what, do="Write the file again with a name for each axis.")
     x, y, z = (place.get(axis) for axis in SPATIAL)
     c_axes = tuple(n for n, axis in enumerate(axes) if axis not in SPATIAL)
     return Layout(shape, c_axes, (x, y, z))

@@ -6,13 +6,14 @@ HDF5 just follows links, to other files and in circles: they are looked at befor
 from __future__ import annotations
 
 import atexit
+import json
 import math
 import os
 import re
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -21,15 +22,22 @@ import numpy as np
 
 from ...core import IO_COUNTERS, Region
 from ...core.call_site import shorten
-from ...core.errors import BadHeader, CorruptVolume, LeadsOutside, UnknownFormat
+from ...core.errors import (
+    BadHeader,
+    CorruptVolume,
+    LeadsOutside,
+    UnknownFormat,
+    VolumeNotFound,
+    VolumeReadError,
+)
 from ...storage.content import content_key
 from ...storage.ranges import Folder, open_regular
 from ..backend import Backend, Channels
 from ..chunks.chunked_array import ChunkedArray
-from ..header import IDENTITY, Header, affine_entries
+from ..header import IDENTITY, Header, affine_entries, stored_affine
 from ..session import opening_session
 from ..voxels import Voxels, plain
-from .chunked_backend import ChunkedBackend, Layout, chunked_header, plain_layout
+from .chunked_backend import ChunkedBackend, Layout, chunked_header, named_layout, plain_layout
 from .hdf5_chunks import ChunkFilters, ChunkIndex, Hdf5Chunks, Hdf5File, Run, run_local
 from .raw import RawHeader, open_raw
 from .stored_file import (
@@ -38,6 +46,7 @@ from .stored_file import (
     LocalStoredFile,
     RemoteStoredFile,
     StoredFile,
+    check_size,
     import_package,
     joined_key,
     library_errors,
@@ -45,6 +54,8 @@ from .stored_file import (
 
 # A dataset of datasets of datasets is rare already; each level takes some of HDF5's stack.
 _MOST_VIRTUAL = 16
+# In names of the sources of a virtual dataset: a percent sign, and a number that is counted up.
+_PATTERN = re.compile(r"(%%|%\d*b)")
 # HDF5 itself follows no more on the way to one object (H5L_NUM_LINKS).
 _MOST_LINKS = 16
 
@@ -96,10 +107,11 @@ def refuse_links(h5py: Any, file: Any, key: Any, reach: Reach, depth: int = 0) -
         if isinstance(link, h5py.ExternalLink):
             path = _first_there(_places(file.filename, link.filename, "HDF5_EXT_PREFIX"))
             reach.check(path, link.filename)
-            if os.path.isfile(path) and h5py.is_hdf5(path):
-                onward = "/".join([link.path, *parts[n + 1 :]])
-                with h5py.File(path, "r") as other:
-                    refuse_links(h5py, other, onward, reach, depth + 1)
+            onward = "/".join([link.path, *parts[n + 1 :]])
+            if not (os.path.isfile(path) and h5py.is_hdf5(path)):
+                raise _missing(f"{shorten(key)} of {reach.name} is a link", path, onward)
+            with h5py.File(path, "r") as other:
+                refuse_links(h5py, other, onward, reach, depth + 1)
             return
         if isinstance(link, h5py.SoftLink):
             above = "" if link.path.startswith("/") else "/".join(parts[:n])
@@ -185,7 +197,10 @@ def beside_its_file(h5py: Any, dataset: Any) -> Any:
         return dataset
     file, path = dataset.file, dataset.name.encode()
     beside = os.path.dirname(os.path.abspath(file.filename))
-    if not any(os.path.exists(os.path.join(beside, name)) for name in names):
+    is_there = [
+        any(os.path.exists(os.path.join(at, name)) for name in names) for at in (beside, ".")
+    ]
+    if is_there == [False, True]:
         beside = os.getcwd()  # what is looked at is what is read, wherever the process goes
     access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
     access.set_efile_prefix(os.fsencode(beside))
@@ -195,9 +210,24 @@ def beside_its_file(h5py: Any, dataset: Any) -> Any:
 
 def refuse_external(dataset: Any, reach: Reach) -> None:
     """Look at the files that hold the numbers of a dataset, where HDF5 looks for them."""
-    for name in _external(dataset):
+    rest = dataset.size * dataset.id.get_type().get_size() if dataset.external else 0
+    for name, (_, start, size) in zip(_external(dataset), dataset.external or (), strict=True):
         prefix = os.fsdecode(dataset.id.get_access_plist().get_efile_prefix())
-        reach.check(os.path.join(os.getcwd(), prefix, name), name)
+        path = os.path.join(os.getcwd(), prefix, name)
+        reach.check(path, name)
+        if not os.path.exists(path):
+            raise _missing(f"the numbers of {dataset.name} in {reach.name} lead", path)
+        # HDF5 reads zeros behind the end of such a file.
+        check_size(f"{path} ({reach.name})", os.path.getsize(path), start + min(size, rest))
+        rest -= min(size, rest)
+
+
+def _missing(what: str, path: str, dataset: str = "") -> VolumeNotFound:
+    """Return the error for a reference to a file, or to a dataset in it, that is missing."""
+    place = f"the dataset {shorten(dataset)} of {path}" if dataset else path
+    why = "which is missing" if not os.path.exists(path) else "which that file does not have"
+    do = "Put it back where it was, or write the references again."
+    return VolumeNotFound(f"{what} to {place}, {why}.", do=do)
 
 
 def refuse_circle(
@@ -212,15 +242,43 @@ def refuse_circle(
     if here in above or len(above) >= _MOST_VIRTUAL:
         raise BadHeader(f"the virtual dataset {dataset.name} of {name} leads back to itself.")
     for source in {(source.file_name, source.dset_name) for source in dataset.virtual_sources()}:
+        there = set[tuple[str, str]]()
         for place, path in _matching(h5py, file, *source, reach):
             with h5py.File(place, "r") as other:
                 refuse_links(h5py, other, path, reach)
                 node = other.get(path)
                 if isinstance(node, h5py.Dataset):
+                    there.add((os.path.basename(place), path.strip("/")))
                     if node.file != other:
                         reach.check(node.file.filename, node.file.filename)
                     refuse_external(node, reach)
                     refuse_circle(h5py, node, (*above, here), name, reach)
+        _refuse_gap(there, dataset, *source, name)
+
+
+def _refuse_gap(
+    there: set[tuple[str, str]], dataset: Any, file_name: str, path: str, name: str
+) -> None:
+    """Refuse a virtual dataset without one of its sources: HDF5 reads the fill value there.
+
+    Of a pattern (``%b``) HDF5 counts the sources from 0, and stops at the first that is missing.
+    """
+    file = dataset.file.filename
+    reference = os.path.basename(file) if file_name == "." else file_name
+
+    def source(number: int) -> tuple[str, str]:
+        names = os.path.basename(reference), path.strip("/")
+        one, two = (_PATTERN.sub(lambda m: "%" if m[0] == "%%" else f"{number}", n) for n in names)
+        return one, two
+
+    numbers = {0, *(int(n) for pair in there for n in re.findall(r"\d+", "/".join(pair)))}
+    count = sum(source(number) in there for number in numbers)
+    for number in range(count or 1):
+        if source(number) not in there:
+            folder, (base, inner) = os.path.dirname(reference), source(number)
+            places = _places(file, os.path.join(folder, base), "HDF5_VDS_PREFIX")
+            what = f"the virtual dataset {dataset.name} of {name} leads"
+            raise _missing(what, _first_there(places), inner)
 
 
 def _matching(
@@ -252,7 +310,7 @@ def _matching(
 
 def _printf(pattern: str) -> re.Pattern[str]:
     """Return what matches the names that HDF5 makes of a pattern, as of ``printf``."""
-    parts = re.split(r"(%%|%\d*b)", pattern)
+    parts = _PATTERN.split(pattern)
     return re.compile(
         "".join("%" if p == "%%" else r"\d+" if p[:1] == "%" else re.escape(p) for p in parts)
     )
@@ -265,15 +323,34 @@ def datasets_in(h5py: Any, file: Any) -> list[str]:
     return paths
 
 
-def hdf5_errors(name: str) -> AbstractContextManager[None]:
-    """Turn what h5py raises on a file that is damaged into errors that name it."""
-    return library_errors(f"{name} is no sound HDF5 file")
+@contextmanager
+def hdf5_errors(name: str) -> Iterator[None]:
+    """Turn what h5py raises on a file that is damaged or in use into errors that name it."""
+    with library_errors(f"{name} is no sound HDF5 file"):
+        try:
+            yield
+        except OSError as error:
+            if not re.search("unable to lock|already open for", str(error)):
+                raise
+            raise VolumeReadError(
+                f"{name} is being written by another process: {error}.",
+                do="Wait until it is closed. From a writer in SWMR mode, h5py.File(path, 'r', "
+                "swmr=True) reads an array, which is a volume. After a crash, h5clear -s PATH.",
+            ) from error
 
 
 # HDF5 would keep decoded chunks. What is kept is decided by voxpipe.
 _KEPT_BYTES = 0
 # ilastik and others: micrometres along the last three axes, in stored order.
 _SPACING = "element_size_um"
+_AXES = "axistags"
+_NAME_AXES = (
+    "Name the axes as ilastik does: the attribute axistags of the dataset is "
+    """'{"axes": [{"key": "t"}, {"key": "z"}, ...]}'."""
+)
+# netCDF's, which change what the numbers mean.
+_CONVENTIONS = ("scale_factor", "add_offset", "_Unsigned")
+_CELLS = re.compile(r"/t\d+/s(\d+)/(\d+)/cells")
 _OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -348,9 +425,13 @@ def _find(h5py: Any, h5: Any, key: Any, file: StoredFile) -> FoundDataset:
         dataset = chosen_dataset(h5py, h5, key, name)
         if dataset.is_virtual or dataset.external or dataset.file != h5:
             raise _in_other_files(name)
-    layout, dtype = plain_layout(tuple(dataset.shape or ()), name), np.dtype(dataset.dtype)
+    layout, dtype = _layout(dataset, name), np.dtype(dataset.dtype)
+    level = _bigdataviewer_level(h5py, h5, dataset, dtype)
+    if level is not None:  # which has no other type, and stores it as the signed one
+        dtype = np.dtype(dtype.str.replace("i", "u"))
     chunks = dataset.chunks or (1,) * len(layout.sizes)
-    header = chunked_header(layout, chunks, dtype, name, _affine(dataset, name))
+    affine = stored_affine(lambda: _affine(dataset, layout, level, name))
+    header = chunked_header(layout, chunks, dtype, name, affine)
     header = replace(header, chunks=header.chunks if dataset.chunks else None)
     # In one piece; HDF5's own types have other bits.
     is_plain = (
@@ -374,9 +455,9 @@ class Hdf5Backend(ChunkedBackend):
         size = math.prod(dataset.chunks) * dataset.id.get_type().get_size()
         filters = ChunkFilters(dataset, index, name)
         source = Hdf5Chunks(file.store, index, filters, token, size, name)
-        form = tuple(dataset.shape), tuple(dataset.chunks), np.dtype(dataset.dtype)
-        cache = opening_session().chunks
-        array = ChunkedArray(*form, dataset.fillvalue, source=source, cache=cache, token=token)
+        form = tuple(dataset.shape), tuple(dataset.chunks), target.header.disk_dtype
+        cache, fill = opening_session().chunks, np.asarray(dataset.fillvalue).astype(form[2])[()]
+        array = ChunkedArray(*form, fill, source=source, cache=cache, token=token)
         super().__init__(array, target.layout, target.files, target.header, name)
 
 
@@ -397,6 +478,7 @@ class DatasetBackend(FilesBackend):
         index, (first, last) = self._layout.index(region, channels)
         with self._lock:
             array = self._run(lambda: self._dataset[index.slices], lambda: self._errors(index))
+        array = array.astype(self.header.disk_dtype, copy=False)
         return Voxels(plain(self._layout.fold(array)[first:last]))
 
     def _errors(self, index: Region) -> AbstractContextManager[None]:
@@ -423,31 +505,67 @@ def chosen_dataset(h5py: Any, file: Any, key: Any, name: str) -> Any:
     if key is not None:
         if not isinstance(key, str) or key not in file:
             what = f"{name} has no dataset {key!r}, but {_list(datasets_in(h5py, file))}."
-            raise BadHeader(what, do="Give dataset=.")
+            raise BadHeader(what, do="Give the path of one of them as dataset=.")
         if not isinstance(file[key], h5py.Dataset):
             raise BadHeader(f"{key} in {name} is a group.", do="Give the path of a dataset.")
         return file[key]
     paths = datasets_in(h5py, file)
-    fitting = [path for path in paths if 2 <= file[path].ndim <= 4]
+    fitting = [p for p in paths if 2 <= file[p].ndim <= 4 or _AXES in file[p].attrs]
     if len(fitting) == 1:
         return file[fitting[0]]
     what = f"{name} holds {len(fitting)} datasets of two to four axes; all: {_list(paths)}."
-    raise UnknownFormat(what, do="Give dataset=.")
+    do = f"Choose one, such as dataset={fitting[0]!r}." if fitting else _NAME_AXES
+    raise UnknownFormat(what, do=do)
 
 
 def _list(paths: list[str]) -> str:
     return ", ".join(paths[:20]) + (", ..." if len(paths) > 20 else "") or "none"
 
 
-def _affine(dataset: Any, name: str) -> tuple[float, ...]:
+def _layout(dataset: Any, name: str) -> Layout:
+    """Return the layout that vigra's ``axistags`` give, as ilastik writes them; else the plain."""
+    keys = [key for key in _CONVENTIONS if str(dataset.attrs.get(key, "false")) != "false"]
+    if keys:
+        what = f"{dataset.name} of {name} has the attribute {keys[0]}, which changes its values."
+        do = "Read it with xarray, and give the values as an array."
+        raise UnknownFormat(what, do=do)
+    shape, tags = tuple(dataset.shape or ()), dataset.attrs.get(_AXES)
+    if tags is None:
+        return plain_layout(shape, name, _NAME_AXES)
+    with library_errors(f"{_AXES} of {name} make no sense"):
+        axes = tuple(str(axis["key"]) for axis in json.loads(tags)["axes"])
+    return named_layout(shape, axes, name)
+
+
+def _bigdataviewer_level(h5py: Any, h5: Any, dataset: Any, dtype: np.dtype[Any]) -> Any:
+    """Return the factors (x, y, z) of a level of BigDataViewer; None for any other dataset."""
+    parts = _CELLS.fullmatch(dataset.name)
+    table = None if parts is None else h5.get(f"s{parts[1]}/resolutions")
+    if parts is None or not isinstance(table, h5py.Dataset) or dtype.str[1:] not in ("i2", "u2"):
+        return None
+    factors = np.asarray(table, np.float64)
+    return factors[int(parts[2])] if int(parts[2]) < len(factors) else np.zeros(0)
+
+
+def _affine(dataset: Any, layout: Layout, level: Any, name: str) -> tuple[float, ...]:
     attribute = dataset.attrs.get(_SPACING)
+    if attribute is None and level is not None:
+        if level.shape != (3,) or not (np.isfinite(level).all() and level.min() > 0):
+            what = f"resolutions of {name} give no three factors for {dataset.name}."
+            raise BadHeader(what, do="Pass affine= to say where the voxels lie.")
+        matrix = np.diag([*level[::-1], 1.0])  # stored as (z, y, x)
+        matrix[:3, 3] = (level[::-1] - 1) / 2
+        return affine_entries(matrix, name)
     if attribute is None:
         return IDENTITY
     spacing = np.asarray(attribute, np.float64).ravel()
     if spacing.shape != (3,) or not np.isfinite(spacing).all() or spacing.min() <= 0:
         what = f"{_SPACING} of {name} is {np.asarray(attribute).tolist()}, not three lengths."
         raise BadHeader(what, do="Pass affine= to say where the voxels lie.")
-    return affine_entries(np.diag([*(spacing * 1e-3), 1.0]), name)
+    # In stored order; of an image it begins with the axis that is not stored.
+    places = [-1 if axis is None else axis for axis in layout.spatial]
+    lengths = spacing[np.argsort(np.argsort(places))]
+    return affine_entries(np.diag([*(lengths * 1e-3), 1.0]), name)
 
 
 FORMATS = (Format("hdf5", (".h5", ".hdf5", ".hdf", ".he5"), open_hdf5, ("dataset",), "h5py"),)

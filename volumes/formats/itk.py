@@ -33,13 +33,13 @@ from ...core.memory import usable_memory
 from ..array_source import ArraySource
 from ..backend import Backend
 from ..header import affine_entries
-from ..registry import BackendRequest
+from ..registry import BackendRequest, unknown_format
 from .hdf5 import refuse_leading_on
 from .raw import LocalRaw, RawHeader, fastest_first, world_affine
 from .stored_file import Format, LocalStoredFile, StoredFile, open_local
 
-# Bytes before uncompressed voxels, by ITK's reader: GIPL 1.0 and MRC 2014.
-_HEADERS = {"GiplImageIO": 256, "MRCImageIO": 1024}
+# Bytes before uncompressed voxels, by ITK's reader: GIPL 1.0.
+_HEADERS = {"GiplImageIO": 256}
 # Where a bitmap says how long it is.
 _BMP_SIZE = slice(2, 6)
 # The lines before the voxels in a legacy VTK file of the kind that ITK reads.
@@ -146,7 +146,7 @@ def _check(file: StoredFile, is_whole: bool, voxel_bytes: int) -> None:
 
 
 # ITK's readers that read a part of a file: these are decoded slab by slab.
-_STREAMING = ("MetaImageIO", "VTKImageIO", "MRCImageIO")
+_STREAMING = ("MetaImageIO", "VTKImageIO")
 # Memory of one slab.
 _SLAB_BYTES = 64 * 1024**2
 _NUMBERS = [f"{kind}Int{bits}" for bits in (8, 16, 32, 64) for kind in ("", "U")]
@@ -191,6 +191,9 @@ def open_itk(path: str, name: str, follow: str = "beside") -> Backend:
     reader = _read_information(path, name, follow)
     fields, size = _fields(reader, name), reader.GetSize()
     image_io = str(reader.GetImageIO() or reader.GetImageIOFromFileName(path))
+    if image_io == "MRCImageIO":
+        # SimpleITK takes its angstrom for millimetres, and signed bytes for unsigned ones.
+        raise unknown_format(name, ("MRC",))
     check_end(file, image_io, fields.voxel_bytes)
 
     def write(raw: BinaryIO) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 
 from ...core.errors import BadHeader, MissingDependency, TruncatedVolume, UnknownFormat
 from ..backend import Backend
-from ..header import affine_entries
+from ..header import affine_entries, stored_affine
 from ..voxels import refuse_unreadable
 from .raw import RawHeader, fastest_first, open_raw
 from .stored_file import Format, LocalStoredFile, StoredFile, library_errors, what_to_do
@@ -71,10 +71,6 @@ def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHe
             refuse_unreadable(dtype, name)
             why = f"its intercept is {fields.get('scl_inter', 0.0)}"
             slope, intercept = fields.get_slope_inter()
-        why = "its orientation cannot be read"
-        # A damaged header may hold a signalling NaN, about which NumPy would warn.
-        with np.errstate(invalid="ignore"):
-            affine = np.array(fields.get_best_affine(), dtype=np.float64)
     except (HeaderDataError, KeyError, ValueError) as error:
         raise bad_nifti(name, f"{why} ({error})") from None
     if dtype.itemsize == 0:  # a number of bits, or a float that this machine lacks
@@ -83,12 +79,11 @@ def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHe
             f"({fields.get_value_label('datatype')}), which cannot be read.",
             do="Convert the voxels to integers, or to floats of up to 64 bits.",
         )
-    affine[:3] *= unit
     offset = 0.0 if lowest is None else float(fields["vox_offset"])
     if not offset >= (lowest or 0) or offset != int(min(offset, 2.0**62)):
         why = f"its voxels begin at byte {offset:g}, and the header ends at {lowest}"
         raise bad_nifti(name, why)
-    entries = affine_entries(affine, name)
+    entries = stored_affine(lambda: _orientation(fields, unit, name))
     if dtype.names is not None:
         layout, dtype = fastest_first(shape, colours=len(dtype.names)), np.dtype("u1")
         return RawHeader(layout, dtype, int(offset), entries)
@@ -143,6 +138,19 @@ def affine_of(points: Any, affine: Any) -> Any:
 
 def _text(numbers: Any) -> str:
     return " x ".join(f"{number:.4g}" for number in numbers)
+
+
+def _orientation(fields: Any, unit: float, name: str) -> tuple[float, ...]:
+    from nibabel.spatialimages import HeaderDataError
+
+    try:
+        # A damaged header may hold a signalling NaN, about which NumPy would warn.
+        with np.errstate(invalid="ignore"):
+            affine = np.array(fields.get_best_affine(), dtype=np.float64)
+    except (HeaderDataError, ValueError) as error:
+        raise bad_nifti(name, f"its orientation cannot be read ({error})") from None
+    affine[:3] *= unit
+    return affine_entries(affine, name)
 
 
 def bad_nifti(name: str, why: str, do: str = "") -> BadHeader:

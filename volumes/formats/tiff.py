@@ -9,9 +9,10 @@ import logging
 import math
 import os
 import re
+import reprlib
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
 from xml.etree import ElementTree
@@ -29,7 +30,7 @@ from ...storage.ranges import ObjectRanges, check_document
 from ..backend import Backend
 from ..chunks.chunked_array import ChunkedArray, ChunkIndices, ChunkMap, Index
 from ..chunks.ranged_chunks import RangedChunks
-from ..header import IDENTITY, affine_entries
+from ..header import IDENTITY, affine_entries, stored_affine
 from ..session import opening_session
 from .chunked_backend import MILLIMETRES, ChunkedBackend, check_number, chunked_header, named_layout
 from .raw import RawHeader, open_raw
@@ -52,10 +53,7 @@ class TiffImage(ChunkMap):
     files: tuple[str, ...]  # names, each beside the first
     # (segments, 3): number of the file, offset, bytes; 0 bytes for one that is not stored.
     places: NDArray[np.int64]
-    decode_segment: Callable[
-        [memoryview, int], NDArray[Any]
-    ]  # of a segment, and its number in its page
-    per_page: int  # segments in one page
+    decode_segment: Callable[[memoryview, int], NDArray[Any]]  # of a segment, and its number
     whole: int | None  # offset of all voxels where they lie in one file as they are, in C order
 
     @cached_property
@@ -70,15 +68,60 @@ class TiffImage(ChunkMap):
 
     def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
         """Decode one segment."""
-        number = int(np.ravel_multi_index(index, self._grid)) % self.per_page
+        number = int(np.ravel_multi_index(index, self._grid))
         out[...] = self.decode_segment(data, number).reshape(self.chunks)
 
 
-def read_tiff(file: Any, level: int, series: int, name: str) -> TiffImage:
+# Of a page: what has to be the same for its bytes to mean the same.
+_KIND = "shape dtype chunks bitspersample sampleformat compression predictor fillorder photometric"
+_KIND += " planarconfig extrasamples subsampling"
+_ORIENTATION, _PALETTE, _RESOLUTION_UNIT = 274, 320, 296
+_SHORT = reprlib.Repr()  # a palette has 768 numbers
+
+
+def _kind_of(page: Any) -> dict[str, Any]:
+    """Return what decides how the bytes of a page are read, by name."""
+    kind = {name: getattr(page, name) for name in _KIND.split()}
+    kind["orientation"] = page.tags.valueof(_ORIENTATION, 1)
+    kind["palette"] = page.tags.valueof(_PALETTE)
+    return kind | {"byte order": page.parent.byteorder}
+
+
+def _refuse_other_kinds(pages: Sequence[Any], first: Any, name: str) -> None:
+    """Raise ``UnknownFormat`` for a page that is stored otherwise than the first one."""
+    # tifffile takes the tags of the first page for those of all.
+    kind_of_first = _kind_of(first)
+    for page in pages:
+        if page is None or page is first or not page.offset:  # of no tags of its own
+            continue
+        handle = page.parent.filehandle
+        is_closed = handle.closed
+        if is_closed:  # of another file of an OME-TIFF
+            handle.open()
+        with closing(handle) if is_closed else nullcontext():
+            kind = _kind_of(page.aspage())
+        for key, value in kind.items():
+            if value != kind_of_first[key]:
+                one, two = (_SHORT.repr(getattr(v, "name", v)) for v in (value, kind_of_first[key]))
+                what = f"page {page.index} of {name} differs from page {first.index} in {key}"
+                do = "Write all pages alike. Where they are several images, give series=."
+                raise UnknownFormat(f"{what}: {one}, not {two}.", do=do)
+
+
+def _series_number(all_series: Sequence[Any], series: int | None, name: str) -> int:
+    """Return the number of a series: the first, unless other pages of its shape form others."""
+    first: Any = all_series[0]
+    for other in all_series[1:] if series is None else ():
+        if first.kind == other.kind == "generic" and first.keyframe.shape == other.keyframe.shape:
+            _refuse_other_kinds([other.keyframe], first.keyframe, name)
+    check_number(series or 0, len(all_series), "series", name)
+    return series or 0
+
+
+def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage:
     """Return what an open TIFF says of one level of one of its series."""
-    all_series = file.series
-    check_number(series, len(all_series), "series", name)
-    pyramid = all_series[series]
+    series = _series_number(file.series, series, name)
+    pyramid = file.series[series]
     check_number(level, len(pyramid.levels), "level", name)
     image = pyramid.levels[level]
     frame = image.keyframe
@@ -92,13 +135,14 @@ def read_tiff(file: Any, level: int, series: int, name: str) -> TiffImage:
     lead = tuple(length for _, length in between)
     axes = _name_axes((*(axis for axis, _ in between), *frame.axes.lower()))
     pages = math.prod(lead)
+    _refuse_other_kinds(image, frame, name)
     dtype = np.dtype(frame.dtype).newbyteorder(file.byteorder)
     files: tuple[str, ...] = (file.filename,)
     # An OME-TIFF may say that all of its planes are in another file.
     is_here = frame.parent.filehandle.path == file.filehandle.path
     contiguous = is_here and image.dataoffset is not None and frame.is_memmappable
     if contiguous:
-        inner, per_page, whole = tuple(frame.shape), 1, image.dataoffset
+        inner, whole = tuple(frame.shape), image.dataoffset
         starts = whole + np.arange(pages, dtype=np.int64) * frame.nbytes
         places = np.stack([starts * 0, starts, starts * 0 + frame.nbytes], axis=1)
 
@@ -115,21 +159,24 @@ def read_tiff(file: Any, level: int, series: int, name: str) -> TiffImage:
         # Each segment has an offset in the tags.
         if per_page > file.filehandle.size:
             raise BadHeader(f"{name} says that a page has {per_page} segments.")
-        # Every page is stored as the first one is. Padded to the whole segment, the last strip too.
+        # Padded to the whole segment, the last strip too. Each page may have its own tables.
         options: dict[str, Any] = {"_fullsize": True}
-        for key in ("jpegtables", "jpegheader"):
-            if getattr(frame, key) is not None:
-                options[key] = getattr(frame, key)
+        if frame.jpegheader is not None:
+            options["jpegheader"] = frame.jpegheader
+        tables = [getattr(page, "jpegtables", None) for page in image]
         decode = free_of_lock(frame.decode)  # made once; it does not look at the file again
 
         def decode_segment(data: memoryview, number: int) -> NDArray[Any]:
-            return np.asarray(decode(bytes(data), number, **options)[0])
+            page, number = divmod(number, per_page)
+            own = options if tables[page] is None else options | {"jpegtables": tables[page]}
+            return np.asarray(decode(bytes(data), number, **own)[0])
 
         files, places = _segments(image, per_page, file.filehandle, name)
     shape, chunks = lead + tuple(frame.shape), (1,) * len(lead) + inner
-    affine = _affine(file, series, _spatial_shape(pyramid), _spatial_shape(image), name)
+    sizes = _spatial_shape(pyramid), _spatial_shape(image)
+    affine = stored_affine(lambda: _affine(file, series, *sizes, name))
     form = shape, chunks, axes, dtype, frame.nodata, affine
-    return TiffImage(*form, files, places, decode_segment, per_page, whole)
+    return TiffImage(*form, files, places, decode_segment, whole)
 
 
 def named_files(file: Any) -> tuple[str, ...]:
@@ -228,11 +275,10 @@ def _ome_spacing(text: str, series: int) -> tuple[float, float, float] | None:
 
 def _imagej_spacing(metadata: dict[str, Any], page: Any) -> tuple[float, float, float] | None:
     """Return what ImageJ says: pixels per unit in the tags, the unit and z in its text."""
-    # ImageJ writes the micro sign as an escape.
-    unit = str(metadata.get("unit", "")).replace("\\u00B5", "µ").lower()
-    if unit not in MILLIMETRES:
-        return None
-    factor = MILLIMETRES[unit]
+    # ImageJ writes the micro sign as an escape. Without a unit the ratio of lengths is known.
+    in_tag = {2: "inch", 3: "cm"}.get(page.tags.valueof(_RESOLUTION_UNIT), "")
+    unit = str(metadata.get("unit", in_tag)).replace("\\u00B5", "µ").lower()
+    factor = MILLIMETRES.get(unit, 1.0)
     x, y = (
         factor / _positive(page.tags[tag].value[0] / page.tags[tag].value[1])
         if tag in page.tags
@@ -290,7 +336,7 @@ def raise_complaints(name: str) -> Iterator[None]:
 _MOST_TAG_BYTES = 64 * 1024**2
 
 
-def open_tiff(file: StoredFile, level: int = 0, series: int = 0) -> Backend:
+def open_tiff(file: StoredFile, level: int = 0, series: int | None = None) -> Backend:
     """Return the backend of a TIFF: of bare voxels on a local disk as raw, else by segments."""
     name, is_local = file.name, isinstance(file, LocalStoredFile)
     tifffile = import_package("tifffile", name)
@@ -315,7 +361,7 @@ def open_tiff(file: StoredFile, level: int = 0, series: int = 0) -> Backend:
         fields = RawHeader(layout, image.dtype, image.whole, image.affine)
         return open_raw(fields, [file], name)
     IO_COUNTERS.count(headers=1)
-    token = content_key(file.cache_key, (level, series))
+    token = content_key(file.cache_key, (level, series or 0))
     size = math.prod(image.chunks) * image.dtype.itemsize
     # Each is decoded by tifffile, all else is voxpipe's.
     source = RangedChunks(file.store, image, image, token, size, name)
@@ -324,7 +370,7 @@ def open_tiff(file: StoredFile, level: int = 0, series: int = 0) -> Backend:
     return ChunkedBackend(array, layout, [file], header, name)
 
 
-def _read(tiff: Any, level: int, series: int, name: str) -> TiffImage:
+def _read(tiff: Any, level: int, series: int | None, name: str) -> TiffImage:
     with raise_complaints(name):
         return read_tiff(tiff, level, series, name)
 

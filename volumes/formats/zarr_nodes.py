@@ -235,7 +235,7 @@ def image_of(node: Any, level: int, name: str) -> ZarrImage:
 
 def _of_array(array: Any, level: int, name: str) -> ZarrImage:
     check_number(level, 1, "level", name)
-    return ZarrImage(array, plain_layout(tuple(array.shape), name))
+    return ZarrImage(array, plain_layout(tuple(array.shape), name, "Or write OME-Zarr metadata."))
 
 
 def _of_group(group: Any, level: int, name: str) -> ZarrImage:
