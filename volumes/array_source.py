@@ -29,6 +29,7 @@ from ..core.lru_cache import cached_property
 from ..storage.content import array_key, quick_key
 from ..storage.disk_cache import FAILING, cache_directory, get_or_make, warn_unused
 from .backend import Backend, ViewBackend, as_array, only_in_torch, read_counted, smallest_box
+from .formats.chunked_backend import plain_layout
 from .formats.npy import map_npy
 from .header import Header, affine_entries, array_header, channels_first
 from .voxels import index_ranges
@@ -258,14 +259,17 @@ class ArraySource:
         return arrive, (self.token, ArraySource, *inline)
 
 
-def from_array(array: Any, affine: tuple[float, ...]) -> ArraySource:
+def from_array(array: Any, affine: tuple[float, ...], axes: str | None = None) -> ArraySource:
     """Return the source of a tensor or an array of two to four axes; memory is shared."""
     values = as_array(array)
     name = f"array {tuple(values.shape)} {values.dtype.name}"
-    values = channels_first(values, name)
+    if axes is None:
+        values = channels_first(values, name)
+    else:
+        values = plain_layout(values.shape, name, axes).fold(values)
     name = f"array {tuple(values.shape)} {values.dtype.name}"
-    header = array_header(values, affine, name, tensor_dtype=only_in_torch(array))
-    return ArraySource(values, header, name)
+    more: Any = {"tensor_dtype": only_in_torch(array), "names_axes": axes is not None}
+    return ArraySource(values, array_header(values, affine, name, **more), name)
 
 
 def select_to_memory(backend: Backend, item: Any, affine: Affine, name: str) -> ArraySource:

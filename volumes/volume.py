@@ -20,7 +20,7 @@ from ..core import Affine, Grid, Region
 from ..core.errors import SampleError, UnknownFormat, VolumeChanged, VolumeNotFound
 from .array_source import from_array, select_to_memory
 from .axis_map import AxisMap
-from .axis_map_source import AxisMappedSource, StoredMaskSource, seen_through
+from .axis_map_source import AxisMappedSource, LabelBackend, StoredMaskSource, seen_through
 from .backend import Backend, as_array, as_tensor, check_inside, content_of, needed_of, read_counted
 from .chunks.chunked_array import NeededChunks
 from .formats.zarr_nodes import ZarrSource
@@ -76,6 +76,10 @@ class Volume:
         ``"beside"``: what a header names (``ElementDataFile``, files of an OME-TIFF, external and
         virtual data of HDF5), and links in a zarr folder, must not lead out of its folder.
         ``"anywhere"``: they may lead to any file that this process can read.
+    axes
+        One letter for each axis of an array that names none, in its order: ``"zyx"``, ``"yx"``,
+        ``"czyx"``; c and t become channels. For arrays, ``.npy``, ``.b2nd``, HDF5, plain zarr and
+        TIFF.
     **reader_kwargs
         For the backend or the reader, e.g. ``level=2`` of a zarr pyramid.
 
@@ -96,6 +100,9 @@ class Volume:
     """
 
     ndim = 4
+    names_axes = True
+    """Whether the file, ``axes=`` or ``affine=`` says which axis is which, once that is read."""
+    _rounds = False  # whether it is a label that is stored in real numbers
 
     def __init__(
         self,
@@ -107,11 +114,14 @@ class Volume:
         storage_options: Mapping[str, Any] | None = None,
         io: str = "auto",
         follow: str = "beside",
+        axes: str | None = None,
         **reader_kwargs: Any,
     ) -> None:
         if kind not in KINDS:
             raise ValueError(f"kind is one of {', '.join(map(repr, KINDS))}, got {kind!r}")
         override = None if affine is None else given_affine(as_array(affine), "this volume")
+        if axes is not None:
+            reader_kwargs["axes"] = axes
         arguments = (override, reader, dict(storage_options or {}), reader_kwargs, io, follow)
         is_usual = reader is None and arguments == _USUAL_ARGUMENTS
         options = USUAL_OPTIONS if is_usual else Options(*arguments)
@@ -211,6 +221,10 @@ class Volume:
             return self._of(StoredMaskSource(source), "label")
         return None
 
+    def of_kind(self, kind: str) -> Volume:
+        """Return the volume as another kind: the values of an intensity are never rounded."""
+        return self._of(self._source, kind)
+
     def _of(self, source: Source, kind: str) -> Volume:
         affine = None if self._affine is None else affine_matrix(self._affine)
         volume = Volume.of_source(source, kind, affine)
@@ -287,11 +301,15 @@ class Volume:
             # Some sources know it without being opened: from a manifest, for one.
             if hasattr(self._source, "known_header"):
                 with self.session.opening():
-                    self._header = self._source.known_header()
+                    self._header = header = self._source.known_header()
+                self._rounds = self.kind == "label" and header.dtype.kind == "f"
+                self.names_axes = self._affine is not None or header.names_axes
             else:
                 self._backend()
         assert self._header is not None
-        return self._header
+        if not self._rounds:
+            return self._header
+        return self._header.of_labels or self._backend().header  # which raises
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         """Return how ``volumes`` volumes like this one are stored; reads the header."""
@@ -335,7 +353,8 @@ class Volume:
         Opens the volume, unless a manifest tells its chunks. None where there are none.
         """
         if self.axis_map is None and hasattr(self._source, "known_header"):
-            return needed_of(self.header, region)
+            header = self.header
+            return needed_of(header, region.pad(0) if self._rounds else region)
         return self._backend().needed_chunks(region)
 
     def fetch(self, region: Region) -> int | None:
@@ -387,6 +406,7 @@ class Volume:
         anew = self.__copy__()
         anew._source = source
         anew._header = anew._grid = anew._stamp = None
+        anew._rounds, anew.names_axes = False, True
         if self.located_source is not None and not has_header:
             anew._pass = by
         return anew
@@ -466,21 +486,27 @@ class Volume:
             backend = handle.backend
             if backend is not None and backend.header is self._header:
                 handle.use = next(handle.uses)
-                return backend
-        header = self._header or (self.header if hasattr(source, "known_header") else None)
+                return LabelBackend(backend) if self._rounds else backend
+        if self._header is None and hasattr(source, "known_header"):
+            self.header  # noqa: B018  notes it
+        header = self._header
         # Before it is opened: what is written meanwhile was written since.
         now = time.time_ns() if header is None else 0
         backend = handles.acquire(source, verify=header is None)
         if header is not None and backend.header is not header:
             backend = handles.agreeing(source, header)
-        self._header = backend.header
+        self._header = header = backend.header
+        if self.kind == "label" and header.dtype.kind == "f":
+            self._rounds = True
+        if not header.names_axes and self._affine is None:
+            self.names_axes = False
         if now:
             self._stamp = backend.version, now
         elif self._stamp is not None and not self._is_fresh and backend.version != self._stamp[0]:
             # This process may have it open from another epoch.
             backend = handles.opened_again(source, backend)
         self._is_fresh = True
-        return backend
+        return LabelBackend(backend) if self._rounds else backend
 
     def __getstate__(self) -> dict[str, Any]:
         own = dict.fromkeys(("_grid", "_data", "_session", "_first"))  # of this process
@@ -498,7 +524,7 @@ class Volume:
         return copy
 
     def __repr__(self) -> str:
-        facts = "" if self._header is None else f", {self._header.shape} {self._header.dtype}"
+        facts = "" if self._header is None else f", {self._header.shape} {self.header.dtype}"
         return f"Volume({self.name!r}, {self.kind}{facts})"
 
 
@@ -523,14 +549,20 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
         thing, "zarr.abc.store", "Store"
     ):
         return ZarrSource(thing, options)
-    is_itk = _is_instance(thing, "SimpleITK", "Image")
-    if not (is_itk or isinstance(thing, np.ndarray) or _is_instance(thing, "torch", "Tensor")):
+    if not (
+        _is_instance(thing, "SimpleITK", "Image")
+        or isinstance(thing, np.ndarray)
+        or _is_instance(thing, "torch", "Tensor")
+    ):
         raise UnknownFormat(
             f"a volume cannot be made from a {type(thing).__name__}.",
             do="Give a path, a URL, an array, a tensor, an image of nibabel or SimpleITK, a zarr "
             "object, or a list of these.",
         )
-    names = [*options.reader_kwargs, *(["reader"] if options.reader else [])]
+    is_itk = _is_instance(thing, "SimpleITK", "Image")
+    axes = None if is_itk else options.reader_kwargs.get("axes")
+    names = [name for name in options.reader_kwargs if name != "axes" or axes is None]
+    names += ["reader"] if options.reader else []
     names += ["storage_options"] if options.storage_options else []
     if names:
         msg = f"voxels in memory need no reader and no options, and were given {names[0]}="
@@ -539,7 +571,7 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
         from .formats.itk import from_itk
 
         return from_itk(thing, options.affine)
-    return from_array(thing, options.affine or IDENTITY)
+    return from_array(thing, options.affine or IDENTITY, axes)
 
 
 def _is_instance(thing: Any, module: str, *classes: str) -> bool:

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import OrientedBox, Region
-from ...core.errors import BadHeader
+from ...core.call_site import shorten
+from ...core.errors import BadHeader, SampleError
 from ...core.lru_cache import cached_property
 from ...storage.read_ahead import Closable
 from ..backend import Channels
@@ -47,6 +48,7 @@ class Layout:
     c_axes: tuple[int, ...]  # stored axes that become C; the last of them runs fastest
     spatial: tuple[int | None, int | None, int | None]
     """Stored axis of I, J and K; None for one that is not stored and has length 1."""
+    is_named: bool = True  # whether the file or axes= names the axes
 
     @cached_property
     def is_as_stored(self) -> bool:
@@ -106,23 +108,48 @@ class Layout:
         return view.reshape((math.prod(array.shape[axis] for axis in self.c_axes), *lengths))
 
 
-def plain_layout(shape: tuple[int, ...], name: str) -> Layout:
+def plain_layout(shape: tuple[int, ...], name: str, axes: Any = None) -> Layout:
     """Return the layout of an array without metadata: (I, J), (I, J, K) or (C, I, J, K).
+
+    ``axes`` names its axes instead, ``"zyx"`` for instance; c and t are folded into C.
 
     Examples
     --------
     >>> plain_layout((3, 8, 9, 10), "a.zarr").shape, plain_layout((8, 9), "b.zarr").shape
     ((3, 8, 9, 10), (1, 8, 9, 1))
+    >>> plain_layout((8, 9, 10), "c.npy", "zyx").shape
+    (1, 10, 9, 8)
     """
-    if len(shape) == 2:
-        return Layout(shape, (), (0, 1, None))
-    if len(shape) == 3:
-        return Layout(shape, (), (0, 1, 2))
-    if len(shape) == 4:
-        return Layout(shape, (0,), (1, 2, 3))
-    msg = f"the array of {name} has {len(shape)} axes and nothing says what they are."
-    do = "Store two to four axes, (I, J, K) or (C, I, J, K), or write OME-Zarr metadata."
-    raise BadHeader(msg, do=do)
+    if axes is not None:
+        return named_layout(shape, check_axes(axes, shape, name), name)
+    spatial = {2: (0, 1, None), 3: (0, 1, 2), 4: (1, 2, 3)}.get(len(shape))
+    if spatial is None:
+        msg = f"the array of {name} has {len(shape)} axes and nothing says what they are."
+        do = 'Name them, axes="tzyx" for instance, or store (I, J, K) or (C, I, J, K).'
+        raise BadHeader(msg, do=do)
+    return Layout(shape, (0,) * (len(shape) == 4), spatial, is_named=False)
+
+
+_FOLDED = ("c", "t")
+
+
+def check_axes(axes: Any, shape: Sequence[int], name: str) -> str:
+    """Return the letters that a user gave for the axes of an array; SampleError for others."""
+    known = (*SPATIAL, *_FOLDED)
+    is_text = isinstance(axes, str)
+    if not is_text or not set(axes) <= set(known) or len(set(axes)) < len(axes):
+        msg = f"axes= of {name} is {shorten(axes)}, and takes the letters x, y, z, c, t, each once"
+        raise SampleError(msg, do='Write them in the order of the array: axes="zyx", "yx", "czyx".')
+    if len(axes) != len(shape):
+        msg = f"axes={axes!r} names {len(axes)} axes, and {name} has {len(shape)}: {tuple(shape)}"
+        raise SampleError(msg, do="Give one letter for each axis.")
+    if len(set(axes) & set(SPATIAL)) < _LEAST_AXES:
+        msg = f"axes={axes!r} of {name} names fewer than two of x, y and z"
+        raise SampleError(msg, do="Name two or three spatial axes.")
+    return str(axes)
+
+
+_LEAST_AXES = 2
 
 
 def named_layout(shape: tuple[int, ...], axes: Sequence[str], name: str) -> Layout:
@@ -177,8 +204,9 @@ def chunked_header(
     if min(layout.sizes, default=0) < 1:
         raise BadHeader(f"{name} holds no voxels: shape {layout.sizes}.")
     check_chunk_bytes(math.prod(chunks) * dtype.itemsize, name)
-    part = layout.spatial_part(chunks)
-    return Header(layout.shape, affine, dtype, part, "range", *scale, stamp=stamp)
+    part, named = layout.spatial_part(chunks), layout.is_named
+    more: Any = {"stamp": stamp, "names_axes": named}
+    return Header(layout.shape, affine, dtype, part, "range", *scale, **more)
 
 
 class ChunkedBackend(FilesBackend):

@@ -283,7 +283,7 @@ def _close_all() -> None:
         file.close()
 
 
-def open_hdf5(file: StoredFile, dataset: Any = None) -> Backend:
+def open_hdf5(file: StoredFile, dataset: Any = None, axes: Any = None) -> Backend:
     """Return the backend of one dataset, which may be left out where there is no other.
 
     ``UnknownFormat`` if there are several or it holds no numbers, ``BadHeader`` if it makes no
@@ -301,7 +301,7 @@ def open_hdf5(file: StoredFile, dataset: Any = None) -> Backend:
         # HDF5 closes what is open when a process ends, after Python has gone: h5py's driver for
         # file objects (3.16) then crashes. So they are closed before. A damaged file has no hash.
         run(lambda: _OPEN.add(h5), errors)
-        target = run(lambda: _find(h5py, h5, dataset, file), errors)
+        target = run(lambda: _find(h5py, h5, dataset, file, axes), errors)
         if target.offset is None:
             IO_COUNTERS.count(headers=1)
             kind = DatasetBackend if target.header.chunks is None else Hdf5Backend
@@ -325,7 +325,7 @@ class FoundDataset(NamedTuple):
     offset: int | None  # where its numbers lie there in one piece, if they do
 
 
-def _find(h5py: Any, h5: Any, key: Any, file: StoredFile) -> FoundDataset:
+def _find(h5py: Any, h5: Any, key: Any, file: StoredFile, axes: Any) -> FoundDataset:
     """Look at all that leads to a dataset before HDF5 does; of a remote file in no other one."""
     name, files = file.name, [file]
     if isinstance(file, LocalStoredFile):
@@ -348,9 +348,9 @@ def _find(h5py: Any, h5: Any, key: Any, file: StoredFile) -> FoundDataset:
         dataset = chosen_dataset(h5py, h5, key, name)
         if dataset.is_virtual or dataset.external or dataset.file != h5:
             raise _in_other_files(name)
-    layout, dtype = plain_layout(tuple(dataset.shape or ()), name), np.dtype(dataset.dtype)
+    layout, dtype = plain_layout(dataset.shape or (), name, axes), np.dtype(dataset.dtype)
     chunks = dataset.chunks or (1,) * len(layout.sizes)
-    header = chunked_header(layout, chunks, dtype, name, _affine(dataset, name))
+    header = chunked_header(layout, chunks, dtype, name, _affine(dataset, layout, name))
     header = replace(header, chunks=header.chunks if dataset.chunks else None)
     # In one piece; HDF5's own types have other bits.
     is_plain = (
@@ -439,7 +439,7 @@ def _list(paths: list[str]) -> str:
     return ", ".join(paths[:20]) + (", ..." if len(paths) > 20 else "") or "none"
 
 
-def _affine(dataset: Any, name: str) -> tuple[float, ...]:
+def _affine(dataset: Any, layout: Layout, name: str) -> tuple[float, ...]:
     attribute = dataset.attrs.get(_SPACING)
     if attribute is None:
         return IDENTITY
@@ -447,7 +447,12 @@ def _affine(dataset: Any, name: str) -> tuple[float, ...]:
     if spacing.shape != (3,) or not np.isfinite(spacing).all() or spacing.min() <= 0:
         what = f"{_SPACING} of {name} is {np.asarray(attribute).tolist()}, not three lengths."
         raise BadHeader(what, do="Pass affine= to say where the voxels lie.")
+    stored = sorted(axis for axis in layout.spatial if axis is not None)
+    if len(stored) == len(spacing):
+        spacing = spacing[[stored.index(axis) for axis in layout.spatial if axis is not None]]
     return affine_entries(np.diag([*(spacing * 1e-3), 1.0]), name)
 
 
-FORMATS = (Format("hdf5", (".h5", ".hdf5", ".hdf", ".he5"), open_hdf5, ("dataset",), "h5py"),)
+FORMATS = (
+    Format("hdf5", (".h5", ".hdf5", ".hdf", ".he5"), open_hdf5, ("dataset", "axes"), "h5py"),
+)

@@ -31,7 +31,14 @@ from ..chunks.chunked_array import ChunkedArray, ChunkIndices, ChunkMap, Index
 from ..chunks.ranged_chunks import RangedChunks
 from ..header import IDENTITY, affine_entries
 from ..session import opening_session
-from .chunked_backend import MILLIMETRES, ChunkedBackend, check_number, chunked_header, named_layout
+from .chunked_backend import (
+    MILLIMETRES,
+    ChunkedBackend,
+    check_axes,
+    check_number,
+    chunked_header,
+    named_layout,
+)
 from .raw import RawHeader, open_raw
 from .stored_file import Format, LocalStoredFile, StoredFile, import_package, library_errors
 
@@ -290,7 +297,7 @@ def raise_complaints(name: str) -> Iterator[None]:
 _MOST_TAG_BYTES = 64 * 1024**2
 
 
-def open_tiff(file: StoredFile, level: int = 0, series: int = 0) -> Backend:
+def open_tiff(file: StoredFile, level: int = 0, series: int = 0, axes: Any = None) -> Backend:
     """Return the backend of a TIFF: of bare voxels on a local disk as raw, else by segments."""
     name, is_local = file.name, isinstance(file, LocalStoredFile)
     tifffile = import_package("tifffile", name)
@@ -309,7 +316,8 @@ def open_tiff(file: StoredFile, level: int = 0, series: int = 0) -> Backend:
             image = _read(tiff, level, series, name)
             # A store of one object, whose name is empty.
             image = replace(image, files=("",) * len(image.files))
-        layout = named_layout(image.shape, image.axes, name)
+        names = image.axes if axes is None else check_axes(axes, image.shape, name)
+        layout = named_layout(image.shape, names, name)
         header = chunked_header(layout, image.chunks, image.dtype, name, image.affine)
     if is_local and image.whole is not None:
         fields = RawHeader(layout, image.dtype, image.whole, image.affine)
@@ -346,5 +354,11 @@ class _Tags:
 
 
 FORMATS = (
-    Format("tiff", (".tif", ".tiff", ".tf8", ".btf"), open_tiff, ("level", "series"), "tifffile"),
+    Format(
+        "tiff",
+        (".tif", ".tiff", ".tf8", ".btf"),
+        open_tiff,
+        ("level", "series", "axes"),
+        "tifffile",
+    ),
 )

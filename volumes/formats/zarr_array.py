@@ -81,7 +81,8 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
             dtype = dtype.newbyteorder("<" if endian == "little" else ">")
         fill = _fill_v3(document["fill_value"], dtype)
         layout = shape, chunks, dtype, fill, tuple(codecs), order, prefix, separator
-        return _check(ArrayMetadata(*layout, shards, at_end, has_crc), name)
+        names = tuple(document.get("dimension_names") or ())
+        return _check(ArrayMetadata(*layout, shards, at_end, has_crc, names), name)
 
 
 def _shape(value: Any) -> tuple[int, ...]:

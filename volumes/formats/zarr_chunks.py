@@ -73,6 +73,7 @@ class ArrayMetadata:
     shards: tuple[int, ...] | None = None  # object unit; None where every chunk is an object
     index_at_end: bool = True  # of a shard
     index_checked: bool = True  # by a check sum behind it
+    dimension_names: tuple[Any, ...] = ()  # of version 3, where it has them
 
     def key(self, index: Sequence[int]) -> str:
         """Return the key of the object at an index of the grid of objects."""

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS, Affine, ChunkGrid, Region
-from ...core.errors import BadHeader, CorruptVolume, UnknownFormat, VolumeNotFound
+from ...core.errors import BadHeader, CorruptVolume, SampleError, UnknownFormat, VolumeNotFound
 from ...core.sample import parse_json
 from ...storage.content import content_key, folder_key, listing_key
 from ...storage.fsspec_ranges import version_of
@@ -153,7 +153,7 @@ def _is_array(node: Any) -> bool:
     return hasattr(node, "chunks")  # of ours and of zarr-python's; no group has any
 
 
-def image_of(node: Any, level: int, name: str) -> ZarrImage:
+def image_of(node: Any, level: int, name: str, axes: Any = None) -> ZarrImage:
     """Return the image in an array or group, ours or zarr-python's.
 
     A group may say where its voxels lie twice: the NIfTI header in its array ``nifti`` has the
@@ -162,31 +162,39 @@ def image_of(node: Any, level: int, name: str) -> ZarrImage:
     """
     do = "Write them again, or install the codec that they ask for."
     with library_errors(f"the metadata of {name} make no sense", do, but=(NotOurs, OSError)):
-        return (_of_array if _is_array(node) else _of_group)(node, level, name)
+        return (_of_array if _is_array(node) else _of_group)(node, level, name, axes)
 
 
-def _of_array(array: Any, level: int, name: str) -> ZarrImage:
+def _of_array(array: Any, level: int, name: str, axes: Any) -> ZarrImage:
     check_number(level, 1, "level", name)
-    return ZarrImage(array, plain_layout(tuple(array.shape), name))
+    names = getattr(array.metadata, "dimension_names", None) or ()
+    letters = "".join(str(each).lower()[:1] for each in names)
+    known = [str(each).lower() in (*_NIFTI_AXES, "channel", "time") for each in names]
+    if axes is None and len(names) == len(array.shape) and all(known):
+        axes = letters
+    return ZarrImage(array, plain_layout(tuple(array.shape), name, axes))
 
 
-def _of_group(group: Any, level: int, name: str) -> ZarrImage:
+def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
     levels, nifti = levels_of(dict(group.attrs), name), group.get(NIFTI)
     if nifti is None and not levels:
         arrays = dict(group.arrays())
         if len(arrays) == 1:
-            return _of_array(next(iter(arrays.values())), level, name)
+            return _of_array(next(iter(arrays.values())), level, name, axes)
         have = ", ".join(sorted(arrays)) or "none"
         what = f"{name} is a zarr group without NIfTI or OME-Zarr metadata; its arrays: {have}."
         raise UnknownFormat(what, do="Give the path of one array in it.")
+    if axes is not None:
+        msg = f"axes={axes!r} was given for {name}, whose metadata name its axes"
+        raise SampleError(msg, do="Leave axes= out, or give it for another key.")
     fields = None if nifti is None else _nifti_fields(nifti, name)
     check_number(level, len(levels) or 1, "level", name)
     path = levels[level].path if levels else "0"
     array = group.get(path)
     if array is None or not _is_array(array):
         raise BadHeader(f"{name} has no array {path!r}, of which its metadata speak.")
-    axes = levels[level].axes if levels else _NIFTI_AXES[-array.ndim :]
-    layout = named_layout(tuple(array.shape), axes, name)
+    own = levels[level].axes if levels else _NIFTI_AXES[-array.ndim :]
+    layout = named_layout(tuple(array.shape), own, name)
     if fields is None:
         affine, scale = levels[level].affine, (1.0, 0.0)
     else:
