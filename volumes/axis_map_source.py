@@ -337,7 +337,7 @@ class LabelBackend(ComposedBackend):
         return self._inner.version
 
     @property
-    def grid(self) -> Grid:  # type: ignore[override]
+    def grid(self) -> Grid:
         return self._inner.grid
 
     @property

@@ -22,7 +22,7 @@ from ...core.errors import BadHeader, GraphError, GridMismatch, LikelyMistake, V
 from ...core.grid import GRID_TOLERANCE
 from ...core.lru_cache import cached_property
 from ...core.stream import stream_identity
-from ..ops.grid_op import of_source
+from ..ops.grid_op import of_source, warn_of_outside
 from ..ops.op import Params, Step
 from ..plans.matrices import compose_plans, flat_axes
 from ..plans.plan import SpatialPlan
@@ -149,6 +149,7 @@ class TransformChain:
         if self.moving is not None:
             if self.moving.grid.is_singular:
                 raise singular(self.moving)
+            warn_of_outside(self.moving, plan.source)
             plan = of_source(plan, self.moving.grid)
         return plan
 

@@ -1,4 +1,4 @@
-"""Labels stored as real numbers: rounded where a scale or a float type made them so, else refused."""
+"""Labels stored as real numbers: rounded where a scale or a float type is the cause, or refused."""
 
 import nibabel
 import numpy as np
@@ -76,7 +76,8 @@ def test_manifests_and_copies_have_whole_classes(tmp_path):
     assert vp.check([{"label": path}], voxels=True, workers=1).ok
     vp.convert(vp.Volume(path, kind="label"), tmp_path / "a.zarr")
     copy = vp.Volume(str(tmp_path / "a.zarr"))
-    assert copy.dtype == np.int32 and set(np.unique(copy.numpy())) == {0, 2, 3, 6}
+    assert copy.dtype == np.int32
+    assert set(np.unique(copy.numpy())) == {0, 2, 3, 6}
 
 
 @pytest.mark.parametrize("scaling", [(1.5, 0), (1, 0.5), (300.7, 0)])
@@ -117,7 +118,7 @@ def test_floats_are_rounded_in_their_own_type(dtype):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, 0.4, 1 / 255, 1 / 65535, 2.0**24 + 2])
 def test_other_floats_are_no_labels(value):
-    """NaN, shares, labels divided by the largest integer, and numbers beyond what float32 counts."""
+    """NaN, shares, labels divided by the largest integer, and numbers that float32 skips."""
     label = a_label((1, 2)).astype(np.float32)
     label[5, 5, 5] = value
 

@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import OrientedBox, Region
-from ...core.call_site import shorten
-from ...core.errors import BadHeader, SampleError
+from ...core.call_site import shorten, warn
+from ...core.errors import BadHeader, LikelyMistake, SampleError
 from ...core.lru_cache import cached_property
+from ...core.validate import MILLIMETRES as MILLIMETRES
 from ...storage.read_ahead import Closable
 from ..backend import Channels
 from ..chunks.chunked_array import NeededChunks
@@ -22,22 +23,31 @@ from ..voxels import Voxels, plain, refuse_unreadable
 from .stored_file import FilesBackend, StoredFile
 
 SPATIAL = ("x", "y", "z")
-# By their names in OME-XML, UDUNITS-2 (OME-Zarr), ImageJ and NRRD; there are two letters µ.
-_UNITS = {
-    1e-9: "pm picometer",
-    1e-7: "å angstrom",
-    1e-6: "nm nanometer",
-    1e-3: "µm μm um micron microns micrometer",
-    1.0: "mm millimeter",
-    10.0: "cm centimeter",
-    100.0: "dm decimeter",
-    1e3: "m meter",
-    1e6: "km kilometer",
-    25.4: "in inch",
-    304.8: "ft foot",
-}
-MILLIMETRES = {unit: size for size, units in _UNITS.items() for unit in units.split()}
-"""How many are in a unit of length."""
+
+
+def millimetres_in(unit: Any, name: str) -> float:
+    """Return the millimetres in a unit of a file; an unknown one counts as one, with a warning."""
+    word = "" if unit is None else str(unit).strip().lower()
+    if word and word not in MILLIMETRES and word not in _NO_LENGTHS:
+        warn(
+            f"unknown-unit: {name} gives lengths in {shorten(word)}, which is no known unit of "
+            "length; they are read as millimetres. Pass affine= to say where the voxels lie.",
+            LikelyMistake,
+        )
+    return MILLIMETRES.get(word, 1.0)
+
+
+_NO_LENGTHS = (
+    "pixel",
+    "pixels",
+    "px",
+    "voxel",
+    "voxels",
+    "none",
+    "null",
+    "unknown",
+    "reference frame",
+)
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from .chunked_backend import (
     check_axes,
     check_number,
     chunked_header,
+    millimetres_in,
     named_layout,
 )
 from .raw import RawHeader, open_raw
@@ -204,16 +205,16 @@ def _spacing(file: Any, series: int, name: str) -> tuple[float, float, float] | 
     """Return millimetres between voxels along x, y, z; None where the file does not say."""
     try:
         if file.ome_metadata:
-            return _ome_spacing(file.ome_metadata, series)
+            return _ome_spacing(file.ome_metadata, series, name)
         if file.imagej_metadata:
-            return _imagej_spacing(file.imagej_metadata, file.pages[0])
+            return _imagej_spacing(file.imagej_metadata, file.pages[0], name)
     except (ElementTree.ParseError, ValueError, TypeError, ZeroDivisionError) as error:
         what = f"the spacing in {name} makes no sense: {error}."
         raise BadHeader(what, do="Pass affine= to say where the voxels lie.") from error
     return None
 
 
-def _ome_spacing(text: str, series: int) -> tuple[float, float, float] | None:
+def _ome_spacing(text: str, series: int, name: str) -> tuple[float, float, float] | None:
     """Return what OME-XML says; its images are the series of the file, in order."""
     root = ElementTree.fromstring(text)
     pixels = [node for node in root.iter() if node.tag.rpartition("}")[2] == "Pixels"]
@@ -226,6 +227,7 @@ def _ome_spacing(text: str, series: int) -> tuple[float, float, float] | None:
         size = attributes.get(f"PhysicalSize{axis}")
         # An axis of which nothing is said, or in pixels, is taken for millimetres.
         is_length = size is not None and unit in MILLIMETRES
+        millimetres_in(unit if size is not None else None, name)  # which warns of unknown ones
         sizes.append(_positive(size) * MILLIMETRES[unit] if is_length else None)
     if sizes == [None] * 3:
         return None
@@ -233,10 +235,13 @@ def _ome_spacing(text: str, series: int) -> tuple[float, float, float] | None:
     return x, y, z
 
 
-def _imagej_spacing(metadata: dict[str, Any], page: Any) -> tuple[float, float, float] | None:
+def _imagej_spacing(
+    metadata: dict[str, Any], page: Any, name: str
+) -> tuple[float, float, float] | None:
     """Return what ImageJ says: pixels per unit in the tags, the unit and z in its text."""
     # ImageJ writes the micro sign as an escape.
     unit = str(metadata.get("unit", "")).replace("\\u00B5", "µ").lower()
+    millimetres_in(unit, name)  # which warns of unknown ones
     if unit not in MILLIMETRES:
         return None
     factor = MILLIMETRES[unit]

@@ -33,7 +33,14 @@ from ..header import IDENTITY, affine_entries, affine_matrix
 from ..registry import registered_names, resolve_backend
 from ..session import SESSION
 from ..source import LocatedSource, Options, as_backend
-from .chunked_backend import MILLIMETRES, SPATIAL, Layout, check_number, named_layout, plain_layout
+from .chunked_backend import (
+    SPATIAL,
+    Layout,
+    check_number,
+    millimetres_in,
+    named_layout,
+    plain_layout,
+)
 from .nifti import parse_nifti
 from .raw import RawHeader
 from .stored_file import import_package, library_errors
@@ -112,7 +119,11 @@ def _level(dataset: Mapping[str, Any], image: Mapping[str, Any]) -> Level:
         factor, offset = _transformation(step, len(axes))
         scale, shift = scale * factor, shift * factor + offset
     # An axis without a unit is taken for millimetres, like NIfTI's unknown unit.
-    units = [MILLIMETRES.get(str(entry.get("unit")).lower(), 1.0) for entry in records]
+    lengths = [
+        entry.get("unit") if axis in SPATIAL else None
+        for axis, entry in zip(axes, records, strict=True)
+    ]
+    units = [millimetres_in(unit, "OME-Zarr metadata") for unit in lengths]
     place = dict(zip(axes, zip(units * scale, units * shift, strict=True), strict=True))
     spatial = [place.get(axis, (1.0, 0.0)) for axis in SPATIAL]
     x, y, z = ((float(a), float(b)) for a, b in spatial)
