@@ -91,7 +91,7 @@ class Spacing:
         steps = [
             new * size / old for new, old in zip(params["spacing"], plan.grid.spacing, strict=True)
         ]
-        if all(n == 1 or step > n for n, step in zip(plan.shape, steps, strict=True)):
+        if any(1 < n < step for n, step in zip(plan.shape, steps, strict=True)):
             warn_beyond(self.name, self.unit, max(params["spacing"]) * size, plan)
         each = list(zip(plan.shape, steps, strict=True))
         if self.extent == "centers":
