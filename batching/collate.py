@@ -222,7 +222,7 @@ class Collate:
     """None where the user has said which are labels."""
     once: WarnOnce = field(default_factory=WarnOnce, compare=False, repr=False)
     """Knows the keys of which it was said that they hold paths, or that they hold none."""
-    unopened: tuple[str, ...] = ()
+    place_keys: tuple[str, ...] = ()
     """Keys of masks and weights, which a pipe before has opened by itself."""
 
     def __call__(self, items: Sequence[Any]) -> list[dict[str, Any]]:
@@ -282,7 +282,7 @@ class Collate:
             paths = thing if isinstance(thing, (list, tuple)) and thing else [thing]
             if (
                 key in self.once
-                or key in self.unopened
+                or key in self.place_keys
                 or not isinstance(paths[0], (str, PathLike))
             ):
                 continue

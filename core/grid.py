@@ -19,7 +19,7 @@ Affine = NDArray[np.float64]
 GRID_TOLERANCE = 1e-2
 """How far apart the grids of one case may lie at their corners, in voxels. Affines that went
 through float32 headers differ by 1e-4 voxels or so; a real misalignment is a voxel or more."""
-_SHOWN = 0.1  # below it spacings are printed in micrometres, then in nanometres
+_LEAST_IN_MM = 0.1  # below it spacings are printed in micrometres, then in nanometres
 _SMALLEST = float(np.finfo(float).tiny)
 
 
@@ -142,7 +142,7 @@ class Grid:
 
     def __repr__(self) -> str:
         largest = max(self.spacing)
-        size, unit = (1.0, "mm") if largest >= _SHOWN else (1e3, "um")
-        size, unit = (1e6, "nm") if largest < _SHOWN / 1e3 else (size, unit)
+        size, unit = (1.0, "mm") if largest >= _LEAST_IN_MM else (1e3, "um")
+        size, unit = (1e6, "nm") if largest < _LEAST_IN_MM / 1e3 else (size, unit)
         spacing = " ".join(f"{s * size:g}" for s in self.spacing)
         return f"Grid({'x'.join(map(str, self.shape))} at {spacing} {unit})"

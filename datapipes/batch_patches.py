@@ -175,9 +175,9 @@ class BatchPatches(DataPipe):
         return (count if self.drop_last else count + self.batch_size - 1) // self.batch_size
 
     def instructions(self) -> tuple[JoinReads | Collate | InThreads, ...]:
-        unopened = masks_and_weights(self.parent)
+        place_keys = masks_and_weights(self.parent)
         how = self.straight, self.origin, self.of_cases, self._likely, self._once
-        collate = Collate(*how, unopened)
+        collate = Collate(*how, place_keys)
         steps = (JoinReads(self.origin), collate) if self.joins else (collate,)
         if self.threads is None:
             return steps

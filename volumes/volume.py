@@ -76,12 +76,9 @@ class Volume:
         ``"beside"``: what a header names (``ElementDataFile``, files of an OME-TIFF, external and
         virtual data of HDF5), and links in a zarr folder, must not lead out of its folder.
         ``"anywhere"``: they may lead to any file that this process can read.
-    axes
-        One letter for each axis of an array that names none, in its order: ``"zyx"``, ``"yx"``,
-        ``"czyx"``; c and t become channels. For arrays, ``.npy``, ``.b2nd``, HDF5, plain zarr and
-        TIFF.
     **reader_kwargs
-        For the backend or the reader, e.g. ``level=2`` of a zarr pyramid.
+        For the backend or the reader: ``level=2`` of a zarr pyramid, or ``axes="zyx"``, a letter
+        for each axis, in stored order, of an array that names none.
 
     Raises
     ------
@@ -100,8 +97,8 @@ class Volume:
     """
 
     ndim = 4
-    names_axes = True
-    """Whether the file, ``axes=`` or ``affine=`` says which axis is which, once that is read."""
+    names_axes = True  # whether the file, axes= or affine= does, once the header is read
+    may_round = True  # whether a label of real numbers is of classes: not after other sampling
     _rounds = False  # whether it is a label that is stored in real numbers
 
     def __init__(
@@ -114,14 +111,11 @@ class Volume:
         storage_options: Mapping[str, Any] | None = None,
         io: str = "auto",
         follow: str = "beside",
-        axes: str | None = None,
         **reader_kwargs: Any,
     ) -> None:
         if kind not in KINDS:
             raise ValueError(f"kind is one of {', '.join(map(repr, KINDS))}, got {kind!r}")
         override = None if affine is None else given_affine(as_array(affine), "this volume")
-        if axes is not None:
-            reader_kwargs["axes"] = axes
         arguments = (override, reader, dict(storage_options or {}), reader_kwargs, io, follow)
         is_usual = reader is None and arguments == _USUAL_ARGUMENTS
         options = USUAL_OPTIONS if is_usual else Options(*arguments)
@@ -222,7 +216,7 @@ class Volume:
         return None
 
     def of_kind(self, kind: str) -> Volume:
-        """Return the volume as another kind: the values of an intensity are never rounded."""
+        """Return the volume as another kind: values of an intensity are not rounded."""
         return self._of(self._source, kind)
 
     def _of(self, source: Source, kind: str) -> Volume:
@@ -302,14 +296,13 @@ class Volume:
             if hasattr(self._source, "known_header"):
                 with self.session.opening():
                     self._header = header = self._source.known_header()
-                self._rounds = self.kind == "label" and header.dtype.kind == "f"
+                self._rounds = self.may_round and self.kind == "label" and header.dtype.kind == "f"
                 self.names_axes = self._affine is not None or header.names_axes
             else:
                 self._backend()
         assert self._header is not None
-        if not self._rounds:
-            return self._header
-        return self._header.of_labels or self._backend().header  # which raises
+        labels = self._header.of_labels if self._rounds else self._header
+        return labels or self._backend().header  # which raises
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         """Return how ``volumes`` volumes like this one are stored; reads the header."""
@@ -497,7 +490,7 @@ class Volume:
             backend = handles.agreeing(source, header)
         self._header = header = backend.header
         if self.kind == "label" and header.dtype.kind == "f":
-            self._rounds = True
+            self._rounds = self.may_round
         if not header.names_axes and self._affine is None:
             self.names_axes = False
         if now:
@@ -549,19 +542,14 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
         thing, "zarr.abc.store", "Store"
     ):
         return ZarrSource(thing, options)
-    if not (
-        _is_instance(thing, "SimpleITK", "Image")
-        or isinstance(thing, np.ndarray)
-        or _is_instance(thing, "torch", "Tensor")
-    ):
+    is_itk = _is_instance(thing, "SimpleITK", "Image")
+    if not (is_itk or isinstance(thing, np.ndarray) or _is_instance(thing, "torch", "Tensor")):
         raise UnknownFormat(
             f"a volume cannot be made from a {type(thing).__name__}.",
             do="Give a path, a URL, an array, a tensor, an image of nibabel or SimpleITK, a zarr "
             "object, or a list of these.",
         )
-    is_itk = _is_instance(thing, "SimpleITK", "Image")
-    axes = None if is_itk else options.reader_kwargs.get("axes")
-    names = [name for name in options.reader_kwargs if name != "axes" or axes is None]
+    names = [name for name in options.reader_kwargs if name != "axes" or is_itk]
     names += ["reader"] if options.reader else []
     names += ["storage_options"] if options.storage_options else []
     if names:
@@ -571,7 +559,7 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
         from .formats.itk import from_itk
 
         return from_itk(thing, options.affine)
-    return from_array(thing, options.affine or IDENTITY, axes)
+    return from_array(thing, options.affine or IDENTITY, options.reader_kwargs.get("axes"))
 
 
 def _is_instance(thing: Any, module: str, *classes: str) -> bool:

@@ -118,11 +118,11 @@ def label_numbers(voxels: Voxels) -> tuple[NDArray[Any], NDArray[np.bool_] | Non
     >>> label_numbers(Voxels(np.array([[[[3.0000002, 0.5]]]])))[1].tolist()
     [[[[False, True]]]]
     """
-    stored, is_float = voxels.array, voxels.array.dtype.kind == "f"
-    values = stored if is_float and not voxels.is_scaled else stored.astype(np.float64)
+    array, is_float = voxels.array, voxels.array.dtype.kind == "f"
+    values = array if is_float and not voxels.is_scaled else array.astype(np.float64)
     values = values * voxels.slope + voxels.intercept if voxels.is_scaled else values
     numbers = np.rint(values)
-    most = 2.0 ** (np.finfo(stored.dtype).nmant + 1) if is_float else np.inf
+    most = 2.0 ** (np.finfo(array.dtype).nmant + 1) if is_float else np.inf
     if is_float and np.array_equal(values, numbers) and np.abs(numbers).max(initial=0) <= most:
         return values, None
     size = np.abs(numbers)

@@ -203,7 +203,7 @@ def join_steps(before: tuple[S, ...], steps: Sequence[S], depth: int) -> tuple[S
     return (*before, *at_depth)
 
 
-def _reversed(shape: tuple[int, int, int]) -> tuple[int, int, int]:
+def _transpose_shape(shape: tuple[int, int, int]) -> tuple[int, int, int]:
     """Return the shape of the transposed grid: (K, J, I), or (J, I, 1) of a plane."""
     i, j, k = shape
     return (j, i, 1) if k == 1 else (k, j, i)
@@ -212,17 +212,17 @@ def _reversed(shape: tuple[int, int, int]) -> tuple[int, int, int]:
 _AXES_ONCE = WarnOnce()
 
 
-def _warn_of_axes(volumes: Mapping[str, Any], unnamed: Sequence[str]) -> None:
+def _warn_of_axes(volumes: Mapping[str, Any], plain_keys: Sequence[str]) -> None:
     """Warn where one volume names its axes, another does not, and both orders have one shape."""
-    known, plain = next(key for key in volumes if key not in unnamed), unnamed[0]
+    first, plain = next(key for key in volumes if key not in plain_keys), plain_keys[0]
     letters = _letters(volumes[plain])
     text = (
-        f"axes-not-named: {known!r} ({volumes[known].name}) names its axes, and {plain!r} "
+        f"axes-not-named: {first!r} ({volumes[first].name}) names its axes, and {plain!r} "
         f"({volumes[plain].name}) does not; their shape fits in both orders. Write "
         f"open_volume(axes={{{plain!r}: {letters!r}}}), or {letters[::-1]!r} where its first axis "
         "is x."
     )
-    _AXES_ONCE.warn((known, plain), text, LikelyMistake)
+    _AXES_ONCE.warn((first, plain), text, LikelyMistake)
 
 
 def _letters(volume: Any) -> str:
@@ -249,7 +249,7 @@ def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float)
         pairs = [(grid.shape, its.shape), (its.shape, grid.shape)]
         if any(b[2] == 1 and b[:2] in (a[1:], a[:2]) for a, b in pairs):
             do = "Give the channels of a plane first and K = 1 last, (C, I, J, 1)."
-        if its.shape == _reversed(grid.shape):
+        if its.shape == _transpose_shape(grid.shape):
             how += "; transposed, perhaps"
             both = [k for k in (key, first) if not getattr(volumes[k], "names_axes", True)]
             plain = both[0] if both else None

@@ -76,9 +76,9 @@ def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Fin
         affine = tuple(float(v) for v in np.ravel(volume.affine))
         finding = replace(finding, shape=header.shape, affine=affine)
         odd: Counter[str] = Counter()
-        stored = volume.of_kind("intensity")
+        as_image = volume.of_kind("intensity")
         for region in slabs_of(volume) if voxels else ():
-            odd += _odd_values(stored.read(region), volume.kind == "label")
+            odd += _odd_values(as_image.read(region), volume.kind == "label")
         return _finding_of(odd, finding) if odd else finding
     except Exception as error:  # a bad file may raise anything in whatever library reads it
         return finding.with_error(error)

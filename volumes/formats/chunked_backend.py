@@ -140,14 +140,13 @@ def plain_layout(shape: tuple[int, ...], name: str, axes: Any = None) -> Layout:
     return Layout(shape, (0,) * (len(shape) == 4), spatial, is_named=False)
 
 
-_FOLDED = ("c", "t")
+_LETTERS = "xyzct"
 
 
 def check_axes(axes: Any, shape: Sequence[int], name: str) -> str:
     """Return the letters that a user gave for the axes of an array; SampleError for others."""
-    known = (*SPATIAL, *_FOLDED)
     is_text = isinstance(axes, str)
-    if not is_text or not set(axes) <= set(known) or len(set(axes)) < len(axes):
+    if not is_text or not set(axes) <= set(_LETTERS) or len(set(axes)) < len(axes):
         msg = f"axes= of {name} is {shorten(axes)}, and takes the letters x, y, z, c, t, each once"
         raise SampleError(msg, do='Write them in the order of the array: axes="zyx", "yx", "czyx".')
     if len(axes) != len(shape):
@@ -214,8 +213,8 @@ def chunked_header(
     if min(layout.sizes, default=0) < 1:
         raise BadHeader(f"{name} holds no voxels: shape {layout.sizes}.")
     check_chunk_bytes(math.prod(chunks) * dtype.itemsize, name)
-    part, named = layout.spatial_part(chunks), layout.is_named
-    more: Any = {"stamp": stamp, "names_axes": named}
+    part, has_names = layout.spatial_part(chunks), layout.is_named
+    more: Any = {"stamp": stamp, "names_axes": has_names}
     return Header(layout.shape, affine, dtype, part, "range", *scale, **more)
 
 

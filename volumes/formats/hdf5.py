@@ -447,9 +447,9 @@ def _affine(dataset: Any, layout: Layout, name: str) -> tuple[float, ...]:
     if spacing.shape != (3,) or not np.isfinite(spacing).all() or spacing.min() <= 0:
         what = f"{_SPACING} of {name} is {np.asarray(attribute).tolist()}, not three lengths."
         raise BadHeader(what, do="Pass affine= to say where the voxels lie.")
-    stored = sorted(axis for axis in layout.spatial if axis is not None)
-    if len(stored) == len(spacing):
-        spacing = spacing[[stored.index(axis) for axis in layout.spatial if axis is not None]]
+    order = sorted(axis for axis in layout.spatial if axis is not None)
+    if len(order) == len(spacing):
+        spacing = spacing[[order.index(axis) for axis in layout.spatial if axis is not None]]
     return affine_entries(np.diag([*(spacing * 1e-3), 1.0]), name)
 
 

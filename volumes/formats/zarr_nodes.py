@@ -180,8 +180,8 @@ def _of_array(array: Any, level: int, name: str, axes: Any) -> ZarrImage:
     check_number(level, 1, "level", name)
     names = getattr(array.metadata, "dimension_names", None) or ()
     letters = "".join(str(each).lower()[:1] for each in names)
-    known = [str(each).lower() in (*_NIFTI_AXES, "channel", "time") for each in names]
-    if axes is None and len(names) == len(array.shape) and all(known):
+    are_axes = [str(each).lower() in (*_NIFTI_AXES, "channel", "time") for each in names]
+    if axes is None and len(names) == len(array.shape) and all(are_axes):
         axes = letters
     return ZarrImage(array, plain_layout(tuple(array.shape), name, axes))
 
