@@ -60,6 +60,21 @@ def test_a_length_beyond_the_volume_is_told(name):
         batch_of(name, 1e-3)
 
 
+def test_a_volume_outside_the_others_is_told():
+    """Resampled to their grid it is background; one that touches them is not told."""
+    image = vp.Volume(np.ones(SHAPE, np.float32), affine=np.eye(4))
+    for shift, count in ((8.0, 0), (1000.0, 1)):
+        affine = np.eye(4)
+        affine[0, 3] = shift
+        label = vp.Volume(np.ones(SHAPE, np.uint8), affine=affine, kind="label")
+        pipe = vp.from_cases([{"image": image, "label": label}]).open_volume()
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            batch = next(iter(pipe.resample_to("image").batch_patches(1)))
+        assert bool(batch["label"].any()) is (count == 0)
+        assert len([one for one in seen if "volume-outside" in str(one.message)]) == count
+
+
 def test_other_units_are_refused():
     """By every op in the same words; voxels are no millimetres of the world."""
     for op in (lambda unit: Translate(1, unit=unit), lambda unit: Elastic(1, unit=unit)):
