@@ -219,6 +219,8 @@ class Collate:
     """None where the user has said which are labels."""
     once: WarnOnce = field(default_factory=WarnOnce, compare=False, repr=False)
     """Knows the keys of which it was said that they hold paths, or that they hold none."""
+    place_keys: tuple[str, ...] = ()
+    """Keys of masks and weights, which a pipe before has opened by itself."""
 
     def __call__(self, items: Sequence[Any]) -> list[dict[str, Any]]:
         """Return one batch of ``items``, in a list."""
@@ -275,7 +277,11 @@ class Collate:
         """Warn of volumes that ``open_volume()`` was told to leave alone, or did not recognise."""
         for key, thing in things.items():
             paths = thing if isinstance(thing, (list, tuple)) and thing else [thing]
-            if key in self.once or not isinstance(paths[0], (str, PathLike)):
+            if (
+                key in self.once
+                or key in self.place_keys
+                or not isinstance(paths[0], (str, PathLike))
+            ):
                 continue
             if all(isinstance(one, (str, PathLike)) and is_volume(fspath(one)) for one in paths):
                 text = (

@@ -19,6 +19,7 @@ Affine = NDArray[np.float64]
 GRID_TOLERANCE = 1e-2
 """How far apart the grids of one case may lie at their corners, in voxels. Affines that went
 through float32 headers differ by 1e-4 voxels or so; a real misalignment is a voxel or more."""
+_LEAST_IN_MM = 0.1  # below it spacings are printed in micrometres, then in nanometres
 _SMALLEST = float(np.finfo(float).tiny)
 
 
@@ -75,6 +76,11 @@ class Grid:
         """Distance between neighbouring voxel centres on each axis, in millimetres."""
         lengths = np.sqrt((self.affine[:3, :3] ** 2).sum(axis=0))
         return (float(lengths[0]), float(lengths[1]), float(lengths[2]))
+
+    @cached_property
+    def longest(self) -> float:
+        """Length of the longest side in millimetres, outer faces included."""
+        return max(n * s for n, s in zip(self.shape, self.spacing, strict=True))
 
     @property
     def centre_index(self) -> tuple[float, float, float]:
@@ -135,5 +141,8 @@ class Grid:
         return cls(data["shape"], np.array(data["affine"]))
 
     def __repr__(self) -> str:
-        spacing = " ".join(f"{s:g}" for s in self.spacing)
-        return f"Grid({'x'.join(map(str, self.shape))} at {spacing} mm)"
+        largest = max(self.spacing)
+        size, unit = (1.0, "mm") if largest >= _LEAST_IN_MM else (1e3, "um")
+        size, unit = (1e6, "nm") if largest < _LEAST_IN_MM / 1e3 else (size, unit)
+        spacing = " ".join(f"{s * size:g}" for s in self.spacing)
+        return f"Grid({'x'.join(map(str, self.shape))} at {spacing} {unit})"

@@ -187,6 +187,50 @@ def set_checked(op: Any, **checks: Callable[[str, Any], Any]) -> None:
         object.__setattr__(op, name, check(name, getattr(op, name)))
 
 
+# By their names in OME-XML, UDUNITS-2 (OME-Zarr), ImageJ and NRRD; there are two letters µ.
+_UNITS = {
+    1e-9: "pm picometer",
+    1e-7: "å angstrom ångström",
+    1e-6: "nm nanometer",
+    1e-3: "µm μm um micron microns micrometer",
+    1.0: "mm millimeter",
+    10.0: "cm centimeter",
+    100.0: "dm decimeter",
+    1e3: "m meter",
+    1e6: "km kilometer",
+    25.4: "in inch",
+    304.8: "ft foot",
+    914.4: "yard",
+}
+MILLIMETRES = {unit: size for size, units in _UNITS.items() for unit in units.split()}
+"""How many are in a unit of length."""
+
+
+def as_unit(name: str, value: Any, *, voxel: bool = True) -> str:
+    """Return the unit of lengths that a user gave: a word of ``MILLIMETRES``, or ``"voxel"``.
+
+    Examples
+    --------
+    >>> as_unit("unit", "um"), as_unit("unit", "voxel")
+    ('um', 'voxel')
+    """
+    if isinstance(value, str) and (value in MILLIMETRES or (voxel and value == "voxel")):
+        return value
+    words = "'mm', 'um', 'nm', 'angstrom', 'cm', 'm', 'inch'" + (" or 'voxel'" if voxel else "")
+    raise ValueError(f"{name} is a unit of length, one of {words}, got {value!r}")
+
+
+def set_unit(op: Any) -> None:
+    """Check ``unit`` of a frozen op with a ``space``: voxels are those of the voxel space."""
+    set_checked(op, unit=as_unit)
+    if op.unit == "voxel":
+        set_checked(op, space=lambda name, value: "voxel")
+    elif op.space == "voxel" and op.unit != "mm":
+        raise ValueError(
+            f"unit={op.unit!r} is a length in the world, and space='voxel' counts voxels"
+        )
+
+
 LATER = {"came later": True}
 """Metadata of a dataclass field that states saved before it was there know nothing of: while it has
 its default, it does not count in the hash of a graph, so they still fit."""

@@ -175,7 +175,9 @@ class BatchPatches(DataPipe):
         return (count if self.drop_last else count + self.batch_size - 1) // self.batch_size
 
     def instructions(self) -> tuple[JoinReads | Collate | InThreads, ...]:
-        collate = Collate(self.straight, self.origin, self.of_cases, self._likely, self._once)
+        place_keys = masks_and_weights(self.parent)
+        how = self.straight, self.origin, self.of_cases, self._likely, self._once
+        collate = Collate(*how, place_keys)
         steps = (JoinReads(self.origin), collate) if self.joins else (collate,)
         if self.threads is None:
             return steps
@@ -239,3 +241,9 @@ class Realize(PerItem):
 
     def apply(self, item: Any) -> Any:
         return apply_transforms(self.instructions(), item)
+
+
+def masks_and_weights(parent: Pipe) -> tuple[str, ...]:
+    """Return the keys by which pipes choose places: they open what is not opened yet."""
+    names = [getattr(pipe, name, None) for pipe in walk(parent) for name in ("mask", "weights")]
+    return tuple(dict.fromkeys(name for name in names if isinstance(name, str)))

@@ -501,8 +501,21 @@ def length_of(pipe: Any, parent: Any) -> int:
     except (TypeError, NotImplementedError) as error:
         if str(error).startswith(NO_LENGTH):  # which says why
             raise
-        msg = f"{type(pipe).__name__} has no len(): the length of what it reads is not known, "
+        every = list(walk(parent)) if is_pipe(parent) else [parent]
+        unknown = {id(each) for each in every if not _has_length(each)}
+        causes = (
+            p for p in every if id(p) in unknown and unknown.isdisjoint(map(id, parents_of(p)))
+        )
+        first = describe(next(causes, parent))
+        msg = f"{type(pipe).__name__} has no len(): the length of {first} before it is not known, "
         raise TypeError(f"{msg}so this instance doesn't have valid length") from None
+
+
+def _has_length(pipe: Any) -> bool:
+    try:
+        return length(pipe) >= 0
+    except (TypeError, NotImplementedError):
+        return False
 
 
 def wrong_item(pipe: DataPipe, item: Any, kind: str, do: str) -> errors.SampleError:

@@ -71,7 +71,7 @@ def options_for(source: Any, by_server: BucketOptions) -> RedactedDict | None:
     return by_server.get(server_of(os.fspath(source))) if is_known else None
 
 
-BY_KEY = ("affine", "dataset", "follow", "io", "level", "reader", "series")
+BY_KEY = ("affine", "axes", "dataset", "follow", "io", "level", "reader", "series")
 """Options of which a mapping is one value per key: none of them is a mapping itself."""
 # That of one volume is a mapping already; of options by key, each value is one.
 _STORAGE = "storage_options"
@@ -150,8 +150,9 @@ class OpenVolume(SeedStamper):
         file system. The batches are the same.
     **reader_kwargs
         For :class:`Volume`: ``reader=``, ``affine=`` in place of the stored one, ``level=1`` for
-        a pyramid, ``dataset="ct"`` of an HDF5 file, ``series=``, ``follow="anywhere"`` for headers
-        and links that lead out of their folders, and whatever a backend or reader of your own
+        a pyramid, ``axes="zyx"`` for an array that does not name its axes, ``dataset="ct"`` of an
+        HDF5 file, ``series=``, ``follow="anywhere"`` for headers and links that lead out of their
+        folders, and whatever a backend or reader of your own
         takes. These and ``io`` are one value for all volumes, or a mapping by key:
         ``affine={"label": matrix}``.
 

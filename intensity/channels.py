@@ -269,7 +269,8 @@ class Regions(ValueOp):
 
     def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         self.channels(array.shape[0])
-        flags = [np.isin(array[0], entries_of(one)) for one in self.labels]
+        # One by one: np.isin compares uint64 with other integers in float64.
+        flags = [np.any([array[0] == n for n in entries_of(one)], axis=0) for one in self.labels]
         return np.stack(flags).view(np.uint8)
 
     def describe(self) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,10 +12,11 @@ from numpy.typing import NDArray
 from ..core import Grid
 from ..core.validate import (
     LATER,
+    MILLIMETRES,
     ParameterRange,
     as_axes,
-    as_choice,
     as_flag,
+    as_unit,
     bounds_of,
     entries_of,
     is_number,
@@ -94,21 +94,18 @@ def _filter_axis(channel: NDArray[Any], axis: int, weights: NDArray[np.float32])
     np.moveaxis(channel, axis, 0)[...] = total
 
 
-Unit = Literal["mm", "voxel"]
-
-
 @dataclass(frozen=True)
 class _Gaussian(RandomValueOp):
     """What blur and sharpen share: the filter, its reach, its unit."""
 
     sigma: ParameterRange
     """Standard deviation along every axis: a number >= 0, or (low, high)."""
-    unit: Unit = "mm"
-    """``"mm"``, or ``"voxel"`` of the grid as it is here."""
+    unit: str = "mm"
+    """``"mm"``, ``"um"`` or another length, or ``"voxel"`` of the grid as it is here."""
 
     commutes: ClassVar[bool] = False
     amounts: ClassVar[Any] = {"sigma": FROM_0}
-    checks: ClassVar[Any] = {"unit": partial(as_choice, choices=("mm", "voxel"))}
+    checks: ClassVar[Any] = {"unit": as_unit}
 
     @property
     def by_channel(self) -> bool:
@@ -121,8 +118,9 @@ class _Gaussian(RandomValueOp):
     def sigmas(self, params: Params, grid: Grid) -> tuple[float, float, float]:
         """Return the deviation along each axis, in voxels."""
         i, j, k = entries_of(params["sigma"]) or (params["sigma"],) * 3
-        a, b, c = grid.spacing if self.unit == "mm" else (1.0, 1.0, 1.0)
-        return (i / a, j / b, k / c)
+        a, b, c = (1.0, 1.0, 1.0) if self.unit == "voxel" else grid.spacing
+        size = MILLIMETRES.get(self.unit, 1.0)
+        return (i * size / a, j * size / b, k * size / c)
 
     def halo(self, params: Params, grid: Grid) -> Halo:
         i, j, k = map(reach, self.sigmas(params, grid))

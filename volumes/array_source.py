@@ -37,6 +37,7 @@ from .backend import (
     read_counted,
     smallest_box,
 )
+from .formats.chunked_backend import plain_layout
 from .formats.npy import map_npy
 from .header import IDENTITY, Header, affine_entries, array_header, channels_first
 from .voxels import index_ranges
@@ -266,14 +267,17 @@ class ArraySource:
         return arrive, (self.token, ArraySource, *inline)
 
 
-def from_array(array: Any, affine: tuple[float, ...]) -> ArraySource:
+def from_array(array: Any, affine: tuple[float, ...], axes: str | None = None) -> ArraySource:
     """Return the source of a tensor or an array of two to four axes; memory is shared."""
     values = as_array(array)
     name = f"array {tuple(values.shape)} {values.dtype.name}"
-    values = channels_first(values, name)
+    if axes is None:
+        values = channels_first(values, name)
+    else:
+        values = plain_layout(values.shape, name, axes).fold(values)
     name = f"array {tuple(values.shape)} {values.dtype.name}"
-    header = array_header(values, affine, name, tensor_dtype=only_in_torch(array))
-    return ArraySource(values, header, name)
+    more: Any = {"tensor_dtype": only_in_torch(array), "names_axes": axes is not None}
+    return ArraySource(values, array_header(values, affine, name, **more), name)
 
 
 def is_itk_image(thing: Any) -> bool:
@@ -281,11 +285,11 @@ def is_itk_image(thing: Any) -> bool:
     return type(thing).__module__.startswith("itk.") and hasattr(thing, "GetDirection")
 
 
-def from_object(thing: Any, affine: tuple[float, ...] | None) -> ArraySource:
+def from_object(thing: Any, affine: tuple[float, ...] | None, axes: Any = None) -> ArraySource:
     """Return the source of an array, a tensor or an image, at its own affine or the given one."""
     image = _of_itk(thing) if is_itk_image(thing) else None
     values, own = image or placed_array(thing, has_affine=affine is not None)
-    return from_array(values, affine or own or IDENTITY)
+    return from_array(values, affine or own or IDENTITY, axes)
 
 
 def _of_itk(image: Any) -> tuple[NDArray[Any], tuple[float, ...]]:

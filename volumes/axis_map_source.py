@@ -1,8 +1,8 @@
-"""An opened store seen through an axis map, and the mask of what it shows that is stored."""
+"""An opened store seen through an axis map or as labels, and the mask of sections stored."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any, NamedTuple
@@ -10,19 +10,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Region
-from ..core.errors import VolumeError
+from ..core import Grid, Region
+from ..core.errors import BadHeader, VolumeError
+from ..core.validate import count_text
 from ..storage.content import content_key
 from ..storage.read_ahead import Closable, joint_ticket
 from .axis_map import AxisMap, Table
-from .backend import Backend, Channels, content_of
+from .backend import Backend, Channels, content_of, read_counted
 from .chunks.chunked_array import NeededChunks
 from .header import Header, Shape
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import Source, opening_session
 from .source import LocatedSource
 from .stack_source import ComposedBackend, OwnSource
-from .voxels import Voxels
+from .voxels import Voxels, label_numbers
 
 
 class SectionRun(NamedTuple):
@@ -304,6 +305,89 @@ def _box_of(runs: tuple[SectionRun, ...], region: Region) -> tuple[Region, Chann
         box = None
     start, stop = [run.start for run in runs[1:]], [run.stop for run in runs[1:]]
     return Region(start, stop, box), (runs[0].start, runs[0].stop)
+
+
+class LabelBackend(ComposedBackend):
+    """A store of real numbers that are labels: a read rounds them, and refuses other values."""
+
+    counts_below = True
+
+    def __init__(self, inner: Backend) -> None:
+        header = inner.header.of_labels
+        if header is None:
+            raise BadHeader(
+                f"the label {inner.name} is stored as {inner.disk_dtype} with the scale "
+                f"{inner.header.slope:g} and the offset {inner.header.intercept:g}, which leaves "
+                "no whole numbers.",
+                do=_WRITE_LABELS,
+            )
+        self._inner = inner
+        super().__init__(header, inner.name)
+        self.levels = inner.levels
+
+    @property
+    def below(self) -> Sequence[Backend]:
+        return (self._inner,)
+
+    def check_version(self) -> None:
+        self._inner.check_version()
+
+    @property
+    def version(self) -> Hashable:
+        return self._inner.version
+
+    @property
+    def grid(self) -> Grid:
+        return self._inner.grid
+
+    @property
+    def shards(self) -> Any:
+        return self._inner.shards
+
+    @property
+    def content_key(self) -> str:
+        inner = content_of(self._inner)
+        return content_key(inner, ("labels",)) if inner else ""
+
+    def layout(self, volumes: int = 1) -> StoreLayout:
+        return self._inner.layout(volumes)
+
+    def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
+        return self._inner.adjust(scheme)
+
+    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
+        # All of its chunks: a value that was not read is no label.
+        voxels = read_counted(self._inner, region.pad(0), channels)
+        numbers, flags = label_numbers(voxels)
+        if flags is not None:
+            scale = f", by the scale {voxels.slope:g}," if voxels.is_scaled else ""
+            example = voxels.values()[flags][0]
+            raise VolumeError(
+                f"the label {self.name} holds {example:.9g}{scale} where labels are whole numbers; "
+                f"{count_text(int(flags.sum()), 'voxel', 'voxels')} of {region} are none.",
+                do=_WRITE_LABELS,
+            )
+        return Voxels(numbers.astype(self.disk_dtype, copy=False))
+
+    def prefetch(self, region: Region) -> Closable | None:
+        return self._inner.prefetch(region.pad(0))
+
+    def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
+        return self._inner.touched_bytes(region.pad(0), channels)
+
+    def needed_chunks(
+        self, region: Region, channels: Channels | None = None
+    ) -> NeededChunks | None:
+        return self._inner.needed_chunks(region.pad(0), channels)
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+        return self._inner.fetch(region.pad(0), channels)
+
+
+_WRITE_LABELS = (
+    "Write labels as integers, without a scale; if these are no classes, name other keys in "
+    "open_volume(labels=)."
+)
 
 
 class StoredMaskSource(OwnSource):

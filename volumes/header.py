@@ -17,6 +17,8 @@ from .voxels import refuse_unreadable, value_dtype
 
 # Of an affine, in millimetres: a volume is a product of three, which has to stay a number.
 _LARGEST = 1e100
+# So far off whole numbers a scale of 1 or more may bring labels.
+_MOST_ERROR = 0.01
 
 Access = Literal["view", "range", "stream"]
 """How a store is read: mapped into memory, by byte ranges, or only from its beginning."""
@@ -54,6 +56,8 @@ class Header:
     """Size and modification time of the file that was read; empty where there is none."""
     tensor_dtype: str = ""
     """Type of torch that :attr:`Volume.data` has where NumPy lacks it, such as ``bfloat16``."""
+    names_axes: bool = True
+    """Whether the file, or ``axes=``, says which stored axis is x, y and z."""
 
     @classmethod
     def of(
@@ -113,6 +117,27 @@ class Header:
         """Type of the values that reads return."""
         return self.value_type or value_dtype(self.disk_dtype, self.slope, self.intercept)
 
+    @cached_property
+    def of_labels(self) -> Header | None:
+        """Return the header of the values as labels; None where a scale leaves no whole numbers.
+
+        It is itself for integers and unscaled floats. Scaled integers become int32, or int64 where
+        their range needs it.
+        """
+        if self.dtype.kind != "f" or (self.slope, self.intercept) == (1.0, 0.0):
+            return self
+        dtype = self.dtype
+        if self.disk_dtype.kind in "iu":
+            limits = np.iinfo(self.disk_dtype)
+            most = max(abs(limits.min), limits.max)
+            error = abs(self.slope - round(self.slope)) * most
+            error += abs(self.intercept - round(self.intercept))
+            largest = most * abs(self.slope) + abs(self.intercept)
+            if (abs(self.slope) >= 1 and error >= _MOST_ERROR) or largest >= np.iinfo(np.int64).max:
+                return None
+            dtype = np.dtype(np.int32 if largest <= np.iinfo(np.int32).max else np.int64)
+        return replace(self, disk_dtype=dtype, slope=1.0, intercept=0.0)
+
     def document(self) -> dict[str, Any]:
         """Return this header as plain values that JSON holds; lengths are in millimetres.
 
@@ -148,6 +173,7 @@ class Header:
             None if value_type is None else np.dtype(str(value_type)),
             tuple(map(int, document["stamp"])),
             document.get("tensor_dtype", ""),
+            document.get("names_axes", True),
         )
 
     def agrees_with(self, other: Header) -> bool:
@@ -156,7 +182,8 @@ class Header:
         def without_stamp(header: Header) -> Header:
             # Bare voxels may be mapped on one machine and read on another.
             is_bare = header.chunks is None and header.access == "range"
-            return replace(header, stamp=(), access="view" if is_bare else header.access)
+            access: Access = "view" if is_bare else header.access
+            return replace(header, stamp=(), access=access, names_axes=True)
 
         return without_stamp(self) == without_stamp(other)
 

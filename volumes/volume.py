@@ -20,7 +20,7 @@ from ..core import Affine, Grid, Region
 from ..core.errors import SampleError, UnknownFormat, VolumeChanged, VolumeNotFound
 from .array_source import from_array, from_object, is_itk_image, select_to_memory
 from .axis_map import AxisMap
-from .axis_map_source import AxisMappedSource, StoredMaskSource, seen_through
+from .axis_map_source import AxisMappedSource, LabelBackend, StoredMaskSource, seen_through
 from .backend import Backend, as_array, as_tensor, check_inside, content_of, needed_of, read_counted
 from .chunks.chunked_array import NeededChunks
 from .formats.zarr_nodes import ZarrSource
@@ -76,7 +76,8 @@ class Volume:
         virtual data of HDF5), and links in a zarr folder, must not lead out of its folder.
         ``"anywhere"``: they may lead to any file that this process can read.
     **reader_kwargs
-        For the backend or the reader, e.g. ``level=2`` of a zarr pyramid.
+        For the backend or the reader: ``level=2`` of a zarr pyramid, or ``axes="zyx"``, a letter
+        for each axis, in stored order, of an array that names none.
 
     Raises
     ------
@@ -95,6 +96,9 @@ class Volume:
     """
 
     ndim = 4
+    names_axes = True  # whether the file, axes= or affine= does, once the header is read
+    may_round = True  # whether a label of real numbers is of classes: not after other sampling
+    _rounds = False  # whether it is a label that is stored in real numbers
 
     def __init__(
         self,
@@ -210,6 +214,10 @@ class Volume:
             return self._of(StoredMaskSource(source), "label")
         return None
 
+    def of_kind(self, kind: str) -> Volume:
+        """Return the volume as another kind: values of an intensity are not rounded."""
+        return self._of(self._source, kind)
+
     def _of(self, source: Source, kind: str) -> Volume:
         affine = None if self._affine is None else affine_matrix(self._affine)
         volume = Volume.of_source(source, kind, affine)
@@ -286,11 +294,14 @@ class Volume:
             # Some sources know it without being opened: from a manifest, for one.
             if hasattr(self._source, "known_header"):
                 with self.session.opening():
-                    self._header = self._source.known_header()
+                    self._header = header = self._source.known_header()
+                self._rounds = self.may_round and self.kind == "label" and header.dtype.kind == "f"
+                self.names_axes = self._affine is not None or header.names_axes
             else:
                 self._backend()
         assert self._header is not None
-        return self._header
+        labels = self._header.of_labels if self._rounds else self._header
+        return labels or self._backend().header  # which raises
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         """Return how ``volumes`` volumes like this one are stored; reads the header."""
@@ -334,7 +345,8 @@ class Volume:
         Opens the volume, unless a manifest tells its chunks. None where there are none.
         """
         if self.axis_map is None and hasattr(self._source, "known_header"):
-            return needed_of(self.header, region)
+            header = self.header
+            return needed_of(header, region.pad(0) if self._rounds else region)
         return self._backend().needed_chunks(region)
 
     def fetch(self, region: Region) -> int | None:
@@ -386,6 +398,7 @@ class Volume:
         anew = self.__copy__()
         anew._source = source
         anew._header = anew._grid = anew._stamp = None
+        anew._rounds, anew.names_axes = False, True
         if self.located_source is not None and not has_header:
             anew._pass = by
         return anew
@@ -480,21 +493,27 @@ class Volume:
             backend = handle.backend
             if backend is not None and backend.header is self._header:
                 handle.use = next(handle.uses)
-                return backend
-        header = self._header or (self.header if hasattr(source, "known_header") else None)
+                return LabelBackend(backend) if self._rounds else backend
+        if self._header is None and hasattr(source, "known_header"):
+            self.header  # noqa: B018  notes it
+        header = self._header
         # Before it is opened: what is written meanwhile was written since.
         now = time.time_ns() if header is None else 0
         backend = handles.acquire(source, verify=header is None)
         if header is not None and backend.header is not header:
             backend = handles.agreeing(source, header)
-        self._header = backend.header
+        self._header = header = backend.header
+        if self.kind == "label" and header.dtype.kind == "f":
+            self._rounds = self.may_round
+        if not header.names_axes and self._affine is None:
+            self.names_axes = False
         if now:
             self._stamp = backend.version, now
         elif self._stamp is not None and not self._is_fresh and backend.version != self._stamp[0]:
             # This process may have it open from another epoch.
             backend = handles.opened_again(source, backend)
         self._is_fresh = True
-        return backend
+        return LabelBackend(backend) if self._rounds else backend
 
     def __getstate__(self) -> dict[str, Any]:
         own = dict.fromkeys(("_grid", "_data", "_session", "_first"))  # of this process
@@ -512,7 +531,7 @@ class Volume:
         return copy
 
     def __repr__(self) -> str:
-        facts = "" if self._header is None else f", {self._header.shape} {self._header.dtype}"
+        facts = "" if self._header is None else f", {self._header.shape} {self.header.dtype}"
         return f"Volume({self.name!r}, {self.kind}{facts})"
 
 
@@ -547,7 +566,8 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
             do="Give a path, a URL, an array or a tensor (with affine=), an image of nibabel, "
             "TorchIO, ITK or SimpleITK, a zarr object, or a list of these.",
         )
-    names = [*options.reader_kwargs, *(["reader"] if options.reader else [])]
+    names = [n for n in options.reader_kwargs if n != "axes" or is_simpleitk or is_image]
+    names += ["reader"] if options.reader else []
     names += ["storage_options"] if options.storage_options else []
     if names:
         msg = f"voxels in memory need no reader and no options, and were given {names[0]}="
@@ -556,7 +576,7 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
         from .formats.itk import from_itk
 
         return from_itk(thing, options.affine)
-    return from_object(thing, options.affine)
+    return from_object(thing, options.affine, options.reader_kwargs.get("axes"))
 
 
 def _is_instance(thing: Any, module: str, *classes: str) -> bool:

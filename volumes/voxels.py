@@ -98,6 +98,43 @@ def for_numpy(
     return array.copy() if copy and not (is_own and array.flags.writeable) else array
 
 
+# A label that went through a scale in single precision is off by so much of itself, and of 100
+# at most; labels that were divided by 255 or 65535 are off by more.
+_PART, _MOST_OFF, _LEAST_OFF = 1e-4, 1e-2, 1e-6
+
+
+def label_numbers(voxels: Voxels) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
+    """Return the whole numbers that values are closest to, and which values are no labels.
+
+    A stored integer with a scale is a label within half a step of that scale; a float where it is
+    off by no more than rounding, and below the number from which its type skips integers. The
+    flags are None where all are labels.
+
+    Examples
+    --------
+    >>> stored = np.array([[[[0, 50, 99]]]], np.int16)
+    >>> label_numbers(Voxels(stored, slope=0.0202))
+    (array([[[[0., 1., 2.]]]]), None)
+    >>> label_numbers(Voxels(np.array([[[[3.0000002, 0.5]]]])))[1].tolist()
+    [[[[False, True]]]]
+    """
+    array, is_float = voxels.array, voxels.array.dtype.kind == "f"
+    values = array if is_float and not voxels.is_scaled else array.astype(np.float64)
+    values = values * voxels.slope + voxels.intercept if voxels.is_scaled else values
+    numbers = np.rint(values)
+    most = 2.0 ** (np.finfo(array.dtype).nmant + 1) if is_float else np.inf
+    if is_float and np.array_equal(values, numbers) and np.abs(numbers).max(initial=0) <= most:
+        return values, None
+    size = np.abs(numbers)
+    step = 0.0 if is_float else abs(voxels.slope) / 2
+    slack = np.minimum(_LEAST_OFF + _PART * size, _MOST_OFF) if is_float else 0.0
+    rounding = np.finfo(np.float32).eps * (size + abs(voxels.intercept))
+    with np.errstate(invalid="ignore"):  # infinity less infinity
+        off = np.abs(values - numbers)
+    flags = ~((off <= step + slack + rounding) & (size <= most))  # NaN is no label
+    return numbers, flags if flags.any() else None
+
+
 def value_dtype(dtype: np.dtype[Any], slope: float = 1.0, intercept: float = 0.0) -> np.dtype[Any]:
     """Return the native type of values made from stored numbers."""
     native = dtype.newbyteorder("=")

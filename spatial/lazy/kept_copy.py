@@ -37,6 +37,8 @@ from .virtual_volume import VirtualVolume
 class KeptCopy(Volume):
     """A volume that is written when it is first read, and known before."""
 
+    may_round = False
+
     @property
     def _copy(self) -> KeptSource:
         """The copy, of which this may be a channel."""

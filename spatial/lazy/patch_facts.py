@@ -156,7 +156,7 @@ class PatchFacts:
     def _recorded_statistics(self) -> RecordedStatistics:
         if self.source_of_statistics is not None:
             return self.source_of_statistics(self.volume)
-        from ...volumes import volume_statistics
+        from ...volumes.catalog.whole_pass import WITHOUT_NAN, volume_statistics
 
         statistics = volume_statistics(self.stored_volume)
         # One NaN among the voxels makes NaN of every voxel that is normalized by its mean.
@@ -167,7 +167,7 @@ class PatchFacts:
                 why = f"values from {low:g} to {high:g}, so large that they have no deviation"
             raise VolumeError(
                 f"{self.stored_volume.name} holds {why}",
-                do="Give the numbers that the op needs, or store the volume without these.",
+                do=f"{WITHOUT_NAN}.",
             )
         return statistics
 

@@ -14,14 +14,15 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ...core import Grid, Stream
+from ...core import Stream
 from ...core.affine3x4 import IDENTITY
+from ...core.call_site import WarnOnce
 from ...core.draws import OpStep
-from ...core.errors import BadHeader, GraphError, GridMismatch, VoxpipeError
+from ...core.errors import BadHeader, GraphError, GridMismatch, LikelyMistake, VoxpipeError
 from ...core.grid import GRID_TOLERANCE
 from ...core.lru_cache import cached_property
 from ...core.stream import stream_identity
-from ..ops.grid_op import of_source
+from ..ops.grid_op import of_source, warn_of_outside
 from ..ops.op import Params, Step
 from ..plans.matrices import compose_plans, flat_axes
 from ..plans.plan import SpatialPlan
@@ -109,8 +110,13 @@ class TransformChain:
         for key, other in others:
             distance = grid.distance_in_voxels(other)
             if distance > GRID_TOLERANCE:
-                files = (first.name, self.references[key].name)
-                raise _mismatch((name, grid), (key, other), distance, files)
+                raise _mismatch(name, key, self.references, distance)
+        i, j, k = grid.shape
+        if others and i == (j if k == 1 else k):
+            volumes = self.references.items()
+            plain = [key for key, each in volumes if not getattr(each, "names_axes", True)]
+            if plain and len(plain) < len(grids):
+                _warn_of_axes(self.references, plain)
         plan = SpatialPlan(grid, IDENTITY, grid.shape)
         if 1 in plan.source.shape and (before := getattr(first, "patch", None)) is not None:
             flat = flat_axes(before.pending.shared_plan)
@@ -143,6 +149,7 @@ class TransformChain:
         if self.moving is not None:
             if self.moving.grid.is_singular:
                 raise singular(self.moving)
+            warn_of_outside(self.moving, plan.source)
             plan = of_source(plan, self.moving.grid)
         return plan
 
@@ -196,26 +203,61 @@ def join_steps(before: tuple[S, ...], steps: Sequence[S], depth: int) -> tuple[S
     return (*before, *at_depth)
 
 
-def _mismatch(
-    one: tuple[str, Grid], other: tuple[str, Grid], distance: float, names: Sequence[str]
-) -> GridMismatch:
-    """Return the error of two volumes, by key and grid, that lie ``distance`` voxels apart."""
-    (first, grid), (key, its) = one, other
+def _transpose_shape(shape: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return the shape of the transposed grid: (K, J, I), or (J, I, 1) of a plane."""
+    i, j, k = shape
+    return (j, i, 1) if k == 1 else (k, j, i)
+
+
+_AXES_ONCE = WarnOnce()
+
+
+def _warn_of_axes(volumes: Mapping[str, Any], plain_keys: Sequence[str]) -> None:
+    """Warn where one volume names its axes, another does not, and both orders have one shape."""
+    first, plain = next(key for key in volumes if key not in plain_keys), plain_keys[0]
+    letters = _letters(volumes[plain])
+    text = (
+        f"axes-not-named: {first!r} ({volumes[first].name}) names its axes, and {plain!r} "
+        f"({volumes[plain].name}) does not; their shape fits in both orders. Write "
+        f"open_volume(axes={{{plain!r}: {letters!r}}}), or {letters[::-1]!r} where its first axis "
+        "is x."
+    )
+    _AXES_ONCE.warn((first, plain), text, LikelyMistake)
+
+
+def _letters(volume: Any) -> str:
+    return "yx" if volume.shape[3] == 1 else "zyx"
+
+
+def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float) -> GridMismatch:
+    """Return the error of two volumes, by key, that lie ``distance`` voxels apart."""
+    one, other = volumes[first], volumes[key]
+    grid, its = one.grid, other.grid
+    affine = f"open_volume(affine={{{key!r}: matrix}})"
+    # Voxels without a stated place would be resampled to a made-up one.
+    is_stated = not any(np.array_equal(each.affine, np.eye(4)) for each in (grid, its))
     resample = f"Put .resample_to({first!r}) right after open_volume(), or "
     if grid.shape == its.shape:
         how = f"lie {distance:.3g} voxels apart (at most {GRID_TOLERANCE:g} is accepted)"
-        do = (
-            f"{resample}give the right one where a header is wrong or a format has none: "
-            f"open_volume(affine={{{key!r}: matrix}})."
-        )
+        place = f"ive the right affine where a header is wrong or a format has none: {affine}."
+        do = f"{resample}g{place}" if is_stated else f"G{place}"
     else:
         how = f"have different shapes, {grid.shape} and {its.shape}"
+        resample = resample if is_stated else f"Say where the voxels lie: {affine}, or "
         do = f"{resample}leave one out: open_volume(keys=[{first!r}])."
         # (C, I, J) or (I, J, C), beside (I, J, 1).
         pairs = [(grid.shape, its.shape), (its.shape, grid.shape)]
         if any(b[2] == 1 and b[:2] in (a[1:], a[:2]) for a, b in pairs):
             do = "Give the channels of a plane first and K = 1 last, (C, I, J, 1)."
-    return GridMismatch(f"{first!r} and {key!r} {how}: {' and '.join(names)}", do=do)
+        if its.shape == _transpose_shape(grid.shape):
+            how += "; transposed, perhaps"
+            both = [k for k in (key, first) if not getattr(volumes[k], "names_axes", True)]
+            plain = both[0] if both else None
+            do = f"Store one of them in the axes of the other, or open_volume(keys=[{first!r}])."
+            if plain is not None:
+                letters = _letters(volumes[plain])
+                do = f"Name the axes of its array: open_volume(axes={{{plain!r}: {letters!r}}})."
+    return GridMismatch(f"{first!r} and {key!r} {how}: {one.name} and {other.name}", do=do)
 
 
 def singular(volume: Any) -> BadHeader:

@@ -303,6 +303,8 @@ def _around(regions: Sequence[Region]) -> Region | None:
 class RealizedVolume(Volume):
     """What ``realize()`` made of a patch, opened again: voxels in memory, on the patch's grid."""
 
+    may_round = False
+
     # Functions may have changed them meanwhile, so statistics are those of these voxels.
 
     patch: Any  # the ``LazyPatch`` that they were made of

@@ -14,12 +14,14 @@ from ...core.affine3x4 import NO_TURN, Matrix3x3, affine3x4, linear_of
 from ...core.suggest import factor_hint, radians_hint
 from ...core.validate import (
     LATER,
+    MILLIMETRES,
     as_axes,
     as_choice,
     as_flag,
     as_probability,
     entries_of,
     set_checked,
+    set_unit,
 )
 from ..plans.mapping import without_noise
 from ..plans.matrices import (
@@ -44,6 +46,7 @@ from .op import (
     as_probabilities,
     as_triple,
     draw_amount,
+    warn_beyond,
 )
 
 Forward = tuple[Matrix3x3, Sequence[float]]
@@ -137,6 +140,16 @@ def _nearest(extent: float) -> int:
     return math.ceil(without_noise(extent) - 0.5)
 
 
+def in_millimetres(op: Any, amount: Sequence[float], plan: SpatialPlan) -> Sequence[float]:
+    """Return how far an op with a unit moves content, in millimetres or, if so, in voxels."""
+    if op.space == "voxel":
+        return amount
+    size = MILLIMETRES[op.unit]
+    if (most := max(map(abs, amount)) * size) > plan.source.longest:
+        warn_beyond(op.name, op.unit, most, plan)
+    return amount if size == 1 else [each * size for each in amount]
+
+
 def in_words(space: str, p: float) -> str:
     """Return what is not the default of an op's space and probability."""
     return ("" if space == "world" else f" in {space} space") + (f" (p={p:g})" if p != 1 else "")
@@ -160,6 +173,8 @@ class Affine:
     """Shape of the output, about the same centre; by default the present one."""
     p: float = 1.0
     """Probability that the op acts."""
+    unit: str = field(default="mm", kw_only=True, metadata=LATER)
+    """Of the last column: ``"mm"``, ``"um"``, another length; ``"voxel"`` as ``space="voxel"``."""
 
     name: ClassVar[str] = "affine"
     lattice: ClassVar[bool] = False
@@ -189,6 +204,7 @@ class Affine:
         # Tuples, so that ops compare by value.
         object.__setattr__(self, "matrix", tuple(tuple(row) for row in matrix.tolist()))
         set_checked(self, space=as_space, p=as_probability)
+        set_unit(self)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         params = {"matrix": [list(row) for row in self.matrix]}
@@ -197,7 +213,8 @@ class Affine:
     def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         rows = affine3x4(params["matrix"])
         shape = plan.shape if self.shape is None else self.shape
-        step = pull_back(plan, linear_of(rows), rows[3::4], space=self.space, shape=shape)
+        move = in_millimetres(self, rows[3::4], plan)
+        step = pull_back(plan, linear_of(rows), move, space=self.space, shape=shape)
         return plan.then(step, shape, lattice=False)
 
     def describe(self) -> str:
@@ -251,21 +268,24 @@ class Translate(_LinearOp):
     amount: Amount
     """A scalar or range holds for each of the three axes on its own; or three entries."""
     space: Space = "world"
-    """``"world"``: millimetres along x, y, z; ``"voxel"``: voxels along the array's axes."""
+    """``"world"``: ``unit`` along x, y, z; ``"voxel"``: voxels along the array's axes."""
     p: float = 1.0
     """Probability that the op acts."""
+    unit: str = field(default="mm", kw_only=True, metadata=LATER)
+    """Of the amount: ``"mm"``, ``"um"`` or another length; ``"voxel"`` as ``space="voxel"``."""
 
     name: ClassVar[str] = "translate"
     argument = "amount"
 
     def __post_init__(self) -> None:
         set_checked(self, amount=as_amount, space=as_space, p=as_probability)
+        set_unit(self)
 
     def forward(self, plan: SpatialPlan, amount: Sequence[float]) -> Forward:
-        return NO_TURN, amount
+        return NO_TURN, in_millimetres(self, amount, plan)
 
     def describe(self) -> str:
-        unit = "mm" if self.space == "world" else "voxels"
+        unit = self.unit if self.space == "world" else "voxels"
         return f"translate {self.amount} {unit}{in_words('world', self.p)}"
 
 
@@ -376,6 +396,8 @@ class Augment:
     """Probability that the bundle acts at all."""
     space: Space = "world"
     """Where rotate, zoom, translate and shear act."""
+    unit: str = field(default="mm", kw_only=True, metadata=LATER)
+    """Of ``translate``: ``"mm"``, ``"um"`` or another length; ``"voxel"`` as ``space="voxel"``."""
 
     name: ClassVar[str] = "augment"
     lattice: ClassVar[bool] = False
@@ -384,6 +406,7 @@ class Augment:
         set_checked(self, rotate=as_amount, translate=as_amount, shear=as_amount, zoom=as_factor)
         set_checked(self, flip=partial(as_probabilities, count=3, several="three, per axis"))
         set_checked(self, p=as_probability, space=as_space)
+        set_unit(self)
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
@@ -410,7 +433,8 @@ class Augment:
         plan = plan.interpolate()
         maps: list[Forward] = [(turning(plan, params["rotate"], self.space), _STAY)]
         maps.append((scaling(params["zoom"]), _STAY))
-        maps.append((NO_TURN, params["translate"]))
+        move = params["translate"]
+        maps.append((NO_TURN, in_millimetres(self, move, plan) if any(move) else move))
         maps += [(shearing(params["shear"]), _STAY)] if any(params["shear"]) else []
         for forward, move in maps:
             # What does nothing has the identity as its matrix, exactly.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
@@ -12,6 +13,8 @@ from numpy.typing import NDArray
 
 from ...core.errors import PatchSizeError
 from ...core.validate import (
+    LATER,
+    MILLIMETRES,
     as_count,
     as_flag,
     as_probability,
@@ -19,17 +22,19 @@ from ...core.validate import (
     entries_of,
     is_finite,
     set_checked,
+    set_unit,
 )
 from ..plans.mapping import without_noise
 from ..plans.matrices import Space, as_space
 from ..plans.plan import SpatialPlan
 from .affine_op import in_words
-from .op import Amount, Params, as_amount, draw_amount, per_axis, three
+from .op import Amount, Params, as_amount, draw_amount, per_axis, three, warn_beyond
 
 # A uniform cubic B-spline whose control points move by less than this part of their spacing,
 # along each axis, is one to one in three dimensions: 1 / 2.479472335 (Choi and Lee 2000,
 # "Injectivity conditions of 2D and 3D uniform cubic B-spline functions", Graphical Models 62).
 ONE_TO_ONE = 1 / 2.479472335
+_MOST_SIDES = 2  # so many times the volume control points lie apart before a warning
 MOST_POINTS = 128
 """Control points along an axis at most; 128^3 of them are 50 MB in the plan's memory."""
 
@@ -57,9 +62,11 @@ class Elastic:
     """How many layers of control points at the faces of the grid stay where they are: 2 keep the
     faces themselves in place, to 1/48 of the amount where the spacing does not fit the grid."""
     space: Space = "world"
-    """``"world"``: millimetres along the array's axes; ``"voxel"``: voxels."""
+    """``"world"``: ``unit`` along the array's axes; ``"voxel"``: voxels."""
     p: float = 1.0
     """Probability that the op acts."""
+    unit: str = field(default="mm", kw_only=True, metadata=LATER)
+    """Of amount and spacing: ``"mm"``, ``"um"``, ...; ``"voxel"`` as ``space="voxel"``."""
 
     name: ClassVar[str] = "elastic"
     lattice: ClassVar[bool] = False
@@ -69,6 +76,7 @@ class Elastic:
         distance = partial(as_amount, positive=True)
         set_checked(self, amount=as_amount, spacing=distance, locked_layers=as_count)
         set_checked(self, space=as_space, p=as_probability)
+        set_unit(self)
         distances: Any = per_axis(self.spacing)
         if any(isinstance(entry, tuple) for entry in distances):
             raise ValueError(f"spacing is a number above 0 or three, got {self.spacing!r}")
@@ -92,8 +100,13 @@ class Elastic:
         return {"amount": amount, "key": key} if acts else None
 
     def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
-        sizes = plan.grid.spacing if self.space == "world" else (1.0, 1.0, 1.0)
+        sizes: Sequence[float] = (1.0, 1.0, 1.0)
         distances: Any = per_axis(self.spacing)
+        if self.space == "world":
+            sizes = [size / MILLIMETRES[self.unit] for size in plan.grid.spacing]
+            most = max(*params["amount"], *distances) * MILLIMETRES[self.unit]
+            if most > _MOST_SIDES * plan.source.longest:
+                warn_beyond(self.name, self.unit, most, plan)
         spacing = [d / s for d, s in zip(distances, sizes, strict=True)]
         if not any(params["amount"]):
             return plan.interpolate()
@@ -127,7 +140,8 @@ class Elastic:
 
     def describe(self) -> str:
         spacing = self.spacing if isinstance(self.spacing, tuple) else f"{self.spacing:g}"
-        return f"elastic {self.amount} every {spacing}{in_words(self.space, self.p)}"
+        unit = "" if self.unit in ("mm", "voxel") else f" {self.unit}"
+        return f"elastic {self.amount} every {spacing}{unit}{in_words(self.space, self.p)}"
 
 
 POINTS_PER_CELL = 4

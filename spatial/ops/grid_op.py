@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from ...core import Grid
 from ...core.affine3x4 import affine3x4
-from ...core.errors import BadHeader, PatchSizeError
-from ...core.validate import as_choice, as_flag, entries_of, is_integer, set_checked
+from ...core.call_site import WarnOnce
+from ...core.errors import BadHeader, LikelyMistake, PatchSizeError
+from ...core.validate import (
+    LATER,
+    MILLIMETRES,
+    as_choice,
+    as_flag,
+    as_unit,
+    entries_of,
+    is_integer,
+    set_checked,
+)
 from ..plans.mapping import without_noise
 from ..plans.matrices import about_centre, flat_axes, scaling
 from ..plans.plan import SpatialPlan
 from ..plans.stages import Clip, Stage
-from .op import Params, amount_at, as_amount
+from .op import Params, amount_at, as_amount, warn_beyond
 
 Extent = Literal["edges", "centers"]
 """``"edges"``: a voxel is a box, and the outer faces of the first and the last box count;
@@ -43,17 +53,19 @@ class Spacing:
     """
 
     spacing: Any
-    """Millimetres: a number, of 2-D data in their plane; a range (low, high), drawn once for all
+    """In ``unit``: a number, of 2-D data in their plane; a range (low, high), drawn once for all
     axes; or three entries, of which None keeps an axis. Of 2-D data a pair is a range, too: for
     each axis its own write ``(0.5, 0.8, None)``."""
     extent: Extent = "edges"
     """What stays in its place: ``"edges"`` or ``"centers"``."""
+    unit: str = field(default="mm", kw_only=True, metadata=LATER)
+    """Of the spacing: ``"mm"``, ``"um"`` or another length."""
 
     name: ClassVar[str] = "spacing"
     lattice: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        set_checked(self, extent=_as_extent)
+        set_checked(self, extent=_as_extent, unit=partial(as_unit, voxel=False))
         each = entries_of(self.spacing)
         if len(each) == 3:
             sizes = tuple(v if v is None else as_amount("spacing", v, positive=True) for v in each)
@@ -64,7 +76,8 @@ class Spacing:
             set_checked(self, spacing=partial(as_amount, positive=True))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
-        random, present = generator.random(3).tolist(), plan.grid.spacing
+        random, size = generator.random(3).tolist(), MILLIMETRES[self.unit]
+        present = [step / size for step in plan.grid.spacing]
         if len(entries_of(self.spacing)) == 3:
             axes = zip(self.spacing, random, present, strict=True)
             return {"spacing": [s if v is None else amount_at([u] * 3, v)[0] for v, u, s in axes]}
@@ -74,7 +87,12 @@ class Spacing:
         return {"spacing": [s if axis in flat else d for axis, (d, s) in enumerate(pairs)]}
 
     def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
-        steps = [new / old for new, old in zip(params["spacing"], plan.grid.spacing, strict=True)]
+        size = MILLIMETRES[self.unit]
+        steps = [
+            new * size / old for new, old in zip(params["spacing"], plan.grid.spacing, strict=True)
+        ]
+        if any(1 < n < step for n, step in zip(plan.shape, steps, strict=True)):
+            warn_beyond(self.name, self.unit, max(params["spacing"]) * size, plan)
         each = list(zip(plan.shape, steps, strict=True))
         if self.extent == "centers":
             shape = [round(without_noise((n - 1) / step + 1)) for n, step in each]
@@ -89,7 +107,9 @@ class Spacing:
         words = f"{self.spacing}"
         if len(each) == 3:
             words = ", ".join("same" if v is None else str(v) for v in each)
-        return f"spacing {words} mm" + (" between centers" if self.extent == "centers" else "")
+        return f"spacing {words} {self.unit}" + (
+            " between centers" if self.extent == "centers" else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -201,6 +221,31 @@ class ResampleTo:
 
     def describe(self) -> str:
         return f"resample to {repr(self.grid)[len('Grid(') : -1]}"
+
+
+_OUTSIDE = WarnOnce()
+
+
+@lru_cache(maxsize=1024)  # asked for every patch
+def lies_outside(grid: Grid, other: Grid) -> bool:
+    """Return whether all of ``other`` lies beyond one side of ``grid``, in the world."""
+    if grid.is_singular or other.is_singular:
+        return False
+    faces = other.corners() + np.where(other.corners() > 0, 0.5, -0.5)
+    across = np.linalg.solve(grid.affine, other.affine)
+    places = faces @ across[:3, :3].T + across[:3, 3]
+    ends = np.array(grid.shape) - 0.5
+    return bool(((places.max(axis=0) < -0.5) | (places.min(axis=0) > ends)).any())
+
+
+def warn_of_outside(volume: Any, grid: Grid) -> None:
+    """Warn, once, of a volume that has no place in common with the grid that it is needed on."""
+    if lies_outside(grid, volume.grid):
+        text = (
+            f"volume-outside: {volume.name} lies outside {grid!r} of the other volumes, so all of "
+            "it is background there. Check its affine, or give the right one: affine=."
+        )
+        _OUTSIDE.warn(volume.name, text, LikelyMistake)
 
 
 def of_source(plan: SpatialPlan, grid: Grid) -> SpatialPlan:

@@ -15,8 +15,9 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from ...core import Grid
+from ...core.call_site import WarnOnce
 from ...core.draws import OpStep, check_record
-from ...core.errors import PatchSizeError
+from ...core.errors import LikelyMistake, PatchSizeError
 from ...core.stream import is_random
 from ...core.suggest import numbers_of
 from ...core.validate import ParameterRange, as_probability, entries_of, is_integer, parse_range
@@ -117,6 +118,19 @@ Amount = ParameterRange | tuple[ParameterRange, ParameterRange, ParameterRange]
 """A scalar, a range (low, high), or three entries, each a scalar or a range."""
 Size: TypeAlias = "int | Sequence[int]"
 """One whole number for all axes, or one per axis (I, J, K)."""
+
+_BEYOND = WarnOnce()
+
+
+def warn_beyond(name: str, unit: str, length: float, plan: SpatialPlan) -> None:
+    """Warn, once for each op and unit, of a length above that of the longest side of a volume."""
+    text = (
+        f"length-beyond-volume: {name} of {length:g} mm is more than the longest side of the "
+        f'volume, {plan.source.longest:g} mm; the amount is in {unit}. Write unit="um", or another '
+        'unit of length, or unit="voxel".'
+    )
+    _BEYOND.warn((name, unit), text, LikelyMistake)
+
 
 MOST_VOXELS = 2**24
 """Voxels along an axis that nobody's volume has: a mouse brain of 10 mm at 4 nm has 2.5 million."""

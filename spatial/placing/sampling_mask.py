@@ -28,6 +28,7 @@ from ...core.sample import parse_json
 from ...storage.content import version_key
 from ...volumes.catalog.whole_pass import SLAB_VOXELS, PassCache, slabs
 from ...volumes.voxels import plain
+from ..ops.grid_op import warn_of_outside
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LABEL
 from ..resampling.native import SourceVoxels
@@ -44,6 +45,7 @@ def values_on(
     """Yield regions that cover a grid, each of whole cells, and the values (C, i, j, k) there."""
     # The volume may lie on any grid: it is looked up by nearest neighbour, 0 outside. Cells at the
     # ends of the grid are cut. Regions that do not touch ``inside`` are left out.
+    warn_of_outside(volume, grid)
     matrix = np.linalg.solve(volume.grid.affine, grid.affine)
     plan = SpatialPlan(volume.grid, matrix, grid.shape)
     # A flip of all has the same region, and is a copy too. Half a voxel is no other one.

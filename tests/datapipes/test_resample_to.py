@@ -250,3 +250,21 @@ def test_slices_tell_two_graphs_apart(case: dict[str, str]) -> None:
     one, other = (opened(case).crop(slices=(slice(0, n), slice(None), slice(None))) for n in (4, 5))
 
     assert fingerprint(one) != fingerprint(other)
+
+
+def test_a_coarse_mask_by_path_is_no_unopened_volume(tmp_path):
+    """It is opened for its places alone, as pipes.md says, and travels on as a path."""
+    np.save(tmp_path / "tissue.npy", np.ones((4, 5, 6), np.uint8))
+    cases = [{"image": np.zeros((4, 5, 6), np.float32), "tissue": str(tmp_path / "tissue.npy")}]
+    pipe = vp.from_cases(cases).open_volume(keys=("image",)).lazy_patch(2, mask="tissue")
+
+    batch = next(iter(pipe.batch_patches(1)))
+
+    assert batch["tissue"] == [str(tmp_path / "tissue.npy")]
+
+
+def test_len_names_the_pipe_without_one():
+    """The first that has no length, and not those that follow it."""
+    pipe = vp.from_cases([{"image": np.zeros((4, 5, 6), np.float32)}]).filter(bool)
+    with pytest.raises(TypeError, match=r"the length of filter\(bool\) before it is not known"):
+        len(vp.DataLoader2(pipe.open_volume().shuffle().batch_patches(1)))

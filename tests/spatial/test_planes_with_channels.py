@@ -22,5 +22,5 @@ def test_channels_in_their_place_are_read():
 
 
 def test_other_shapes_have_other_advice():
-    with pytest.raises(vp.errors.GridMismatch, match="resample_to"):
+    with pytest.raises(vp.errors.GridMismatch, match="affine="):
         _ = next(iter(opened((7, 6, 4))))["image"].shape

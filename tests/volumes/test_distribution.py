@@ -144,7 +144,7 @@ def test_classes_of_other_types():
 
 def test_nan_makes_percentiles_nan(tmp_path):
     """As it does all others, and JSON has no word for it but this."""
-    found = volume_statistics(Volume(np.array([[[1.0, np.nan, 3.0]]]), kind="label"))
+    found = volume_statistics(Volume(np.array([[[1.0, np.nan, 3.0]]])))
 
     assert np.isnan(found.percentiles).all()
     text = json.dumps(found.to_json(), allow_nan=False)

@@ -213,11 +213,13 @@ def test_voxels_that_are_no_numbers_are_told(tmp_path):
     assert [(f.case, f.key, f.error) for f in report.bad] == [
         ("one", "image", "NotFinite"),
         ("one", "label", "NotWhole"),
-        ("two", "label", "NotWhole"),
+        ("two", "label", "BadHeader"),
     ]
     assert "2 voxels are NaN and 1 voxel is infinite" in str(report)
     assert "1 voxel is no whole number" in str(report)
-    assert vp.check(cases, workers=1).ok
+    (header,) = vp.check(cases, workers=1).bad
+    assert (header.key, header.error) == ("label", "BadHeader")
+    assert "leaves no whole numbers" in header.reason
 
 
 @pytest.mark.parametrize("command", ["check", "index"])

@@ -158,11 +158,11 @@ def test_relative_paths_stay_where_they_were(tmp_path, monkeypatch):
 def test_a_part_is_independent_of_its_parent(tmp_path):
     """A part owns its voxels, keeps scaling and kind, and says where it is from."""
     path = write_nifti(tmp_path / "a.nii", numbered((5, 6, 7)), scaling=(2.0, 1.0))
-    volume = Volume(path, kind="label")
+    assert Volume(path, kind="label")[0, 1:3, ::-1, -1].kind == "label"
+    volume = Volume(path)
 
     part = volume[0, 1:3, ::-1, -1]
 
-    assert part.kind == "label"
     assert part.name == f"{path}[0:1, 1:3, 5:-1:-1, 6:7]"
     assert (part.disk_dtype, part.dtype) == (np.dtype("i2"), np.dtype("f4"))
     assert part.read(Region((0, 0, 0), (2, 6, 1))).slope == 2.0

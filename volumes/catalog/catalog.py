@@ -24,7 +24,7 @@ from ..registry import register_backend
 from ..session import close_volumes, opening_session
 from ..source import LocatedSource, Options
 from ..volume import Volume
-from ..voxels import Voxels
+from ..voxels import Voxels, label_numbers
 from .manifest import Entry, Manifest, Stamp, begin_stamp, content_hash, stamp_at
 from .whole_pass import slabs_of, volume_statistics
 
@@ -91,8 +91,9 @@ def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Fin
             why = f"{volume.name} has metadata and not one chunk. Copy its chunks too."
             return replace(finding, error="EmptyVolume", reason=why)
         odd: Counter[str] = Counter()
+        as_image = volume.of_kind("intensity")
         for region in slabs_of(volume) if voxels else ():
-            odd += _odd_values(volume.read(region), volume.kind == "label")
+            odd += _odd_values(as_image.read(region), volume.kind == "label")
         return _finding_of(odd, finding) if odd else finding
     except Exception as error:  # a bad file may raise anything in whatever library reads it
         return finding.with_error(error)
@@ -102,16 +103,14 @@ def _odd_values(read: Voxels, is_label: bool) -> Counter[str]:
     """Count the voxels that are NaN, infinite or, in a label, no whole number."""
     array = read.array
     array.max()  # a mapped page is read when it is looked at
-    is_whole = array.dtype.kind in "iub" and float(read.slope).is_integer()
-    if array.dtype.kind not in "fciub" or (is_whole and float(read.intercept).is_integer()):
+    if array.dtype.kind not in "fciu" or (array.dtype.kind in "iu" and not read.is_scaled):
         return Counter()
     counts = {}
     if array.dtype.kind in "fc":
         counts = {"NaN": np.isnan(array).sum(), "infinite": np.isinf(array).sum()}
     if is_label and array.dtype.kind != "c":
-        values = array.astype(np.float64) * read.slope + read.intercept
-        finite = values[np.isfinite(values)]
-        counts[_NOT_WHOLE] = (finite != np.rint(finite)).sum()
+        _, flags = label_numbers(read)
+        counts[_NOT_WHOLE] = 0 if flags is None else flags[np.isfinite(array)].sum()
     return +Counter({what: int(count) for what, count in counts.items()})
 
 
@@ -172,7 +171,7 @@ def describe_volume(
         raise VolumeError(f"{volume.name} has an axis map, which a manifest does not hold.", do=do)
     # First of all: what is written while the rest is read makes the entry stale.
     stamp = stamp_at(source)
-    backend = volume.probe()
+    backend = volume.of_kind("intensity").probe()  # a label's header as it is stored
     can = statistics and backend.dtype.kind != "c"
     return Entry(
         case=case,

@@ -34,6 +34,11 @@ SLAB_VOXELS = 4 * 1024**2
 MOST_HISTOGRAMS = 16
 # Of boxes on disk: another one is not read.
 _VERSION = 1
+WITHOUT_NAN = (
+    "Take statistics where values are finite, inside= the key of a mask of these voxels, or give "
+    "the numbers that the op needs, mean= and std= for instance, as map_values() changes only what "
+    "is read later; or store the volume without NaN"
+)
 _NOTHING = Region((0, 0, 0), (0, 0, 0))
 
 
@@ -161,7 +166,7 @@ def _histogram(volume: Volume, mask: Volume | None, channels: Sequence[int] | No
             continue
         if numbers.dtype.kind == "f" and not np.isfinite(numbers).all():
             what = f"{volume.name} holds NaN or infinite values, of which there is no histogram."
-            raise VolumeError(what, do="Give the numbers that the op needs.")
+            raise VolumeError(what, do=f"{WITHOUT_NAN}.")
         distribution.add(numbers)
     histogram = distribution.histogram()
     if not histogram.count:

@@ -114,12 +114,12 @@ def read_frame_header(head: bytes, name: str) -> FrameHeader:
 class Blosc2Backend(ChunkedBackend):
     """A ``.b2nd``, mapped unless ``io`` says to read it, by blocks."""
 
-    def __init__(self, file: LocalStoredFile) -> None:
+    def __init__(self, file: LocalStoredFile, axes: Any = None) -> None:
         name = file.name
         file_map, ndarray = _open(file)
         dtype, shape = np.dtype(ndarray.dtype), tuple(ndarray.shape)
         chunk, block = tuple(ndarray.chunks), tuple(ndarray.blocks)
-        layout = plain_layout(shape, name)
+        layout = plain_layout(shape, name, axes)
         chunked_header(layout, chunk, dtype, name)
         header = chunked_header(layout, block, dtype, name)
         total = math.prod(-(-length // c) for length, c in zip(shape, chunk, strict=True))
@@ -294,15 +294,15 @@ _ATTEMPTS = 3
 class RemoteBlosc2(FilesBackend):
     """A ``.b2nd`` that is copied when its voxels are first asked for."""
 
-    def __init__(self, file: RemoteStoredFile) -> None:
-        self._lock = threading.Lock()
+    def __init__(self, file: RemoteStoredFile, axes: Any = None) -> None:
+        self._lock, self._axes = threading.Lock(), axes
         self._copy: Blosc2Backend | None = None
         self._file, self._handles = file, opening_session().handles
         head = file.head(HEAD_BYTES)
         size, length = frame_sizes(head, file.name)
         check_size(file.name, file.size, length)
         frame = read_frame_header(file.head(size) if size > len(head) else head, file.name)
-        layout = plain_layout(frame.shape, file.name)
+        layout = plain_layout(frame.shape, file.name, axes)
         header = chunked_header(layout, frame.blocks, frame.dtype, file.name)
         IO_COUNTERS.count(headers=1)
         super().__init__([file], replace(header, access="stream"), file.name)
@@ -351,7 +351,8 @@ class RemoteBlosc2(FilesBackend):
                         do="Raise its limit (ulimit -f), or copy the file to a local disk.",
                     )
                 try:
-                    backend = Blosc2Backend(LocalStoredFile(raw.name, self.name))
+                    local = LocalStoredFile(raw.name, self.name)
+                    backend = Blosc2Backend(local, self._axes)
                 except VolumeNotFound:
                     if attempt + 1 < _ATTEMPTS:
                         continue
@@ -369,9 +370,11 @@ class RemoteBlosc2(FilesBackend):
             copy(stream, raw, self._file.size, self.name)
 
 
-def open_blosc2(file: StoredFile) -> Backend:
+def open_blosc2(file: StoredFile, axes: Any = None) -> Backend:
     """Return the backend of a ``.b2nd``."""
-    return Blosc2Backend(file) if isinstance(file, LocalStoredFile) else RemoteBlosc2(file)
+    if isinstance(file, LocalStoredFile):
+        return Blosc2Backend(file, axes)
+    return RemoteBlosc2(file, axes)
 
 
-FORMATS = (Format("blosc2", (".b2nd",), open_blosc2, needs="blosc2"),)
+FORMATS = (Format("blosc2", (".b2nd",), open_blosc2, ("axes",), needs="blosc2"),)

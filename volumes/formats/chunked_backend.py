@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Region
-from ...core.errors import BadHeader
+from ...core.call_site import shorten, warn
+from ...core.errors import BadHeader, LikelyMistake, SampleError
 from ...core.lru_cache import cached_property
+from ...core.validate import MILLIMETRES as MILLIMETRES
 from ...storage.read_ahead import Closable
 from ..backend import Channels
 from ..chunks.chunked_array import NeededChunks
@@ -21,23 +23,31 @@ from ..voxels import Voxels, plain, refuse_unreadable
 from .stored_file import FilesBackend, StoredFile
 
 SPATIAL = ("x", "y", "z")
-# By their names in OME-XML, UDUNITS-2 (OME-Zarr), ImageJ and NRRD; there are two letters µ.
-_UNITS = {
-    1e-9: "pm picometer",
-    1e-7: "å angstrom",
-    1e-6: "nm nanometer",
-    1e-3: "µm μm um micron microns micrometer",
-    1.0: "mm millimeter",
-    10.0: "cm centimeter",
-    100.0: "dm decimeter",
-    1e3: "m meter",
-    1e6: "km kilometer",
-    25.4: "in inch",
-    304.8: "ft foot",
-    914.4: "yard",
-}
-MILLIMETRES = {unit: size for size, units in _UNITS.items() for unit in units.split()}
-"""How many are in a unit of length."""
+
+
+def millimetres_in(unit: Any, name: str) -> float:
+    """Return the millimetres in a unit of a file; an unknown one counts as one, with a warning."""
+    word = "" if unit is None else str(unit).strip().lower()
+    if word and word not in MILLIMETRES and word not in _NO_LENGTHS:
+        warn(
+            f"unknown-unit: {name} gives lengths in {shorten(word)}, which is no known unit of "
+            "length; they are read as millimetres. Pass affine= to say where the voxels lie.",
+            LikelyMistake,
+        )
+    return MILLIMETRES.get(word, 1.0)
+
+
+_NO_LENGTHS = (
+    "pixel",
+    "pixels",
+    "px",
+    "voxel",
+    "voxels",
+    "none",
+    "null",
+    "unknown",
+    "reference frame",
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,7 @@ class Layout:
     c_axes: tuple[int, ...]  # stored axes that become C; the last of them runs fastest
     spatial: tuple[int | None, int | None, int | None]
     """Stored axis of I, J and K; None for one that is not stored and has length 1."""
+    is_named: bool = True  # whether the file or axes= names the axes
 
     @cached_property
     def is_as_stored(self) -> bool:
@@ -106,22 +117,47 @@ class Layout:
         return view.reshape((math.prod(array.shape[axis] for axis in self.c_axes), *lengths))
 
 
-def plain_layout(shape: tuple[int, ...], name: str, do: str = "") -> Layout:
+def plain_layout(shape: tuple[int, ...], name: str, axes: Any = None) -> Layout:
     """Return the layout of an array without metadata: (I, J), (I, J, K) or (C, I, J, K).
+
+    ``axes`` names its axes instead, ``"zyx"`` for instance; c and t are folded into C.
 
     Examples
     --------
     >>> plain_layout((3, 8, 9, 10), "a.zarr").shape, plain_layout((8, 9), "b.zarr").shape
     ((3, 8, 9, 10), (1, 8, 9, 1))
+    >>> plain_layout((8, 9, 10), "c.npy", "zyx").shape
+    (1, 10, 9, 8)
     """
-    if len(shape) == 2:
-        return Layout(shape, (), (0, 1, None))
-    if len(shape) == 3:
-        return Layout(shape, (), (0, 1, 2))
-    if len(shape) == 4:
-        return Layout(shape, (0,), (1, 2, 3))
-    msg = f"the array of {name} has {len(shape)} axes and nothing says what they are."
-    raise BadHeader(msg, do=f"Store two to four axes, (I, J, K) or (C, I, J, K). {do}".rstrip())
+    if axes is not None:
+        return named_layout(shape, check_axes(axes, shape, name), name)
+    spatial = {2: (0, 1, None), 3: (0, 1, 2), 4: (1, 2, 3)}.get(len(shape))
+    if spatial is None:
+        msg = f"the array of {name} has {len(shape)} axes and nothing says what they are."
+        do = 'Name them, axes="tzyx" for instance, or store (I, J, K) or (C, I, J, K).'
+        raise BadHeader(msg, do=do)
+    return Layout(shape, (0,) * (len(shape) == 4), spatial, is_named=False)
+
+
+_LETTERS = "xyzct"
+
+
+def check_axes(axes: Any, shape: Sequence[int], name: str) -> str:
+    """Return the letters that a user gave for the axes of an array; SampleError for others."""
+    is_text = isinstance(axes, str)
+    if not is_text or not set(axes) <= set(_LETTERS) or len(set(axes)) < len(axes):
+        msg = f"axes= of {name} is {shorten(axes)}, and takes the letters x, y, z, c, t, each once"
+        raise SampleError(msg, do='Write them in the order of the array: axes="zyx", "yx", "czyx".')
+    if len(axes) != len(shape):
+        msg = f"axes={axes!r} names {len(axes)} axes, and {name} has {len(shape)}: {tuple(shape)}"
+        raise SampleError(msg, do="Give one letter for each axis.")
+    if len(set(axes) & set(SPATIAL)) < _LEAST_AXES:
+        msg = f"axes={axes!r} of {name} names fewer than two of x, y and z"
+        raise SampleError(msg, do="Name two or three spatial axes.")
+    return str(axes)
+
+
+_LEAST_AXES = 2
 
 
 def named_layout(shape: tuple[int, ...], axes: Sequence[str], name: str) -> Layout:
@@ -179,8 +215,9 @@ def chunked_header(
     if min(layout.sizes, default=0) < 1:
         raise BadHeader(f"{name} holds no voxels: shape {layout.sizes}.")
     check_chunk_bytes(math.prod(chunks) * dtype.itemsize, name)
-    part = layout.spatial_part(chunks)
-    return Header(layout.shape, affine, dtype, part, "range", *scale, stamp=stamp)
+    part, has_names = layout.spatial_part(chunks), layout.is_named
+    more: Any = {"stamp": stamp, "names_axes": has_names}
+    return Header(layout.shape, affine, dtype, part, "range", *scale, **more)
 
 
 class ChunkedBackend(FilesBackend):

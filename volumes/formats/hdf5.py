@@ -360,7 +360,7 @@ def _close_all() -> None:
         file.close()
 
 
-def open_hdf5(file: StoredFile, dataset: Any = None) -> Backend:
+def open_hdf5(file: StoredFile, dataset: Any = None, axes: Any = None) -> Backend:
     """Return the backend of one dataset, which may be left out where there is no other.
 
     ``UnknownFormat`` if there are several or it holds no numbers, ``BadHeader`` if it makes no
@@ -378,7 +378,7 @@ def open_hdf5(file: StoredFile, dataset: Any = None) -> Backend:
         # HDF5 closes what is open when a process ends, after Python has gone: h5py's driver for
         # file objects (3.16) then crashes. So they are closed before. A damaged file has no hash.
         run(lambda: _OPEN.add(h5), errors)
-        target = run(lambda: _find(h5py, h5, dataset, file), errors)
+        target = run(lambda: _find(h5py, h5, dataset, file, axes), errors)
         if target.offset is None:
             IO_COUNTERS.count(headers=1)
             kind = DatasetBackend if target.header.chunks is None else Hdf5Backend
@@ -402,7 +402,7 @@ class FoundDataset(NamedTuple):
     offset: int | None  # where its numbers lie there in one piece, if they do
 
 
-def _find(h5py: Any, h5: Any, key: Any, file: StoredFile) -> FoundDataset:
+def _find(h5py: Any, h5: Any, key: Any, file: StoredFile, axes: Any) -> FoundDataset:
     """Look at all that leads to a dataset before HDF5 does; of a remote file in no other one."""
     name, files = file.name, [file]
     if isinstance(file, LocalStoredFile):
@@ -425,7 +425,7 @@ def _find(h5py: Any, h5: Any, key: Any, file: StoredFile) -> FoundDataset:
         dataset = chosen_dataset(h5py, h5, key, name)
         if dataset.is_virtual or dataset.external or dataset.file != h5:
             raise _in_other_files(name)
-    layout, dtype = _layout(dataset, name), np.dtype(dataset.dtype)
+    layout, dtype = _layout(dataset, name, axes), np.dtype(dataset.dtype)
     level = _bigdataviewer_level(h5py, h5, dataset, dtype)
     if level is not None:  # which has no other type, and stores it as the signed one
         dtype = np.dtype(dtype.str.replace("i", "u"))
@@ -522,7 +522,7 @@ def _list(paths: list[str]) -> str:
     return ", ".join(paths[:20]) + (", ..." if len(paths) > 20 else "") or "none"
 
 
-def _layout(dataset: Any, name: str) -> Layout:
+def _layout(dataset: Any, name: str, axes: Any) -> Layout:
     """Return the layout that vigra's ``axistags`` give, as ilastik writes them; else the plain."""
     keys = [key for key in _CONVENTIONS if str(dataset.attrs.get(key, "false")) != "false"]
     if keys:
@@ -530,8 +530,8 @@ def _layout(dataset: Any, name: str) -> Layout:
         do = "Read it with xarray, and give the values as an array."
         raise UnknownFormat(what, do=do)
     shape, tags = tuple(dataset.shape or ()), dataset.attrs.get(_AXES)
-    if tags is None:
-        return plain_layout(shape, name, _NAME_AXES)
+    if tags is None or axes is not None:
+        return plain_layout(shape, name, axes)
     with library_errors(f"{_AXES} of {name} make no sense"):
         axes = tuple(str(axis["key"]) for axis in json.loads(tags)["axes"])
     return named_layout(shape, axes, name)
@@ -568,4 +568,6 @@ def _affine(dataset: Any, layout: Layout, level: Any, name: str) -> tuple[float,
     return affine_entries(np.diag([*(lengths * 1e-3), 1.0]), name)
 
 
-FORMATS = (Format("hdf5", (".h5", ".hdf5", ".hdf", ".he5"), open_hdf5, ("dataset",), "h5py"),)
+FORMATS = (
+    Format("hdf5", (".h5", ".hdf5", ".hdf", ".he5"), open_hdf5, ("dataset", "axes"), "h5py"),
+)

@@ -21,15 +21,16 @@ from .stored_file import MAPS, Format, StoredFile, check_size, open_local
 _HEAD_BYTES = 12 * 1024
 
 
-def open_npy(file: StoredFile) -> Backend:
+def open_npy(file: StoredFile, axes: Any = None) -> Backend:
     """Return the backend of a ``.npy`` of two to four axes, in C or Fortran order."""
     head = io.BytesIO(file.head(_HEAD_BYTES))
     shape, fortran, dtype = read_npy_header(head, file.name)
-    layout = plain_layout(shape, file.name)
+    layout = plain_layout(shape, file.name, axes)
     if fortran:
         last = len(shape) - 1
         i, j, k = (None if axis is None else last - axis for axis in layout.spatial)
-        layout = Layout(shape[::-1], tuple(last - axis for axis in layout.c_axes), (i, j, k))
+        c_axes = tuple(last - axis for axis in layout.c_axes)
+        layout = Layout(shape[::-1], c_axes, (i, j, k), layout.is_named)
     return open_raw(RawHeader(layout, dtype, head.tell()), [file], file.name)
 
 
@@ -70,4 +71,4 @@ def read_npy_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, n
 
 
 # Not "npy": that name is for users, who may register it and take it back.
-FORMATS = (Format("numpy", (".npy",), open_npy),)
+FORMATS = (Format("numpy", (".npy",), open_npy, ("axes",)),)

@@ -77,7 +77,9 @@ class RawHeader:
     def header(self, access: Access) -> Header:
         """Return what a backend answers."""
         scale = self.slope, self.intercept
-        return Header(self.layout.shape, self.affine, self.dtype, None, access, *scale)
+        has_names = self.layout.is_named
+        shape = self.layout.shape
+        return Header(shape, self.affine, self.dtype, None, access, *scale, names_axes=has_names)
 
     def row_spans(self, index: Region, most: int) -> list[Span]:
         """Return the runs of bytes that hold a region of the stored array, in their order.

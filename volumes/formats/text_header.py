@@ -23,7 +23,7 @@ from ...core.errors import BadHeader
 from ...storage.decompress import copy, decompress
 from ..backend import Backend
 from ..header import affine_entries
-from .chunked_backend import MILLIMETRES
+from .chunked_backend import millimetres_in
 from .itk import open_with_itk
 from .raw import RAS_OF_LPS, LocalRaw, RawHeader, fastest_first, open_raw, world_affine
 from .stored_file import Format, StoredFile, check_size, what_to_do
@@ -327,9 +327,8 @@ def _geometry(fields: TextFields, sizes: Sequence[int]) -> tuple[tuple[int, ...]
     else:
         columns, origin = _along_the_world(fields, spatial, count)
     affine = world_affine(columns, origin, _SPACES.get(space.removesuffix("-time"), RAS_OF_LPS))
-    # An unknown unit counts as a millimetre.
     units = (*re.findall(r'"([^"]*)"', fields.get("spaceunits", "")), "", "", "")[:3]
-    affine[:3] *= np.array([[MILLIMETRES.get(unit.strip(), 1.0)] for unit in units])
+    affine[:3] *= np.array([[millimetres_in(unit, fields.name)] for unit in units])
     return tuple(spatial), affine
 
 

@@ -32,7 +32,15 @@ from ..chunks.chunked_array import ChunkedArray, ChunkIndices, ChunkMap, Index
 from ..chunks.ranged_chunks import RangedChunks
 from ..header import IDENTITY, affine_entries, stored_affine
 from ..session import opening_session
-from .chunked_backend import MILLIMETRES, ChunkedBackend, check_number, chunked_header, named_layout
+from .chunked_backend import (
+    MILLIMETRES,
+    ChunkedBackend,
+    check_axes,
+    check_number,
+    chunked_header,
+    millimetres_in,
+    named_layout,
+)
 from .raw import RawHeader, open_raw
 from .stored_file import Format, LocalStoredFile, StoredFile, import_package, library_errors
 
@@ -244,16 +252,16 @@ def _spacing(file: Any, series: int, name: str) -> tuple[float, float, float] | 
     """Return millimetres between voxels along x, y, z; None where the file does not say."""
     try:
         if file.ome_metadata:
-            return _ome_spacing(file.ome_metadata, series)
+            return _ome_spacing(file.ome_metadata, series, name)
         if file.imagej_metadata:
-            return _imagej_spacing(file.imagej_metadata, file.pages[0])
+            return _imagej_spacing(file.imagej_metadata, file.pages[0], name)
     except (ElementTree.ParseError, ValueError, TypeError, ZeroDivisionError) as error:
         what = f"the spacing in {name} makes no sense: {error}."
         raise BadHeader(what, do="Pass affine= to say where the voxels lie.") from error
     return None
 
 
-def _ome_spacing(text: str, series: int) -> tuple[float, float, float] | None:
+def _ome_spacing(text: str, series: int, name: str) -> tuple[float, float, float] | None:
     """Return what OME-XML says; its images are the series of the file, in order."""
     root = ElementTree.fromstring(text)
     pixels = [node for node in root.iter() if node.tag.rpartition("}")[2] == "Pixels"]
@@ -266,6 +274,7 @@ def _ome_spacing(text: str, series: int) -> tuple[float, float, float] | None:
         size = attributes.get(f"PhysicalSize{axis}")
         # An axis of which nothing is said, or in pixels, is taken for millimetres.
         is_length = size is not None and unit in MILLIMETRES
+        millimetres_in(unit if size is not None else None, name)  # which warns of unknown ones
         sizes.append(_positive(size) * MILLIMETRES[unit] if is_length else None)
     if sizes == [None] * 3:
         return None
@@ -273,12 +282,14 @@ def _ome_spacing(text: str, series: int) -> tuple[float, float, float] | None:
     return x, y, z
 
 
-def _imagej_spacing(metadata: dict[str, Any], page: Any) -> tuple[float, float, float] | None:
+def _imagej_spacing(
+    metadata: dict[str, Any], page: Any, name: str
+) -> tuple[float, float, float] | None:
     """Return what ImageJ says: pixels per unit in the tags, the unit and z in its text."""
     # ImageJ writes the micro sign as an escape. Without a unit the ratio of lengths is known.
     in_tag = {2: "inch", 3: "cm"}.get(page.tags.valueof(_RESOLUTION_UNIT), "")
     unit = str(metadata.get("unit", in_tag)).replace("\\u00B5", "µ").lower()
-    factor = MILLIMETRES.get(unit, 1.0)
+    factor = millimetres_in(unit, name)
     x, y = (
         factor / _positive(page.tags[tag].value[0] / page.tags[tag].value[1])
         if tag in page.tags
@@ -336,7 +347,9 @@ def raise_complaints(name: str) -> Iterator[None]:
 _MOST_TAG_BYTES = 64 * 1024**2
 
 
-def open_tiff(file: StoredFile, level: int = 0, series: int | None = None) -> Backend:
+def open_tiff(
+    file: StoredFile, level: int = 0, series: int | None = None, axes: Any = None
+) -> Backend:
     """Return the backend of a TIFF: of bare voxels on a local disk as raw, else by segments."""
     name, is_local = file.name, isinstance(file, LocalStoredFile)
     tifffile = import_package("tifffile", name)
@@ -355,7 +368,8 @@ def open_tiff(file: StoredFile, level: int = 0, series: int | None = None) -> Ba
             image = _read(tiff, level, series, name)
             # A store of one object, whose name is empty.
             image = replace(image, files=("",) * len(image.files))
-        layout = named_layout(image.shape, image.axes, name)
+        names = image.axes if axes is None else check_axes(axes, image.shape, name)
+        layout = named_layout(image.shape, names, name)
         header = chunked_header(layout, image.chunks, image.dtype, name, image.affine)
     if is_local and image.whole is not None:
         fields = RawHeader(layout, image.dtype, image.whole, image.affine)
@@ -392,5 +406,11 @@ class _Tags:
 
 
 FORMATS = (
-    Format("tiff", (".tif", ".tiff", ".tf8", ".btf"), open_tiff, ("level", "series"), "tifffile"),
+    Format(
+        "tiff",
+        (".tif", ".tiff", ".tf8", ".btf"),
+        open_tiff,
+        ("level", "series", "axes"),
+        "tifffile",
+    ),
 )

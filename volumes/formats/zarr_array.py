@@ -96,7 +96,8 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
         fill = _fill_v3(document["fill_value"], dtype)
         layout = shape, chunks, dtype, fill, tuple(codecs), order, prefix, separator
         whole = is_complete(document.get("attributes") or {})
-        return _check(ArrayMetadata(*layout, shards, at_end, has_crc, whole), name)
+        names = tuple(document.get("dimension_names") or ())
+        return _check(ArrayMetadata(*layout, shards, at_end, has_crc, whole, names), name)
 
 
 def is_complete(attributes: Mapping[str, Any]) -> bool:

@@ -178,7 +178,7 @@ class ListedZarr(ZarrBackend):
 class LocalZarr(ListedZarr):
     """A zarr array or group in a local folder."""
 
-    def __init__(self, path: str, name: str, level: Any, follow: str) -> None:
+    def __init__(self, path: str, name: str, level: Any, follow: str, axes: Any) -> None:
         self._path = path
         self._start = time.time_ns()
         if not os.path.isdir(path):
@@ -187,7 +187,7 @@ class LocalZarr(ListedZarr):
             raise UnknownFormat(f"{name} is a file, and zarr is a folder.", do="Check the path.")
         stamp = metadata_stamp(path)
         self._files = LocalRanges(path, strict=follow != "anywhere")
-        image = open_image(self._files, name, content_key(path, stamp), level)
+        image = open_image(self._files, name, content_key(path, stamp), level, axes)
         super().__init__(image, name, stamp=stamp)
         self._note_document(self._files)
 
@@ -233,11 +233,11 @@ class LocalZarr(ListedZarr):
 class StoreZarr(ListedZarr):
     """A zarr object that the user opened."""
 
-    def __init__(self, thing: Any, level: Any) -> None:
+    def __init__(self, thing: Any, level: Any, axes: Any) -> None:
         name = f"zarr {type(thing).__name__}"
         self._place = zarr_nodes.place_of(thing)
         node = thing if zarr_nodes.is_node(thing) else zarr_nodes.open_store_node(thing)
-        super().__init__(zarr_nodes.image_of(node, level, name), name)
+        super().__init__(zarr_nodes.image_of(node, level, name, axes), name)
 
     def _list(self) -> str:
         return zarr_nodes.store_key(*self._place)
@@ -248,7 +248,9 @@ class RemoteZarr(ListedZarr):
 
     _look_pause = LOOK_PAUSE
 
-    def __init__(self, url: str, storage_options: Mapping[str, Any], name: str, level: Any) -> None:
+    def __init__(
+        self, url: str, storage_options: Mapping[str, Any], name: str, level: Any, axes: Any
+    ) -> None:
         self._url = url
         self._stale = False
         # By our clock: before anything is read.
@@ -258,7 +260,7 @@ class RemoteZarr(ListedZarr):
         self._token = token = documents_token(url, storage_options)
         self._documents = opening_session().ahead.documents
         with store.documents(token, self._documents):
-            super().__init__(open_image(store, name, token, level), name)
+            super().__init__(open_image(store, name, token, level, axes), name)
             self._note_document(store)
         self.remote = True
 
@@ -358,22 +360,23 @@ class RemoteZarr(ListedZarr):
             ) from error
 
 
-def open_zip(file: StoredFile, level: Any = 0) -> ZarrBackend:
+def open_zip(file: StoredFile, level: Any = 0, axes: Any = None) -> ZarrBackend:
     """Return the backend of a zarr array or group in a zip archive."""
     checks = isinstance(file, LocalStoredFile)
     roots = zarr_nodes.METADATA_FILES
     store = ZipRanges(file.store, file.key, file.name, checks_parts=checks, roots=roots)
-    return ZarrBackend(open_image(store, file.name, file.cache_key, level), file.name, [file])
+    image = open_image(store, file.name, file.cache_key, level, axes)
+    return ZarrBackend(image, file.name, [file])
 
 
-def open_zarr(request: BackendRequest, name: str, level: Any = 0) -> ZarrBackend:
+def open_zarr(request: BackendRequest, name: str, level: Any = 0, axes: Any = None) -> ZarrBackend:
     """Return the backend of a zarr array or group, of several objects."""
     if request.zarr_store is not None:
-        return StoreZarr(request.zarr_store, level)
+        return StoreZarr(request.zarr_store, level, axes)
     if request.path is None:
         url = request.remote_zarr_uri or request.uri or ""
-        return RemoteZarr(url, request.storage_options, name, level)
-    return LocalZarr(os.fspath(request.path), name, level, request.follow)
+        return RemoteZarr(url, request.storage_options, name, level, axes)
+    return LocalZarr(os.fspath(request.path), name, level, request.follow, axes)
 
 
 def _is_zarr(request: BackendRequest) -> bool:
@@ -391,21 +394,24 @@ def _is_zarr(request: BackendRequest) -> bool:
 
 FORMATS = (
     # Before the other, which takes every URL with .zarr in it.
-    Format("zarr-zip", (".zarr.zip", ".ozx"), open_zip, ("level",), rank=-1),
-    Format("zarr", (".zarr",), open_zarr, ("level",), matches=_is_zarr, rank=-1),
+    Format("zarr-zip", (".zarr.zip", ".ozx"), open_zip, ("level", "axes"), rank=-1),
+    Format("zarr", (".zarr",), open_zarr, ("level", "axes"), matches=_is_zarr, rank=-1),
 )
 
 
-def open_image(store: RangeStore, name: str, token: str, level: Any) -> zarr_nodes.ZarrImage:
+def open_image(
+    store: RangeStore, name: str, token: str, level: Any, axes: Any = None
+) -> zarr_nodes.ZarrImage:
     """Return the image in a store, opened by voxpipe or, where it cannot, by zarr-python.
 
     ``level`` is the resolution of a pyramid, 0 for the finest.
     """
     try:
         node = open_node(store, name, opening_session().chunks, token)
-        return zarr_nodes.image_of(node, level, name)
+        return zarr_nodes.image_of(node, level, name, axes)
     except NotOurs:
-        return zarr_nodes.image_of(zarr_nodes.open_ranges_node(store, name), level, name)
+        node = zarr_nodes.open_ranges_node(store, name)
+        return zarr_nodes.image_of(node, level, name, axes)
 
 
 def _still_there(store: LocalRanges | RemoteRanges, key: str) -> bytes | None:

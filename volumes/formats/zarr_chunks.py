@@ -75,6 +75,7 @@ class ArrayMetadata:
     index_at_end: bool = True  # of a shard
     index_checked: bool = True  # by a check sum behind it
     is_complete: bool = False  # whether the writer noted that it stored every shard
+    dimension_names: tuple[Any, ...] = ()  # of version 3, where it has them
 
     def key(self, index: Sequence[int]) -> str:
         """Return the key of the object at an index of the grid of objects."""

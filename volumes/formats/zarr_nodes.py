@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS, Affine, ChunkGrid, Region
-from ...core.errors import BadHeader, CorruptVolume, UnknownFormat, VolumeNotFound
+from ...core.errors import BadHeader, CorruptVolume, SampleError, UnknownFormat, VolumeNotFound
 from ...core.sample import parse_json
 from ...storage.content import content_key, folder_key, listing_key
 from ...storage.fsspec_ranges import version_of
@@ -35,7 +35,14 @@ from ..header import IDENTITY, affine_entries, affine_matrix
 from ..registry import registered_names, resolve_backend
 from ..session import SESSION
 from ..source import LocatedSource, Options, as_backend
-from .chunked_backend import MILLIMETRES, SPATIAL, Layout, check_number, named_layout, plain_layout
+from .chunked_backend import (
+    MILLIMETRES,
+    SPATIAL,
+    Layout,
+    check_number,
+    named_layout,
+    plain_layout,
+)
 from .nifti import parse_nifti
 from .raw import RawHeader
 from .stored_file import import_package, library_errors
@@ -221,7 +228,7 @@ def _is_array(node: Any) -> bool:
     return hasattr(node, "chunks")  # of ours and of zarr-python's; no group has any
 
 
-def image_of(node: Any, level: int, name: str) -> ZarrImage:
+def image_of(node: Any, level: int, name: str, axes: Any = None) -> ZarrImage:
     """Return the image in an array or group, ours or zarr-python's.
 
     A group may say where its voxels lie twice: the NIfTI header in its array ``nifti`` has the
@@ -230,20 +237,25 @@ def image_of(node: Any, level: int, name: str) -> ZarrImage:
     """
     do = "Write them again, or install the codec that they ask for."
     with library_errors(f"the metadata of {name} make no sense", do, but=(NotOurs, OSError)):
-        return (_of_array if _is_array(node) else _of_group)(node, level, name)
+        return (_of_array if _is_array(node) else _of_group)(node, level, name, axes)
 
 
-def _of_array(array: Any, level: int, name: str) -> ZarrImage:
+def _of_array(array: Any, level: int, name: str, axes: Any) -> ZarrImage:
     check_number(level, 1, "level", name)
-    return ZarrImage(array, plain_layout(tuple(array.shape), name, "Or write OME-Zarr metadata."))
+    names = getattr(array.metadata, "dimension_names", None) or ()
+    letters = "".join(str(each).lower()[:1] for each in names)
+    are_axes = [str(each).lower() in (*_NIFTI_AXES, "channel", "time") for each in names]
+    if axes is None and len(names) == len(array.shape) and all(are_axes):
+        axes = letters
+    return ZarrImage(array, plain_layout(tuple(array.shape), name, axes))
 
 
-def _of_group(group: Any, level: int, name: str) -> ZarrImage:
+def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
     levels, nifti = levels_of(dict(group.attrs), name), group.get(NIFTI)
     if nifti is None and not levels:
         arrays = dict(group.arrays())
         if len(arrays) == 1:
-            return _of_array(next(iter(arrays.values())), level, name)
+            return _of_array(next(iter(arrays.values())), level, name, axes)
         if below := [*itertools.islice(images_in(group), _MOST_NAMES)]:
             what = f"{name} holds several images and is none itself: {', '.join(below)}, ..."
             do = f"Give the path of one, for instance {name}/{below[0]}, or unpack an archive."
@@ -251,14 +263,17 @@ def _of_group(group: Any, level: int, name: str) -> ZarrImage:
         have = ", ".join(sorted(arrays)) or "none"
         what = f"{name} is a zarr group without NIfTI or OME-Zarr metadata; its arrays: {have}."
         raise UnknownFormat(what, do="Give the path of one array in it.")
+    if axes is not None:
+        msg = f"axes={axes!r} was given for {name}, whose metadata name its axes"
+        raise SampleError(msg, do="Leave axes= out, or give it for another key.")
     fields = None if nifti is None else _nifti_fields(nifti, name)
     check_number(level, len(levels) or 1, "level", name)
     path = levels[level].path if levels else "0"
     array = group.get(path)
     if array is None or not _is_array(array):
         raise BadHeader(f"{name} has no array {path!r}, of which its metadata speak.")
-    axes = levels[level].axes if levels else _NIFTI_AXES[-array.ndim :]
-    layout = named_layout(tuple(array.shape), axes, name)
+    own = levels[level].axes if levels else _NIFTI_AXES[-array.ndim :]
+    layout = named_layout(tuple(array.shape), own, name)
     if fields is None:
         affine, scale = levels[level].affine, (1.0, 0.0)
     else:

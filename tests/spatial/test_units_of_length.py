@@ -1,0 +1,113 @@
+"""Lengths in other units than millimetres, and those that are far beyond a volume."""
+
+import warnings
+
+import nrrd
+import numpy as np
+import pytest
+import tifffile
+
+import voxpipe as vp
+from voxpipe.core import Grid
+from voxpipe.core.errors import LikelyMistake
+from voxpipe.spatial import Affine, Elastic, Translate
+
+SHAPE = (9, 8, 7)
+MOVE = np.eye(4)
+MOVE[0, 3] = 2
+OPS = {
+    "translate": (lambda pipe, **how: pipe.translate((2.0, -1.0, 0.0), **how)),
+    "augment": (lambda pipe, **how: pipe.augment(translate=(2.0, -1.0, 0.0), **how)),
+    "affine": (lambda pipe, **how: pipe.affine(MOVE, **how)),
+    "elastic": (lambda pipe, **how: pipe.elastic(1.5, spacing=4, **how)),
+    "spacing": (lambda pipe, **how: pipe.spacing((2.0, 0.5, None), **how)),
+    "blur": (lambda pipe, **how: pipe.blur(1.25, **how)),
+    "sharpen": (lambda pipe, **how: pipe.sharpen(1.25, **how)),
+}
+UNITS = {"um": 1e-3, "nm": 1e-6, "angstrom": 1e-7, "cm": 10.0, "m": 1e3, "inch": 25.4}
+
+
+def batch_of(name, spacing, **how):
+    array = np.random.default_rng(0).random(SHAPE, np.float32)
+    label = (array > 0.5).astype(np.uint8)
+    affine = np.diag([spacing, spacing, spacing, 1.0])
+    pipe = vp.from_cases([{"image": array, "label": label}]).open_volume(affine=affine)
+    loader = vp.DataLoader2(OPS[name](pipe, **how).batch_patches(1))
+    loader.seed(5)
+    batch = next(iter(loader))
+    return batch["image"].numpy(), batch["label"].numpy()
+
+
+@pytest.mark.parametrize("name", OPS)
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_length_in_the_unit_of_the_volume_is_one_in_millimetres(name, unit):
+    """On voxels of one unit; in voxels, too, where an op counts these."""
+    image, label = batch_of(name, 1.0)
+    assert label.any()
+
+    found, its_label = batch_of(name, UNITS[unit], unit=unit)
+
+    np.testing.assert_allclose(found, image, atol=1e-5)
+    assert np.array_equal(its_label, label)
+    if name != "spacing":
+        np.testing.assert_allclose(batch_of(name, UNITS[unit], unit="voxel")[0], image, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["translate", "augment", "affine", "elastic", "spacing"])
+def test_a_length_beyond_the_volume_is_told(name):
+    """Millimetres on voxels of a micrometre: nothing of the volume stays."""
+    with pytest.warns(LikelyMistake, match=f"length-beyond-volume: {name} .*unit="):
+        batch_of(name, 1e-3)
+
+
+def test_a_volume_outside_the_others_is_told():
+    """Resampled to their grid it is background; one that touches them is not told."""
+    image = vp.Volume(np.ones(SHAPE, np.float32), affine=np.eye(4))
+    for shift, count in ((8.0, 0), (1000.0, 1)):
+        affine = np.eye(4)
+        affine[0, 3] = shift
+        label = vp.Volume(np.ones(SHAPE, np.uint8), affine=affine, kind="label")
+        pipe = vp.from_cases([{"image": image, "label": label}]).open_volume()
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            batch = next(iter(pipe.resample_to("image").batch_patches(1)))
+        assert bool(batch["label"].any()) is (count == 0)
+        assert len([one for one in seen if "volume-outside" in str(one.message)]) == count
+
+
+def test_other_units_are_refused():
+    """By every op in the same words; voxels are no millimetres of the world."""
+    for op in (lambda unit: Translate(1, unit=unit), lambda unit: Elastic(1, unit=unit)):
+        for word in ("furlong", "", 3):
+            with pytest.raises(ValueError, match="unit is a unit of length, one of 'mm'"):
+                op(word)
+    with pytest.raises(ValueError, match="space='voxel' counts voxels"):
+        Affine(MOVE, space="voxel", unit="um")
+    assert Translate(1, unit="voxel").describe() == Translate(1, space="voxel").describe()
+
+
+@pytest.mark.parametrize(("size", "text"), [(0.5, "0.5 0.5 0.5 mm"), (4e-3, "4 4 4 um")])
+def test_grids_are_printed_in_the_unit_of_their_voxels(size, text):
+    """Micrometres, where millimetres would be thousandths."""
+    assert text in repr(Grid((4, 4, 4), np.diag([size, size, size, 1.0])))
+
+
+def test_an_unknown_unit_of_a_file_is_told(tmp_path):
+    """It is read as millimetres; pixels are no length, and nothing is told of them."""
+    array = np.zeros((4, 5, 6), np.uint8)
+    header = {"space": "left-posterior-superior", "space directions": np.eye(3)}
+    for word, count in (("furlong", 3), ("um", 0)):
+        nrrd.write(str(tmp_path / "a.nrrd"), array, {**header, "space units": [word] * 3})
+        _check_told(tmp_path / "a.nrrd", word, count)
+    for word, count in (("furlong", 1), ("pixel", 0), ("micron", 0)):
+        more = {"axes": "ZYX", "unit": word, "spacing": 2.0}
+        tifffile.imwrite(tmp_path / "a.tif", array, imagej=True, metadata=more)
+        _check_told(tmp_path / "a.tif", word, count)
+
+
+def _check_told(path, word, count):
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert vp.Volume(str(path)).shape[1:] in ((4, 5, 6), (6, 5, 4))
+    told = [str(one.message) for one in seen]
+    assert len([text for text in told if word in text and "unknown-unit" in text]) == count

@@ -1,0 +1,155 @@
+"""Arrays that do not name their axes: ``axes=``, and cases in which one names them and one not."""
+
+import h5py
+import numpy as np
+import pytest
+import tifffile
+import zarr
+
+import voxpipe as vp
+from voxpipe.core.errors import GridMismatch, LikelyMistake, SampleError
+
+ARRAY = np.arange(2 * 3 * 4, dtype=np.uint16).reshape(2, 3, 4)
+
+
+def npy(folder, array):
+    np.save(folder / "a.npy", array)
+    return folder / "a.npy"
+
+
+def fortran(folder, array):
+    np.save(folder / "f.npy", np.asfortranarray(array))
+    return folder / "f.npy"
+
+
+def plain_zarr(folder, array, **how):
+    zarr.create_array(store=str(folder / "a.zarr"), data=array, **how)
+    return folder / "a.zarr"
+
+
+def zarr_object(folder, array):
+    return zarr.open_array(str(plain_zarr(folder, array)), mode="r")
+
+
+def hdf5(folder, array):
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["raw"] = array
+    return folder / "a.h5"
+
+
+def chunked_hdf5(folder, array):
+    with h5py.File(folder / "c.h5", "w") as file:
+        file.create_dataset("raw", data=array, chunks=(1,) * array.ndim)
+    return folder / "c.h5"
+
+
+def blosc2_file(folder, array):
+    blosc2 = pytest.importorskip("blosc2")
+    blosc2.asarray(array, urlpath=str(folder / "a.b2nd"))
+    return folder / "a.b2nd"
+
+
+def in_memory(folder, array):
+    return array
+
+
+STORED = [npy, fortran, plain_zarr, zarr_object, hdf5, chunked_hdf5, blosc2_file, in_memory]
+
+
+@pytest.mark.parametrize("write", STORED)
+@pytest.mark.parametrize(
+    ("axes", "order"), [("zyx", (2, 1, 0)), ("yxz", (1, 0, 2)), ("xyz", (0, 1, 2))]
+)
+def test_named_axes_become_x_y_z(tmp_path, write, axes, order):
+    """The same voxels as numpy's transpose gives."""
+    volume = vp.Volume(write(tmp_path, ARRAY), axes=axes)
+
+    assert np.array_equal(volume.numpy()[0], ARRAY.transpose(order))
+    assert np.array_equal(volume[0, 1:3, 1, ::-1].numpy()[0], volume.numpy()[0, 1:3, 1:2, ::-1])
+
+
+@pytest.mark.parametrize("write", [npy, plain_zarr, in_memory])
+def test_channels_and_time_are_folded(tmp_path, write):
+    """In stored order, wherever they stand."""
+    five = np.arange(2 * 3 * 4 * 5 * 6).reshape(2, 3, 4, 5, 6)
+
+    assert np.array_equal(
+        vp.Volume(write(tmp_path, five), axes="tczyx").numpy(),
+        five.reshape(6, 4, 5, 6).transpose(0, 3, 2, 1),
+    )
+    assert np.array_equal(vp.Volume(five[0], axes="zyxc").numpy(), five[0].transpose(3, 2, 1, 0))
+    assert np.array_equal(vp.Volume(five[0, 0, 0], axes="yx").numpy()[0, ..., 0], five[0, 0, 0].T)
+
+
+def test_zarr_names_its_dimensions(tmp_path):
+    """Version 3 does; other words than those of axes say nothing."""
+    path = plain_zarr(tmp_path, ARRAY, dimension_names=["z", "y", "x"])
+    assert np.array_equal(vp.Volume(path).numpy()[0], ARRAY.T)
+    (tmp_path / "other").mkdir()
+    path = plain_zarr(tmp_path / "other", ARRAY, dimension_names=["row", "y", "x"])
+    assert np.array_equal(vp.Volume(path).numpy()[0], ARRAY)
+
+
+def test_the_spacing_of_hdf5_follows_its_axes(tmp_path):
+    """The order of ilastik is the stored one."""
+    path = chunked_hdf5(tmp_path, ARRAY)
+    with h5py.File(path, "r+") as file:
+        file["raw"].attrs["element_size_um"] = [4.0, 2.0, 1.0]
+
+    assert vp.Volume(path, axes="zyx").spacing == pytest.approx((0.001, 0.002, 0.004))
+    assert vp.Volume(path).spacing == pytest.approx((0.004, 0.002, 0.001))
+
+
+@pytest.mark.parametrize("axes", ["zy", "zyy", "zyq", "zyxc", "", 3])
+def test_other_words_are_refused(tmp_path, axes):
+    """Each axis has one letter, of five."""
+    with pytest.raises(SampleError, match="axes="):
+        _ = vp.Volume(npy(tmp_path, ARRAY), axes=axes).shape
+    with pytest.raises(SampleError, match="axes="):
+        _ = vp.Volume(ARRAY, axes=axes).shape
+
+
+def case(folder, array, label):
+    tifffile.imwrite(folder / "image.tif", array, photometric="minisblack")
+    return vp.from_cases([{"ct": str(folder / "image.tif"), "tumour": label}])
+
+
+def both(pipe):
+    batch = next(iter(pipe.batch_patches(1)))
+    return batch["ct"].numpy(), batch["tumour"].numpy()
+
+
+def test_a_transposed_label_is_told_with_the_fix(tmp_path):
+    """And is not to be resampled, as neither file states a place; the fix works."""
+    pipe = case(tmp_path, ARRAY, npy(tmp_path, ARRAY))
+
+    with pytest.raises(GridMismatch, match="transposed") as caught:
+        both(pipe.open_volume(labels=("tumour",)))
+    assert "open_volume(axes={'tumour': 'zyx'})" in str(caught.value)
+    assert "resample_to" not in str(caught.value)
+    image, label = both(pipe.open_volume(labels=("tumour",), axes={"tumour": "zyx"}))
+    assert np.array_equal(image, label)
+
+
+def test_shapes_that_fit_in_one_order_are_not_told(tmp_path):
+    """A label that is stored as x, y, z beside a TIFF that is turned to these."""
+    image, label = both(case(tmp_path, ARRAY, ARRAY.T).open_volume(labels=("tumour",)))
+    assert np.array_equal(image, label)
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 3), (3, 2, 3), (4, 4)])
+def test_cubes_are_told_once(tmp_path, shape):
+    """Nothing shows which order it is; with axes= or affine= it is said."""
+    array = np.arange(np.prod(shape), dtype=np.uint16).reshape(shape)
+    pipe, key = case(tmp_path, array, array), f"tumour{len(shape)}{shape[1]}"
+    pipe = pipe.map(lambda item: {**item, key: item["tumour"]})
+    named = {name: "zyx"[-len(shape) :] for name in ("tumour", key)}
+
+    image, label = both(pipe.open_volume(labels=("tumour", key), axes=named))
+    assert np.array_equal(image, label)
+    both(pipe.open_volume(labels=("tumour", key), affine=np.eye(4)))
+    opened = pipe.open_volume(keys=("ct", key), labels=(key,))
+    with pytest.warns(LikelyMistake, match=f"axes-not-named.*'ct'.*'{key}'.*axes=") as seen:
+        next(iter(opened.batch_patches(1)))
+    assert len(seen) == 1
+    next(iter(opened.batch_patches(1)))

@@ -1,0 +1,136 @@
+"""Labels stored as real numbers: rounded where a scale or a float type is the cause, or refused."""
+
+import nibabel
+import numpy as np
+import pytest
+
+import voxpipe as vp
+from voxpipe.core.errors import BadHeader, VolumeError
+
+SHAPE = (12, 11, 10)
+
+
+def scaled(path, label, dtype=np.int16):
+    """Write a label as nibabel does under a header of another type; return the path."""
+    header = nibabel.Nifti1Image(np.zeros(SHAPE, dtype), np.eye(4)).header
+    nibabel.save(nibabel.Nifti1Image(label.astype(float), np.eye(4), header), path)
+    return str(path)
+
+
+def a_label(classes):
+    label = np.zeros(SHAPE, np.int64)
+    for number, value in enumerate(classes):
+        label.ravel()[16 * number + 8 : 16 * number + 24] = value
+    return label
+
+
+def of(source):
+    cases = [{"image": np.zeros(SHAPE, np.float32), "label": source}]
+    return vp.from_cases(cases).open_volume()
+
+
+def batch_of(pipe):
+    return next(iter(pipe.batch_patches(1)))["label"].numpy()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16])
+@pytest.mark.parametrize("classes", [(2, 3, 6), range(1, 80), (-1, 1, 4)])
+def test_every_class_of_a_scaled_label_comes_back(tmp_path, dtype, classes):
+    """The values that nibabel gives, rounded, in an integer type."""
+    path = scaled(tmp_path / "a.nii.gz", a_label(classes), dtype)
+    image = nibabel.load(path)
+    assert image.dataobj.slope != 1
+
+    found = batch_of(of(path))
+
+    assert found.dtype == np.int32
+    assert np.array_equal(found[0, 0], np.rint(image.get_fdata()))
+
+
+def test_ops_find_the_classes_of_a_scaled_label(tmp_path):
+    """By value: remapped, as regions, one hot, as patches about a class, as the foreground."""
+    label = a_label((2, 3, 6))
+    path, count = scaled(tmp_path / "a.nii", label), int((label == 3).sum())
+
+    assert (batch_of(of(path).remap_labels({3: 9})) == 9).sum() == count
+    assert batch_of(of(path).regions(((3,),))).sum() == count
+    assert batch_of(of(path).one_hot((3,), others="drop")).sum() == count
+    patches = of(path).lazy_patch(
+        (3, 3, 3), mask="label", class_weights={3: 1}, samples_per_volume=4
+    )
+    assert all((patch == 3).any() for patch in next(iter(patches.batch_patches(4)))["label"])
+    places = np.argwhere(label == 3)
+    cropped = batch_of(of(path).foreground_crop("label", labels=(3,)))
+    assert cropped.shape[2:] == tuple(np.ptp(places, axis=0) + 1)
+
+
+def test_manifests_and_copies_have_whole_classes(tmp_path):
+    """Statistics, the header of a manifest, and what convert writes."""
+    path = scaled(tmp_path / "a.nii", a_label((2, 3, 6)))
+    vp.index([{"label": path}], tmp_path / "m.json")
+    entry = vp.from_manifest(tmp_path / "m.json").open_volume()
+
+    assert set(np.unique(batch_of(entry))) == {0, 2, 3, 6}
+    (listed,) = vp.volumes.catalog.manifest.read_manifest(tmp_path / "m.json").entries
+    assert [value for value, _ in listed.statistics.classes] == [0, 2, 3, 6]
+    assert vp.check([{"label": path}], voxels=True, workers=1).ok
+    vp.convert(vp.Volume(path, kind="label"), tmp_path / "a.zarr")
+    copy = vp.Volume(str(tmp_path / "a.zarr"))
+    assert copy.dtype == np.int32
+    assert set(np.unique(copy.numpy())) == {0, 2, 3, 6}
+
+
+@pytest.mark.parametrize("scaling", [(1.5, 0), (1, 0.5), (300.7, 0)])
+def test_a_scale_without_whole_numbers_is_refused_at_the_header(tmp_path, scaling):
+    """No voxel tells which class it was."""
+    image = nibabel.Nifti1Image(np.ones(SHAPE, np.int16), np.eye(4))
+    image.header.set_slope_inter(*scaling)
+    nibabel.save(image, tmp_path / "a.nii")
+
+    with pytest.raises(BadHeader, match=r"a\.nii.*scale.*leaves no whole numbers"):
+        _ = vp.Volume(str(tmp_path / "a.nii"), kind="label").dtype
+    assert vp.Volume(str(tmp_path / "a.nii")).dtype == np.float32
+    (finding,) = vp.check([{"label": tmp_path / "a.nii"}], workers=1).bad
+    assert "scale" in finding.reason
+
+
+def test_a_whole_scale_is_exact(tmp_path):
+    """Of large identities too, which single precision does not hold."""
+    image = nibabel.Nifti1Image(np.full(SHAPE, 20_001, np.int16), np.eye(4))
+    image.header.set_slope_inter(1001, 1)
+    nibabel.save(image, tmp_path / "a.nii")
+
+    assert np.unique(batch_of(of(str(tmp_path / "a.nii")))).tolist() == [20_001 * 1001 + 1]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_floats_are_rounded_in_their_own_type(dtype):
+    """Labels that a resampler left next to a whole number."""
+    label = a_label((1, 3, 104)).astype(dtype)
+    off = np.where(label == 3, np.nextafter(dtype(3), dtype(4)), label)
+    off = np.where(off == 104, dtype(104.0008), off)
+
+    found = batch_of(of(off))
+
+    assert found.dtype == dtype
+    assert np.array_equal(found[0, 0], label)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, 0.4, 1 / 255, 1 / 65535, 2.0**24 + 2])
+def test_other_floats_are_no_labels(value):
+    """NaN, shares, labels divided by the largest integer, and numbers that float32 skips."""
+    label = a_label((1, 2)).astype(np.float32)
+    label[5, 5, 5] = value
+
+    with pytest.raises(VolumeError, match="where labels are whole numbers"):
+        batch_of(of(label))
+
+
+def test_identities_beyond_double_precision_stay_apart():
+    """Of uint64 and int64, by every op that looks for labels."""
+    for dtype, first in ((np.uint64, 2**63 + 1), (np.int64, 2**60 + 1)):
+        label = a_label((1, 2)).astype(dtype)
+        label[5, 5, 5], label[6, 6, 6] = first, first + 1
+        assert batch_of(of(label).regions((first,))).sum() == 1
+        assert batch_of(of(label).one_hot((first,), others="drop")).sum() == 1
+        assert (batch_of(of(label).remap_labels({first: 7})) == 7).sum() == 1
