@@ -369,8 +369,8 @@ class LabelBackend(ComposedBackend):
             )
         return Voxels(numbers.astype(self.disk_dtype, copy=False))
 
-    def prefetch(self, region: Region) -> Closable | None:
-        return self._inner.prefetch(region.pad(0))
+    def prefetch(self, region: Region, channels: Channels | None = None) -> Closable | None:
+        return self._inner.prefetch(region.pad(0), channels)
 
     def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
         return self._inner.touched_bytes(region.pad(0), channels)
