@@ -140,7 +140,11 @@ class FromNNUNet(CaseFinder):
             msg = f"images{split} of {public_name(self.location)} has no file CASE_0000{end}, "
             msg += f"but {few_names([name + end for name in sorted(images)])}"
             raise VolumeNotFound(msg, do="Is it Decathlon's? Then write vp.from_decathlon().")
-        count = len(document.get("channel_names") or document.get("modality") or ())
+        named = document.get("channel_names") or document.get("modality") or ()
+        if not isinstance(named, (Mapping, list, tuple)):
+            msg = f"channel_names in dataset.json of {public_name(self.location)} is {named!r}"
+            raise SampleError(msg, do='It is {"0": "CT", ...}, a name for each channel.')
+        count = len(named)
         cases: dict[str, dict[str, Any]] = {}
         for case, files in channels.items():
             if count and len(files) != count:
@@ -163,7 +167,8 @@ class FromNNUNet(CaseFinder):
         return {"image": list(files)}
 
     def _of_entry(self, entry: Any) -> dict[str, Any]:
-        if not isinstance(entry, Mapping) or not {"images", "label"} <= {*entry}:
+        is_right = isinstance(entry, Mapping) and {"images", "label"} <= {*entry}
+        if not is_right or not isinstance(entry["images"], list):
             msg = "a case in dataset.json has no images and label"
             raise SampleError(msg, do='It is {"images": [...], "label": ...} for each case.')
         places = [_with_folders(str(one)) for one in entry["images"]]

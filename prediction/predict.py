@@ -120,7 +120,8 @@ def predict(
         What is made of the blended output: ``"argmax"``, ``"softmax"``, ``"sigmoid"`` or
         ``"logits"``, that is nothing.
     dtype
-        Type of the result; by default uint8 for labels (uint16 above 256), else float32. Integers
+        Type of the result; by default uint8 for labels (uint16 above 256, uint32 above
+        65536 classes), else float32. Integers
         are rounded and clipped.
     key
         The volume that the model gets; by default ``"image"``, or the only one beside labels.

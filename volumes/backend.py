@@ -145,10 +145,13 @@ class Backend(ABC):
         """Spatial extent of the objects that hold chunks; None where each is an object."""
         return None
 
+    opened: Any = None
+    """The version of the local path that was opened, for a backend that looks at none itself."""
+
     @property
     def is_current(self) -> bool:
         """Whether the store is still the one that was opened."""
-        return True
+        return self.opened is None or bool(self.opened.is_current)
 
     @property
     def version(self) -> Hashable:
@@ -156,7 +159,7 @@ class Backend(ABC):
 
         Compared between processes that read one volume in one epoch; equal where nobody can tell.
         """
-        return self.header.stamp
+        return self.header.stamp or getattr(self.opened, "stamp", ())
 
     def is_as_of(self, moment: int) -> bool:
         """Whether the store is the one that was opened, and nothing read was written since.
@@ -170,7 +173,7 @@ class Backend(ABC):
             When the volume was opened for this epoch, in whichever process, in nanoseconds since
             1970 (``time.time_ns()``).
         """
-        return self.is_current
+        return self.is_current if self.opened is None else bool(self.opened.is_as_of(moment))
 
     @property
     def content_key(self) -> str:
