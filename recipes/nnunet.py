@@ -349,7 +349,7 @@ class Facts:
         if not isinstance(document, Mapping):
             raise SampleError(f"dataset.json of {public_name(root)} is no mapping")
         labels = document.get("labels", {})
-        every = labels.values() if _is_mapping(labels) else [labels]
+        every = labels.values() if _is_mapping(labels) else [[]]
         rows = [one if isinstance(one, list) else [one] for one in every]
         if not all(row and _are(row, is_integer) and min(row) >= 0 for row in rows):
             msg = f"'labels' in dataset.json of {public_name(root)} are {shorten(labels)}"
