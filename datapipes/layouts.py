@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.call_site import shorten
 from ..core.errors import SampleError, VolumeNotFound
 from ..core.suggest import closest, path_hint
 from ..core.validate import as_keys, is_integer
@@ -140,11 +141,11 @@ class FromNNUNet(CaseFinder):
             msg = f"images{split} of {public_name(self.location)} has no file CASE_0000{end}, "
             msg += f"but {few_names([name + end for name in sorted(images)])}"
             raise VolumeNotFound(msg, do="Is it Decathlon's? Then write vp.from_decathlon().")
-        named = document.get("channel_names") or document.get("modality") or ()
-        if not isinstance(named, (Mapping, list, tuple)):
-            msg = f"channel_names in dataset.json of {public_name(self.location)} is {named!r}"
+        channel_names = document.get("channel_names") or document.get("modality") or ()
+        if not isinstance(channel_names, (Mapping, list, tuple)):
+            msg = f"channel_names in dataset.json is {shorten(channel_names)}"
             raise SampleError(msg, do='It is {"0": "CT", ...}, a name for each channel.')
-        count = len(named)
+        count = len(channel_names)
         cases: dict[str, dict[str, Any]] = {}
         for case, files in channels.items():
             if count and len(files) != count:

@@ -178,7 +178,7 @@ class _Behaviour:
     def __init__(self) -> None:
         self.digest = hashlib.sha256()
         self._number: dict[int, int] = {}
-        self._kept: list[Any] = []  # a freed object would pass its id to another
+        self._alive: list[Any] = []  # a freed object would pass its id to another
 
     def add(self, value: Any) -> None:
         """Digest one object; TypeError for an opaque one."""
@@ -192,7 +192,7 @@ class _Behaviour:
             self._note(f"as {self._number[id(value)]}")
         elif not is_pipe(value):  # the edges of a graph count elsewhere
             self._number[id(value)] = len(self._number)
-            self._kept.append(value)
+            self._alive.append(value)
             self._add_new(value)
 
     def _note(self, text: str) -> None:
@@ -297,20 +297,20 @@ class _Behaviour:
             self._add_all((value.__qualname__, owner))
             return
         self.add(type(value))
-        reduced = value.__reduce_ex__(4)
-        if isinstance(reduced, str):  # a name in its module
+        state = value.__reduce_ex__(4)
+        if isinstance(state, str):  # a name in its module
             module = getattr(value, "__module__", None) or type(value).__module__
             self._add_version(module, is_needed=True)
-            reduced = (reduced,)
-        self._add_all([*part] if isinstance(part, Iterator) else part for part in reduced)
+            state = (state,)
+        self._add_all([*part] if isinstance(part, Iterator) else part for part in state)
 
 
 def _version_of(value: Any) -> str:
     """Return the version of the package whose class or function this is; empty for others."""
-    found: Any = sys.modules.get(value.__module__ or "")
+    member: Any = sys.modules.get(value.__module__ or "")
     for name in value.__qualname__.split("."):
-        found = getattr(found, name, None)
-    return version_of_module(value.__module__) if found is value else ""
+        member = getattr(member, name, None)
+    return version_of_module(value.__module__) if member is value else ""
 
 
 @functools.cache

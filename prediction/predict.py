@@ -223,10 +223,8 @@ def predict(
         needs = stitching.needs if ranks.is_first else lambda meta: True
         outputs = partial(_outputs, model, chain, key, axes, head, needs)
         results = _stitch(outputs, ranks, stitching, bar)
-        if not ranks.is_first:
-            return None
-        if is_several:
-            return results
+        if is_several or not ranks.is_first:
+            return results if ranks.is_first else None
         if not results:
             raise SampleError(f"{shorten(source)} was left out, so there is no result")
         (result,) = results.values()

@@ -172,8 +172,8 @@ def chain_settings(graph: Pipe) -> list[Any]:
     for pipe in walk(graph):
         if parents_of(pipe) and not traits_of(pipe).group:
             is_ours = type(pipe).__module__.partition(".")[0] == __name__.partition(".")[0]
-            hidden = ("origin", *(["_"] if is_ours else []))  # ours keep only what runs there
-            own = {k: v for k, v in vars(pipe).items() if not k.startswith(hidden)}
+            private = ("origin", *(["_"] if is_ours else []))  # ours keep only what runs there
+            own = {k: v for k, v in vars(pipe).items() if not k.startswith(private)}
             facts += [type(pipe), {k: v for k, v in own.items() if not isinstance(v, Volume)}]
     return facts
 

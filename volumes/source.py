@@ -106,13 +106,13 @@ class LocatedSource:
         )
         # Before it is opened: voxels that are written meanwhile are newer than this.
         is_foreign = self.options.reader is not None or custom_backends()
-        opened = _version_at(self.path) if self.path and is_foreign else None
+        first_version = _version_at(self.path) if self.path and is_foreign else None
         backend = resolve_backend(request)
         if backend is not None:
             ours = as_backend(backend, self.name)
             with_affine(ours, request.affine)
             if type(ours).is_current is Backend.is_current:
-                ours.opened = opened
+                ours.first_version = first_version
             return ours
         if self.path and not os.path.exists(self.path):
             raise VolumeNotFound(f"there is no file {self.path}.", do=path_hint(self.path))
