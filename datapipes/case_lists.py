@@ -150,7 +150,12 @@ class FromTable(CaseFinder):
         if kind in ("json", "jsonl"):
             rows = _rows_of_json(text, kind, public_name(self.location))
         elif kind in ("csv", "tsv"):
-            rows = _rows_of_text(text, "\t" if kind == "tsv" else ",", public_name(self.location))
+            name = public_name(self.location)
+            try:
+                rows = _rows_of_text(text, "\t" if kind == "tsv" else ",", name)
+            except csv.Error as error:
+                do = f"A cell has at most {csv.field_size_limit()} letters: see the quotes before."
+                raise SampleError(f"{name} is no table: {error}", do=do) from None
         else:
             msg = f"{public_name(self.location)} is no table: its name ends in .{kind}"
             raise SampleError(msg, do="Write .csv, .tsv, .json or .jsonl.")

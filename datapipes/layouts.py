@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.call_site import warn
+from ..core.call_site import shorten, warn
 from ..core.errors import CasesLeftOut, SampleError, VolumeNotFound
 from ..core.suggest import closest, path_hint
 from ..core.validate import as_keys, is_integer
@@ -142,7 +142,11 @@ class FromNNUNet(CaseFinder):
             msg = f"images{split} of {public_name(self.location)} has no file CASE_0000{end}, "
             msg += f"but {few_names([name + end for name in sorted(images)])}"
             raise VolumeNotFound(msg, do="Is it Decathlon's? Then write vp.from_decathlon().")
-        count = len(document.get("channel_names") or document.get("modality") or ())
+        channel_names = document.get("channel_names") or document.get("modality") or ()
+        if not isinstance(channel_names, (Mapping, list, tuple)):
+            msg = f"channel_names in dataset.json is {shorten(channel_names)}"
+            raise SampleError(msg, do='It is {"0": "CT", ...}, a name for each channel.')
+        count = len(channel_names)
         cases: dict[str, dict[str, Any]] = {}
         for case, files in channels.items():
             if count and len(files) != count:
@@ -165,7 +169,8 @@ class FromNNUNet(CaseFinder):
         return {"image": list(files)}
 
     def _of_entry(self, entry: Any) -> dict[str, Any]:
-        if not isinstance(entry, Mapping) or not {"images", "label"} <= {*entry}:
+        is_right = isinstance(entry, Mapping) and {"images", "label"} <= {*entry}
+        if not is_right or not isinstance(entry["images"], list):
             msg = "a case in dataset.json has no images and label"
             raise SampleError(msg, do='It is {"images": [...], "label": ...} for each case.')
         places = [_with_folders(str(one)) for one in entry["images"]]

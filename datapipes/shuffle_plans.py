@@ -343,9 +343,9 @@ class ShuffleReport:
 
     def __str__(self) -> str:
         return (
-            f"{self.samples} samples in {self.batches} batches\\n"
-            f"volumes per batch   {self.volumes_per_batch:.2f} (at least {self.fewest_volumes})\\n"
-            f"cache residency     {self.residency:.0%} of {self.cache_bytes / 2**20:g} MiB\\n"
+            f"{self.samples} samples in {self.batches} batches\n"
+            f"volumes per batch   {self.volumes_per_batch:.2f} (at least {self.fewest_volumes})\n"
+            f"cache residency     {self.residency:.0%} of {self.cache_bytes / 2**20:g} MiB\n"
             f"bytes per sample    {self.bytes_per_sample / 1e6:.3g} MB decoded"
         )
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import hashlib
 import itertools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..core.errors import SampleError
+from ..graph import behaviour_digest
 
 Model = Callable[[torch.Tensor], Any]
 # Of a sample (B, C, I, J, K), the axes that are mirrored.
@@ -46,7 +46,7 @@ def first_tensor(model: Any) -> torch.Tensor | None:
 
 
 def run_model(
-    model: Model, batch: torch.Tensor, mirror: Sequence[int]
+    model: Model, batch: torch.Tensor, mirror: Sequence[int], head: int | str | None = None
 ) -> tuple[NDArray[np.float32], bool]:
     """Return what the model gives for a batch (B, C, I, J, K), float32 in memory.
 
@@ -55,12 +55,15 @@ def run_model(
     Parameters
     ----------
     model
-        Of several outputs (deep supervision) the first counts.
+        Returns a tensor (B, C, I, J, K), or several outputs.
     batch
         Windows of any type; they come to the model in its own, else in float32.
     mirror
         Axes, 0 to 2. The mean over all ways to mirror along some of them is taken: two of one
         axis, eight of three, each mirrored back, so that no voxel moves.
+    head
+        Position or key of the output that counts; None for a single one, and for the finest of
+        deep supervision.
     """
     like = first_tensor(model)
     device, dtype = (None, torch.float32) if like is None else (like.device, like.dtype)
@@ -76,7 +79,7 @@ def run_model(
             # Of several ways each is a copy, also the first: models may write to what they get.
             windows = batch.flip(axes) if len(ways) > 1 else batch
             # Detached, nothing here holds the tensor itself: who else does holds its memory.
-            output = _one_output(model(windows)).detach()
+            output = _one_output(model(windows), head, windows.shape[2:]).detach()
             if len(output) != len(batch):
                 msg = f"the model gave {len(output)} rows for a batch of {len(batch)} windows"
                 raise SampleError(msg, do="It must give one for each, (B, C, I, J, K).")
@@ -118,30 +121,47 @@ class Heap:
             self._trim(0)
 
 
-def _one_output(result: Any) -> torch.Tensor:
-    while isinstance(result, (list, tuple)) and result:
-        result = result[0]
-    if not isinstance(result, torch.Tensor) or result.ndim != 5:
-        what = f"of shape {tuple(result.shape)}" if isinstance(result, torch.Tensor) else ""
-        msg = f"the model gave a {type(result).__name__} {what}".rstrip()
+def _one_output(result: Any, head: int | str | None, size: Sequence[int]) -> torch.Tensor:
+    """Return the output that counts; SampleError where the model leaves a choice."""
+    while isinstance(result, (list, tuple, Mapping)) and result:
+        is_named = isinstance(result, Mapping)
+        outputs = dict(result) if is_named else dict(enumerate(result))
+        if head is None and len(outputs) > 1 and not _is_deep_supervision(result, size):
+            each = (f"{name!r}: {_in_words(one)}" for name, one in outputs.items())
+            msg = f"the model gave {len(outputs)} outputs: {', '.join(each)}"
+            do = f"Choose one: head={next(iter(outputs))!r}, or wrap the model in a module."
+            raise SampleError(msg, do=do)
+        name = next(iter(outputs)) if head is None else head
+        if name not in outputs:
+            msg = f"the model gave the outputs {', '.join(map(repr, outputs))}, and head={head!r}"
+            raise SampleError(msg, do="Give the position or the key of one of them.")
+        result, head = outputs[name], None
+    if not isinstance(result, torch.Tensor) or result.ndim != 5 or head is not None:
+        msg = f"the model gave {_in_words(result)}"
         do = "It must give a tensor (B, C, I, J, K): wrap it in a function that returns one."
-        raise SampleError(msg, do=do)
+        raise SampleError(msg, do=do if head is None else "Leave head= out: it has one output.")
     return result
 
 
-def model_key(model: Any) -> str:
-    """Return a digest of the weights of a module, by which a run that was killed is known again.
+def _is_deep_supervision(result: Any, size: Sequence[int]) -> bool:
+    """Whether outputs are one at the size of the window, then coarser ones of the same classes."""
+    tensors = [one for one in result if isinstance(one, torch.Tensor) and one.ndim == 5]
+    if len(tensors) < len(result) or tuple(tensors[0].shape[2:]) != tuple(size):
+        return False
+    finer = itertools.pairwise(tuple(one.shape[2:]) for one in tensors)
+    same_classes = len({one.shape[:2] for one in tensors}) == 1
+    return same_classes and all(b != a and all(map(int.__le__, b, a)) for a, b in finer)
 
-    Empty for any other function: what it computes is not known.
-    """
+
+def _in_words(result: Any) -> str:
+    shape = f" of shape {tuple(result.shape)}" if isinstance(result, torch.Tensor) else ""
+    return f"a {type(result).__name__}{shape}"
+
+
+def model_key(model: Any) -> str:
+    """Return a digest of the weights of a module; empty for any other function."""
     if not isinstance(model, torch.nn.Module):
         return ""
-    digest = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        if not isinstance(tensor, torch.Tensor):  # of get_extra_state()
-            digest.update(f"{name} {tensor!r}".encode())
-            continue
-        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        bare: Any = tensor.detach().cpu().contiguous().reshape(-1)
-        digest.update(bare.view(torch.uint8).numpy() if bare.numel() else b"")
-    return f"{type(model).__module__}.{type(model).__qualname__} {digest.hexdigest()}"
+    state = model.state_dict().items()  # with what get_extra_state() gives
+    weights = {k: v if isinstance(v, torch.Tensor) else repr(v) for k, v in state}
+    return f"{type(model).__module__}.{type(model).__qualname__} {behaviour_digest(weights)}"

@@ -34,12 +34,18 @@ from ..datapipes.iter import from_cases, list_cases
 from ..datapipes.op_pipe import suggest_arguments
 from ..datapipes.open_volume import LABELS
 from ..datapipes.patch_sampler import PatchSampler
-from ..graph import Pipe, Rule, has_lambda, is_pipe, sweep, traits_of, walk
+from ..graph import Pipe, Rule, behaviour_digest, has_lambda, is_pipe, sweep, traits_of, walk
 from ..reading_services import MultiProcessingReadingService
 from ..spatial.lazy.lazy_patch import patches_of
 from ..stitching.activation import Activation
 from ..stitching.blending import weights_of
-from ..stitching.stitched_volume import MEMORY_BYTES, HowToStitch, chain_key, refuse_shared
+from ..stitching.stitched_volume import (
+    MEMORY_BYTES,
+    HowToStitch,
+    chain_key,
+    chain_settings,
+    refuse_shared,
+)
 from ..stitching.stitcher import Stitcher
 from ..stitching.stitching import Stitching, WindowOutput
 from ..stitching.windows import overlap_in_voxels
@@ -72,6 +78,7 @@ def predict(
     batch_size: int | None = None,
     num_workers: int | None = None,
     run: str = "",
+    head: int | str | None = None,
     classes: int | None = None,
     memory_bytes: int = MEMORY_BYTES,
     overwrite: bool = False,
@@ -88,8 +95,9 @@ def predict(
     ----------
     model
         A module, which runs on its own device, in its own type and in evaluation mode; or any
-        function of a batch (B, C, I, J, K). It gives (B, C, I, J, K) of the same size; of several
-        outputs (deep supervision) the first counts.
+        function of a batch (B, C, I, J, K). It gives (B, C, I, J, K) of the same size. Of several
+        outputs ``head`` chooses; those of deep supervision, each coarser than the one before and of
+        the same channels, need none: the first counts.
     source
         A path, URL, array or ``Volume``; a case, ``{"image": path, ...}``, where a list of files is
         the channels of one volume; a list of any of these, or a path with ``*`` for the case; a
@@ -112,7 +120,8 @@ def predict(
         What is made of the blended output: ``"argmax"``, ``"softmax"``, ``"sigmoid"`` or
         ``"logits"``, that is nothing.
     dtype
-        Type of the result; by default uint8 for labels (uint16 above 256), else float32. Integers
+        Type of the result; by default uint8 for labels (uint16 above 256, uint32 above
+        65536 classes), else float32. Integers
         are rounded and clipped.
     key
         The volume that the model gets; by default ``"image"``, or the only one beside labels.
@@ -126,9 +135,13 @@ def predict(
         Windows per batch, by default 1, and processes that make batches, by default none. A loader
         has its own.
     run
-        A word that is another where ``model`` or functions in the chain compute something else:
-        then a run that was killed goes on, though only their names are known. A module is known by
-        its weights.
+        A name for what ``model`` and the functions of the chain compute. A run of that name, with
+        the same weights and settings, is continued, and its finished results are returned. Without
+        a name only a run that is proven to be the same is: a module and a chain whose code,
+        attributes and tensors are equal. Any other begins anew, or raises ``DestinationExists``.
+    head
+        The output of the model that counts, where it gives several: its position in a list or
+        tuple, or its key in a mapping.
     classes
         Channels of the model's output: only needed for volumes of which ``mask`` leaves no window,
         where no other volume tells, nor the destination.
@@ -195,7 +208,8 @@ def predict(
             ranks.refuse_alike(chain)
         else:
             chain = _set_origin(_windows_of(chain, **own), source, origin)
-        run = _run_key(model, axes, run, chain, key)
+        stack.enter_context(evaluating(model))  # the mode is an attribute, which counts
+        run = _run_key(model, (axes, head), run, chain, key)
         classes = None if classes is None else validate_int("classes", classes, least=1)
         own = {"overwrite": overwrite, "storage_options": options, "run": run, "classes": classes}
         how = HowToStitch(destination, blend, activation, memory_bytes, **own)
@@ -203,17 +217,14 @@ def predict(
         stack.callback(bar.close)
         stitching = Stitching(how, key, bar.watch, origin)
         stack.callback(stitching.close)
-        stack.enter_context(evaluating(model))
         if not isinstance(chain, DataLoader2):
             chain = _choosing(chain, partial(_select, stitching, ranks), ranks.count)
             chain = stack.enter_context(_loader(chain, num_workers))
         needs = stitching.needs if ranks.is_first else lambda meta: True
-        outputs = partial(_outputs, model, chain, key, axes, needs)
+        outputs = partial(_outputs, model, chain, key, axes, head, needs)
         results = _stitch(outputs, ranks, stitching, bar)
-        if not ranks.is_first:
-            return None
-        if is_several:
-            return results
+        if is_several or not ranks.is_first:
+            return results if ranks.is_first else None
         if not results:
             raise SampleError(f"{shorten(source)} was left out, so there is no result")
         (result,) = results.values()
@@ -291,13 +302,16 @@ def _mirror_axes(mirror: bool | Sequence[int]) -> tuple[int, ...]:
     return () if is_none else tuple(sorted(set(as_axes("mirror", mirror))))
 
 
-def _run_key(model: Model, axes: Sequence[int], run: str, chain: Any, key: str | None) -> str:
-    """Return what is equal for runs that give the same; empty where nobody knows."""
-    weights = model_key(model)
+def _run_key(model: Model, how: Sequence[Any], run: str, chain: Any, key: str | None) -> str:
+    """Return a key that is equal for runs of equal results; empty where nothing proves that."""
     graph = chain.datapipe if isinstance(chain, DataLoader2) else chain
-    if not run and (not weights or has_lambda(graph)):
-        return ""
-    return " ".join([run, weights, f"mirror {axes} of {key}", chain_key(graph)])
+    if run:
+        computes = f"{run} {model_key(model)}"
+    elif isinstance(model, torch.nn.Module) and not has_lambda(graph):
+        computes = behaviour_digest(model, chain_settings(graph))
+    else:
+        computes = ""
+    return computes and " ".join([computes, f"{how} of {key}", chain_key(graph)])
 
 
 class _Background:
@@ -507,6 +521,7 @@ def _outputs(
     batches: Iterable[Any],
     key: str | None,
     mirror: Sequence[int],
+    head: int | str | None,
     needs: Callable[[Mapping[str, Any]], bool],
     wait: Callable[[], None],
 ) -> Iterator[tuple[list[Any], NDArray[np.float32]]]:
@@ -525,7 +540,7 @@ def _outputs(
         if is_kept:
             wait()
         try:
-            output, is_kept = run_model(model, image, axes)
+            output, is_kept = run_model(model, image, axes, head)
         except Exception as error:
             cases = " or ".join(sorted({str(batch[META][row]["case"]) for row in rows}))
             raise add_location(error, case=cases)  # noqa: B904  the very same error

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..core import Sample
+from ..core.call_site import shorten
 from ..core.errors import SampleError
-from ..core.validate import as_number, validate_int
+from ..core.validate import as_number, is_finite, is_integer, validate_int
 from ..datapipes.case_lists import read_json
 from ..datapipes.iter import from_nnunet
 from ..datapipes.op_pipe import suggest_arguments
@@ -32,6 +34,7 @@ OVERSAMPLE = 0.33
 _FLAT, _OBLONG = 3.0, 1.5
 _TURN, _TURN_IN_PLANE, _TURN_OBLONG = 30.0, 180.0, 15.0
 _REPLAN = "Give what nnUNetv2_plan_experiment wrote."
+_CT = ("mean", "std", "percentile_00_5", "percentile_99_5")  # of the foreground of a channel
 INSIDE = "inside"
 """The key of what says where something is, for channels that are 0 elsewhere."""
 
@@ -345,6 +348,12 @@ class Facts:
         document = read_json(f"{root.rstrip('/')}/dataset.json")
         if not isinstance(document, Mapping):
             raise SampleError(f"dataset.json of {public_name(root)} is no mapping")
+        labels = document.get("labels", {})
+        every = labels.values() if _is_mapping(labels) else [[]]
+        rows = [one if isinstance(one, list) else [one] for one in every]
+        if not all(row and _are(row, is_integer) and min(row) >= 0 for row in rows):
+            msg = f"'labels' in dataset.json of {public_name(root)} are {shorten(labels)}"
+            raise SampleError(msg, do='They are {"background": 0, "name": 1 or [1, 2], ...}.')
         return cls(document)
 
     @property
@@ -379,11 +388,36 @@ class Facts:
         return (*classes.values(), *last)
 
 
-def _field(document: Any, name: str) -> Any:
-    """Return what plans say under a name."""
+def _field(document: Any, name: str, is_right: Callable[[Any], bool] = bool, it: str = "") -> Any:
+    """Return the value of a key of the plans; SampleError for one that is not as ``it`` says."""
     if not isinstance(document, Mapping) or name not in document:
         raise SampleError(f"the plans have no {name!r}", do=_REPLAN)
-    return document[name]
+    value = document[name]
+    if it and not is_right(value):
+        raise SampleError(f"{name!r} of the plans is {shorten(value)}, and not {it}", do=_REPLAN)
+    return value
+
+
+def _are(value: Any, is_one: Callable[[Any], bool], counts: Sequence[int] = ()) -> bool:
+    """Whether a value is a list, of one of these lengths, with entries of one kind."""
+    is_list = isinstance(value, (list, tuple)) and (not counts or len(value) in counts)
+    return is_list and all(map(is_one, value))
+
+
+def _is_size(value: Any) -> bool:
+    return is_integer(value) and value >= 1
+
+
+def _is_length(value: Any) -> bool:
+    return is_finite(value) and value > 0
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_mapping(value: Any) -> bool:
+    return isinstance(value, Mapping)
 
 
 @dataclass(frozen=True)
@@ -397,20 +431,22 @@ class Plan:
     def read(cls, plans: Any, name: str) -> Plan:
         """Return a configuration of plans, with what it inherits."""
         document = plans if isinstance(plans, Mapping) else read_json(os.fspath(plans))
-        every, names, chain = _field(document, "configurations"), [name], []
+        every = _field(document, "configurations", _is_mapping, "a mapping")
+        names, chain = [name], []
         while names[-1]:
             if names[-1] not in every or names.count(names[-1]) > 1:
                 msg = f"the plans have no configuration {names[-1]!r}"
                 raise SampleError(msg, do=f"Give one of {', '.join(every) or 'none'}.")
-            chain.append(every[names[-1]])
-            names.append(every[names[-1]].get("inherits_from", ""))
+            chain.append(_field(every, names[-1], _is_mapping, "a mapping"))
+            parent = {"inherits_from": "", **chain[-1]}
+            names.append(_field(parent, "inherits_from", _is_text, "the name of a configuration"))
         whole: dict[str, Any] = {}
         for one in reversed(chain):
             whole |= one
-        lengths = {
-            len(_field(whole, key)) for key in ("normalization_schemes", "use_mask_for_norm")
-        }
-        if len(lengths) > 1:
+        schemes = _field(whole, "normalization_schemes", partial(_are, is_one=_is_text), "names")
+        is_flags = partial(_are, is_one=lambda flag: isinstance(flag, bool))
+        masks = _field(whole, "use_mask_for_norm", is_flags, "a list of true and false")
+        if len(schemes) != len(masks) or not schemes:
             msg = f"configuration {name!r} has not as many use_mask_for_norm as "
             raise SampleError(f"{msg}normalization_schemes", do=_REPLAN)
         return cls(document, whole)
@@ -418,23 +454,40 @@ class Plan:
     @property
     def axes(self) -> Axes:
         """Which of (I, J, K) each axis of the plans is: those of SimpleITK's arrays, swapped."""
-        return tuple(2 - int(n) for n in _field(self.plans, "transpose_forward"))
+        is_order = partial(_are, is_one=is_integer, counts=(3,))
+        axes = _field(
+            self.plans,
+            "transpose_forward",
+            lambda value: is_order(value) and sorted(value) == [0, 1, 2],
+            "0, 1 and 2 in some order",
+        )
+        return tuple(2 - n for n in axes)
 
     @property
     def patch(self) -> Axes:
         """Size of a patch; a plane has one voxel along the first axis."""
-        size = tuple(map(int, _field(self.configuration, "patch_size")))
+        size = tuple(self._edges)
         return (1,) * (3 - len(size)) + size
+
+    @property
+    def _edges(self) -> Sequence[int]:
+        are_sizes = partial(_are, is_one=_is_size, counts=(2, 3))
+        edges: Sequence[int]
+        edges = _field(self.configuration, "patch_size", are_sizes, "two or three sizes in voxels")
+        return edges
 
     @property
     def batch(self) -> int:
         """Patches in a batch."""
-        return int(_field(self.configuration, "batch_size"))
+        return int(_field(self.configuration, "batch_size", _is_size, "a number from 1"))
 
     @property
     def spacing(self) -> tuple[float | None, ...]:
         """Of the resampled volumes, in millimetres; planes stay as far apart as they are."""
-        spacing = tuple(map(float, _field(self.configuration, "spacing")))
+        count = len(self._edges)
+        are_lengths = partial(_are, is_one=_is_length, counts=(count,))
+        words = f"{count} lengths above 0, one for each axis of patch_size"
+        spacing = tuple(map(float, _field(self.configuration, "spacing", are_lengths, words)))
         return (None,) * (3 - len(spacing)) + spacing
 
     @property
@@ -461,9 +514,14 @@ class Plan:
     @property
     def intensities(self) -> Mapping[str, Mapping[str, float]]:
         """Statistics of the foreground of all cases, by channel."""
-        per_channel: Mapping[str, Mapping[str, float]]
-        per_channel = _field(self.plans, "foreground_intensity_properties_per_channel")
-        return per_channel
+        name, facts = "foreground_intensity_properties_per_channel", {}
+        every = _field(self.plans, name, _is_mapping, "a mapping")
+        for number, scheme in enumerate(self.schemes):
+            if scheme == "CTNormalization":
+                own = _field(every, str(number), _is_mapping, "a mapping of statistics")
+                facts[str(number)] = {key: _field(own, key, is_finite, "a number") for key in _CT}
+                _field(own, "std", _is_length, "above 0")
+        return facts
 
     @property
     def has_previous(self) -> bool:
@@ -473,17 +531,21 @@ class Plan:
     @property
     def scales(self) -> Scales:
         """What part of the patch each output has along each axis; the coarsest one has none."""
-        network = self.configuration.get("architecture", {}).get("arch_kwargs", self.configuration)
-        strides = network.get("strides", network.get("pool_op_kernel_sizes"))
-        if not strides:
-            raise SampleError("the plans have no strides of the network")
+        network = self.configuration
+        for key in ("architecture", "arch_kwargs"):
+            if key in network:
+                network = _field(network, key, _is_mapping, "a mapping")
+        name = "strides" if "strides" in network else "pool_op_kernel_sizes"
+        are_strides = partial(_are, is_one=_is_size, counts=(len(self._edges),))
+        words = f"a list of {len(self._edges)} whole numbers for each stage of the network"
+        strides = _field(network, name, lambda value: value and _are(value, are_strides), words)
         parts = 1 / np.cumprod(np.array(strides, float), axis=0)
         return tuple((1.0,) * (3 - len(one)) + tuple(one) for one in parts[:-1].tolist())
 
     @property
     def augmentation(self) -> dict[str, Any]:
         """The arguments of :func:`nnunet_augmentation`, by nnU-Net's rules."""
-        edges = _field(self.configuration, "patch_size")
+        edges = self._edges
         if len(edges) == 2:
             oblong = max(edges) / min(edges) > _OBLONG
             turn = _TURN_OBLONG if oblong else _TURN_IN_PLANE

@@ -12,8 +12,8 @@ from ..core.convert_dtype import convert_dtype
 from ..core.errors import SampleError
 
 OUTPUTS = ("argmax", "softmax", "sigmoid", "logits")
-# Labels above this take two bytes.
-_BYTE = 256
+# Labels above this take two bytes, and four above the next.
+_BYTE, _TWO_BYTES = 256, 65536
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Activation:
     output: str
     """One of ``OUTPUTS``."""
     dtype: np.dtype[Any] | None = None
-    """Type of the result; None: uint8 for up to 256 classes, else uint16, and float32."""
+    """Type of the result; None: uint8, uint16 or uint32 for labels, by their number, or float32."""
 
     def __post_init__(self) -> None:
         if self.output not in OUTPUTS:
@@ -66,7 +66,7 @@ class Activation:
             return self.dtype
         if self.output != "argmax":
             return np.dtype(np.float32)
-        return np.dtype(np.uint8 if count <= _BYTE else np.uint16)
+        return _label_dtype(count)
 
     def of(self, voxels: NDArray[Any]) -> NDArray[Any]:
         """Return the result for the blended output (C, I, J, K)."""
@@ -83,6 +83,12 @@ class Activation:
         return convert_dtype(voxels, dtype)
 
 
+def _label_dtype(count: int) -> np.dtype[Any]:
+    """Return the smallest type of labels for so many classes."""
+    small = np.uint8 if count <= _BYTE else np.uint16
+    return np.dtype(small if count <= _TWO_BYTES else np.uint32)
+
+
 def _largest_whole(dtype: np.dtype[Any]) -> int:
     """Return up to which whole number a type holds each."""
     if dtype.kind == "b":
@@ -93,12 +99,12 @@ def _largest_whole(dtype: np.dtype[Any]) -> int:
 def _argmax(voxels: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the first of the largest channels (1, I, J, K), as NumPy does."""
     # Channel by channel: NumPy gathers the channels of each voxel first, which takes longer.
-    kind = np.uint8 if voxels.shape[0] <= _BYTE else np.uint16
+    kind = _label_dtype(voxels.shape[0])
     labels: NDArray[Any] = np.zeros((1, *voxels.shape[1:]), kind)
     largest = voxels[0].copy()
     for channel, values in enumerate(voxels[1:], 1):
         # Channels only grow: where this one is larger, its number is larger than the one there.
-        np.maximum(labels[0], (values > largest) * kind(channel), out=labels[0])
+        np.maximum(labels[0], (values > largest) * kind.type(channel), out=labels[0])
         np.maximum(largest, values, out=largest)
     if np.isnan(largest).any():
         # Windows without NaN gave it: infinities of both signs, or shares of one.

@@ -142,7 +142,7 @@ class HowToStitch:
 
     def key_of(self, place: WindowPlace) -> str:
         """Return what is equal for runs that give the same voxels."""
-        facts: list[Any] = [self.run, self.chain, self.blend, str(self.activation)]
+        facts: list[Any] = [self.run, self.chain, self.blend, str(self.activation), self.classes]
         facts += [next(iter(place.files)), place.file, place.version if self.run else ""]
         facts += [place.plan.to_json(), place.size, place.overlap]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]
@@ -164,6 +164,18 @@ def chain_key(graph: Pipe) -> str:
         every = [one for case in each if isinstance(case, Mapping) for one in case.values()]
         facts += [one.token for one in every if isinstance(one, Volume) and one.located_source]
     return hashlib.sha256(" ".join(facts).encode()).hexdigest()[:32]
+
+
+def chain_settings(graph: Pipe) -> list[Any]:
+    """Return class and settings of each pipe that :func:`chain_key` counts, with its functions."""
+    facts: list[Any] = []
+    for pipe in walk(graph):
+        if parents_of(pipe) and not traits_of(pipe).group:
+            is_ours = type(pipe).__module__.partition(".")[0] == __name__.partition(".")[0]
+            private = ("origin", *(["_"] if is_ours else []))  # ours keep only what runs there
+            own = {k: v for k, v in vars(pipe).items() if not k.startswith(private)}
+            facts += [type(pipe), {k: v for k, v in own.items() if not isinstance(v, Volume)}]
+    return facts
 
 
 class _WithActivation:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.call_site import CallSite, warn
-from ..core.errors import NotFinite, PatchSizeError, SampleError, VoxpipeError
+from ..core.errors import DestinationExists, NotFinite, PatchSizeError, SampleError, VoxpipeError
 from ..storage.location import absolute_place, is_url, public_name
 from ..volumes import Volume
 from ..volumes.conversion.destination import disk_errors
@@ -121,21 +121,32 @@ class Stitching:
                 raise SampleError(msg, do="Give each case= of its own.")
             if is_place:
                 place.refuse_itself(destination)
-                how, options = self._how, self._how.storage_options
-                goes_on = not how.overwrite and how.continues(place)
-                if goes_on and is_finished(destination, how.key_of(place), options):
-                    self._past.add(place.identity)
-                    kind = self._how.activation.kind
-                    extra = options if is_url(destination) else None
-                    volume = Volume(destination, kind=kind, storage_options=extra)
-                    self._whole[place.identity] = (place.case, volume)
+                if self._is_there(place, destination):
                     return None
-            volume_of = StitchedVolume(place, self._how, destination, self._memory)
+            try:
+                volume_of = StitchedVolume(place, self._how, destination, self._memory)
+            except DestinationExists:  # another process may have written it while this one waited
+                if not (is_place and self._is_there(place, destination)):
+                    raise
+                return None
             one = _Open(place, volume_of, layers_left(volume_of.stitcher))
             self._open[place.identity] = one
             if self._watch is not None:
                 self._watch(volume_of.stitcher)
         return one
+
+    def _is_there(self, place: WindowPlace, destination: str) -> bool:
+        """Note a volume that the same run has finished already; return whether it has."""
+        how, options = self._how, self._how.storage_options
+        if how.overwrite or not how.continues(place):
+            return False
+        if not is_finished(destination, how.key_of(place), options):
+            return False
+        extra = options if is_url(destination) else None
+        volume = Volume(destination, kind=how.activation.kind, storage_options=extra)
+        self._past.add(place.identity)
+        self._whole[place.identity] = (place.case, volume)
+        return True
 
     def needs(self, meta: Mapping[str, Any]) -> bool:
         """Whether the window is not there yet, as after a kill."""

@@ -310,8 +310,8 @@ def try_lock(file: BinaryIO, *, is_shared: bool = False) -> bool:
 
 
 @contextmanager
-def hold_lock(path: Path, deadline: float, busy: Callable[[], VoxpipeError]) -> Iterator[None]:
-    """Hold the kernel's lock of a file; polled, or it had no timeout.
+def hold_lock(path: Path, deadline: float, busy: Callable[[], VoxpipeError]) -> Iterator[int]:
+    """Hold the kernel's lock of a file, and yield its descriptor; polled, or it had no timeout.
 
     It is made where there is none: whoever held it may remove it, and the folder that it is in.
     """
@@ -325,7 +325,7 @@ def hold_lock(path: Path, deadline: float, busy: Callable[[], VoxpipeError]) -> 
             while not try_lock(file):
                 pause(deadline, busy)
             if is_still(file.fileno(), path):
-                yield
+                yield file.fileno()
                 return
 
 

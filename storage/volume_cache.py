@@ -314,7 +314,7 @@ class VolumeCache:
         if shutil.disk_usage(self.directory).free < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(place))
 
-    def _hold_lock(self, lock: str, deadline: float, name: str) -> AbstractContextManager[None]:
+    def _hold_lock(self, lock: str, deadline: float, name: str) -> AbstractContextManager[int]:
         busy = partial(_busy, f"another process to decode {name} into {self.directory}")
         return disk_cache.hold_lock(self.directory / LOCKS / lock, deadline, busy)
 

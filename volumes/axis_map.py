@@ -15,7 +15,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import OutOfVolume
+from ..core.errors import BadPlan, OutOfVolume
+from ..core.validate import is_number
 from ..storage.content import content_key
 from .header import Shape
 
@@ -261,18 +262,27 @@ class AxisMap:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> AxisMap:
-        """Return the map that :meth:`to_json` described."""
-        axis_map = cls(())
-        for rule in data["rules"]:
-            axis, how = rule["axis"], {"policy": rule["policy"], "fill": rule["fill"]}
-            if rule["table"] is not None:
-                one = cls.from_table(axis, rule["table"], **how)
-            elif rule["offset"]:
-                one = cls.shift(axis, rule["offset"], **how)
-            else:
-                one = cls.missing(axis, rule["missing"], in_file=rule["in_file"], **how)
-            axis_map = axis_map.then(one)
-        return axis_map
+        """Return the map that :meth:`to_json` described; BadPlan for any other document."""
+        try:
+            axis_map = cls(())
+            for rule in data["rules"]:
+                axis_map = axis_map.then(cls._from_rule(rule))
+            return axis_map
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
+            msg = f"this is no axis map: {type(error).__name__}: {error}"
+            raise BadPlan(msg, do="Give what AxisMap.to_json() returned.") from error
+
+    @classmethod
+    def _from_rule(cls, rule: Mapping[str, Any]) -> AxisMap:
+        axis, how = rule["axis"], {"policy": rule["policy"], "fill": rule["fill"]}
+        kinds = [rule["table"] is not None, bool(rule["offset"]), bool(rule["missing"])]
+        if sum(kinds) > 1 or not isinstance(rule["in_file"], bool) or not is_number(rule["fill"]):
+            raise ValueError(f"the rule of axis {axis!r} says several things, or none")
+        if rule["table"] is not None:
+            return cls.from_table(axis, rule["table"], **how)
+        if rule["offset"]:
+            return cls.shift(axis, rule["offset"], **how)
+        return cls.missing(axis, rule["missing"], in_file=rule["in_file"], **how)
 
     def describe(self) -> str:
         """Return the map in words, on one line."""

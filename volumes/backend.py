@@ -148,10 +148,13 @@ class Backend(ABC):
         """Spatial extent of the objects that hold chunks; None where each is an object."""
         return None
 
+    first_version: Any = None
+    """The version of the local path that was opened, for a backend that looks at none itself."""
+
     @property
     def is_current(self) -> bool:
         """Whether the store is still the one that was opened."""
-        return True
+        return self.first_version is None or bool(self.first_version.is_current)
 
     @property
     def version(self) -> Hashable:
@@ -159,7 +162,7 @@ class Backend(ABC):
 
         Compared between processes that read one volume in one epoch; equal where nobody can tell.
         """
-        return self.header.stamp
+        return self.header.stamp or getattr(self.first_version, "stamp", ())
 
     def is_as_of(self, moment: int) -> bool:
         """Whether the store is the one that was opened, and nothing read was written since.
@@ -173,7 +176,11 @@ class Backend(ABC):
             When the volume was opened for this epoch, in whichever process, in nanoseconds since
             1970 (``time.time_ns()``).
         """
-        return self.is_current
+        return (
+            self.is_current
+            if self.first_version is None
+            else bool(self.first_version.is_as_of(moment))
+        )
 
     @property
     def content_key(self) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +16,8 @@ import numpy as np
 
 from ..core.errors import UnknownFormat
 from ..storage.location import is_url, public_name
-from .backend import ViewBackend, as_array, placed_array
-from .header import IDENTITY, affine_entries, array_header, channels_first
+from .backend import Backend, ViewBackend, as_array, placed_array
+from .header import IDENTITY, affine_entries, array_header, channels_first, given_affine
 from .session import close_volumes
 
 
@@ -145,11 +145,20 @@ def resolve_backend(request: BackendRequest) -> Any | None:
     reader = request.reader
     if reader is not None:
         makes = hasattr(reader, "create_backend")
-        return reader.create_backend(request) if makes else ReaderBackend(reader, request)
+        backend = reader.create_backend(request) if makes else ReaderBackend(reader, request)
+        return with_affine(backend, request.affine)
     for entry in tuple(_entries()):
         if entry.matcher(request):
-            return entry.factory(request)
+            return with_affine(entry.factory(request), request.affine)
     return None
+
+
+def with_affine(backend: Any, affine: Any) -> Any:
+    """Return a backend of ours at the place in the world that the user gave, if any."""
+    if affine is not None and isinstance(backend, Backend):
+        entries = given_affine(as_array(affine), backend.name)
+        backend.header = replace(backend.header, affine=entries)
+    return backend
 
 
 def is_recognised(request: BackendRequest) -> bool:
@@ -171,7 +180,7 @@ def custom_backends() -> tuple[tuple[str, Matcher, Factory], ...]:
     return tuple(
         (entry.name, entry.matcher, entry.factory)
         for entry in _entries()
-        if getattr(entry.factory, "__module__", "").partition(".")[0] != here
+        if (getattr(entry.factory, "__module__", None) or "").partition(".")[0] != here
     )
 
 

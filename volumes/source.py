@@ -11,6 +11,7 @@ import uuid
 import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,24 @@ import numpy as np
 from ..core.context import holding
 from ..core.errors import UnknownFormat, VolumeNotFound
 from ..core.suggest import path_hint
-from ..storage.content import content_key
+from ..storage.content import content_key, files_below
 from ..storage.file_reader import check_io
 from ..storage.location import absolute_place, is_url, public_name
 from ..storage.ranges import FOLLOW
 from ..storage.retry import read_anew
 from .backend import Backend, ForeignBackend
+from .formats.stored_file import LocalStoredFile
 from .header import HAS_AFFINE, affine_matrix
-from .registry import BackendRequest, registered_names, resolve_backend, unknown_format
+from .registry import (
+    BackendRequest,
+    custom_backends,
+    registered_names,
+    resolve_backend,
+    unknown_format,
+    with_affine,
+)
+
+_MOST_FILES = 1000  # of a folder that a reader of the user's opens
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,10 +105,17 @@ class LocatedSource:
             uri=remote,
             source=self.location,
         )
+        # Before it is opened: voxels that are written meanwhile are newer than this.
+        is_foreign = self.options.reader is not None or custom_backends()
+        first_version = _version_at(self.path) if self.path and is_foreign else None
         with holding(HAS_AFFINE, self.options.affine is not None):
             backend = resolve_backend(request)
         if backend is not None:
-            return as_backend(backend, self.name)
+            ours = as_backend(backend, self.name)
+            with_affine(ours, request.affine)
+            if type(ours).is_current is Backend.is_current:
+                ours.first_version = first_version
+            return ours
         if self.path and not os.path.exists(self.path):
             raise VolumeNotFound(f"there is no file {self.path}.", do=path_hint(self.path))
         if self.path and os.path.isdir(self.path):
@@ -113,6 +131,34 @@ class LocatedSource:
                 do = "Copy its arrays to zarr, for instance with zarr-python 2 (N5FSStore)."
             raise UnknownFormat(what, do=do)
         raise unknown_format(self.name, registered_names())
+
+
+def _version_at(path: str) -> LocalStoredFile | _Folder | None:
+    """Return the version of a local file or folder, for a reader that looks at none."""
+    if os.path.isdir(path):
+        return _Folder(path)
+    is_other = os.path.exists(path) and not os.path.isfile(path)  # a pipe or a device
+    return None if is_other else LocalStoredFile(path, optional=not os.path.exists(path))
+
+
+class _Folder:
+    """A local folder, in the version that it had when this was made."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._version, self.stamp = self._look(), (os.stat(path).st_mtime_ns,)
+
+    def _look(self) -> list[tuple[str, int, str]]:
+        return sorted(islice(files_below(self._path), _MOST_FILES))
+
+    @property
+    def is_current(self) -> bool:
+        """Whether its files have the sizes and times of writing that they had."""
+        return os.path.isdir(self._path) and self._look() == self._version
+
+    def is_as_of(self, moment: int) -> bool:
+        """Whether no file was added, removed or renamed."""
+        return os.path.isdir(self._path) and os.stat(self._path).st_mtime_ns == self.stamp[0]
 
 
 def as_backend(backend: Any, name: str) -> Backend:

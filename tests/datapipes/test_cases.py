@@ -447,3 +447,12 @@ def test_a_folder_of_many_cases_is_told(tmp_path):
 
     with pytest.raises(SampleError, match=r"two volumes .*\n.*\n.*leave the folder out"):
         list(vp.list_cases(tmp_path, image="*.nii"))
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.tsv"])
+def test_a_cell_that_is_too_long(tmp_path, name):
+    """A cell without its end quote, or a file of another kind, is refused with the table's name."""
+    separator = "\t" if name == "t.tsv" else ","
+    (tmp_path / name).write_text(f"case{separator}image\na{separator}{'x' * 200_000}\n")
+    with pytest.raises(SampleError, match=f"{name} is no table: field larger"):
+        list(vp.from_table(tmp_path / name))

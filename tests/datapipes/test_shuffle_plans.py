@@ -163,6 +163,18 @@ def test_the_report_tells_what_orders_cost(monkeypatch):
     assert "volumes per batch" in str(told["global"])
 
 
+def test_a_report_is_a_line_for_each_fact():
+    """As text it has four lines."""
+    pipe = vp.from_cases([{"image": np.zeros((8, 8, 8), np.float32)}]).open_volume()
+    pipe = pipe.lazy_patch(4, samples_per_volume=2).shuffle_plans().batch_patches(1)
+    assert [line.split()[0] for line in str(vp.shuffle_report(pipe)).splitlines()] == [
+        "2",
+        "volumes",
+        "cache",
+        "bytes",
+    ]
+
+
 def test_a_loader_reports_its_next_epoch():
     """Of the graph that runs, under its seed."""
     with vp.DataLoader2(patches().shuffle_plans().batch_patches(4), seed=3) as loader:

@@ -353,7 +353,7 @@ def attempt(scan, place, last=0):
     """Return how many windows were run; some cells go to a file, and each layer is noted."""
     model = Interrupted(last)
     with contextlib.suppress(RuntimeError):
-        vp.predict(model, scan, place, patch=4, memory_bytes=1000, output="logits")
+        vp.predict(model, scan, place, patch=4, memory_bytes=1000, output="logits", run="one")
     return model.count
 
 

@@ -19,27 +19,24 @@ from voxpipe.volumes.conversion import volume_file
 
 source, result, last, way = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 
-class Network(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        torch.manual_seed(0)
-        self.layer = torch.nn.Conv3d(1, 3, 3, padding=1)
-        self.count = 0
+count = 0
 
-    def forward(self, batch):
-        self.count += len(batch)
-        if self.count == last:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return self.layer(batch)
+def count_windows(module, inputs):  # no part of the model: a run is known again by that
+    global count
+    count += len(inputs[0])
+    if count == last:
+        os.kill(os.getpid(), signal.SIGKILL)
 
-network = Network()
+torch.nn.modules.module.register_module_forward_pre_hook(count_windows)
+torch.manual_seed(0)
+network = torch.nn.Conv3d(1, 3, 3, padding=1)
 chain = vp.from_cases([{"image": source, "case": "a"}]).open_volume()
 if way == "rows":
     volume_file._LONG = 1  # as in files of a usual size
 if way == "spacing":
     chain = chain.spacing(1.0)
 vp.predict(network, chain, result, patch=8, memory_bytes=20_000, progress=False)
-print(network.count)
+print(count)
 """
 SHAPE = (24, 20, 32)
 WINDOWS = 5 * 4 * 7  # with half of each shared

@@ -1,9 +1,12 @@
 """How a model is called, and what is done with the memory that it leaves."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
 
+from voxpipe.core.errors import SampleError
 from voxpipe.prediction.model_calls import Heap, run_model
 
 
@@ -84,7 +87,7 @@ def test_a_model_may_write_to_what_it_got_and_gave(way, mirror):
         (Keeping("view"), (), True),
         (Keeping("numpy"), (), True),
         (lambda batch: batch * 2, (), False),
-        (lambda batch: [batch * 2, batch], (), False),
+        (lambda batch: [batch * 2], (), False),
         (torch.nn.Conv3d(1, 2, 1), (), False),
         (lambda batch: batch.double(), (), False),
         (torch.nn.Identity(), (0, 2), False),
@@ -96,6 +99,58 @@ def test_whose_memory_an_output_is(model, mirror, is_kept):
 
     assert output.dtype == "float32"
     assert found == is_kept
+
+
+def outputs(*sizes, channels=2):
+    """Return tensors of ones for a batch of one, of these sizes."""
+    return [torch.ones(1, channels, *size) for size in sizes]
+
+
+WINDOW, HALF = (4, 4, 4), (2, 2, 2)
+DEEP = outputs(WINDOW, (4, 2, 2), HALF)
+
+
+@pytest.mark.parametrize(
+    ("result", "head"),
+    [
+        (DEEP, None),
+        (tuple(DEEP), None),
+        (DEEP[:1], None),
+        ({"out": DEEP[0]}, None),
+        ([[DEEP[0]]], None),
+        ([DEEP[1], DEEP[0]], 1),
+        ({"features": DEEP[1], "logits": DEEP[0]}, "logits"),
+        ((DEEP, torch.ones(3)), 0),
+    ],
+)
+def test_the_output_that_counts(result, head):
+    """The only one, the finest of deep supervision, or the one that head= names."""
+    found, _ = run_model(lambda batch: result, torch.ones(1, 1, *WINDOW), (), head)
+
+    assert found.shape == (1, 2, *WINDOW)
+
+
+@pytest.mark.parametrize(
+    ("result", "head", "words"),
+    [
+        (outputs(WINDOW, WINDOW), None, "2 outputs: 0: a Tensor of shape.*head=0"),
+        (outputs(WINDOW, HALF, WINDOW), None, "3 outputs"),
+        (outputs(HALF, WINDOW), None, "2 outputs"),
+        ([*outputs(WINDOW), *outputs(HALF, channels=7)], None, "2 outputs"),
+        ((DEEP[0], None), None, "1: a NoneType"),
+        ({"features": DEEP[0], "logits": DEEP[0]}, None, "head='features'"),
+        ({"logits": DEEP[0]}, "seg", "outputs 'logits', and head='seg'"),
+        (DEEP, 3, "outputs 0, 1, 2, and head=3"),
+        (DEEP[0], 0, "Leave head= out"),
+        ([], None, "a list"),
+    ],
+)
+def test_several_outputs_are_refused(result, head, words):
+    """The error names the outputs, and how one of them is chosen."""
+    with pytest.raises(SampleError) as raised:
+        run_model(lambda batch: result, torch.ones(1, 1, *WINDOW), (), head)
+
+    assert re.search(words, str(raised.value), re.DOTALL)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")

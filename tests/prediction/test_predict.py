@@ -327,12 +327,15 @@ def test_what_fails_behind_the_model_is_raised(scan):
 
 
 def test_a_model_stays_what_it_was(scan):
-    """It is evaluated, and every part is as it was afterwards; several outputs: the first."""
+    """It is evaluated, and every part is as it was afterwards; head= chooses an output."""
     model = torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Conv3d(1, 2, 1)).train()
     model[1].eval()
 
     one, other = (vp.predict(model, scan, patch=8, output="logits").numpy() for _ in range(2))
-    listed = vp.predict(lambda batch: [model[1](batch), batch], scan, patch=8, output="logits")
+    how = {"patch": 8, "output": "logits"}
+    listed = vp.predict(lambda batch: [batch, model[1](batch)], scan, head=1, **how)
+    with pytest.raises(SampleError, match="Choose one: head=0"):
+        vp.predict(lambda batch: [batch, model[1](batch)], scan, **how)
 
     assert (one == other).all()
     assert (listed.numpy() == one).all()

@@ -1,13 +1,20 @@
 """A result, or half of one, counts for the run that made it: the same model, chain and voxels."""
 
+import os
+import types
+from functools import partial
+
 import fsspec
 import nibabel as nib
 import numpy as np
 import pytest
+import SimpleITK
 import torch
 
 import voxpipe as vp
 from voxpipe.core.errors import DestinationExists, GraphError, SampleError
+from voxpipe.stitching import outputs
+from voxpipe.volumes.session import close_volumes
 
 ONES = np.ones((8, 8, 8), np.float32)
 
@@ -190,6 +197,182 @@ def test_another_chain_of_stitch(scan, tmp_path):
     assert stitched(cases(image=scan)) == stitched(cases(image=scan)) == 1
     with pytest.raises(DestinationExists, match="there already"):
         stitched(cases(image=scan).brightness(add=1.0))
+
+
+class Wrapping(torch.nn.Module):
+    """Calls a function on windows."""
+
+    def __init__(self, function, *more):
+        super().__init__()
+        self.function, self.more = function, more
+
+    def forward(self, batch):
+        for function in (self.function, *self.more):
+            batch = function(batch)
+        return batch
+
+
+def with_buffer(value):
+    model = torch.nn.Identity()
+    model.register_buffer("scale", torch.tensor([value]), persistent=False)
+    return model
+
+
+def times(factor):
+    return lambda batch: batch * factor
+
+
+def with_hook(factor):
+    model = torch.nn.Identity()
+    model._forward_hooks[0] = lambda module, inputs, output: output * factor
+    return model
+
+
+def scaled(batch, factor):
+    return batch * factor
+
+
+def of_class(body):
+    """Return a module of a class of this name, whose code is given."""
+    names = {"torch": torch, "FACTOR": 2}
+    exec(body, names)
+    return names["Model"]()
+
+
+CODE = "class Model(torch.nn.Module):\n    def forward(self, batch):\n        return batch"
+
+
+PAIRS = {
+    "activation": (torch.nn.ReLU, torch.nn.Sigmoid),
+    "structure": (lambda: torch.nn.Sequential(torch.nn.ReLU()), torch.nn.Sequential),
+    "kernel": (lambda: torch.nn.AvgPool3d(3, 1, 1), lambda: torch.nn.AvgPool3d(5, 1, 2)),
+    "dropout": (lambda: torch.nn.Dropout(0.1), lambda: torch.nn.Dropout(0.2)),
+    "buffer": (lambda: with_buffer(1.0), lambda: with_buffer(2.0)),
+    "hook": (lambda: with_hook(1), lambda: with_hook(2)),
+    "closure": (lambda: Wrapping(times(1)), lambda: Wrapping(times(2))),
+    "partial": (
+        lambda: Wrapping(partial(scaled, factor=1)),
+        lambda: Wrapping(partial(scaled, factor=2)),
+    ),
+    "built-in": (lambda: Wrapping(torch.relu), lambda: Wrapping(torch.sigmoid)),
+    "list": (lambda: Wrapping(torch.abs), lambda: Wrapping(torch.abs, torch.nn.Tanh())),
+    "code": (lambda: of_class(f"{CODE} * 2"), lambda: of_class(f"{CODE} * 3")),
+    "global": (
+        lambda: of_class(f"{CODE} * FACTOR"),
+        lambda: of_class(f"FACTOR = 3\n{CODE} * FACTOR"),
+    ),
+    "method": (
+        lambda: Wrapping(torch.nn.ReLU().forward),
+        lambda: Wrapping(torch.nn.Tanh().forward),
+    ),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), PAIRS.values(), ids=PAIRS)
+def test_another_model_of_equal_weights(scan, tmp_path, one, other):
+    """A result is found again by structure, code, attributes and buffers, not by weights alone."""
+    how = {"patch": 8, "output": "logits"}
+    place = str(tmp_path / "out.nii")
+    first = vp.predict(one(), scan, place, **how).numpy().copy()
+    before = (tmp_path / "out.nii").stat().st_ino
+    again = vp.predict(one(), scan, place, **how)  # proven to be the same, it is not made anew
+
+    assert (again.numpy() == first).all()
+    assert (tmp_path / "out.nii").stat().st_ino == before
+    with pytest.raises(DestinationExists, match="there already"):
+        vp.predict(other(), scan, place, **how)
+    vp.predict(one(), scan, place, run="a", overwrite=True, **how)
+    vp.predict(one(), scan, place, run="a", **how)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        f"import os\n{CODE} * float(os.environ.get('FACTOR', 2))",
+        f"{CODE} * eval('2')",
+        f"{CODE}\n    def __getstate__(self):\n        return {{}}",
+    ],
+)
+def test_a_model_with_opaque_parts(scan, tmp_path, body):
+    """Code that reads other facts than its objects, or hides its state, proves nothing."""
+    place = str(tmp_path / "out.nii")
+    vp.predict(of_class(body), scan, place, patch=8, output="logits")
+    with pytest.raises(DestinationExists, match="there already"):
+        vp.predict(of_class(body), scan, place, patch=8, output="logits")
+    how = {"run": "b", "output": "logits", "patch": 8}
+    vp.predict(of_class(body), scan, place, overwrite=True, **how)
+    assert vp.predict(of_class(body), scan, place, **how).shape == (1, 8, 8, 8)
+
+
+def doubled(sample):
+    return sample
+
+
+def test_a_function_of_the_chain_that_changed(scan, tmp_path, monkeypatch):
+    """A function of the same name with other code is another chain."""
+    place = str(tmp_path / "out.nii")
+    assert run(windows(cases(image=scan)).map(doubled), place) == (1, 8)
+    assert run(windows(cases(image=scan)).map(doubled), place) == (1, 0)
+    other = types.FunctionType((lambda sample: dict(sample)).__code__, globals(), "doubled")
+    other.__qualname__ = "doubled"
+    monkeypatch.setitem(globals(), "doubled", other)
+    with pytest.raises(DestinationExists, match="there already"):
+        run(windows(cases(image=scan)).map(doubled), place)
+
+
+@pytest.mark.parametrize("way", ["in place", "another file"])
+def test_a_scan_of_the_same_size_and_time(scan, tmp_path, way):
+    """Neither size nor time of writing tells that it was written again: the file system does."""
+    place = str(tmp_path / "out.nii")
+    assert run(scan, place, patch=4, overlap=0) == (1, 8)
+    status = os.stat(scan)
+    new = scan if way == "in place" else str(tmp_path / "new.nii")
+    nib.save(nib.Nifti1Image(5 * ONES, np.eye(4)), new)
+    os.utime(new, ns=(status.st_atime_ns, status.st_mtime_ns))
+    os.replace(new, scan)
+    with pytest.raises(DestinationExists, match="there already"):
+        run(scan, place, patch=4, overlap=0)
+    close_volumes()
+    assert run(scan, place, patch=4, overlap=0, overwrite=True) == (5, 8)
+
+
+def test_voxels_in_a_file_that_a_header_names(tmp_path):
+    """The header stays as it is, and the file of the voxels is another."""
+    place = str(tmp_path / "out.nii")
+    image = SimpleITK.GetImageFromArray(ONES)
+    SimpleITK.WriteImage(image, str(tmp_path / "s.mhd"))
+    how = {"patch": 4, "overlap": 0}
+    assert run(str(tmp_path / "s.mhd"), place, **how) == (1, 8)
+    assert run(str(tmp_path / "s.mhd"), place, **how) == (1, 0)
+    (tmp_path / "s.raw").write_bytes((3 * ONES).tobytes())
+    with pytest.raises(DestinationExists, match="there already"):
+        run(str(tmp_path / "s.mhd"), place, **how)
+
+
+@pytest.mark.parametrize("name", ["out.nii", "out.nii.gz", "out.nii.zarr"])
+@pytest.mark.parametrize("is_same", [True, False])
+def test_another_process_that_was_faster(scan, tmp_path, monkeypatch, name, is_same):
+    """After waiting for its lock the result of the same run is found, that of another refused."""
+    place, how = str(tmp_path / name), {"patch": 4, "overlap": 0}
+    real, waited = outputs.hold, []
+
+    def hold(target, where):
+        if not waited:
+            waited.append(where)
+            run(scan, place, output="logits" if is_same else "sigmoid", **how)
+        return real(target, where)
+
+    def run(scan, place, output="logits", **options):
+        return float(vp.predict(Counting(), scan, place, output=output, **options).numpy().mean())
+
+    monkeypatch.setattr(outputs, "hold", hold)
+    if is_same:
+        assert run(scan, place, **how) == 1
+    else:
+        with pytest.raises(DestinationExists, match="there already"):
+            run(scan, place, **how)
+    assert waited
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
 def has_few(batch):

@@ -392,3 +392,85 @@ def test_true_mirrors_all_axes() -> None:
     assert str(whole) == str(vp.recipes.nnunet_augmentation(pipe, mirror=default))
     with pytest.raises(TypeError, match=r"no argument 'mirror_axes'; did you mean 'mirror'\?"):
         vp.recipes.nnunet_augmentation(pipe, mirror_axes=default)
+
+
+def change(document: Any, path: str, value: Any) -> None:
+    """Set, or without a value remove, an entry at a path of keys."""
+    *above, last = path.split("/")
+    for key in above:
+        document = document[key]
+    if value is None:
+        del document[last]
+    else:
+        document[last] = value
+
+
+FULL = "configurations/3d_fullres"
+STATISTICS = "foreground_intensity_properties_per_channel"
+
+
+STRANGE_PLANS = [
+    (f"{STATISTICS}/0/mean", None, "mean"),
+    (f"{STATISTICS}/0/std", 0.0, "std"),
+    (f"{STATISTICS}/0/std", float("nan"), "std"),
+    (f"{STATISTICS}/0", None, "0"),
+    (f"{STATISTICS}/0", [1, 2], "0"),
+    (STATISTICS, 5, STATISTICS),
+    (f"{FULL}/spacing", [0, 1, 1], "spacing"),
+    (f"{FULL}/spacing", [1, 1], "spacing"),
+    (f"{FULL}/spacing", "111", "spacing"),
+    (f"{FULL}/patch_size", ["x"], "patch_size"),
+    (f"{FULL}/patch_size", [8.5, 8, 8], "patch_size"),
+    (f"{FULL}/patch_size", [8, 8, 8, 8], "patch_size"),
+    (f"{FULL}/batch_size", "two", "batch_size"),
+    (f"{FULL}/batch_size", 0, "batch_size"),
+    (f"{FULL}/normalization_schemes", "CT", "normalization_schemes"),
+    (f"{FULL}/use_mask_for_norm", ["no", "no"], "use_mask_for_norm"),
+    (f"{FULL}/architecture/arch_kwargs/strides", [[1, 1], [2, 2, 2]], "strides"),
+    (f"{FULL}/architecture/arch_kwargs/strides", [[1, 1, 1], [0, 2, 2]], "strides"),
+    (f"{FULL}/architecture", "UNet", "architecture"),
+    (f"{FULL}/inherits_from", ["3d"], "inherits_from"),
+    (FULL, [0], "3d_fullres"),
+    ("configurations", [FULL], "configurations"),
+    ("transpose_forward", ["x"], "transpose_forward"),
+    ("transpose_forward", [0, 0, 1], "transpose_forward"),
+]
+
+
+def test_strange_values_of_plans(raw: Path) -> None:
+    """The error names the key of the plans, before any file is opened."""
+    for path, value, name in STRANGE_PLANS:
+        plans = json.loads(json.dumps(plans_of()))
+        change(plans, path, value)
+        with pytest.raises(SampleError, match=f"{name!r}"):
+            nnunet(plans, raw, "all")
+
+
+STRANGE_DATASETS = [
+    ("labels", 3, "labels"),
+    ("labels/liver", "one", "labels"),
+    ("labels/liver", [], "labels"),
+    ("labels/ignore", [-1], "labels"),
+    ("channel_names", 2, "channel_names"),
+    ("dataset", {"case_1": {"images": 5, "label": "a"}}, "images"),
+    ("dataset", {"case_1": [1]}, "images"),
+]
+
+
+def test_strange_values_of_a_dataset(raw: Path) -> None:
+    """The error names the key of dataset.json."""
+    text = (raw / "dataset.json").read_text()
+    for path, value, name in STRANGE_DATASETS:
+        document = json.loads(text)
+        change(document, path, value)
+        (raw / "dataset.json").write_text(json.dumps(document))
+        with pytest.raises(SampleError, match=name):
+            nnunet(plans_of(), raw, "all")
+
+
+def test_strange_values_of_splits(raw: Path, tmp_path: Path) -> None:
+    """The error names the file and the split."""
+    for splits in (3, {"train": []}, [3], [{"train": 3}], [{"train": [["a"]]}]):
+        (tmp_path / "splits_final.json").write_text(json.dumps(splits))
+        with pytest.raises(SampleError, match="split"):
+            nnunet(plans_of(), raw, 0, splits=tmp_path / "splits_final.json")

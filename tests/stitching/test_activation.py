@@ -37,3 +37,16 @@ def test_labels_of_any_type(dtype):
 
     assert found.dtype == dtype
     assert found.ravel().tolist() == [255, 0, 17]
+
+
+def test_more_classes_than_two_bytes_hold():
+    """Labels above 65535 take four bytes, and are the numbers of their channels."""
+    voxels = np.zeros((70_000, 1, 1, 1), np.float32)
+    for number in (65_535, 65_536, 69_999):
+        voxels[number] = number
+        found = Activation("argmax").of(voxels)
+        assert found.dtype == np.uint32
+        assert found.item() == number
+    assert Activation("argmax").dtype_of(65_536) == np.uint16
+    with pytest.raises(ValueError, match="cannot hold the labels of 70000 classes"):
+        Activation("argmax", np.dtype("uint16")).dtype_of(70_000)

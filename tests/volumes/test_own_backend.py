@@ -1,14 +1,17 @@
 """A backend of one's own: what its base class tells the scheme, the caches and diagnose()."""
 
 import json
+import os
 import shutil
+import types
 
+import nibabel as nib
 import numpy as np
 import pytest
 import torch
 
 import voxpipe as vp
-from voxpipe.core.errors import BadHeader, UnknownFormat
+from voxpipe.core.errors import BadHeader, UnknownFormat, VolumeChanged, VolumeNotFound
 from voxpipe.testing import BackendContract, StoreCase
 from voxpipe.volumes import close_volumes, volume_statistics
 from voxpipe.volumes.scheme import ReadScheme, SchemeRefusal
@@ -175,3 +178,118 @@ def test_a_backend_may_refuse_a_scheme(tmp_path, monkeypatch):
 
     assert isinstance(answer, SchemeRefusal)
     assert "keeps no chunks" in answer.reason
+
+
+def read_array(path):
+    return np.load(path), AFFINE
+
+
+def read_lazily(path):
+    return np.load(path, mmap_mode="r"), AFFINE
+
+
+class Foreign:
+    """A backend of TorchIO's kind."""
+
+    def __init__(self, request):
+        self._voxels = np.load(request.path)[None]
+        self.shape, self.dtype, self.affine = self._voxels.shape, self._voxels.dtype, AFFINE
+
+    def __getitem__(self, index):
+        return torch.from_numpy(np.ascontiguousarray(self._voxels[index]))
+
+    def to_tensor(self):
+        return torch.from_numpy(self._voxels)
+
+
+class Whole(vp.Backend):
+    """A backend that says nothing of versions, of the first file in a folder."""
+
+    def __init__(self, request):
+        self._voxels = np.load(sorted(request.path.iterdir())[0])[None]
+        super().__init__(vp.Header.of(self._voxels.shape, self._voxels.dtype, AFFINE))
+
+    def read(self, region, channels=None):
+        return vp.Voxels(self._voxels[(slice(*(channels or (0, 1))), *region.slices)])
+
+
+@pytest.fixture(params=["reader", "lazy reader", "TorchIO's kind", "folder"])
+def opens(request, tmp_path):
+    """Return a path, the file of its voxels, and how it is opened as a volume."""
+    name, file = tmp_path / "a.mine", tmp_path / "a.mine"
+    if request.param == "folder":
+        name.mkdir()
+        file = name / "0.npy"
+    how = {}
+    if "reader" in request.param:
+        how["reader"] = read_lazily if "lazy" in request.param else read_array
+    else:
+        make = Foreign if request.param == "TorchIO's kind" else Whole
+        vp.register_backend("mine", lambda one: str(one.path).endswith(".mine"), make)
+    yield name, file, how
+    vp.unregister_backend("mine")
+
+
+def write_other(file, array, moment=None):
+    """Write a file anew, as another one that takes its place."""
+    with open(f"{file}.new", "wb") as out:
+        np.save(out, array)
+    if moment is not None:
+        os.utime(f"{file}.new", ns=(moment, moment))
+    os.replace(f"{file}.new", file)
+
+
+def test_a_file_that_was_written_again_is_read_again(opens):
+    """A reader or backend that looks at no version shows the voxels that are there now."""
+    path, file, how = opens
+    for value, length in ((0, 5), (1, 7), (2, 7)):
+        write_other(file, np.full((length, 5, 5), value, np.float32), 10**18 + value)
+        volume = vp.Volume(path, **how)
+        assert volume.shape == (1, length, 5, 5)
+        assert (volume.numpy() == value).all()
+    file.unlink()
+    with pytest.raises((VolumeNotFound, IndexError)):  # of the folder's own code
+        vp.Volume(path, **how).numpy()
+
+
+def test_epochs_of_a_file_that_was_written_again(opens):
+    """Each epoch shows what is there then; within one the change is reported."""
+    path, file, how = opens
+    write_other(file, np.zeros((4, 4, 4), np.float32), 10**18)
+    pipe = vp.from_cases([{"image": vp.Volume(path, **how)}]).open_volume()
+    loader = vp.DataLoader2(pipe.lazy_patch(2, samples_per_volume=3).batch_patches(1))
+    for value in (0, 1):
+        write_other(file, np.full((4, 4, 4), value, np.float32), 10**18 + value)
+        assert {float(batch["image"].mean()) for batch in loader} == {value}
+    batches = iter(loader)
+    next(batches)
+    write_other(file, np.full((4, 4, 4), 2, np.float32), 10**18 + 2)
+    with pytest.raises(VolumeChanged, match="written again"):
+        list(batches)
+
+
+def test_probe_has_the_affine_that_was_given(tmp_path):
+    """So have the backends of a request, a reader and a class of one's own."""
+    given = np.diag([2.0, 2.0, 2.0, 1.0])
+    nib.save(nib.Nifti1Image(np.zeros((4, 4, 4), "f4"), np.eye(4)), tmp_path / "a.nii")
+    np.save(tmp_path / "a.npy", np.zeros((4, 4, 4), np.float32))
+    volumes = [vp.Volume(tmp_path / "a.nii", affine=given)]
+    volumes += [vp.Volume(tmp_path / "a.npy", affine=given, reader=read_array)]
+    for volume in volumes:
+        assert (volume.probe().affine == given).all()
+        assert (volume.probe().grid.affine == volume.affine).all()
+        assert (volume.header.affine == given.ravel()).all()
+    request = vp.BackendRequest(path=tmp_path / "a.nii", affine=torch.from_numpy(given))
+    assert (vp.resolve_backend(request).affine == given).all()
+    assert (vp.Volume(tmp_path / "a.nii").probe().affine == np.eye(4)).all()
+
+
+def test_a_factory_of_no_module():
+    """A function of a namespace without a name has no module."""
+    made = types.FunctionType(is_planes.__code__, {})
+    vp.register_backend("nowhere", made, made)
+    try:
+        pipe = vp.from_cases([{"image": np.zeros((4, 4, 4))}]).open_volume()
+        assert len(list(pipe)) == 1
+    finally:
+        vp.unregister_backend("nowhere")

@@ -91,3 +91,35 @@ def test_fork(server, wish, what, answer):
     if answer == "child 7":
         assert "whose threads do not survive a fork" in found.stdout
         assert "forkserver" in found.stdout
+
+
+STORE = textwrap.dedent("""
+    import signal, sys
+    signal.alarm(60)
+    import numpy as np, obstore, zarr
+    import voxpipe as vp
+    from voxpipe.core.errors import ForkUnsafe
+
+    zarr.create_array(sys.argv[1], shape=(4, 4, 4), chunks=(4, 4, 4), dtype="f4", fill_value=3)
+    store = zarr.storage.ObjectStore(obstore.store.LocalStore(sys.argv[1]))
+    if sys.argv[2] == "logged":
+        store = zarr.storage.LoggingStore(store)
+    chain = vp.from_cases([{"image": store}]).open_volume().lazy_patch(4).batch_patches(1)
+    service = vp.MultiProcessingReadingService(1, sys.argv[3])
+    if __name__ == "__main__":
+        try:
+            print(float(next(iter(vp.DataLoader2(chain, None, service)))["image"].mean()))
+        except ForkUnsafe as error:
+            print(error.what)
+""")
+
+
+@forks
+@pytest.mark.parametrize("how", ["bare", "logged"])
+def test_a_store_of_obstore_in_forked_workers(tmp_path, how):
+    """It is refused by name, and not waited for: the threads of obstore are not in the child."""
+    pytest.importorskip("obstore")
+    command = [sys.executable, "-c", STORE, str(tmp_path / "a.zarr"), how, "fork"]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+
+    assert "reads through obstore, whose threads" in run.stdout

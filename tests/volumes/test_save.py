@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import tempfile
+from contextlib import ExitStack
 from pathlib import Path
 
 import nibabel as nib
@@ -21,6 +22,7 @@ from voxpipe.core import Region
 from voxpipe.core.errors import BadHeader, DestinationBusy, DestinationExists, UnknownFormat
 from voxpipe.volumes import Header
 from voxpipe.volumes.conversion import volume_file
+from voxpipe.volumes.conversion.destination import LocalDestination
 from voxpipe.volumes.conversion.volume_file import VolumeFile
 
 AFFINE = np.array([[0, -2.0, 0, 10], [1.5, 0, 0, -4], [0, 0, 3, 7], [0, 0, 0, 1]])
@@ -219,6 +221,7 @@ KILLED = """
 import os, signal, sys
 import numpy as np
 import voxpipe as vp
+from voxpipe.volumes.conversion.destination import LocalDestination
 from voxpipe.volumes.conversion.volume_file import VolumeFile
 
 VolumeFile.finish = lambda self: os.kill(os.getpid(), signal.SIGKILL)
@@ -285,3 +288,41 @@ def test_mistakes_are_refused(tmp_path):
     with pytest.raises(vp.VoxpipeError, match="which is missing"):
         vp.save(tmp_path / "b.nii", np.zeros((4, 5, 6)), dtype="like")
     assert [path.name for path in tmp_path.iterdir()] == ["a.nii"]
+
+
+def test_the_end_of_a_writer_leaves_the_next_ones_lock(tmp_path):
+    """A writer that is done removes neither the lock nor the files of one that began since."""
+    first, second, third = (LocalDestination(tmp_path / "a.nii") for _ in range(3))
+    with ExitStack() as stack:
+        with first.lock(1):
+            (first.folder / "voxels").write_bytes(b"of the first")
+            first.drop()
+            assert not first.folder.exists()
+            stack.enter_context(second.lock(1))
+            (second.folder / "voxels").write_bytes(b"of the second")
+        assert (second.folder / "voxels").read_bytes() == b"of the second"
+        with pytest.raises(DestinationBusy), third.lock(0):
+            pass
+        second.drop()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_lock_that_is_taken_while_a_writer_drops(tmp_path, monkeypatch):
+    """Its files are gone before its lock is, so that nothing of the next writer is removed."""
+    first, second = (LocalDestination(tmp_path / "a.nii") for _ in range(2))
+    unlink = Path.unlink
+
+    def unlink_then_write(path, **options):
+        unlink(path, **options)
+        if path.name == "lock":
+            monkeypatch.setattr(Path, "unlink", unlink)
+            stack.enter_context(second.lock(1))
+            (second.folder / "voxels").write_bytes(b"of the second")
+
+    with ExitStack() as stack:
+        with first.lock(1):
+            (first.folder / "voxels").write_bytes(b"of the first")
+            monkeypatch.setattr(Path, "unlink", unlink_then_write)
+            first.drop()
+        assert (second.folder / "voxels").read_bytes() == b"of the second"
+        second.drop()

@@ -327,13 +327,23 @@ def version_of(volume: Any) -> str:
 
 
 def known_version(volume: Any) -> str:
-    """Return what :func:`version_of` does; empty where nobody tells the version, as in memory."""
+    """Return what :func:`version_of` does; empty where nobody tells the version, as in memory.
+
+    It differs too where a local file was replaced by one of its size and time of writing.
+    """
+    changes: list[Any] = []
     if isinstance(volume, Volume):
         for part in volume.parts:
             source = part.located_source
             if source is None or not stamp_at(source).version:
                 return ""
-    return version_of(volume)
+            files: tuple[Any, ...] = ()  # the path, and others that its header names
+            with suppress(errors.VoxpipeError):  # known by its name alone, without its options
+                files = getattr(part.probe(), "files", ()) if source.path else ()
+            paths = {source.path, *(getattr(file, "path", "") for file in files)} - {""}
+            changes += [(path, os.stat(path).st_ctime_ns) for path in sorted(paths)]
+            changes += [file.content_key for file in files]
+    return content_key(version_of(volume), tuple(changes))
 
 
 def create_arrays(plan: ConvertPlan, target: Destination) -> Any:

@@ -37,6 +37,7 @@ from ...storage.disk_cache import (
     READ_ONLY_ERRORS,
     boot,
     hold_lock,
+    is_still,
     seal,
     sync_folder,
 )
@@ -100,18 +101,22 @@ class LocalDestination:
             what = f"{self.folder} is a link, and what is written there would lie elsewhere."
             raise LeadsOutside(what, do="Remove it.")
         # A writer that finishes takes the folder, and the lock file in it, away.
-        with hold_lock(self.folder / _LOCK, time.monotonic() + timeout, self._busy):
+        path = self.folder / _LOCK
+        with hold_lock(path, time.monotonic() + timeout, self._busy) as lock_file:
             try:
                 yield
             except (OSError, VolumeError):
                 # Where no shard of it is written there is nothing to continue.
                 with suppress(OSError, VolumeError):
                     lines = _read(self.folder / _JOURNAL).split(b"\n")
-                    if not any(line.startswith(b"[") for line in lines):
+                    is_begun = any(line.startswith(b"[") for line in lines)
+                    if not is_begun and is_still(lock_file, path):
                         self.drop()
                 raise
             finally:
-                self._tidy()
+                # After drop() another process may hold a new lock of this name, and write here.
+                if is_still(lock_file, path):
+                    self._tidy()
 
     def _tidy(self) -> None:
         """Remove the partial folder if nothing is left to do in it; the caller holds its lock."""
@@ -127,10 +132,11 @@ class LocalDestination:
 
     def drop(self) -> None:
         """Remove what is being written; the caller holds its lock."""
-        # The lock goes first: who waits for it then looks at the place again.
-        with suppress(FileNotFoundError):
+        # The lock goes last: after it another process may write here, and its files must stay.
+        self.clear()
+        with suppress(OSError):
             (self.folder / _LOCK).unlink()
-            shutil.rmtree(self.folder)
+            self.folder.rmdir()
 
     def clear(self) -> None:
         """Remove what another run has left, which goes on no more; the caller holds the lock."""

@@ -13,6 +13,7 @@ import math
 import os
 import pickle
 import re
+import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
@@ -23,7 +24,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS, Affine, ChunkGrid, Region
-from ...core.errors import BadHeader, CorruptVolume, SampleError, UnknownFormat, VolumeNotFound
+from ...core.errors import (
+    BadHeader,
+    CorruptVolume,
+    ForkUnsafe,
+    SampleError,
+    UnknownFormat,
+    VolumeNotFound,
+)
+from ...core.locks import renew_after_fork
 from ...core.sample import parse_json
 from ...storage.content import content_key, folder_key, listing_key
 from ...storage.fsspec_ranges import version_of
@@ -443,6 +452,7 @@ class ZarrSource:
         payload = None if os.getpid() == self._born else self._pack()
         if payload is not None:  # connections do not survive a fork
             thing, path = _unpack(payload), self._path()
+        _FORK.refuse(place_of(thing)[0], self.name)
         if path:
             thing = open_store_node(thing, path)
         backend = resolve_backend(self.options.request(zarr_store=thing, source=thing))
@@ -476,6 +486,28 @@ class ZarrSource:
         backend = SESSION.handles.acquire(self)
         whole = Region.of_shape(backend.shape[1:])
         return share_array(self, backend.header, lambda: np.asarray(backend.read(whole).array))
+
+
+class _Fork:
+    """Refuses stores whose threads a fork of this process has lost."""
+
+    has_lost = False
+
+    def after_fork(self) -> None:
+        self.has_lost = "obstore" in sys.modules
+
+    def refuse(self, store: Any, name: str) -> None:
+        """Raise ForkUnsafe for a store of obstore, also inside others, in a forked child."""
+        while store is not None and self.has_lost:
+            if type(store).__module__.startswith("zarr.storage._obstore"):
+                msg = f"{name} reads through obstore, whose threads a forked process does not have."
+                do = "Give a URL and storage_options= in place of the store, or start workers by "
+                raise ForkUnsafe(msg, do=f"{do}multiprocessing_context='forkserver'.")
+            store = getattr(store, "_store", None)
+
+
+_FORK = _Fork()
+renew_after_fork(_FORK)
 
 
 def _arrive(payload: bytes, options: Options, path: str, name: str, token: str) -> Any:
