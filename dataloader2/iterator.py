@@ -23,7 +23,7 @@ import torch
 from ..batching.job import BatchResult, ErrorPolicy, Failure
 from ..core import CallSite
 from ..core.errors import IteratorInvalidated, TooManyFailures, VoxpipeError
-from ..core.locks import ForkSafeLock
+from ..core.locks import DeferredActs, ForkSafeLock
 from ..core.validate import validate_int
 from ..datapipes.tensors import map_tensors
 from ..reading_services import Epoch
@@ -168,6 +168,10 @@ class Turn(ForkSafeLock):  # type: ignore[misc]  # final in typeshed alone
 
     in_a_batch = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.acts = DeferredActs(self)
+
     def after_fork(self) -> None:
         """Leave the lock of the parent, and what a thread of it is at, behind."""
         super().after_fork()
@@ -230,7 +234,7 @@ class DataLoader2Iterator:
             )
         self._process = here
         try:
-            with self._turn:
+            with self._turn.acts, self._turn:
                 return self._next()
         finally:
             # A daemon thread that is left over is kept: Python is about to end it where it stands,
@@ -358,7 +362,7 @@ class DataLoader2Iterator:
 
     def __del__(self) -> None:
         # Dropped in the middle of an epoch: workers must not wait for the loader's own end.
-        self._turn.defer(self._progress.close)
+        self._turn.acts.defer(self._progress.close)
 
 
 @dataclass(frozen=True)
