@@ -158,8 +158,9 @@ class FromCases(_CaseSource):
 class ListCases(_CaseSource):
     """Begin a chain with the cases found in a folder or bucket.
 
-    Listing happens once, at the first iteration, with one glob per key. A star never stands for
-    a hidden name, such as macOS's ``._ct.nii``.
+    Listing happens once, at the first iteration, for all keys together. A star never stands for
+    a hidden name, such as macOS's ``._ct.nii``. A folder that exists as it is written is no
+    pattern, so that ``"scans [2021]/*/"`` works; ``glob.escape()`` writes others.
 
     Parameters
     ----------

@@ -90,7 +90,9 @@ def list_with(
 ) -> Any:
     """Return what ``exists`` or ``find`` returns; all attempts have one deadline."""
     what, describe = f"listing {public_name(url)}", Secrets(options, url).describe
-    attempts = Attempts(default_retry(), what, describe, health=health_of(url, options))
+    attempts = Attempts(
+        default_retry(), what, describe, health=health_of(url, options), kind="LIST"
+    )
 
     def once() -> Any:
         if not getattr(system, "async_impl", False):
