@@ -256,23 +256,20 @@ class DataLoader2:
         A thread in the midst of a batch is asked to leave, and waited for ``most`` seconds; one
         that is later ends the epoch itself when it comes back.
         """
-        deadline, turn = time.monotonic() + most, self._turn
-        had_turn = turn.is_mine()
-        with turn.acts:
-            try:
-                has_turn = had_turn or turn.acquire(timeout=0.0)
-                while not has_turn and time.monotonic() < deadline:
-                    live = self._live() if self._live is not None else None
-                    if live is not None:
-                        live.leave(why)
-                    del live  # or an iterator that is dropped meanwhile would be there for so long
-                    has_turn = turn.acquire(timeout=_LOOK)
-                if has_turn:
-                    self._end_live(why)
-                yield
-            finally:
-                if turn.is_mine() and not had_turn:
-                    turn.release()
+        deadline, had_turn = time.monotonic() + most, self._turn.is_mine()
+        try:
+            has_turn = had_turn or self._turn.acquire(timeout=0.0)
+            while not has_turn and time.monotonic() < deadline:
+                live = self._live() if self._live is not None else None
+                if live is not None:
+                    live.leave(why)
+                del live  # or an iterator that is dropped meanwhile would be there as long as this
+                has_turn = self._turn.acquire(timeout=_LOOK)
+            if has_turn:
+                self._end_live(why)
+            yield
+        finally:
+            self._turn.restore(had_turn)
 
     def _end_live(self, why: str) -> None:
         """End the running epoch, if any; the next one has the next number."""
@@ -301,18 +298,15 @@ class DataLoader2:
         An iterator that was not asked for a batch yet is that iteration.
         """
         epoch = check_epoch(epoch)
-        why = f"set_epoch({epoch}) of its DataLoader2 ended its epoch"
         had_turn = self._turn.is_mine()
-        try:
-            # Else another thread is at a batch.
+        try:  # or else another thread is at a batch
             is_free = had_turn or self._turn.acquire(timeout=0.0)
             if is_free and self._progress.is_live and not self._progress.has_begun:
                 self._progress.position = Position(epoch)
                 return
         finally:
-            if self._turn.is_mine() and not had_turn:
-                self._turn.release()
-        with self._taking_over(why), self._lock:
+            self._turn.restore(had_turn)
+        with self._taking_over(f"set_epoch({epoch}) of the loader ended its epoch"), self._lock:
             self._progress, self._epoch_is_set = Progress(Position(epoch)), True
 
     def __len__(self) -> int:

@@ -172,6 +172,12 @@ class Turn(ForkSafeLock):  # type: ignore[misc]  # final in typeshed alone
         super().__init__()
         self.acts = DeferredActs(self)
 
+    def restore(self, had_turn: bool) -> None:
+        """Release the turn unless the thread had it before, and run acts that are due."""
+        if not had_turn and self.is_mine():
+            self.release()
+        self.acts.defer()
+
     def after_fork(self) -> None:
         """Leave the lock of the parent, and what a thread of it is at, behind."""
         super().after_fork()

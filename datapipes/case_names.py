@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from ..core.redact import public_name
-from ..storage.location import WILDCARD, fixed_folder, unescaped
+from ..storage.location import WILDCARD, fixed_folder, literal_name
 from ..volumes import Volume
 from ..volumes.catalog.find import plain_name
 from ..volumes.registry import known_suffixes
@@ -140,7 +140,7 @@ def name_by_stars(path: str) -> Callable[[str], Match | None]:
             expression += f"(?P<o{len(others)}>{one})"
             others.append(part)
         else:
-            before = unescaped(part)
+            before = literal_name(part)
             expression += re.escape(before)
 
     def name(match: str) -> Match | None:

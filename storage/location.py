@@ -39,7 +39,7 @@ WILDCARD = re.compile(r"(?<!\[)[*?]|\[(?![*?[]\])(?<!\[\[)")
 _ESCAPE = re.compile(r"\[([*?[])\]")
 
 
-def unescaped(pattern: str) -> str:
+def literal_name(pattern: str) -> str:
     """Return the name for which a pattern without wildcards stands, as ``glob.escape`` wrote it."""
     return _ESCAPE.sub(r"\1", pattern)
 
@@ -53,7 +53,7 @@ def fixed_folder(pattern: str) -> tuple[str, str]:
     (('scans/[2021]/', 'p*/ct.nii'), ('', '*.nii'))
     """
     before = "".join(WILDCARD.split(pattern, maxsplit=1)[0].rpartition("/")[:2])
-    return unescaped(before), pattern[len(before) :]
+    return literal_name(before), pattern[len(before) :]
 
 
 def absolute_place(location: str | os.PathLike[str]) -> str:

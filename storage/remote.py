@@ -21,9 +21,9 @@ from .location import (
     WILDCARD,
     fixed_folder,
     is_url,
+    literal_name,
     public_name,
     remote_errors,
-    unescaped,
 )
 from .obstore_ranges import ObstoreRanges, is_bucket, is_usable, settings_of
 from .ranges import ReadRange, Span
@@ -100,17 +100,17 @@ class Globs:
         from fsspec.utils import glob_translate
 
         system, path = file_system_of(pattern, self._options)
-        before, written, _ = pattern.partition(path)
+        before, inside, _ = pattern.partition(path)
         path = self._escape_folders(system, path, pattern)
         root, rest = fixed_folder(path)
         if not WILDCARD.search(rest):
-            name = root + unescaped(rest)
+            name = root + literal_name(rest)
             exists = list_with(system, "exists", name, pattern, self._options)
             return system, path, {name: {"type": "file"}} if exists else {}
         ends = "/" if pattern.endswith("/") and not rest.endswith("/") else ""
         regex = re.compile(re.escape(root) + glob_translate(rest + ends))
         depth = None if "**" in rest else rest.strip("/").count("/") + 1
-        url = before + root if written else ""
+        url = before + root if inside else ""
         infos = self._listings.get((url, depth)) or self._below(system, url, root, depth, regex)
         self._listings[url, depth] = infos if url else {}
         folders_only = ends or rest.endswith(("/", "**"))
@@ -127,7 +127,7 @@ class Globs:
         for number, part in enumerate(parts):
             if not WILDCARD.search(part):
                 continue
-            literal = "/".join([*map(unescaped, parts[:number]), part])
+            literal = "/".join([*map(literal_name, parts[:number]), part])
             if "*" in part or not list_with(system, "exists", literal, pattern, self._options):
                 break
             parts[number] = glob.escape(part)
@@ -151,8 +151,8 @@ class Globs:
         how: dict[str, Any] = {"maxdepth": depth, "withdirs": True, "detail": True}
         if is_url(url):  # else what fails is left out, and cases are missing
             how["on_error"] = refuse
-        found: Infos = list_with(system, "find", root, url or root, self._options, **how)
-        return {name.rstrip("/"): {"type": "file", **info} for name, info in found.items()}
+        infos = list_with(system, "find", root, url or root, self._options, **how)
+        return {name.rstrip("/"): {"type": "file", **info} for name, info in infos.items()}
 
 
 def _with_folders(root: str, keys: Sequence[str]) -> Infos:
