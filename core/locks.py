@@ -43,39 +43,64 @@ def renew_after_fork(thing: Any) -> None:
 
 
 class ForkSafeLock(RLock):  # type: ignore[misc]  # typeshed calls it final, and CPython does not
-    """A reentrant lock that is free in a forked child, and acts that wait for it in nobody's way.
+    """A reentrant lock that is free in a forked child.
 
-    For what is whole after each step, or forgotten in a child: a thread may have been in its midst.
+    For data that is whole after each step, or forgotten in a child: the parent may fork within it.
+    ``with`` enters and leaves the lock in C. A method in Python could be interrupted by Ctrl-C
+    before its first line, and the lock would stay taken.
     """
 
     def __init__(self) -> None:
+        renew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Release the lock of the parent, as the standard library's own locks do."""
+        self._at_fork_reinit()  # type: ignore[attr-defined]
+
+    is_mine: Callable[[], bool] = RLock._is_owned  # type: ignore[attr-defined]
+
+
+class DeferredActs:
+    """Acts that need a lock and never wait for it: ``with acts, lock:`` runs those that are due.
+
+    Finalizers defer acts, in any thread, also within the lock. An act must neither fail nor wait.
+    """
+
+    def __init__(self, lock: ForkSafeLock) -> None:
+        self._lock = lock
         self._due: deque[Callable[[], object]] = deque()
         renew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Leave behind whoever had it in the parent, as the standard library's own locks do."""
+        """Drop the acts of the parent."""
         self._due.clear()
-        self._at_fork_reinit()  # type: ignore[attr-defined]
 
-    def release(self, *_: object) -> None:
-        """Leave, and do what waits."""
-        super().release()
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
         if self._due:
             self.defer()
 
-    __exit__ = release
-
     def defer(self, *acts: Callable[[], object]) -> None:
-        """Do something that needs the lock: now, or as soon as whoever has it leaves."""
-        # An act must not fail, and must not enter by itself.
+        """Run acts under the lock: now, or as soon as the thread that holds it has left."""
         self._due.extend(acts)
-        # Looked at again each time after leaving: somebody may have been refused meanwhile.
-        while self._due and not self._is_owned() and self.acquire(blocking=False):  # type: ignore[attr-defined]
+        lock = self._lock
+        # Repeated after each release: another thread may have been refused meanwhile.
+        while self._due and not lock.is_mine():
+            # Twice: Ctrl-C may interrupt one of the two blocks before it releases the lock.
             try:
-                while self._due:
-                    self._due.popleft()()
+                try:
+                    if not lock.acquire(blocking=False):
+                        return
+                    while self._due:
+                        self._due.popleft()()
+                finally:
+                    if lock.is_mine():
+                        lock.release()
             finally:
-                super().release()
+                if lock.is_mine():
+                    lock.release()
 
 
 def await_imports() -> None:

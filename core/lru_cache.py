@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from .locks import ForkSafeLock, renew_after_fork
+from .locks import DeferredActs, ForkSafeLock, renew_after_fork
 
 V = TypeVar("V")
 
@@ -64,6 +64,7 @@ class LRUCache(Generic[V]):
         self._values: OrderedDict[Hashable, V] = OrderedDict()
         self.weight = 0  # how much all values weigh together
         self._lock = ForkSafeLock()
+        self._acts = DeferredActs(self._lock)
         self.after_fork()
         renew_after_fork(self)
 
@@ -73,7 +74,7 @@ class LRUCache(Generic[V]):
 
     def get(self, key: Hashable) -> V | None:
         """Return what is remembered, or None."""
-        with self._lock:
+        with self._acts, self._lock:
             value = self._values.get(key)
             if value is not None:
                 self._values.move_to_end(key)
@@ -83,7 +84,7 @@ class LRUCache(Generic[V]):
         """Return what is remembered, or what ``make`` returns: one thread at a time calls it."""
         # Where it raises, nothing is remembered, and one of those that waited calls its own. None
         # is not remembered either.
-        with self._lock:
+        with self._acts, self._lock:
             value = self._values.get(key)
             if value is not None:
                 self._values.move_to_end(key)
@@ -93,7 +94,7 @@ class LRUCache(Generic[V]):
             if value is None:
                 value = make()
                 if value is not None:
-                    with self._lock:
+                    with self._acts, self._lock:
                         self._values[key] = value
                         self.weight += self._weigh(value)
                         while len(self._values) > 1 and self.weight > self.most:
@@ -103,21 +104,21 @@ class LRUCache(Generic[V]):
     @contextmanager
     def _alone(self, key: Hashable) -> Iterator[None]:
         """Keep other threads out that want to make the same."""
-        with self._lock:
+        with self._acts, self._lock:
             lock, users = self._being_made.setdefault(key, (threading.RLock(), []))
             users.append(None)
         try:
             with lock:
                 yield
         finally:
-            with self._lock:
+            with self._acts, self._lock:
                 users.pop()
                 if not users:
                     self._being_made.pop(key, None)
 
     def clear(self) -> None:
         """Forget everything; in the midst of something else, by a finalizer, right after it."""
-        self._lock.defer(self._clear)
+        self._acts.defer(self._clear)
 
     def _clear(self) -> None:
         self._values.clear()

@@ -19,6 +19,8 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # Between the members of a chain; a :: in a password has no scheme behind it.
 _LINK = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::|$))")
 _QUERY = re.compile(r"[?#]")
+# In a bucket ? and # are parts of a key, unless name=value follows.
+_QUERY_OF_KEY = re.compile(r"[?#](?=[\w.~%+-]*=)")
 _NOWHERE = "…"
 _SERVER = re.compile(r"[^/?#\\]*")
 # Buckets have no port: what follows a colon is a secret key.
@@ -90,7 +92,8 @@ def _parse(text: str) -> Url:
         # Up to which of them the password reaches, nobody can tell.
         return Url(head, rest, _NOWHERE, "", "", splits)
     user, place = _split_last(rest) if has_user else ("", rest)
-    end = next((n for n, mark in enumerate(place) if mark in "?#"), len(place))
+    mark = (_QUERY_OF_KEY if scheme in _WITHOUT_PARAMETERS else _QUERY).search(place)
+    end = len(place) if mark is None else mark.start()
     path = place[:end]
     # In a bucket a ; is part of a key.
     parameters = "" if scheme in _WITHOUT_PARAMETERS else "".join(_PARAMETERS.findall(path))
@@ -177,6 +180,8 @@ def public_name(location: str) -> str:
     'https://host/two parts (1).nii'
     >>> public_name("https://host/scans;token=abc/a.nii;key=def"), public_name("s3://b/a;k=1.nii")
     ('https://host/scans/a.nii', 's3://b/a;k=1.nii')
+    >>> public_name("s3://b/cam#1/what?.nii?X-Signature=abc")
+    's3://b/cam#1/what?.nii'
     >>> public_name("/data/what?.nii")
     '/data/what?.nii'
     """

@@ -256,20 +256,20 @@ class DataLoader2:
         A thread in the midst of a batch is asked to leave, and waited for ``most`` seconds; one
         that is later ends the epoch itself when it comes back.
         """
-        deadline, has_turn = time.monotonic() + most, self._turn.acquire(timeout=0.0)
-        while not has_turn and time.monotonic() < deadline:
-            live = self._live() if self._live is not None else None
-            if live is not None:
-                live.leave(why)
-            del live  # or an iterator that is dropped meanwhile would be there as long as this
-            has_turn = self._turn.acquire(timeout=_LOOK)
+        deadline, had_turn = time.monotonic() + most, self._turn.is_mine()
         try:
+            has_turn = had_turn or self._turn.acquire(timeout=0.0)
+            while not has_turn and time.monotonic() < deadline:
+                live = self._live() if self._live is not None else None
+                if live is not None:
+                    live.leave(why)
+                del live  # or an iterator that is dropped meanwhile would be there as long as this
+                has_turn = self._turn.acquire(timeout=_LOOK)
             if has_turn:
                 self._end_live(why)
             yield
         finally:
-            if has_turn:
-                self._turn.release()
+            self._turn.restore(had_turn)
 
     def _end_live(self, why: str) -> None:
         """End the running epoch, if any; the next one has the next number."""
@@ -298,15 +298,15 @@ class DataLoader2:
         An iterator that was not asked for a batch yet is that iteration.
         """
         epoch = check_epoch(epoch)
-        if self._turn.acquire(timeout=0.0):  # or else another thread is at a batch
-            try:
-                if self._progress.is_live and not self._progress.has_begun:
-                    self._progress.position = Position(epoch)
-                    return
-            finally:
-                self._turn.release()
-        why = f"set_epoch({epoch}) of its DataLoader2 ended its epoch"
-        with self._taking_over(why), self._lock:
+        had_turn = self._turn.is_mine()
+        try:  # or else another thread is at a batch
+            is_free = had_turn or self._turn.acquire(timeout=0.0)
+            if is_free and self._progress.is_live and not self._progress.has_begun:
+                self._progress.position = Position(epoch)
+                return
+        finally:
+            self._turn.restore(had_turn)
+        with self._taking_over(f"set_epoch({epoch}) of the loader ended its epoch"), self._lock:
             self._progress, self._epoch_is_set = Progress(Position(epoch)), True
 
     def __len__(self) -> int:

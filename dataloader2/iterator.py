@@ -22,7 +22,7 @@ import torch
 from ..batching.job import BatchResult, ErrorPolicy, Failure
 from ..core import CallSite
 from ..core.errors import IteratorInvalidated, TooManyFailures, VoxpipeError
-from ..core.locks import ForkSafeLock
+from ..core.locks import DeferredActs, ForkSafeLock
 from ..core.validate import validate_int
 from ..reading_services import Epoch
 from ..reading_services.delivered_batches import Position
@@ -165,6 +165,16 @@ class Turn(ForkSafeLock):  # type: ignore[misc]  # final in typeshed alone
 
     in_a_batch = False
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.acts = DeferredActs(self)
+
+    def restore(self, had_turn: bool) -> None:
+        """Release the turn unless the thread had it before, and run acts that are due."""
+        if not had_turn and self.is_mine():
+            self.release()
+        self.acts.defer()
+
     def after_fork(self) -> None:
         """Leave the lock of the parent, and what a thread of it is at, behind."""
         super().after_fork()
@@ -227,7 +237,7 @@ class DataLoader2Iterator:
             )
         self._process = here
         try:
-            with self._turn:
+            with self._turn.acts, self._turn:
                 return self._next()
         finally:
             # A daemon thread that is left over is kept: Python is about to end it where it stands,
@@ -353,7 +363,7 @@ class DataLoader2Iterator:
 
     def __del__(self) -> None:
         # Dropped in the middle of an epoch: workers must not wait for the loader's own end.
-        self._turn.defer(self._progress.close)
+        self._turn.acts.defer(self._progress.close)
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,9 @@ class BackgroundIterator:
         name: str = "prefetch",
     ) -> None:
         self._most, self._most_bytes = most, most_bytes
-        self._condition = threading.Condition()
+        self._lock = threading.RLock()
+        # Entered itself: Condition's methods are in Python, where Ctrl-C would leave it taken.
+        self._condition = threading.Condition(self._lock)
         self._items: deque[tuple[Any, int]] = deque()
         self._bytes = 0
         self._error: BaseException | None = None
@@ -139,7 +141,7 @@ class BackgroundIterator:
         """Return the next item."""
         self._refuse_child()
         note_progress()
-        with self._condition:
+        with self._lock:
             is_ready = lambda: self._items or self._at_end or (self._pausing and not self._making)  # noqa: E731
             if not self._condition.wait_for(is_ready, timeout_or_none(timeout)):
                 raise PrefetchTimeoutError(timeout)
@@ -157,21 +159,21 @@ class BackgroundIterator:
     def pause(self, timeout: float = PAUSE_SECONDS) -> None:
         """Return when the thread takes no further item."""
         self._refuse_child()
-        with self._condition:
+        with self._lock:
             self._pausing = True
             if not self._condition.wait_for(lambda: not self._making or self._at_end, timeout):
                 raise PrefetchTimeoutError(timeout)
 
     def resume(self) -> None:
         """Let the thread go on."""
-        with self._condition:
+        with self._lock:
             self._pausing = False
             self._condition.notify_all()
 
     def abandon(self) -> None:
         """Tell the thread to end, and do not wait for it: not here, and not in :meth:`stop`."""
         # For whoever has waited for the item at hand already.
-        with self._condition:
+        with self._lock:
             self._stopping = self._is_abandoned = True
             self._condition.notify_all()
 
@@ -179,7 +181,7 @@ class BackgroundIterator:
         """End the thread, and drop what it made; any number of times."""
         if os.getpid() != self._process:
             return
-        with self._condition:
+        with self._lock:
             self._stopping = True
             self._condition.notify_all()
         if not self._is_abandoned and join_threads(self._thread) is not None:
@@ -206,7 +208,7 @@ class BackgroundIterator:
                 self._fill(source, change)
         except BaseException as failure:  # SystemExit as well: it is the consumer's to handle
             error = failure
-        with self._condition:
+        with self._lock:
             self._error, self._at_end, self._making = error, True, False
             self._condition.notify_all()
 
@@ -225,7 +227,7 @@ class BackgroundIterator:
 
     def _may_make(self) -> bool:
         """Wait until there is room for an item; return whether to make it."""
-        with self._condition:
+        with self._lock:
             self._making = False
             self._condition.notify_all()
             self._condition.wait_for(lambda: self._stopping or (not self._pausing and self._fits()))
@@ -235,7 +237,7 @@ class BackgroundIterator:
     def _put(self, item: Any) -> None:
         """Add an item once it fits; one alone always does."""
         size = bytes_of(item)
-        with self._condition:
+        with self._lock:
             self._making = False
             self._condition.notify_all()
             self._condition.wait_for(lambda: self._stopping or self._fits(size))

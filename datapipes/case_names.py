@@ -11,12 +11,12 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from ..core.redact import public_name
+from ..storage.location import WILDCARD, fixed_folder, literal_name
 from ..volumes import Volume
 from ..volumes.catalog.find import plain_name
 from ..volumes.registry import known_suffixes
 
 CASE = "case"  # key under which a given case may carry its name
-WILDCARD = re.compile(r"[*?[]")  # where a pattern begins to stand for several places
 # A pattern whose folder is one star, and whose file begins with one.
 _FILE_AS_FOLDER = re.compile(r"(^|/)\*/\*[^/]*$")
 
@@ -89,7 +89,7 @@ class Match(NamedTuple):
 def name_by_folder(path: str, pattern: str) -> Callable[[str], Match | None]:
     """Return a function that names a case by the part of its folder that differs between cases."""
     depth = pattern.count("/") + 1
-    prefix = public_name(WILDCARD.split(path, maxsplit=1)[0].rsplit("/", 1)[0])
+    prefix = public_name(fixed_folder(path)[0].rstrip("/"))
 
     def name(match: str) -> Match:
         folder = public_name(match).rsplit("/", depth)[0]
@@ -122,8 +122,9 @@ def name_by_stars(path: str) -> Callable[[str], Match | None]:
     stars = 0
     called_alike = _FILE_AS_FOLDER.search(path.rstrip("/")) is not None
     file = 0
-    expression = before = ""
-    for part in re.split(r"(\*|\?|\[[^]]+\])", path.rstrip("/")):
+    before, rest = fixed_folder(path.rstrip("/"))
+    expression = re.escape(before)
+    for part in re.split(r"((?<!\[)[*?]|\[[^]]+\])", rest):
         if part == "*":
             word = re.search(r"[^\W_]+[\W_]*$", before.rpartition("/")[2])
             if word and word[0] in groups:
@@ -134,13 +135,13 @@ def name_by_stars(path: str) -> Callable[[str], Match | None]:
                 file = stars - 1 if before == "/" else file
                 expression += rf"(?P<s{stars}>[^/]*)"
             before = ""
-        elif part == "?" or part.startswith("["):
+        elif WILDCARD.match(part):
             one = "[^/]" if part == "?" else part.replace("[!", "[^", 1)
             expression += f"(?P<o{len(others)}>{one})"
             others.append(part)
         else:
-            expression += re.escape(part)
-            before = part
+            before = literal_name(part)
+            expression += re.escape(before)
 
     def name(match: str) -> Match | None:
         parts = re.search(f"{expression}$", match)

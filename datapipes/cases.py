@@ -16,12 +16,11 @@ from ..core.errors import SampleError, VolumeNotFound, VoxpipeError
 from ..core.redact import RedactedDict, public_name
 from ..core.suggest import closest, path_hint
 from ..core.validate import count_text
-from ..storage.fsspec_ranges import file_system_of, list_with
-from ..storage.location import is_url, local_path
+from ..storage.location import WILDCARD, is_url, local_path
+from ..storage.remote import Globs
 from ..volumes import Manifest, Volume, catalog_volume, read_manifest
 from .case_names import (
     CASE,
-    WILDCARD,
     Match,
     is_hidden,
     name_by_folder,
@@ -159,8 +158,9 @@ class FromCases(_CaseSource):
 class ListCases(_CaseSource):
     """Begin a chain with the cases found in a folder or bucket.
 
-    Listing happens once, at the first iteration, with one glob per key. A star never stands for
-    a hidden name, such as macOS's ``._ct.nii``.
+    Listing happens once, at the first iteration, for all keys together. A star never stands for
+    a hidden name, such as macOS's ``._ct.nii``. A folder that exists as it is written is no
+    pattern, so that ``"scans [2021]/*/"`` works; ``glob.escape()`` writes others.
 
     Parameters
     ----------
@@ -298,7 +298,8 @@ class ListCases(_CaseSource):
     def find(self) -> list[dict[str, str]]:
         """Return the cases as :meth:`listing` does, also those that lack a volume."""
         with locate_errors(self):
-            matches = {key: self._matches(key, p) for key, p in self.patterns.items()}
+            globs = Globs(self.storage_options)
+            matches = {key: self._matches(key, p, globs) for key, p in self.patterns.items()}
             first: dict[str, tuple[str, Match, str]] = {}
             for key, name, entry in [(k, n, f) for k, m in matches.items() for n, f in m.items()]:
                 before, other, there = first.setdefault(name, (key, *entry))
@@ -331,10 +332,10 @@ class ListCases(_CaseSource):
                 errors[key] = VolumeNotFound(what, do=do).at(self.origin)
         return errors
 
-    def _matches(self, key: str, pattern: str) -> dict[str, tuple[Match, str]]:
+    def _matches(self, key: str, pattern: str, globs: Globs) -> dict[str, tuple[Match, str]]:
         """Return what the path says, and the path or URL, by case name for one key."""
         full = pattern if self.url is None else posixpath.join(self.url, pattern)
-        fs, path, matches = self._glob(full)
+        fs, path, matches = _glob(full, globs)
         name = name_by_stars(path) if self.url is None else name_by_folder(path, pattern)
         by_case: dict[str, tuple[Match, str]] = {}
         for match in matches:
@@ -361,33 +362,36 @@ class ListCases(_CaseSource):
             raise VolumeNotFound(msg, do="Give the files of a case the name of their folder.")
         return by_case
 
-    def _glob(self, full: str) -> tuple[Any, str, list[str]]:
-        """Return the file system, the pattern as a path in it, and what matches it, sorted."""
-        fs, path = file_system_of(full, self.storage_options)
-        paths = list_with(fs, "glob", path, full, self.storage_options)
-        matches = sorted(str(match).rstrip("/") for match in paths)
-        return fs, path, [match for match in matches if not is_hidden(match, path)]
-
     def _advice(self) -> str:
         """Return what to do where nothing matches; looks whether folders of cases were meant."""
         if self.url is not None and not WILDCARD.search(self.url):
             below = posixpath.join(self.url, "*/")
-            if any(self._glob(posixpath.join(below, p))[2] for p in self.patterns.values()):
+            globs = Globs(self.storage_options)
+            if any(_glob(posixpath.join(below, p), globs)[2] for p in self.patterns.values()):
                 return f"Did you mean {public_name(below)!r}? Each folder that it finds is a case."
         asking = [key for key, pattern in self.patterns.items() if pattern.endswith("?")]
         if asking:
             return f"A ? stands for one character; did you mean optional={asking[0]!r}?"
         for pattern in self.patterns.values():
             full = pattern if self.url is None else posixpath.join(self.url, pattern)
+            if "[" in full:
+                return "Brackets stand for one character; write [[] for a bracket: glob.escape()."
             if is_url(full):  # whose listing would be asked for once more
                 continue
             folder = local_path(WILDCARD.split(full)[0].rpartition("/")[0])
             if folder and not os.path.isdir(folder):
                 return path_hint(folder)
-            cases = self._glob(self.url)[2] if self.url and not WILDCARD.search(pattern) else []
-            if cases:
-                return path_hint(os.path.join(cases[0], pattern))
+            if self.url and not WILDCARD.search(pattern):
+                cases = _glob(self.url, Globs(self.storage_options))[2]
+                if cases:
+                    return path_hint(os.path.join(cases[0], pattern))
         return "Check the folder and the patterns."
+
+
+def _glob(full: str, globs: Globs) -> tuple[Any, str, list[str]]:
+    """Return the file system, the pattern as a path in it, and what matches it, sorted."""
+    fs, path, infos = globs.match(full)
+    return fs, path, [match for match in infos if not is_hidden(match, path)]
 
 
 class FromManifest(_CaseSource):

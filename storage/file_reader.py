@@ -24,7 +24,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
 from ..core.errors import TruncatedVolume, VolumeError
-from ..core.locks import ForkSafeLock, renew_after_fork
+from ..core.locks import DeferredActs, ForkSafeLock, renew_after_fork
 from .ranges import (
     LOCAL_GAP,
     LOCAL_RUN,
@@ -411,7 +411,7 @@ class Hint:
     def close(self) -> None:
         """Make room for other hints; any number of times."""
         size, self._size = self._size, 0
-        self._hints.lock.defer(partial(self._hints.add, -size))
+        self._hints.acts.defer(partial(self._hints.add, -size))
 
 
 class KernelHints:
@@ -420,6 +420,7 @@ class KernelHints:
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.most_bytes = most_bytes
         self.lock = ForkSafeLock()
+        self.acts = DeferredActs(self.lock)
         self.after_fork()
         renew_after_fork(self)
 
@@ -439,7 +440,7 @@ class KernelHints:
     def is_here(self, fd: int, places: list[int]) -> bool:
         """Whether the page cache has every one of these bytes; notes it for the next question."""
         warm = is_cached(fd, places)
-        with self.lock:
+        with self.acts, self.lock:
             self._warm = self._warm + 1 if warm else 0
             self.is_warm = self._warm >= _WARM_ROW
         return warm
@@ -456,7 +457,7 @@ class KernelHints:
             return None
         spans = [(offset + b.start, b.size) for b in islice(blocks, _MOST_HINTS)]
         size = sum(size for _, size in spans)
-        with self.lock:
+        with self.acts, self.lock:
             if self.hinted_bytes and self.hinted_bytes + size > self.most_bytes:
                 return None
             self.add(size)

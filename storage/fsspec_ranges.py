@@ -88,9 +88,11 @@ def _leave_retries_to_us(system: Any) -> None:
 def list_with(
     system: Any, method: str, path: str, url: str, options: Mapping[str, Any], **how: Any
 ) -> Any:
-    """Return what ``glob`` or ``find`` of a file system lists; all attempts have one deadline."""
+    """Return what ``exists`` or ``find`` returns; all attempts have one deadline."""
     what, describe = f"listing {public_name(url)}", Secrets(options, url).describe
-    attempts = Attempts(default_retry(), what, describe, health=health_of(url, options))
+    attempts = Attempts(
+        default_retry(), what, describe, health=health_of(url, options), kind="LIST"
+    )
 
     def once() -> Any:
         if not getattr(system, "async_impl", False):

@@ -34,6 +34,28 @@ def local_path(location: str) -> str:
     return os.path.expanduser(_LOCAL.sub("", location))
 
 
+WILDCARD = re.compile(r"(?<!\[)[*?]|\[(?![*?[]\])(?<!\[\[)")
+"""Where a pattern begins to stand for several places; ``[[]`` stands for a bracket alone."""
+_ESCAPE = re.compile(r"\[([*?[])\]")
+
+
+def literal_name(pattern: str) -> str:
+    """Return the name for which a pattern without wildcards stands, as ``glob.escape`` wrote it."""
+    return _ESCAPE.sub(r"\1", pattern)
+
+
+def fixed_folder(pattern: str) -> tuple[str, str]:
+    """Return the folder before the first wildcard, with a slash at its end, and the rest.
+
+    Examples
+    --------
+    >>> fixed_folder("scans/[[]2021]/p*/ct.nii"), fixed_folder("*.nii")
+    (('scans/[2021]/', 'p*/ct.nii'), ('', '*.nii'))
+    """
+    before = "".join(WILDCARD.split(pattern, maxsplit=1)[0].rpartition("/")[:2])
+    return literal_name(before), pattern[len(before) :]
+
+
 def absolute_place(location: str | os.PathLike[str]) -> str:
     """Return a URL as it is, and what is local as an absolute path: a worker may run elsewhere."""
     place = os.fspath(location)
@@ -106,6 +128,8 @@ def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
         logging.getLogger(name).addFilter(_REDACTING_FILTER)  # once, however often
     with remote_errors(url, options):
         system, path = fsspec.core.url_to_fs(url, **options)
+    # fsspec keeps one file system of each kind for the life of the process, with its listings.
+    system.invalidate_cache()
     return system, path
 
 

@@ -88,6 +88,11 @@ _ODD_KEY = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|[\x00-\x1f\x7f]|[\ud800-\udfff]")
 _OTHER_REGION = re.compile(r"redirect without LOCATION|AuthorizationHeaderMalformed")
 
 
+def is_bucket(url: str) -> bool:
+    """Whether a URL names a bucket, whose objects are listed whatever folders they lie in."""
+    return "::" not in url and _SCHEMES.get(url.partition("://")[0], "http") != "http"
+
+
 class StoreSettings(NamedTuple):
     """How obstore reaches a place."""
 

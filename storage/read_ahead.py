@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Protocol, TypeGuard, TypeVar
 from weakref import ref
 
-from ..core.locks import ForkSafeLock, renew_after_fork
+from ..core.locks import DeferredActs, ForkSafeLock, renew_after_fork
 from .in_flight import RequestPriority
 from .ranges import ReadRange
 
@@ -45,10 +45,11 @@ class SmallObjectCache:
         self.held_bytes = 0
         self._answers: OrderedDict[tuple[str, tuple[Any, ...]], memoryview | None] = OrderedDict()
         self._lock = ForkSafeLock()
+        self._acts = DeferredActs(self._lock)
 
     def find(self, token: str, chunks: Sequence[K]) -> dict[K, memoryview | None]:
         """Return those of the chunks that are here; None for one that is not stored."""
-        with self._lock:
+        with self._acts, self._lock:
             here = [index for index in chunks if (token, index) in self._answers]
             for index in here:
                 self._answers.move_to_end((token, index))
@@ -61,7 +62,7 @@ class SmallObjectCache:
             for index, piece in answers.items()
             if piece is None or len(piece) <= self.most_each
         }
-        with self._lock:
+        with self._acts, self._lock:
             for index, piece in small.items():
                 self._drop((token, index))
                 self._answers[token, index] = piece
@@ -71,19 +72,19 @@ class SmallObjectCache:
 
     def all_of(self, token: str) -> dict[tuple[Any, ...], memoryview | None]:
         """Return all that is here of one array."""
-        with self._lock:
+        with self._acts, self._lock:
             return {key[1]: piece for key, piece in self._answers.items() if key[0] == token}
 
     def forget(self, token: str, index: tuple[Any, ...] | None = None) -> None:
         """Drop all of one array, or one that turned out to be damaged: it is asked for again."""
-        with self._lock:
+        with self._acts, self._lock:
             for key in [key for key in self._answers if key[0] == token]:
                 if index in (None, key[1]):
                     self._drop(key)
 
     def clear(self) -> None:
         """Drop everything."""
-        self._lock.defer(self._clear)
+        self._acts.defer(self._clear)
 
     def _clear(self) -> None:
         self._answers.clear()

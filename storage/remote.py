@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import io
 import os
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
@@ -13,12 +15,20 @@ from ..core.errors import MissingDependency, TruncatedVolume, VolumeChanged, Vol
 from ..core.lru_cache import LRUCache
 from ..core.settings import REMOTE, read_setting
 from .content import content_key
-from .fsspec_ranges import open_fsspec
+from .fsspec_ranges import file_system_of, list_with, open_fsspec
 from .in_flight import RequestPriority
-from .location import public_name, remote_errors
-from .obstore_ranges import ObstoreRanges, is_usable, settings_of
+from .location import (
+    WILDCARD,
+    fixed_folder,
+    is_url,
+    literal_name,
+    public_name,
+    remote_errors,
+)
+from .obstore_ranges import ObstoreRanges, is_bucket, is_usable, settings_of
 from .ranges import ReadRange, Span
 from .read_ahead import AHEAD, Index, ReadAhead, Ticket
+from .remote_answers import FaultAdvice, advice_on
 from .remote_ranges import RemoteRanges
 from .retry import Retry
 
@@ -59,6 +69,102 @@ _PIECE_BYTES = 4 * 1024**2
 _PIECES = 4
 
 Piece = bytes | memoryview
+
+
+# Of one request for a listing.
+_PAGE = 1000
+# Objects below a folder that are listed at once, in four requests; and where that finds a match per
+# request, so many, which take 120 MB.
+_FEW_OBJECTS, _MOST_OBJECTS = 4 * _PAGE, 400 * _PAGE
+
+Infos = dict[str, dict[str, Any]]
+"""Facts of files and folders as fsspec writes them, by path."""
+
+
+class Globs:
+    """The globs of one pass over a storage: a folder is listed anew, and once for all of them.
+
+    A bucket is listed with all that is below the folder, in pages of a thousand objects. Where
+    these bring fewer matches than requests, its folders are listed one by one.
+    """
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = options
+        self._listings: dict[tuple[str, int | None], Infos] = {}
+
+    def match(self, pattern: str) -> tuple[Any, str, Infos]:
+        """Return the file system, the pattern as a path in it, and what matches, sorted.
+
+        A folder that is called as the pattern is written is meant: ``"scans [2021]/*/"``.
+        """
+        from fsspec.utils import glob_translate
+
+        system, path = file_system_of(pattern, self._options)
+        before, inside, _ = pattern.partition(path)
+        path = self._escape_folders(system, path, pattern)
+        root, rest = fixed_folder(path)
+        if not WILDCARD.search(rest):
+            name = root + literal_name(rest)
+            exists = list_with(system, "exists", name, pattern, self._options)
+            return system, path, {name: {"type": "file"}} if exists else {}
+        ends = "/" if pattern.endswith("/") and not rest.endswith("/") else ""
+        regex = re.compile(re.escape(root) + glob_translate(rest + ends))
+        depth = None if "**" in rest else rest.strip("/").count("/") + 1
+        url = before + root if inside else ""
+        infos = self._listings.get((url, depth)) or self._below(system, url, root, depth, regex)
+        self._listings[url, depth] = infos if url else {}
+        folders_only = ends or rest.endswith(("/", "**"))
+        matches = {
+            name: info
+            for name, info in sorted(infos.items())
+            if regex.match(f"{name}/" if folders_only and info["type"] == "directory" else name)
+        }
+        return system, path, matches
+
+    def _escape_folders(self, system: Any, path: str, pattern: str) -> str:
+        """Return a pattern in which the folders that exist as they are written are escaped."""
+        parts = path.split("/")
+        for number, part in enumerate(parts):
+            if not WILDCARD.search(part):
+                continue
+            literal = "/".join([*map(literal_name, parts[:number]), part])
+            if "*" in part or not list_with(system, "exists", literal, pattern, self._options):
+                break
+            parts[number] = glob.escape(part)
+        return "/".join(parts)
+
+    def _below(
+        self, system: Any, url: str, root: str, depth: int | None, regex: re.Pattern[str]
+    ) -> Infos:
+        for most in (_FEW_OBJECTS, _MOST_OBJECTS) if is_bucket(url) else ():
+            entries = open_remote(url, self._options).entries(most)
+            infos = _with_folders(root, [entry.key for entry in entries])
+            if len(entries) <= most:
+                return infos
+            if sum(map(bool, map(regex.match, infos))) < len(entries) // _PAGE:
+                break
+
+        def refuse(error: OSError) -> None:
+            if advice_on(error) is not FaultAdvice.ABSENT:
+                raise error
+
+        how: dict[str, Any] = {"maxdepth": depth, "withdirs": True, "detail": True}
+        if is_url(url):  # else what fails is left out, and cases are missing
+            how["on_error"] = refuse
+        infos = list_with(system, "find", root, url or root, self._options, **how)
+        return {name.rstrip("/"): {"type": "file", **info} for name, info in infos.items()}
+
+
+def _with_folders(root: str, keys: Sequence[str]) -> Infos:
+    """Return the objects of a listing, and the folders that they lie in."""
+    infos: Infos = {}
+    for key in keys:
+        infos.setdefault(root + key, {"type": "file"})
+        folder = key.rpartition("/")[0]
+        while folder and infos.get(root + folder, {}).get("type") != "directory":
+            infos[root + folder] = {"type": "directory"}
+            folder = folder.rpartition("/")[0]
+    return infos
 
 
 class RemoteFile:

@@ -284,7 +284,9 @@ class RemoteRanges(ABC):
         """Return the same; for coroutines given to :meth:`begin`. A listing is not sent twice."""
         call = partial(self.ask_entries, prefix, most)
         has_limit = self.limits_listing
-        return await self._try(prefix, call, 0, hedges=False, has_limit=has_limit) or []
+        return (
+            await self._try(prefix, call, 0, hedges=False, has_limit=has_limit, kind="LIST") or []
+        )
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the objects below a prefix, as keys."""
@@ -309,7 +311,7 @@ class RemoteRanges(ABC):
             size = -start if start < 0 else unknown if stop is None else stop - start
             try:
                 call = partial(self._check, request, odd)
-                body: bytes | None = await self._try(key, call, size, ahead=ahead)
+                body: bytes | None = await self._try(key, call, size, ahead=ahead, kind="GET")
             except VolumeChanged:
                 denials += 1
                 if denials > _MOST_DENIALS or not await self._was_misled(request):
@@ -424,6 +426,7 @@ class RemoteRanges(ABC):
         ahead: RequestPriority | None = None,
         hedges: bool = True,
         has_limit: bool = True,
+        kind: str = "HEAD",
     ) -> T | Any:
         """Return what ``call`` returns after as many attempts as allowed; None if absent."""
         room = _in_flight()
@@ -449,7 +452,9 @@ class RemoteRanges(ABC):
         try:
             # The time begins here: what waits for others has not failed.
             what, describe = f"reading {self._place(key)}", self._secrets.describe
-            attempts = Attempts(self._retry, what, describe, health=self.health, size=size)
+            attempts = Attempts(
+                self._retry, what, describe, health=self.health, size=size, kind=kind
+            )
             if self.cuts_off:
                 return await retry_async(looked_at, attempts, has_limit=has_limit, hedges=hedges)
             return await retry_async(looked_at, attempts, has_limit=None)

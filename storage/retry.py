@@ -104,8 +104,9 @@ def default_retry() -> Retry:
 class Attempts:
     """The attempts at one request so far; says how long to wait, or raises.
 
-    Of a store that kept failing until a deadline who asks next gets one short attempt, and those
-    right behind it none: it is told after one deadline, however many files are asked for.
+    A store that kept failing until a deadline gets one short attempt from then on, and none within
+    a second of a failed one: the error comes after one deadline, however many files are read. The
+    same holds for one object of a store that answers others, and for one kind of request.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class Attempts:
         setting: str = REMOTE_DEADLINE,
         health: Health | None = None,
         size: int = 0,
+        kind: str = "",
     ) -> None:
         self._policy, self._what, self._describe = policy, what, describe
         self._setting, self._size = setting, size
@@ -126,8 +128,14 @@ class Attempts:
         self._failures = self._wrong = self._pauses = 0
         self._version: tuple[str, int | None, float] | None = None
         self.health = Health(clock) if health is None else health
+        # All requests of the kind, and those of the kind for this object.
+        self._targets = (kind, f"{kind} {what}")
         # Whether one attempt has to do: it looks whether the store is back.
-        self._looks = self.health.check_out(what)
+        self._looks = self.health.check_out(what, self._targets)
+
+    def note_answer(self) -> None:
+        """Note that the store answers requests of this kind, also for this object."""
+        self.health.note_answer(targets=self._targets)
 
     @property
     def limit(self) -> float:
@@ -149,7 +157,7 @@ class Attempts:
         try:
             failure = advice_on(error)
             if failure not in (FaultAdvice.TRANSIENT, FaultAdvice.WRONG):
-                self.health.note_answer()
+                self.note_answer()
                 raise error
             self._failures += 1
             self._wrong = self._wrong + 1 if failure is FaultAdvice.WRONG else 0
@@ -173,12 +181,12 @@ class Attempts:
                 do = "Look for a proxy or a cache on the way to the store that changes answers."
                 raise self._unavailable(total, error, do) from None
             deadline = self._policy.deadline
-            if total + pause < deadline and not self._looks and not self.health.is_out:
+            is_out = self._looks or self.health.is_out(self._targets)
+            if total + pause < deadline and not is_out:
                 return pause
-            if self._looks:
-                self.health.note_probe(self._describe(error))
-            else:
-                self.health.gave_up(self._begin, deadline)
+            self.health.gave_up(
+                self._targets, self._begin, deadline, self._describe(error), is_probe=self._looks
+            )
             do = (
                 f"Check the store, or give it more time: {self._setting}=seconds, now {deadline:g}."
             )
@@ -197,6 +205,21 @@ class Attempts:
         )
 
 
+Targets = tuple[str, ...]
+"""The kind of a request, and the kind with its object."""
+# Objects that kept failing and are remembered.
+_MOST_OUTAGES = 4096
+
+
+@dataclass
+class _Outage:
+    """What kept failing until a deadline."""
+
+    until: float  # until when one attempt has to do, by the clock
+    quiet_until: float = -float("inf")  # until when nobody looks again
+    message: str = ""  # how the last look failed
+
+
 class Health:
     """How one store answers: how long it takes, and whether it kept failing until a deadline."""
 
@@ -207,9 +230,9 @@ class Health:
         self.answers = 0  # how many requests were answered
         self._hedges = _HEDGES_AT_ONCE
         self._at_once = 0.0
-        self._answer_time = -float("inf")
-        self._out_until = self._quiet_until = -float("inf")
-        self._message = ""
+        # When each kind of request was answered last, and what kept failing since, of objects too.
+        self._answer_times: dict[str, float] = {}
+        self._outages: dict[str, _Outage] = {}
         self.ahead = 0.0  # seconds by which its clock is ahead of ours, at least
 
     @property
@@ -245,38 +268,55 @@ class Health:
         self._at_once -= 1
         return True
 
-    def note_answer(self, seconds: float | None = None) -> None:
-        """Note that the store answers, and how long that took."""
+    def note_answer(self, seconds: float | None = None, targets: Targets = ("",)) -> None:
+        """Note that the store answers targets, and how long a request took."""
         self._at_once = min(_AT_ONCE_SAVINGS, self._at_once + _AT_ONCE_SHARE)
-        self._answer_time = self._clock()
-        self._out_until = -float("inf")
+        for target in targets:
+            self._outages.pop(target, None)
+        for kind in targets[:1]:
+            self._answer_times[kind] = self._clock()
         if seconds is not None:
             self._recent.append(seconds)
             self._new += 1
             self.answers += 1
             self._hedges = min(_HEDGES_AT_ONCE, self._hedges + _HEDGE_SHARE)
 
-    @property
-    def is_out(self) -> bool:
-        """Whether it kept failing and has not answered since: one attempt has to do."""
-        return self._clock() < self._out_until
-
-    def gave_up(self, begin: float, deadline: float) -> None:
-        """Note that a request which began at ``begin`` was given up after its deadline."""
-        if self._answer_time < begin:  # else it answers others
-            self._out_until = self._clock() + max(OUTAGE, deadline)
-
-    def note_probe(self, message: str) -> None:
-        """Note that a request which looked whether it is back failed, and what was told of it."""
-        self._quiet_until, self._message = self._clock() + OUTAGE_PAUSE, message
-
-    def check_out(self, what: str) -> bool:
-        """Return :attr:`is_out`; ``StoreUnavailable`` where somebody looked a moment ago."""
+    def is_out(self, targets: Targets = ("",)) -> bool:
+        """Whether a target kept failing and has not answered since: one attempt has to do."""
         now = self._clock()
-        if now < min(self._out_until, self._quiet_until):
-            msg = f"{what} was not tried: the store failed a moment ago, with {self._message}."
-            raise errors.StoreUnavailable(msg, do="Check the store, and try again.")
-        return now < self._out_until
+        return any(now < outage.until for outage in self._outages_of(targets))
+
+    def gave_up(
+        self, targets: Targets, begin: float, deadline: float, message: str, *, is_probe: bool
+    ) -> None:
+        """Note that a request of a kind, for an object, was given up after its deadline.
+
+        The kind counts as failing, too, unless the store answered others since ``begin``. A probe
+        is one attempt, and those that follow within a second are not tried.
+        """
+        now = self._clock()
+        if is_probe:
+            for outage in self._outages_of(targets):
+                outage.quiet_until, outage.message = now + OUTAGE_PAUSE, message
+            return
+        kind, one = targets
+        answers_others = self._answer_times.get(kind, -float("inf")) >= begin
+        for target in (one,) if answers_others else (kind, one):
+            self._outages[target] = _Outage(now + max(OUTAGE, deadline))
+        while len(self._outages) > _MOST_OUTAGES:
+            del self._outages[next(iter(self._outages))]
+
+    def check_out(self, what: str, targets: Targets) -> bool:
+        """Return :meth:`is_out`; ``StoreUnavailable`` where a probe failed a moment ago."""
+        now = self._clock()
+        for outage in self._outages_of(targets):
+            if now < min(outage.until, outage.quiet_until):
+                msg = f"{what} was not tried: the store failed a moment ago, with {outage.message}."
+                raise errors.StoreUnavailable(msg, do="Check the store, and try again.")
+        return self.is_out(targets)
+
+    def _outages_of(self, targets: Targets) -> list[_Outage]:
+        return [self._outages[target] for target in targets if target in self._outages]
 
 
 async def retry_async(
@@ -296,11 +336,13 @@ async def retry_async(
     while True:
         try:
             if hedges:
-                return await hedge_request(call, attempts.health, attempts.limit)
+                answer = await hedge_request(call, attempts.health, attempts.limit)
+                attempts.note_answer()
+                return answer
             limit = attempts.limit if has_limit else None if has_limit is None else attempts.rest
             async with asyncio.timeout(limit):
                 result = await call()
-            attempts.health.note_answer()
+            attempts.note_answer()
             return result
         except Exception as error:
             pause = attempts.note_failure(error)
@@ -426,7 +468,7 @@ def retry_sync(
     while True:
         try:
             result = call()
-            attempts.health.note_answer()
+            attempts.note_answer()
             return result
         except Exception as error:
             pause = attempts.note_failure(error)

@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 
 from ..core.context import holding
 from ..core.errors import VolumeChanged
-from ..core.locks import ForkSafeLock, renew_after_fork
+from ..core.locks import DeferredActs, ForkSafeLock, renew_after_fork
 from ..core.lru_cache import LRUCache
 from ..storage.read_ahead import AHEAD, ReadAhead
 from .backend import Backend
@@ -79,6 +79,7 @@ class Handles:
         self._most, self._most_remote = most, most_remote
         self._most_bytes = most_bytes
         self._lock = ForkSafeLock()
+        self._acts = DeferredActs(self._lock)
         self.by_token: dict[str, _Handle] = {}
         # What a forked child found of its parent. Dropping it would run the parent's
         # clean-up in the child, with locks and threads that do not exist there.
@@ -96,7 +97,7 @@ class Handles:
             return own
         # Asked before the lock is taken: a source may have to open others to tell.
         token = source.token
-        with self._lock:
+        with self._acts, self._lock:
             handle = self.by_token.get(token)
             if handle is None:
                 handle = self.by_token[token] = _Handle()
@@ -123,7 +124,7 @@ class Handles:
 
     def forget_content_key(self, token: str) -> None:
         """Let an open backend look again at what is stored; one that is not open does so anyway."""
-        with self._lock:
+        with self._acts, self._lock:
             handle = self.by_token.get(token)
         if handle is not None and handle.backend is not None:
             handle.backend.forget_content_key()
@@ -131,7 +132,7 @@ class Handles:
     def opened_again(self, source: Source, last: Backend) -> Backend:
         """Return the open backend of ``source``, but not the one that was open last."""
         self.acquire(source)
-        with self._lock:
+        with self._acts, self._lock:
             handle = self.by_token.get(source.token)
             if handle is not None and handle.backend is last:
                 del self.by_token[source.token]
@@ -156,7 +157,7 @@ class Handles:
 
     def close(self) -> None:
         """Drop every handle."""
-        self._lock.defer(self.by_token.clear)
+        self._acts.defer(self.by_token.clear)
 
     def close_one(self, token: str, path: str) -> None:
         """Drop the handles of one source, and of all that read the local file ``path``."""
@@ -168,7 +169,7 @@ class Handles:
 
     def close_local(self) -> None:
         """Drop the handles of what does not lie behind URLs."""
-        with self._lock:
+        with self._acts, self._lock:
             handles = self.by_token.items()
             self.by_token = {token: one for token, one in handles if _is_far(one.backend)}
 
@@ -182,7 +183,7 @@ class Handles:
 
     def trim(self) -> None:
         """Drop what is too much: after one was opened, or an open one took a descriptor."""
-        with self._lock:
+        with self._acts, self._lock:
             oldest = sorted(self.by_token.items(), key=lambda entry: entry[1].use)
             backends = {token: handle.backend for token, handle in oldest if handle.backend}
             resident = sum(backend.resident_bytes for backend in backends.values())

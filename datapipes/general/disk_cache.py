@@ -33,7 +33,7 @@ from ...graph import Pipe, Traits, walk
 from ...storage.disk_cache import is_still
 from ...storage.ranges import open_regular
 from ..datapipe import DataPipe, locate_errors
-from .streams import ExpectedHashes, checked_mode, janitor, pair_of, write_atomically
+from .streams import ExpectedHashes, checked_mode, janitor, local_target, pair_of, write_atomically
 
 # The right to make one file, held by one process at a time.
 #
@@ -185,7 +185,8 @@ class OnDiskCacheHolder(DataPipe, form="on_disk_cache"):
         if not isinstance(path, (str, os.PathLike)):
             msg = f"the path of a file expected, got {type(path).__name__}"
             raise SampleError(msg, do="filepath_fn makes one path of an item.").at(self.origin)
-        return str(os.fspath(path))
+        with locate_errors(self):
+            return local_target(str(os.fspath(path)))
 
     def files_of(self, path: str) -> list[str] | None:
         """Return the files of the item whose path this is; None if they are to be made."""
@@ -341,8 +342,9 @@ class EndOnDiskCacheHolder(DataPipe, form="end_caching"):
                 for item in results:
                     name, data = pair_of(self, item)
                     path = name if self.filepath_fn is None else self.filepath_fn(name)
-                    write_atomically(os.fspath(path), data, holder.hashes, key)
-                    paths.append(str(os.fspath(path)))
+                    path = local_target(str(os.fspath(path)))
+                    write_atomically(path, data, holder.hashes, key)
+                    paths.append(path)
                     del data
         finally:
             # Nothing stays open that only the error remembers.

@@ -23,7 +23,7 @@ from ...core.errors import HashMismatch, SampleError, StreamError, VoxpipeError
 from ...core.redact import RedactedDict, public_value
 from ...graph import Pipe, Traits
 from ...storage.disk_cache import sync_folder, write_beside
-from ...storage.location import Secrets, public_name, remote_errors
+from ...storage.location import Secrets, is_url, local_path, public_name, remote_errors
 from ...storage.ranges import open_regular
 from ...storage.retry import Attempts, default_retry, retry_sync
 from ..datapipe import DataPipe, PerItem, SameLength
@@ -262,6 +262,14 @@ def pieces_of(data: Any) -> Iterator[bytes]:
         raise SampleError(msg, do="Turn it into bytes first: .map(f, input_col=1)")
 
 
+def local_target(path: str) -> str:
+    """Return the local path of a file to write; refuse a URL, of which a folder would be made."""
+    if is_url(path):
+        what = f"{public_name(path)} is a URL, and the file is written to a local disk"
+        raise SampleError(what, do="Give a local path, or write with save_by_fsspec().")
+    return local_path(path)
+
+
 def write_atomically(
     path: str, data: Any, hashes: ExpectedHashes | None = None, key: str = ""
 ) -> None:
@@ -306,7 +314,7 @@ class FileWriter(PerItem):
 
     def write(self, path: Any, data: Any) -> None:
         """Write one file."""
-        write_atomically(os.fspath(path), data)
+        write_atomically(local_target(os.fspath(path)), data)
 
 
 class Saver(FileWriter, form="save_to_disk"):

@@ -13,6 +13,7 @@ import pytest
 from checkout import modules
 
 from voxpipe.core import locks as turns
+from voxpipe.core.locks import DeferredActs, ForkSafeLock
 
 SCRIPT = """
 import os, threading
@@ -139,3 +140,76 @@ def test_a_fork_does_not_wait_for_its_own_import(monkeypatch):
     thread.join()
 
     turns.await_imports()
+
+
+def interrupt(act, count):
+    """Raise KeyboardInterrupt before a bytecode of the locks' module; return whether it came."""
+    left = [count]
+
+    def trace(frame, event, argument):
+        if frame.f_code.co_filename != turns.__file__:
+            return None
+        frame.f_trace_opcodes = True
+        if event in ("call", "opcode"):
+            left[0] -= 1
+            if not left[0]:
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        act()
+    except KeyboardInterrupt:
+        return True
+    finally:
+        sys.settrace(before)
+    return left[0] <= 0
+
+
+def is_free(lock):
+    """Return whether another thread can enter a lock."""
+    answers = []
+
+    def look():
+        if lock.acquire(timeout=0.0):
+            lock.release()
+            answers.append(True)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    return answers == [True]
+
+
+def test_an_interrupt_at_any_bytecode_leaves_the_lock_free():
+    """Neither the end of a ``with`` block nor a deferred act keeps it, and acts run later."""
+    tried = 0
+    for within in (False, True):
+        for count in range(1, 10_000):
+            lock, done = ForkSafeLock(), []
+            acts = DeferredActs(lock)
+
+            def act(lock=lock, acts=acts, done=done, within=within):
+                if within:  # the end of the block runs it
+                    with acts, lock:
+                        acts.defer(lambda: done.append(1))
+                else:
+                    acts.defer(lambda: done.append(1))
+
+            if not interrupt(act, count):
+                assert done == [1]
+                break
+            tried += 1
+            assert is_free(lock)
+            with acts, lock:
+                pass
+            assert not acts._due
+
+    assert tried > 40
+
+
+def test_locks_are_left_in_c():
+    """A method in Python would be interrupted before its first line."""
+    for name in ("__enter__", "__exit__", "acquire", "release"):
+        assert not hasattr(getattr(ForkSafeLock, name), "__code__")

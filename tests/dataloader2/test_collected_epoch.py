@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.core.locks import ForkSafeLock
+from voxpipe.core.locks import DeferredActs, ForkSafeLock
 from voxpipe.reading_services import reading_service as running
 from voxpipe.storage.read_ahead import AHEAD
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS
@@ -73,13 +73,14 @@ def test_inside_a_lock_that_its_end_needs(work, monkeypatch):
 def test_acts_wait_for_whoever_is_inside():
     """Also one that comes while acts are done, and one of another thread."""
     turns, done = ForkSafeLock(), []
+    acts = DeferredActs(turns)
 
     def first():
-        turns.defer(lambda: done.append("second"))
+        acts.defer(lambda: done.append("second"))
         done.append("first")
 
-    with turns:
-        other = threading.Thread(target=turns.defer, args=(first,))
+    with acts, turns:
+        other = threading.Thread(target=acts.defer, args=(first,))
         other.start()
         other.join(SECONDS)
         assert not other.is_alive()

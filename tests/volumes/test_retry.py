@@ -510,7 +510,16 @@ def test_one_object_that_fails_is_no_store_that_is_down():
 
     with pytest.raises(StoreUnavailable):
         retry_sync(Answers(*[ConnectionResetError()] * 99), first, sleep)
-    assert not health.is_out
+    assert not health.is_out()
+    others = Answers(*[ConnectionResetError()] * 2)
+    second = Attempts(policy, "other", repr, lambda: time.now, lambda: 1.0, health=health)
+    retry_sync(others, second, sleep)
+    assert others.calls == 3
+    again = Answers(*[ConnectionResetError()] * 99)
+    third = Attempts(policy, "reading", repr, lambda: time.now, lambda: 1.0, health=health)
+    with pytest.raises(StoreUnavailable):
+        retry_sync(again, third, sleep)
+    assert again.calls == 1
 
 
 def test_a_server_that_drips_gets_as_many_attempts_as_a_silent_one():

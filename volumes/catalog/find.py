@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 import itertools
 import os
 import posixpath
@@ -15,10 +14,17 @@ from typing import Any
 
 from ...core.errors import VolumeNotFound, VoxpipeError
 from ...core.suggest import path_hint
-from ...storage.fsspec_ranges import file_system_of, list_with
-from ...storage.location import absolute_place, is_url, local_path, public_name
+from ...storage.fsspec_ranges import file_system_of
+from ...storage.location import (
+    WILDCARD,
+    absolute_place,
+    fixed_folder,
+    is_url,
+    local_path,
+    public_name,
+)
 from ...storage.ranges import LocalRanges, RangeStore
-from ...storage.remote import open_remote
+from ...storage.remote import Globs, open_remote
 from ..formats.zarr_array import ZarrArray, open_node
 from ..formats.zarr_chunks import NotOurs
 from ..formats.zarr_nodes import METADATA_FILES, images_in
@@ -37,7 +43,6 @@ _SEGMENTATION = "_seg"
 # A case has seldom more volumes; with more, their names decide what they are.
 _VOLUMES_OF_A_CASE = 8
 _DIGITS = re.compile(r"\d+")
-_WILDCARD = re.compile(r"[*?[]")
 _DOT_FILE = re.compile(r"(^|/)\.")
 # Folders beside each other that hold the same names, and the key of what is in them.
 _KEYS_OF_FOLDERS = {"images": IMAGE, "labels": "label", "masks": "mask"}
@@ -271,9 +276,9 @@ def is_glob(location: str) -> bool:
     (True, False, False)
     """
     if is_url(location):
-        return "*" in location.partition("?")[0]
+        return "*" in public_name(location)
     path = local_path(location)
-    return bool(_WILDCARD.search(path)) and not os.path.lexists(path)
+    return bool(WILDCARD.search(path)) and not os.path.lexists(path)
 
 
 def matches_volumes(pattern: str, storage_options: Mapping[str, Any] | None = None) -> bool:
@@ -287,29 +292,12 @@ def matches_volumes(pattern: str, storage_options: Mapping[str, Any] | None = No
 
 def _matches(pattern: str, options: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
     """Return name below the fixed folder, place, and whether it is a folder, of each match."""
-
-    def fix(path: str) -> str:  # what is before the first wildcard, with the slash at its end
-        return "".join(_WILDCARD.split(path, maxsplit=1)[0].rpartition("/")[:2])
-
-    if is_url(pattern):
-        system, path = file_system_of(pattern, options)
-        infos = list_with(system, "glob", path, pattern, options, detail=True)
-        root = fix(path)
-        matches = [
-            (match[len(root) :].strip("/"), system.unstrip_protocol(match), is_folder)
-            for match, is_folder in sorted((m, i["type"] == "directory") for m, i in infos.items())
-        ]
-    else:
-        path = local_path(pattern)
-        root = fix(path)
-        names = sorted(
-            glob.glob(path[len(root) :].lstrip("/"), root_dir=root or None, recursive=True)
-        )
-        places = [os.path.join(absolute_place(root), name.rstrip("/")) for name in names]
-        matches = [
-            (name.rstrip("/"), place, os.path.isdir(place))
-            for name, place in zip(names, places, strict=True)
-        ]
+    system, path, infos = Globs(options).match(pattern)
+    root, matches = fixed_folder(path)[0], []
+    for match, info in infos.items():
+        place = system.unstrip_protocol(match) if is_url(pattern) else match
+        is_folder = info["type"] == "directory" if is_url(pattern) else os.path.isdir(place)
+        matches.append((match[len(root) :].strip("/"), place, is_folder))
     matches = [one for one in matches if not _DOT_FILE.search(one[0])]
     if not matches:
         what = f"nothing matches {public_name(pattern)}."

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core.locks import ForkSafeLock, renew_after_fork
+from ...core.locks import DeferredActs, ForkSafeLock, renew_after_fork
 
 _FEW = 64  # rows for more than three times the chunks that are here or announced
 
@@ -180,6 +180,7 @@ class ChunkCache:
         self.hits = self.misses = 0
         self._moment = 0
         self._lock = ForkSafeLock()
+        self._acts = DeferredActs(self._lock)
         self._clear()
         renew_after_fork(self)
 
@@ -194,7 +195,7 @@ class ChunkCache:
 
         What was announced for each has come: the next time that it is needed is a later one.
         """
-        with self._lock:
+        with self._acts, self._lock:
             rows = self._rows_of(keys)
             is_here, addresses = self._table.take(rows)
             count = int(np.add.reduce(is_here))
@@ -215,7 +216,7 @@ class ChunkCache:
         Their keys differ; ``which`` says which of the keys are theirs. A size is what keeping a
         chunk takes, in bytes. What is kept is the cache's.
         """
-        with self._lock:
+        with self._acts, self._lock:
             rows = self._rows_of(keys)
             rows = rows if which is None else rows[which]
             new = self._table.put(rows, sizes, addresses, self.most_bytes)
@@ -229,7 +230,7 @@ class ChunkCache:
 
         With ``keep`` somebody counts on those that are here: they stay until then.
         """
-        with self._lock:
+        with self._acts, self._lock:
             self._moment += 1
             rows = self._rows_of(keys)
             state = self._table.announce(rows, self._moment, keep=keep)
@@ -237,10 +238,10 @@ class ChunkCache:
 
     def lend(self, count: int) -> ExitStack:
         """Let chunks take ``count`` bytes more until what is returned is closed."""
-        with self._lock:
+        with self._acts, self._lock:
             self.most_bytes += count
         loan = ExitStack()
-        loan.callback(self._lock.defer, partial(self._take_back, count, os.getpid()))
+        loan.callback(self._acts.defer, partial(self._take_back, count, os.getpid()))
         return loan
 
     def after_fork(self) -> None:
@@ -250,7 +251,7 @@ class ChunkCache:
 
     def forget(self, token: str) -> None:
         """Forget the chunks of one array: they are others now."""
-        with self._lock:
+        with self._acts, self._lock:
             first = first_key(token)
             its = range(first, first + _MOST_CHUNKS)
             those = [n for key, n in self._rows.items() if isinstance(key, int) and key in its]
@@ -258,7 +259,7 @@ class ChunkCache:
 
     def clear(self) -> None:
         """Forget every chunk, and what was announced."""
-        self._lock.defer(self._clear)
+        self._acts.defer(self._clear)
 
     def _rows_of(self, keys: Sequence[Hashable]) -> NDArray[np.int64]:
         """Return the rows of keys; those that have none get one."""
@@ -318,7 +319,7 @@ class Announcement(NamedTuple):
 
     def close(self) -> None:
         """Take it back; any number of times."""
-        self.cache._lock.defer(partial(self.cache._take_away, self.moment, self.keys))
+        self.cache._acts.defer(partial(self.cache._take_away, self.moment, self.keys))
 
 
 DEFAULT_BYTES = 64 * 1024**2

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from ...core.errors import (
@@ -246,13 +247,14 @@ class RemoteLease:
         """Take the lease, waiting for another writer if need be, and renew it meanwhile."""
         with remote_errors(self._name, self._options):
             self._take(time.monotonic() + timeout)
-        stop = threading.Event()
+        # No Event, whose set() is in Python: an interrupt of it would keep its lock.
+        stop: SimpleQueue[None] = SimpleQueue()
         beating = threading.Thread(target=self._renew, args=(stop,), daemon=True)
         beating.start()
         try:
             yield
         finally:
-            stop.set()
+            stop.put(None)
             beating.join()
             with remote_errors(self._name, self._options):
                 if self._is_ours(self._get(self._path)):
@@ -317,8 +319,11 @@ class RemoteLease:
         """Return the object that succeeds a dead lease and dead claims of it."""
         return ".".join((self._path, *map(_owner_of, chain)))
 
-    def _renew(self, stop: threading.Event) -> None:
-        while not stop.wait(self._seconds / _BEATS):
+    def _renew(self, stop: SimpleQueue[None]) -> None:
+        while True:
+            with suppress(Empty):
+                stop.get(timeout=self._seconds / _BEATS)
+                return
             # One that fails is followed by others; ``check`` tells if all of them did.
             with suppress(Exception):
                 if not self._is_ours(self._get(self._path)):

@@ -510,3 +510,19 @@ def test_an_entry_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch, s
     expected = ["a0", "a1", "a.files.json"] if several else ["a"]
     assert named == [(name, True) for name in expected]
     assert (tmp_path.stat().st_ino, tmp_path.stat().st_size) in synced
+
+
+@pytest.mark.parametrize("url", ["memory://kept/a.bin", "s3://bucket/a.bin", "https://host/a.bin"])
+def test_a_url_is_no_place_for_a_cached_file(tmp_path, monkeypatch, url):
+    """Also as the name of a result, and for ``save_to_disk``; no folder is made of its scheme."""
+    monkeypatch.chdir(tmp_path)
+    chains = [
+        IterableWrapper(["a"]).on_disk_cache(lambda _: url).map(lambda u: (u, b"")).end_caching(),
+        IterableWrapper(["a"]).on_disk_cache().map(lambda u: (url, b"")).end_caching(),
+        IterableWrapper([(url, b"")]).save_to_disk(),
+    ]
+    for chain in chains:
+        with pytest.raises(SampleError, match="is a URL"):
+            list(chain)
+
+    assert not [place for place in tmp_path.iterdir() if ":" in place.name]

@@ -1,0 +1,151 @@
+"""Listings belong to one pass: nothing is remembered longer, and a bucket is listed once."""
+
+import glob
+import json
+
+import fsspec
+import nibabel as nib
+import numpy as np
+import pytest
+from s3_server import Fault
+
+import voxpipe as vp
+from voxpipe.core.errors import VolumeNotFound, VoxpipeError
+
+
+def write(folder, name="ct.nii"):
+    """Write a small NIfTI file with nibabel."""
+    folder.mkdir(parents=True, exist_ok=True)
+    nib.save(nib.Nifti1Image(np.zeros((2, 2, 2), np.int16), np.eye(4)), folder / name)
+
+
+def cases(url, server=None, **patterns):
+    """Return the names of the cases that a new pipe lists."""
+    options = server.storage_options if server else None
+    pipe = vp.list_cases(url, storage_options=options, **(patterns or {"image": "ct.nii"}))
+    return [sample.case for sample in pipe]
+
+
+@pytest.mark.slow
+def test_each_pass_over_a_bucket_sees_what_is_there_now(server, client):
+    """New cases, those that convert wrote, and those that were deleted."""
+    options, bucket = server.storage_options, server.bucket
+    write(bucket / "out" / "a")
+    assert cases("s3://bucket/out/*/", server) == ["a"]
+    write(bucket / "out" / "b")
+    assert cases("s3://bucket/out/*/", server) == ["a", "b"]
+    source = str(bucket / "out" / "a" / "ct.nii")
+    vp.convert(source, "s3://bucket/out/c/ct.nii.zarr", storage_options=options)
+    found = cases("s3://bucket/out/*/", server, image="ct.nii*")
+    (bucket / "out" / "a" / "ct.nii").unlink()
+
+    assert found == ["a", "b", "c"]
+    assert cases("s3://bucket/out/*/", server) == ["b"]
+    assert vp.check("s3://bucket/out/", storage_options=options).volumes == 2
+
+
+def test_each_pass_over_other_file_systems_sees_what_is_there_now():
+    """In memory, and behind file systems that keep listings."""
+    memory = fsspec.filesystem("memory")
+    memory.pipe("/anew/a/ct.nii", b"")
+    assert cases("memory://anew/*/") == ["a"]
+    memory.pipe("/anew/b/ct.nii", b"")
+    assert cases("memory://anew/*/") == ["a", "b"]
+    memory.rm("/anew", recursive=True)
+
+    with pytest.raises(VolumeNotFound):
+        cases("memory://anew/*/")
+
+
+def test_a_bucket_of_many_cases_is_listed_by_pages(server, client):
+    """As many requests for 30 cases of two volumes as for one, also for check."""
+    for number in range(30):
+        for name in ("ct.nii", "seg.nii"):
+            write(server.bucket / "train" / f"p{number}", name)
+    for url in ("s3://bucket/train/*/", "s3://bucket/*/*/"):
+        server.forget()
+        assert len(cases(url, server, image="ct.nii", label="seg.nii")) == 30
+        assert len(server.requests) == 1
+
+
+@pytest.mark.slow
+def test_what_lies_deep_below_is_not_listed_for_few_cases(server, monkeypatch):
+    """Folders are listed one by one where objects are many and matches few."""
+    monkeypatch.setattr("voxpipe.storage.remote._FEW_OBJECTS", 1000)
+    for case in ("a", "b"):
+        chunks = server.bucket / "train" / case / "ct.zarr" / "c"
+        chunks.mkdir(parents=True)
+        (chunks.parent / "zarr.json").write_text("{}")
+        for number in range(2500):
+            (chunks / str(number)).touch()
+
+    assert cases("s3://bucket/train/*/", server, image="ct.zarr") == ["a", "b"]
+    assert len(server.requests) <= 2 + 1 + 2  # pages; the folder; each case
+
+
+def test_a_listing_that_fails_is_no_shorter_listing(server, client, monkeypatch):
+    """A store that answers 500 is reported, and no case is left out."""
+    monkeypatch.setenv("VOXPIPE_REMOTE_DEADLINE", "0.3")
+    write(server.bucket / "train" / "a")
+    server.fail(Fault("error"))
+
+    with pytest.raises(vp.errors.StoreUnavailable):
+        cases("s3://bucket/train/*/", server)
+
+
+@pytest.mark.parametrize("folder", ["pro[2024]x", "a?b"])
+def test_a_folder_that_exists_as_it_is_written_is_meant(tmp_path, server, folder):
+    """On disks and in buckets, for cases, checks and manifests; a real class still works."""
+    for root in (tmp_path / folder, server.bucket / folder):
+        for case in ("p1", "p2"):
+            write(root / case)
+    options = server.storage_options
+    for place, chosen in ((tmp_path, None), ("s3://bucket", server)):
+        assert cases(f"{place}/{folder}/*/", chosen) == ["p1", "p2"]
+        assert cases(f"{place}/{folder}/p[12]/", chosen) == ["p1", "p2"]
+        assert len(cases(f"{place}/{folder}/p1/", chosen)) == 1
+        escaped = f"{place}/{glob.escape(folder)}"
+        assert cases(f"{escaped}/*/", chosen) == ["p1", "p2"]
+        assert len(cases(None, chosen, image=f"{place}/{folder}/*/ct.nii")) == 2
+        used = options if chosen else None
+        for where in (f"{place}/{folder}", f"{place}/{folder}/*/"):
+            assert vp.check(where, storage_options=used).volumes == 2
+    pipe = vp.list_cases(f"{tmp_path}/{folder}/*/", image="ct.nii")
+    vp.index(pipe, tmp_path / "manifest.json")
+
+    assert len(json.loads((tmp_path / "manifest.json").read_text())["cases"]) == 2
+
+
+def test_brackets_that_match_nothing_are_explained(tmp_path):
+    """The error shows how a bracket is written."""
+    with pytest.raises(VoxpipeError, match=r"glob\.escape"):
+        cases(f"{tmp_path}/scans [2021]/*/")
+
+
+@pytest.mark.parametrize("kind", ["error", "slow_down"])
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+def test_an_object_that_fails_costs_one_deadline(server, client, method, kind, monkeypatch):
+    """It is tried once from then on, while others are read; it is read again once it answers."""
+    monkeypatch.setenv("VOXPIPE_REMOTE_DEADLINE", "0.3")
+    monkeypatch.setattr("voxpipe.storage.retry.OUTAGE_PAUSE", 0.0)
+    options = server.storage_options
+    for name in ("bad", "good"):
+        write(server.bucket, f"{name}.nii")
+
+    def read(name):
+        return vp.Volume(f"s3://bucket/{name}.nii", storage_options=options).data.numpy()
+
+    read("good")
+    server.fail(Fault(kind, key="bad", method=method))
+    counts = []
+    for _ in range(3):
+        server.forget()
+        with pytest.raises(vp.errors.StoreUnavailable):
+            read("bad")
+        counts.append(sum(method in str(one) for one in server.requests))
+        assert not read("good").any()
+    server.fail()
+
+    assert counts[0] > 1
+    assert counts[1:] == [1, 1]
+    assert not read("bad").any()
