@@ -18,7 +18,7 @@ from ..datapipes.epoch import items_from, set_epoch
 from ..graph import Cut, Pipe, error_location, failed_item, is_read_twice, traits_of, walk
 from ..spatial.lazy.patch_steps import in_batch
 from .delivered_batches import DeliveredBatches
-from .global_generators import proof_that_nothing_draws, seeded_globals
+from .global_generators import HeldGenerators, proof_that_nothing_draws, seeded_globals
 from .memory_budget import PrefetchBudget
 from .pipe_runner import as_raised
 
@@ -154,12 +154,13 @@ def run_planner(
         return
     items = iter(planner)
     proof = proof_that_nothing_draws(planner)
+    generators = HeldGenerators.of(walk(planner)).seeded
     for number in count():
         if proof is not None and proof.holds():
             guard: contextlib.AbstractContextManager[None] = _AS_IT_IS
         else:
             stream = Stream(seed, epoch, (number,), "user functions of the planner")
-            guard = seeded_globals(stream.integer())
+            guard = seeded_globals(stream.integer(), generators)
         with guard:
             try:
                 item = next(items)

@@ -169,6 +169,13 @@ def payload_of(
     return _pack((custom_backends(), custom_decoders(), thing), parts, script)
 
 
+def payloads_of(work: Work, workers: int) -> list[bytes]:
+    """Return what each of ``workers`` runs, pickled; the same where any can do any batch."""
+    if isinstance(work, PlannedWork):
+        return [payload_of(work, 0, workers)] * workers
+    return [payload_of(work, number, workers) for number in range(workers)]
+
+
 def _pack(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None) -> bytes:
     """Return a pickle of a thing; raise ``NotPicklable`` with the part that cannot travel."""
     try:

@@ -201,6 +201,12 @@ class WorkerPool:
         self.affinity.forget(worker.number)
         return fresh
 
+    def update(self, payloads: Sequence[bytes]) -> None:
+        """Send objects of the user's that changed since the last epoch with the next jobs."""
+        for worker in self.workers:
+            worker.is_outdated |= payloads[worker.number] != self._payloads[worker.number]
+        self._payloads = payloads
+
     def in_flight(self) -> int:
         """Return the number of jobs that were given and not answered."""
         return sum(len(worker.jobs) for worker in self.workers)
@@ -210,7 +216,9 @@ class WorkerPool:
         self._refuse_child()
         index = getattr(job, "index", job)
         slots = tuple(worker.slots.take_freed()), tuple(worker.slots.take_given_up())
-        message = DoJob(index, pickle_job(job), seed, epoch, *slots, self.passes)
+        payload = self._payloads[worker.number] if worker.is_outdated else b""
+        message = DoJob(index, pickle_job(job), seed, epoch, *slots, self.passes, payload)
+        worker.is_outdated = False
         worker.jobs.append(job)
         self.affinity.remember(job, worker)
         self.send(worker, message)

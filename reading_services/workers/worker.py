@@ -163,9 +163,13 @@ class JobQueue:
         self._ahead: SimpleQueue[QueuedJob] = SimpleQueue()
         self._messages: deque[DoJob] = deque()
         self._run = 0
+        self._is_looking = False
 
     def look_ahead(self) -> None:
         """Begin to look at jobs that wait; before, nobody knows the backends of the user."""
+        if self._is_looking:
+            return
+        self._is_looking = True
 
         # In a copy of the context: the read scheme holds for what is read ahead too.
         def look() -> None:
@@ -279,6 +283,8 @@ def _serve(
                 slots.release(news.free_slots, news.given_up)
         job: Any = None
         try:
+            if message.payload:
+                payload, source = message.payload, None
             if source is None:
                 # With the backends of its parent registered.
                 backends, decoders, source = ScriptUnpickler(payload, settings.script).load()

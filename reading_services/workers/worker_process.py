@@ -92,6 +92,7 @@ class Worker:
     _standing: tuple[tuple[int, int, int], float] | None = None
     is_up: bool = False  # whether it has started
     is_gone: bool = False  # whether it was found dead
+    is_outdated: bool = False  # whether objects in its payload changed here since it has it
     patience: float = 0.0  # seconds that a message to it may wait
 
     def __str__(self) -> str:

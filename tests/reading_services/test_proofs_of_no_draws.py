@@ -156,9 +156,9 @@ def seeded(monkeypatch):
     """Return what counts how often the global generators are seeded."""
     counted = []
 
-    def seed(number):
+    def seed(number, own=()):
         counted.append(number)
-        real(number)
+        real(number, own)
 
     real = seeding.seed_globals
     monkeypatch.setattr(seeding, "seed_globals", seed)
