@@ -190,7 +190,8 @@ class TailEpoch:
 
     def _advance(self) -> None:
         """Take one item of the pipes, and before it the batches that had none."""
-        guard = seeded_globals(0, self._generators) if self._tail.seeds else contextlib.nullcontext()
+        seeds, own = self._tail.seeds, self._generators
+        guard = seeded_globals(0, own) if seeds else contextlib.nullcontext()
         try:
             # Ctrl-C ends the pipes from within, before anybody calls close().
             with guard, self._tail.leaving(self._epoch):

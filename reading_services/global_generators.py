@@ -172,7 +172,7 @@ def _reseed(generator: Any, seed: int) -> None:
         generator.manual_seed(seed)
     elif isinstance(generator, np.random.Generator):
         bits = generator.bit_generator
-        bits.state = type(bits)(seed).state  # type: ignore[call-arg]  # as NumPy's own take
+        bits.state = type(bits)(seed).state  # as those of NumPy take it
     else:
         kind = getattr(np.random, generator.get_state(legacy=False)["bit_generator"])
         generator.set_state({**kind(seed).state, "has_gauss": 0, "gauss": 0.0})
