@@ -388,7 +388,7 @@ class TorchSeed:
     def draw(cls) -> TorchSeed:
         """Draw one."""
         before, seeded_with = torch.get_rng_state(), torch.initial_seed()
-        seed = int(torch.empty((), dtype=torch.int64).random_().item())
+        seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_().item())
         return cls(seed, before, seeded_with)
 
     def is_outdated(self) -> bool:
@@ -471,8 +471,8 @@ class ForFrameworks:
         """None: a loader has a chain."""
         raise AttributeError(
             "a DataLoader2 has a chain and no dataset, which skip_first_batches() of Accelerate "
-            "and the like would put into another loader. To go on within an epoch, load_state_dict() "
-            "what state_dict() returned: nothing is skipped. Hugging Face's Trainer then takes "
+            "and the like would put into another loader. To go on within an epoch, give "
+            "load_state_dict() what state_dict() returned: nothing is skipped. Hugging Face's Trainer then takes "
             "ignore_data_skip=True; of to_dataset() a loader of torch's has a dataset"
         )
 

@@ -68,7 +68,7 @@ class SeedStamper(DataPipe):
 
     def _next_run(self) -> tuple[int, int]:
         run, self._run = self._run, None
-        return run or (int(torch.empty((), dtype=torch.int64).random_().item()), 0)
+        return run or (int(torch.empty((), dtype=torch.int64, device="cpu").random_().item()), 0)
 
 
 class Drawing(Running, DataPipe):
@@ -93,7 +93,7 @@ class Drawing(Running, DataPipe):
         """Seed the generator for a pass; torch calls it when one begins."""
         seed, self._seed = self._seed, None
         if seed is None:
-            seed = int(torch.empty((), dtype=torch.int64).random_().item())
+            seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_().item())
         self._rng.seed(self.seed_of_pass(seed))
 
     def seed_of_pass(self, seed: int) -> int:
