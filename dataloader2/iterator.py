@@ -472,8 +472,8 @@ class ForFrameworks:
         raise AttributeError(
             "a DataLoader2 has a chain and no dataset, which skip_first_batches() of Accelerate "
             "and the like would put into another loader. To go on within an epoch, give "
-            "load_state_dict() what state_dict() returned: nothing is skipped. Hugging Face's Trainer then takes "
-            "ignore_data_skip=True; of to_dataset() a loader of torch's has a dataset"
+            "load_state_dict() what state_dict() returned: nothing is skipped. Trainer of Hugging "
+            "Face then takes ignore_data_skip=True. Loaders of to_dataset() have a dataset"
         )
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:

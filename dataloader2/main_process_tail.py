@@ -20,7 +20,7 @@ from ..batching.job import BatchResult
 from ..core import Stream
 from ..core.errors import GraphError, VoxpipeError
 from ..datapipes.background_iterator import STOP_SECONDS, stop_limit
-from ..datapipes.epoch import set_epoch
+from ..datapipes.epoch import HeldGenerators, set_epoch
 from ..graph import (
     Pipe,
     before_dispatch,
@@ -34,7 +34,7 @@ from ..graph import (
 )
 from ..graph.walk import readers
 from ..reading_services import Epoch, InProcessReadingService, ReadingService
-from ..reading_services.global_generators import HeldGenerators, seed_globals, seeded_globals
+from ..reading_services.global_generators import seed_globals, seeded_globals
 from ..reading_services.reading_service import leave
 
 

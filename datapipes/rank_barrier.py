@@ -59,7 +59,9 @@ class RankBarrier:
                 raise self._why_gone(None)
             group, self._telling = self._group, True
         try:
-            dist.all_gather(words, torch.tensor([word], dtype=torch.int64, device="cpu"), group=group)
+            dist.all_gather(
+                words, torch.tensor([word], dtype=torch.int64, device="cpu"), group=group
+            )
         except RuntimeError as error:
             self._closing = True
             # Its frames hold the group: a forked child that collects them would wait for its end.

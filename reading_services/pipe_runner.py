@@ -17,9 +17,9 @@ from ..batching.job import NOWHERE, STEP_OF_THREAD, Job, the_batch
 from ..core import CallSite, Stream
 from ..core.errors import LOCATABLE, E, add_location
 from ..datapipes import DataPipe
-from ..datapipes.epoch import set_epoch
+from ..datapipes.epoch import HeldGenerators, set_epoch
 from ..graph import Cut, Pipe, describe, error_location, origin_of, traits_of, walk, with_parents
-from .global_generators import HeldGenerators, seed_globals, seeded_globals
+from .global_generators import seed_globals, seeded_globals
 
 # Errors of pipes as they were raised: torch writes its own lines into them on their way. To a text
 # it adds; anything else, the key of a ``KeyError`` or fields of the user's, it throws away. But it

@@ -14,11 +14,11 @@ from ..core import Stream
 from ..core.errors import GraphError, add_location
 from ..datapipes.batch_patches import BatchPatches
 from ..datapipes.datapipe import ErrorLog, log_errors
-from ..datapipes.epoch import items_from, set_epoch
+from ..datapipes.epoch import HeldGenerators, items_from, set_epoch
 from ..graph import Cut, Pipe, error_location, failed_item, is_read_twice, traits_of, walk
 from ..spatial.lazy.patch_steps import in_batch
 from .delivered_batches import DeliveredBatches
-from .global_generators import HeldGenerators, proof_that_nothing_draws, seeded_globals
+from .global_generators import proof_that_nothing_draws, seeded_globals
 from .memory_budget import PrefetchBudget
 from .pipe_runner import as_raised
 

@@ -16,7 +16,7 @@ from ..core.errors import LOCATABLE, GraphError, add_location
 from ..core.validate import validate_int
 from ..datapipes import DataPipe
 from ..datapipes.datapipe import length
-from ..datapipes.epoch import count_seeded, set_epoch
+from ..datapipes.epoch import HeldGenerators, count_seeded, set_epoch
 from ..datapipes.foreign import LEVELS, RANKS, WORKERS, division_levels
 from ..graph import (
     Pipe,
@@ -29,7 +29,7 @@ from ..graph import (
     parents_of,
     walk,
 )
-from .global_generators import HeldGenerators, seeded_globals
+from .global_generators import seeded_globals
 from .pipe_runner import as_raised, written_last
 from .transport.messages import END_OF_ITEMS, Feed
 

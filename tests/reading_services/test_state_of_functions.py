@@ -188,8 +188,8 @@ HEAD = """
         cases = [{"image": np.zeros((4, 4, 4), np.float32)} for _ in range(20)]
         pipe = vp.from_cases(cases).open_volume().lazy_patch(4).batch_patches(1)
         service = vp.MultiProcessingReadingService(2, method)
-        limits = [vp.Timeout(item=60, start=start)]
-        return vp.DataLoader2(pipe if function is None else pipe.map(function), limits, service, seed=1)
+        pipe = pipe if function is None else pipe.map(function)
+        return vp.DataLoader2(pipe, [vp.Timeout(item=60, start=start)], service, seed=1)
 """
 TO_ALL = (
     HEAD
@@ -352,6 +352,6 @@ def leave_a_pool():
 
 
 def test_a_child_that_leaves_its_workers_ends():
-    """multiprocessing ends daemons by SIGTERM, at which workers do nothing, and waits for them."""
+    """Multiprocessing ends daemons by SIGTERM, at which workers do nothing, and waits for them."""
     with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
         assert pool.submit(leave_a_pool).result(timeout=60) == 2
