@@ -321,7 +321,7 @@ def _own_state(sink: Pipe, split: Cut | NoCut) -> Places:
     """Find functions whose state belongs to one worker: counters, iterators, Sobol' engines."""
     places = []
     for pipe in walk(sink):
-        names = [type(thing).__name__ for thing in HeldGenerators.of([pipe]).unseeded]
+        names = [type(thing).__name__ for thing in HeldGenerators.of([pipe]).stateful]
         if names:
             what = f"{names[0]} in {describe(pipe)} has a place of its own, in each worker another "
             what += "one, which begins anew in every epoch and after a resume"

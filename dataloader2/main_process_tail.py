@@ -158,7 +158,7 @@ class TailEpoch:
         self._tail = tail
         self._epoch = epoch
         self._run = (seed, number)
-        self._generators = HeldGenerators.of(tail.pipes).seeded if tail.seeds else ()
+        self._generators = HeldGenerators.of(tail.pipes).generators if tail.seeds else ()
         # Numbers of the batches that the pipes have taken and not yet given, and what failed in
         # them; those without any item pass them by.
         self._under_way: deque[tuple[int, BatchResult | None]] = deque()

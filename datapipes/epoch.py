@@ -318,36 +318,36 @@ _MOST_STEPS, _MOST_ENTRIES = 5_000, 1_000
 class HeldGenerators:
     """The generators that the functions of some pipes hold, each once, in a fixed order."""
 
-    seeded: tuple[Any, ...] = ()
-    unseeded: tuple[Any, ...] = ()
+    generators: tuple[Any, ...] = ()
+    stateful: tuple[Any, ...] = ()
     """Objects with a place of their own that no seed sets: iterators, quasi-random engines, and
     those whose methods count in an attribute."""
 
     @classmethod
     def of(cls, pipes: Iterable[Pipe]) -> HeldGenerators:
         """Search the settings of pipes that run functions of the user's."""
-        seeded: dict[int, Any] = {}
-        unseeded: list[Any] = []
+        generators: dict[int, Any] = {}
+        stateful: list[Any] = []
         waiting: list[Any] = []
         for pipe in pipes:
             traits = traits_of(pipe)
             if traits.runs_user_code or (traits.per_item and is_own(pipe)):
                 settings = vars(pipe).items()
                 waiting += [v for name, v in settings if name != "origin" and not is_pipe(v)]
-        seen: set[int] = set()
+        ids: set[int] = set()
         for thing in waiting:  # grows meanwhile
-            if id(thing) in seen or isinstance(thing, _LEAVES) or len(seen) >= _MOST_STEPS:
+            if id(thing) in ids or isinstance(thing, _LEAVES) or len(ids) >= _MOST_STEPS:
                 continue
-            seen.add(id(thing))
+            ids.add(id(thing))
             if isinstance(thing, _GENERATORS) and not isinstance(thing, random.SystemRandom):
-                seeded.setdefault(id(getattr(thing, "bit_generator", thing)), thing)
+                generators.setdefault(id(getattr(thing, "bit_generator", thing)), thing)
             elif _has_place(thing):
-                unseeded.append(thing)
+                stateful.append(thing)
             else:
                 if _counts(thing):
-                    unseeded.append(thing)
+                    stateful.append(thing)
                 waiting += _parts_of(thing)
-        return cls(tuple(seeded.values()), tuple(unseeded))
+        return cls(tuple(generators.values()), tuple(stateful))
 
 
 def _has_place(thing: Any) -> bool:
@@ -416,7 +416,7 @@ def _is_library(thing: Any) -> bool:
     return str(home).partition(".")[0] in _LIBRARIES - {"__main__"}
 
 
-def reseed(generator: Any, seed: int) -> None:
+def set_seed_of(generator: Any, seed: int) -> None:
     """Seed a generator of ``random``, NumPy or torch."""
     if isinstance(generator, random.Random):
         generator.seed(seed)

@@ -25,7 +25,7 @@ import torch
 from torch.utils.data.datapipes import iter as torchs
 
 from ..core import Stream
-from ..datapipes.epoch import reseed, restore_generator, state_of_generator
+from ..datapipes.epoch import restore_generator, set_seed_of, state_of_generator
 from ..graph import Pipe, is_read_twice, walk
 
 _OWN: set[int] = set()
@@ -43,7 +43,7 @@ def seed_globals(seed: int, own: Sequence[Any] = ()) -> None:
     torch.default_generator.manual_seed(seed)
     for number, generator in enumerate(own):
         # Two objects of one function must not draw the same numbers.
-        reseed(generator, Stream(seed, 0, (number,), "own generators").integer())
+        set_seed_of(generator, Stream(seed, 0, (number,), "own generators").integer())
 
 
 @contextlib.contextmanager

@@ -170,7 +170,7 @@ class PipeRunner:
             set_epoch(self.sink, seed, epoch)
             self._run = (seed, epoch)
             if self._runs_user_code:  # an object may have got another one since the last epoch
-                self.handoff.generators = HeldGenerators.of(walk(self.sink)).seeded
+                self.handoff.generators = HeldGenerators.of(walk(self.sink)).generators
         here = job if items is None else replace(job, items=tuple(items))
         self.handoff.job, self.handoff.number = here, NOWHERE
         guard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()

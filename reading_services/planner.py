@@ -154,7 +154,7 @@ def run_planner(
         return
     items = iter(planner)
     proof = proof_that_nothing_draws(planner)
-    generators = HeldGenerators.of(walk(planner)).seeded
+    generators = HeldGenerators.of(walk(planner)).generators
     for number in count():
         if proof is not None and proof.holds():
             guard: contextlib.AbstractContextManager[None] = _AS_IT_IS

@@ -320,7 +320,7 @@ class Replica:
         key = (self.share.count, self.share.number, index)
         if self._run != (seed, epoch):
             self._run = (seed, epoch)
-            self._generators = HeldGenerators.of(walk(self.graph)).seeded
+            self._generators = HeldGenerators.of(walk(self.graph)).generators
             stream = Stream(seed, epoch, key[:2], "worker functions")
             with seeded_globals(stream.integer(), self._generators):
                 self._items = self._start(seed, epoch)

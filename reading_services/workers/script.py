@@ -72,7 +72,7 @@ class StartNote:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Where it is unpickled the clock begins, before the script is imported: no own module is.
-        return faulthandler.dump_traceback_later, (self.limit, False, _Opened(self.path), True)
+        return faulthandler.dump_traceback_later, (self.limit, False, _OpenFile(self.path), True)
 
     def take(self) -> str:
         """Return the stack, the innermost line last; empty if the process started in time."""
@@ -88,7 +88,7 @@ class StartNote:
         return "\n  ".join(reversed(own[:_MOST_LINES]))
 
 
-class _Opened:
+class _OpenFile:
     def __init__(self, path: str) -> None:
         self._path = path
 
@@ -110,8 +110,8 @@ def preparing(*, hides_script: bool = False, note: StartNote | None = None) -> I
             preparation: dict[str, Any] = whole(name)
             if not name.startswith(WORKER_NAME):
                 return preparation
-            hidden = _KEYS if hides_script else ()
-            preparation = {k: v for k, v in preparation.items() if k not in hidden}
+            absent = _KEYS if hides_script else ()
+            preparation = {k: v for k, v in preparation.items() if k not in absent}
             return preparation if note is None else {"note": note, **preparation}
 
         spawn.get_preparation_data = prepare
@@ -216,7 +216,7 @@ def _import(script: Mapping[str, str]) -> None:
 # a path since 3.13.8 alone, and a script that raises would end the server.
 
 _SERVER = "_VOXPIPE_FORK_SERVER"
-_imported: set[str] = set()  # what the fork server of this process has imported
+_code_of_server: set[str] = set()  # what the fork server of this process has imported
 _versions: dict[str, tuple[int, int]] = {}  # of files that workers imported by themselves
 
 
@@ -230,23 +230,27 @@ def start_server(modules: Collection[str], note: StartNote) -> None:
     One without them is replaced, as long as no process that it forked lives.
     """
     server: Any = forkserver._forkserver
-    wanted = _imported.union(modules, ["__main__"])
-    if server._forkserver_pid is not None and not wanted <= _imported and not active_children():
+    names = _code_of_server.union(modules, ["__main__"])
+    if (
+        server._forkserver_pid is not None
+        and not names <= _code_of_server
+        and not active_children()
+    ):
         server._stop()
     if server._forkserver_pid is None:
-        _imported.clear()
+        _code_of_server.clear()
     whole = spawn.get_preparation_data("")
     keys = ("sys_path", "sys_argv", "orig_dir", "dir", *_KEYS)
     script = {key: whole[key] for key in keys if whole.get(key) is not None}
     if not script_of_this_process():
         script = {key: value for key, value in script.items() if key not in _KEYS}
-    os.environ[_SERVER] = json.dumps([script, sorted(wanted - {"__main__"}), *vars(note).values()])
+    os.environ[_SERVER] = json.dumps([script, sorted(names - {"__main__"}), *vars(note).values()])
     try:
         forkserver.ensure_running()
     finally:
         del os.environ[_SERVER]
-    if not _imported:
-        _imported.update(wanted)
+    if not _code_of_server:
+        _code_of_server.update(names)
 
 
 def import_code() -> None:
@@ -272,7 +276,7 @@ def warn_of_changes(modules: Collection[str], method: str) -> None:
     """Warn if the code that new workers import is no longer that of the workers before them."""
     for name in ("__main__", *modules):
         file = getattr(sys.modules.get(name), "__file__", None)
-        if file is None or (method == "forkserver" and name in _imported):
+        if file is None or (method == "forkserver" and name in _code_of_server):
             continue
         with contextlib.suppress(OSError):
             status = os.stat(file)
@@ -368,7 +372,7 @@ def _forget_parent() -> None:
     _folder_of_parent = _settings().get(_FOLDER)
     server: Any = forkserver._forkserver
     modules, alive = list(server._preload_modules), server._forkserver_alive_fd
-    _imported.clear()
+    _code_of_server.clear()
     server.__init__()  # also its lock, which a thread of the parent may hold
     server._preload_modules = modules
     if alive is not None:
