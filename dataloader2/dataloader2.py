@@ -17,10 +17,12 @@ from ..adapters import Profile
 from ..adapters.profile import without_timers
 from ..batching.job import ErrorPolicy, Failure
 from ..core.call_site import WarnOnce
+from ..core.context import holding
 from ..core.errors import BudgetExceeded, LoaderShutDown, RanksAlike
 from ..core.locks import ForkSafeLock
 from ..core.validate import validate_int
 from ..datapipes.background_iterator import STOP_SECONDS
+from ..datapipes.cases import FOLDERS
 from ..datapipes.cost import explain_cost, passes_of
 from ..datapipes.shuffle_plans import BATCHES as REPORTED
 from ..datapipes.shuffle_plans import ShuffleReport, shuffle_report
@@ -335,10 +337,14 @@ class DataLoader2(ForFrameworks):
             service=checkpoint_of(self._service),
         ).to_json()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(
+        self, state: Mapping[str, Any], *, folders: Mapping[str, str] | None = None
+    ) -> None:
         """Continue where ``state`` was taken, under any number of workers.
 
-        One that is refused changes nothing: a running epoch goes on.
+        One that is refused changes nothing: a running epoch goes on. Where the same files lie in
+        another folder now, as in the ``$SLURM_TMPDIR`` of another job, say so:
+        ``folders={folder_now: folder_then}``.
 
         Raises
         ------
@@ -350,7 +356,9 @@ class DataLoader2(ForFrameworks):
         """
         chain = self._coming or self._chain
         shares = saved_shares(self._service, chain.work)
-        new_state = State.from_json(state, outline=self._outline, order=chain.order, shares=shares)
+        with holding(FOLDERS, folders):
+            outline = Outline.of(self._original) if folders else self._outline
+            new_state = State.from_json(state, outline=outline, order=chain.order, shares=shares)
         restore = restorer(self._service, new_state.service)
         with self._taking_over("load_state_dict() of its DataLoader2 ended its epoch"):
             restore()
