@@ -93,7 +93,8 @@ class _OpenFile:
         self._path = path
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return open, (self._path, "w")
+        # A descriptor, which the process has until it ends: a file object would warn of its end.
+        return os.open, (self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
 
 
 def _is_frozen(line: str) -> bool:
