@@ -15,6 +15,7 @@ from ..core.errors import LintWarning
 from ..core.memory import usable_memory
 from ..datapipes.cost import measure_access, passes_of
 from ..datapipes.datapipe import draws
+from ..datapipes.epoch import HeldGenerators
 from ..datapipes.iter import BatchPatches, Flush, PatchSampler, Realize, ShufflePlans, SpatialPipe
 from ..datapipes.shuffle_plans import CHUNK_LOCAL, GLOBAL, MEMORY_BYTES, NONE, OWN
 from ..graph import (
@@ -123,6 +124,7 @@ class Lint(Adapter):
     twice-interpolated  a spatial pipe comes after voxels were made
     scattered-chunks    patches are shuffled over more volumes than memory keeps chunks of
     planned-functions   the graph can be split, but a function runs on the wrong side of it
+    own-state           an object in a function has state of its own that no seed sets
     whole-volumes       statistics, boxes or masks take a pass over volumes that lie far away
     idle-workers        the loader has workers, and no pipe is left for them: all of them plan
     ==================  ==================================================================
@@ -315,9 +317,23 @@ def _size(size: int) -> str:
     return f"{size / 2**30:.3g} GiB" if size >= 2**30 else f"{size / 2**20:.3g} MiB"
 
 
+def _own_state(sink: Pipe, split: Cut | NoCut) -> Places:
+    """Find functions whose state belongs to one worker: counters, iterators, Sobol' engines."""
+    places = []
+    for pipe in walk(sink):
+        names = [type(thing).__name__ for thing in HeldGenerators.of([pipe]).stateful]
+        if names:
+            what = f"{names[0]} in {describe(pipe)} has a place of its own, in each worker another "
+            what += "one, which begins anew in every epoch and after a resume"
+            do = "Draw from np.random, torch or a generator of these: each is seeded for each item."
+            places.append((pipe, what, do))
+    return tuple(places)
+
+
 _OF_GRAPHS: dict[str, Callable[[Pipe, Cut | NoCut], Places]] = {
     "scattered-chunks": _lint_scattered_shuffle,
     "planned-functions": _planned_functions,
+    "own-state": _own_state,
     "whole-volumes": _whole_volumes,
 }
 NAMES = sorted([*_OF_PIPES, *_OF_GRAPHS, _IDLE])

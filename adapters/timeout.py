@@ -77,7 +77,8 @@ class Timeout(Adapter):
         Seconds from asking for a batch to getting it. ``math.inf``, or more than a week, here and
         below: no limit.
     start
-        Seconds that the first batch of an epoch may take in addition.
+        Seconds in which each worker has to start, its imports included; the first batch of an
+        epoch may take them in addition.
     stop
         Seconds that workers, and threads of pipes here (``prefetch``, ``threadpool_map``,
         ``async_map_batches``), get to end by themselves.

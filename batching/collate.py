@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from ..core.context import holding
 from ..core.errors import add_location
 from ..core.label_likeness import ValueSample, look_at, look_like_classes, look_like_image
 from ..core.locks import ForkSafeLock
-from ..core.memory import refuse_beyond_memory
+from ..core.memory import core_quota, refuse_beyond_memory
 from ..core.sample import case_of
 from ..intensity import ValueStep
 from ..spatial import LazyPatch, SourceVoxels, stored_labels
@@ -88,10 +89,11 @@ _EXECUTOR: ContextVar[Executor | None] = ContextVar("threads", default=None)
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """Return how many cores this process may run on, or has a quota for."""
+    has_mask = hasattr(os, "sched_getaffinity")
+    count = len(os.sched_getaffinity(0)) if has_mask else os.cpu_count() or 1
+    quota = core_quota()
+    return count if quota >= count else max(1, math.ceil(quota))
 
 
 @contextmanager

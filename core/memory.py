@@ -21,6 +21,7 @@ _GROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
 # Version 2 of control groups, and version 1, which keeps memory in a tree of its own.
 _TREES = {"": ("", "memory.max"), "memory": ("memory", "memory.limit_in_bytes")}
+_CORE_TREES = {"": ("", "cpu.max"), "cpu": ("cpu", "cpu.cfs_quota_us")}
 
 
 def private_pages(size: int) -> mmap.mmap:
@@ -73,16 +74,32 @@ def memory_of(groups: Path, own: Path) -> int:
 
 def _limits(groups: Path, own: Path) -> Iterator[int]:
     """Yield the limits of every group around this process, from its own up to the root."""
-    for folder, name in sorted(set(_files(groups, own))):
+    for folder, name in sorted(set(_files(groups, own, _TREES))):
         try:
             yield int((folder / name).read_text())
         except (OSError, ValueError):  # no such file; or "max": no limit
             continue
 
 
-def _files(groups: Path, own: Path) -> Iterator[tuple[Path, str]]:
+def core_quota(groups: Path = _GROUPS, own: Path = _OWN) -> float:
+    """Return the cores that control groups let this process use, a fraction perhaps; inf: all."""
+    quotas = [math.inf]
+    for folder, name in set(_files(groups, own, _CORE_TREES)):
+        with contextlib.suppress(OSError, ValueError):  # no such file; or "max": no limit
+            words = (folder / name).read_text().split()
+            if len(words) == 1:  # version 1 has a file for each
+                words += (folder / "cpu.cfs_period_us").read_text().split()
+            quota, period = map(int, words)
+            if quota > 0 and period > 0:  # -1 is no limit
+                quotas.append(quota / period)
+    return min(quotas)
+
+
+def _files(
+    groups: Path, own: Path, trees: Mapping[str, tuple[str, str]]
+) -> Iterator[tuple[Path, str]]:
     # In a container the root of what is mounted is its own group, whatever path it is told.
-    for tree, name in _TREES.values():
+    for tree, name in trees.values():
         yield groups / tree, name
     try:
         lines = own.read_text(encoding="utf-8").splitlines()
@@ -92,8 +109,8 @@ def _files(groups: Path, own: Path) -> Iterator[tuple[Path, str]]:
         _, _, rest = line.partition(":")
         kinds, _, path = rest.partition(":")
         for kind in kinds.split(","):
-            if kind in _TREES and ".." not in path:
-                tree, name = _TREES[kind]
+            if kind in trees and ".." not in path:
+                tree, name = trees[kind]
                 place = PurePosixPath(path.lstrip("/"))
                 yield from ((groups / tree / above, name) for above in (place, *place.parents))
 

@@ -30,7 +30,8 @@ from ..datapipes.cases import FromCases, ListCases
 from ..datapipes.iter import OpenVolume, from_cases, from_manifest, from_table, list_cases
 from ..datapipes.open_volume import LABELS, looks_like_label
 from ..graph import find, is_pipe, replace_pipe, traits_of, walk
-from ..reading_services.workers.script import WORKER_NAME, hide_script
+from ..reading_services.workers.script import WORKER_NAME, preparing
+from ..reading_services.workers.worker_process import without_signals
 from ..spatial import LazyPatch, TransformChain
 from ..storage.location import absolute_place
 from ..volumes import (
@@ -329,7 +330,7 @@ def _start(voxels: bool) -> _CheckProcess:
     )
     # What the user registered may be defined in the script; else that is not needed.
     own = custom_backends() or custom_decoders()
-    with contextlib.nullcontext() if own else hide_script():
+    with without_signals("forkserver"), preparing(hides_script=not own):
         process.start()
     theirs.close()
     return _CheckProcess(process, ours, time.monotonic() + _START_TIMEOUT)

@@ -17,10 +17,12 @@ from ..adapters import Profile
 from ..adapters.profile import without_timers
 from ..batching.job import ErrorPolicy, Failure
 from ..core.call_site import WarnOnce
-from ..core.errors import BudgetExceeded, LoaderShutDown, NotPicklable, RanksAlike
+from ..core.context import holding
+from ..core.errors import BudgetExceeded, LoaderShutDown, RanksAlike
 from ..core.locks import ForkSafeLock
 from ..core.validate import validate_int
 from ..datapipes.background_iterator import STOP_SECONDS
+from ..datapipes.cases import FOLDERS
 from ..datapipes.cost import explain_cost, passes_of
 from ..datapipes.shuffle_plans import BATCHES as REPORTED
 from ..datapipes.shuffle_plans import ShuffleReport, shuffle_report
@@ -30,7 +32,6 @@ from ..diagnosing import measure as measure_parts
 from ..diagnosing.measurement import BATCHES, DIAGNOSE_SECONDS, MEASURE_SECONDS
 from ..graph import (
     Pipe,
-    Traits,
     explain_rewritten,
     origin_of,
     to_dot,
@@ -59,7 +60,7 @@ from .iterator import (
     EXITING,
     Counts,
     DataLoader2Iterator,
-    EpochSetter,
+    ForFrameworks,
     Progress,
     RunningEpoch,
     Stats,
@@ -86,7 +87,7 @@ def _free(service: ReadingService, tails: list[MainProcessTail]) -> None:
             tail.shutdown()
 
 
-class DataLoader2:
+class DataLoader2(ForFrameworks):
     """Iterate over a chain of datapipes.
 
     Batch *b* of epoch *e* is a function of (graph, seed, e, b): workers, prefetching and
@@ -139,6 +140,8 @@ class DataLoader2:
         self._turn, self._lock = Turn(), ForkSafeLock()
         self._shut_down, self._counts, self._once = False, Counts(), WarnOnce()
         self._negotiation: Negotiation | None = None
+        # The number that a framework set, and the epoch that it began; None after other changes.
+        self._set_from_outside: tuple[int, int] | None = None
         # The compiler, top to bottom.
         self._original = verify(iterable(datapipe))
         # Where errors without a place of their own point: the last pipe that knows its line.
@@ -291,13 +294,14 @@ class DataLoader2:
         why = "seed() of its DataLoader2 began another run"
         with self._taking_over(why), self._lock:
             self._seed, self._draw, self._progress = seed, None, Progress(Position())
+            self._set_from_outside = None
 
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch ``epoch``, from its beginning.
 
         An iterator that was not asked for a batch yet is that iteration.
         """
-        epoch = check_epoch(epoch)
+        epoch, self._set_from_outside = check_epoch(epoch), None
         had_turn = self._turn.is_mine()
         try:  # or else another thread is at a batch
             is_free = had_turn or self._turn.acquire(timeout=0.0)
@@ -333,10 +337,14 @@ class DataLoader2:
             service=checkpoint_of(self._service),
         ).to_json()
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(
+        self, state: Mapping[str, Any], *, folders: Mapping[str, str] | None = None
+    ) -> None:
         """Continue where ``state`` was taken, under any number of workers.
 
-        One that is refused changes nothing: a running epoch goes on.
+        One that is refused changes nothing: a running epoch goes on. Where the same files lie in
+        another folder now, as in the ``$SLURM_TMPDIR`` of another job, say so:
+        ``folders={folder_now: folder_then}``.
 
         Raises
         ------
@@ -348,13 +356,16 @@ class DataLoader2:
         """
         chain = self._coming or self._chain
         shares = saved_shares(self._service, chain.work)
-        new_state = State.from_json(state, outline=self._outline, order=chain.order, shares=shares)
+        with holding(FOLDERS, folders):
+            outline = Outline.of(self._original) if folders else self._outline
+            new_state = State.from_json(state, outline=outline, order=chain.order, shares=shares)
         restore = restorer(self._service, new_state.service)
         with self._taking_over("load_state_dict() of its DataLoader2 ended its epoch"):
             restore()
             with self._lock:
                 self._seed, self._draw = new_state.seed, None
                 self._progress = Progress(new_state.position)
+                self._set_from_outside = None
 
     @classmethod
     def from_state(
@@ -555,16 +566,6 @@ class DataLoader2:
             return profile.table()
         raise ValueError("this loader is not profiled; give it the adapter Profile()")
 
-    @property
-    def sampler(self) -> EpochSetter:
-        """What frameworks set the epoch on: ``loader.sampler.set_epoch(epoch)``."""
-        gathering = [t for t in map(traits_of, walk(self._chain.whole)) if t.group]
-        last = gathering[-1] if gathering else Traits()
-        return EpochSetter(self, max(1, last.group), last.drop_last)
-
-    # Frameworks ask this one for the items of a batch: ``loader.batch_sampler.batch_size``.
-    batch_sampler = sampler
-
     def shutdown(self) -> None:
         """Stop everything; the loader cannot be iterated again. Any number of times."""
         self._shut_down = True
@@ -576,14 +577,6 @@ class DataLoader2:
 
     def __exit__(self, *error: object) -> None:
         self.shutdown()
-
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        # A copy would share workers and the end of them with its original, or free nothing.
-        raise NotPicklable(
-            "a DataLoader2 cannot be pickled or copied, as it holds workers and a running epoch",
-            do="Make it again from its chain where it is needed, and load_state_dict() the "
-            "state_dict() of this one.",
-        )
 
     def __repr__(self) -> str:
         return f"DataLoader2({type(self._original).__name__}, {self._service!r})"

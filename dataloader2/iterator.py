@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import sys
 import threading
 import time
 import warnings
@@ -15,15 +16,16 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
 from ..batching.job import BatchResult, ErrorPolicy, Failure
 from ..core import CallSite
-from ..core.errors import IteratorInvalidated, TooManyFailures, VoxpipeError
+from ..core.errors import IteratorInvalidated, NotPicklable, TooManyFailures, VoxpipeError
 from ..core.locks import DeferredActs, ForkSafeLock
 from ..core.validate import validate_int
+from ..graph import Traits, traits_of, walk
 from ..reading_services import Epoch
 from ..reading_services.delivered_batches import Position
 from ..reading_services.reading_service import leave
@@ -181,6 +183,16 @@ class Turn(ForkSafeLock):  # type: ignore[misc]  # final in typeshed alone
         self.in_a_batch = False
 
 
+def refuse_copy(thing: Any) -> NoReturn:
+    """Raise for a copy or a pickle: it would share workers and their end with its original."""
+    raise NotPicklable(
+        f"a {type(thing).__name__} cannot be pickled or copied, as it holds workers and a running "
+        "epoch",
+        do="Make the loader again from its chain where it is needed, and load_state_dict() the "
+        "state_dict() of this one.",
+    )
+
+
 class DataLoader2Iterator:
     """One epoch of a loader, which makes it.
 
@@ -224,6 +236,9 @@ class DataLoader2Iterator:
         self._most: int | None = None
         self._remaining: int | None = None
         self._process: int | None = None
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        refuse_copy(self)
 
     def __iter__(self) -> DataLoader2Iterator:
         return self
@@ -378,7 +393,7 @@ class TorchSeed:
     def draw(cls) -> TorchSeed:
         """Draw one."""
         before, seeded_with = torch.get_rng_state(), torch.initial_seed()
-        seed = int(torch.empty((), dtype=torch.int64).random_().item())
+        seed = int(torch.empty((), dtype=torch.int64, device="cpu").random_().item())
         return cls(seed, before, seeded_with)
 
     def is_outdated(self) -> bool:
@@ -392,12 +407,13 @@ class TorchSeed:
         return torch.equal(now, torch.Generator().manual_seed(seeded_with).get_state())
 
 
-@dataclass(frozen=True)
+@dataclass
 class EpochSetter:
-    """The sampler of a loader, for frameworks: passes ``set_epoch`` on unless it is there already.
+    """The sampler of a loader, for frameworks, which number epochs in their own way.
 
-    Lightning and others call it before every epoch, also before the one in whose middle a state
-    was loaded: that place must not be lost.
+    The first pass after ``set_epoch(e)`` is epoch *e* of the loader, unless that was used: then it
+    is the next one. A loader that a framework cycles has more epochs than the framework. The same
+    number once more begins the same epoch again, as a second validation does.
     """
 
     _loader: Any
@@ -405,10 +421,65 @@ class EpochSetter:
     drop_last: bool  # whether a last, smaller batch is left out
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration that of ``epoch``; one that was begun and not used is meant, too.
+        """Let the next pass be that of ``epoch``; the place of a loaded state is not lost.
 
-        Lightning asks for the iterator of the first epoch before it says which that is.
+        Lightning requests the iterator of the first epoch before it sets its number.
         """
-        progress = self._loader._progress
-        if progress.has_begun or progress.position.epoch != epoch:
-            self._loader.set_epoch(epoch)
+        loader = self._loader
+        progress, last = loader._progress, loader._set_from_outside
+        here = progress.position.epoch
+        if last is not None and (last[0] == epoch or _overfits()):
+            epoch, start = last
+        else:
+            start = max(epoch, here + progress.has_begun)
+        if progress.has_begun or start != here:
+            loader.set_epoch(start)
+        loader._set_from_outside = epoch, start
+
+
+# Lightning's own functions between its trainer and ``set_epoch()``.
+_MOST_FRAMES = 4
+
+
+def _overfits() -> bool:
+    """Whether Lightning calls with ``overfit_batches``: the same batches in every epoch."""
+    # It replaces the sampler of torch's loaders alone, and passes nothing on to others.
+    frame = sys._getframe(2)
+    for _ in range(_MOST_FRAMES):
+        space = frame.f_locals
+        trainer = space.get("trainer", getattr(space.get("self"), "trainer", None))
+        if getattr(trainer, "overfit_batches", 0):
+            return True
+        if frame.f_back is None:
+            break
+        frame = frame.f_back
+    return False
+
+
+class ForFrameworks:
+    """What frameworks look for on a loader of torch's."""
+
+    datapipe: Any
+
+    @property
+    def sampler(self) -> EpochSetter:
+        """The object on which frameworks set the epoch: ``loader.sampler.set_epoch(epoch)``."""
+        gathering = [t for t in map(traits_of, walk(self.datapipe)) if t.group]
+        last = gathering[-1] if gathering else Traits()
+        return EpochSetter(self, max(1, last.group), last.drop_last)
+
+    # Frameworks read the items of a batch here: ``loader.batch_sampler.batch_size``.
+    batch_sampler = sampler
+
+    @property
+    def dataset(self) -> NoReturn:
+        """None: a loader has a chain."""
+        raise AttributeError(
+            "a DataLoader2 has a chain and no dataset, which skip_first_batches() of Accelerate "
+            "and the like would put into another loader. To go on within an epoch, give "
+            "load_state_dict() what state_dict() returned: nothing is skipped. Trainer of Hugging "
+            "Face then takes ignore_data_skip=True. Loaders of to_dataset() have a dataset"
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        refuse_copy(self)

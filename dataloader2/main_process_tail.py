@@ -20,7 +20,7 @@ from ..batching.job import BatchResult
 from ..core import Stream
 from ..core.errors import GraphError, VoxpipeError
 from ..datapipes.background_iterator import STOP_SECONDS, stop_limit
-from ..datapipes.epoch import set_epoch
+from ..datapipes.epoch import HeldGenerators, set_epoch
 from ..graph import (
     Pipe,
     before_dispatch,
@@ -158,6 +158,7 @@ class TailEpoch:
         self._tail = tail
         self._epoch = epoch
         self._run = (seed, number)
+        self._generators = HeldGenerators.of(tail.pipes).generators if tail.seeds else ()
         # Numbers of the batches that the pipes have taken and not yet given, and what failed in
         # them; those without any item pass them by.
         self._under_way: deque[tuple[int, BatchResult | None]] = deque()
@@ -175,7 +176,7 @@ class TailEpoch:
                 continue
             if self._tail.seeds:
                 stream = Stream(*self._run, (self._epoch.last,), "user functions behind")
-                seed_globals(stream.integer())
+                seed_globals(stream.integer(), self._generators)
             yield batch if outcome is None else outcome.batch
 
     def __iter__(self) -> TailEpoch:
@@ -189,7 +190,8 @@ class TailEpoch:
 
     def _advance(self) -> None:
         """Take one item of the pipes, and before it the batches that had none."""
-        guard = seeded_globals(0) if self._tail.seeds else contextlib.nullcontext()
+        seeds, own = self._tail.seeds, self._generators
+        guard = seeded_globals(0, own) if seeds else contextlib.nullcontext()
         try:
             # Ctrl-C ends the pipes from within, before anybody calls close().
             with guard, self._tail.leaving(self._epoch):

@@ -17,7 +17,7 @@ def dist_share_seed(seed: int, process_group: Any = None) -> int:
 
     seed = validate_int("seed", seed, least=0, below=MAX_SEED)
     # Tensors have signed integers: the upper half of the seeds is below zero in between.
-    tensor = torch.tensor(seed - MAX_SEED // 2, dtype=torch.int64)
+    tensor = torch.tensor(seed - MAX_SEED // 2, dtype=torch.int64, device="cpu")
     source = 0 if process_group is None else dist.get_global_rank(process_group, 0)
     dist.broadcast(tensor, src=source, group=process_group)
     return int(tensor.item()) + MAX_SEED // 2

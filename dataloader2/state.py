@@ -257,7 +257,11 @@ _DO_CHAIN = (
     "Settings and order of the pipes must be the same, and the public attributes of objects in "
     "them; attributes whose names begin with an underscore may differ."
 )
-_DO_CASES = "The list of cases must be the same, in the same order."
+_FOLDERS = (
+    "Where the same files lie in another folder, load_state_dict(state, folders={now: then}) with "
+    "both folders."
+)
+_DO_CASES = f"The list of cases must be the same, in the same order. {_FOLDERS}"
 # About 20 bytes each: 2 kB of the 4 that a state may have.
 _MOST_PIPES = 100
 # Four bytes each.
@@ -301,7 +305,9 @@ class Outline:
         if graph != self.graph:
             msg = f"the state was saved for graph {graph}, this one is {self.graph}"
             what, pipe = self._difference(pipes)
-            error = StateMismatch(f"{msg}: {what}" if what else msg, do=_DO_CHAIN)
+            is_source = pipe is not None and hasattr(type(pipe), "data_hash")
+            do = f"{_DO_CHAIN} {_FOLDERS}" if is_source else _DO_CHAIN
+            error = StateMismatch(f"{msg}: {what}" if what else msg, do=do)
             raise error.at(None if pipe is None else origin_of(pipe))
         if data != self.data:
             msg = f"the state was saved for data {data}, these are {self.data}"

@@ -9,6 +9,7 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from ..core import Sample
@@ -16,7 +17,7 @@ from ..core.errors import SampleError, VolumeNotFound, VoxpipeError
 from ..core.redact import RedactedDict, public_name
 from ..core.suggest import closest, path_hint
 from ..core.validate import count_text
-from ..storage.location import WILDCARD, is_url, local_path
+from ..storage.location import WILDCARD, absolute_place, is_url, local_path
 from ..storage.remote import Globs
 from ..volumes import Manifest, Volume, catalog_volume, read_manifest
 from .case_names import (
@@ -42,6 +43,21 @@ _ARGUMENTS = ("optional", "storage_options")
 _LIKE_ARGUMENT = 0.75
 # Cases of one list are stored alike; a few tell the format.
 _LOOKED_AT = 8
+
+
+# Folders of this run, and where the same data lay in the run that saved a state.
+FOLDERS: ContextVar[Mapping[str, str] | None] = ContextVar("folders", default=None)
+
+
+def _identity_of(place: str) -> str:
+    """Return a place as it counts in states: one spelling, in the folder of the saved state."""
+    place = place.rstrip("/") if is_url(place) else absolute_place(place)
+    for folder, before in (FOLDERS.get() or {}).items():
+        here = folder.rstrip("/") if is_url(folder) else absolute_place(folder)
+        if place == here or place.startswith(f"{here}/"):
+            there = before.rstrip("/") if is_url(before) else absolute_place(before)
+            return there + place[len(here) :]
+    return place
 
 
 class _CaseSource(SeedStamper):
@@ -146,6 +162,9 @@ class FromCases(_CaseSource):
         for index, case in enumerate(self.cases):
             for key, value in case.items():
                 text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else key
+                # A text without a slash may be a name, which does not depend on the folder.
+                if isinstance(value, os.PathLike) or "/" in text:
+                    text = _identity_of(text)
                 yield f"{index}{key}{text}"
 
     def data_texts(self) -> Iterator[str]:
@@ -266,7 +285,12 @@ class ListCases(_CaseSource):
 
     def settings(self) -> Any:
         """Return the patterns; credentials stay out, those in URLs too."""
-        return (*self._show(), self.optional) if self.optional else self._show()
+        url, patterns = self._show()
+        if url is None:
+            patterns = {key: _identity_of(pattern) for key, pattern in patterns.items()}
+        else:
+            url = _identity_of(url)
+        return (url, patterns, self.optional) if self.optional else (url, patterns)
 
     def _show(self) -> tuple[str | None, dict[str, str]]:
         url = None if self.url is None else public_name(self.url)
@@ -279,7 +303,8 @@ class ListCases(_CaseSource):
         return [str(self.url), *self.patterns.values()]
 
     def hashed_texts(self) -> Iterator[str]:
-        yield from (f"{k}={v}" for case in self.listing() for k, v in case.items())
+        for case in self.listing():
+            yield from (f"{k}={v if k == 'case' else _identity_of(v)}" for k, v in case.items())
 
     def data_texts(self) -> Iterator[str]:
         for case in self.listing():

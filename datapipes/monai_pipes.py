@@ -161,7 +161,9 @@ def _meta_of(source: Mapping[str, Any], shape: Any) -> dict[str, Any]:
     }
     of_volume = original_affine(source)
     if of_volume is not None:
-        meta[MetaKeys.AFFINE.value] = torch.tensor(source["affine"], dtype=torch.float64)
+        meta[MetaKeys.AFFINE.value] = torch.tensor(
+            source["affine"], dtype=torch.float64, device="cpu"
+        )
         meta[MetaKeys.ORIGINAL_AFFINE.value] = of_volume
     return meta
 

@@ -53,13 +53,15 @@ class RankBarrier:
 
     def tell(self, word: int) -> list[int]:
         """Tell all ranks a number, and return what each told; the barrier is closed if not."""
-        words = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
+        words = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in range(self.size)]
         with self._lock:
             if not self.is_open:
                 raise self._why_gone(None)
             group, self._telling = self._group, True
         try:
-            dist.all_gather(words, torch.tensor([word], dtype=torch.int64), group=group)
+            dist.all_gather(
+                words, torch.tensor([word], dtype=torch.int64, device="cpu"), group=group
+            )
         except RuntimeError as error:
             self._closing = True
             # Its frames hold the group: a forked child that collects them would wait for its end.

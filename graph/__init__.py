@@ -26,6 +26,7 @@ from .node import Traits as Traits
 from .node import chained_name as chained_name
 from .node import declares_traits as declares_traits
 from .node import describe as describe
+from .node import is_own as is_own
 from .node import is_pipe as is_pipe
 from .node import origin_of as origin_of
 from .node import parents_of as parents_of

@@ -21,7 +21,7 @@ from .reading_service import Epoch, refuse_unknown, text_of
 from .replica import Hooks, InitFunction, ResetFunction
 from .replicated_epoch import ReplicatedEpoch
 from .work import PlannedWork, ReplicatedWork, Work, work_of
-from .workers.payload import payload_of
+from .workers.payload import payload_of, payloads_of
 from .workers.pool import WorkerPool
 from .workers.script import script_of_this_process
 
@@ -229,11 +229,13 @@ class MultiProcessingReadingService:
     def _pool_for(self, work: Work) -> WorkerPool:
         if self._pool is not None and not self._pool.is_well():
             self.stop()
-        if self._pool is None:
-            count = self.shares(work) or work.workers
+        count = self.shares(work) or work.workers
+        payloads = payloads_of(work, count)
+        if self._pool is not None:
+            self._pool.update(payloads)
+        else:
             graph = work.cut.planner if isinstance(work, PlannedWork) else work.graph
             imports = sorted({m for p in walk(graph) for m in getattr(p, "imports", ())})
-            payloads = [payload_of(work, n, count) for n in range(count)]
             ahead = self.jobs_per_worker(bool(work.ahead_bytes))
             context = mp.get_context(self.start_method)
             self._pool = WorkerPool(work, payloads, context, self._budget, ahead, imports)

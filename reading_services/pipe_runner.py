@@ -17,7 +17,7 @@ from ..batching.job import NOWHERE, STEP_OF_THREAD, Job, the_batch
 from ..core import CallSite, Stream
 from ..core.errors import LOCATABLE, E, add_location
 from ..datapipes import DataPipe
-from ..datapipes.epoch import set_epoch
+from ..datapipes.epoch import HeldGenerators, set_epoch
 from ..graph import Cut, Pipe, describe, error_location, origin_of, traits_of, walk, with_parents
 from .global_generators import seed_globals, seeded_globals
 
@@ -80,12 +80,13 @@ class Handoff(IterDataPipe[Any]):
         self.number = NOWHERE
         self.seeds: Callable[[int], int] | None = None
         """The seed of the functions that see an item of the job; None where there are none."""
+        self.generators: Sequence[Any] = ()  # those that the functions hold
 
     def __iter__(self) -> Iterator[Any]:
         for number, item in enumerate(self.job.items):
             self.number = number
             if self.seeds is not None and number:  # the first is seeded by who runs the job
-                seed_globals(self.seeds(number))
+                seed_globals(self.seeds(number), self.generators)
             yield item
 
 
@@ -168,13 +169,16 @@ class PipeRunner:
         if self._run != (seed, epoch):
             set_epoch(self.sink, seed, epoch)
             self._run = (seed, epoch)
+            if self._runs_user_code:  # an object may have got another one since the last epoch
+                self.handoff.generators = HeldGenerators.of(walk(self.sink)).generators
         here = job if items is None else replace(job, items=tuple(items))
         self.handoff.job, self.handoff.number = here, NOWHERE
         guard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if self._runs_user_code:
             self.handoff.seeds = seeds = partial(_seed_of_item, job, seed, epoch)
             # Who gathers has seen them all before a function sees the batch.
-            guard = seeded_globals(seeds(len(job.items) - 1 if self._gathers_before else 0))
+            first = seeds(len(job.items) - 1 if self._gathers_before else 0)
+            guard = seeded_globals(first, self.handoff.generators)
         try:
             with guard:
                 outputs = list(self.sink)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from ..core.errors import LOCATABLE, GraphError, add_location
 from ..core.validate import validate_int
 from ..datapipes import DataPipe
 from ..datapipes.datapipe import length
-from ..datapipes.epoch import count_seeded, set_epoch
+from ..datapipes.epoch import HeldGenerators, count_seeded, set_epoch
 from ..datapipes.foreign import LEVELS, RANKS, WORKERS, division_levels
 from ..graph import (
     Pipe,
@@ -302,6 +302,7 @@ class Replica:
         self._is_initialized = False
         self._run: tuple[int, int] | None = None
         self._items: Iterator[Any] | None = None
+        self._generators: Sequence[Any] = ()
 
     def feed(self, feed: Feed) -> None:
         """Take what is dealt out to this worker from ``feed``."""
@@ -319,13 +320,15 @@ class Replica:
         key = (self.share.count, self.share.number, index)
         if self._run != (seed, epoch):
             self._run = (seed, epoch)
-            with seeded_globals(Stream(seed, epoch, key[:2], "worker functions").integer()):
+            self._generators = HeldGenerators.of(walk(self.graph)).generators
+            stream = Stream(seed, epoch, key[:2], "worker functions")
+            with seeded_globals(stream.integer(), self._generators):
                 self._items = self._start(seed, epoch)
         if self._items is None:
             raise StopIteration
         stream = Stream(seed, epoch, key, "user functions")
         try:
-            with seeded_globals(stream.integer()):
+            with seeded_globals(stream.integer(), self._generators):
                 return next(self._items)
         except StopIteration:
             self._items = None

@@ -22,6 +22,7 @@ class DoJob:
     given_up: tuple[int, ...] = ()
     """Those of them that are not to be used again: a child of the consumer looks into them."""
     run: int = 0  # which pass of its pool it belongs to
+    payload: bytes = b""  # what the worker runs from here on; empty: as before
 
 
 class Deal(NamedTuple):

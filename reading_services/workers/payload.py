@@ -6,6 +6,8 @@ import ast
 import functools
 import io
 import pickle
+import pickletools
+import sys
 from collections.abc import Mapping, Sequence
 from importlib import util
 from typing import Any, TypeAlias
@@ -169,6 +171,13 @@ def payload_of(
     return _pack((custom_backends(), custom_decoders(), thing), parts, script)
 
 
+def payloads_of(work: Work, workers: int) -> list[bytes]:
+    """Return what each of ``workers`` runs, pickled; the same where any can do any batch."""
+    if isinstance(work, PlannedWork):
+        return [payload_of(work, 0, workers)] * workers
+    return [payload_of(work, number, workers) for number in range(workers)]
+
+
 def _pack(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None) -> bytes:
     """Return a pickle of a thing; raise ``NotPicklable`` with the part that cannot travel."""
     try:
@@ -195,6 +204,16 @@ def _pack(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None) 
     msg = f"{what} cannot travel to a worker: workers cannot import {name}, which {why}"
     refusal = NotPicklable(msg, do=do)
     raise refusal.at(at)
+
+
+def modules_of(payload: bytes) -> frozenset[str]:
+    """Return the modules that a payload names, but for the script and those of Python itself."""
+    words = {word for _, word, _ in pickletools.genops(payload) if isinstance(word, str)}
+    return frozenset(
+        word
+        for word in words & sys.modules.keys()
+        if word != _MAIN and word.partition(".")[0] not in sys.stdlib_module_names
+    )
 
 
 def pickle_job(job: Any) -> bytes:

@@ -10,7 +10,8 @@ import os
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
-from multiprocessing import connection
+from functools import partial
+from multiprocessing import connection, current_process, forkserver
 from multiprocessing.context import BaseContext
 from typing import Any, NoReturn
 
@@ -22,10 +23,19 @@ from ..transport.messages import STOP, Deal, DoJob, NewSlot, Notes, Ready, Retir
 from ..transport.shared_memory import has_message, receive_memory
 from ..transport.slot_reader import SlotReader
 from ..work import ReplicatedWork, Work, WorkerStatus
-from .payload import pickle_job
-from .script import WORKER_NAME, hide_script, preload, script_of_this_process
-from .worker import SETTINGS, WorkerSettings, run_worker
-from .worker_process import Worker, pause_collector, without_interrupts
+from .payload import modules_of, pickle_job
+from .script import (
+    WORKER_NAME,
+    StartNote,
+    preload,
+    preparing,
+    script_of_this_process,
+    signals_of_parent,
+    start_server,
+    warn_of_changes,
+)
+from .worker import WorkerSettings, run_worker
+from .worker_process import Worker, failed_start, pause_collector, without_signals
 
 # Which worker makes a batch: one that has seen the volumes before, unless another would wait.
 #
@@ -130,9 +140,15 @@ class WorkerPool:
         self._at = work.at
         torch = isinstance(work, ReplicatedWork) or work.recipe is None
         own = script_of_this_process()
+        if vars(current_process()).get("_config", {}).get("daemon"):
+            raise WorkerDied(
+                f"{current_process().name} is a daemon process (as a worker of torch's DataLoader "
+                "or of a multiprocessing.Pool is), which may not start workers of its own",
+                do="Use ThreadReadingService(num_threads) or num_workers=0 in it.",
+            )
+        self._modules = modules_of(payloads[0]) if torch else ()
         if context.get_start_method() == "forkserver":
-            first = [*(["__main__"] if own else []), *PRELOAD_TORCH] if torch else []
-            preload(context, [*first, *PRELOAD, *imports])
+            preload(context, [*(PRELOAD_TORCH if torch else []), *PRELOAD, *imports])
         self._share = budget.share(len(payloads))
         # A worker that is sent pipes has imported the script.
         self._sends_script = torch and bool(own)
@@ -140,7 +156,7 @@ class WorkerPool:
             torch,
             work.threads,
             {} if torch else own,
-            {k: v for k, v in os.environ.items() if k.startswith(SETTINGS)},
+            dict(os.environ),
             # Asked for no shared memory, a worker says nothing about having none.
             self._share if budget.limit else None,
             work.cache_bytes,
@@ -148,6 +164,8 @@ class WorkerPool:
             ahead,
             len(payloads),
             work.ahead_bytes,
+            signals_of_parent(),
+            ends_late=context.get_start_method() != "fork",
         )
         try:
             for number in range(len(payloads)):
@@ -158,7 +176,10 @@ class WorkerPool:
 
     def _start(self, number: int, before: SlotReader | None = None) -> Worker:
         """Start a worker; what still lies in the slots of the one ``before`` it is in its share."""
-        ours, theirs = self._context.Pipe(duplex=True)
+        try:
+            ours, theirs = self._context.Pipe(duplex=True)
+        except OSError as error:
+            raise failed_start(error, None) from error  # type: ignore[misc]  # never None
         # A forked child holds our ends of all channels so far; others are handed nothing.
         is_fork = self._context.get_start_method() == "fork"
         channels = [*(other.channel for other in self.workers), ours] if is_fork else []
@@ -168,17 +189,27 @@ class WorkerPool:
             name=f"{WORKER_NAME}-{number}",
             daemon=True,
         )
-        script = contextlib.nullcontext() if self._sends_script else hide_script()
+        method = self._context.get_start_method()
+        note = None if is_fork else StartNote(self.limits.start)
+        server = forkserver.ensure_running
+        if self._settings.torch and note is not None:
+            warn_of_changes(self._modules, method)
+            server = partial(start_server, self._modules, note)
+        script = preparing(hides_script=not self._sends_script, note=note)
         try:
-            with script, pause_collector(), without_interrupts(self._context.get_start_method()):
+            with pause_collector(), without_signals(method, server), script:
                 process.start()
-        except BaseException:
+            # multiprocessing ends daemons by SIGTERM, at which workers do nothing.
+            process._popen.terminate = process._popen.kill
+        except BaseException as error:
             ours.close()
-            raise
+            if (cause := failed_start(error, note)) is None:
+                raise
+            raise cause from error
         finally:
             theirs.close()
         slots = SlotReader(self._budget, self._share, self._settings.ahead, before=before)
-        worker = Worker(number, process, ours, slots, self._at)
+        worker = Worker(number, process, ours, slots, self._at, note=note)
         # It takes no message before it has started, and a large one waits until it is taken.
         worker.limit_waits(self.limits.start + self.limits.item)
         return worker
@@ -201,6 +232,12 @@ class WorkerPool:
         self.affinity.forget(worker.number)
         return fresh
 
+    def update(self, payloads: Sequence[bytes]) -> None:
+        """Send objects of the user's that changed since the last epoch with the next jobs."""
+        for worker in self.workers:
+            worker.is_outdated |= payloads[worker.number] != self._payloads[worker.number]
+        self._payloads = payloads
+
     def in_flight(self) -> int:
         """Return the number of jobs that were given and not answered."""
         return sum(len(worker.jobs) for worker in self.workers)
@@ -210,7 +247,9 @@ class WorkerPool:
         self._refuse_child()
         index = getattr(job, "index", job)
         slots = tuple(worker.slots.take_freed()), tuple(worker.slots.take_given_up())
-        message = DoJob(index, pickle_job(job), seed, epoch, *slots, self.passes)
+        payload = self._payloads[worker.number] if worker.is_outdated else b""
+        message = DoJob(index, pickle_job(job), seed, epoch, *slots, self.passes, payload)
+        worker.is_outdated = False
         worker.jobs.append(job)
         self.affinity.remember(job, worker)
         self.send(worker, message)
@@ -292,6 +331,8 @@ class WorkerPool:
                 message = worker.channel.recv()
                 if isinstance(message, Ready):
                     worker.is_up = True
+                    if worker.note is not None:
+                        worker.note.take()
                     worker.limit_waits(self.limits.item)
                 elif isinstance(message, Notes):
                     worker.notes = receive_memory(worker.channel, message.size).bytes()

@@ -14,7 +14,7 @@ import socket
 import struct
 import time
 
-from .script import FOLDERS, begin_with_interrupts_blocked
+from .script import FOLDERS, begin_with_signals_blocked, import_code, survive_refusals
 
 # The consumer's descriptors are closed, by which the server ends, a moment before it is gone.
 _SECONDS = 2.0
@@ -22,9 +22,11 @@ _DESCRIPTORS = "/dev/fd"
 # struct ucred of Linux: process, user and group.
 _CREDENTIALS = struct.Struct("3i")
 
+import_code()
 gc.collect()
 gc.freeze()
-begin_with_interrupts_blocked()
+begin_with_signals_blocked()
+survive_refusals()
 
 
 def _own_addresses() -> list[tuple[str, int]]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import faulthandler
 import io
+import json
 import os
 import pickle
 import signal
@@ -12,11 +14,14 @@ import socket
 import stat
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from multiprocessing import forkserver, process, spawn
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from importlib import import_module
+from itertools import count
+from multiprocessing import active_children, forkserver, process, reduction, spawn, util
 from typing import Any
 
-from ...core.errors import NotPicklable
+from ...core.call_site import warn
+from ...core.errors import LikelyMistake, NotPicklable
 from ...core.locks import ForkSafeLock, at_fork
 
 # multiprocessing imports the script that is running into every worker, and all that it imports,
@@ -27,10 +32,22 @@ WORKER_NAME = "voxpipe-worker"
 """What the names of processes begin with that are started without the script."""
 UNGUARDED_EXIT = 114
 """Exit status of a worker whose script begins the loop again; it must be nobody else's."""
-INTERRUPT = frozenset({signal.SIGINT})
-"""Ctrl-C. It goes to all processes of a terminal; the consumer decides what it means."""
+SIGNALS = frozenset(
+    getattr(signal, name)
+    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
+    if hasattr(signal, name)
+)
+"""Signals that go to all processes of a terminal or a job step. The consumer handles them; workers
+end when it ends, and the pool kills them by SIGKILL."""
+# They report a fault of the process itself, or cannot be handled.
+_OWN_SIGNALS = ("SIGKILL", "SIGSTOP", "SIGCHLD", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT")
 _KEYS = ("init_main_from_name", "init_main_from_path")
 _LOCK = ForkSafeLock()
+_NOTES = "start-"  # what the names of files begin with in which processes write where they are
+_NUMBERS = count()
+_LONGEST = 10.0**8  # seconds; the timer takes no infinite number
+_MOST_LINES = 4
+_HERE = os.path.dirname(__file__)
 
 
 def script_of_this_process() -> dict[str, str]:
@@ -45,41 +62,110 @@ def script_of_this_process() -> dict[str, str]:
     return script if path is None or os.path.isfile(path) else {}
 
 
+class StartNote:
+    """A file for the stack of a process that does not start in time; that process then ends."""
+
+    def __init__(self, seconds: float) -> None:
+        name = f"{_NOTES}{os.getpid()}-{next(_NUMBERS)}"
+        self.path = os.path.join(util.get_temp_dir(), name)
+        self.limit = min(seconds, _LONGEST)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Where it is unpickled the clock begins, before the script is imported: no own module is.
+        return faulthandler.dump_traceback_later, (self.limit, False, _OpenFile(self.path), True)
+
+    def take(self) -> str:
+        """Return the stack, the innermost line last; empty if the process started in time."""
+        try:
+            with open(self.path, encoding="utf-8", errors="replace") as file:
+                text = file.read()
+            os.unlink(self.path)
+        except OSError:
+            return ""
+        # The main thread comes last. Lines of the interpreter's own importing say nothing.
+        lines = text.rpartition("Thread 0x")[2].splitlines()
+        own = [line.strip() for line in lines if "  File " in line and not _is_frozen(line)]
+        return "\n  ".join(reversed(own[:_MOST_LINES]))
+
+
+class _OpenFile:
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A descriptor, which the process has until it ends: a file object would warn of its end.
+        return os.open, (self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+
+
+def _is_frozen(line: str) -> bool:
+    return any(part in line for part in ("<frozen", "multiprocessing", "<string>", _HERE))
+
+
 @contextlib.contextmanager
-def hide_script() -> Iterator[None]:
-    """Leave the script out of what new workers of ours are told, inside the ``with`` block."""
+def preparing(*, hides_script: bool = False, note: StartNote | None = None) -> Iterator[None]:
+    """Start the clock of new workers of ours, or hide the script from them, in the block."""
     with _LOCK:
         whole = spawn.get_preparation_data
 
-        def without_script(name: str) -> dict[str, Any]:
+        def prepare(name: str) -> dict[str, Any]:
             preparation: dict[str, Any] = whole(name)
-            mine = name.startswith(WORKER_NAME)
-            return {key: value for key, value in preparation.items() if not (mine and key in _KEYS)}
+            if not name.startswith(WORKER_NAME):
+                return preparation
+            absent = _KEYS if hides_script else ()
+            preparation = {k: v for k, v in preparation.items() if k not in absent}
+            return preparation if note is None else {"note": note, **preparation}
 
-        spawn.get_preparation_data = without_script
+        spawn.get_preparation_data = prepare
         try:
             yield
         finally:
             spawn.get_preparation_data = whole
 
 
-def ignore_interrupts() -> None:
-    """Ignore Ctrl-C, and let it in: programs that a worker starts inherit that it is blocked."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def signals_of_parent() -> frozenset[int]:
+    """Return the signals that workers leave to their parent: ``SIGNALS``, and all it handles."""
+    own = {getattr(signal, name, 0) for name in _OWN_SIGNALS}
+    return SIGNALS | {s for s in signal.valid_signals() if callable(signal.getsignal(s))} - own
+
+
+def ignore_signals(signals: Collection[int] = SIGNALS) -> None:
+    """Do nothing at ``signals``, and unblock them: programs that a worker starts inherit a mask."""
+    for one in signals:
+        # A handler in Python, unlike SIG_IGN, is not inherited by these programs: they still end.
+        signal.signal(one, signal.SIG_IGN if one == signal.SIGINT else _do_nothing)
     if sys.platform != "win32":
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPT)
+        signal.set_wakeup_fd(-1)  # in a fork it is that of the parent
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
 
 
-def begin_with_interrupts_blocked() -> None:
-    """Block Ctrl-C here, where others are forked, until each knows whether it is a worker."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPT)
+def _do_nothing(*_: object) -> None:
+    pass
+
+
+def survive_refusals() -> None:
+    """Let the fork server outlive a request without descriptors, e.g. of too many open files."""
+    receive: Any = reduction.recvfds
+
+    def receive_or_refuse(sock: socket.socket, size: int) -> list[int]:
+        try:
+            return list(receive(sock, size))
+        except EOFError as error:  # at this error the server goes on
+            raise OSError(errno.ECONNABORTED, str(error)) from error
+
+    reduction.recvfds = receive_or_refuse
+
+
+def begin_with_signals_blocked() -> None:
+    """Block signals here, where others are forked, until each process knows if it is a worker."""
+    # The consumer had blocked all that it handles when it started this process.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     prepare: Any = spawn.prepare
 
     def prepare_process(data: Mapping[str, Any]) -> None:
         if data.get("name", "").startswith(WORKER_NAME):
-            ignore_interrupts()
+            ignore_signals()
         else:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPT)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS | before)
         prepare(data)
 
     spawn.prepare = prepare_process
@@ -107,7 +193,11 @@ class ScriptUnpickler(pickle.Unpickler):
 def _end_if_unguarded() -> None:
     """End a worker that runs the user's loop instead of importing, without a word or a handler."""
     this = process.current_process()
-    if getattr(this, "_inheriting", False) and this.name.startswith(WORKER_NAME):
+    if not getattr(this, "_inheriting", False):
+        return
+    if _SERVER in os.environ:
+        raise _UnguardedError  # each worker meets it again, and says so
+    if this.name.startswith(WORKER_NAME):
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(UNGUARDED_EXIT)
@@ -120,6 +210,86 @@ def _import(script: Mapping[str, str]) -> None:
         spawn.prepare(dict(script))
     finally:
         del this._inheriting
+
+
+# Code of one version in all workers of a run, whatever is written to its files meanwhile: the fork
+# server imports the script, and the modules of functions, once. Python does so for a script that is
+# a path since 3.13.8 alone, and a script that raises would end the server.
+
+_SERVER = "_VOXPIPE_FORK_SERVER"
+_code_of_server: set[str] = set()  # what the fork server of this process has imported
+_versions: dict[str, tuple[int, int]] = {}  # of files that workers imported by themselves
+
+
+class _UnguardedError(BaseException):
+    """The script begins its loop where it is imported."""
+
+
+def start_server(modules: Collection[str], note: StartNote) -> None:
+    """Let the fork server import the script and ``modules``, unless it has them.
+
+    One without them is replaced, as long as no process that it forked lives.
+    """
+    server: Any = forkserver._forkserver
+    names = _code_of_server.union(modules, ["__main__"])
+    if (
+        server._forkserver_pid is not None
+        and not names <= _code_of_server
+        and not active_children()
+    ):
+        server._stop()
+    if server._forkserver_pid is None:
+        _code_of_server.clear()
+    whole = spawn.get_preparation_data("")
+    keys = ("sys_path", "sys_argv", "orig_dir", "dir", *_KEYS)
+    script = {key: whole[key] for key in keys if whole.get(key) is not None}
+    if not script_of_this_process():
+        script = {key: value for key, value in script.items() if key not in _KEYS}
+    os.environ[_SERVER] = json.dumps([script, sorted(names - {"__main__"}), *vars(note).values()])
+    try:
+        forkserver.ensure_running()
+    finally:
+        del os.environ[_SERVER]
+    if not _code_of_server:
+        _code_of_server.update(names)
+
+
+def import_code() -> None:
+    """Import in the fork server the modules and the script of the consumer, within its limit."""
+    order = os.environ.get(_SERVER)
+    if order is None:
+        return
+    script, modules, path, seconds = json.loads(order)
+    with open(path, "w", encoding="utf-8") as file:
+        faulthandler.dump_traceback_later(seconds, file=file, exit=True)
+        try:
+            with contextlib.suppress(BaseException):  # workers try again, and say why not
+                _import(script)
+                for name in modules:
+                    import_module(name)
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            del os.environ[_SERVER]
+    os.unlink(path)
+
+
+def warn_of_changes(modules: Collection[str], method: str) -> None:
+    """Warn if the code that new workers import is no longer that of the workers before them."""
+    for name in ("__main__", *modules):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        if file is None or (method == "forkserver" and name in _code_of_server):
+            continue
+        with contextlib.suppress(OSError):
+            status = os.stat(file)
+            now = (status.st_mtime_ns, status.st_size)
+            if _versions.setdefault(file, now) != now:
+                _versions[file] = now
+                warn(
+                    f"{file} changed while the loader runs: workers that start now import the new "
+                    "version. Leave it as it is while you train, or use "
+                    'multiprocessing_context="forkserver" or persistent_workers=True.',
+                    LikelyMistake,
+                )
 
 
 # The fork server: what it imports before it starts workers, so that these start in 0.1 s.
@@ -173,11 +343,12 @@ def _remove_if_dead(folder: str) -> None:
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         return
-    sockets = [os.path.join(folder, name) for name in os.listdir(folder)]
+    files = [os.path.join(folder, name) for name in os.listdir(folder)]
+    sockets = [path for path in files if not os.path.basename(path).startswith(_NOTES)]
     # An empty one may be about to be used.
     if sockets and all(map(_nobody_listens, sockets)):
-        for address in sockets:
-            os.unlink(address)
+        for path in files:
+            os.unlink(path)
         os.rmdir(folder)
 
 
@@ -202,6 +373,7 @@ def _forget_parent() -> None:
     _folder_of_parent = _settings().get(_FOLDER)
     server: Any = forkserver._forkserver
     modules, alive = list(server._preload_modules), server._forkserver_alive_fd
+    _code_of_server.clear()
     server.__init__()  # also its lock, which a thread of the parent may hold
     server._preload_modules = modules
     if alive is not None:

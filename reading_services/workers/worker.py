@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import faulthandler
 import gc
 import mmap
 import os
@@ -48,7 +49,7 @@ from ..transport.messages import (
 )
 from ..transport.shared_memory import SharedMemory, send_descriptor
 from ..transport.slot_writer import HAS_SLOTS, Slot, SlotWriter
-from .script import ScriptUnpickler, ignore_interrupts
+from .script import SIGNALS, ScriptUnpickler, ignore_signals
 
 # A worker that ends by itself because its parent is gone exits with this code. Nobody is left to
 # read it then; so it must not be one that a user's function is likely to exit with.
@@ -59,8 +60,6 @@ _PLAIN = (
 )
 # One that cannot take a message, e.g. for lack of memory; the consumer starts another.
 DEAF = 115
-# What the names of our environment variables begin with.
-SETTINGS = "VOXPIPE_"
 _TOOK = pickle.dumps(Took())
 
 
@@ -73,7 +72,7 @@ class WorkerSettings:
     script: dict[str, str]
     """Where to find the user's script, if something of it arrives; empty if it was imported."""
     environment: dict[str, str]
-    """Our variables as they are in the consumer's process; a fork server may have older ones."""
+    """That of the consumer's process; a fork server may have an older one."""
     slot_bytes: int | None
     """Shared memory that it may take for batches; None sends them through the pipe."""
     cache_bytes: int = 0  # decoded chunks that it keeps, in bytes
@@ -82,6 +81,8 @@ class WorkerSettings:
     workers: int = 1  # how many workers there are
     ahead_bytes: int | None = None
     """What it may fetch for later patches and keep, in bytes; None: as usual."""
+    signals: frozenset[int] = SIGNALS  # at which it does nothing
+    ends_late: bool = True  # whether it has a timer that ends it if it does not start in time
 
 
 def run_worker(
@@ -91,7 +92,7 @@ def run_worker(
     settings: WorkerSettings,
 ) -> None:
     """Serve jobs until told to stop, or until the parent is gone."""
-    ignore_interrupts()
+    ignore_signals(settings.signals)
     # What the fork server imported is never garbage. Collecting would write into each object's
     # header and so copy every page of it into this worker. A fork has turned that off until now.
     gc.freeze()
@@ -123,11 +124,10 @@ def run_worker(
 
 
 def adopt(settings: Mapping[str, str], environment: MutableMapping[str, str]) -> None:
-    """Make our variables in ``environment`` those of ``settings``, no more and no fewer."""
-    for name in [name for name in environment if name.startswith(SETTINGS)]:
-        if name not in settings:
-            del environment[name]
-    environment.update(settings)
+    """Make the variables in ``environment`` those of ``settings``, no more and no fewer."""
+    for name in environment.keys() - settings.keys():
+        del environment[name]
+    environment.update({k: v for k, v in settings.items() if environment.get(k) != v})
 
 
 def _listen(channel: connection.Connection, queue: JobQueue) -> None:
@@ -163,9 +163,13 @@ class JobQueue:
         self._ahead: SimpleQueue[QueuedJob] = SimpleQueue()
         self._messages: deque[DoJob] = deque()
         self._run = 0
+        self._is_looking = False
 
     def look_ahead(self) -> None:
         """Begin to look at jobs that wait; before, nobody knows the backends of the user."""
+        if self._is_looking:
+            return
+        self._is_looking = True
 
         # In a copy of the context: the read scheme holds for what is read ahead too.
         def look() -> None:
@@ -270,6 +274,8 @@ def _serve(
             line.announce, line.retire, settings.slot_bytes, settings.ahead, settings.workers
         )
     source: Any = None
+    if settings.ends_late:  # in a fork it is the timer of the parent, whose thread is not here
+        faulthandler.cancel_dump_traceback_later()
     channel.send(Ready())
     while True:
         waiting = queue.get()
@@ -279,6 +285,8 @@ def _serve(
                 slots.release(news.free_slots, news.given_up)
         job: Any = None
         try:
+            if message.payload:
+                payload, source = message.payload, None
             if source is None:
                 # With the backends of its parent registered.
                 backends, decoders, source = ScriptUnpickler(payload, settings.script).load()

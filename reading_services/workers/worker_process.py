@@ -21,7 +21,7 @@ from ..transport.batch_pickle import unpack
 from ..transport.shared_memory import limit_waits
 from ..transport.slot_reader import Arrival, SlotReader
 from ..work import WorkerStatus
-from .script import INTERRUPT, UNGUARDED_EXIT
+from .script import UNGUARDED_EXIT, StartNote, signals_of_parent
 from .worker import DEAF, ORPHAN_EXIT
 
 _CRASHES = frozenset(
@@ -74,6 +74,29 @@ def advice(exitcode: int | None, was_up: bool) -> str:
     )
 
 
+def not_started(which: str, seconds: float, stack: str) -> WorkerDied:
+    """Return the error of a process that hung before it could take a job."""
+    return WorkerDied(
+        f"{which} did not start within {seconds:g} s; its imports stand at\n  {stack}",
+        do="Workers import the script: put lines that wait (a port, a lock, other processes) under "
+        'if __name__ == "__main__":. Raise Timeout(start=...) if importing takes longer.',
+    )
+
+
+def failed_start(error: BaseException, note: StartNote | None) -> WorkerDied | None:
+    """Return what kept a process from being started, or None for any other error."""
+    if note is not None and isinstance(error, (EOFError, OSError)) and (stack := note.take()):
+        return not_started("the fork server of the workers", note.limit, stack)
+    if not isinstance(error, (EOFError, OSError, RuntimeError)):
+        return None
+    limits = (
+        "Is there memory for another process, and may there be one more (ulimit -u)? May this "
+        "process open more files (ulimit -n)? Or use fewer workers and loaders."
+    )
+    what = f"no worker could be started: {type(error).__name__}: {error}"
+    return WorkerDied(what, do=limits)
+
+
 At: TypeAlias = "Callable[[int, int, Any], WorkerStatus]"
 """What a worker does, of the step and item that it notes and its job."""
 
@@ -92,6 +115,8 @@ class Worker:
     _standing: tuple[tuple[int, int, int], float] | None = None
     is_up: bool = False  # whether it has started
     is_gone: bool = False  # whether it was found dead
+    note: StartNote | None = None  # where it writes its stack if it does not start in time
+    is_outdated: bool = False  # whether objects in its payload changed here since it has it
     patience: float = 0.0  # seconds that a message to it may wait
 
     def __str__(self) -> str:
@@ -132,6 +157,8 @@ class Worker:
         """Return the error that says how it ended and what it was doing."""
         self.process.join(timeout_or_none(seconds))
         doing = self.busy_with()
+        if self.note is not None and (stack := self.note.take()):
+            return not_started(str(self), self.note.limit, stack)
         error = WorkerDied(
             f"{self} {ending(self.process.exitcode)} while it had {doing.what}",
             do=advice(self.process.exitcode, self.is_up),
@@ -147,24 +174,29 @@ class Worker:
     def release(self) -> None:
         """Close its channel and forget its slots; batches that lie in them stay."""
         self.channel.close()
+        if self.note is not None:
+            self.note.take()
         self.slots.close()
         self.notes = None
 
 
-def without_interrupts(method: str) -> contextlib.AbstractContextManager[None]:
-    """Let a process begin with Ctrl-C blocked; it ignores it before it lets it in."""
+def without_signals(
+    method: str, start: Callable[[], None] = forkserver.ensure_running
+) -> contextlib.AbstractContextManager[None]:
+    """Let a process begin with the signals of its parent blocked, until it ignores them."""
     if method == "fork":
         return interrupts_later()
     if sys.platform == "win32":
         return contextlib.nullcontext()
-    # It sets a mask of its own, and Python 3.11 and 3.12 leave Ctrl-C let in after that.
-    resource_tracker.ensure_running()
+    # It sets a mask of its own, and Python 3.11 and 3.12 unblock Ctrl-C after that.
+    with block_signals():
+        resource_tracker.ensure_running()
     if method == "spawn":
-        return block_interrupts()
-    with block_interrupts():
-        forkserver.ensure_running()
-    # The server blocks it for all that it forks. Whoever waits for it may interrupt that: it
-    # imports torch first, for seconds.
+        return block_signals()
+    with block_signals():
+        start()
+    # The server blocks them for all that it forks. A wait for it can be interrupted: it imports
+    # torch first, for seconds.
     return contextlib.nullcontext()
 
 
@@ -191,14 +223,14 @@ def interrupts_later() -> Iterator[None]:
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
-        with block_interrupts():
+        with block_signals():
             yield  # signals are handled elsewhere
         return
     came: list[tuple[int, FrameType | None]] = []
     # Another thread may let it in; this one handles it then.
     signal.signal(signal.SIGINT, lambda *of_signal: came.append(of_signal))
     try:
-        with block_interrupts():
+        with block_signals():
             yield
     finally:
         signal.signal(signal.SIGINT, handler)
@@ -207,12 +239,12 @@ def interrupts_later() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def block_interrupts() -> Iterator[None]:
-    """Block Ctrl-C in this thread, and so in what it starts, until the block ends."""
+def block_signals() -> Iterator[None]:
+    """Block the signals of a parent in this thread, and in processes that it starts."""
     if sys.platform == "win32":
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPT)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals_of_parent())
     try:
         yield
     finally:

@@ -1,5 +1,7 @@
 """Each mistake that Lint names, in a chain that has it beside one that has not."""
 
+import functools
+import itertools
 import os
 import re
 import warnings
@@ -34,6 +36,10 @@ PAIRS = {
     "one-volume-batches": (
         lambda: patches().batch_patches(2),
         lambda: patches().shuffle().batch_patches(2),
+    ),
+    "own-state": (
+        lambda: patches(1).batch_patches(2).map(functools.partial(next, itertools.count())),
+        lambda: patches(1).batch_patches(2).map(functools.partial(dict, level=1)),
     ),
     "twice-interpolated": (
         lambda: patches(1).rotate((-5, 5)).flush().rotate((-5, 5)).batch_patches(2),

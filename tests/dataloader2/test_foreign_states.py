@@ -111,3 +111,41 @@ def test_a_state_stays_small(count, pipes):
         chain = chain.map(abs)
     with vp.DataLoader2(chain, seed=7) as loader:
         assert len(json.dumps(loader.state_dict())) < 4096
+
+
+def _staged(folder):
+    for number in range(4):
+        (folder / f"case{number}").mkdir(parents=True)
+        np.save(folder / f"case{number}" / "ct.npy", np.full((4, 4, 4), number, np.int16))
+    return folder
+
+
+def _listed(folder):
+    return vp.list_cases(f"{folder}/*/", image="ct.npy").shuffle().open_volume().lazy_patch(4)
+
+
+def _given(folder):
+    cases = [{"case": f"c{n}", "image": f"{folder}/case{n}/ct.npy"} for n in range(4)]
+    return vp.from_cases(cases).shuffle().open_volume().lazy_patch(4)
+
+
+@pytest.mark.parametrize("chain", [_listed, _given])
+def test_the_same_data_under_another_name(tmp_path, monkeypatch, chain):
+    """Spellings of one folder are one; another folder is the same data where you say so."""
+    here, there = _staged(tmp_path / "job1"), _staged(tmp_path / "job2")
+    saved = vp.DataLoader2(chain(here).batch_patches(1), seed=1)
+    batches = iter(saved)
+    next(batches)
+    state, rest = saved.state_dict(), [batch["image"].max().item() for batch in batches]
+    monkeypatch.chdir(tmp_path)
+
+    for place in (f"{here}/", "job1", "./job2/../job1"):
+        vp.DataLoader2(chain(place).batch_patches(1)).load_state_dict(state)
+    again = vp.DataLoader2(chain(there).batch_patches(1))
+    with pytest.raises(vp.errors.StateMismatch, match=r"folders=\{now: then\}"):
+        again.load_state_dict(state)
+    with pytest.raises(vp.errors.StateMismatch):
+        again.load_state_dict(state, folders={str(there): str(tmp_path)})
+    again.load_state_dict(state, folders={"job2/": str(here)})
+
+    assert [batch["image"].max().item() for batch in again] == rest

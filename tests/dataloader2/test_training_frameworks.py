@@ -1,5 +1,6 @@
 """A loader in the hands of Lightning and Accelerate, as they are installed."""
 
+import copy
 import os
 import warnings
 
@@ -105,6 +106,101 @@ class TestLightning:
 
         assert same(of("fit", seen), [*whole[0], *whole[1]])
         assert same(of("validate", seen), [*whole[0][:2], *whole[0], *whole[1]])
+
+
+def identities(batch):
+    return [(item["case"], item["draws"]) for item in batch["meta"]]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_loader_that_is_cycled_repeats_nothing(cases, tmp_path):
+    """As torch's: each pass draws anew, also in the epochs after the one in which it was cycled."""
+    pytest.importorskip("lightning")
+    from lightning.pytorch.utilities import CombinedLoader
+
+    seen = []
+    module, trainer = lightning_noting(seen, tmp_path, max_epochs=3)
+    module.training_step = lambda both: (
+        seen.append((identities(both["short"]), both["torch"].tolist())),
+        module.tiny(both["short"]),
+    )[1]
+    short = vp.DataLoader2(full_chain(cases, samples=4, batch=6), seed=7)
+    long = vp.DataLoader2(six_batches(cases), seed=7)
+    torchs = torch.utils.data.DataLoader(torch.rand(12), batch_size=6, shuffle=True)
+    both = CombinedLoader({"short": short, "long": long, "torch": torchs}, "max_size_cycle")
+
+    trainer.fit(module, both)
+
+    assert len(seen) == 18
+    for number in (0, 1):
+        assert len({str(batch[number]) for batch in seen}) == 18
+    assert short.state_dict()["epoch"] in (8, 9)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_overfit_batches_are_the_same_in_every_epoch(cases, tmp_path):
+    """Lightning replaces the sampler of torch's loaders, and can tell others nothing."""
+    seen = []
+    module, trainer = lightning_noting(seen, tmp_path, max_epochs=3, overfit_batches=2)
+
+    trainer.fit(module, loader_of(cases))
+
+    fit = [identities(batch) for batch in of("fit", seen)]
+    assert fit[:2] == fit[2:4] == fit[4:]
+    assert fit[0] != fit[1]
+
+
+def test_epochs_of_frameworks_and_of_the_loader():
+    """A pass is never the same again but by the same number; a place of a state is kept."""
+    with vp.DataLoader2(IterableWrapper(range(6)).shuffle(), seed=7) as loader:
+        epochs = [list(loader) for _ in range(6)]
+        fresh = vp.DataLoader2(IterableWrapper(range(6)).shuffle(), seed=7)
+        fresh.sampler.set_epoch(0)
+        assert [list(fresh), list(fresh)] == epochs[:2]  # cycled
+        fresh.sampler.set_epoch(1)
+        assert list(fresh) == epochs[2]
+        fresh.sampler.set_epoch(1)
+        assert list(fresh) == epochs[2]  # a second validation of one epoch
+        fresh.sampler.set_epoch(4)
+        items = iter(fresh)
+        first = [next(items), next(items)]
+        state = fresh.state_dict()
+        fresh.load_state_dict(state)
+        fresh.sampler.set_epoch(0)  # Lightning counts from 0 after a resume of its own
+        assert [*first, *fresh] == epochs[4]
+        fresh.set_epoch(0)  # asked of the loader itself it is that one
+        assert list(fresh) == epochs[0]
+
+
+def test_skip_first_batches_is_refused_with_the_way_to_resume(cases):
+    """Accelerate would make another loader of the data set, and there is none."""
+    accelerate = pytest.importorskip("accelerate")
+
+    with loader_of(cases) as loader, pytest.raises(AttributeError, match="load_state_dict"):
+        accelerate.skip_first_batches(loader, 2)
+
+
+def test_an_iterator_that_is_copied_is_refused(cases):
+    """By name, also where a framework copies its loops."""
+    with loader_of(cases) as loader:
+        batches = iter(loader)
+        next(batches)
+        with pytest.raises(vp.errors.NotPicklable, match="DataLoader2Iterator cannot be"):
+            copy.deepcopy(batches)
+        assert next(batches)["image"].shape[0] == 2
+
+
+def test_a_default_device_does_not_reach_the_loader(cases, whole):
+    """The seed, the order and the batches are made where they were."""
+    torch.set_default_device("meta")
+    try:
+        loader = vp.DataLoader2(six_batches(cases), [vp.FuseSpatial()], None)
+        loader.state_dict()
+        loader.seed(7)
+        batches = list(loader)
+    finally:
+        torch.set_default_device(None)
+    assert same(batches, whole[0])
 
 
 def test_the_size_of_a_batch_is_known_to_who_asks(cases):

@@ -219,8 +219,11 @@ if __name__ == "__main__":
     batches = iter(loader)
     if {hang}:
         # tell who the workers are as soon as they run, then wait for a batch for ever
-        tell = lambda: print(*[c.pid for c in mp.active_children()], flush=True)
-        threading.Timer(5.0, tell).start()
+        def tell():
+            while len(mp.active_children()) < 2:
+                threading.Event().wait(0.1)
+            print(*[c.pid for c in mp.active_children()], flush=True)
+        threading.Thread(target=tell, daemon=True).start()
     else:
         kept = next(batches)
         print(*[c.pid for c in mp.active_children()], flush=True)

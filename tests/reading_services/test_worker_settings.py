@@ -34,7 +34,7 @@ def test_settings_come_and_go(monkeypatch):
 
     # The fork server of these tests started without it: what one that had it leaves behind.
     environment = {"VOXPIPE_TEST_A": "old", "HOME": "/there"}
-    worker.adopt({"VOXPIPE_TEST_B": "new"}, environment)
+    worker.adopt({"VOXPIPE_TEST_B": "new", "HOME": "/there"}, environment)
     assert environment == {"VOXPIPE_TEST_B": "new", "HOME": "/there"}
 
 

@@ -1,0 +1,357 @@
+"""Workers take over what a forked child would have: state of objects, generators, code, signals."""
+
+import functools
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import qmc
+
+import voxpipe as vp
+from voxpipe.core.errors import WorkerDied
+
+MODULE_RNG = np.random.default_rng(0)
+
+
+def chain(count=6):
+    cases = [{"image": np.zeros((4, 4, 4), np.float32)} for _ in range(count)]
+    return vp.from_cases(cases).open_volume().lazy_patch(4).batch_patches(1)
+
+
+def helped():
+    return MODULE_RNG.random()
+
+
+class Parts:
+    """As a transform that is made of others."""
+
+    __slots__ = ("members",)
+
+    def __init__(self):
+        self.members = {"torch": torch.Generator(), "python": random.Random(0)}
+
+
+class Noise:
+    shared = np.random.RandomState(3)  # of the class, as that of MONAI
+
+    def __init__(self):
+        self.state = np.random.RandomState(0)
+        self.generator = np.random.default_rng(0)
+        self.normal = functools.partial(np.random.default_rng(1).normal, 0.0)
+        self.parts = Parts()
+
+    def __call__(self, batch):
+        members = self.parts.members
+        draws = [self.shared.rand(), self.state.randn(), self.generator.random(), self.normal(1.0)]
+        draws += [float(torch.rand(1, generator=members["torch"])), members["python"].random()]
+        return {**batch, "draws": (*draws, helped())}
+
+
+def two_epochs(service, function, name):
+    with vp.DataLoader2(chain().map(function), None, service, seed=1) as loader:
+        return [[batch[name] for batch in loader] for _ in range(2)]
+
+
+@pytest.fixture(scope="module")
+def noise_here():
+    return two_epochs(None, Noise(), "draws")
+
+
+def test_own_generators_draw_anew_in_every_epoch_and_item(noise_here):
+    """Attributes, slots, classes, modules, partials: no number comes twice."""
+    numbers = [number for epoch in noise_here for batch in epoch for number in batch]
+
+    assert len(numbers) == 2 * 6 * 7
+    assert len(set(numbers)) == len(numbers)
+
+
+@pytest.mark.parametrize(
+    "service",
+    [
+        vp.MultiProcessingReadingService(2, "fork"),
+        vp.ThreadReadingService(2),
+        pytest.param(vp.MultiProcessingReadingService(3), marks=pytest.mark.slow),
+    ],
+    ids=str,
+)
+def test_own_generators_draw_alike_everywhere(noise_here, service):
+    """Neither the number of workers nor the service enters."""
+    assert two_epochs(service, Noise(), "draws") == noise_here
+
+
+def test_generators_of_the_loop_are_left_as_they_were():
+    """A loop that shares one with its function draws what it draws without a loader."""
+    function = Noise()
+    two_epochs(None, function, "draws")
+
+    assert function.state.randn() == np.random.RandomState(0).randn()
+    assert function.generator.random() == np.random.default_rng(0).random()
+
+
+class Sobol:
+    def __init__(self):
+        self.engine = qmc.Sobol(1, seed=0)
+
+    def __call__(self, batch):
+        return batch
+
+
+class Counter:
+    count = 0
+
+    def __call__(self, batch):
+        self.count += 1
+        return batch
+
+
+@pytest.mark.parametrize("function", [Sobol(), Counter()])
+def test_state_that_no_seed_sets_is_a_mistake(function):
+    """Lint names it: each worker has its own, which begins anew in every epoch."""
+    found = vp.Lint().mistakes(chain().map(function))
+
+    assert [mistake.name for mistake in found] == ["own-state"]
+    assert vp.Lint().mistakes(chain().map(Noise())) == []
+
+
+class Curriculum:
+    def __init__(self):
+        self.level = 0
+
+    def __call__(self, batch):
+        return {**batch, "level": self.level}
+
+
+def levels(loader, function, name="level"):
+    seen = []
+    for epoch in range(3):
+        function.level = epoch
+        seen.append({int(batch[name]) for batch in loader})
+    return seen
+
+
+class Items(torch.utils.data.Dataset):
+    def __init__(self, function):
+        self.function = function
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return self.function({})
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_workers_that_stay_see_objects_as_they_are_now(cached):
+    """As torch's loader does whose workers end with the epoch."""
+    function = Curriculum()
+    torchs = torch.utils.data.DataLoader(Items(function), batch_size=None, num_workers=1)
+    expected = levels(torchs, function)
+    cases = [{"image": np.ones((4, 4, 4), np.float32)} for _ in range(3)]
+    pipe = vp.from_cases(cases).open_volume().normalize()
+    pipe = (pipe.cache() if cached else pipe).lazy_patch(4).batch_patches(1).map(function)
+    service = vp.MultiProcessingReadingService(2, "fork", persistent_workers=True)
+
+    with vp.DataLoader2(pipe, None, service, seed=1) as loader:
+        assert levels(loader, function) == expected == [{0}, {1}, {2}]
+
+
+def run_script(folder, text, *arguments):
+    script = folder / "train.py"
+    script.write_text(textwrap.dedent(text))
+    # In a session of its own, as a step of a cluster's job.
+    return subprocess.Popen(
+        [sys.executable, str(script), *arguments],
+        cwd=folder,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        text=True,
+    )
+
+
+HEAD = """
+    import os, signal, sys, time
+    import numpy as np
+    import voxpipe as vp
+    method = sys.argv[1]
+
+    def loader(function, persistent=None, start=60):
+        cases = [{"image": np.zeros((4, 4, 4), np.float32)} for _ in range(20)]
+        pipe = vp.from_cases(cases).open_volume().lazy_patch(4).batch_patches(1)
+        service = vp.MultiProcessingReadingService(2, method)
+        pipe = pipe if function is None else pipe.map(function)
+        return vp.DataLoader2(pipe, [vp.Timeout(item=60, start=start)], service, seed=1)
+"""
+TO_ALL = (
+    HEAD
+    + """
+    if __name__ == "__main__":
+        came = []
+        signal.signal(getattr(signal, sys.argv[2]), lambda *_: came.append(1))
+        batches = iter(loader(None))
+        next(batches)
+        print("go", flush=True)
+        sys.stdin.readline()
+        print(sum(1 for _ in batches), "batches", len(came), "signal", flush=True)
+"""
+)
+FORK_IS_QUICK = [
+    ("fork", "SIGUSR1"),
+    *(pytest.param(m, s, marks=pytest.mark.slow) for m, s in [("forkserver", "SIGTERM")]),
+    *(pytest.param(m, s, marks=pytest.mark.slow) for m, s in [("spawn", "SIGHUP")]),
+    *(pytest.param(m, s, marks=pytest.mark.slow) for m, s in [("forkserver", "SIGQUIT")]),
+]
+
+
+@pytest.mark.parametrize(("method", "name"), FORK_IS_QUICK)
+def test_a_signal_to_all_processes_is_that_of_the_parent(tmp_path, method, name):
+    """A handler that writes a checkpoint keeps its workers, as those of torch's fork do."""
+    with run_script(tmp_path, TO_ALL, method, name) as process:
+        assert process.stdout.readline() == "go\n"
+        os.killpg(process.pid, getattr(signal, name))
+        output, _ = process.communicate("\n", timeout=60)
+
+    assert output == "19 batches 1 signal\n"
+    assert process.returncode == 0
+
+
+EDITED = (
+    HEAD
+    + """
+    import mine
+    number = 1
+
+    def mark(batch):
+        return {**batch, "versions": (mine.number, number)}
+
+    if __name__ == "__main__":
+        with loader(mark) as batches:
+            print({b["versions"] for b in batches}, flush=True)
+            for name in ("mine.py", "train.py"):
+                with open(name) as file:
+                    text = file.read()
+                with open(name, "w") as file:
+                    file.write(text.replace("number = 1", "number = 22"))
+            print({b["versions"] for b in batches}, flush=True)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "after"),
+    [
+        ("forkserver", "{(1, 1)}\n"),
+        pytest.param("spawn", "LikelyMistake", marks=pytest.mark.slow),
+    ],
+)
+def test_code_that_is_edited_meanwhile_stays_as_it_was(tmp_path, method, after):
+    """The script and what it imports; workers that each import it bring a warning."""
+    (tmp_path / "mine.py").write_text("number = 1\n")
+    with run_script(tmp_path, EDITED, method) as process:
+        output, _ = process.communicate("\n", timeout=60)
+
+    assert output.startswith("{(1, 1)}\n")
+    assert after in output.partition("\n")[2]
+
+
+BLOCKED = (
+    HEAD
+    + """
+    def wait_for_a_port():
+        time.sleep(1000)
+
+    if __name__ != "__main__":
+        wait_for_a_port()
+
+    def same(batch):
+        return batch
+
+    if __name__ == "__main__":
+        try:
+            list(loader(same, start=8))
+        except vp.errors.WorkerDied as error:
+            print(error)
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_an_import_that_blocks_is_named(tmp_path, method):
+    """Within the time for the start, with the line; no batch and no file is blamed."""
+    with run_script(tmp_path, BLOCKED, method) as process:
+        output, _ = process.communicate("\n", timeout=60)
+
+    assert "did not start within 8 s" in output
+    assert "in wait_for_a_port" in output
+    assert "batch 0" not in output
+
+
+FEW_FILES = (
+    HEAD
+    + """
+    if __name__ == "__main__":
+        import resource
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
+        every = [loader(None) for _ in range(20)]
+        try:
+            print(sum(1 for _ in zip(*every)))
+        except vp.errors.WorkerDied as error:
+            print(error)
+        for one in every:
+            one.shutdown()
+"""
+)
+
+
+@pytest.mark.slow
+def test_too_many_open_files_are_named(tmp_path):
+    """With the limit that helps."""
+    with run_script(tmp_path, FEW_FILES, "forkserver") as process:
+        output, _ = process.communicate("\n", timeout=60)
+
+    assert output.startswith("no worker could be started: OSError: [Errno 24]")
+    assert "ulimit -n" in output
+
+
+class Inner(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1
+
+    def __getitem__(self, index):
+        service = vp.MultiProcessingReadingService(1, "fork")
+        try:
+            list(vp.DataLoader2(chain(1), None, service))
+        except WorkerDied as error:
+            return str(error)
+
+
+def test_a_daemon_process_is_refused_with_the_way_out():
+    """In a worker of torch's loader, which is one."""
+    (text,) = torch.utils.data.DataLoader(Inner(), batch_size=None, num_workers=1, timeout=60)
+
+    assert "daemon process" in text
+    assert "ThreadReadingService" in text
+
+
+def leave_a_pool():
+    """Leave workers that stay to the end of a child of multiprocessing, which runs no atexit."""
+    service = vp.MultiProcessingReadingService(1, "fork", persistent_workers=True)
+    loader = vp.DataLoader2(chain(2), None, service, seed=1)
+    leave_a_pool.loader = loader
+    return len(list(loader))
+
+
+def test_a_child_that_leaves_its_workers_ends():
+    """Multiprocessing ends daemons by SIGTERM, at which workers do nothing, and waits for them."""
+    with ProcessPoolExecutor(1, mp_context=get_context("fork")) as pool:
+        assert pool.submit(leave_a_pool).result(timeout=60) == 2
