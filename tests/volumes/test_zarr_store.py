@@ -489,7 +489,7 @@ def test_images_of_plates_and_series(tmp_path, version, far):
         ("plate.zarr/A/1", "0, 1"),
         ("bf.zarr", "1, 0"),
     ):
-        with pytest.raises(UnknownFormat, match=rf"{place} holds several images.*: {names}"):
+        with pytest.raises(UnknownFormat, match=rf"{place} is no image. Images in it: {names}"):
             _ = Volume(f"{root}/{place}").shape
 
     found = find_volumes(root)

@@ -266,7 +266,8 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
         if len(arrays) == 1:
             return _of_array(next(iter(arrays.values())), level, name, axes)
         if below := [*itertools.islice(images_in(group), _MOST_NAMES)]:
-            what = f"{name} holds several images and is none itself: {', '.join(below)}, ..."
+            more = ", ..." if len(below) == _MOST_NAMES else ""
+            what = f"{name} is no image. Images in it: {', '.join(below)}{more}."
             do = f"Give the path of one, for instance {name}/{below[0]}, or unpack an archive."
             raise UnknownFormat(what, do=do)
         have = ", ".join(sorted(arrays)) or "none"
