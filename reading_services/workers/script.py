@@ -66,8 +66,11 @@ class StartNote:
     """A file for the stack of a process that does not start in time; that process then ends."""
 
     def __init__(self, seconds: float) -> None:
-        name = f"{_NOTES}{os.getpid()}-{next(_NUMBERS)}"
-        self.path = os.path.join(util.get_temp_dir(), name)
+        folder = util.get_temp_dir()
+        # Another process removes it while this one's fork server is dead; the next listens there.
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        self.path = os.path.join(folder, f"{_NOTES}{os.getpid()}-{next(_NUMBERS)}")
         self.limit = min(seconds, _LONGEST)
 
     def __reduce__(self) -> tuple[Any, ...]:
