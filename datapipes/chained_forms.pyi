@@ -49,7 +49,7 @@ class ChainedForms(IterDataPipe[Any]):
     def add_index(self, index_name: str = ...) -> IndexAdder:
         """Write the number of each item into it."""
 
-    def affine(self, matrix: Any, shape: Sequence[int] | None = ..., *, space: Any = ..., p: float = ..., unit: str = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def affine(self, matrix: Any, shape: Sequence[int] | None = ..., *, unit: str = ..., space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Move what lies at ``centre + x`` to ``centre + A x + t``, with ``matrix = [A | t]``."""
 
     def anisotropy(self, factor: Any, axes: int | tuple[int, ...] = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
@@ -67,7 +67,7 @@ class ChainedForms(IterDataPipe[Any]):
     def bias_field(self, strength: Any = ..., order: int = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Multiply by ``exp`` of a polynomial of the place in the volume."""
 
-    def blur(self, sigma: Any, *, per_axis: bool = ..., unit: str = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def blur(self, sigma: Any, unit: str = ..., *, per_axis: bool = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """A Gaussian filter, on what the chain so far gives; later spatial ops interpolate that."""
 
     def brightness(self, factor: Any = ..., add: Any = ..., *, two_sided: bool = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
@@ -124,7 +124,7 @@ class ChainedForms(IterDataPipe[Any]):
     def drop_component(self, most: float = ..., *, p_channel: float = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Take one connected part out of each channel's mask, of those that are not too large."""
 
-    def elastic(self, amount: Any, spacing: Any = ..., locked_layers: int = ..., *, space: Any = ..., p: float = ..., unit: str = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def elastic(self, amount: Any, spacing: Any = ..., locked_layers: int = ..., *, unit: str = ..., space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Move control points at random and all voxels smoothly with them."""
 
     def end_caching(self, mode: str = ..., filepath_fn: Callable[[Any], Any] | None = ..., *, same_filepath_fn: bool = ..., skip_read: bool = ..., timeout: float = ...) -> EndOnDiskCacheHolder:
@@ -394,7 +394,7 @@ class ChainedForms(IterDataPipe[Any]):
     def sharding_round_robin_dispatch(self, sharding_group_filter: SHARDING_PRIORITIES | None = ...) -> ShardingRoundRobinDispatcher:
         """Mark that everything above runs in one process, which deals its items out to the workers."""
 
-    def sharpen(self, sigma: Any, amount: Any = ..., *, unit: str = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def sharpen(self, sigma: Any, unit: str = ..., amount: Any = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """``value + amount * (value - blurred)``, an unsharp mask."""
 
     def shear(self, factor: Any, *, space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
@@ -412,7 +412,7 @@ class ChainedForms(IterDataPipe[Any]):
     def some_of(self, ops: Any, count: Any, *, weights: Sequence[float] | None = ..., p: float = ..., keys: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> ChoicePipe:
         """Apply ``count`` different ones of several ops, in the order given."""
 
-    def spacing(self, spacing: Any, *, extent: Any = ..., unit: str = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def spacing(self, spacing: Any, *, unit: str = ..., extent: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Bring neighbouring voxels to a distance in millimetres along the axes of the array."""
 
     def stack(self, keys: Sequence[str], name: str = ...) -> Stack:
@@ -436,7 +436,7 @@ class ChainedForms(IterDataPipe[Any]):
     def to_subject(self, labels: str | Collection[str] | None = ...) -> ToSubject:
         """Make TorchIO's ``Subject`` of each sample, or a list of them of each batch."""
 
-    def translate(self, amount: Any, *, space: Any = ..., p: float = ..., unit: str = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def translate(self, amount: Any, *, unit: str = ..., space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Move the content by ``amount``: millimetres in world space, voxels in voxel space."""
 
     def transpose(self, axes: Sequence[int] = ..., *, name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:

@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Arguments that are given by keyword alone, whatever else an op has.
 KEYWORD_ONLY = frozenset(
     {
-        *("p", "space", "unit", "hard", "keep_size", "extent", "longest", "one", "where"),
+        *("p", "space", "hard", "keep_size", "extent", "longest", "one", "where"),
         *("end", "center", "slices", "scale"),
         *("otherwise", "others", "overhang", "divisible"),
         *("over", "keep_statistics", "invert", "weights"),

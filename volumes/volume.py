@@ -96,7 +96,7 @@ class Volume:
     """
 
     ndim = 4
-    names_axes = True  # whether the file, axes= or affine= does, once the header is read
+    names_axes: bool | None = True  # whether the file or axes= does; None with affine= alone
     may_round = True  # whether a label of real numbers is of classes: not after other sampling
     _rounds = False  # whether it is a label that is stored in real numbers
 
@@ -287,6 +287,9 @@ class Volume:
         """``"view"`` (mapped), ``"range"`` (byte ranges) or ``"stream"`` (from the start)."""
         return self.header.access
 
+    def _note_axes(self, header: Header) -> None:
+        self.names_axes = header.names_axes or (None if self._affine is not None else False)
+
     @property
     def header(self) -> Header:
         """What the stored header says, read at the first question."""
@@ -296,7 +299,7 @@ class Volume:
                 with self.session.opening():
                     self._header = header = self._source.known_header()
                 self._rounds = self.may_round and self.kind == "label" and header.dtype.kind == "f"
-                self.names_axes = self._affine is not None or header.names_axes
+                self._note_axes(header)
             else:
                 self._backend()
         assert self._header is not None
@@ -505,8 +508,7 @@ class Volume:
         self._header = header = backend.header
         if self.kind == "label" and header.dtype.kind == "f":
             self._rounds = self.may_round
-        if not header.names_axes and self._affine is None:
-            self.names_axes = False
+        self._note_axes(header)
         if now:
             self._stamp = backend.version, now
         elif self._stamp is not None and not self._is_fresh and backend.version != self._stamp[0]:

@@ -114,9 +114,11 @@ class TransformChain:
         i, j, k = grid.shape
         if others and i == (j if k == 1 else k):
             volumes = self.references.items()
-            plain = [key for key, each in volumes if not getattr(each, "names_axes", True)]
-            if plain and len(plain) < len(grids):
-                _warn_of_axes(self.references, plain)
+            named = {key: getattr(each, "names_axes", True) for key, each in volumes}
+            plain = [key for key, is_named in named.items() if is_named is False]
+            first_named = next((key for key, is_named in named.items() if is_named), None)
+            if plain and first_named is not None:
+                _warn_of_axes(self.references, first_named, plain[0])
         plan = SpatialPlan(grid, IDENTITY, grid.shape)
         if 1 in plan.source.shape and (before := getattr(first, "patch", None)) is not None:
             flat = flat_axes(before.pending.shared_plan)
@@ -212,9 +214,8 @@ def _transpose_shape(shape: tuple[int, int, int]) -> tuple[int, int, int]:
 _AXES_ONCE = WarnOnce()
 
 
-def _warn_of_axes(volumes: Mapping[str, Any], plain_keys: Sequence[str]) -> None:
+def _warn_of_axes(volumes: Mapping[str, Any], first: str, plain: str) -> None:
     """Warn where one volume names its axes, another does not, and both orders have one shape."""
-    first, plain = next(key for key in volumes if key not in plain_keys), plain_keys[0]
     letters = _letters(volumes[plain])
     text = (
         f"axes-not-named: {first!r} ({volumes[first].name}) names its axes, and {plain!r} "
@@ -251,7 +252,7 @@ def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float)
             do = "Give the channels of a plane first and K = 1 last, (C, I, J, 1)."
         if its.shape == _transpose_shape(grid.shape):
             how += "; transposed, perhaps"
-            both = [k for k in (key, first) if not getattr(volumes[k], "names_axes", True)]
+            both = [k for k in (key, first) if getattr(volumes[k], "names_axes", 1) is False]
             plain = both[0] if both else None
             do = f"Store one of them in the axes of the other, or open_volume(keys=[{first!r}])."
             if plain is not None:

@@ -98,7 +98,7 @@ def fastest_first(sizes: Sequence[int], axes: Triple = (0, 1, 2), colours: int =
     Examples
     --------
     >>> fastest_first((7, 9, 5, 2), colours=3)
-    Layout(sizes=(2, 5, 9, 7, 3), c_axes=(0, 4), spatial=(3, 2, 1))
+    Layout(sizes=(2, 5, 9, 7, 3), c_axes=(0, 4), spatial=(3, 2, 1), is_named=True)
     """
     first = int(colours > 1)
     shape = (*(colours,) * first, *sizes, *(1,) * (3 - len(sizes)))
