@@ -563,8 +563,9 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
     is_image = is_itk_image(thing) or _is_instance(thing, "torchio", "Image")
     if not (is_simpleitk or is_array or is_image):
         package = type(thing).__module__.partition(".")[0]
+        kind = f"{package}.{type(thing).__name__}".removeprefix("builtins.")
         raise UnknownFormat(
-            f"a volume cannot be made from a {package}.{type(thing).__name__}.",
+            f"a volume cannot be made from a {kind}.",
             do="Give a path, a URL, an array or a tensor (with affine=), an image of nibabel, "
             "TorchIO, ITK or SimpleITK, a zarr object, or a list of these.",
         )

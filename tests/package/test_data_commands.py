@@ -217,7 +217,7 @@ def test_options_of_the_format_are_those_of_open_volume(tmp_path, capsys):
     manifest = str(tmp_path / "manifest.json")
 
     assert main(["index", source, "-o", manifest]) == 1
-    assert "Give dataset=" in capsys.readouterr().err
+    assert "dataset=" in capsys.readouterr().err
     assert main(["index", source, "-o", manifest, *named]) == 0
     (case,) = vp.from_manifest(manifest)
     np.testing.assert_array_equal(case["image"].numpy()[0], values + 1)

@@ -38,7 +38,7 @@ class LeakingSystem(MemoryFileSystem):
         super().__init__(**options)
         self.key = key
 
-    def glob(self, path, **options):
+    def find(self, path, **options):
         raise PermissionError(f"key {self.key} may not list {path}")
 
     def open(self, path, mode="rb", **options):

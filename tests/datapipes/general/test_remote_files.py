@@ -392,6 +392,6 @@ def test_cases_that_may_not_be_listed(tmp_path):
         pipe = vp.list_cases("s3://bucket/*/", image="ct.nii", storage_options=options)
 
         with pytest.raises(
-            AccessDenied, match=r"listing s3://bucket/.* was refused(.|\n)*storage_o"
+            AccessDenied, match=r"s3://bucket.* was refused(.|\n)*storage_o"
         ):
             list(pipe)
