@@ -66,11 +66,7 @@ class StartNote:
     """A file for the stack of a process that does not start in time; that process then ends."""
 
     def __init__(self, seconds: float) -> None:
-        folder = util.get_temp_dir()
-        # Another process removes it while this one's fork server is dead; the next listens there.
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
-        self.path = os.path.join(folder, f"{_NOTES}{os.getpid()}-{next(_NUMBERS)}")
+        self.path = os.path.join(_own_folder(), f"{_NOTES}{os.getpid()}-{next(_NUMBERS)}")
         self.limit = min(seconds, _LONGEST)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -89,6 +85,15 @@ class StartNote:
         lines = text.rpartition("Thread 0x")[2].splitlines()
         own = [line.strip() for line in lines if "  File " in line and not _is_frozen(line)]
         return "\n  ".join(reversed(own[:_MOST_LINES]))
+
+
+def _own_folder() -> str:
+    """Return the folder for sockets of this process."""
+    folder: str = util.get_temp_dir()
+    # Another process removes it while this one's fork server is dead; the next listens there.
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    return folder
 
 
 class _OpenFile:
@@ -240,7 +245,9 @@ def start_server(modules: Collection[str], note: StartNote) -> None:
         and not names <= _code_of_server
         and not active_children()
     ):
-        server._stop()
+        with contextlib.suppress(FileNotFoundError):  # the folder is gone as soon as it is dead
+            server._stop()
+        _own_folder()
     if server._forkserver_pid is None:
         _code_of_server.clear()
     whole = spawn.get_preparation_data("")
