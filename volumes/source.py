@@ -112,7 +112,7 @@ class LocatedSource:
             backend = resolve_backend(request)
         if backend is not None:
             ours = as_backend(backend, self.name)
-            with_affine(ours, request.affine)
+            with_affine(ours, request)
             if type(ours).is_current is Backend.is_current:
                 ours.first_version = first_version
             return ours
