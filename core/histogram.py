@@ -89,6 +89,48 @@ class Histogram:
         return Histogram(self.values[mask], self.counts[mask])
 
 
+@dataclass(frozen=True)
+class Moments:
+    """Of none, or of some numbers."""
+
+    count: int = 0  # how many
+    mean: float = 0.0  # their mean
+    squares: float = 0.0  # sum of the squared distances from it
+    low: float = math.inf  # the smallest
+    high: float = -math.inf  # the largest
+
+    @classmethod
+    def of(cls, numbers: NDArray[Any]) -> Moments:
+        """Return the moments of an array; those with a NaN or infinity are NaN."""
+        wide = numbers.astype(np.float64)
+        # Of infinite numbers, or too large ones, there is none either, which whoever asks is told.
+        with np.errstate(invalid="ignore", over="ignore"):
+            low, high, mean = float(wide.min()), float(wide.max()), float(wide.mean())
+            wide -= mean
+            np.square(wide, out=wide)
+            return cls(wide.size, mean, float(wide.sum()), low, high)
+
+    @classmethod
+    def of_histogram(cls, histogram: Histogram) -> Moments:
+        """Return the moments of the numbers in a histogram."""
+        numbers, counts, count = histogram.values, histogram.counts, histogram.count
+        mean = float((numbers * counts).sum()) / count
+        squares = float((np.square(numbers - mean) * counts).sum())
+        return cls(count, mean, squares, float(numbers[0]), float(numbers[-1]))
+
+    def join(self, other: Moments) -> Moments:
+        """Return the moments of both together."""
+        # Chan, Golub & LeVeque (1979).
+        delta, count = other.mean - self.mean, self.count + other.count
+        return Moments(
+            count,
+            self.mean + delta * other.count / count,
+            self.squares + other.squares + delta * delta * self.count * other.count / count,
+            float(np.minimum(self.low, other.low)),
+            float(np.maximum(self.high, other.high)),
+        )
+
+
 def merge_histograms(histograms: Sequence[Histogram]) -> Histogram:
     """Return the histogram of the voxels of all."""
     values = np.concatenate([histogram.values for histogram in histograms])

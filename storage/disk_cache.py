@@ -26,6 +26,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from ..core.call_site import WarnOnce
 from ..core.errors import BadSetting, CacheBusy, CacheUnused, VoxpipeError
+from ..core.locks import renew_after_fork
 from ..core.settings import CACHE, CACHE_BYTES, read_setting
 from .location import is_url, local_path, public_name
 
@@ -231,20 +232,14 @@ def get_or_make(
 @contextmanager
 def _alone(file: Path, deadline: float) -> Iterator[bool]:
     """Keep other processes out that want to make the same; yield whether to look again."""
-    lock_file, is_held = file.with_name(f"{file.name}.lock"), False
     with ExitStack() as stack:
+        lock: FileLock | None = None
         with suppress(OSError, ImportError, CacheBusy):  # the last: another process kept it long
             make_directory(file.parent)
             busy = partial(CacheBusy, "waited too long.", do="")
-            stack.enter_context(hold_lock(lock_file, deadline, busy))
-            is_held = True
-        try:
-            yield is_held
-        finally:
-            # Removed while it is held: who waited sees that it is gone, and makes a new one.
-            if is_held:
-                with suppress(OSError):
-                    lock_file.unlink()
+            lock = stack.enter_context(hold_lock(Path(f"{file}.lock"), deadline, busy))
+            stack.callback(lock.remove)
+        yield lock is not None
 
 
 def pause(deadline: float, busy: Callable[[], VoxpipeError]) -> None:
@@ -309,24 +304,62 @@ def try_lock(file: BinaryIO, *, is_shared: bool = False) -> bool:
     return False
 
 
-@contextmanager
-def hold_lock(path: Path, deadline: float, busy: Callable[[], VoxpipeError]) -> Iterator[int]:
-    """Hold the kernel's lock of a file, and yield its descriptor; polled, or it had no timeout.
+class FileLock:
+    """The kernel's lock of a file, held until it is closed. A forked child holds none."""
 
-    It is made where there is none: whoever held it may remove it, and the folder that it is in.
+    def __init__(self, file: BinaryIO, path: Path) -> None:
+        self._path, self.file = path, file
+        renew_after_fork(self)
+
+    def __enter__(self) -> FileLock:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+    def after_fork(self) -> None:
+        """Close the file in a forked child: the lock goes with the last process that has it."""
+        self.file.close()
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the lock is held, and its file has its name: others wait for it."""
+        return not self.file.closed and is_still(self.file.fileno(), self._path)
+
+    def remove(self) -> None:
+        """Remove the file while it is locked: a process that waited for it makes a new one."""
+        with suppress(OSError):
+            if not self.file.closed:
+                self._path.unlink()
+
+
+def take_lock(path: Path) -> FileLock | None:
+    """Return the lock of a file, made where there is none; None if another process holds it.
+
+    The process that held it may have removed the file, and the folder that it is in.
     """
     while True:
         try:
-            file = open_lock(path)
+            lock = FileLock(open_lock(path), path)
         except FileNotFoundError:
             path.parent.mkdir(mode=0o700, exist_ok=True)
             continue
-        with file:
-            while not try_lock(file):
-                pause(deadline, busy)
-            if is_still(file.fileno(), path):
-                yield file.fileno()
-                return
+        with ExitStack() as stack:
+            stack.enter_context(lock)
+            if not try_lock(lock.file):
+                return None
+            if lock.is_named:
+                stack.pop_all()
+                return lock
+
+
+@contextmanager
+def hold_lock(path: Path, deadline: float, busy: Callable[[], VoxpipeError]) -> Iterator[FileLock]:
+    """Hold the lock of a file, waiting until the deadline; polled, or it had no timeout."""
+    while (lock := take_lock(path)) is None:
+        pause(deadline, busy)
+    with lock:
+        yield lock
 
 
 def is_still(file: int, path: str | Path) -> bool:

@@ -314,7 +314,9 @@ class VolumeCache:
         if shutil.disk_usage(self.directory).free < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(place))
 
-    def _hold_lock(self, lock: str, deadline: float, name: str) -> AbstractContextManager[int]:
+    def _hold_lock(
+        self, lock: str, deadline: float, name: str
+    ) -> AbstractContextManager[disk_cache.FileLock]:
         busy = partial(_busy, f"another process to decode {name} into {self.directory}")
         return disk_cache.hold_lock(self.directory / LOCKS / lock, deadline, busy)
 

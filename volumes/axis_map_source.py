@@ -149,17 +149,12 @@ def mapped_header(header: Header, tables: Sequence[Table | None]) -> Header:
     return replace(header, shape=(c, i, j, k))
 
 
-class AxisMappedBackend(ComposedBackend):
-    """An opened store seen through an axis map. What is not shown is not read."""
+class _OtherView(ComposedBackend):
+    """An opened store that is shown otherwise."""
 
-    def __init__(self, inner: Backend, axis_map: AxisMap) -> None:
+    def __init__(self, inner: Backend, header: Header) -> None:
+        super().__init__(header, inner.name)
         self._inner = inner
-        self._map = axis_map
-        self._tables = axis_map.tables(inner.shape, inner.name)
-        super().__init__(mapped_header(inner.header, self._tables), inner.name)
-        self._units = (inner.channels_at_once, *(inner.chunks or (1, 1, 1)))
-        self._fill = stored_fill(axis_map, self._tables, inner.header, inner.name)
-        self.counts_below = inner.counts_below
 
     @property
     def below(self) -> Sequence[Backend]:
@@ -172,6 +167,21 @@ class AxisMappedBackend(ComposedBackend):
     def shards(self) -> Any:
         return self._inner.shards
 
+    def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
+        return self._inner.adjust(scheme)
+
+
+class AxisMappedBackend(_OtherView):
+    """An opened store seen through an axis map. What is not shown is not read."""
+
+    def __init__(self, inner: Backend, axis_map: AxisMap) -> None:
+        self._map = axis_map
+        self._tables = axis_map.tables(inner.shape, inner.name)
+        super().__init__(inner, mapped_header(inner.header, self._tables))
+        self._units = (inner.channels_at_once, *(inner.chunks or (1, 1, 1)))
+        self._fill = stored_fill(axis_map, self._tables, inner.header, inner.name)
+        self.counts_below = inner.counts_below
+
     @property
     def content_key(self) -> str:
         inner = content_of(self._inner)
@@ -182,9 +192,6 @@ class AxisMappedBackend(ComposedBackend):
         itemsize = StoreLayout.of(whole, volumes).itemsize
         inner = self._inner.layout(volumes)
         return replace(inner, shape=self.header.shape[1:], itemsize=itemsize)
-
-    def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
-        return self._inner.adjust(scheme)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         first, last = channels or (0, self.shape[0])
@@ -307,7 +314,7 @@ def _box_of(runs: tuple[SectionRun, ...], region: Region) -> tuple[Region, Chann
     return Region(start, stop, box), (runs[0].start, runs[0].stop)
 
 
-class LabelBackend(ComposedBackend):
+class LabelBackend(_OtherView):
     """A store of real numbers that are labels: a read rounds them, and refuses other values."""
 
     counts_below = True
@@ -321,16 +328,8 @@ class LabelBackend(ComposedBackend):
                 "no whole numbers.",
                 do=_WRITE_LABELS,
             )
-        self._inner = inner
-        super().__init__(header, inner.name)
+        super().__init__(inner, header)
         self.levels = inner.levels
-
-    @property
-    def below(self) -> Sequence[Backend]:
-        return (self._inner,)
-
-    def check_version(self) -> None:
-        self._inner.check_version()
 
     @property
     def version(self) -> Hashable:
@@ -341,19 +340,12 @@ class LabelBackend(ComposedBackend):
         return self._inner.grid
 
     @property
-    def shards(self) -> Any:
-        return self._inner.shards
-
-    @property
     def content_key(self) -> str:
         inner = content_of(self._inner)
         return content_key(inner, ("labels",)) if inner else ""
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         return self._inner.layout(volumes)
-
-    def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
-        return self._inner.adjust(scheme)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         # All of its chunks: a value that was not read is no label.

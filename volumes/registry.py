@@ -146,15 +146,16 @@ def resolve_backend(request: BackendRequest) -> Any | None:
     if reader is not None:
         makes = hasattr(reader, "create_backend")
         backend = reader.create_backend(request) if makes else ReaderBackend(reader, request)
-        return with_affine(backend, request.affine)
+        return with_affine(backend, request)
     for entry in tuple(_entries()):
         if entry.matcher(request):
-            return with_affine(entry.factory(request), request.affine)
+            return with_affine(entry.factory(request), request)
     return None
 
 
-def with_affine(backend: Any, affine: Any) -> Any:
+def with_affine(backend: Any, request: BackendRequest) -> Any:
     """Return a backend of ours at the place in the world that the user gave, if any."""
+    affine = vars(request)["affine"]  # as it was given: a tensor would import torch
     if affine is not None and isinstance(backend, Backend):
         entries = given_affine(as_array(affine), backend.name)
         backend.header = replace(backend.header, affine=entries)

@@ -112,7 +112,7 @@ class LocatedSource:
             backend = resolve_backend(request)
         if backend is not None:
             ours = as_backend(backend, self.name)
-            with_affine(ours, request.affine)
+            with_affine(ours, request)
             if type(ours).is_current is Backend.is_current:
                 ours.first_version = first_version
             return ours
@@ -126,9 +126,6 @@ class LocatedSource:
                 raise UnknownFormat(f"{self.name} is a folder of N5, which is not read.", do=do)
             what = f"{self.name} is a folder without zarr.json, .zarray or .zgroup."
             do = "Give the path of one volume, or several by *: 'folder/*.nii.gz'."
-            if os.path.exists(os.path.join(self.path, "attributes.json")):
-                what = f"{self.name} is an N5 container, which is not read."
-                do = "Copy its arrays to zarr, for instance with zarr-python 2 (N5FSStore)."
             raise UnknownFormat(what, do=do)
         raise unknown_format(self.name, registered_names())
 

@@ -10,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Hashable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -586,34 +585,3 @@ def _is_instance(thing: Any, module: str, *classes: str) -> bool:
     """Whether ``thing`` is of a class whose module is, then, already imported."""
     library = sys.modules.get(module)
     return isinstance(thing, tuple(getattr(library, c) for c in classes if hasattr(library, c)))
-
-
-def coarser_levels(volume: Volume) -> tuple[Affine, ...]:
-    """Return where coarser levels of the same image lie; none where there are none.
-
-    Those of files whose metadata say so: OME-Zarr and NIfTI-Zarr by path or URL. May read the
-    header.
-    """
-    if volume.located_source is None or volume.axis_map is not None:
-        return ()
-    return volume.probe().levels
-
-
-def at_level(volume: Volume, number: int) -> Volume:
-    """Return the level that is ``number`` steps coarser, 0 for the volume itself.
-
-    Its places in the world follow from the affine that the volume has, overridden or not.
-    """
-    if number == 0:
-        return volume
-    levels = coarser_levels(volume)
-    base = volume.located_source
-    if base is None or not 0 < number <= len(levels):
-        msg = f"{volume.name} has {len(levels)} coarser levels, so 0 to that; got {number!r}"
-        raise IndexError(msg)
-    kwargs = base.options.reader_kwargs
-    reader_kwargs = {**kwargs, "level": kwargs.get("level", 0) + number}
-    options = replace(base.options, affine=None, reader_kwargs=reader_kwargs)
-    # Not as the user wrote it: another process may run in another directory.
-    source = LocatedSource(base.path or base.location, options)
-    return Volume.of_source(source, volume.kind, volume.affine @ levels[number - 1])

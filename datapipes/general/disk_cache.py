@@ -22,80 +22,42 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ...core.errors import CacheBusy, GraphError, SampleError, UnendedCache
-from ...core.locks import renew_after_fork
 from ...core.sample import parse_json
 from ...graph import Pipe, Traits, walk
-from ...storage.disk_cache import is_still
+from ...storage.disk_cache import take_lock
 from ...storage.ranges import open_regular
 from ..datapipe import DataPipe, locate_errors
 from .streams import ExpectedHashes, checked_mode, janitor, local_target, pair_of, write_atomically
 
-# The right to make one file, held by one process at a time.
-#
-# A promise is a file beside the one that is promised. Its owner holds the kernel's lock on it and
-# has written into it who it is. A dead owner holds no lock, so what it left is simply taken over;
-# a child that it forked lets go of the lock at once.
-
-PROMISE = ".promise"  # end of the name of a promise
+PROMISE = ".promise"
+"""End of the name of a promise: the lock file of the process that makes the file beside it."""
 _MOST_BYTES = 256
 
 
-class _FileLock:
-    """A promise that is held; leaving the context gives it up. A forked child holds none."""
+@contextmanager
+def claim(path: str) -> Iterator[bool]:
+    """Hold the promise to make the file at ``path``; yield False if another process holds it.
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self.file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        renew_after_fork(self)
-
-    def __enter__(self) -> _FileLock:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        # Removed before it is unlocked: whoever gets the lock after that sees that it is gone.
-        if self.file >= 0:
-            with suppress(FileNotFoundError):
-                os.unlink(self._path)
-            self.after_fork()
-
-    def after_fork(self) -> None:
-        """Let go of the lock, as far as it is this process's, and leave the file."""
-        file, self.file = self.file, -1
-        if file >= 0:
-            os.close(file)
-
-
-def claim(path: str) -> _FileLock | None:
-    """Return the promise to make the file at ``path``; None if another process holds it."""
-    import fcntl
-
+    The lock of a dead process is free, so its promise is taken over.
+    """
     os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-    while True:
-        lock = _FileLock(f"{path}{PROMISE}")
-        try:
-            fcntl.flock(lock.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BaseException as error:
-            lock.after_fork()
-            if isinstance(error, BlockingIOError):
-                return None
-            raise
-        if not is_still(lock.file, f"{path}{PROMISE}"):
-            # Its owner gave it up in between.
-            lock.after_fork()
-            continue
-        try:
-            os.ftruncate(lock.file, 0)
-            os.write(lock.file, f"process {os.getpid()} on {socket.gethostname()}".encode())
-        except BaseException:
-            # The disk is full, say: held without an owner it would keep everybody waiting.
-            lock.__exit__()
-            raise
-        return lock
+    with ExitStack() as stack:
+        lock = take_lock(Path(f"{path}{PROMISE}"))
+        if lock is not None:
+            stack.enter_context(lock)
+            # Also where the disk is full: held without an owner it would keep everybody waiting.
+            stack.callback(lock.remove)
+            os.ftruncate(lock.file.fileno(), 0)
+            os.write(
+                lock.file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode()
+            )
+        yield lock is not None
 
 
 def owner_of(path: str) -> str:
@@ -316,11 +278,10 @@ class EndOnDiskCacheHolder(DataPipe, form="end_caching"):
         """Find the files of an item, or make them; False if another process is at it."""
         entry.files = holder.files_of(entry.path)
         if entry.files is None:
-            promise = claim(entry.path)
-            if promise is None:
-                return False
-            with promise:
-                # Somebody may have made them in between.
+            with claim(entry.path) as is_ours:
+                if not is_ours:
+                    return False
+                # Another process may have made them in between.
                 entry.files = holder.files_of(entry.path)
                 if entry.files is None:
                     entry.files = self._make(holder, entry)

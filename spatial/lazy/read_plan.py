@@ -29,8 +29,8 @@ from ...intensity.value_op import Halo
 from ...intensity.value_step import Acting, ValueStep, total_halo
 from ...volumes import Volume
 from ...volumes.axis_map import AxisMap
+from ...volumes.catalog.whole_pass import at_level, coarser_levels
 from ...volumes.chunks.chunked_array import NeededChunks
-from ...volumes.volume import at_level, coarser_levels
 from ..ops.grid_op import of_source
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LEVEL, Policy, refuse_fill

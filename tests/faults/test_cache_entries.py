@@ -7,6 +7,7 @@ import shutil
 import stat
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import disks
@@ -14,13 +15,16 @@ import nibabel
 import numpy as np
 import pytest
 
+from voxpipe.core.errors import CacheBusy
 from voxpipe.spatial.placing.sampling_mask import forget_masks, sampling_mask
 from voxpipe.storage import disk_cache as check_sums
 from voxpipe.storage.disk_cache import (
     cache_directory,
+    hold_lock,
     open_lock,
     own_folder,
     read_entry,
+    take_lock,
     write_entry,
 )
 from voxpipe.volumes import Volume, close_volumes, recache
@@ -226,6 +230,29 @@ def test_processes_that_replace_a_link_have_one_lock(tmp_path):
         assert {os.fstat(file.fileno()).st_ino for file in files} == {os.lstat(place).st_ino}
         for file in files:
             file.close()
+
+
+def test_a_forked_child_holds_no_lock_of_its_parent(tmp_path):
+    """A child that outlives the writer of an entry does not keep others from writing it."""
+    place, done = tmp_path / "lock", os.pipe()
+    with hold_lock(place, time.monotonic() + WAIT, lambda: CacheBusy("held.", do="")):
+        ready = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.write(ready[1], b"x")
+            os.close(done[1])
+            os.read(done[0], 1)  # until the parent closes its end
+            os._exit(0)
+        assert os.read(ready[0], 1) == b"x"
+        assert take_lock(place) is None
+    try:
+        with take_lock(place) as lock:
+            assert lock.is_named
+    finally:
+        os.close(done[1])
+        os.waitpid(child, 0)
+        for end in (*ready, done[0]):
+            os.close(end)
 
 
 def test_each_user_has_a_folder_in_a_shared_one(tmp_path, monkeypatch):

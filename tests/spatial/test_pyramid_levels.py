@@ -18,8 +18,12 @@ from voxpipe.datapipes.iter import from_cases
 from voxpipe.spatial import Policy
 from voxpipe.volumes import Volume
 from voxpipe.volumes.catalog import whole_pass
-from voxpipe.volumes.catalog.whole_pass import ForegroundRule, occupied_box
-from voxpipe.volumes.volume import at_level, coarser_levels
+from voxpipe.volumes.catalog.whole_pass import (
+    ForegroundRule,
+    at_level,
+    coarser_levels,
+    occupied_box,
+)
 
 SHAPE = (48, 40, 32)
 RANGE = 1000.0

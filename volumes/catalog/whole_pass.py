@@ -16,14 +16,15 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ...core import Region
+from ...core import Affine, Region
 from ...core.errors import VolumeError
-from ...core.histogram import Distribution, Histogram
+from ...core.histogram import Distribution, Histogram, Moments
 from ...core.lru_cache import MAX_WEIGHT, LRUCache
 from ...core.sample import parse_json
 from ...storage.content import content_key, content_key_now, version_key
 from ...storage.disk_cache import cache_directory, get_or_make, load_entry
-from ..volume import Volume, at_level, coarser_levels
+from ..source import LocatedSource
+from ..volume import Volume
 from ..voxels import plain
 
 T = TypeVar("T")
@@ -284,6 +285,37 @@ def _widen(box: Region, volume: Volume, number: int) -> Region:
     return Region(tuple(lows), tuple(highs)).intersect(Region.of_shape(volume.spatial_shape))
 
 
+def coarser_levels(volume: Volume) -> tuple[Affine, ...]:
+    """Return where coarser levels of the same image lie; none where there are none.
+
+    Those of files whose metadata say so: OME-Zarr and NIfTI-Zarr by path or URL. May read the
+    header.
+    """
+    if volume.located_source is None or volume.axis_map is not None:
+        return ()
+    return volume.probe().levels
+
+
+def at_level(volume: Volume, number: int) -> Volume:
+    """Return the level that is ``number`` steps coarser, 0 for the volume itself.
+
+    Its places in the world follow from the affine that the volume has, overridden or not.
+    """
+    if number == 0:
+        return volume
+    levels = coarser_levels(volume)
+    base = volume.located_source
+    if base is None or not 0 < number <= len(levels):
+        msg = f"{volume.name} has {len(levels)} coarser levels, so 0 to that; got {number!r}"
+        raise IndexError(msg)
+    kwargs = base.options.reader_kwargs
+    reader_kwargs = {**kwargs, "level": kwargs.get("level", 0) + number}
+    options = replace(base.options, affine=None, reader_kwargs=reader_kwargs)
+    # Not as the user wrote it: another process may run in another directory.
+    source = LocatedSource(base.path or base.location, options)
+    return Volume.of_source(source, volume.kind, volume.affine @ levels[number - 1])
+
+
 def _region_of(content: bytes) -> Region:
     start, stop = parse_json(content)["box"]
     return Region(tuple(map(int, start)), tuple(map(int, stop)))
@@ -360,48 +392,6 @@ def _at_once(codes: NDArray[np.int16], there: Sequence[int]) -> list[list[Any]]:
         present = counts.reshape(-1, length) > 0
         presence.append([present[code] for code in there])
     return presence
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Of none, or of some numbers."""
-
-    count: int = 0  # how many
-    mean: float = 0.0  # their mean
-    squares: float = 0.0  # sum of the squared distances from it
-    low: float = math.inf  # the smallest
-    high: float = -math.inf  # the largest
-
-    @classmethod
-    def of(cls, numbers: NDArray[Any]) -> Moments:
-        """Return the moments of an array; those with a NaN or infinity are NaN."""
-        wide = numbers.astype(np.float64)
-        # Of infinite numbers, or too large ones, there is none either, which whoever asks is told.
-        with np.errstate(invalid="ignore", over="ignore"):
-            low, high, mean = float(wide.min()), float(wide.max()), float(wide.mean())
-            wide -= mean
-            np.square(wide, out=wide)
-            return cls(wide.size, mean, float(wide.sum()), low, high)
-
-    @classmethod
-    def of_histogram(cls, histogram: Histogram) -> Moments:
-        """Return the moments of the numbers in a histogram."""
-        numbers, counts, count = histogram.values, histogram.counts, histogram.count
-        mean = float((numbers * counts).sum()) / count
-        squares = float((np.square(numbers - mean) * counts).sum())
-        return cls(count, mean, squares, float(numbers[0]), float(numbers[-1]))
-
-    def join(self, other: Moments) -> Moments:
-        """Return the moments of both together."""
-        # Chan, Golub & LeVeque (1979).
-        delta, count = other.mean - self.mean, self.count + other.count
-        return Moments(
-            count,
-            self.mean + delta * other.count / count,
-            self.squares + other.squares + delta * delta * self.count * other.count / count,
-            float(np.minimum(self.low, other.low)),
-            float(np.maximum(self.high, other.high)),
-        )
 
 
 PERCENTILES = (0.5, 1.0, 5.0, 50.0, 95.0, 99.0, 99.5)

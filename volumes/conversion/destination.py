@@ -38,7 +38,6 @@ from ...storage.disk_cache import (
     READ_ONLY_ERRORS,
     boot,
     hold_lock,
-    is_still,
     seal,
     sync_folder,
 )
@@ -102,8 +101,7 @@ class LocalDestination:
             what = f"{self.folder} is a link, and what is written there would lie elsewhere."
             raise LeadsOutside(what, do="Remove it.")
         # A writer that finishes takes the folder, and the lock file in it, away.
-        path = self.folder / _LOCK
-        with hold_lock(path, time.monotonic() + timeout, self._busy) as lock_file:
+        with hold_lock(self.folder / _LOCK, time.monotonic() + timeout, self._busy) as lock:
             try:
                 yield
             except (OSError, VolumeError):
@@ -111,12 +109,12 @@ class LocalDestination:
                 with suppress(OSError, VolumeError):
                     lines = _read(self.folder / _JOURNAL).split(b"\n")
                     is_begun = any(line.startswith(b"[") for line in lines)
-                    if not is_begun and is_still(lock_file, path):
+                    if not is_begun and lock.is_named:
                         self.drop()
                 raise
             finally:
                 # After drop() another process may hold a new lock of this name, and write here.
-                if is_still(lock_file, path):
+                if lock.is_named:
                     self._tidy()
 
     def _tidy(self) -> None:

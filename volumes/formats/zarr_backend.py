@@ -6,6 +6,7 @@ is read by zarr-python. Either way only the chunks that a region touches.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import math
 import os
@@ -14,8 +15,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from ...core import IO_COUNTERS, Region
+from ...core import IO_COUNTERS, ChunkGrid, Region
 from ...core.call_site import warn
 from ...core.errors import (
     CorruptVolume,
@@ -33,7 +35,7 @@ from ...storage.file_reader import file_system_at
 from ...storage.ranges import LocalRanges, RangeStore, cannot_open
 from ...storage.remote import open_remote
 from ...storage.remote_ranges import RemoteRanges
-from ...storage.retry import LOOKS, MOST_MISSING
+from ...storage.retry import LOOKS, MOST_MISSING, read_anew
 from ...storage.zip_ranges import ZipRanges
 from ..backend import Channels
 from ..header import Triple
@@ -43,9 +45,9 @@ from ..session import opening_session
 from ..voxels import Voxels
 from . import zarr_nodes
 from .chunked_backend import ChunkedBackend, chunked_header
-from .stored_file import Format, LocalStoredFile, StoredFile, location_of
-from .zarr_array import ZarrArray, open_node
-from .zarr_chunks import NotOurs
+from .stored_file import Format, LocalStoredFile, StoredFile, library_errors, location_of
+from .zarr_array import ZarrArray, is_complete, open_node
+from .zarr_chunks import NotOurs, missing_shard
 
 # Objects that are no chunks: of a pyramid of a few levels, each with its metadata.
 _MOST_METADATA = 200
@@ -58,10 +60,92 @@ _clock = time.monotonic
 _DOCUMENTS = (*zarr_nodes.METADATA_FILES, ".zattrs")
 
 
+class ForeignArray:
+    """An array that zarr-python reads, which answers as a ``ChunkedArray``; it culls nothing."""
+
+    def __init__(self, array: Any, name: str) -> None:
+        self._array, self.path, self._name = array, array.path, name
+        self.shape, self.chunks = tuple(array.shape), tuple(array.chunks)
+        self.dtype = np.dtype(array.dtype)
+        self.shards, self.fill_value = getattr(array, "shards", None), array.fill_value
+        self.chunk_bytes = math.prod(self.chunks) * self.dtype.itemsize
+        self._cuts = ChunkGrid(self.shape, self.chunks)
+        self._whole = self.shards is not None and is_complete(dict(array.attrs))
+        self._shards: set[tuple[int, ...]] = set()  # those that are known to be there
+
+    def needed_chunks(self, region: Region) -> NDArray[np.int64]:
+        """Return the chunks (N, axes) that a region touches."""
+        return self._cuts.touched_parts(region.pad(0))
+
+    def needed_voxels(self, region: Region) -> int:
+        """Return how many voxels of the array they hold."""
+        return self._cuts.voxels(self.needed_chunks(region))
+
+    def read(self, region: Region, *, counts: bool = False) -> NDArray[Any]:
+        """Return a region, read anew where the way here may have damaged it."""
+        if counts:
+            size = self.needed_voxels(region) * self.dtype.itemsize
+            IO_COUNTERS.count(reads=1, bytes_read=size)
+        where = ", ".join(f"{start}:{stop}" for start, stop in region)
+        what = f"[{where}] of {self._name} cannot be decoded"
+
+        def read() -> NDArray[Any]:
+            with library_errors(what, kind=CorruptVolume):
+                if self._whole:
+                    self._refuse_missing(region)
+                return np.asarray(self._array[region.slices])
+
+        return read_anew(read)
+
+    def _refuse_missing(self, region: Region) -> None:
+        """Raise ``CorruptVolume`` for a missing shard, which zarr-python takes for fill."""
+        from zarr.core.sync import sync
+
+        grid = ChunkGrid(self.shape, self.shards or self.chunks)
+        shards = grid.touched_parts(region.pad(0))
+        for index in {*map(tuple, shards.tolist())} - self._shards:
+            key = self._array.metadata.encode_chunk_key(index)
+            if not sync((self._array.store_path / key).exists()):
+                raise missing_shard(key, self._name)
+            self._shards.add(index)
+
+    def prefetch(self, region: Region) -> None:
+        """Do nothing: zarr-python fetches when it is asked for voxels."""
+
+    def fetch(self, region: Region) -> int | None:
+        """Fetch the stored chunks of a region, and drop them; return their bytes.
+
+        None where a read takes only parts of shards, and fetching cannot be told from decoding.
+        """
+        if self.shards is not None:
+            return None
+        import zarr
+        from zarr.core.sync import sync
+
+        async def every() -> int:
+            # As many at a time as zarr-python itself asks for.
+            gate = asyncio.Semaphore(int(zarr.config.get("async.concurrency")))
+
+            async def one(index: list[int]) -> int:
+                async with gate:
+                    key = self._array.metadata.encode_chunk_key(tuple(index))
+                    place = self._array.store_path / key
+                    get_stored = getattr(place.store, "get_stored", None)  # ours may decode them
+                    content = await (place.get() if get_stored is None else get_stored(place.path))
+                return 0 if content is None else len(content)
+
+            return sum(await asyncio.gather(*map(one, self.needed_chunks(region).tolist())))
+
+        return sync(every())
+
+    def forget_stored(self) -> None:
+        """Do nothing: nothing is kept."""
+
+
 class ZarrBackend(ChunkedBackend):
     """A zarr array, read by voxpipe or by zarr-python."""
 
-    _array: ZarrArray | zarr_nodes.ForeignArray
+    _array: ZarrArray | ForeignArray
 
     def __init__(
         self,
@@ -77,7 +161,7 @@ class ZarrBackend(ChunkedBackend):
         self.levels = image.coarser
         self._in_doubt = True
         self.keeps_chunks = isinstance(array, ZarrArray)
-        own = array if self.keeps_chunks else zarr_nodes.ForeignArray(array, name)
+        own = array if self.keeps_chunks else ForeignArray(array, name)
         super().__init__(own, layout, files, header, name)
 
     def _look_into(self, voxels: Voxels) -> None:

@@ -15,18 +15,16 @@ import pickle
 import re
 import sys
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ...core import IO_COUNTERS, Affine, ChunkGrid, Region
+from ...core import Affine, Region
 from ...core.errors import (
     BadHeader,
-    CorruptVolume,
     ForkUnsafe,
     SampleError,
     UnknownFormat,
@@ -37,7 +35,6 @@ from ...core.sample import parse_json
 from ...storage.content import content_key, folder_key, listing_key
 from ...storage.fsspec_ranges import version_of
 from ...storage.ranges import RangeStore
-from ...storage.retry import read_anew
 from ..array_source import INLINE_BYTES, original, remember, share_array
 from ..backend import Backend
 from ..header import IDENTITY, affine_entries, affine_matrix
@@ -55,8 +52,8 @@ from .chunked_backend import (
 from .nifti import parse_nifti
 from .raw import RawHeader
 from .stored_file import import_package, library_errors
-from .zarr_array import ZarrArray, is_complete
-from .zarr_chunks import NotOurs, missing_shard
+from .zarr_array import ZarrArray
+from .zarr_chunks import NotOurs
 
 # A NIfTI header has 540 bytes, and extensions that may each hold the header of a DICOM file.
 _MOST_HEADER_BYTES = 16 * 1024**2
@@ -531,91 +528,3 @@ def _is_in_memory(store: Any) -> bool:
         return True
     inner = getattr(store, "_store", None)
     return inner is not None and _is_in_memory(inner)
-
-
-def fetch_chunks(array: Any, indices: Iterable[tuple[int, ...]]) -> int | None:
-    """Return the bytes of the stored chunks of a zarr array, having fetched and dropped them.
-
-    None where a read takes only parts of shards, and fetching cannot be told from decoding.
-    """
-    if array.shards is not None:
-        return None
-    import asyncio
-
-    import zarr
-    from zarr.core.sync import sync
-
-    async def every() -> int:
-        # As many at a time as zarr-python itself asks for.
-        gate = asyncio.Semaphore(int(zarr.config.get("async.concurrency")))
-
-        async def one(index: tuple[int, ...]) -> int:
-            async with gate:
-                place = array.store_path / array.metadata.encode_chunk_key(index)
-                get_stored = getattr(place.store, "get_stored", None)  # ours may decode them, too
-                content = await (place.get() if get_stored is None else get_stored(place.path))
-            return 0 if content is None else len(content)
-
-        return sum(await asyncio.gather(*(one(index) for index in indices)))
-
-    return sync(every())
-
-
-class ForeignArray:
-    """An array that zarr-python reads, which answers as a ``ChunkedArray``; it culls nothing."""
-
-    def __init__(self, array: Any, name: str) -> None:
-        self._array, self.path, self._name = array, array.path, name
-        self.shape, self.chunks = tuple(array.shape), tuple(array.chunks)
-        self.dtype = np.dtype(array.dtype)
-        self.shards, self.fill_value = getattr(array, "shards", None), array.fill_value
-        self.chunk_bytes = math.prod(self.chunks) * self.dtype.itemsize
-        self._cuts = ChunkGrid(self.shape, self.chunks)
-        self._whole = self.shards is not None and is_complete(dict(array.attrs))
-        self._shards: set[tuple[int, ...]] = set()  # those that are known to be there
-
-    def needed_chunks(self, region: Region) -> NDArray[np.int64]:
-        """Return the chunks (N, axes) that a region touches."""
-        return self._cuts.touched_parts(region.pad(0))
-
-    def needed_voxels(self, region: Region) -> int:
-        """Return how many voxels of the array they hold."""
-        return self._cuts.voxels(self.needed_chunks(region))
-
-    def read(self, region: Region, *, counts: bool = False) -> NDArray[Any]:
-        """Return a region, read anew where the way here may have damaged it."""
-        if counts:
-            size = self.needed_voxels(region) * self.dtype.itemsize
-            IO_COUNTERS.count(reads=1, bytes_read=size)
-        where = ", ".join(f"{start}:{stop}" for start, stop in region)
-        what = f"[{where}] of {self._name} cannot be decoded"
-
-        def read() -> NDArray[Any]:
-            with library_errors(what, kind=CorruptVolume):
-                if self._whole:
-                    self._refuse_missing(region)
-                return np.asarray(self._array[region.slices])
-
-        return read_anew(read)
-
-    def _refuse_missing(self, region: Region) -> None:
-        """Raise ``CorruptVolume`` for a missing shard, which zarr-python takes for fill."""
-        from zarr.core.sync import sync
-
-        grid = ChunkGrid(self.shape, self.shards or self.chunks)
-        shards = grid.touched_parts(region.pad(0))
-        for index in {*map(tuple, shards.tolist())} - self._shards:
-            key = self._array.metadata.encode_chunk_key(index)
-            if not sync((self._array.store_path / key).exists()):
-                raise missing_shard(key, self._name)
-            self._shards.add(index)
-
-    def prefetch(self, region: Region) -> None:
-        """Do nothing: zarr-python fetches when it is asked for voxels."""
-
-    def fetch(self, region: Region) -> int | None:
-        """Fetch the stored chunks of a region; None where zarr-python cannot without decoding."""
-        return fetch_chunks(self._array, map(tuple, self.needed_chunks(region).tolist()))
-
-    def forget_stored(self) -> None:
-        """Do nothing: nothing is kept."""

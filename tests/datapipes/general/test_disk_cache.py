@@ -452,12 +452,12 @@ def test_a_full_disk_blocks_nobody(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("voxpipe.datapipes.general.disk_cache.os.write", full)
-        with pytest.raises(OSError, match="No space left"):
-            claim(path)
+        with pytest.raises(OSError, match="No space left"), claim(path):
+            pass
 
     assert (open_files(), left_over(tmp_path)) == (before, [])
-    with claim(path) as promise:
-        assert promise is not None
+    with claim(path) as is_ours:
+        assert is_ours
 
 
 def test_a_pipe_in_the_place_of_an_entry(tmp_path):
