@@ -119,16 +119,11 @@ class LocatedSource:
         if self.path and not os.path.exists(self.path):
             raise VolumeNotFound(f"there is no file {self.path}.", do=path_hint(self.path))
         if self.path and os.path.isdir(self.path):
-            if os.path.exists(os.path.join(self.path, "attributes.json")):
-                do = (
-                    "Convert it to zarr, or pass reader=, a function that returns (voxels, affine)."
-                )
-                raise UnknownFormat(f"{self.name} is a folder of N5, which is not read.", do=do)
             what = f"{self.name} is a folder without zarr.json, .zarray or .zgroup."
             do = "Give the path of one volume, or several by *: 'folder/*.nii.gz'."
             if os.path.exists(os.path.join(self.path, "attributes.json")):
                 what = f"{self.name} is an N5 container, which is not read."
-                do = "Copy its arrays to zarr, for instance with zarr-python 2 (N5FSStore)."
+                do = "Convert it to zarr, or pass reader=, which returns (voxels, affine)."
             raise UnknownFormat(what, do=do)
         raise unknown_format(self.name, registered_names())
 
