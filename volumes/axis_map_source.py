@@ -16,13 +16,13 @@ from ..core.validate import count_text
 from ..storage.content import content_key
 from ..storage.read_ahead import Closable, joint_ticket
 from .axis_map import AxisMap, Table
-from .backend import Backend, Channels, content_of, read_counted
+from .backend import Backend, Channels, read_counted
 from .chunks.chunked_array import NeededChunks
 from .header import Header, Shape
-from .scheme import ReadScheme, SchemeRefusal, StoreLayout
+from .scheme import StoreLayout
 from .session import Source, opening_session
 from .source import LocatedSource
-from .stack_source import ComposedBackend, OwnSource
+from .stack_source import OwnSource, ViewedBackend
 from .voxels import Voxels, label_numbers
 
 
@@ -149,42 +149,22 @@ def mapped_header(header: Header, tables: Sequence[Table | None]) -> Header:
     return replace(header, shape=(c, i, j, k))
 
 
-class AxisMappedBackend(ComposedBackend):
+class AxisMappedBackend(ViewedBackend):
     """An opened store seen through an axis map. What is not shown is not read."""
 
     def __init__(self, inner: Backend, axis_map: AxisMap) -> None:
-        self._inner = inner
-        self._map = axis_map
         self._tables = axis_map.tables(inner.shape, inner.name)
-        super().__init__(mapped_header(inner.header, self._tables), inner.name)
+        header = mapped_header(inner.header, self._tables)
+        super().__init__(inner, header, "axis map", axis_map.fingerprint())
         self._units = (inner.channels_at_once, *(inner.chunks or (1, 1, 1)))
         self._fill = stored_fill(axis_map, self._tables, inner.header, inner.name)
         self.counts_below = inner.counts_below
-
-    @property
-    def below(self) -> Sequence[Backend]:
-        return (self._inner,)
-
-    def check_version(self) -> None:
-        self._inner.check_version()
-
-    @property
-    def shards(self) -> Any:
-        return self._inner.shards
-
-    @property
-    def content_key(self) -> str:
-        inner = content_of(self._inner)
-        return content_key(inner, ("axis map", self._map.fingerprint())) if inner else ""
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         whole = replace(self._inner.header, shape=self.header.shape)
         itemsize = StoreLayout.of(whole, volumes).itemsize
         inner = self._inner.layout(volumes)
         return replace(inner, shape=self.header.shape[1:], itemsize=itemsize)
-
-    def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
-        return self._inner.adjust(scheme)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         first, last = channels or (0, self.shape[0])
@@ -307,7 +287,7 @@ def _box_of(runs: tuple[SectionRun, ...], region: Region) -> tuple[Region, Chann
     return Region(start, stop, box), (runs[0].start, runs[0].stop)
 
 
-class LabelBackend(ComposedBackend):
+class LabelBackend(ViewedBackend):
     """A store of real numbers that are labels: a read rounds them, and refuses other values."""
 
     counts_below = True
@@ -321,16 +301,8 @@ class LabelBackend(ComposedBackend):
                 "no whole numbers.",
                 do=_WRITE_LABELS,
             )
-        self._inner = inner
-        super().__init__(header, inner.name)
+        super().__init__(inner, header, "labels")
         self.levels = inner.levels
-
-    @property
-    def below(self) -> Sequence[Backend]:
-        return (self._inner,)
-
-    def check_version(self) -> None:
-        self._inner.check_version()
 
     @property
     def version(self) -> Hashable:
@@ -340,20 +312,8 @@ class LabelBackend(ComposedBackend):
     def grid(self) -> Grid:
         return self._inner.grid
 
-    @property
-    def shards(self) -> Any:
-        return self._inner.shards
-
-    @property
-    def content_key(self) -> str:
-        inner = content_of(self._inner)
-        return content_key(inner, ("labels",)) if inner else ""
-
     def layout(self, volumes: int = 1) -> StoreLayout:
         return self._inner.layout(volumes)
-
-    def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
-        return self._inner.adjust(scheme)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         # All of its chunks: a value that was not read is no label.

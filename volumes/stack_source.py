@@ -17,7 +17,7 @@ from ..core.errors import GridMismatch, VolumeError
 from ..core.grid import GRID_TOLERANCE
 from ..storage.content import content_key
 from ..storage.read_ahead import Closable, joint_ticket
-from .backend import Backend, Channels, read_counted
+from .backend import Backend, Channels, content_of, read_counted
 from .header import Access, Header, affine_entries
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import Session
@@ -193,6 +193,33 @@ class ComposedBackend(Backend):
     def forget_content_key(self) -> None:
         for backend in self.below:
             backend.forget_content_key()
+
+
+class ViewedBackend(ComposedBackend):
+    """One that shows another one differently; the other one answers what does not depend on it."""
+
+    def __init__(self, inner: Backend, header: Header, *view: Any) -> None:
+        super().__init__(header, inner.name)
+        self._inner, self._view = inner, view
+
+    @property
+    def below(self) -> Sequence[Backend]:
+        return (self._inner,)
+
+    def check_version(self) -> None:
+        self._inner.check_version()
+
+    @property
+    def shards(self) -> Any:
+        return self._inner.shards
+
+    @property
+    def content_key(self) -> str:
+        inner = content_of(self._inner)
+        return content_key(inner, self._view) if inner else ""
+
+    def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
+        return self._inner.adjust(scheme)
 
 
 class StackedBackend(ComposedBackend):
