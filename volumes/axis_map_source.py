@@ -14,7 +14,6 @@ from ..core import Grid, Region
 from ..core.errors import BadHeader, VolumeError
 from ..core.validate import count_text
 from ..storage.content import content_key
-from ..storage.read_ahead import Closable, joint_ticket
 from .axis_map import AxisMap, Table
 from .backend import Backend, Channels, read_counted
 from .chunks.chunked_array import NeededChunks
@@ -22,7 +21,7 @@ from .header import Header, Shape
 from .scheme import StoreLayout
 from .session import Source, opening_session
 from .source import LocatedSource
-from .stack_source import OwnSource, ViewedBackend
+from .stack_source import OwnSource, Read, ViewedBackend
 from .voxels import Voxels, label_numbers
 
 
@@ -187,30 +186,20 @@ class AxisMappedBackend(ViewedBackend):
             out = np.full(shape, self._fill, np.uint8 if dtype.kind == "b" else dtype)
         return Voxels(out, slope, intercept)
 
-    def prefetch(self, region: Region, channels: Channels | None = None) -> Closable | None:
-        every = self._runs(region, channels)
-        return joint_ticket(self._inner.prefetch(*_box_of(runs, region)) for runs in every)
-
-    def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
-        every = self._runs(region, channels)
-        return sum(self._inner.touched_bytes(*_box_of(runs, region)) for runs in every)
+    def reads(self, region: Region, channels: Channels | None) -> Iterator[Read]:
+        for runs in self._runs(region, channels):
+            yield self._inner, *_box_of(runs, region)
 
     def needed_chunks(
         self, region: Region, channels: Channels | None = None
     ) -> NeededChunks | None:
         """Return the chunks of the store that a read needs, each once."""
-        runs = self._runs(region, channels)
-        every = [self._inner.needed_chunks(*_box_of(one, region)) for one in runs]
+        every = [one.needed_chunks(box, own) for one, box, own in self.reads(region, channels)]
         parts = [part for part in every if part is not None]
         if self.chunks is None or not parts:  # nothing is stored there
             return super().needed_chunks(Region((0, 0, 0), (0, 0, 0)), channels)
         chunks = np.unique(np.concatenate([part.chunks for part in parts]), axis=0)
         return NeededChunks(chunks, sum(part.voxels for part in parts), parts[0].chunk_bytes)
-
-    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
-        every = self._runs(region, channels)
-        sizes = [self._inner.fetch(*_box_of(runs, region)) for runs in every]
-        return None if None in sizes else sum(filter(None, sizes))
 
     def _runs(self, region: Region, channels: Channels | None) -> Iterator[tuple[SectionRun, ...]]:
         """Yield one run per axis, for every box of stored voxels that is needed."""
@@ -329,19 +318,13 @@ class LabelBackend(ViewedBackend):
             )
         return Voxels(numbers.astype(self.disk_dtype, copy=False))
 
-    def prefetch(self, region: Region, channels: Channels | None = None) -> Closable | None:
-        return self._inner.prefetch(region.pad(0), channels)
-
-    def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
-        return self._inner.touched_bytes(region.pad(0), channels)
+    def reads(self, region: Region, channels: Channels | None) -> list[Read]:
+        return [(self._inner, region.pad(0), channels)]
 
     def needed_chunks(
         self, region: Region, channels: Channels | None = None
     ) -> NeededChunks | None:
         return self._inner.needed_chunks(region.pad(0), channels)
-
-    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
-        return self._inner.fetch(region.pad(0), channels)
 
 
 _WRITE_LABELS = (
