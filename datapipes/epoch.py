@@ -427,20 +427,14 @@ def set_seed_of(generator: Any, seed: int) -> None:
 
 def state_of_generator(generator: Any) -> Any:
     """Return the state of such a generator."""
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
     if isinstance(generator, torch.Generator):
         return generator.get_state()
-    return generator.get_state(legacy=False)
+    return getattr(generator, "bit_generator", generator).__getstate__()
 
 
 def restore_generator(generator: Any, state: Any) -> None:
     """Set the state of such a generator."""
-    if isinstance(generator, random.Random):
-        generator.setstate(state)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    else:
+    if isinstance(generator, torch.Generator):
         generator.set_state(state)
+    else:
+        getattr(generator, "bit_generator", generator).__setstate__(state)
