@@ -309,7 +309,9 @@ def _open_headers(patches: list[LazyPatch]) -> None:
 _GENERATORS = (np.random.RandomState, np.random.Generator, torch.Generator, random.Random)
 # Code of these packages is not searched; objects of their classes are.
 _LIBRARIES = {"numpy", "torch", "scipy", "monai", "torchio", "voxpipe", *sys.stdlib_module_names}
-_LEAVES = (str, bytes, int, float, complex, type(None), np.ndarray, torch.Tensor)
+_LEAVES = (str, bytes, int, float, complex, type(None), np.ndarray, torch.Tensor, io.IOBase)
+# Methods of iterators, and of quasi-random engines of torch and SciPy.
+_STEPS = ("__next__", "fast_forward")
 # Bounds of the search, which takes some microseconds a step.
 _MOST_STEPS, _MOST_ENTRIES = 5_000, 1_000
 
@@ -339,22 +341,15 @@ class HeldGenerators:
             if id(thing) in ids or isinstance(thing, _LEAVES) or len(ids) >= _MOST_STEPS:
                 continue
             ids.add(id(thing))
-            if isinstance(thing, _GENERATORS) and not isinstance(thing, random.SystemRandom):
+            is_system = isinstance(thing, random.SystemRandom)  # which has no seed
+            if isinstance(thing, _GENERATORS) and not is_system:
                 generators.setdefault(id(getattr(thing, "bit_generator", thing)), thing)
-            elif _has_place(thing):
+                continue
+            is_iterator = is_system or any(hasattr(type(thing), name) for name in _STEPS)
+            if is_iterator or _counts(thing):
                 stateful.append(thing)
-            else:
-                if _counts(thing):
-                    stateful.append(thing)
-                waiting += _parts_of(thing)
+            waiting += [] if is_iterator else _parts_of(thing)
         return cls(tuple(generators.values()), tuple(stateful))
-
-
-def _has_place(thing: Any) -> bool:
-    if isinstance(thing, (random.SystemRandom, io.IOBase)):
-        return not isinstance(thing, io.IOBase)
-    # Quasi-random engines of torch and SciPy have fast_forward().
-    return hasattr(type(thing), "fast_forward") or hasattr(type(thing), "__next__")
 
 
 def _counts(thing: Any) -> bool:
@@ -432,20 +427,14 @@ def set_seed_of(generator: Any, seed: int) -> None:
 
 def state_of_generator(generator: Any) -> Any:
     """Return the state of such a generator."""
-    if isinstance(generator, random.Random):
-        return generator.getstate()
-    if isinstance(generator, np.random.Generator):
-        return generator.bit_generator.state
     if isinstance(generator, torch.Generator):
         return generator.get_state()
-    return generator.get_state(legacy=False)
+    return getattr(generator, "bit_generator", generator).__getstate__()
 
 
 def restore_generator(generator: Any, state: Any) -> None:
     """Set the state of such a generator."""
-    if isinstance(generator, random.Random):
-        generator.setstate(state)
-    elif isinstance(generator, np.random.Generator):
-        generator.bit_generator.state = state
-    else:
+    if isinstance(generator, torch.Generator):
         generator.set_state(state)
+    else:
+        getattr(generator, "bit_generator", generator).__setstate__(state)

@@ -115,7 +115,6 @@ struct Files {
     if (count == MOST) close_all();
     const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat status;
-    if (file < 0) return -1;
     if (fstat(file, &status) || !S_ISREG(status.st_mode) || (root && !is_in(file, root))) {
       close(file);
       return -1;
@@ -283,7 +282,7 @@ int64_t voxpipe_cover(int64_t at, int64_t where, int64_t capacity, int64_t indic
   if (culls && !box.set(cover)) return -2;
   const int64_t fields = static_cast<int64_t>(sizeof(VoxpipeChunk)) / 8 + 3 * grid.axes;
   int64_t *index = numbers_at(indices), *row = numbers_at(rows), *number = numbers_at(numbers);
-  int64_t held = 0;
+  int64_t& held = *numbers_at(voxels) = 0;
   for (int64_t n = 0; n < total; n++) {
     int64_t start[VOXPIPE_CHUNK_AXES], stop[VOXPIPE_CHUNK_AXES], rest = n, size = 1, order = 0;
     for (int64_t a = grid.axes - 1; a >= 0; rest /= count[a--]) {
@@ -305,6 +304,5 @@ int64_t voxpipe_cover(int64_t at, int64_t where, int64_t capacity, int64_t indic
     index += grid.axes;
     row += fields;
   }
-  *numbers_at(voxels) = held;
   return number - numbers_at(numbers);
 }

@@ -349,7 +349,7 @@ class Facts:
         if not isinstance(document, Mapping):
             raise SampleError(f"dataset.json of {public_name(root)} is no mapping")
         labels = document.get("labels", {})
-        every = labels.values() if _is_mapping(labels) else [[]]
+        every = labels.values() if isinstance(labels, Mapping) else [[]]
         rows = [one if isinstance(one, list) else [one] for one in every]
         if not all(row and _are(row, is_integer) and min(row) >= 0 for row in rows):
             msg = f"'labels' in dataset.json of {public_name(root)} are {shorten(labels)}"
@@ -388,20 +388,27 @@ class Facts:
         return (*classes.values(), *last)
 
 
-def _field(document: Any, name: str, is_right: Callable[[Any], bool] = bool, it: str = "") -> Any:
+Rule = type | Callable[[Any], bool]
+
+
+def _field(document: Any, name: str, rule: Rule = object, it: str = "") -> Any:
     """Return the value of a key of the plans; SampleError for one that is not as ``it`` says."""
     if not isinstance(document, Mapping) or name not in document:
         raise SampleError(f"the plans have no {name!r}", do=_REPLAN)
     value = document[name]
-    if it and not is_right(value):
+    if not _fits(value, rule):
         raise SampleError(f"{name!r} of the plans is {shorten(value)}, and not {it}", do=_REPLAN)
     return value
 
 
-def _are(value: Any, is_one: Callable[[Any], bool], counts: Sequence[int] = ()) -> bool:
+def _fits(value: Any, rule: Rule) -> bool:
+    return isinstance(value, rule) if isinstance(rule, type) else rule(value)
+
+
+def _are(value: Any, rule: Rule, counts: Sequence[int] = ()) -> bool:
     """Whether a value is a list, of one of these lengths, with entries of one kind."""
     is_list = isinstance(value, (list, tuple)) and (not counts or len(value) in counts)
-    return is_list and all(map(is_one, value))
+    return is_list and all(_fits(one, rule) for one in value)
 
 
 def _is_size(value: Any) -> bool:
@@ -410,14 +417,6 @@ def _is_size(value: Any) -> bool:
 
 def _is_length(value: Any) -> bool:
     return is_finite(value) and value > 0
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _is_mapping(value: Any) -> bool:
-    return isinstance(value, Mapping)
 
 
 @dataclass(frozen=True)
@@ -431,20 +430,20 @@ class Plan:
     def read(cls, plans: Any, name: str) -> Plan:
         """Return a configuration of plans, with what it inherits."""
         document = plans if isinstance(plans, Mapping) else read_json(os.fspath(plans))
-        every = _field(document, "configurations", _is_mapping, "a mapping")
+        every = _field(document, "configurations", Mapping, "a mapping")
         names, chain = [name], []
         while names[-1]:
             if names[-1] not in every or names.count(names[-1]) > 1:
                 msg = f"the plans have no configuration {names[-1]!r}"
                 raise SampleError(msg, do=f"Give one of {', '.join(every) or 'none'}.")
-            chain.append(_field(every, names[-1], _is_mapping, "a mapping"))
+            chain.append(_field(every, names[-1], Mapping, "a mapping"))
             parent = {"inherits_from": "", **chain[-1]}
-            names.append(_field(parent, "inherits_from", _is_text, "the name of a configuration"))
+            names.append(_field(parent, "inherits_from", str, "the name of a configuration"))
         whole: dict[str, Any] = {}
         for one in reversed(chain):
             whole |= one
-        schemes = _field(whole, "normalization_schemes", partial(_are, is_one=_is_text), "names")
-        is_flags = partial(_are, is_one=lambda flag: isinstance(flag, bool))
+        schemes = _field(whole, "normalization_schemes", partial(_are, rule=str), "names")
+        is_flags = partial(_are, rule=bool)
         masks = _field(whole, "use_mask_for_norm", is_flags, "a list of true and false")
         if len(schemes) != len(masks) or not schemes:
             msg = f"configuration {name!r} has not as many use_mask_for_norm as "
@@ -454,7 +453,7 @@ class Plan:
     @property
     def axes(self) -> Axes:
         """Which of (I, J, K) each axis of the plans is: those of SimpleITK's arrays, swapped."""
-        is_order = partial(_are, is_one=is_integer, counts=(3,))
+        is_order = partial(_are, rule=is_integer, counts=(3,))
         axes = _field(
             self.plans,
             "transpose_forward",
@@ -471,7 +470,7 @@ class Plan:
 
     @property
     def _edges(self) -> Sequence[int]:
-        are_sizes = partial(_are, is_one=_is_size, counts=(2, 3))
+        are_sizes = partial(_are, rule=_is_size, counts=(2, 3))
         edges: Sequence[int]
         edges = _field(self.configuration, "patch_size", are_sizes, "two or three sizes in voxels")
         return edges
@@ -485,7 +484,7 @@ class Plan:
     def spacing(self) -> tuple[float | None, ...]:
         """Of the resampled volumes, in millimetres; planes stay as far apart as they are."""
         count = len(self._edges)
-        are_lengths = partial(_are, is_one=_is_length, counts=(count,))
+        are_lengths = partial(_are, rule=_is_length, counts=(count,))
         words = f"{count} lengths above 0, one for each axis of patch_size"
         spacing = tuple(map(float, _field(self.configuration, "spacing", are_lengths, words)))
         return (None,) * (3 - len(spacing)) + spacing
@@ -515,10 +514,10 @@ class Plan:
     def intensities(self) -> Mapping[str, Mapping[str, float]]:
         """Statistics of the foreground of all cases, by channel."""
         name, facts = "foreground_intensity_properties_per_channel", {}
-        every = _field(self.plans, name, _is_mapping, "a mapping")
+        every = _field(self.plans, name, Mapping, "a mapping")
         for number, scheme in enumerate(self.schemes):
             if scheme == "CTNormalization":
-                own = _field(every, str(number), _is_mapping, "a mapping of statistics")
+                own = _field(every, str(number), Mapping, "a mapping of statistics")
                 facts[str(number)] = {key: _field(own, key, is_finite, "a number") for key in _CT}
                 _field(own, "std", _is_length, "above 0")
         return facts
@@ -534,9 +533,9 @@ class Plan:
         network = self.configuration
         for key in ("architecture", "arch_kwargs"):
             if key in network:
-                network = _field(network, key, _is_mapping, "a mapping")
+                network = _field(network, key, Mapping, "a mapping")
         name = "strides" if "strides" in network else "pool_op_kernel_sizes"
-        are_strides = partial(_are, is_one=_is_size, counts=(len(self._edges),))
+        are_strides = partial(_are, rule=_is_size, counts=(len(self._edges),))
         words = f"a list of {len(self._edges)} whole numbers for each stage of the network"
         strides = _field(network, name, lambda value: value and _are(value, are_strides), words)
         parts = 1 / np.cumprod(np.array(strides, float), axis=0)

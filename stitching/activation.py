@@ -12,8 +12,6 @@ from ..core.convert_dtype import convert_dtype
 from ..core.errors import SampleError
 
 OUTPUTS = ("argmax", "softmax", "sigmoid", "logits")
-# Labels above this take two bytes, and four above the next.
-_BYTE, _TWO_BYTES = 256, 65536
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Activation:
             return self.dtype
         if self.output != "argmax":
             return np.dtype(np.float32)
-        return _label_dtype(count)
+        return np.min_scalar_type(count - 1)
 
     def of(self, voxels: NDArray[Any]) -> NDArray[Any]:
         """Return the result for the blended output (C, I, J, K)."""
@@ -83,12 +81,6 @@ class Activation:
         return convert_dtype(voxels, dtype)
 
 
-def _label_dtype(count: int) -> np.dtype[Any]:
-    """Return the smallest type of labels for so many classes."""
-    small = np.uint8 if count <= _BYTE else np.uint16
-    return np.dtype(small if count <= _TWO_BYTES else np.uint32)
-
-
 def _largest_whole(dtype: np.dtype[Any]) -> int:
     """Return up to which whole number a type holds each."""
     if dtype.kind == "b":
@@ -99,7 +91,7 @@ def _largest_whole(dtype: np.dtype[Any]) -> int:
 def _argmax(voxels: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the first of the largest channels (1, I, J, K), as NumPy does."""
     # Channel by channel: NumPy gathers the channels of each voxel first, which takes longer.
-    kind = _label_dtype(voxels.shape[0])
+    kind = np.min_scalar_type(voxels.shape[0] - 1)
     labels: NDArray[Any] = np.zeros((1, *voxels.shape[1:]), kind)
     largest = voxels[0].copy()
     for channel, values in enumerate(voxels[1:], 1):

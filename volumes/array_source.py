@@ -271,12 +271,11 @@ def from_array(array: Any, affine: tuple[float, ...], axes: str | None = None) -
     """Return the source of a tensor or an array of two to four axes; memory is shared."""
     values = as_array(array)
     name = f"array {tuple(values.shape)} {values.dtype.name}"
-    if axes is None:
-        values = channels_first(values, name)
-    else:
-        values = plain_layout(values.shape, name, axes).fold(values)
+    is_named = axes is not None
+    values = plain_layout(values.shape, name, axes).fold(values) if is_named else values
+    values = channels_first(values, name)
     name = f"array {tuple(values.shape)} {values.dtype.name}"
-    more: Any = {"tensor_dtype": only_in_torch(array), "names_axes": axes is not None}
+    more: Any = {"tensor_dtype": only_in_torch(array), "names_axes": is_named}
     return ArraySource(values, array_header(values, affine, name, **more), name)
 
 

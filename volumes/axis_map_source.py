@@ -14,15 +14,14 @@ from ..core import Grid, Region
 from ..core.errors import BadHeader, VolumeError
 from ..core.validate import count_text
 from ..storage.content import content_key
-from ..storage.read_ahead import Closable, joint_ticket
 from .axis_map import AxisMap, Table
-from .backend import Backend, Channels, content_of, read_counted
+from .backend import Backend, Channels, read_counted
 from .chunks.chunked_array import NeededChunks
 from .header import Header, Shape
-from .scheme import ReadScheme, SchemeRefusal, StoreLayout
+from .scheme import StoreLayout
 from .session import Source, opening_session
 from .source import LocatedSource
-from .stack_source import ComposedBackend, OwnSource
+from .stack_source import OwnSource, Read, ViewedBackend
 from .voxels import Voxels, label_numbers
 
 
@@ -149,43 +148,16 @@ def mapped_header(header: Header, tables: Sequence[Table | None]) -> Header:
     return replace(header, shape=(c, i, j, k))
 
 
-class _OtherView(ComposedBackend):
-    """An opened store that is shown otherwise."""
-
-    def __init__(self, inner: Backend, header: Header) -> None:
-        super().__init__(header, inner.name)
-        self._inner = inner
-
-    @property
-    def below(self) -> Sequence[Backend]:
-        return (self._inner,)
-
-    def check_version(self) -> None:
-        self._inner.check_version()
-
-    @property
-    def shards(self) -> Any:
-        return self._inner.shards
-
-    def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
-        return self._inner.adjust(scheme)
-
-
-class AxisMappedBackend(_OtherView):
+class AxisMappedBackend(ViewedBackend):
     """An opened store seen through an axis map. What is not shown is not read."""
 
     def __init__(self, inner: Backend, axis_map: AxisMap) -> None:
-        self._map = axis_map
         self._tables = axis_map.tables(inner.shape, inner.name)
-        super().__init__(inner, mapped_header(inner.header, self._tables))
+        header = mapped_header(inner.header, self._tables)
+        super().__init__(inner, header, "axis map", axis_map.fingerprint())
         self._units = (inner.channels_at_once, *(inner.chunks or (1, 1, 1)))
         self._fill = stored_fill(axis_map, self._tables, inner.header, inner.name)
         self.counts_below = inner.counts_below
-
-    @property
-    def content_key(self) -> str:
-        inner = content_of(self._inner)
-        return content_key(inner, ("axis map", self._map.fingerprint())) if inner else ""
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         whole = replace(self._inner.header, shape=self.header.shape)
@@ -214,30 +186,20 @@ class AxisMappedBackend(_OtherView):
             out = np.full(shape, self._fill, np.uint8 if dtype.kind == "b" else dtype)
         return Voxels(out, slope, intercept)
 
-    def prefetch(self, region: Region, channels: Channels | None = None) -> Closable | None:
-        every = self._runs(region, channels)
-        return joint_ticket(self._inner.prefetch(*_box_of(runs, region)) for runs in every)
-
-    def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
-        every = self._runs(region, channels)
-        return sum(self._inner.touched_bytes(*_box_of(runs, region)) for runs in every)
+    def reads(self, region: Region, channels: Channels | None) -> Iterator[Read]:
+        for runs in self._runs(region, channels):
+            yield self._inner, *_box_of(runs, region)
 
     def needed_chunks(
         self, region: Region, channels: Channels | None = None
     ) -> NeededChunks | None:
         """Return the chunks of the store that a read needs, each once."""
-        runs = self._runs(region, channels)
-        every = [self._inner.needed_chunks(*_box_of(one, region)) for one in runs]
+        every = [one.needed_chunks(box, own) for one, box, own in self.reads(region, channels)]
         parts = [part for part in every if part is not None]
         if self.chunks is None or not parts:  # nothing is stored there
             return super().needed_chunks(Region((0, 0, 0), (0, 0, 0)), channels)
         chunks = np.unique(np.concatenate([part.chunks for part in parts]), axis=0)
         return NeededChunks(chunks, sum(part.voxels for part in parts), parts[0].chunk_bytes)
-
-    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
-        every = self._runs(region, channels)
-        sizes = [self._inner.fetch(*_box_of(runs, region)) for runs in every]
-        return None if None in sizes else sum(filter(None, sizes))
 
     def _runs(self, region: Region, channels: Channels | None) -> Iterator[tuple[SectionRun, ...]]:
         """Yield one run per axis, for every box of stored voxels that is needed."""
@@ -314,7 +276,7 @@ def _box_of(runs: tuple[SectionRun, ...], region: Region) -> tuple[Region, Chann
     return Region(start, stop, box), (runs[0].start, runs[0].stop)
 
 
-class LabelBackend(_OtherView):
+class LabelBackend(ViewedBackend):
     """A store of real numbers that are labels: a read rounds them, and refuses other values."""
 
     counts_below = True
@@ -328,7 +290,7 @@ class LabelBackend(_OtherView):
                 "no whole numbers.",
                 do=_WRITE_LABELS,
             )
-        super().__init__(inner, header)
+        super().__init__(inner, header, "labels")
         self.levels = inner.levels
 
     @property
@@ -338,11 +300,6 @@ class LabelBackend(_OtherView):
     @property
     def grid(self) -> Grid:
         return self._inner.grid
-
-    @property
-    def content_key(self) -> str:
-        inner = content_of(self._inner)
-        return content_key(inner, ("labels",)) if inner else ""
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         return self._inner.layout(volumes)
@@ -361,19 +318,13 @@ class LabelBackend(_OtherView):
             )
         return Voxels(numbers.astype(self.disk_dtype, copy=False))
 
-    def prefetch(self, region: Region, channels: Channels | None = None) -> Closable | None:
-        return self._inner.prefetch(region.pad(0), channels)
-
-    def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
-        return self._inner.touched_bytes(region.pad(0), channels)
+    def reads(self, region: Region, channels: Channels | None) -> list[Read]:
+        return [(self._inner, region.pad(0), channels)]
 
     def needed_chunks(
         self, region: Region, channels: Channels | None = None
     ) -> NeededChunks | None:
         return self._inner.needed_chunks(region.pad(0), channels)
-
-    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
-        return self._inner.fetch(region.pad(0), channels)
 
 
 _WRITE_LABELS = (

@@ -176,11 +176,8 @@ class Backend(ABC):
             When the volume was opened for this epoch, in whichever process, in nanoseconds since
             1970 (``time.time_ns()``).
         """
-        return (
-            self.is_current
-            if self.first_version is None
-            else bool(self.first_version.is_as_of(moment))
-        )
+        first = self.first_version
+        return self.is_current if first is None else bool(first.is_as_of(moment))
 
     @property
     def content_key(self) -> str:

@@ -161,7 +161,7 @@ class Handles:
 
     def close_one(self, token: str, path: str) -> None:
         """Drop the handles of one source, and of all that read the local file ``path``."""
-        with self._lock:
+        with self._acts, self._lock:
             for own, handle in [*self.by_token.items()]:
                 files = getattr(handle.backend, "files", ())
                 if own == token or (path and path in [getattr(f, "path", "") for f in files]):

@@ -119,11 +119,6 @@ class LocatedSource:
         if self.path and not os.path.exists(self.path):
             raise VolumeNotFound(f"there is no file {self.path}.", do=path_hint(self.path))
         if self.path and os.path.isdir(self.path):
-            if os.path.exists(os.path.join(self.path, "attributes.json")):
-                do = (
-                    "Convert it to zarr, or pass reader=, a function that returns (voxels, affine)."
-                )
-                raise UnknownFormat(f"{self.name} is a folder of N5, which is not read.", do=do)
             what = f"{self.name} is a folder without zarr.json, .zarray or .zgroup."
             do = "Give the path of one volume, or several by *: 'folder/*.nii.gz'."
             raise UnknownFormat(what, do=do)

@@ -6,7 +6,7 @@ read by its own backend; whoever resamples does so file by file, into the channe
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -17,7 +17,7 @@ from ..core.errors import GridMismatch, VolumeError
 from ..core.grid import GRID_TOLERANCE
 from ..storage.content import content_key
 from ..storage.read_ahead import Closable, joint_ticket
-from .backend import Backend, Channels, read_counted
+from .backend import Backend, Channels, content_of, read_counted
 from .header import Access, Header, affine_entries
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import Session
@@ -169,6 +169,10 @@ def _of_any(name: str) -> property:
     return property(lambda self: any(getattr(one, name) for one in self.below))
 
 
+Read = tuple[Backend, Region, Channels | None]
+"""A backend, and what of it is read."""
+
+
 class ComposedBackend(Backend):
     """One that reads from others: what is asked of it in general, they answer together."""
 
@@ -193,6 +197,49 @@ class ComposedBackend(Backend):
     def forget_content_key(self) -> None:
         for backend in self.below:
             backend.forget_content_key()
+
+    def reads(self, region: Region, channels: Channels | None) -> Iterable[Read]:
+        """Return the reads of those below that a read of a region needs."""
+        raise NotImplementedError
+
+    def prefetch(self, region: Region, channels: Channels | None = None) -> Closable | None:
+        return joint_ticket(
+            one.prefetch(box, own) for one, box, own in self.reads(region, channels)
+        )
+
+    def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
+        return sum(one.touched_bytes(box, own) for one, box, own in self.reads(region, channels))
+
+    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
+        sizes = [one.fetch(box, own) for one, box, own in self.reads(region, channels)]
+        return None if None in sizes else sum(filter(None, sizes))
+
+
+class ViewedBackend(ComposedBackend):
+    """One that shows another one differently; the other one answers what does not depend on it."""
+
+    def __init__(self, inner: Backend, header: Header, *view: Any) -> None:
+        super().__init__(header, inner.name)
+        self._inner, self._view = inner, view
+
+    @property
+    def below(self) -> Sequence[Backend]:
+        return (self._inner,)
+
+    def check_version(self) -> None:
+        self._inner.check_version()
+
+    @property
+    def shards(self) -> Any:
+        return self._inner.shards
+
+    @property
+    def content_key(self) -> str:
+        inner = content_of(self._inner)
+        return content_key(inner, self._view) if inner else ""
+
+    def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
+        return self._inner.adjust(scheme)
 
 
 class StackedBackend(ComposedBackend):
@@ -241,7 +288,7 @@ class StackedBackend(ComposedBackend):
         """Return the voxels of a region in one array; each part is read, and counted, by itself."""
         if self._apart:
             refuse_other_grids(self._parts)
-        read = [read_counted(backend, region, own) for backend, own in self._wanted_parts(channels)]
+        read = [read_counted(*part) for part in self.reads(region, channels)]
         slope, intercept = self.header.slope, self.header.intercept
         arrays = [voxels.array if self._raw else voxels.values() for voxels in read]
         dtype = np.result_type(*arrays) if self._raw else self.header.disk_dtype
@@ -250,17 +297,7 @@ class StackedBackend(ComposedBackend):
         out = np.empty((sum(map(len, arrays)), *region.shape), dtype)
         return Voxels(np.concatenate(arrays, out=out), slope, intercept)
 
-    def prefetch(self, region: Region, channels: Channels | None = None) -> Closable | None:
-        return joint_ticket(one.prefetch(region, own) for one, own in self._wanted_parts(channels))
-
-    def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
-        return sum(one.touched_bytes(region, own) for one, own in self._wanted_parts(channels))
-
-    def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
-        sizes = [backend.fetch(region, own) for backend, own in self._wanted_parts(channels)]
-        return None if None in sizes else sum(filter(None, sizes))
-
-    def _wanted_parts(self, channels: Channels | None) -> Iterator[tuple[Backend, Channels]]:
+    def reads(self, region: Region, channels: Channels | None) -> Iterator[Read]:
         """Yield the parts that have some of the channels, and which of their own these are."""
         first, last = channels or (0, self.shape[0])
         begin = 0
@@ -269,4 +306,4 @@ class StackedBackend(ComposedBackend):
             own = (max(first - begin, 0), min(last - begin, count))
             begin += count
             if own[0] < own[1]:
-                yield part.probe(), own
+                yield part.probe(), region, own

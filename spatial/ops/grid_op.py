@@ -107,9 +107,8 @@ class Spacing:
         words = f"{self.spacing}"
         if len(each) == 3:
             words = ", ".join("same" if v is None else str(v) for v in each)
-        return f"spacing {words} {self.unit}" + (
-            " between centers" if self.extent == "centers" else ""
-        )
+        where = " between centers" if self.extent == "centers" else ""
+        return f"spacing {words} {self.unit}{where}"
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,25 @@ def test_what_takes_its_descriptor_later_counts_then():
     assert [*handles.by_token] == ["d", "e"]
 
 
+def test_closing_one_runs_what_other_threads_deferred():
+    """A thread that closes all handles meanwhile does not wait, and none is left in the end."""
+    handles, sources = Handles(), [Opener("a"), Opener("b")]
+
+    def close_elsewhere(_):
+        other = threading.Thread(target=handles.close)
+        other.start()
+        other.join(60)
+        return ()
+
+    for source in sources:
+        backend = handles.acquire(source)
+        backend.__class__ = type("Busy", (type(backend),), {"files": property(close_elsewhere)})
+
+    handles.close_one("a", "")
+
+    assert len(handles) == 0
+
+
 def test_memory_is_bounded_too():
     """Backends that hold voxels are bounded by bytes; one that alone is too large stays."""
     handles = Handles(most=10, most_bytes=100)

@@ -342,7 +342,7 @@ def test_npy_is_what_the_registry_example_makes_of_it(tmp_path, registered, dtyp
 
 @pytest.mark.parametrize(
     ("name", "way"),
-    [("a.ims", "ImageSizeZ"), ("a.nc", "xarray"), ("a.mrc", "angstrom"), ("a.n5", "folder of N5")],
+    [("a.ims", "ImageSizeZ"), ("a.nc", "xarray"), ("a.mrc", "angstrom"), ("a.n5", "N5 container")],
 )
 def test_formats_that_are_not_read_are_named_with_a_way_out(tmp_path, name, way):
     """Also an MRC that SimpleITK would read, in its wrong unit."""

@@ -79,12 +79,10 @@ def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Fin
         affine = tuple(float(v) for v in np.ravel(volume.affine))
         finding = replace(finding, shape=header.shape, affine=affine)
         files = getattr(backend, "files", ())
-        twice = contradictions(files[0]) if files else ""
-        if twice:
+        if files and (twice := contradictions(files[0])):
             do = "Write the header anew with what is right: other programs take the other answer."
-            finding = replace(
-                finding, error="Contradiction", reason=f"{volume.name}: {twice}. {do}"
-            )
+            why = f"{volume.name}: {twice}. {do}"
+            finding = replace(finding, error="Contradiction", reason=why)
         stores_chunks = getattr(backend, "stores_chunks", None)
         # An empty mask has no chunk either where its writer left out chunks of zeros.
         if volume.kind != "label" and stores_chunks is not None and not stores_chunks():

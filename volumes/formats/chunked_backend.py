@@ -28,7 +28,7 @@ SPATIAL = ("x", "y", "z")
 def millimetres_in(unit: Any, name: str) -> float:
     """Return the millimetres in a unit of a file; an unknown one counts as one, with a warning."""
     word = "" if unit is None else str(unit).strip().lower()
-    if word and word not in MILLIMETRES and word not in _NO_LENGTHS:
+    if word and word not in MILLIMETRES and word not in (*_NO_LENGTHS, "reference frame"):
         warn(
             f"unknown-unit: {name} gives lengths in {shorten(word)}, which is no known unit of "
             "length; they are read as millimetres. Pass affine= to say where the voxels lie.",
@@ -37,17 +37,8 @@ def millimetres_in(unit: Any, name: str) -> float:
     return MILLIMETRES.get(word, 1.0)
 
 
-_NO_LENGTHS = (
-    "pixel",
-    "pixels",
-    "px",
-    "voxel",
-    "voxels",
-    "none",
-    "null",
-    "unknown",
-    "reference frame",
-)
+# Of places counted in voxels.
+_NO_LENGTHS = ("pixel", "pixels", "px", "voxel", "voxels", "none", "null", "unknown")
 
 
 @dataclass(frozen=True)

@@ -191,30 +191,23 @@ def _refuse_time(image: Any, name: str) -> None:
 class MincBackend(FilesBackend):
     """A MINC file, version 1 or 2, as nibabel reads it: its axes, its affine and its scaling."""
 
-    def __init__(self, file: LocalStoredFile) -> None:
+    def __init__(self, file: StoredFile) -> None:
         import nibabel
 
+        if not isinstance(file, LocalStoredFile):
+            raise UnknownFormat(f"{file.name} is a MINC file, which is only read from local disks.")
         check_claims(file.path, file.name, file.follow)
         with library_errors(f"{file.name} cannot be read as MINC"):
             image: Any = nibabel.load(file.path)
             _refuse_time(image, file.name)
-            inner = DataobjBackend(
-                image.dataobj, affine_entries(image.affine, file.name), file.name
-            )
-        self._inner = inner
-        super().__init__([file], inner.header, file.name)
+            affine = affine_entries(image.affine, file.name)
+            self._inner = DataobjBackend(image.dataobj, affine, file.name)
+        super().__init__([file], self._inner.header, file.name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read a region; nibabel scales it, slice by slice where the file says so."""
         with library_errors(f"{self.name} cannot be read", kind=CorruptVolume):
             return self._inner.read(region, channels)
-
-
-def open_minc(file: StoredFile) -> Backend:
-    """Open a ``.mnc`` on a local disk."""
-    if not isinstance(file, LocalStoredFile):
-        raise UnknownFormat(f"{file.name} is a MINC file, which is only read from local disks.")
-    return MincBackend(file)
 
 
 def _chunks_of(dataobj: Any) -> Triple | None:
@@ -226,4 +219,4 @@ def _chunks_of(dataobj: Any) -> Triple | None:
     return i, j, k
 
 
-FORMATS = (Format("minc", (".mnc",), open_minc),)
+FORMATS = (Format("minc", (".mnc",), MincBackend),)
