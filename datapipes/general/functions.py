@@ -419,7 +419,7 @@ class MaxTokenBucketizer(DataPipe, form="max_token_bucketize"):
             yield heapq.heappop(heap)[::2]
 
 
-class InBatchShuffler(Shuffling, form="in_batch_shuffle"):
+class InBatchShuffler(Shuffling, SameLength, form="in_batch_shuffle"):
     """Yield each batch with its items in a drawn order.
 
     Parameters
@@ -442,6 +442,3 @@ class InBatchShuffler(Shuffling, form="in_batch_shuffle"):
             # The batch itself stays as it is.
             new = self._rng.sample(list(batch), len(batch)) if self._enabled else []
             yield DataChunk(new) if self._enabled else batch
-
-    def __len__(self) -> int:
-        return length_of(self, self.parent)
