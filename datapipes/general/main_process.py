@@ -14,7 +14,7 @@ from ...batching.job import Instruction
 from ...core.errors import PrefetchTimeoutError
 from ...graph import Pipe, Traits
 from ..background_iterator import BackgroundIterator, Exhausted, Prefetcher, RunningAhead
-from ..datapipe import SameLength, locate_errors
+from ..datapipe import MainProcess, SameLength, locate_errors
 from ..rank_barrier import RankBarrier
 from ..tensors import BUFFER_BYTES, map_tensors, need_cuda, parse_device
 
@@ -32,7 +32,7 @@ def pin_memory_fn(data: Any, device: Any = None) -> Any:
     return map_tensors(data, lambda tensor: tensor.pin_memory())
 
 
-class PinMemory(Prefetcher, form="pin_memory"):
+class PinMemory(MainProcess, Prefetcher, form="pin_memory"):
     """Copy the tensors of each item into page-locked memory, in a thread, two items ahead.
 
     Batches of a ``DataLoader2`` with workers lie in page-locked memory already, once CUDA has
@@ -53,8 +53,6 @@ class PinMemory(Prefetcher, form="pin_memory"):
         At construction: CUDA is not available. This is a ``RuntimeError``.
     """
 
-    traits: ClassVar[Traits] = Traits(main_process=True)
-
     def __init__(
         self,
         source_datapipe: Pipe,
@@ -72,14 +70,11 @@ class PinMemory(Prefetcher, form="pin_memory"):
     def change(self) -> Callable[[Any], Any]:
         return lambda item: self.pin_memory_fn(item, self.device)
 
-    def is_replicable(self) -> bool:
-        return False
-
     def instructions(self) -> tuple[Instruction, ...] | None:
         return None  # it has to be run
 
 
-class ToDevice(SameLength, form="to_device"):
+class ToDevice(MainProcess, SameLength, form="to_device"):
     """Move every tensor of an item to a device; what else it holds stays.
 
     This pipe is not replicable: a loader runs it in its own process, behind its workers.
@@ -106,8 +101,6 @@ class ToDevice(SameLength, form="to_device"):
     [{'image': tensor([1., 1.]), 'case': 'a'}]
     """
 
-    traits: ClassVar[Traits] = Traits(main_process=True)
-
     def __init__(self, source_datapipe: Pipe, device: Any, *, non_blocking: bool = True) -> None:
         super().__init__(source_datapipe)
         self.non_blocking = non_blocking
@@ -115,9 +108,6 @@ class ToDevice(SameLength, form="to_device"):
             self.device = parse_device("to_device", device)
             if self.device.type == "cuda":
                 need_cuda("to_device", self.device)
-
-    def is_replicable(self) -> bool:
-        return False
 
     def __iter__(self) -> Iterator[Any]:
         for item in self.parent:
@@ -134,7 +124,7 @@ class RankMessage(IntEnum):
     END = 2
 
 
-class FullSync(RunningAhead, SameLength, form="fullsync"):
+class FullSync(MainProcess, RunningAhead, SameLength, form="fullsync"):
     """Yield items as long as every rank of ``torch.distributed`` has one.
 
     Without it a rank whose share is longer waits for ever for the others in its next collective.
@@ -160,7 +150,6 @@ class FullSync(RunningAhead, SameLength, form="fullsync"):
         While iterating: another rank left its loop, is gone, or does not answer.
     """
 
-    traits: ClassVar[Traits] = Traits(main_process=True)
     running = ("_ahead", "_barrier")
     _barrier: RankBarrier | None
 
@@ -176,9 +165,6 @@ class FullSync(RunningAhead, SameLength, form="fullsync"):
     def fresh(self) -> None:
         self._ahead = None
         self._barrier = None
-
-    def is_replicable(self) -> bool:
-        return False  # a worker is no rank
 
     def __iter__(self) -> Iterator[Any]:
         if not dist.is_initialized():
