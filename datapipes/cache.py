@@ -315,13 +315,7 @@ class Recache(PerItem):
         return item.with_data(**{key: one.with_each(move) for key, one in patches.items()})
 
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> int:
-        """Make the copies of all cases now; return how many volumes there are.
-
-        Parameters
-        ----------
-        progress
-            ``progress(done, total)`` in volumes; by default a progress bar is shown.
-        """
+        """Make the copies of all cases now, as :meth:`Cache.prepare`; return how many there are."""
         patches = [patch for item in self for patch in patches_of(item).values()]
         volumes: list[Any] = [leaf.volume for patch in patches for leaf in patch.leaves]
         for volume in with_progress(volumes, "recache", "volume", progress):

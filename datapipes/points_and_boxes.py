@@ -176,15 +176,11 @@ class MovePoints(MovePlaces):
     Parameters
     ----------
     keys
-        Entries of the case that hold points (N, 3): lists, or arrays that ``open_volume`` was told
-        to leave alone by its ``keys=``.
-    of
-        Volume whose plan moves them; by default the first lazy one.
+        Entries of the case that hold points (N, 3), as those of boxes in ``move_boxes``.
     inside
         Whether points outside the patch are left out.
-    with_
-        Entries of one row per point, such as their classes: of these the same rows are left out. It
-        takes one key of points.
+    of, with_
+        As of ``move_boxes``.
 
     Raises
     ------
