@@ -13,7 +13,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from ...batching.job import Instruction
 from ...core.errors import PrefetchTimeoutError
 from ...graph import Pipe, Traits
-from ..background_iterator import BackgroundIterator, Exhausted, Prefetcher, RunningAhead
+from ..background_iterator import Exhausted, Prefetcher, RunningAhead
 from ..datapipe import MainProcess, SameLength, locate_errors
 from ..rank_barrier import RankBarrier
 from ..tensors import BUFFER_BYTES, map_tensors, need_cuda, parse_device
@@ -175,31 +175,22 @@ class FullSync(MainProcess, RunningAhead, SameLength, form="fullsync"):
             return
         barrier = self._join_barrier()
         # One item, of any size: a rank that waits for another has the next one ready.
-        ahead = BackgroundIterator(
-            self.parent, most=1, most_bytes=BUFFER_BYTES, name=self.form_name
-        )
-        self._ahead = ahead
-        try:
-            while True:
-                item, message = None, RankMessage.ITEM
-                try:
-                    item = ahead.take(self.timeout)
-                except Exhausted:
-                    message = RankMessage.END
-                if RankMessage.END in barrier.tell(message):
-                    return
-                yield item
-        except PrefetchTimeoutError as error:
-            ahead.abandon()
-            barrier.part(error)
-            raise
-        except BaseException as error:  # the loop's as well, if it goes elsewhere
-            barrier.part(error)
-            raise
-        finally:
-            ahead.stop()
-            if self._ahead is ahead:
-                self._ahead = None
+        with self.make_ahead(most=1, most_bytes=BUFFER_BYTES) as ahead:
+            try:
+                while True:
+                    item, message = None, RankMessage.ITEM
+                    try:
+                        item = ahead.take(self.timeout)
+                    except Exhausted:
+                        message = RankMessage.END
+                    if RankMessage.END in barrier.tell(message):
+                        return
+                    yield item
+            except BaseException as error:  # the loop's as well, if it goes elsewhere
+                if isinstance(error, PrefetchTimeoutError):
+                    ahead.abandon()
+                barrier.part(error)
+                raise
 
     def _join_barrier(self) -> RankBarrier:
         """Return the barrier of all ranks: they make it together, and another if one has left."""
