@@ -120,7 +120,6 @@ class Profile(Adapter):
 
     Examples
     --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> profile = Profile()
     >>> list(profile(IterableWrapper([1, 2]).map(str)))
     ['1', '2']
@@ -213,7 +212,6 @@ class MemoryProfile(Profile):
 
     Examples
     --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> profile = MemoryProfile()
     >>> list(profile(IterableWrapper([1, 2]).map(str)))
     ['1', '2']

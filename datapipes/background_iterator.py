@@ -6,7 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from time import monotonic
 from typing import Any, ClassVar
@@ -262,6 +262,17 @@ class RunningAhead(Running, DataPipe):
     def fresh(self) -> None:
         self._ahead = None
 
+    @contextmanager
+    def make_ahead(self, **options: Any) -> Iterator[BackgroundIterator]:
+        """Have items of the parent made ahead while the context lasts."""
+        self._ahead = ahead = BackgroundIterator(self.parent, name=self.form_name, **options)
+        try:
+            yield ahead
+        finally:
+            ahead.stop()
+            if self._ahead is ahead:
+                self._ahead = None
+
     def reset(self) -> None:
         """End the thread of the pass before; torch calls this when a new one begins."""
         ahead, self._ahead = self._ahead, None
@@ -307,7 +318,6 @@ class Prefetcher(RunningAhead, SameLength, form="prefetch"):
 
     Examples
     --------
-    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper(range(3)).prefetch(2))
     [0, 1, 2]
     """
@@ -328,14 +338,8 @@ class Prefetcher(RunningAhead, SameLength, form="prefetch"):
 
     def __iter__(self) -> Iterator[Any]:
         limits = {"most": self.buffer_size, "most_bytes": self.buffer_bytes}
-        ahead = BackgroundIterator(self.parent, **limits, change=self.change(), name=self.form_name)
-        self._ahead = ahead
-        try:
+        with self.make_ahead(**limits, change=self.change()) as ahead:
             yield from ahead
-        finally:
-            ahead.stop()
-            if self._ahead is ahead:
-                self._ahead = None
 
     def instructions(self) -> tuple[Instruction, ...] | None:
         """Return nothing to do: workers make whole batches ahead."""

@@ -92,8 +92,6 @@ class Cache(_Flushing):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from voxpipe.datapipes.iter import from_cases
     >>> cases = [{"image": np.zeros((8, 8, 8), np.int16)}]
     >>> pipe = from_cases(cases).open_volume().spacing(2.0).cache(memory_bytes=10**9).lazy_patch(2)
     >>> print(next(iter(pipe))["image"].realize().shape)
@@ -203,8 +201,6 @@ class Flush(_Flushing):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from voxpipe.datapipes.iter import from_cases
     >>> volume = np.zeros((8, 8, 8), np.int16)
     >>> pipe = from_cases([{"image": volume}]).open_volume().rotate(15).flush().rotate(-15)
     >>> print(next(iter(pipe))["image"].shape)
@@ -261,7 +257,6 @@ class Recache(PerItem):
 
     Examples
     --------
-    >>> from voxpipe.datapipes.iter import from_cases
     >>> from_cases([{"image": "ct.nii.gz"}]).open_volume().recache(chunk=24)
     recache(chunk=24)
     """
@@ -315,13 +310,7 @@ class Recache(PerItem):
         return item.with_data(**{key: one.with_each(move) for key, one in patches.items()})
 
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> int:
-        """Make the copies of all cases now; return how many volumes there are.
-
-        Parameters
-        ----------
-        progress
-            ``progress(done, total)`` in volumes; by default a progress bar is shown.
-        """
+        """Make the copies of all cases now, as :meth:`Cache.prepare`; return how many there are."""
         patches = [patch for item in self for patch in patches_of(item).values()]
         volumes: list[Any] = [leaf.volume for patch in patches for leaf in patch.leaves]
         for volume in with_progress(volumes, "recache", "volume", progress):

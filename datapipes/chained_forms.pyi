@@ -1,7 +1,7 @@
 """The chained forms of every pipe, written by tools/write_chained_forms.py."""
 
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from ..core.grid import Grid
@@ -21,7 +21,6 @@ from .general.in_memory_cache import InMemoryCacheHolder
 from .general.items import Cycler, Dropper, Enumerator, Flattener, Header, IndexAdder, LengthSetter, Repeater, Slicer
 from .general.main_process import FullSync, PinMemory, ShardingRoundRobinDispatcher, ToDevice
 from .general.map_pipe import IterToMapConverter
-from .general.not_offered import AISFileLister, AISFileLoader, DataFrameMaker, GDriveReader, IoPathFileLister, IoPathFileOpener, IoPathSaver, ParquetDataFrameLoader, RarArchiveLoader, S3FileLister, S3FileLoader, TFRecordLoader
 from .general.streams import HashChecker, Saver
 from .general.text import CSVDictParser, CSVParser, JsonParser, LineReader, ParagraphAggregator, ShardExpander, WebDataset
 from .general.threads import BatchAsyncMapper, ThreadPoolMapper
@@ -100,7 +99,7 @@ class ChainedForms(IterDataPipe[Any]):
     def cycle(self, count: int | None = ...) -> Cycler:
         """Yield all items of the parent ``count`` times, or for ever."""
 
-    def dataframe(self, *arguments: Any, **options: Any) -> DataFrameMaker:
+    def dataframe(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
     def decompress(self, file_type: str | CompressionType | None = ..., *, most_bytes: int = ...) -> Decompressor:
@@ -184,34 +183,34 @@ class ChainedForms(IterDataPipe[Any]):
     def lines_to_paragraphs(self, joiner: Callable[[list[Any]], Any] = ...) -> ParagraphAggregator:
         """Yield ``(path, paragraph)``: lines of one file up to an empty one, joined."""
 
-    def list_files_by_ais(self, *arguments: Any, **options: Any) -> AISFileLister:
+    def list_files_by_ais(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
     def list_files_by_fsspec(self, masks: str | list[str] = ..., **options: Any) -> FSSpecFileLister:
         """Yield the path or URL of everything directly in a folder, sorted."""
 
-    def list_files_by_iopath(self, *arguments: Any, **options: Any) -> IoPathFileLister:
+    def list_files_by_iopath(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
-    def list_files_by_s3(self, *arguments: Any, **options: Any) -> S3FileLister:
+    def list_files_by_s3(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
-    def load_files_by_ais(self, *arguments: Any, **options: Any) -> AISFileLoader:
+    def load_files_by_ais(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
-    def load_files_by_s3(self, *arguments: Any, **options: Any) -> S3FileLoader:
+    def load_files_by_s3(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
     def load_from_bz2(self, length: int = ..., *, most_bytes: int = ...) -> Bz2FileLoader:
         """Yield ``(path without .bz2, stream)`` for each ``(path, bzip2 stream)``."""
 
-    def load_from_rar(self, *arguments: Any, **options: Any) -> RarArchiveLoader:
+    def load_from_rar(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
     def load_from_tar(self, mode: str = ..., length: int = ..., *, most_bytes: int | None = ...) -> TarArchiveLoader:
         """Yield ``(path of the member, stream)`` for each file in each tar archive."""
 
-    def load_from_tfrecord(self, *arguments: Any, **options: Any) -> TFRecordLoader:
+    def load_from_tfrecord(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
     def load_from_xz(self, length: int = ..., *, most_bytes: int = ...) -> XzFileLoader:
@@ -220,7 +219,7 @@ class ChainedForms(IterDataPipe[Any]):
     def load_from_zip(self, length: int = ..., *, most_bytes: int | None = ...) -> ZipArchiveLoader:
         """Yield ``(path of the member, stream)`` for each file in each zip archive."""
 
-    def load_parquet_as_df(self, *arguments: Any, **options: Any) -> ParquetDataFrameLoader:
+    def load_parquet_as_df(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
     def low_resolution(self, factor: Any, *, axes: int | tuple[int, ...] = ..., by_inverse: bool = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
@@ -271,7 +270,7 @@ class ChainedForms(IterDataPipe[Any]):
     def open_files_by_fsspec(self, mode: str = ..., *, kwargs_for_open: Mapping[str, Any] | None = ..., **options: Any) -> FSSpecFileOpener:
         """Yield ``(path, stream)`` for each path or URL."""
 
-    def open_files_by_iopath(self, *arguments: Any, **options: Any) -> IoPathFileOpener:
+    def open_files_by_iopath(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
     def open_volume(self, *, labels: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy] | None = ..., override: bool = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., storage_options: Mapping[str, Any] | None = ..., io: str | Mapping[str, str] = ..., **reader_kwargs: Any) -> OpenVolume:
@@ -316,7 +315,7 @@ class ChainedForms(IterDataPipe[Any]):
     def random_split(self, weights: Mapping[Any, float], seed: int, total_length: int | None = ..., target: Any = ...) -> Any:
         """Return a list of pipes among which the parent's items are divided at random."""
 
-    def read_from_gdrive(self, *arguments: Any, **options: Any) -> GDriveReader:
+    def read_from_gdrive(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
     def read_from_http(self, timeout: float | None = ..., skip_on_error: bool = ..., **options: Any) -> HttpReader:
@@ -376,7 +375,7 @@ class ChainedForms(IterDataPipe[Any]):
     def save_by_fsspec(self, mode: str = ..., filepath_fn: Callable[[Any], Any] | None = ..., *, kwargs_for_open: Mapping[str, Any] | None = ..., **options: Any) -> FSSpecSaver:
         """Write the data of each ``(name, data)`` to a path or URL, and yield that."""
 
-    def save_by_iopath(self, *arguments: Any, **options: Any) -> IoPathSaver:
+    def save_by_iopath(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
 
     def save_to_disk(self, mode: str = ..., filepath_fn: Callable[[Any], Any] | None = ...) -> Saver:

@@ -440,6 +440,16 @@ class SameLength(DataPipe):
         return length_of(self, self.parent)
 
 
+class MainProcess(DataPipe):
+    """A pipe that a loader runs in its own process, after its workers: it is not replicable."""
+
+    traits: ClassVar[Any] = Traits(main_process=True)
+
+    def is_replicable(self) -> bool:
+        """Return False, as torchdata's pipes do of which workers may run no copy."""
+        return False
+
+
 class PerItem(SameLength):
     """A pipe that makes one item of each item and remembers nothing in between."""
 

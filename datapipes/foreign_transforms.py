@@ -22,7 +22,7 @@ from ..core.sample import META
 from ..core.stream import stream_identity
 from ..graph import Pipe, Traits
 from ..spatial.lazy.lazy_patch import patches_of
-from .datapipe import PerItem, SameLength, locate_errors, stream_name, wrong_item
+from .datapipe import MainProcess, PerItem, SameLength, locate_errors, stream_name, wrong_item
 
 # A matrix entry below this, of millimetres per voxel, is what float32 leaves of an affine.
 _SAME = 1e-4
@@ -177,14 +177,8 @@ def tensors_of(sample: Sample) -> Iterator[tuple[str, torch.Tensor, Any]]:
             yield key, thing, sample.patches[key]
 
 
-class LastPipe(SameLength):
-    """A pipe that makes things of another library of its items, behind the workers of a loader."""
-
-    traits: ClassVar[Any] = Traits(main_process=True)
-
-    def is_replicable(self) -> bool:
-        """Whether a worker may run a copy: no, such things would not come through as they are."""
-        return False
+class LastPipe(MainProcess, SameLength):
+    """A pipe that makes things of another library of its items; workers cannot send these."""
 
     def __iter__(self) -> Iterator[Any]:
         for item in self.parent:

@@ -186,23 +186,11 @@ def _axes(value: Any) -> tuple[int, ...]:
     return tuple(int(axis) % 3 for axis in axes)
 
 
-def _flip(t: Any) -> EqualPipe:
-    return _moves("flip", axes=_axes(t.flipper.spatial_axis))
-
-
 def _rand_flip(t: Any) -> EqualPipe:
     axes = _axes(t.flipper.spatial_axis)
     if len(axes) == 1:
         return _moves("flip", axes=axes, p=float(t.prob))
     return _moves("random_apply", ops=[Flip(axes)], p=float(t.prob))  # one draw for all axes
-
-
-def _rand_axis_flip(t: Any) -> EqualPipe:
-    return _moves("flip", one=True, p=float(t.prob))
-
-
-def _rotate90(t: Any) -> EqualPipe:
-    return _moves("rotate90", k=int(t.rotator.k), axes=_axes(t.rotator.spatial_axes))
 
 
 def _rand_rotate90(t: Any) -> EqualPipe:
@@ -377,10 +365,12 @@ def _is_float32(inner: Any) -> bool:
 
 
 _EQUALS: dict[str, Callable[[Any], EqualPipe | None]] = {
-    "Flipd": _flip,
+    "Flipd": lambda t: _moves("flip", axes=_axes(t.flipper.spatial_axis)),
     "RandFlipd": _rand_flip,
-    "RandAxisFlipd": _rand_axis_flip,
-    "Rotate90d": _rotate90,
+    "RandAxisFlipd": lambda t: _moves("flip", one=True, p=float(t.prob)),
+    "Rotate90d": lambda t: _moves(
+        "rotate90", k=int(t.rotator.k), axes=_axes(t.rotator.spatial_axes)
+    ),
     "RandRotate90d": _rand_rotate90,
     "RandRotated": _rand_rotate,
     "RandAffined": _rand_affine,

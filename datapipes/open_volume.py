@@ -26,7 +26,7 @@ from ..storage.file_reader import check_io
 from ..volumes import AxisMap, Volume, custom_backends
 from .case_names import CASE, name_of
 from .cases import FromCases, ListCases
-from .datapipe import chained_form, length_of, locate_errors, wrong_item
+from .datapipe import SameLength, chained_form, locate_errors, wrong_item
 from .epoch import SeedStamper
 from .op_pipe import refuse_unknown_arguments
 from .sampling import nearest_key, overriding_keys, refuse_no_policies, unknown_key
@@ -114,7 +114,7 @@ _ARGUMENTS = ("labels", "keys", "policies", "override", "axis_map", "storage_opt
 
 
 @chained_form("open_volume")
-class OpenVolume(SeedStamper):
+class OpenVolume(SeedStamper, SameLength):
     """Make a lazy volume of every path, URL, array or store in a sample.
 
     The parent may yield samples of :func:`list_cases` or :func:`from_cases`, or any
@@ -158,8 +158,6 @@ class OpenVolume(SeedStamper):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from voxpipe.datapipes.iter import from_cases
     >>> sample = next(iter(from_cases([{"image": np.zeros((4, 5, 6))}]).open_volume()))
     >>> sample["image"].shape
     (1, 4, 5, 6)
@@ -237,9 +235,6 @@ class OpenVolume(SeedStamper):
                 run = run or self._next_run()
                 item = self._sample(item, position, *run)
             yield self._open(item, by)
-
-    def __len__(self) -> int:
-        return length_of(self, self.parent)
 
     def _sample(self, item: Any, position: int, seed: int, epoch: int) -> Sample:
         if not isinstance(item, Mapping):

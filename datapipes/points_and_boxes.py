@@ -120,8 +120,6 @@ class MoveBoxes(MovePlaces):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from voxpipe.datapipes.iter import from_cases
     >>> case = {"image": np.zeros((8, 8, 8), np.int16), "boxes": [[0, 1, 2, 3, 4, 5]]}
     >>> pipe = from_cases([case]).open_volume(keys=["image"]).flip(0).crop((2, 2, 2), (6, 6, 6))
     >>> next(iter(pipe.move_boxes()))["boxes"]
@@ -176,15 +174,11 @@ class MovePoints(MovePlaces):
     Parameters
     ----------
     keys
-        Entries of the case that hold points (N, 3): lists, or arrays that ``open_volume`` was told
-        to leave alone by its ``keys=``.
-    of
-        Volume whose plan moves them; by default the first lazy one.
+        Entries of the case that hold points (N, 3), as those of boxes in ``move_boxes``.
     inside
         Whether points outside the patch are left out.
-    with_
-        Entries of one row per point, such as their classes: of these the same rows are left out. It
-        takes one key of points.
+    of, with_
+        As of ``move_boxes``.
 
     Raises
     ------
@@ -193,8 +187,6 @@ class MovePoints(MovePlaces):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from voxpipe.datapipes.iter import from_cases
     >>> case = {"image": np.zeros((8, 8, 8)), "points": [[7, 3, 3], [0, 0, 0]], "of": ["a", "b"]}
     >>> pipe = from_cases([case]).open_volume(keys=["image"]).flip(0).crop((0, 2, 2), (4, 4, 4))
     >>> sample = next(iter(pipe.move_points(with_="of")))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from itertools import accumulate, groupby, islice
 from typing import Any
 
@@ -15,6 +16,7 @@ from ..batching.join_reads import needed_chunks, plan_apart
 from ..core import Sample, Stream
 from ..core.call_site import caller, looking_ahead, shorten
 from ..core.errors import GraphError, SampleError
+from ..core.lru_cache import LRUCache
 from ..core.validate import is_integer, validate_int
 from ..graph import NoCut, Pipe, origin_of, walk
 from ..graph.cut import split_of
@@ -58,7 +60,6 @@ class ShuffleSpec:
     ...     def order(self, counts, cases, generator):
     ...         ends = np.cumsum(counts)
     ...         return [end - 1 - n for end, count in zip(ends, counts) for n in range(count)]
-    >>> from voxpipe.datapipes.iter import from_cases
     >>> pipe = from_cases([{"image": np.zeros((8, 8, 8))}] * 2).open_volume()
     >>> pipe = pipe.lazy_patch(4, samples_per_volume=3).shuffle_plans(Backwards())
     >>> [patch.identity for patch in pipe]
@@ -176,8 +177,6 @@ class ShufflePlans(SameLength):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from voxpipe.datapipes.iter import from_cases
     >>> cases = [{"case": name, "image": np.zeros((8, 8, 8))} for name in "abc"]
     >>> pipe = from_cases(cases).open_volume().lazy_patch(4, samples_per_volume=4)
     >>> local = pipe.shuffle_plans(ShuffleSpec.chunk_local(1))
@@ -379,8 +378,6 @@ def shuffle_report(
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from voxpipe.datapipes.iter import from_cases
     >>> pipe = from_cases([{"image": np.zeros((8, 8, 8))}] * 4).open_volume()
     >>> pipe = pipe.lazy_patch(4, samples_per_volume=4)
     >>> shuffle_report(pipe.batch_patches(4)).volumes_per_batch
@@ -394,8 +391,10 @@ def shuffle_report(
         specs = [p.spec for p in walk(planner) if isinstance(p, ShufflePlans)]
         local = [spec.size for spec in specs if spec.kind == CHUNK_LOCAL]
         cache_bytes = local[-1] if local else MEMORY_BYTES
-    cache = _CacheModel(validate_int("cache_bytes", cache_bytes, least=0, unit="bytes"))
+    most = validate_int("cache_bytes", cache_bytes, least=0, unit="bytes")
+    cache: LRUCache[int] = LRUCache(most, lambda size: size)
     counts, samples = [], 0
+    touches = hits = miss_bytes = 0
     with looking_ahead():
         items = islice(planner, validate_int("batches", batches, least=1) * split.group)
         while batch := list(islice(items, split.group)):
@@ -403,34 +402,16 @@ def shuffle_report(
             samples += len(batch)
             for item in batch:
                 for each in needed_chunks(item):
-                    cache.touch(each.chunk, each.bytes)
+                    touches += 1
+                    if cache.get(each.chunk) is not None:
+                        hits += 1
+                        continue
+                    miss_bytes += each.bytes
+                    if each.bytes <= most:
+                        cache.get_or(each.chunk, partial(int, each.bytes))
     mean, fewest = sum(counts) / max(1, len(counts)), min(counts, default=0)
-    still, anew = cache.hits / max(1, cache.touches), cache.miss_bytes / max(1, samples)
-    return ShuffleReport(len(counts), samples, mean, fewest, still, anew, cache.most)
-
-
-class _CacheModel:
-    """Counts what a cache of so many bytes would have had."""
-
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self.hits = self.touches = self.miss_bytes = 0
-        self._chunks: OrderedDict[Any, int] = OrderedDict()
-        self._bytes = 0
-
-    def touch(self, chunk: Any, size: int) -> None:
-        """Use a chunk; bring it in if it is not there, and let go of what was used long ago."""
-        self.touches += 1
-        if chunk in self._chunks:
-            self.hits += 1
-            self._chunks.move_to_end(chunk)
-            return
-        self.miss_bytes += size
-        self._chunks[chunk] = size
-        self._bytes += size
-        while self._bytes > self.most:
-            _, old_size = self._chunks.popitem(last=False)
-            self._bytes -= old_size
+    still, anew = hits / max(1, touches), miss_bytes / max(1, samples)
+    return ShuffleReport(len(counts), samples, mean, fewest, still, anew, most)
 
 
 @chained_form("interleave")
@@ -452,8 +433,6 @@ class Interleave(SameLength):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from voxpipe.datapipes.iter import from_cases
     >>> cases = [{"case": name, "image": np.zeros((8, 8, 8))} for name in "abc"]
     >>> pipe = from_cases(cases).open_volume().lazy_patch(4, samples_per_volume=4)
     >>> [patch.case for patch in pipe.interleave(visits=2, each=2)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from numpy.typing import DTypeLike
 
@@ -11,7 +11,7 @@ from ..core import Sample
 from ..core.errors import SampleError, VoxpipeError
 from ..core.sample import META
 from ..core.validate import as_dtype
-from ..graph import Pipe, Traits
+from ..graph import Pipe
 from ..spatial.lazy.lazy_patch import patches_of
 from ..stitching.activation import Activation
 from ..stitching.blending import weights_of
@@ -19,11 +19,11 @@ from ..stitching.stitched_volume import MEMORY_BYTES, Destination, HowToStitch, 
 from ..stitching.stitching import Stitching
 from ..stitching.window_place import WindowPlace
 from ..volumes import Volume
-from .datapipe import SameLength, chained_form, locate_errors
+from .datapipe import MainProcess, SameLength, chained_form, locate_errors
 
 
 @chained_form("stitch")
-class Stitch(SameLength):
+class Stitch(MainProcess, SameLength):
     """Blend what a model gave for windows; of each batch yield the volumes that it finished.
 
     Windows are those of ``lazy_patch(sampling="grid", overlap=...)``, gathered by
@@ -54,8 +54,6 @@ class Stitch(SameLength):
 
     Examples
     --------
-    >>> import numpy as np
-    >>> from voxpipe.datapipes.iter import from_cases
     >>> pipe = from_cases([{"image": np.ones((4, 4, 4)), "case": "a"}]).open_volume()
     >>> pipe = pipe.lazy_patch(2, sampling="grid").batch_patches(4)
     >>> pipe = pipe.map(lambda image: 2 * image, "image", "twice")
@@ -64,8 +62,6 @@ class Stitch(SameLength):
     ...         print(case, volume.shape, volume.numpy().mean())
     a (1, 4, 4, 4) 2.0
     """
-
-    traits: ClassVar[Any] = Traits(main_process=True)
 
     def __init__(
         self,
@@ -92,10 +88,6 @@ class Stitch(SameLength):
         chain = f"{chain_key(parent)} {key}" if run else ""
         how = (destination, blend, activation, memory_bytes, overwrite, options, run, chain)
         self.how = HowToStitch(*how)
-
-    def is_replicable(self) -> bool:
-        """Whether a worker may run a copy: no, as a volume takes all of its windows."""
-        return False
 
     def __iter__(self) -> Iterator[dict[str, Volume]]:
         stitching = Stitching(self.how, self.like, origin=self.origin)

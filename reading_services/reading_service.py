@@ -141,10 +141,5 @@ def begin(epoch: object) -> None:
 def end(epoch: object) -> None:
     """Note that an epoch has ended, any number of times, and close the volumes after the last."""
     _RUNNING.discard(epoch)
-    close_if_idle()
-
-
-def close_if_idle() -> None:
-    """Close the volumes unless an epoch runs that may read them."""
     if not _RUNNING:
         close_volumes()

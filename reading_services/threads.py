@@ -89,7 +89,6 @@ class ThreadReadingService(InProcessReadingService):
 
     Examples
     --------
-    >>> import numpy as np
     >>> import voxpipe as vp
     >>> cases = [{"image": np.full((4, 4, 4), n, np.int16)} for n in range(4)]
     >>> pipe = vp.from_cases(cases).open_volume().lazy_patch(2).batch_patches(2)
@@ -413,7 +412,7 @@ class ThreadBatches:
 
     def _hand_out(self) -> None:
         while (job := self._jobs.next_job(self._ahead, self._in_flight)) is not None:
-            entry = QueuedJob(partial(_itself, job))
+            entry = QueuedJob(partial(lambda one: one, job))
             self._jobs.order.append(job.index)
             self._in_flight += 1
             self._exchange.ahead.put(entry)
@@ -514,10 +513,6 @@ class ThreadBatches:
 
 def _make(maker: Maker, run: tuple[int, int], job: Job) -> Any:
     return maker.run(job, *run)
-
-
-def _itself(job: Job) -> Job:
-    return job
 
 
 def _last_steps(

@@ -127,8 +127,12 @@ def maker_of(kind: type) -> Any:
 
 def _passes_on(maker: Any) -> bool:
     """Whether a function takes anything, and leaves it to another to say what."""
-    kinds = {one.kind for one in list(inspect.signature(maker).parameters.values())[1:]}
-    return kinds == {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}
+    signature = inspect.signature(maker)
+    kinds = {one.kind for one in list(signature.parameters.values())[1:]}
+    return signature.return_annotation != "NoReturn" and kinds == {
+        inspect.Parameter.VAR_POSITIONAL,
+        inspect.Parameter.VAR_KEYWORD,
+    }
 
 
 def annotation_text(annotation: Any, module: str, imports: Imports) -> str:

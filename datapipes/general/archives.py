@@ -151,7 +151,6 @@ class TarArchiveLoader(_ArchiveLoader, form="load_from_tar"):
     Examples
     --------
     >>> import io
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> file = io.BytesIO()
     >>> with tarfile.open(fileobj=file, mode="w") as tar:
     ...     info = tarfile.TarInfo("p0/note.txt")
@@ -242,7 +241,6 @@ class ZipArchiveLoader(_ArchiveLoader, form="load_from_zip"):
     Examples
     --------
     >>> import io
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> file = io.BytesIO()
     >>> with zipfile.ZipFile(file, "w") as archive:
     ...     archive.writestr("p0/note.txt", "hello")
@@ -326,7 +324,6 @@ class Decompressor(PerItem, form="decompress"):
     Examples
     --------
     >>> import io
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> file = io.BytesIO(gzip.compress(b"hello"))
     >>> pipe = IterableWrapper([("a.txt.gz", file)], deepcopy=False).decompress()
     >>> [(path, stream.read()) for path, stream in pipe]
@@ -380,15 +377,25 @@ class Extractor(Decompressor, form="extract"):
     """The older name of :class:`Decompressor`."""
 
 
-class _CompressedLoader(PerItem):
-    """Yield ``(path without its suffix, stream)`` for each ``(path, compressed stream)``.
+class XzFileLoader(PerItem, form="load_from_xz"):
+    """Yield ``(path without .xz, stream)`` for each ``(path, xz or lzma stream)``.
 
-    Bytes are decoded as they are read.
+    Bytes are decoded as they are read. ``length`` is what ``len()`` says if the parent does not
+    know, ``most_bytes`` what one file may hold, decoded; 16 GiB. Bytes that are damaged or cut off,
+    or more, are a ``StreamError``.
+
+    Examples
+    --------
+    >>> import io
+    >>> file = io.BytesIO(lzma.compress(b"hello"))
+    >>> pipe = IterableWrapper([("axx.xz", file)], deepcopy=False).load_from_xz()
+    >>> [(path, stream.read()) for path, stream in pipe]
+    [('axx', b'hello')]
     """
 
     traits: ClassVar[Any] = Traits(per_item=True, voxels=True)
-    suffix: ClassVar[str]  # what the path loses
-    decoder: ClassVar[Any]  # makes a file of what a compressed one holds
+    suffix: ClassVar[str] = ".xz"  # what the path loses
+    decoder: ClassVar[Any] = lzma.LZMAFile  # makes a file of what a compressed one holds
 
     def __init__(self, parent: Pipe, length: int = -1, *, most_bytes: int = MOST_BYTES) -> None:
         super().__init__(parent)
@@ -406,40 +413,10 @@ class _CompressedLoader(PerItem):
         return self.length if self.length >= 0 else super().__len__()
 
 
-class XzFileLoader(_CompressedLoader, form="load_from_xz"):
-    """Yield ``(path without .xz, stream)`` for each ``(path, xz or lzma stream)``.
-
-    ``length`` is what ``len()`` says if the parent does not know, ``most_bytes`` what one file may
-    hold, decoded; 16 GiB. Bytes that are damaged or cut off, or more, are a ``StreamError``.
-
-    Examples
-    --------
-    >>> import io
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> file = io.BytesIO(lzma.compress(b"hello"))
-    >>> pipe = IterableWrapper([("axx.xz", file)], deepcopy=False).load_from_xz()
-    >>> [(path, stream.read()) for path, stream in pipe]
-    [('axx', b'hello')]
-    """
-
-    suffix = ".xz"
-    decoder = lzma.LZMAFile
-
-
-class Bz2FileLoader(_CompressedLoader, form="load_from_bz2"):
+class Bz2FileLoader(XzFileLoader, form="load_from_bz2"):
     """Yield ``(path without .bz2, stream)`` for each ``(path, bzip2 stream)``.
 
-    ``length`` is what ``len()`` says if the parent does not know, ``most_bytes`` what one file may
-    hold, decoded; 16 GiB. Bytes that are damaged or cut off, or more, are a ``StreamError``.
-
-    Examples
-    --------
-    >>> import io
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> file = io.BytesIO(bz2.compress(b"hello"))
-    >>> pipe = IterableWrapper([("a2b.bz2", file)], deepcopy=False).load_from_bz2()
-    >>> [(path, stream.read()) for path, stream in pipe]
-    [('a2b', b'hello')]
+    Arguments and errors are those of :class:`XzFileLoader`.
     """
 
     suffix = ".bz2"

@@ -108,7 +108,6 @@ class OnDiskCacheHolder(DataPipe, form="on_disk_cache"):
 
     Examples
     --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> def twice(name):
     ...     print("making", name)
     ...     return name, name.encode() * 2

@@ -104,7 +104,6 @@ class Rows2Columnar(PerItem, form="rows2columnar"):
 
     Examples
     --------
-    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> [dict(batch) for batch in IterableWrapper([[{"a": 1}, {"a": 2}]]).rows2columnar()]
     [{'a': [1, 2]}]
     >>> [dict(batch) for batch in IterableWrapper([[[1, 2], [3, 4]]]).rows2columnar(["a", "b"])]
@@ -148,7 +147,6 @@ class FlatMapper(DataPipe, form="flatmap"):
 
     Examples
     --------
-    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper([[1, 2], [3]]).flatmap())
     [1, 2, 3]
     """
@@ -189,7 +187,6 @@ class ShuffledFlatMapper(FlatMapper, Shuffling, form="shuffled_flatmap"):
 
     Examples
     --------
-    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> sorted(IterableWrapper([[1, 2], [3], [4]]).shuffled_flatmap(buffer_size=2))
     [1, 2, 3, 4]
     """
@@ -251,7 +248,6 @@ class BatchMapper(SameLength, form="map_batches"):
 
     Examples
     --------
-    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper(range(5)).map_batches(sorted, batch_size=3))
     [0, 1, 2, 3, 4]
     """
@@ -301,7 +297,6 @@ class BucketBatcher(DataPipe, form="bucketbatch"):
 
     Examples
     --------
-    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> batches = IterableWrapper([3, 1, 2, 5, 4]).bucketbatch(2, sort_key=sorted)
     >>> list(batches)
     [[1, 2], [3, 4], [5]]
@@ -357,7 +352,6 @@ class MaxTokenBucketizer(DataPipe, form="max_token_bucketize"):
 
     Examples
     --------
-    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> words = IterableWrapper(["1", "11", "1", "1111", "111", "1", "11", "11", "111"])
     >>> list(words.max_token_bucketize(max_token_count=5))
     [['1', '1', '1', '11'], ['11', '11'], ['111'], ['111'], ['1111']]
@@ -419,7 +413,7 @@ class MaxTokenBucketizer(DataPipe, form="max_token_bucketize"):
             yield heapq.heappop(heap)[::2]
 
 
-class InBatchShuffler(Shuffling, form="in_batch_shuffle"):
+class InBatchShuffler(Shuffling, SameLength, form="in_batch_shuffle"):
     """Yield each batch with its items in a drawn order.
 
     Parameters
@@ -429,7 +423,6 @@ class InBatchShuffler(Shuffling, form="in_batch_shuffle"):
 
     Examples
     --------
-    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> [sorted(batch) for batch in IterableWrapper(range(5)).batch(3).in_batch_shuffle()]
     [[0, 1, 2], [3, 4]]
     """
@@ -442,6 +435,3 @@ class InBatchShuffler(Shuffling, form="in_batch_shuffle"):
             # The batch itself stays as it is.
             new = self._rng.sample(list(batch), len(batch)) if self._enabled else []
             yield DataChunk(new) if self._enabled else batch
-
-    def __len__(self) -> int:
-        return length_of(self, self.parent)

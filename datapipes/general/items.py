@@ -29,7 +29,6 @@ class Header(SameLength, form="header"):
 
     Examples
     --------
-    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper(range(10)).header(3))
     [0, 1, 2]
     """
@@ -72,7 +71,6 @@ class LengthSetter(SameLength, form="set_length"):
 
     Examples
     --------
-    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> len(IterableWrapper(range(10)).filter(bool).set_length(9))
     9
     """
@@ -101,7 +99,6 @@ class Cycler(SameLength, form="cycle"):
 
     Examples
     --------
-    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper(range(3)).cycle(2))
     [0, 1, 2, 0, 1, 2]
     """
@@ -149,7 +146,6 @@ class Repeater(SameLength, form="repeat"):
 
     Examples
     --------
-    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper(range(3)).repeat(2))
     [0, 0, 1, 1, 2, 2]
     """
@@ -204,7 +200,6 @@ class Dropper(_ColumnPipe, form="drop"):
 
     Examples
     --------
-    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper([(0, 10), (1, 11)]).drop(1))
     [(0,), (1,)]
     """
@@ -237,7 +232,6 @@ class Slicer(_ColumnPipe, form="slice"):
 
     Examples
     --------
-    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> rows = IterableWrapper([(0, 10, 100), (1, 11, 111)])
     >>> list(rows.slice(0, 2)), list(rows.slice([2]))
     ([(0, 10), (1, 11)], [(100,), (111,)])
@@ -286,7 +280,6 @@ class Enumerator(SameLength, form="enumerate"):
 
     Examples
     --------
-    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper("ab").enumerate())
     [(0, 'a'), (1, 'b')]
     """
@@ -312,7 +305,6 @@ class IndexAdder(SameLength, form="add_index"):
 
     Examples
     --------
-    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper([{"a": 1}, {"a": 2}]).add_index("order"))
     [{'a': 1, 'order': 0}, {'a': 2, 'order': 1}]
     """
@@ -376,7 +368,6 @@ class Flattener(_ColumnPipe, form="flatten"):
 
     Examples
     --------
-    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper([(0, (1, 2)), (3, (4, 5))]).flatten())
     [(0, 1, 2), (3, 4, 5)]
     >>> list(IterableWrapper([((0, 1), (2, 3))]).flatten(0))

@@ -13,8 +13,8 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from ...batching.job import Instruction
 from ...core.errors import PrefetchTimeoutError
 from ...graph import Pipe, Traits
-from ..background_iterator import BackgroundIterator, Exhausted, Prefetcher, RunningAhead
-from ..datapipe import SameLength, locate_errors
+from ..background_iterator import Exhausted, Prefetcher, RunningAhead
+from ..datapipe import MainProcess, SameLength, locate_errors
 from ..rank_barrier import RankBarrier
 from ..tensors import BUFFER_BYTES, map_tensors, need_cuda, parse_device
 
@@ -32,7 +32,7 @@ def pin_memory_fn(data: Any, device: Any = None) -> Any:
     return map_tensors(data, lambda tensor: tensor.pin_memory())
 
 
-class PinMemory(Prefetcher, form="pin_memory"):
+class PinMemory(MainProcess, Prefetcher, form="pin_memory"):
     """Copy the tensors of each item into page-locked memory, in a thread, two items ahead.
 
     Batches of a ``DataLoader2`` with workers lie in page-locked memory already, once CUDA has
@@ -53,8 +53,6 @@ class PinMemory(Prefetcher, form="pin_memory"):
         At construction: CUDA is not available. This is a ``RuntimeError``.
     """
 
-    traits: ClassVar[Traits] = Traits(main_process=True)
-
     def __init__(
         self,
         source_datapipe: Pipe,
@@ -72,14 +70,11 @@ class PinMemory(Prefetcher, form="pin_memory"):
     def change(self) -> Callable[[Any], Any]:
         return lambda item: self.pin_memory_fn(item, self.device)
 
-    def is_replicable(self) -> bool:
-        return False
-
     def instructions(self) -> tuple[Instruction, ...] | None:
         return None  # it has to be run
 
 
-class ToDevice(SameLength, form="to_device"):
+class ToDevice(MainProcess, SameLength, form="to_device"):
     """Move every tensor of an item to a device; what else it holds stays.
 
     This pipe is not replicable: a loader runs it in its own process, behind its workers.
@@ -100,13 +95,10 @@ class ToDevice(SameLength, form="to_device"):
     Examples
     --------
     >>> import torch
-    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> pipe = IterableWrapper([{"image": torch.ones(2), "case": "a"}]).to_device("cpu")
     >>> list(pipe)
     [{'image': tensor([1., 1.]), 'case': 'a'}]
     """
-
-    traits: ClassVar[Traits] = Traits(main_process=True)
 
     def __init__(self, source_datapipe: Pipe, device: Any, *, non_blocking: bool = True) -> None:
         super().__init__(source_datapipe)
@@ -115,9 +107,6 @@ class ToDevice(SameLength, form="to_device"):
             self.device = parse_device("to_device", device)
             if self.device.type == "cuda":
                 need_cuda("to_device", self.device)
-
-    def is_replicable(self) -> bool:
-        return False
 
     def __iter__(self) -> Iterator[Any]:
         for item in self.parent:
@@ -134,7 +123,7 @@ class RankMessage(IntEnum):
     END = 2
 
 
-class FullSync(RunningAhead, SameLength, form="fullsync"):
+class FullSync(MainProcess, RunningAhead, SameLength, form="fullsync"):
     """Yield items as long as every rank of ``torch.distributed`` has one.
 
     Without it a rank whose share is longer waits for ever for the others in its next collective.
@@ -160,7 +149,6 @@ class FullSync(RunningAhead, SameLength, form="fullsync"):
         While iterating: another rank left its loop, is gone, or does not answer.
     """
 
-    traits: ClassVar[Traits] = Traits(main_process=True)
     running = ("_ahead", "_barrier")
     _barrier: RankBarrier | None
 
@@ -177,9 +165,6 @@ class FullSync(RunningAhead, SameLength, form="fullsync"):
         self._ahead = None
         self._barrier = None
 
-    def is_replicable(self) -> bool:
-        return False  # a worker is no rank
-
     def __iter__(self) -> Iterator[Any]:
         if not dist.is_initialized():
             msg = "Torch Distributed is required to be initialized to use `FullSync`: call "
@@ -189,31 +174,22 @@ class FullSync(RunningAhead, SameLength, form="fullsync"):
             return
         barrier = self._join_barrier()
         # One item, of any size: a rank that waits for another has the next one ready.
-        ahead = BackgroundIterator(
-            self.parent, most=1, most_bytes=BUFFER_BYTES, name=self.form_name
-        )
-        self._ahead = ahead
-        try:
-            while True:
-                item, message = None, RankMessage.ITEM
-                try:
-                    item = ahead.take(self.timeout)
-                except Exhausted:
-                    message = RankMessage.END
-                if RankMessage.END in barrier.tell(message):
-                    return
-                yield item
-        except PrefetchTimeoutError as error:
-            ahead.abandon()
-            barrier.part(error)
-            raise
-        except BaseException as error:  # the loop's as well, if it goes elsewhere
-            barrier.part(error)
-            raise
-        finally:
-            ahead.stop()
-            if self._ahead is ahead:
-                self._ahead = None
+        with self.make_ahead(most=1, most_bytes=BUFFER_BYTES) as ahead:
+            try:
+                while True:
+                    item, message = None, RankMessage.ITEM
+                    try:
+                        item = ahead.take(self.timeout)
+                    except Exhausted:
+                        message = RankMessage.END
+                    if RankMessage.END in barrier.tell(message):
+                        return
+                    yield item
+            except BaseException as error:  # the loop's as well, if it goes elsewhere
+                if isinstance(error, PrefetchTimeoutError):
+                    ahead.abandon()
+                barrier.part(error)
+                raise
 
     def _join_barrier(self) -> RankBarrier:
         """Return the barrier of all ranks: they make it together, and another if one has left."""
@@ -246,7 +222,6 @@ class ShardingRoundRobinDispatcher(SameLength, form="sharding_round_robin_dispat
     Examples
     --------
     >>> from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
-    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> once = IterableWrapper(range(3))
     >>> list(once.sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING))
     [0, 1, 2]

@@ -1,9 +1,9 @@
-# ruff: noqa: D101  (each class has the one docstring)
 """Pipes of torchdata whose work is done by others now: they say by which."""
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from types import new_class
+from typing import Any, ClassVar, NoReturn
 
 from ...core.errors import NotOffered
 from ..datapipe import DataPipe
@@ -51,52 +51,31 @@ _RAR = (
 
 
 class _LeftOut(DataPipe):
+    """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+
     refusal: ClassVar[tuple[str, str]]
 
-    def __init_subclass__(cls, *, refusal: tuple[str, str], **more: Any) -> None:
-        cls.refusal = refusal
-        cls.__doc__ = "Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."
-        super().__init_subclass__(**more)
-
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        why, do = self.refusal
-        raise NotOffered(why, do=do).at(self.origin)
+    def __new__(cls, *arguments: Any, **options: Any) -> NoReturn:
+        """Refuse, with the line where the pipe was written."""
+        why, do = cls.refusal
+        raise NotOffered(why, do=do).at(super().__new__(cls, *arguments, **options).origin)
 
 
-class AISFileLister(_LeftOut, form="list_files_by_ais", refusal=_AIS): ...
+def _left_out(name: str, form: str, refusal: tuple[str, str]) -> Any:
+    body = {"refusal": refusal, "__doc__": _LeftOut.__doc__, "__module__": __name__}
+    return new_class(name, (_LeftOut,), {"form": form}, lambda names: names.update(body))
 
 
-class AISFileLoader(_LeftOut, form="load_files_by_ais", refusal=_AIS): ...
-
-
-class IoPathFileLister(_LeftOut, form="list_files_by_iopath", refusal=_IOPATH): ...
-
-
-class IoPathFileOpener(_LeftOut, form="open_files_by_iopath", refusal=_IOPATH): ...
-
-
-class IoPathSaver(_LeftOut, form="save_by_iopath", refusal=_IOPATH): ...
-
-
-class S3FileLister(_LeftOut, form="list_files_by_s3", refusal=_S3): ...
-
-
-class S3FileLoader(_LeftOut, form="load_files_by_s3", refusal=_S3): ...
-
-
-class HuggingFaceHubReader(_LeftOut, refusal=_HUB): ...
-
-
-class DataFrameMaker(_LeftOut, form="dataframe", refusal=_FRAMES): ...
-
-
-class ParquetDataFrameLoader(_LeftOut, form="load_parquet_as_df", refusal=_PARQUET): ...
-
-
-class TFRecordLoader(_LeftOut, form="load_from_tfrecord", refusal=_RECORDS): ...
-
-
-class GDriveReader(_LeftOut, form="read_from_gdrive", refusal=DRIVE): ...
-
-
-class RarArchiveLoader(_LeftOut, form="load_from_rar", refusal=_RAR): ...
+AISFileLister = _left_out("AISFileLister", "list_files_by_ais", _AIS)
+AISFileLoader = _left_out("AISFileLoader", "load_files_by_ais", _AIS)
+IoPathFileLister = _left_out("IoPathFileLister", "list_files_by_iopath", _IOPATH)
+IoPathFileOpener = _left_out("IoPathFileOpener", "open_files_by_iopath", _IOPATH)
+IoPathSaver = _left_out("IoPathSaver", "save_by_iopath", _IOPATH)
+S3FileLister = _left_out("S3FileLister", "list_files_by_s3", _S3)
+S3FileLoader = _left_out("S3FileLoader", "load_files_by_s3", _S3)
+HuggingFaceHubReader = _left_out("HuggingFaceHubReader", "", _HUB)
+DataFrameMaker = _left_out("DataFrameMaker", "dataframe", _FRAMES)
+ParquetDataFrameLoader = _left_out("ParquetDataFrameLoader", "load_parquet_as_df", _PARQUET)
+TFRecordLoader = _left_out("TFRecordLoader", "load_from_tfrecord", _RECORDS)
+GDriveReader = _left_out("GDriveReader", "read_from_gdrive", DRIVE)
+RarArchiveLoader = _left_out("RarArchiveLoader", "load_from_rar", _RAR)

@@ -140,14 +140,10 @@ def ignore_signals(signals: Collection[int] = SIGNALS) -> None:
     """Do nothing at ``signals``, and unblock them: programs that a worker starts inherit a mask."""
     for one in signals:
         # A handler in Python, unlike SIG_IGN, is not inherited by these programs: they still end.
-        signal.signal(one, signal.SIG_IGN if one == signal.SIGINT else _do_nothing)
+        signal.signal(one, signal.SIG_IGN if one == signal.SIGINT else lambda *_: None)
     if sys.platform != "win32":
         signal.set_wakeup_fd(-1)  # in a fork it is that of the parent
         signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
-
-
-def _do_nothing(*_: object) -> None:
-    pass
 
 
 def survive_refusals() -> None:
