@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ...core import Grid, Region
 from ...core.call_site import is_looking_ahead
+from ...core.context import RUNNING_PASS
 from ...core.errors import PatchSizeError
 from ...core.lru_cache import cached_property
 from ...core.sample import parse_json
@@ -368,7 +369,10 @@ def _known_mask(
     how = (own.shape, own.rows, _VERSION, *key, grid.shape, grid.rows)
     if inside is not None:  # kept in memory alone
         cache, where = MASKS.memory, (how, version_key(volume), inside)
-        return cache.get(where) if is_looking_ahead() else cache.get_or(where, make)
+        if is_looking_ahead():
+            return cache.get(where)
+        with RUNNING_PASS.over([volume.name]):
+            return cache.get_or(where, make)
     return (
         MASKS.known_result([volume], how) if is_looking_ahead() else MASKS.get([volume], how, make)
     )

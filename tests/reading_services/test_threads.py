@@ -203,19 +203,23 @@ class Gate:
         return self[:]
 
 
+def is_gate(request):
+    return request.path is not None and request.path.suffix == ".gate"
+
+
 @pytest.fixture
 def gated(tmp_path):
     """Return a function that makes a chain of volumes by name; the slow ones wait for a gate."""
     Gate.open_gates.clear()
-    is_gate = lambda request: request.path is not None and request.path.suffix == ".gate"  # noqa: E731
     vp.register_backend("gate", is_gate, Gate)
 
-    def chain(*names):
+    def chain(*names, normalizes=False):
         paths = [tmp_path / f"{n}-{name}.gate" for n, name in enumerate(names)]
         for path in paths:
             path.touch()
         cases = [{"case": str(n), "image": str(path)} for n, path in enumerate(paths)]
-        return vp.from_cases(cases).open_volume().batch_patches(1)
+        volumes = vp.from_cases(cases).open_volume()
+        return (volumes.normalize() if normalizes else volumes).batch_patches(1)
 
     yield chain
     Gate.open_gates.set()
@@ -252,6 +256,26 @@ def test_a_read_that_hangs_is_named_and_not_waited_for(gated):
     for thread in [t for t in threading.enumerate() if t.name in threads()]:
         thread.join(LONGEST)
     assert threads() == []
+
+
+@pytest.mark.parametrize(
+    "service",
+    [None, vp.ThreadReadingService(1), vp.MultiProcessingReadingService(1, max_restarts=0)],
+    ids=["in process", "threads", "workers"],
+)
+def test_a_pass_over_whole_volumes_is_named_where_it_is_late(gated, service):
+    """ItemTimeout names the pass of normalize(), its volume, and how to avoid the wait."""
+    start = 30.0 if isinstance(service, vp.MultiProcessingReadingService) else 0.1
+    limits = vp.Timeout(item=0.5, start=start, stop=0.2)
+    late = pytest.raises(ItemTimeout, match=r"pass over all voxels of .*0-slow\.gate is running")
+    try:
+        with vp.DataLoader2(gated("slow", normalizes=True), limits, service) as it, late as e:
+            list(it)
+    finally:
+        Gate.open_gates.set()
+    assert "voxpipe index" in str(e.value)
+    for thread in [t for t in threading.enumerate() if t.name in threads()]:
+        thread.join(LONGEST)
 
 
 def test_a_step_may_have_a_limit_of_its_own(gated):
