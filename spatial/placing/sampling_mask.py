@@ -46,7 +46,6 @@ def values_on(
     """Yield regions that cover a grid, each of whole cells, and the values (C, i, j, k) there."""
     # The volume may lie on any grid: it is looked up by nearest neighbour, 0 outside. Cells at the
     # ends of the grid are cut. Regions that do not touch ``inside`` are left out.
-    warn_of_outside(volume, grid)
     matrix = np.linalg.solve(volume.grid.affine, grid.affine)
     plan = SpatialPlan(volume.grid, matrix, grid.shape)
     # A flip of all has the same region, and is a copy too. Half a voxel is no other one.
@@ -364,6 +363,8 @@ def _known_mask(
     make: Callable[[], SamplingMask],
 ) -> SamplingMask | None:
     """Return a mask from memory, from the disk, or made now if voxels may be read."""
+    # Here, because the table of an earlier run is read from the disk.
+    warn_of_outside(volume, grid)
     # The grid may be one that the user gave beside the file, whose voxels then lie elsewhere.
     own = volume.grid
     how = (own.shape, own.rows, _VERSION, *key, grid.shape, grid.rows)
