@@ -30,7 +30,7 @@ from ..core.counters import count_apart
 from ..core.locks import timeout_or_none
 from ..core.memory import array_bytes
 from ..core.validate import validate_int
-from ..datapipes.background_iterator import join_threads, note_progress
+from ..datapipes.background_iterator import join_threads, note_progress, start_thread
 from ..graph import Pipe, describe, traits_of
 from ..spatial.lazy.virtual_volume import use_tiles
 from ..storage.ranges import COALESCE_POLICIES, PoliciesByKey
@@ -364,8 +364,13 @@ class ThreadBatches:
             threading.Thread(target=target, name=name, daemon=True)
             for name, target in targets.items()
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                start_thread(thread)
+        except BaseException:
+            self._threads = [thread for thread in self._threads if thread.ident is not None]
+            self.close()
+            raise
 
     def _with_limit(self, source: Iterator[Any], seconds_at: Any = None) -> Iterator[Any]:
         """Return ``source``, in a thread where a wait for it may have to end."""

@@ -16,7 +16,7 @@ from ..adapters import Limits
 from ..batching.job import NOWHERE, STEP_OF_THREAD, CurrentStep
 from ..core.context import RUNNING_PASS
 from ..core.locks import timeout_or_none
-from ..datapipes.background_iterator import join_threads, note_progress
+from ..datapipes.background_iterator import join_threads, note_progress, start_thread
 from ..datapipes.tensors import bytes_of
 from ..graph import frame_location, frame_pipe
 from .memory_budget import PrefetchBudget
@@ -61,7 +61,7 @@ class TimeoutIterator:
         self._thread = threading.Thread(
             target=_step, args=(source, self._requests, self._answers, self._step), daemon=True
         )
-        self._thread.start()
+        start_thread(self._thread)
 
     def __iter__(self) -> TimeoutIterator:
         return self

@@ -20,7 +20,7 @@ import voxpipe as vp
 from voxpipe.batching.collate import LikelyLabels
 from voxpipe.core import memory
 from voxpipe.core.counters import IO_COUNTERS, count_apart, counts_here
-from voxpipe.core.errors import ItemTimeout
+from voxpipe.core.errors import ItemTimeout, WorkerDied
 from voxpipe.reading_services.threads import _Exchange
 from voxpipe.reading_services.transport import slot_reader
 from voxpipe.reading_services.transport.slot_reader import BatchBuffers
@@ -276,6 +276,36 @@ def test_a_pass_over_whole_volumes_is_named_where_it_is_late(gated, service):
     assert "voxpipe index" in str(e.value)
     for thread in [t for t in threading.enumerate() if t.name in threads()]:
         thread.join(LONGEST)
+
+
+@pytest.mark.parametrize(
+    ("service", "steps", "allowed"),
+    [
+        (vp.ThreadReadingService(2), lambda pipe: pipe, 1),
+        (None, lambda pipe: pipe.prefetch(2), 0),
+        (None, lambda pipe: pipe.threadpool_map(str, max_workers=2), 1),
+    ],
+    ids=["threads", "prefetch", "threadpool_map"],
+)
+def test_a_thread_too_many_for_the_system_is_told(gated, monkeypatch, service, steps, allowed):
+    """The error names the limit of processes; threads that had started are gone."""
+    pipe, started, start = steps(gated("fast", "fast", "fast")), [], threading.Thread.start
+
+    def limited(thread):
+        if len(started) == allowed:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    refused = pytest.raises(WorkerDied, match="can't start new thread")
+    with vp.DataLoader2(pipe, None, service) as it, refused as e:
+        list(it)
+    assert "ulimit -u" in str(e.value)
+    monkeypatch.undo()
+    for thread in started:
+        thread.join(LONGEST)
+        assert not thread.is_alive()
 
 
 def test_a_step_may_have_a_limit_of_its_own(gated):
