@@ -172,7 +172,7 @@ class QueuedJob:
 # item it is at before each step, two stores of 4 bytes, where the consumer's process can look.
 
 NOWHERE = -1  # no step, or no single item
-_BYTES = 8
+NOTE_BYTES = 8
 
 
 class CurrentStep:
@@ -183,7 +183,7 @@ class CurrentStep:
 
     def share(self, memory: NDArray[np.uint8]) -> None:
         """Keep the numbers in ``memory``, at least 8 bytes, from now on."""
-        self._numbers = memory[:_BYTES].view(np.int32)
+        self._numbers = memory[:NOTE_BYTES].view(np.int32)
         self.at(NOWHERE)
 
     def read(self) -> tuple[int, int]:
@@ -198,7 +198,7 @@ class CurrentStep:
 
 def step_noted_in(memory: Any) -> tuple[int, int]:
     """Return the step and the item that a process notes in ``memory``; each may be ``NOWHERE``."""
-    step, item = memory[:_BYTES].view(np.int32)
+    step, item = memory[:NOTE_BYTES].view(np.int32)
     return int(step), int(item)
 
 

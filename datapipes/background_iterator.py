@@ -16,7 +16,7 @@ from torch.utils.data.datapipes.utils.common import StreamWrapper
 from ..batching.job import Instruction
 from ..core.call_site import warn
 from ..core.context import holding
-from ..core.errors import PrefetchTimeoutError
+from ..core.errors import PrefetchTimeoutError, WorkerDied
 from ..core.locks import timeout_or_none
 from ..core.validate import validate_int
 from ..graph import Pipe, Traits
@@ -59,6 +59,18 @@ def stop_limit(
 def note_progress() -> None:
     """Note that a pass goes on here: what is left after this is another one, with all its time."""
     _ACCOUNT.seconds = 0.0
+
+
+def start_thread(thread: threading.Thread) -> None:
+    """Start a thread; ``WorkerDied`` where the process may not have one more."""
+    try:
+        thread.start()
+    except RuntimeError as error:
+        raise WorkerDied(
+            f"the thread {thread.name} could not be started: {error}",
+            do="Is there memory for one more, and may there be one (ulimit -u, or the limit of the "
+            "container)? Or use fewer threads, workers and loaders.",
+        ) from error
 
 
 def join_threads(*threads: threading.Thread, most: float = float("inf")) -> threading.Thread | None:
@@ -124,7 +136,7 @@ class BackgroundIterator:
         self._process = os.getpid()
         target, arguments = self._run, (source, change)
         self._thread = threading.Thread(target=target, args=arguments, name=name, daemon=True)
-        self._thread.start()
+        start_thread(self._thread)
 
     def __iter__(self) -> BackgroundIterator:
         return self

@@ -25,13 +25,12 @@ from ..batching.job import (
     QueuedJob,
     as_tensors,
 )
-from ..core.context import holding
+from ..core.context import RUNNING_PASS, holding
 from ..core.counters import count_apart
-from ..core.errors import ItemTimeout
 from ..core.locks import timeout_or_none
 from ..core.memory import array_bytes
 from ..core.validate import validate_int
-from ..datapipes.background_iterator import join_threads, note_progress
+from ..datapipes.background_iterator import join_threads, note_progress, start_thread
 from ..graph import Pipe, describe, traits_of
 from ..spatial.lazy.virtual_volume import use_tiles
 from ..storage.ranges import COALESCE_POLICIES, PoliciesByKey
@@ -45,7 +44,7 @@ from .planner import JobsInFlight, jobs
 from .reading_service import refuse_unknown, text_of
 from .timeout_iterator import TimeoutIterator
 from .transport.slot_reader import BatchBuffers
-from .work import PlannedWork, Work, WorkerStatus, instructions_of
+from .work import PlannedWork, Work, WorkerStatus, instructions_of, item_timeout
 
 _START = DeliveredBatches()
 # A thread that is stuck was waited for in vain already.
@@ -364,8 +363,13 @@ class ThreadBatches:
             threading.Thread(target=target, name=name, daemon=True)
             for name, target in targets.items()
         ]
-        for thread in self._threads:
-            thread.start()
+        try:
+            for thread in self._threads:
+                start_thread(thread)
+        except BaseException:
+            self._threads = [thread for thread in self._threads if thread.ident is not None]
+            self.close()
+            raise
 
     def _with_limit(self, source: Iterator[Any], seconds_at: Any = None) -> Iterator[Any]:
         """Return ``source``, in a thread where a wait for it may have to end."""
@@ -471,15 +475,15 @@ class ThreadBatches:
 
     def _refuse(self, what: str, limit: str, busy: list[tuple[_Seat, WorkerStatus]]) -> NoReturn:
         self._is_late = True
-        lines = [what]
+        stacks = [""]
         numbers = {seat.number: f"thread {seat.number + 1}" for seat, _ in busy}
         numbers |= {-1: "the thread that reads ahead"} if self._exchange.is_looking else {}
         for number, who in numbers.items():
             frame = sys._current_frames().get(self._threads[number].ident or 0)
             if frame is not None:
-                lines += [f"stack of {who}:", "".join(traceback.format_stack(frame)).rstrip()]
+                stacks += [f"stack of {who}:", "".join(traceback.format_stack(frame)).rstrip()]
         do = f"Raise Timeout({limit}) if this may take longer."
-        late = ItemTimeout("\n".join(lines), do=do)
+        late = item_timeout(what, do, RUNNING_PASS.read(), "\n".join(stacks))
         for _, doing in busy:
             late.at(doing.origin)
         raise late

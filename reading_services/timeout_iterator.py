@@ -14,12 +14,13 @@ from typing import Any, NoReturn
 
 from ..adapters import Limits
 from ..batching.job import NOWHERE, STEP_OF_THREAD, CurrentStep
-from ..core.errors import ItemTimeout
+from ..core.context import RUNNING_PASS
 from ..core.locks import timeout_or_none
-from ..datapipes.background_iterator import join_threads, note_progress
+from ..datapipes.background_iterator import join_threads, note_progress, start_thread
 from ..datapipes.tensors import bytes_of
 from ..graph import frame_location, frame_pipe
 from .memory_budget import PrefetchBudget
+from .work import item_timeout
 
 # What an idle thread needs to end; a stuck one is not waited for twice.
 _SECONDS = 0.1
@@ -60,7 +61,7 @@ class TimeoutIterator:
         self._thread = threading.Thread(
             target=_step, args=(source, self._requests, self._answers, self._step), daemon=True
         )
-        self._thread.start()
+        start_thread(self._thread)
 
     def __iter__(self) -> TimeoutIterator:
         return self
@@ -126,8 +127,9 @@ class TimeoutIterator:
         self._late = True
         frame = sys._current_frames().get(self._thread.ident or 0)
         stack = "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "(ended)"
-        msg = f"{what}; stack of the thread that makes them:\n{stack}"
-        late = ItemTimeout(msg, do=f"Raise Timeout({limit}) if this may take longer.")
+        stack = f"; stack of the thread that makes them:\n{stack}"
+        do = f"Raise Timeout({limit}) if this may take longer."
+        late = item_timeout(what, do, RUNNING_PASS.read(), stack)
         raise late.at(frame_location(frame)) from None
 
     def close(self) -> None:

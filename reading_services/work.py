@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from ..adapters import Limits, note_of
 from ..batching.job import NOWHERE, ErrorPolicy, ErrorTolerant, Instruction, Job, Recipe
 from ..core import CallSite
+from ..core.errors import ItemTimeout
 from ..core.lru_cache import cached_property
 from ..datapipes import DataPipe
 from ..datapipes.datapipe import length
@@ -70,9 +71,22 @@ class WorkerStatus:
     what: str  # the batch, its cases and their files
     origin: CallSite | None = None  # the pipe that it runs, as the user wrote it
     seconds: float = math.inf  # for how long it may be at that
+    whole_pass: str = ""  # the volumes that it reads as a whole
 
     def __str__(self) -> str:
         return self.what if self.origin is None else f"{self.what}, in {self.origin}"
+
+
+def item_timeout(what: str, do: str, whole_pass: str, stacks: str = "") -> ItemTimeout:
+    """Return the error of a late item, which names a pass over whole volumes that is running."""
+    if whole_pass:
+        what = f"{what}; a pass over all voxels of {whole_pass} is running"
+        do = (
+            "Statistics, boxes and mask tables take one pass over a volume, and are kept for later "
+            f"runs. {do} Or write statistics before the training: voxpipe index, or vp.volumes."
+            "volume_statistics(volume)."
+        )
+    return ItemTimeout(what + stacks, do=do)
 
 
 _RAISES = ErrorPolicy()

@@ -22,7 +22,9 @@ from .remote_answers import (
     TooLong,
     WrongAnswer,
     advice_on,
+    check_encoding,
     has_expired,
+    is_gzip_file,
     is_of_page,
 )
 from .remote_ranges import ObjectEntry, ObjectFacts, RemoteRanges, health_of
@@ -31,6 +33,7 @@ from .retry import LEAST_ATTEMPT, TRIES, Attempts, Retry, default_retry, retry_s
 _S3 = ("s3", "s3a")
 # Of HTTP: all of it, and a part.
 _OK, _PART = 200, 206
+_DECODED = ("gzip", "deflate")  # by aiohttp, where it receives a whole object
 _S3FS = ("s3fs.core", "S3FileSystem")
 _HTTP = ("fsspec.implementations.http", "HTTPFileSystem")
 # Where file systems say which version of an object they speak of.
@@ -177,8 +180,14 @@ class FsspecRanges(RemoteRanges):
         kwargs = {**system.kwargs}
         headers = {**defaults, **(kwargs.pop("headers", None) or {})}
         session = await system.set_session()
+        if is_gzip_file(path):
+            kwargs["auto_decompress"] = False
         async with session.get(system.encode_url(path), headers=headers, **kwargs) as reply:
             system._raise_not_found_for_status(reply, path)
+            encoding = reply.headers.get("Content-Encoding", "")
+            # Ranges and sizes may count encoded bytes.
+            if not request.is_whole or request.size is not None or encoding not in _DECODED:
+                check_encoding(encoding, path)
             if request.range_header:
                 _refuse_odd(reply.status, reply.content_type, reply.headers.get("Content-Range"))
             head = _head_of(reply)
@@ -198,6 +207,7 @@ class FsspecRanges(RemoteRanges):
         kwargs = {name: value for name, value in fields.items() if value}
         reply = await self._call_s3("get_object", Bucket=bucket, Key=key, **kwargs)
         async with reply["Body"] as body:
+            check_encoding(reply.get("ContentEncoding"), key)
             status = reply["ResponseMetadata"]["HTTPStatusCode"]
             _refuse_odd(status, reply.get("ContentType") or "", reply.get("ContentRange"))
             length, etag = reply["ContentLength"], reply.get("ETag") or ""
@@ -273,7 +283,8 @@ def _head_of(reply: Any) -> Head | None:
     """Return what an answer of a web server says to hold; None where it does not say."""
     headers = reply.headers
     length, span = reply.content_length, headers.get("Content-Range", "")
-    if headers.get("Content-Encoding", "identity") != "identity" or (length is None and not span):
+    is_encoded = headers.get("Content-Encoding", "identity") != "identity"
+    if (is_encoded and not is_gzip_file(reply.url.path)) or (length is None and not span):
         return None
     mtime = _seconds(headers.get("Last-Modified"))
     return Head.parse(span, length or 0, headers.get("ETag", ""), mtime)

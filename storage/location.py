@@ -16,7 +16,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from ..core import errors
 from ..core.redact import public_name, public_text, secrets_in, urls_in
-from .remote_answers import FaultAdvice, advice_on, is_of_no_bucket
+from .remote_answers import CompressedAnswer, FaultAdvice, advice_on, is_of_no_bucket
 
 __all__ = ["absolute_place", "file_system", "is_url", "local_path", "public_name", "remote_errors"]
 
@@ -91,6 +91,13 @@ def remote_error(error: Exception, doing: str, place: str, message: str) -> erro
         what = f"reaching {place} needs a package that is not installed: {message}."
         do = "Install the file system package that fsspec asks for."
         return errors.MissingDependency(what, do=do)
+    if isinstance(error, CompressedAnswer):
+        return errors.VolumeReadError(
+            f"the server of {place} compresses its answers ({error}), so they are not the bytes "
+            "of the file.",
+            do="Switch the compression of the server or proxy off for this file, store the object "
+            "without Content-Encoding, or copy the file to a local disk.",
+        )
     if failure is FaultAdvice.NO_RANGES:
         return errors.VolumeReadError(
             f"the server of {place} sends all of it when asked for a part: it does not know "

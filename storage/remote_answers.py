@@ -46,6 +46,24 @@ class NoRanges(OSError):
     """A server that sends all of an object when asked for a part of it."""
 
 
+class CompressedAnswer(NoRanges):
+    """An answer in a ``Content-Encoding``, of which no byte has its own offset."""
+
+
+def check_encoding(encoding: str | None, path: str) -> None:
+    """Raise ``CompressedAnswer`` for a ``Content-Encoding`` that is not of the file itself.
+
+    Servers announce ``a.nii.gz`` as ``gzip``: the stored bytes are the bytes of that file.
+    """
+    if (encoding or "identity").lower() != "identity" and not is_gzip_file(path):
+        raise CompressedAnswer(f"it sends {encoding}")
+
+
+def is_gzip_file(path: str) -> bool:
+    """Whether the name of an object says that gzip is its format."""
+    return path.partition("?")[0].lower().endswith((".gz", ".mgz", ".tgz"))
+
+
 class Head(NamedTuple):
     """What an answer says to hold."""
 

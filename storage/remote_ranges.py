@@ -28,6 +28,7 @@ from .ranges import MOST_DOCUMENT_BYTES, ReadRange, check_document
 from .read_ahead import SmallObjectCache
 from .remote_answers import (
     Answer,
+    CompressedAnswer,
     FaultAdvice,
     Gone,
     Head,
@@ -352,7 +353,7 @@ class RemoteRanges(ABC):
             failure = advice_on(error)
             if failure is FaultAdvice.ABSENT and (key in self._pins or key in self._answers):
                 raise Gone("it is not there any more") from None
-            if failure is FaultAdvice.NO_RANGES:
+            if failure is FaultAdvice.NO_RANGES and not isinstance(error, CompressedAnswer):
                 if self._has_ranges or not (odd or self._lacks_ranges):
                     odd.add("no ranges")
                     raise WrongAnswer("it sent all of the object instead of a part") from None

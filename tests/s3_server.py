@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gzip
 import json
 import os
 import random
@@ -70,6 +71,8 @@ Kind = Literal[
     "total",
     "redirect",
     "undated",
+    "gzip",
+    "encoded",
 ]
 PASSING: tuple[Kind, ...] = (
     *("slow_down", "error", "timeout", "short", "shift", "stall"),
@@ -110,8 +113,9 @@ class Fault:
     of an exbibyte, ``garble`` as many other bytes under the right headers, ``expired`` 400
     ExpiredToken, ``missing`` 404 NoSuchKey, ``whole`` 200 with all of an object, ``page`` 200 with
     somebody's login page, ``unsaid`` a range that does not say which, ``total`` a range of an
-    object of another size, ``redirect`` 302 to another host, and ``undated`` a ``Last-Modified``
-    that is no date.
+    object of another size, ``redirect`` 302 to another host, ``undated`` a ``Last-Modified``
+    that is no date, ``gzip`` a body that is compressed unasked, and ``encoded`` stored bytes under
+    ``Content-Encoding: gzip``.
     """
     times: int | None = None
     """How many requests; None for all."""
@@ -532,6 +536,7 @@ _HEADERS: dict[str, Callable[[dict[str, str]], dict[str, str]]] = {
     "unsaid": lambda right: {n: v for n, v in right.items() if n != "Content-Range"},
     "total": lambda right: {n: f"{v}0" if n == "Content-Range" else v for n, v in right.items()},
     "undated": lambda right: {**right, "Last-Modified": "some day"},
+    "encoded": lambda right: {**right, "Content-Encoding": "gzip"},
 }
 """What is wrong in the head of an answer whose body is right."""
 
@@ -550,6 +555,12 @@ def _spoilt(answer: Answer, kind: Kind) -> Answer:
         return replace(answer, headers=_HEADERS[kind](answer.headers))
     if kind == "garble":
         return replace(answer, file=None, body=bytes(255 - byte for byte in answer.content()))
+    if kind == "gzip":
+        body = gzip.compress(answer.content())
+        headers = {**answer.headers, "Content-Encoding": "gzip"}
+        return replace(
+            answer, file=None, body=body, headers=headers, length=len(body), to_send=len(body)
+        )
     if kind == "claim":
         return replace(answer, length=_CLAIMED)
     return answer

@@ -121,6 +121,9 @@ class LocatedSource:
         if self.path and os.path.isdir(self.path):
             what = f"{self.name} is a folder without zarr.json, .zarray or .zgroup."
             do = "Give the path of one volume, or several by *: 'folder/*.nii.gz'."
+            if os.path.exists(os.path.join(self.path, "attributes.json")):
+                what = f"{self.name} is an N5 container, which is not read."
+                do = "Convert it to zarr, or pass reader=, which returns (voxels, affine)."
             raise UnknownFormat(what, do=do)
         raise unknown_format(self.name, registered_names())
 

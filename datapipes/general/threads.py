@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from ...core.errors import add_location
 from ...core.validate import validate_int
 from ...graph import Pipe, Traits
-from ..background_iterator import join_threads, note_progress, warn_still_running
+from ..background_iterator import join_threads, note_progress, start_thread, warn_still_running
 from ..datapipe import SameLength, length_of
 from ..tensors import BUFFER_BYTES, WAITING_BYTES, bytes_of
 from .functions import Columns
@@ -60,8 +60,8 @@ class Threads:
     def _start(self) -> None:
         name = f"{self._name}_{len(self._threads)}"
         thread = threading.Thread(target=self._run, name=name, daemon=True)
+        start_thread(thread)
         self._threads.append(thread)
-        thread.start()
 
     def stop(self) -> None:
         """Make no call that has not begun, and wait for the others, but not for ever."""

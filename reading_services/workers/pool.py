@@ -16,13 +16,13 @@ from multiprocessing.context import BaseContext
 from typing import Any, NoReturn
 
 from ...batching.job import Job
-from ...core.errors import ItemTimeout, IteratorInvalidated, WorkerDied
+from ...core.errors import IteratorInvalidated, WorkerDied
 from ...core.locks import timeout_or_none
 from ..memory_budget import SlotBudget
 from ..transport.messages import STOP, Deal, DoJob, NewSlot, Notes, Ready, RetireSlot, Took
 from ..transport.shared_memory import has_message, receive_memory
 from ..transport.slot_reader import SlotReader
-from ..work import ReplicatedWork, Work, WorkerStatus
+from ..work import ReplicatedWork, Work, WorkerStatus, item_timeout
 from .payload import modules_of, pickle_job
 from .script import (
     WORKER_NAME,
@@ -365,7 +365,8 @@ class WorkerPool:
 
     def _refuse(self, what: str, do: str, *at: WorkerStatus) -> NoReturn:
         self.is_broken = True
-        late = ItemTimeout(what, do=do)
+        passes = dict.fromkeys(doing.whole_pass for doing in at if doing.whole_pass)
+        late = item_timeout(what, do, ", ".join(passes))
         for doing in at:
             late.at(doing.origin)
         raise late

@@ -22,8 +22,8 @@ from queue import SimpleQueue
 from typing import Any
 
 from ...batching.collate import batches_in, using_threads
-from ...batching.job import CURRENT_STEP, Job, QueuedJob
-from ...core.context import holding
+from ...batching.job import CURRENT_STEP, NOTE_BYTES, Job, QueuedJob
+from ...core.context import RUNNING_PASS, holding
 from ...core.counters import PIPE_STATS
 from ...core.errors import NotPicklable
 from ...core.redact import public_text
@@ -312,7 +312,9 @@ def _note_where_it_is(channel: connection.Connection) -> None:
     fd = os.memfd_create("voxpipe-notes", os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, mmap.PAGESIZE)
-        CURRENT_STEP.share(SharedMemory(fd, mmap.PAGESIZE).bytes())
+        memory = SharedMemory(fd, mmap.PAGESIZE).bytes()
+        CURRENT_STEP.share(memory)
+        RUNNING_PASS.share(memory[NOTE_BYTES:])
         channel.send(Notes(mmap.PAGESIZE))
         send_descriptor(channel, fd)
     finally:

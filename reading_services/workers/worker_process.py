@@ -9,12 +9,13 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import connection, forkserver, resource_tracker
 from types import FrameType
 from typing import Any, TypeAlias
 
-from ...batching.job import NOWHERE, step_noted_in
+from ...batching.job import NOTE_BYTES, NOWHERE, step_noted_in
+from ...core.context import pass_noted_in
 from ...core.errors import WorkerDied
 from ...core.locks import timeout_or_none
 from ..transport.batch_pickle import unpack
@@ -137,8 +138,13 @@ class Worker:
         """Return what it is doing, for messages."""
         if not self.jobs:
             return WorkerStatus("nothing to do")
-        step, item = (NOWHERE, NOWHERE) if self.notes is None else step_noted_in(self.notes)
-        return self._at(step, item, self.jobs[0])
+        if self.notes is None:
+            return self._at(NOWHERE, NOWHERE, self.jobs[0])
+        return self._doing(*step_noted_in(self.notes))
+
+    def _doing(self, step: int, item: int) -> WorkerStatus:
+        running = pass_noted_in(self.notes[NOTE_BYTES:])
+        return replace(self._at(step, item, self.jobs[0]), whole_pass=running)
 
     def overdue(self, now: float) -> WorkerStatus | None:
         """Return what it has been at for longer than it may; asked from time to time."""
@@ -150,7 +156,7 @@ class Worker:
         if self._standing is None or self._standing[0] != at:
             self._standing = at, now
             return None
-        doing = self._at(step, item, self.jobs[0])
+        doing = self._doing(step, item)
         return doing if now - self._standing[1] > doing.seconds else None
 
     def death(self, seconds: float) -> WorkerDied:

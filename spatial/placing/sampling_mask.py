@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ...core import Grid, Region
 from ...core.call_site import is_looking_ahead
+from ...core.context import RUNNING_PASS
 from ...core.errors import PatchSizeError
 from ...core.lru_cache import cached_property
 from ...core.sample import parse_json
@@ -45,7 +46,6 @@ def values_on(
     """Yield regions that cover a grid, each of whole cells, and the values (C, i, j, k) there."""
     # The volume may lie on any grid: it is looked up by nearest neighbour, 0 outside. Cells at the
     # ends of the grid are cut. Regions that do not touch ``inside`` are left out.
-    warn_of_outside(volume, grid)
     matrix = np.linalg.solve(volume.grid.affine, grid.affine)
     plan = SpatialPlan(volume.grid, matrix, grid.shape)
     # A flip of all has the same region, and is a copy too. Half a voxel is no other one.
@@ -363,12 +363,17 @@ def _known_mask(
     make: Callable[[], SamplingMask],
 ) -> SamplingMask | None:
     """Return a mask from memory, from the disk, or made now if voxels may be read."""
+    # Here, because the table of an earlier run is read from the disk.
+    warn_of_outside(volume, grid)
     # The grid may be one that the user gave beside the file, whose voxels then lie elsewhere.
     own = volume.grid
     how = (own.shape, own.rows, _VERSION, *key, grid.shape, grid.rows)
     if inside is not None:  # kept in memory alone
         cache, where = MASKS.memory, (how, version_key(volume), inside)
-        return cache.get(where) if is_looking_ahead() else cache.get_or(where, make)
+        if is_looking_ahead():
+            return cache.get(where)
+        with RUNNING_PASS.over([volume.name]):
+            return cache.get_or(where, make)
     return (
         MASKS.known_result([volume], how) if is_looking_ahead() else MASKS.get([volume], how, make)
     )

@@ -20,7 +20,7 @@ import voxpipe as vp
 from voxpipe.batching.collate import LikelyLabels
 from voxpipe.core import memory
 from voxpipe.core.counters import IO_COUNTERS, count_apart, counts_here
-from voxpipe.core.errors import ItemTimeout
+from voxpipe.core.errors import ItemTimeout, WorkerDied
 from voxpipe.reading_services.threads import _Exchange
 from voxpipe.reading_services.transport import slot_reader
 from voxpipe.reading_services.transport.slot_reader import BatchBuffers
@@ -203,19 +203,23 @@ class Gate:
         return self[:]
 
 
+def is_gate(request):
+    return request.path is not None and request.path.suffix == ".gate"
+
+
 @pytest.fixture
 def gated(tmp_path):
     """Return a function that makes a chain of volumes by name; the slow ones wait for a gate."""
     Gate.open_gates.clear()
-    is_gate = lambda request: request.path is not None and request.path.suffix == ".gate"  # noqa: E731
     vp.register_backend("gate", is_gate, Gate)
 
-    def chain(*names):
+    def chain(*names, normalizes=False):
         paths = [tmp_path / f"{n}-{name}.gate" for n, name in enumerate(names)]
         for path in paths:
             path.touch()
         cases = [{"case": str(n), "image": str(path)} for n, path in enumerate(paths)]
-        return vp.from_cases(cases).open_volume().batch_patches(1)
+        volumes = vp.from_cases(cases).open_volume()
+        return (volumes.normalize() if normalizes else volumes).batch_patches(1)
 
     yield chain
     Gate.open_gates.set()
@@ -252,6 +256,56 @@ def test_a_read_that_hangs_is_named_and_not_waited_for(gated):
     for thread in [t for t in threading.enumerate() if t.name in threads()]:
         thread.join(LONGEST)
     assert threads() == []
+
+
+@pytest.mark.parametrize(
+    "service",
+    [None, vp.ThreadReadingService(1), vp.MultiProcessingReadingService(1, max_restarts=0)],
+    ids=["in process", "threads", "workers"],
+)
+def test_a_pass_over_whole_volumes_is_named_where_it_is_late(gated, service):
+    """ItemTimeout names the pass of normalize(), its volume, and how to avoid the wait."""
+    start = 30.0 if isinstance(service, vp.MultiProcessingReadingService) else 0.1
+    limits = vp.Timeout(item=0.5, start=start, stop=0.2)
+    late = pytest.raises(ItemTimeout, match=r"pass over all voxels of .*0-slow\.gate is running")
+    try:
+        with vp.DataLoader2(gated("slow", normalizes=True), limits, service) as it, late as e:
+            list(it)
+    finally:
+        Gate.open_gates.set()
+    assert "voxpipe index" in str(e.value)
+    for thread in [t for t in threading.enumerate() if t.name in threads()]:
+        thread.join(LONGEST)
+
+
+@pytest.mark.parametrize(
+    ("service", "steps", "allowed"),
+    [
+        (vp.ThreadReadingService(2), lambda pipe: pipe, 1),
+        (None, lambda pipe: pipe.prefetch(2), 0),
+        (None, lambda pipe: pipe.threadpool_map(str, max_workers=2), 1),
+    ],
+    ids=["threads", "prefetch", "threadpool_map"],
+)
+def test_a_thread_too_many_for_the_system_is_told(gated, monkeypatch, service, steps, allowed):
+    """The error names the limit of processes; threads that had started are gone."""
+    pipe, started, start = steps(gated("fast", "fast", "fast")), [], threading.Thread.start
+
+    def limited(thread):
+        if len(started) == allowed:
+            raise RuntimeError("can't start new thread")
+        started.append(thread)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    refused = pytest.raises(WorkerDied, match="can't start new thread")
+    with vp.DataLoader2(pipe, None, service) as it, refused as e:
+        list(it)
+    assert "ulimit -u" in str(e.value)
+    monkeypatch.undo()
+    for thread in started:
+        thread.join(LONGEST)
+        assert not thread.is_alive()
 
 
 def test_a_step_may_have_a_limit_of_its_own(gated):

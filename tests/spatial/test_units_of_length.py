@@ -2,6 +2,7 @@
 
 import warnings
 
+import nibabel
 import nrrd
 import numpy as np
 import pytest
@@ -9,8 +10,11 @@ import tifffile
 
 import voxpipe as vp
 from voxpipe.core import Grid
+from voxpipe.core.call_site import WarnOnce
 from voxpipe.core.errors import LikelyMistake
 from voxpipe.spatial import Affine, Elastic, Translate
+from voxpipe.spatial.ops import grid_op
+from voxpipe.spatial.placing.sampling_mask import forget_masks
 
 SHAPE = (9, 8, 7)
 MOVE = np.eye(4)
@@ -73,6 +77,25 @@ def test_a_volume_outside_the_others_is_told():
             batch = next(iter(pipe.resample_to("image").batch_patches(1)))
         assert bool(batch["label"].any()) is (count == 0)
         assert len([one for one in seen if "volume-outside" in str(one.message)]) == count
+
+
+@pytest.mark.parametrize("wish", [{"sampling": "grid"}, {"otherwise": "anywhere"}])
+@pytest.mark.parametrize("known", [False, True])
+def test_a_mask_outside_the_image_is_told(wish, known, tmp_path, monkeypatch):
+    """Also where its table is known from an earlier run."""
+    affine = np.eye(4)
+    affine[0, 3] = 1000.0
+    nibabel.save(nibabel.Nifti1Image(np.ones(SHAPE, np.uint8), affine), tmp_path / "label.nii")
+    image = vp.Volume(np.ones(SHAPE, np.float32), affine=np.eye(4))
+    cases = [{"image": image, "label": str(tmp_path / "label.nii")}]
+    chain = vp.from_cases(cases).open_volume().resample_to("image")
+    for _ in range(1 + known):
+        monkeypatch.setattr(grid_op, "_OUTSIDE", WarnOnce())
+        forget_masks()
+        with warnings.catch_warnings(record=True) as seen:
+            warnings.simplefilter("always")
+            list(chain.lazy_patch(4, mask="label", **wish).batch_patches(1))
+    assert len([one for one in seen if "volume-outside" in str(one.message)]) == 1
 
 
 def test_other_units_are_refused():

@@ -1,5 +1,6 @@
 """Answers that are not what was asked for: tried again, then told, and never taken for voxels."""
 
+import gzip
 import os
 import tracemalloc
 from dataclasses import replace
@@ -393,6 +394,31 @@ def test_a_web_server_that_answers_with_something_else(server, monkeypatch, wish
 
     assert bytes(found) == CONTENT[wanted.start : wanted.stop]
     assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("wanted", RANGES, ids=["range", "suffix", "rest", "whole"])
+@pytest.mark.parametrize("kind", ["gzip", "encoded"])
+@pytest.mark.parametrize("scheme", ["s3", "http"])
+@pytest.mark.parametrize("wish", ["", "fsspec"])
+def test_a_server_that_compresses_unasked(server, monkeypatch, wish, scheme, kind, wanted):
+    """Compressed answers are decoded or refused; a .gz file keeps its stored bytes."""
+    monkeypatch.setenv("VOXPIPE_REMOTE", wish)
+    plain = np.random.default_rng(0).bytes(20_000)
+    stored = gzip.compress(plain)
+    (server.bucket / "a").write_bytes(stored if kind == "encoded" else plain)
+    (server.bucket / "a.nii.gz").write_bytes(stored)
+    url = "s3://bucket" if scheme == "s3" else f"{server.url}/bucket"
+    store = open_remote(url, server.storage_options if scheme == "s3" else {}, QUICK)
+    server.fail(Fault(kind))
+
+    if scheme == "http" and wanted == ReadRange("a"):
+        assert bytes(store.get_ranges([wanted])[0]) == plain
+    else:
+        with pytest.raises(VolumeReadError, match="compresses its answers"):
+            store.get_ranges([wanted])
+    if kind == "encoded":
+        wanted = wanted._replace(object="a.nii.gz")
+        assert bytes(store.get_ranges([wanted])[0]) == stored[wanted.start : wanted.stop]
 
 
 ENDLESS = 64 * 1024**2

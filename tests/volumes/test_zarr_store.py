@@ -528,7 +528,7 @@ def test_n5_and_references_at_the_root(tmp_path):
     keys = {".zarray": document, "0.0.0": [str(tmp_path / "a.zarr" / "0.0.0")]}
     (tmp_path / "r.json").write_text(json.dumps({"version": 1, "refs": keys}))
 
-    with pytest.raises(UnknownFormat, match=r"a\.n5 is a folder of N5[\s\S]*to zarr"):
+    with pytest.raises(UnknownFormat, match=r"a\.n5 is an N5 container[\s\S]*to zarr"):
         _ = Volume(tmp_path / "a.n5").shape
     volume = Volume("reference://", storage_options={"fo": str(tmp_path / "r.json")})
     np.testing.assert_array_equal(volume.numpy()[0], array)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Affine, Region
+from ...core.context import RUNNING_PASS
 from ...core.errors import VolumeError
 from ...core.histogram import Distribution, Histogram, Moments
 from ...core.lru_cache import MAX_WEIGHT, LRUCache
@@ -65,13 +66,14 @@ class PassCache(Generic[T]):
 
         def load() -> T:
             contents = [volume.content_key for volume in volumes]
-            return get_or_make(
-                self._file(contents, how),
-                self._decode,
-                compute,
-                self._encode,
-                is_current=lambda: [content_key_now(volume) for volume in volumes] == contents,
-            )
+            with RUNNING_PASS.over(volume.name for volume in volumes):
+                return get_or_make(
+                    self._file(contents, how),
+                    self._decode,
+                    compute,
+                    self._encode,
+                    is_current=lambda: [content_key_now(volume) for volume in volumes] == contents,
+                )
 
         return self.memory.get_or((how, *map(version_key, volumes)), load)
 

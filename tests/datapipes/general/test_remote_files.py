@@ -391,7 +391,5 @@ def test_cases_that_may_not_be_listed(tmp_path):
         options = server.storage_options
         pipe = vp.list_cases("s3://bucket/*/", image="ct.nii", storage_options=options)
 
-        with pytest.raises(
-            AccessDenied, match=r"s3://bucket.* was refused(.|\n)*storage_o"
-        ):
+        with pytest.raises(AccessDenied, match=r"s3://bucket.* was refused(.|\n)*storage_o"):
             list(pipe)
