@@ -32,6 +32,8 @@ class Eager(Adapter):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> from voxpipe.graph import explain_graph
     >>> pipe = from_cases([{"image": np.zeros((8, 8, 8), np.int16)}]).open_volume()
     >>> print(explain_graph(Eager()(pipe.rotate(15).flip())))

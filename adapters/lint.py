@@ -139,6 +139,7 @@ class Lint(Adapter):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> chain = from_cases([{"image": [[[0.0]]]}]).open_volume().lazy_patch(1, samples_per_volume=8)
     >>> [mistake.name for mistake in Lint().mistakes(chain.batch_patches(4))]
     ['one-volume-batches']

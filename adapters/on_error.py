@@ -53,6 +53,7 @@ class OnError(Adapter):
 
     Examples
     --------
+    >>> import numpy as np
     >>> import voxpipe as vp
     >>> cases = [{"image": np.zeros((4, 4, 4))}, {"image": "missing.nii"}]
     >>> pipe = vp.from_cases(cases).open_volume().lazy_patch(2).batch_patches(2)

@@ -40,6 +40,8 @@ class Override(Adapter):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> pipe = from_cases([{"image": np.zeros((8, 8, 8))}]).open_volume().rotate(15, mode="cubic")
     >>> next(iter(Override({"image": Policy("nearest")})(pipe)))["image"].policy.mode
     'nearest'
@@ -69,6 +71,7 @@ class Shuffle(Adapter):
 
     Examples
     --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> chain = IterableWrapper(range(5)).shuffle()
     >>> list(Shuffle(False)(chain))
     [0, 1, 2, 3, 4]

@@ -120,6 +120,7 @@ class Profile(Adapter):
 
     Examples
     --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> profile = Profile()
     >>> list(profile(IterableWrapper([1, 2]).map(str)))
     ['1', '2']
@@ -212,6 +213,7 @@ class MemoryProfile(Profile):
 
     Examples
     --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> profile = MemoryProfile()
     >>> list(profile(IterableWrapper([1, 2]).map(str)))
     ['1', '2']

@@ -164,6 +164,7 @@ class CacheTimeout(Adapter):
 
     Examples
     --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> urls = IterableWrapper(["https://host/a.nii"])
     >>> pipe = urls.on_disk_cache(str).read_from_http().end_caching()
     >>> pipe.timeout, CacheTimeout(600)(pipe).timeout

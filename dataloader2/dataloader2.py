@@ -110,6 +110,8 @@ class DataLoader2(ForFrameworks):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> pipe = from_cases([{"image": np.zeros((8, 8, 8))}] * 3).open_volume()
     >>> pipe = pipe.lazy_patch(4, samples_per_volume=2).batch_patches(2)
     >>> with DataLoader2(pipe, seed=7) as loader:
@@ -177,6 +179,7 @@ class DataLoader2(ForFrameworks):
 
         Examples
         --------
+        >>> from torch.utils.data.datapipes.iter import IterableWrapper
         >>> from voxpipe.adapters import Profile
         >>> loader = DataLoader2(IterableWrapper([1, 2]))
         >>> loader.adapters += (Profile(),)

@@ -37,6 +37,7 @@ def traverse_dps(datapipe: Pipe) -> DataPipeGraph:
 
     Examples
     --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> source = IterableWrapper([1])
     >>> chain = source.map(str)
     >>> traverse_dps(chain) == {id(chain): (chain, {id(source): (source, {})})}

@@ -71,6 +71,7 @@ class ResumableDataset(IterableDataset[Any]):
 
     Examples
     --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> chain = IterableWrapper(range(6)).shuffle()
     >>> items = iter(to_dataset(chain, seed=7))
     >>> seen = [next(items) for _ in range(2)]
@@ -194,6 +195,7 @@ def to_node(
 
     Examples
     --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> from torchdata.nodes import Batcher, Loader
     >>> loader = Loader(Batcher(to_node(IterableWrapper(range(5))), 2, drop_last=False))
     >>> list(loader)

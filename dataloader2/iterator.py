@@ -204,6 +204,7 @@ class DataLoader2Iterator:
 
     Examples
     --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> from voxpipe.dataloader2 import DataLoader2
     >>> batches = iter(DataLoader2(IterableWrapper(range(5))))
     >>> batches.limit(2)

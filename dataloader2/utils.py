@@ -37,6 +37,7 @@ def process_init_fn(
 
     Examples
     --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> list(process_init_fn(IterableWrapper(range(5)).sharding_filter(), WorkerInfo(2, 1)))
     [1, 3]
     """

@@ -330,6 +330,7 @@ class Prefetcher(RunningAhead, SameLength, form="prefetch"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper(range(3)).prefetch(2))
     [0, 1, 2]
     """

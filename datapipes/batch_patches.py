@@ -103,6 +103,8 @@ class BatchPatches(DataPipe):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> cases = [{"image": np.full((2, 2, 2), n, np.uint8)} for n in range(3)]
     >>> batch = next(iter(from_cases(cases).open_volume().batch_patches(2)))
     >>> batch["image"].shape, [m["case"] for m in batch["meta"]]
@@ -217,6 +219,8 @@ class Realize(PerItem):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> volume = np.arange(8, dtype=np.int16).reshape(2, 2, 2)
     >>> sample = next(iter(from_cases([{"image": volume}]).open_volume().realize()))
     >>> sample["image"].flatten().tolist()

@@ -43,6 +43,8 @@ class DeepSupervision(PerItem):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> pipe = from_cases([{"label": np.zeros((8, 8, 4), np.uint8)}]).open_volume().batch_patches(1)
     >>> batch = next(iter(pipe.deep_supervision((1, (0.5, 0.5, 1)))))
     >>> [tuple(one.shape) for one in batch["label"]]
@@ -106,6 +108,8 @@ class FillOutsidePipe(PerItem):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> case = {"image": np.ones((1, 1, 3), np.float32), "label": np.array([[[-1, 0, 2]]], np.int8)}
     >>> pipe = from_cases([case]).open_volume().batch_patches(1)
     >>> next(iter(pipe.fill_outside("image", mask="label", outside=-1)))["image"].flatten().tolist()

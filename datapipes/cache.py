@@ -92,6 +92,8 @@ class Cache(_Flushing):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> cases = [{"image": np.zeros((8, 8, 8), np.int16)}]
     >>> pipe = from_cases(cases).open_volume().spacing(2.0).cache(memory_bytes=10**9).lazy_patch(2)
     >>> print(next(iter(pipe))["image"].realize().shape)
@@ -201,6 +203,8 @@ class Flush(_Flushing):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> volume = np.zeros((8, 8, 8), np.int16)
     >>> pipe = from_cases([{"image": volume}]).open_volume().rotate(15).flush().rotate(-15)
     >>> print(next(iter(pipe))["image"].shape)
@@ -257,6 +261,7 @@ class Recache(PerItem):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> from_cases([{"image": "ct.nii.gz"}]).open_volume().recache(chunk=24)
     recache(chunk=24)
     """

@@ -114,6 +114,7 @@ class FromCases(_CaseSource):
 
     Examples
     --------
+    >>> import numpy as np
     >>> pipe = from_cases([{"image": np.zeros((4, 4, 4)), "case": "phantom"}])
     >>> [sample.case for sample in pipe]
     ['phantom']

@@ -71,6 +71,8 @@ class Stack(RegroupKeys):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> case = {"t1": np.zeros((4, 5, 6)), "t2": np.ones((4, 5, 6))}
     >>> pipe = from_cases([case]).open_volume().center_crop(2).stack(("t1", "t2"), "image")
     >>> sample = next(iter(pipe))
@@ -115,6 +117,8 @@ class Unstack(RegroupKeys):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> pipe = from_cases([{"image": np.zeros((2, 4, 5, 6))}]).open_volume()
     >>> sample = next(iter(pipe.unstack("image", ("t1", "t2"))))
     >>> {key: patch.shape for key, patch in sample.items()}

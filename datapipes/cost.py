@@ -310,6 +310,8 @@ def explain(pipe: Pipe) -> str:
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> pipe = from_cases([{"image": np.zeros((64, 64, 64), np.int16)}]).open_volume()
     >>> print(explain(pipe.lazy_patch(32).flip().batch_patches(1)))
     0 from_cases(1 cases)

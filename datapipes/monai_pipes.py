@@ -59,7 +59,9 @@ class MapMONAI(OnVoxels):
 
     Examples
     --------
+    >>> import numpy as np
     >>> from monai.transforms import Compose, Flipd, ThresholdIntensityd
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> pipe = from_cases([{"image": np.arange(8.0).reshape(2, 2, 2)}]).open_volume()
     >>> pipe = pipe.map_monai(Compose([Flipd("image", 0), ThresholdIntensityd("image", 2)]))
     >>> print(pipe)
@@ -183,6 +185,8 @@ class ToMetaTensor(LastPipe):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> pipe = from_cases([{"image": np.zeros((4, 5, 6))}] * 2).open_volume().batch_patches(2)
     >>> image = next(iter(pipe.to_metatensor()))["image"]
     >>> type(image).__name__, image.affine.shape, image.meta["spatial_shape"].tolist()

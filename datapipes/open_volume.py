@@ -158,6 +158,8 @@ class OpenVolume(SeedStamper, SameLength):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> sample = next(iter(from_cases([{"image": np.zeros((4, 5, 6))}]).open_volume()))
     >>> sample["image"].shape
     (1, 4, 5, 6)

@@ -130,6 +130,8 @@ class PatchSampler(DataPipe):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> pipe = from_cases([{"image": np.zeros((8, 8, 8))}]).open_volume()
     >>> [s["image"].shape for s in pipe.lazy_patch(4, samples_per_volume=2)]
     [(1, 4, 4, 4), (1, 4, 4, 4)]

@@ -120,6 +120,8 @@ class MoveBoxes(MovePlaces):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> case = {"image": np.zeros((8, 8, 8), np.int16), "boxes": [[0, 1, 2, 3, 4, 5]]}
     >>> pipe = from_cases([case]).open_volume(keys=["image"]).flip(0).crop((2, 2, 2), (6, 6, 6))
     >>> next(iter(pipe.move_boxes()))["boxes"]
@@ -187,6 +189,8 @@ class MovePoints(MovePlaces):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> case = {"image": np.zeros((8, 8, 8)), "points": [[7, 3, 3], [0, 0, 0]], "of": ["a", "b"]}
     >>> pipe = from_cases([case]).open_volume(keys=["image"]).flip(0).crop((0, 2, 2), (4, 4, 4))
     >>> sample = next(iter(pipe.move_points(with_="of")))

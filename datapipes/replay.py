@@ -50,6 +50,8 @@ class Replay(PerItem):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> def chain(volume):
     ...     return from_cases([{"image": volume}]).open_volume().rotate((-15, 15))
     >>> first = next(iter(chain(np.zeros((8, 8, 8)))))["image"]

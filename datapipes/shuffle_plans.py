@@ -60,6 +60,7 @@ class ShuffleSpec:
     ...     def order(self, counts, cases, generator):
     ...         ends = np.cumsum(counts)
     ...         return [end - 1 - n for end, count in zip(ends, counts) for n in range(count)]
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> pipe = from_cases([{"image": np.zeros((8, 8, 8))}] * 2).open_volume()
     >>> pipe = pipe.lazy_patch(4, samples_per_volume=3).shuffle_plans(Backwards())
     >>> [patch.identity for patch in pipe]
@@ -177,6 +178,8 @@ class ShufflePlans(SameLength):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> cases = [{"case": name, "image": np.zeros((8, 8, 8))} for name in "abc"]
     >>> pipe = from_cases(cases).open_volume().lazy_patch(4, samples_per_volume=4)
     >>> local = pipe.shuffle_plans(ShuffleSpec.chunk_local(1))
@@ -378,6 +381,8 @@ def shuffle_report(
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> pipe = from_cases([{"image": np.zeros((8, 8, 8))}] * 4).open_volume()
     >>> pipe = pipe.lazy_patch(4, samples_per_volume=4)
     >>> shuffle_report(pipe.batch_patches(4)).volumes_per_batch
@@ -433,6 +438,8 @@ class Interleave(SameLength):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> cases = [{"case": name, "image": np.zeros((8, 8, 8))} for name in "abc"]
     >>> pipe = from_cases(cases).open_volume().lazy_patch(4, samples_per_volume=4)
     >>> [patch.case for patch in pipe.interleave(visits=2, each=2)]

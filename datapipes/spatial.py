@@ -390,6 +390,8 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> case = {"ct": np.zeros((8, 8, 8)), "pet": np.zeros((4, 4, 4))}
     >>> pipe = from_cases([case]).open_volume().resample_to("ct").lazy_patch(4)
     >>> [patch.shape for patch in next(iter(pipe)).values()]

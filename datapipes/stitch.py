@@ -54,6 +54,8 @@ class Stitch(MainProcess, SameLength):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> pipe = from_cases([{"image": np.ones((4, 4, 4)), "case": "a"}]).open_volume()
     >>> pipe = pipe.lazy_patch(2, sampling="grid").batch_patches(4)
     >>> pipe = pipe.map(lambda image: 2 * image, "image", "twice")

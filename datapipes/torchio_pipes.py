@@ -43,6 +43,7 @@ class MapTorchIO(OnVoxels):
     Examples
     --------
     >>> import numpy as np, torchio
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> pipe = from_cases([{"image": np.arange(8.0).reshape(2, 2, 2)}]).open_volume()
     >>> sample = next(iter(pipe.map_torchio(torchio.Clamp(2, 5))))
     >>> sample["image"].flatten().tolist()
@@ -117,6 +118,8 @@ class ToSubject(LastPipe):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> case = {"image": np.zeros((4, 4, 4), np.float32), "label": np.zeros((4, 4, 4), np.uint8)}
     >>> pipe = from_cases([case] * 2).open_volume()
     >>> (first, second) = next(iter(pipe.batch_patches(2).to_subject()))

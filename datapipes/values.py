@@ -132,6 +132,8 @@ class OneOfPipe(ChoicePipe, form="one_of", op=OneOf):
 
     Examples
     --------
+    >>> import numpy as np
+    >>> from voxpipe.datapipes.iter import from_cases
     >>> from voxpipe.spatial import Elastic, Rotate
     >>> pipe = from_cases([{"image": np.zeros((8, 8, 8))}]).open_volume()
     >>> sample = next(iter(pipe.one_of([Rotate((-15, 15)), Elastic(1, spacing=4)])))

@@ -2,9 +2,6 @@
 
 This folder is only the front door. The code lives in the sibling folders of the
 repository; ``setup.cfg`` installs each of them as a sub-package of ``voxpipe``.
-
-Examples of pipes assume ``import numpy as np`` and ``from voxpipe.datapipes.iter import
-IterableWrapper, from_cases``.
 """
 
 import sys

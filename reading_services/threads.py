@@ -88,6 +88,7 @@ class ThreadReadingService(InProcessReadingService):
 
     Examples
     --------
+    >>> import numpy as np
     >>> import voxpipe as vp
     >>> cases = [{"image": np.full((4, 4, 4), n, np.int16)} for n in range(4)]
     >>> pipe = vp.from_cases(cases).open_volume().lazy_patch(2).batch_patches(2)

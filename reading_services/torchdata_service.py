@@ -35,6 +35,7 @@ class ReadingServiceInterface(ABC):
     >>> class Twice(ReadingServiceInterface):
     ...     def initialize(self, datapipe):
     ...         return datapipe.map((2).__mul__)
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> list(vp.DataLoader2(IterableWrapper([1, 2]), None, Twice()))
     [2, 4]
     """

@@ -3,14 +3,9 @@
 import doctest
 import importlib
 
-import numpy as np
 import pytest
 from checkout import FOR_OTHERS, ROOT, modules
 
-from voxpipe.datapipes.iter import IterableWrapper, from_cases
-
-# Names that examples use without importing them, as the docstring of ``voxpipe`` says.
-NAMES = {"np": np, "IterableWrapper": IterableWrapper, "from_cases": from_cases}
 # Whose examples need a library that a bridge leads to.
 NEEDS = {
     "voxpipe.datapipes.monai_equals": ["monai"],
@@ -35,7 +30,7 @@ def test_examples(name, tmp_path, monkeypatch):
     module = importlib.import_module(name)
     monkeypatch.chdir(tmp_path)
 
-    failed, _ = doctest.testmod(module, extraglobs=NAMES, optionflags=doctest.ELLIPSIS)
+    failed, _ = doctest.testmod(module, optionflags=doctest.ELLIPSIS)
 
     assert failed == 0
 

@@ -151,6 +151,7 @@ class TarArchiveLoader(_ArchiveLoader, form="load_from_tar"):
     Examples
     --------
     >>> import io
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> file = io.BytesIO()
     >>> with tarfile.open(fileobj=file, mode="w") as tar:
     ...     info = tarfile.TarInfo("p0/note.txt")
@@ -241,6 +242,7 @@ class ZipArchiveLoader(_ArchiveLoader, form="load_from_zip"):
     Examples
     --------
     >>> import io
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> file = io.BytesIO()
     >>> with zipfile.ZipFile(file, "w") as archive:
     ...     archive.writestr("p0/note.txt", "hello")
@@ -324,6 +326,7 @@ class Decompressor(PerItem, form="decompress"):
     Examples
     --------
     >>> import io
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> file = io.BytesIO(gzip.compress(b"hello"))
     >>> pipe = IterableWrapper([("a.txt.gz", file)], deepcopy=False).decompress()
     >>> [(path, stream.read()) for path, stream in pipe]
@@ -387,6 +390,7 @@ class XzFileLoader(PerItem, form="load_from_xz"):
     Examples
     --------
     >>> import io
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> file = io.BytesIO(lzma.compress(b"hello"))
     >>> pipe = IterableWrapper([("axx.xz", file)], deepcopy=False).load_from_xz()
     >>> [(path, stream.read()) for path, stream in pipe]

@@ -246,6 +246,7 @@ class UnZipper(DataPipe, form="unzip"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> numbers, letters = IterableWrapper([(0, "a"), (1, "b")]).unzip(2)
     >>> list(numbers), list(letters)
     ([0, 1], ['a', 'b'])
@@ -284,6 +285,7 @@ class RoundRobinDemultiplexer(DataPipe, form="round_robin_demux"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> even, odd = IterableWrapper(range(5)).round_robin_demux(2)
     >>> list(even), len(odd), list(odd)
     ([0, 2, 4], 2, [1, 3])
@@ -343,6 +345,7 @@ class RandomSplitter(DataPipe, form="random_split"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> train, valid = IterableWrapper(range(10)).random_split({"train": 0.5, "valid": 0.5}, seed=0)
     >>> list(train), list(valid)
     ([2, 3, 5, 7, 8], [0, 1, 4, 6, 9])

@@ -39,6 +39,7 @@ class MultiplexerLongest(DataPipe, form="mux_longest"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper([1, 2, 3]).mux_longest(IterableWrapper([10])))
     [1, 10, 2, 3]
     """
@@ -69,6 +70,7 @@ class ZipperLongest(DataPipe, form="zip_longest"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper([1, 2]).zip_longest(IterableWrapper([10]), fill_value=-1))
     [(1, 10), (2, -1)]
     """
@@ -148,6 +150,7 @@ class IterKeyZipper(_KeyZipper, form="zip_with_iter"):
     Examples
     --------
     >>> from operator import itemgetter
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> images = IterableWrapper([("a", "a.nii"), ("b", "b.nii")])
     >>> ages = IterableWrapper([("b", 61), ("a", 44)])
     >>> list(images.zip_with_iter(ages, key_fn=itemgetter(0)))
@@ -269,6 +272,7 @@ class MapKeyZipper(_KeyZipper, form="zip_with_map"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> from voxpipe.datapipes.map import SequenceWrapper
     >>> ages = SequenceWrapper({"a.nii": 44, "b.nii": 61})
     >>> list(IterableWrapper(["b.nii", "a.nii"]).zip_with_map(ages, key_fn=str))
@@ -313,6 +317,7 @@ class SampleMultiplexer(Drawing):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> often, rarely = IterableWrapper([0] * 6), IterableWrapper([1] * 6)
     >>> mixed = SampleMultiplexer({often: 3, rarely: 1}, seed=0)
     >>> sorted(mixed), list(mixed) == list(mixed)

@@ -108,6 +108,7 @@ class OnDiskCacheHolder(DataPipe, form="on_disk_cache"):
 
     Examples
     --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> def twice(name):
     ...     print("making", name)
     ...     return name, name.encode() * 2

@@ -137,6 +137,7 @@ class FSSpecFileOpener(StoragePipe, form="open_files_by_fsspec"):
     Examples
     --------
     >>> import fsspec
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> fsspec.filesystem("memory").pipe("/notes/a.txt", b"hello")
     >>> pipe = IterableWrapper(["memory://notes/a.txt"]).open_files_by_fsspec("rb")
     >>> [(path, stream.read()) for path, stream in pipe]
@@ -206,6 +207,7 @@ class FSSpecSaver(StoragePipe, FileWriter, form="save_by_fsspec"):
 
     Examples
     --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper([("memory://out/1.txt", b"one")]).save_by_fsspec("wb"))
     ['memory://out/1.txt']
     """

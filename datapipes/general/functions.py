@@ -104,6 +104,7 @@ class Rows2Columnar(PerItem, form="rows2columnar"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> [dict(batch) for batch in IterableWrapper([[{"a": 1}, {"a": 2}]]).rows2columnar()]
     [{'a': [1, 2]}]
     >>> [dict(batch) for batch in IterableWrapper([[[1, 2], [3, 4]]]).rows2columnar(["a", "b"])]
@@ -147,6 +148,7 @@ class FlatMapper(DataPipe, form="flatmap"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper([[1, 2], [3]]).flatmap())
     [1, 2, 3]
     """
@@ -187,6 +189,7 @@ class ShuffledFlatMapper(FlatMapper, Shuffling, form="shuffled_flatmap"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> sorted(IterableWrapper([[1, 2], [3], [4]]).shuffled_flatmap(buffer_size=2))
     [1, 2, 3, 4]
     """
@@ -248,6 +251,7 @@ class BatchMapper(SameLength, form="map_batches"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper(range(5)).map_batches(sorted, batch_size=3))
     [0, 1, 2, 3, 4]
     """
@@ -297,6 +301,7 @@ class BucketBatcher(DataPipe, form="bucketbatch"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> batches = IterableWrapper([3, 1, 2, 5, 4]).bucketbatch(2, sort_key=sorted)
     >>> list(batches)
     [[1, 2], [3, 4], [5]]
@@ -352,6 +357,7 @@ class MaxTokenBucketizer(DataPipe, form="max_token_bucketize"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> words = IterableWrapper(["1", "11", "1", "1111", "111", "1", "11", "11", "111"])
     >>> list(words.max_token_bucketize(max_token_count=5))
     [['1', '1', '1', '11'], ['11', '11'], ['111'], ['111'], ['1111']]
@@ -423,6 +429,7 @@ class InBatchShuffler(Shuffling, SameLength, form="in_batch_shuffle"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> [sorted(batch) for batch in IterableWrapper(range(5)).batch(3).in_batch_shuffle()]
     [[0, 1, 2], [3, 4]]
     """

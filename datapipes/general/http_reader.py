@@ -289,6 +289,7 @@ class HttpReader(StoragePipe, form="read_from_http"):
 
     Examples
     --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> urls = IterableWrapper(["https://host/a.nii.gz?token=secret"])
     >>> urls.read_from_http(timeout=60, auth=("me", "secret"))
     read_from_http(timeout=60, storage_options={…})
@@ -347,6 +348,7 @@ class OnlineReader(HttpReader, form="read_from_remote"):
 
     Examples
     --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> IterableWrapper(["https://host/a.nii.gz"]).read_from_remote()
     read_from_remote()
     """

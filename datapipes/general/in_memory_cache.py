@@ -56,6 +56,7 @@ class InMemoryCacheHolder(Running, DataPipe, form="in_memory_cache"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> kept = IterableWrapper(range(3)).in_memory_cache(size=5)
     >>> list(kept), list(kept)
     ([0, 1, 2], [0, 1, 2])

@@ -29,6 +29,7 @@ class Header(SameLength, form="header"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper(range(10)).header(3))
     [0, 1, 2]
     """
@@ -71,6 +72,7 @@ class LengthSetter(SameLength, form="set_length"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> len(IterableWrapper(range(10)).filter(bool).set_length(9))
     9
     """
@@ -99,6 +101,7 @@ class Cycler(SameLength, form="cycle"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper(range(3)).cycle(2))
     [0, 1, 2, 0, 1, 2]
     """
@@ -146,6 +149,7 @@ class Repeater(SameLength, form="repeat"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper(range(3)).repeat(2))
     [0, 0, 1, 1, 2, 2]
     """
@@ -200,6 +204,7 @@ class Dropper(_ColumnPipe, form="drop"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper([(0, 10), (1, 11)]).drop(1))
     [(0,), (1,)]
     """
@@ -232,6 +237,7 @@ class Slicer(_ColumnPipe, form="slice"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> rows = IterableWrapper([(0, 10, 100), (1, 11, 111)])
     >>> list(rows.slice(0, 2)), list(rows.slice([2]))
     ([(0, 10), (1, 11)], [(100,), (111,)])
@@ -280,6 +286,7 @@ class Enumerator(SameLength, form="enumerate"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper("ab").enumerate())
     [(0, 'a'), (1, 'b')]
     """
@@ -305,6 +312,7 @@ class IndexAdder(SameLength, form="add_index"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper([{"a": 1}, {"a": 2}]).add_index("order"))
     [{'a': 1, 'order': 0}, {'a': 2, 'order': 1}]
     """
@@ -368,6 +376,7 @@ class Flattener(_ColumnPipe, form="flatten"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper([(0, (1, 2)), (3, (4, 5))]).flatten())
     [(0, 1, 2), (3, 4, 5)]
     >>> list(IterableWrapper([((0, 1), (2, 3))]).flatten(0))

@@ -95,6 +95,7 @@ class ToDevice(MainProcess, SameLength, form="to_device"):
     Examples
     --------
     >>> import torch
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> pipe = IterableWrapper([{"image": torch.ones(2), "case": "a"}]).to_device("cpu")
     >>> list(pipe)
     [{'image': tensor([1., 1.]), 'case': 'a'}]
@@ -222,6 +223,7 @@ class ShardingRoundRobinDispatcher(SameLength, form="sharding_round_robin_dispat
     Examples
     --------
     >>> from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> once = IterableWrapper(range(3))
     >>> list(once.sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING))
     [0, 1, 2]

@@ -43,6 +43,7 @@ class IterToMapConverter(Running, MapPipe, form="to_map_datapipe", to=IterDataPi
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> ages = IterableWrapper([("a.nii", 44), ("b.nii", 61)]).to_map_datapipe()
     >>> ages["b.nii"], len(ages)
     (61, 2)

@@ -340,6 +340,7 @@ class Saver(FileWriter, form="save_to_disk"):
 
     Examples
     --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper([("out/1.txt", b"one")]).save_to_disk(mode="wb"))
     ['out/1.txt']
     """
@@ -417,6 +418,7 @@ class HashChecker(PerItem, form="check_hash"):
 
     Examples
     --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> source = IterableWrapper([("a.txt", b"hello")])
     >>> list(source.check_hash({"a.txt": "5d41402abc4b2a76b9719d911017c592"}, "md5"))
     [('a.txt', b'hello')]

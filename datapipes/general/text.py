@@ -102,6 +102,7 @@ class CSVParser(_TextPipe, form="parse_csv"):
     Examples
     --------
     >>> import io
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> files = [("a.csv", io.BytesIO(b'key;item\na;"1\n2"\n'))]
     >>> list(IterableWrapper(files, deepcopy=False).parse_csv(delimiter=";"))
     [['key', 'item'], ['a', '1\n2']]
@@ -140,6 +141,7 @@ class CSVDictParser(_TextPipe, form="parse_csv_as_dict"):
     Examples
     --------
     >>> import io
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> files = [("a.csv", io.StringIO("key,item\na,1\nb,2\n"))]
     >>> list(IterableWrapper(files, deepcopy=False).parse_csv_as_dict())
     [{'key': 'a', 'item': '1'}, {'key': 'b', 'item': '2'}]
@@ -167,6 +169,7 @@ class JsonParser(PerItem, form="parse_json_files"):
     Examples
     --------
     >>> import io
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> files = [("a.json", io.BytesIO(b'{"spacing": [1, 1, 2.5]}'))]
     >>> list(IterableWrapper(files, deepcopy=False).parse_json_files())
     [('a.json', {'spacing': [1, 1, 2.5]})]
@@ -210,6 +213,7 @@ class LineReader(_TextPipe, form="readlines"):
     Examples
     --------
     >>> import io
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> files = [("a.txt", io.StringIO("one\ntwo\r\n")), ("b.txt", io.StringIO("three"))]
     >>> list(IterableWrapper(files, deepcopy=False).readlines())
     [('a.txt', 'one'), ('a.txt', 'two'), ('b.txt', 'three')]
@@ -254,6 +258,7 @@ class ParagraphAggregator(DataPipe, form="lines_to_paragraphs"):
 
     Examples
     --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> lines = [("a", "one"), ("a", "two"), ("a", ""), ("a", "three"), ("b", "four")]
     >>> list(IterableWrapper(lines).lines_to_paragraphs(" ".join))
     [('a', 'one two'), ('a', 'three'), ('b', 'four')]
@@ -342,6 +347,7 @@ class WebDataset(DataPipe, form="webdataset"):
 
     Examples
     --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> members = [("a.tar/0.txt", b"ct"), ("a.tar/0.cls", b"3"), ("a.tar/1.txt", b"mr")]
     >>> for sample in IterableWrapper(members).webdataset(decode=True):
     ...     print(sample)
@@ -439,6 +445,7 @@ class ShardExpander(DataPipe, form="shard_expand"):
 
     Examples
     --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper(["ct-{09..11}.tar", "extra.tar"]).shard_expand())
     ['ct-09.tar', 'ct-10.tar', 'ct-11.tar', 'extra.tar']
     """

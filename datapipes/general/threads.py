@@ -146,6 +146,7 @@ class ThreadPoolMapper(SameLength, form="threadpool_map"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> list(IterableWrapper([1, -2, 3]).threadpool_map(abs, max_workers=2))
     [1, 2, 3]
     """
@@ -230,6 +231,7 @@ class BatchAsyncMapper(SameLength, form="async_map_batches"):
 
     Examples
     --------
+    >>> from voxpipe.datapipes.iter import IterableWrapper
     >>> async def tenfold(number):
     ...     return 10 * number
     >>> list(IterableWrapper(range(4)).async_map_batches(tenfold, 3))
