@@ -19,8 +19,8 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # Between the members of a chain; a :: in a password has no scheme behind it.
 _LINK = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::|$))")
 _QUERY = re.compile(r"[?#]")
-# In a bucket ? and # are parts of a key, unless name=value follows.
-_QUERY_OF_KEY = re.compile(r"[?#](?=[\w.~%+-]*=)")
+# In a bucket ? and # are parts of a key, unless a = follows before the next slash.
+_QUERY_OF_KEY = re.compile(r"[?#](?=[^/]*=)")
 _NOWHERE = "…"
 _SERVER = re.compile(r"[^/?#\\]*")
 # Buckets have no port: what follows a colon is a secret key.
@@ -182,6 +182,8 @@ def public_name(location: str) -> str:
     ('https://host/scans/a.nii', 's3://b/a;k=1.nii')
     >>> public_name("s3://b/cam#1/what?.nii?X-Signature=abc")
     's3://b/cam#1/what?.nii'
+    >>> public_name("s3://b/k.nii?token&sig=abc"), public_name("s3://b/k.nii?&X-Amz-Signature=abc")
+    ('s3://b/k.nii', 's3://b/k.nii')
     >>> public_name("/data/what?.nii")
     '/data/what?.nii'
     """

@@ -207,7 +207,8 @@ class FsspecRanges(RemoteRanges):
         kwargs = {name: value for name, value in fields.items() if value}
         reply = await self._call_s3("get_object", Bucket=bucket, Key=key, **kwargs)
         async with reply["Body"] as body:
-            check_encoding(reply.get("ContentEncoding"), key)
+            if encoding := reply.get("ContentEncoding"):
+                check_encoding(encoding, key)
             status = reply["ResponseMetadata"]["HTTPStatusCode"]
             _refuse_odd(status, reply.get("ContentType") or "", reply.get("ContentRange"))
             length, etag = reply["ContentLength"], reply.get("ETag") or ""

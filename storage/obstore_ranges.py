@@ -323,8 +323,8 @@ class ObstoreRanges(RemoteRanges):
         # A web server need not know ranges.
         options = _options(request, always=self._kind != "http")
         reply = obstore.get(self._store(), path, options=options)
-        encoding: Any = reply.attributes.get("Content-Encoding")
-        check_encoding(encoding, path or self._bucket)
+        if encoding := reply.attributes.get("Content-Encoding"):
+            check_encoding(encoding, path or self._bucket)
         meta, (start, stop) = reply.meta, reply.range
         mtime = meta["last_modified"].timestamp()
         head = Head(start, stop, int(meta["size"]), meta["e_tag"] or "", mtime)

@@ -129,13 +129,13 @@ class Attempts:
         self._version: tuple[str, int | None, float] | None = None
         self.health = Health(clock) if health is None else health
         # All requests of the kind, and those of the kind for this object.
-        self._targets = (kind, f"{kind} {what}")
+        self.targets = (kind, f"{kind} {what}")
         # Whether one attempt has to do: it looks whether the store is back.
-        self._looks = self.health.check_out(what, self._targets)
+        self._looks = self.health.check_out(what, self.targets)
 
     def note_answer(self) -> None:
         """Note that the store answers requests of this kind, also for this object."""
-        self.health.note_answer(targets=self._targets)
+        self.health.note_answer(targets=self.targets)
 
     @property
     def limit(self) -> float:
@@ -181,11 +181,11 @@ class Attempts:
                 do = "Look for a proxy or a cache on the way to the store that changes answers."
                 raise self._unavailable(total, error, do) from None
             deadline = self._policy.deadline
-            is_out = self._looks or self.health.is_out(self._targets)
+            is_out = self._looks or self.health.is_out(self.targets)
             if total + pause < deadline and not is_out:
                 return pause
             self.health.gave_up(
-                self._targets, self._begin, deadline, self._describe(error), is_probe=self._looks
+                self.targets, self._begin, deadline, self._describe(error), is_probe=self._looks
             )
             do = (
                 f"Check the store, or give it more time: {self._setting}=seconds, now {deadline:g}."
@@ -269,8 +269,9 @@ class Health:
         return True
 
     def note_answer(self, seconds: float | None = None, targets: Targets = ("",)) -> None:
-        """Note that the store answers targets, and how long a request took."""
-        self._at_once = min(_AT_ONCE_SAVINGS, self._at_once + _AT_ONCE_SHARE)
+        """Note that the store answers targets, or how long a request of no target took."""
+        if targets:
+            self._at_once = min(_AT_ONCE_SAVINGS, self._at_once + _AT_ONCE_SHARE)
         for target in targets:
             self._outages.pop(target, None)
         for kind in targets[:1]:
@@ -308,6 +309,8 @@ class Health:
 
     def check_out(self, what: str, targets: Targets) -> bool:
         """Return :meth:`is_out`; ``StoreUnavailable`` where a probe failed a moment ago."""
+        if not self._outages:
+            return False
         now = self._clock()
         for outage in self._outages_of(targets):
             if now < min(outage.until, outage.quiet_until):
@@ -337,7 +340,7 @@ async def retry_async(
         try:
             if hedges:
                 answer = await hedge_request(call, attempts.health, attempts.limit)
-                attempts.note_answer()
+                attempts.health.note_answer(targets=attempts.targets)
                 return answer
             limit = attempts.limit if has_limit else None if has_limit is None else attempts.rest
             async with asyncio.timeout(limit):
@@ -445,7 +448,8 @@ async def _beside(
 async def _time(call: Callable[[], Awaitable[T]], health: Health) -> T:
     begin = time.monotonic()
     result = await call()
-    health.note_answer(time.monotonic() - begin)
+    # The attempt notes the answer.
+    health.note_answer(time.monotonic() - begin, targets=())
     return result
 
 
