@@ -180,8 +180,8 @@ def public_name(location: str) -> str:
     'https://host/two parts (1).nii'
     >>> public_name("https://host/scans;token=abc/a.nii;key=def"), public_name("s3://b/a;k=1.nii")
     ('https://host/scans/a.nii', 's3://b/a;k=1.nii')
-    >>> public_name("s3://b/cam#1/what?.nii?X-Signature=abc")
-    's3://b/cam#1/what?.nii'
+    >>> public_name("s3://b/cam#1/what?.nii"), public_name("s3://b/cam#1/a.nii?X-Signature=abc")
+    ('s3://b/cam#1/what?.nii', 's3://b/cam#1/a.nii')
     >>> public_name("s3://b/k.nii?token&sig=abc"), public_name("s3://b/k.nii?&X-Amz-Signature=abc")
     ('s3://b/k.nii', 's3://b/k.nii')
     >>> public_name("/data/what?.nii")
