@@ -87,6 +87,13 @@ def closest(word: str, names: Collection[str], cutoff: float, most: int = 1) -> 
     return difflib.get_close_matches(word, names, n=most, cutoff=cutoff)
 
 
+def few_names(names: Iterable[Any], most: int = 5) -> str:
+    """Return the first names, and how many more there are."""
+    every = [str(name) for name in names]
+    more = f" and {len(every) - most} more" if len(every) > most else ""
+    return ", ".join(every[:most]) + more
+
+
 def path_hint(path: str | os.PathLike[str]) -> str:
     """Return how far a local path that leads nowhere is right, and what was meant, perhaps."""
     if os.path.islink(path):  # as git-annex and DataLad leave what they have not fetched

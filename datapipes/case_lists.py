@@ -22,7 +22,6 @@ from .datapipe import locate_errors
 Cases = list[dict[str, Any]]
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _FILE_NAME = re.compile(r"[^\s]*[^\s./]\.[A-Za-z][A-Za-z0-9]{1,5}/?")
-_MOST_NAMES = 5  # that a message names
 
 
 class CaseFinder(FromCases):
@@ -164,13 +163,6 @@ class FromTable(CaseFinder):
 
 def _items(document: Any) -> Iterable[tuple[str, Any]]:
     return document.items() if isinstance(document, Mapping) else ()
-
-
-def few_names(names: Iterable[str]) -> str:
-    """Return the first names, and how many more there are."""
-    every = [str(name) for name in names]
-    more = f" and {len(every) - _MOST_NAMES} more" if len(every) > _MOST_NAMES else ""
-    return ", ".join(every[:_MOST_NAMES]) + more
 
 
 def _is_hidden(case: Mapping[str, Any]) -> bool:

@@ -12,12 +12,12 @@ import numpy as np
 
 from ..core.call_site import shorten, warn
 from ..core.errors import CasesLeftOut, SampleError, VolumeNotFound
-from ..core.suggest import closest, path_hint
+from ..core.suggest import closest, few_names, path_hint
 from ..core.validate import as_keys, is_integer
 from ..storage.location import absolute_place, is_url, public_name
 from ..volumes import Volume
 from ..volumes.catalog.find import list_below, plain_name
-from .case_lists import CaseFinder, Cases, few_names, place_in, read_json
+from .case_lists import CaseFinder, Cases, place_in, read_json
 from .case_names import CASE
 
 FOLDS = 5
@@ -315,11 +315,8 @@ class FromBids(CaseFinder):
         spaces_of_keys = {**self.space, **{key: each[0] for key, each in there.items()}}
         example = {key: name for key, name in spaces_of_keys.items() if name is not None}
         others_text = "; ".join(f"{k}: {few_names(map(str, each))}" for k, each in there.items())
-        return (
-            f"Files in other spaces are there ({others_text}): give space={example}."
-            if there
-            else ""
-        )
+        text = f"Files in other spaces are there ({others_text}): give space={example}."
+        return text if there else ""
 
     def _of(
         self,

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ...core import IO_COUNTERS
 from ...core.call_site import warn
 from ...core.errors import BadHeader, CasesLeftOut, UnknownFormat, VolumeChanged, VolumeError
+from ...core.suggest import few_names
 from ...storage.content import content_key
 from ..backend import Backend
 from ..header import affine_entries
@@ -180,13 +181,8 @@ def _is_same(value: Any, other: Any) -> bool:
 
 
 def _some(values: Any) -> str:
-    """Return the first of some values as text."""
-    try:
-        values = sorted(values)
-    except TypeError:
-        values = list(values)
-    more = ", ..." if len(values) > _MOST_NAMES else ""
-    return ", ".join(map(str, values[:_MOST_NAMES])) + more
+    """Return the first of some values, numbers before texts."""
+    return few_names(sorted(values, key=lambda one: (isinstance(one, str), one)), _MOST_NAMES)
 
 
 def _ranks(frames: Sequence[Frame]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
@@ -228,11 +224,10 @@ def stack(
         apart = np.abs(np.subtract(one.steps, first.steps)).max()
         if one.layout != first.layout or apart > _SAME_STEPS:
             sizes = _some({"x".join(map(str, each.layout)): None for each in frames})
-            what = (
-                f"the frames of {name} differ in size or direction: sizes {sizes}; {one.file.name}"
-            )
+            files = f"{one.file.name} differs from {first.file.name}"
+            what = f"the frames of {name} differ in size or direction: sizes {sizes}; {files}."
             do = "Choose those of one volume, by where={keyword: value} or files='pattern'."
-            raise BadHeader(f"{what} differs from {first.file.name}.", do=do)
+            raise BadHeader(what, do=do)
     step = np.cross(*first.steps)
     step *= first.thickness / np.linalg.norm(step)
     places = {one.place for one in frames}

@@ -30,6 +30,7 @@ from ...core.errors import (
     VolumeNotFound,
     VolumeReadError,
 )
+from ...core.suggest import few_names
 from ...storage.content import content_key
 from ...storage.ranges import Folder, open_regular
 from ..backend import Backend, Channels
@@ -56,6 +57,7 @@ from .stored_file import (
 _MOST_VIRTUAL = 16
 # In names of the sources of a virtual dataset: a percent sign, and a number that is counted up.
 _PATTERN = re.compile(r"(%%|%\d*b)")
+_MOST_NAMES = 20  # of datasets that an error names
 # HDF5 itself follows no more on the way to one object (H5L_NUM_LINKS).
 _MOST_LINKS = 16
 
@@ -345,8 +347,8 @@ _KEPT_BYTES = 0
 _SPACING = "element_size_um"
 _AXES = "axistags"
 _NAME_AXES = (
-    "Name the axes as ilastik does: the attribute axistags of the dataset is "
-    """'{"axes": [{"key": "t"}, {"key": "z"}, ...]}'."""
+    'Name its axes, dataset="name" and axes="tczyx", or as ilastik does: the attribute '
+    """axistags of the dataset is '{"axes": [{"key": "t"}, {"key": "z"}, ...]}'."""
 )
 # netCDF's, which change what the numbers mean.
 _CONVENTIONS = ("scale_factor", "add_offset", "_Unsigned")
@@ -504,7 +506,8 @@ def chosen_dataset(h5py: Any, file: Any, key: Any, name: str) -> Any:
     """Return the dataset that was chosen, or the only one of two to four axes."""
     if key is not None:
         if not isinstance(key, str) or key not in file:
-            what = f"{name} has no dataset {key!r}, but {_list(datasets_in(h5py, file))}."
+            there = few_names(datasets_in(h5py, file), _MOST_NAMES) or "none"
+            what = f"{name} has no dataset {key!r}, but {there}."
             raise BadHeader(what, do="Give the path of one of them as dataset=.")
         if not isinstance(file[key], h5py.Dataset):
             raise BadHeader(f"{key} in {name} is a group.", do="Give the path of a dataset.")
@@ -513,13 +516,10 @@ def chosen_dataset(h5py: Any, file: Any, key: Any, name: str) -> Any:
     fitting = [p for p in paths if 2 <= file[p].ndim <= 4 or _AXES in file[p].attrs]
     if len(fitting) == 1:
         return file[fitting[0]]
-    what = f"{name} holds {len(fitting)} datasets of two to four axes; all: {_list(paths)}."
+    every = few_names(paths, _MOST_NAMES) or "none"
+    what = f"{name} holds {len(fitting)} datasets of two to four axes; all: {every}."
     do = f"Choose one, such as dataset={fitting[0]!r}." if fitting else _NAME_AXES
     raise UnknownFormat(what, do=do)
-
-
-def _list(paths: list[str]) -> str:
-    return ", ".join(paths[:20]) + (", ..." if len(paths) > 20 else "") or "none"
 
 
 def _layout(dataset: Any, name: str, axes: Any) -> Layout:
@@ -531,6 +531,9 @@ def _layout(dataset: Any, name: str, axes: Any) -> Layout:
         raise UnknownFormat(what, do=do)
     shape, tags = tuple(dataset.shape or ()), dataset.attrs.get(_AXES)
     if tags is None or axes is not None:
+        if axes is None and len(shape) > 4:
+            what = f"{dataset.name} of {name} has {len(shape)} axes, and nothing names them."
+            raise UnknownFormat(what, do=_NAME_AXES)
         return plain_layout(shape, name, axes)
     with library_errors(f"{_AXES} of {name} make no sense"):
         axes = tuple(str(axis["key"]) for axis in json.loads(tags)["axes"])
