@@ -513,10 +513,8 @@ def length_of(pipe: Any, parent: Any) -> int:
             raise
         every = list(walk(parent)) if is_pipe(parent) else [parent]
         unknown = {id(each) for each in every if not _has_length(each)}
-        causes = (
-            p for p in every if id(p) in unknown and unknown.isdisjoint(map(id, parents_of(p)))
-        )
-        first = describe(next(causes, parent))
+        causes = [p for p in every if unknown.isdisjoint(map(id, parents_of(p)))]
+        first = describe(next((p for p in causes if id(p) in unknown), parent))
         msg = f"{type(pipe).__name__} has no len(): the length of {first} before it is not known, "
         raise TypeError(f"{msg}so this instance doesn't have valid length") from None
 
