@@ -1,6 +1,7 @@
 """NIfTI headers, sound and broken, byte by byte."""
 
 import gzip
+import warnings
 
 import nibabel
 import numpy as np
@@ -230,6 +231,7 @@ def test_arbitrary_bytes_never_fail_otherwise(raw):
 
 @given(st.integers(0, 347), st.binary(min_size=1, max_size=40))
 @example(at=282, noise=b"\x81\x7f")  # a signalling NaN in the sform
+@pytest.mark.filterwarnings("ignore:unknown-unit")
 def test_damaged_headers_never_fail_otherwise(at, noise):
     """A sound header with some bytes overwritten is read or refused with one of our errors."""
     raw = bytearray(crafted())
@@ -289,7 +291,14 @@ def test_check_reports_what_a_header_says_twice(tmp_path, name, suffix):
 
     assert found.error == ("Contradiction" if words else "")
     assert words in found.reason
-    assert Volume(path).shape == (1, 4, 4, 4)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        assert Volume(path).shape == (1, 4, 4, 4)
+        assert Volume(nibabel.load(path)).shape == (1, 4, 4, 4)
+    told = [str(one.message) for one in seen if "unknown-unit" in str(one.message)]
+    assert len(told) >= 2 * (name == "unknown unit")
+    assert bool(told) is (name == "unknown unit")
+    assert all("xyzt_units 6" in text for text in told)
 
 
 @pytest.mark.parametrize("field", ["pixdim", "srow_x", "quatern_b"])

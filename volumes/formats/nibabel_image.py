@@ -55,7 +55,9 @@ def source_of_image(image: Any, options: Options) -> Source:
     """Return the source of an image of nibabel: lazy wherever its ``dataobj`` is."""
     matrix = np.array(np.eye(4) if image.affine is None else image.affine, dtype=np.float64)
     with suppress(KeyError, TypeError, ValueError, IndexError):  # formats without the field
-        matrix[:3] *= millimetres(int(image.header["xyzt_units"]))
+        matrix[:3] *= millimetres(
+            int(image.header["xyzt_units"]), str(image.get_filename() or "the image")
+        )
     affine, dataobj = affine_entries(matrix, "the image"), image.dataobj
     if type(image).__name__.startswith("Minc"):
         _refuse_time(image, str(image.get_filename() or "the image"))

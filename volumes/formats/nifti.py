@@ -20,6 +20,7 @@ from ...core.errors import BadHeader, MissingDependency, TruncatedVolume, Unknow
 from ..backend import Backend
 from ..header import affine_entries, stored_affine
 from ..voxels import refuse_unreadable
+from .chunked_backend import millimetres_in
 from .raw import RawHeader, fastest_first, open_raw
 from .stored_file import Format, LocalStoredFile, StoredFile, library_errors, what_to_do
 
@@ -48,7 +49,7 @@ def parse_nifti(raw: bytes, name: str, *, single_file: bool = True) -> RawHeader
     if single_file and not magic.startswith((b"n+1", b"n+2")):
         raise bad_nifti(name, f"its magic is {magic!r}")
     lowest = size + _EXTENSION_FLAG_BYTES if single_file else None
-    return raw_header(fields, lowest, millimetres(int(fields["xyzt_units"])), name)
+    return raw_header(fields, lowest, millimetres(int(fields["xyzt_units"]), name), name)
 
 
 def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHeader:
@@ -184,15 +185,17 @@ def is_colour(dtype: np.dtype[Any]) -> bool:
     return dtype.names in (("R", "G", "B"), ("R", "G", "B", "A"))
 
 
-def millimetres(units: int) -> float:
-    """Return the millimetres in one spatial unit of ``xyzt_units``; unknown counts as one.
+def millimetres(units: int, name: str = "the header") -> float:
+    """Return the millimetres in one spatial unit of ``xyzt_units``; warn of an unknown code.
 
     Examples
     --------
     >>> millimetres(3), millimetres(0)
     (0.001, 1.0)
     """
-    return _MILLIMETRES.get(units & _UNIT_BITS, 1.0)
+    code = units & _UNIT_BITS
+    known = _MILLIMETRES.get(code)
+    return known or millimetres_in(f"xyzt_units {code}" if code else None, name)
 
 
 # Bytes that are surely enough to decode the header from.
@@ -251,7 +254,8 @@ def open_pair(file: StoredFile) -> Backend:
     raw = head_of(header, is_gzip)
     fields, size = fields_of(raw, header.name)
     if raw[_MAGIC_AT[size] :].startswith(_MAGICS):
-        raw_fields = raw_header(fields, 0, millimetres(int(fields["xyzt_units"])), header.name)
+        unit = millimetres(int(fields["xyzt_units"]), header.name)
+        raw_fields = raw_header(fields, 0, unit, header.name)
     elif size == NIFTI1_BYTES:
         raw_fields = _parse_analyze(raw, fields.endianness, header)
     else:
