@@ -33,7 +33,7 @@ from .retry import LEAST_ATTEMPT, TRIES, Attempts, Retry, default_retry, retry_s
 _S3 = ("s3", "s3a")
 # Of HTTP: all of it, and a part.
 _OK, _PART = 200, 206
-_DECODED = ("gzip", "deflate")  # by aiohttp, where it receives a whole object
+_CODECS = ("gzip", "deflate")  # by aiohttp, where it receives a whole object
 _S3FS = ("s3fs.core", "S3FileSystem")
 _HTTP = ("fsspec.implementations.http", "HTTPFileSystem")
 # Where file systems say which version of an object they speak of.
@@ -186,7 +186,7 @@ class FsspecRanges(RemoteRanges):
             system._raise_not_found_for_status(reply, path)
             encoding = reply.headers.get("Content-Encoding", "")
             # Ranges and sizes may count encoded bytes.
-            if not request.is_whole or request.size is not None or encoding not in _DECODED:
+            if not request.is_whole or request.size is not None or encoding not in _CODECS:
                 check_encoding(encoding, path)
             if request.range_header:
                 _refuse_odd(reply.status, reply.content_type, reply.headers.get("Content-Range"))

@@ -194,8 +194,8 @@ def millimetres(units: int, name: str = "the header") -> float:
     (0.001, 1.0)
     """
     code = units & _UNIT_BITS
-    known = _MILLIMETRES.get(code)
-    return known or millimetres_in(f"xyzt_units {code}" if code else None, name)
+    factor = _MILLIMETRES.get(code)
+    return factor or millimetres_in(f"xyzt_units {code}" if code else None, name)
 
 
 # Bytes that are surely enough to decode the header from.
