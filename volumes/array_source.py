@@ -267,15 +267,20 @@ class ArraySource:
         return arrive, (self.token, ArraySource, *inline)
 
 
-def from_array(array: Any, affine: tuple[float, ...], axes: str | None = None) -> ArraySource:
-    """Return the source of a tensor or an array of two to four axes; memory is shared."""
+def from_array(
+    array: Any, affine: tuple[float, ...], axes: str | None = None, *, is_image: bool = False
+) -> ArraySource:
+    """Return the source of a tensor or an array of two to four axes; memory is shared.
+
+    The axes of an image, which has an affine of its own, are x, y and z.
+    """
     values = as_array(array)
     name = f"array {tuple(values.shape)} {values.dtype.name}"
-    is_named = axes is not None
-    values = plain_layout(values.shape, name, axes).fold(values) if is_named else values
+    if axes is not None:
+        values = plain_layout(values.shape, name, axes).fold(values)
     values = channels_first(values, name)
     name = f"array {tuple(values.shape)} {values.dtype.name}"
-    more: Any = {"tensor_dtype": only_in_torch(array), "names_axes": is_named}
+    more: Any = {"tensor_dtype": only_in_torch(array), "names_axes": is_image or axes is not None}
     return ArraySource(values, array_header(values, affine, name, **more), name)
 
 
@@ -288,7 +293,7 @@ def from_object(thing: Any, affine: tuple[float, ...] | None, axes: Any = None) 
     """Return the source of an array, a tensor or an image, at its own affine or the given one."""
     image = _of_itk(thing) if is_itk_image(thing) else None
     values, own = image or placed_array(thing, has_affine=affine is not None)
-    return from_array(values, affine or own or IDENTITY, axes)
+    return from_array(values, affine or own or IDENTITY, axes, is_image=own is not None)
 
 
 def _of_itk(image: Any) -> tuple[NDArray[Any], tuple[float, ...]]:

@@ -113,12 +113,12 @@ class TransformChain:
                 raise _mismatch(name, key, self.references, distance)
         i, j, k = grid.shape
         if others and i == (j if k == 1 else k):
-            volumes = self.references.items()
-            named = {key: getattr(each, "names_axes", True) for key, each in volumes}
-            plain = [key for key, is_named in named.items() if is_named is False]
-            first_named = next((key for key, is_named in named.items() if is_named), None)
-            if plain and first_named is not None:
-                _warn_of_axes(self.references, first_named, plain[0])
+            named = plain = ""
+            for key, each in self.references.items():  # no comprehension: it is a call a patch
+                is_named = getattr(each, "names_axes", True)
+                named, plain = named or key * bool(is_named), plain or key * (is_named is False)
+            if named and plain:
+                _warn_of_axes(self.references, named, plain)
         plan = SpatialPlan(grid, IDENTITY, grid.shape)
         if 1 in plan.source.shape and (before := getattr(first, "patch", None)) is not None:
             flat = flat_axes(before.pending.shared_plan)
@@ -220,8 +220,8 @@ def _warn_of_axes(volumes: Mapping[str, Any], first: str, plain: str) -> None:
     text = (
         f"axes-not-named: {first!r} ({volumes[first].name}) names its axes, and {plain!r} "
         f"({volumes[plain].name}) does not; their shape fits in both orders. Write "
-        f"open_volume(axes={{{plain!r}: {letters!r}}}), or {letters[::-1]!r} where its first axis "
-        "is x."
+        f"open_volume(axes={{{plain!r}: {letters!r}}}) for an array as SimpleITK, tifffile or zarr "
+        f"give it, and {letters[::-1]!r} for one as nibabel does."
     )
     _AXES_ONCE.warn((first, plain), text, LikelyMistake)
 

@@ -62,7 +62,8 @@ def source_of_image(image: Any, options: Options) -> Source:
     if type(image).__name__.startswith("Minc"):
         _refuse_time(image, str(image.get_filename() or "the image"))
     if isinstance(dataobj, np.ndarray):
-        return from_array(_channels_of(np.asanyarray(dataobj)), options.affine or affine)
+        values = _channels_of(np.asanyarray(dataobj))
+        return from_array(values, options.affine or affine, is_image=True)
     reader = _as_in_a_file(dataobj, affine)
     if reader is None:
         name = image.get_filename() or f"{type(image).__name__} {tuple(image.shape)}"
