@@ -175,6 +175,7 @@ def stored(tmp_path_factory: Any) -> Callable[[str], Any]:
     return functools.cache(lambda form: FORMATS[form](tmp_path_factory.mktemp(form)))
 
 
+@pytest.mark.filterwarnings("ignore:length-beyond-volume")
 @pytest.mark.parametrize(("form", "chain"), PAIRS)
 def test_all_who_ask_get_the_chunks_of_the_read(
     form: str, chain: str, stored: Callable[[str], Any]

@@ -95,6 +95,7 @@ def test_a_pull_back_is_its_definition(
     assert fast == pytest.approx(slow[:3], abs=TOLERANCE * 10, rel=1e-9)
 
 
+@pytest.mark.filterwarnings("ignore:length-beyond-volume")
 @given(grids, degrees, factors, moves, shears, st.lists(st.integers(0, 2), unique=True))
 def test_a_bundle_is_its_ops_one_after_another(
     grid: Grid, turn: Any, zoom: Any, move: Any, shear: Any, flip: list[int]

@@ -426,7 +426,10 @@ def test_an_epilogue_rounds_where_the_slow_path_does(case: Any, mode: str, to_fl
     for path in paths_here():
         found = empty(channels, shape, dtype, order)
         sampled(path, source, matrix, policy, found, clips, epilogue=epilogue)
-        assert np.array_equal(found, slow, equal_nan=dtype.kind == "f"), path
+        if policy.mode == "cubic" and dtype.kind == "f":  # as close as decision 0005 says
+            assert np.allclose(found, slow, rtol=1e-5, equal_nan=True), path
+        else:
+            assert np.array_equal(found, slow, equal_nan=dtype.kind == "f"), path
 
 
 @given(case=cases(), scale=number(-2, 2), shift=number(-9, 9))
