@@ -360,6 +360,20 @@ def test_notes_of_any_key_in_metaimage(tmp_path, key):
     assert np.array_equal(found.T, SimpleITK.GetArrayFromImage(image))
 
 
+@pytest.mark.parametrize(
+    ("key", "damaged"), [("DimSize", "DimSise"), ("ElementSpacing", "ElementSpac1ng")]
+)
+def test_a_field_of_metaimage_with_a_mistake_is_no_note(tmp_path, key, damaged):
+    """A damaged field would be left out without a word, and its default taken."""
+    image = SimpleITK.GetImageFromArray(np.zeros((3, 4, 5), np.int16))
+    SimpleITK.WriteImage(image, tmp_path / "a.mhd")
+    text = (tmp_path / "a.mhd").read_text()
+    (tmp_path / "a.mhd").write_text(text.replace(key, damaged), encoding="latin-1")
+
+    with pytest.raises(BadHeader, match=f"should that be {key.split()[0]}"):
+        _ = Volume(tmp_path / "a.mhd").shape
+
+
 @pytest.mark.parametrize("kind", ["nhdr", "nhdr list", "mhd", "mhd list"])
 @pytest.mark.parametrize(("head", "tail", "skip"), [(b"", b"FOOT", 0), (b"HEAD", b"", -1)])
 def test_files_of_planes_with_more_than_voxels(tmp_path, kind, head, tail, skip):

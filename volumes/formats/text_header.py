@@ -20,6 +20,7 @@ import numpy as np
 
 from ...core import IO_COUNTERS, Affine
 from ...core.errors import BadHeader
+from ...core.suggest import closest
 from ...storage.decompress import copy, decompress
 from ..backend import Backend
 from ..header import affine_entries
@@ -391,6 +392,18 @@ def parse_metaimage(head: bytes, name: str) -> TextHeader:
     return TextHeader(raw, encoding, files, max(skip, lowest), from_end=skip == -1)
 
 
+# The fields that say what voxels are and where; notes may be called anything else.
+_META_KEYS = (
+    *("ObjectType", "NDims", "BinaryData", "BinaryDataByteOrderMSB", "ElementByteOrderMSB"),
+    *("CompressedData", "CompressedDataSize", "TransformMatrix", "Rotation", "Orientation"),
+    *("Offset", "Position", "Origin", "CenterOfRotation", "AnatomicalOrientation", "DimSize"),
+    *("ElementSpacing", "ElementSize", "ElementType", "ElementNumberOfChannels", "HeaderSize"),
+    *("ElementDataFile", "ElementMin", "ElementMax", "ElementToIntensityFunctionSlope"),
+    "ElementToIntensityFunctionOffset",
+)
+_MISSPELT = 0.85  # of the ratio of difflib: one letter of seven
+
+
 def _meta_fields(head: bytes, name: str) -> tuple[TextFields, int]:
     fields = TextFields(name, "MetaImage")
     for line, at in header_lines(head):
@@ -400,6 +413,10 @@ def _meta_fields(head: bytes, name: str) -> tuple[TextFields, int]:
         # ITK writes notes of any key, DICOM's tags too.
         if not equals or not key or not key.isprintable():
             raise fields.error(f"it has a line {line[:40]!r}")
+        if key not in _META_KEYS and (near := closest(key, _META_KEYS, _MISSPELT)):
+            raise fields.error(
+                f"it has a field {key!r}, which is {near[0]} with a mistake, perhaps"
+            )
         fields[key] = value
         if key == _LAST_KEY:
             if not value:
