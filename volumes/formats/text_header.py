@@ -414,9 +414,7 @@ def _meta_fields(head: bytes, name: str) -> tuple[TextFields, int]:
         if not equals or not key or not key.isprintable():
             raise fields.error(f"it has a line {line[:40]!r}")
         if key not in _META_KEYS and (near := closest(key, _META_KEYS, _MISSPELT)):
-            raise fields.error(
-                f"it has a field {key!r}, which is {near[0]} with a mistake, perhaps"
-            )
+            raise fields.error(f"it has a field {key!r}; should that be {near[0]}?")
         fields[key] = value
         if key == _LAST_KEY:
             if not value:
