@@ -154,7 +154,9 @@ _IRRELEVANT = {"__dict__", "__weakref__", "__doc__", "__annotations__", "__orig_
 _IRRELEVANT |= {"__firstlineno__", "__parameters__", "_abc_impl"}
 # Names through which code reads facts that none of its objects holds, "ops" of torch among them.
 _OUTSIDE = {"environ", "getenv", "argv", "open", "exec", "eval", "globals", "__import__", "ops"}
-_OUTSIDE |= {"import_module"}
+_OUTSIDE |= {"import_module", "listdir", "getcwd", "urandom", "time", "now"}
+_OUTSIDE |= {"load", "loads", "read", "read_text", "read_bytes", "fromfile", "memmap", "loadtxt"}
+_OUTSIDE |= {"genfromtxt", "imread", "read_csv", "rand", "randn", "random", "default_rng"}
 
 
 def behaviour_digest(*values: Any) -> str:
@@ -278,7 +280,7 @@ class _Behaviour:
             else:
                 self.add(constant)
         for step in dis.get_instructions(code):
-            name, loads = step.argval, step.opname.startswith("LOAD_")
+            name, loads = step.argval, step.opname.startswith(("LOAD_", "IMPORT_FROM"))
             if step.opname == "IMPORT_NAME":
                 self.add(sys.modules[name])
             elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in names:
@@ -287,6 +289,8 @@ class _Behaviour:
                 raise TypeError(f"{code.co_name} reads {name}")
 
     def _add_object(self, value: Any) -> None:
+        if value is os.environ:
+            raise TypeError("the environment is read")
         own = [kind for kind in type(value).__mro__ if kind.__flags__ & _MADE_BY_PYTHON]
         if not all(map(_version_of, (kind for kind in own if not _STATE.isdisjoint(vars(kind))))):
             raise TypeError(f"{type(value).__qualname__} chooses its own state")

@@ -290,6 +290,10 @@ def test_another_model_of_equal_weights(scan, tmp_path, one, other):
     [
         f"import os\n{CODE} * float(os.environ.get('FACTOR', 2))",
         f"{CODE} * eval('2')",
+        f"from os import environ as e\n{CODE} * float(e.get('FACTOR', 2))",
+        f"import os\n{CODE} * len(os.listdir('/'))",
+        f"import pathlib\n{CODE} * len(pathlib.Path('/proc/self/comm').read_text())",
+        f"import torch\n{CODE} * torch.rand(())",
         f"{CODE}\n    def __getstate__(self):\n        return {{}}",
     ],
 )
