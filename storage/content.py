@@ -103,7 +103,9 @@ def version_key(volume: Any) -> tuple[Any, ...]:
     # What a manifest lists was compared with it, and is no listing more: a request for each epoch.
     in_manifest = backend.remote and _named_by_token(volume._source)
     listing = backend.content_key if (backend.lists or is_own) and not in_manifest else ""
-    return (volume.token, volume.header.stamp, listing)
+    # What a reader of the user's returned has no stamp, and its file has.
+    stamp = volume.header.stamp or (() if backend.remote else backend.version)
+    return (volume.token, stamp, listing)
 
 
 def opened_key(volume: Any) -> tuple[Any, ...]:

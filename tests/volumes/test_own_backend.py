@@ -284,6 +284,19 @@ def test_probe_has_the_affine_that_was_given(tmp_path):
     assert (vp.Volume(tmp_path / "a.nii").probe().affine == np.eye(4)).all()
 
 
+def test_statistics_of_a_file_that_was_written_again_are_taken_again(tmp_path):
+    """They belong to the version of the file that a reader returned."""
+    path = tmp_path / "a.npz"
+
+    def means(value):
+        np.savez(path, v=np.full((4, 4, 4), value, np.float32))
+        os.utime(path, ns=(0, int(value)))
+        volume = vp.Volume(path, reader=lambda file: (np.load(file)["v"], np.eye(4)))
+        return volume_statistics(volume).mean
+
+    assert [means(1.0), means(5.0)] == [1.0, 5.0]
+
+
 def test_a_factory_of_no_module():
     """A function of a namespace without a name has no module."""
     made = types.FunctionType(is_planes.__code__, {})
