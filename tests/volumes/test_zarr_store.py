@@ -475,6 +475,15 @@ def write_collections(folder, version):
         group.attrs.update(ome_attrs(version, **attrs))
 
 
+def test_an_array_of_a_group_that_was_written_anew(tmp_path):
+    """Its own metadata tell, those of the group being the same."""
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=3)
+    for dtype in ("i4", "f4"):
+        group.create_array("0", data=np.full((2, 4, 8), 7, dtype), overwrite=True)
+        found = Volume(tmp_path / "a.zarr").numpy()
+        assert (found.dtype, set(found.ravel().tolist())) == (np.dtype(dtype), {7})
+
+
 @FORMATS
 @pytest.mark.parametrize("far", [False, True])
 def test_images_of_plates_and_series(tmp_path, version, far):

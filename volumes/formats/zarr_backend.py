@@ -274,10 +274,17 @@ class LocalZarr(ListedZarr):
         image = open_image(self._files, name, content_key(path, stamp), level, axes)
         super().__init__(image, name, stamp=stamp)
         self._note_document(self._files)
+        # Of an array in a group, whose metadata are the array's alone.
+        below = str(getattr(image.array, "path", "")).strip("/")
+        self._array_path = os.path.join(path, below) if below else ""
+        self._array_stamp = metadata_stamp(self._array_path) if below else ()
 
     @property
     def is_current(self) -> bool:
         """Whether the metadata are those that were read; ``close_volumes`` forgets chunks too."""
+        if self._array_path and metadata_stamp(self._array_path) != self._array_stamp:
+            self._forget_stored()
+            return False
         return not self._has_failed and metadata_stamp(self._path) == self.header.stamp
 
     def is_as_of(self, moment: int) -> bool:
