@@ -139,6 +139,11 @@ $(VENV)/installed-torch: constraints.txt $(VENV)/created
 	$(PIP) torch
 	@touch $@
 
+# Python takes a folder "voxpipe" in the working directory for a package, unless the finder of the
+# editable install comes first.
+FINDER_FIRST := import sys; sys.meta_path.sort(key=lambda f: getattr(f, "__name__", "") != "_EditableFinder")
+
 $(VENV)/installed-%: $(BUILD_INPUTS) $(VENV)/installed-torch
 	$(PIP) -e ".[$*]"
+	@$(RUN) -c 'import pathlib, sys, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "voxpipe_first.pth").write_text(sys.argv[1])' '$(FINDER_FIRST)'
 	@touch $@

@@ -2,9 +2,13 @@
 
 import functools
 import os
+import subprocess
 import sys
+import sysconfig
 from collections import Counter
+from pathlib import Path
 
+import pytest
 from checkout import ROOT, modules, package_dir, packages
 
 
@@ -66,3 +70,16 @@ def test_no_file_is_imported_under_two_names():
         ours.get(os.path.realpath(path) if os.path.islink(path) else path, {})[id(module)] = name
 
     assert {} == {file: n for file, n in ours.items() if len(n) > 1}
+
+
+def test_a_folder_of_the_same_name_hides_no_package(tmp_path):
+    """Python takes a folder in the working directory for a package: a checkout, for instance."""
+    finder = Path(sysconfig.get_path("purelib")) / "voxpipe_first.pth"
+    if not finder.exists():
+        pytest.skip("this environment was not made by make")
+    (tmp_path / "voxpipe").mkdir()
+    command = [sys.executable, "-c", "import voxpipe; print(voxpipe.list_cases.__name__)"]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+
+    assert done.stdout == "ListCases\n", done.stderr
