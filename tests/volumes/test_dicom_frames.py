@@ -8,6 +8,7 @@ import pytest
 import SimpleITK
 from medical_files import warm
 from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.pixels import convert_color_space
 from pydicom.uid import (
     DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
@@ -356,6 +357,19 @@ def test_colours(tmp_path, planar):
     found = Volume(path).numpy()[..., 0]
 
     assert np.array_equal(found.transpose(2, 1, 0), one.pixel_array)
+
+
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, RLELossless])
+def test_luma_and_chroma(tmp_path, syntax):
+    """YBR_FULL becomes RGB, of native pixels and of run lengths."""
+    stored = np.random.default_rng(0).integers(0, 256, (1, 6, 8, 3)).astype(np.uint8)
+    said = {"SamplesPerPixel": 3, "PlanarConfiguration": 0}
+    path = write(tmp_path / "a.dcm", stored, syntax, PhotometricInterpretation="YBR_FULL", **said)
+
+    found = Volume(path).numpy()[..., 0]
+
+    expected = convert_color_space(stored[0], "YBR_FULL", "RGB")
+    assert np.array_equal(found.transpose(2, 1, 0), expected)
 
 
 def test_palettes(tmp_path):

@@ -418,7 +418,8 @@ class DicomFile:
             array = (array << spare) >> (self.bits - self.depth)
         if self.photometric == _PALETTE:
             return np.asarray(apply_color_lut(array[..., 0], self._dataset))
-        if self.is_native and self.photometric == "YBR_FULL":
+        is_raw = self.is_native or self.syntax == _RUN_LENGTHS  # SimpleITK converts the others
+        if is_raw and self.photometric == "YBR_FULL":
             return np.asarray(convert_color_space(array, "YBR_FULL", "RGB"))
         return array
 
