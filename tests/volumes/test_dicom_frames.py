@@ -19,7 +19,14 @@ from pydicom.uid import (
 )
 
 import voxpipe as vp
-from voxpipe.core.errors import BadHeader, CasesLeftOut, TruncatedVolume, UnknownFormat, VolumeError
+from voxpipe.core.errors import (
+    BadHeader,
+    CasesLeftOut,
+    TruncatedVolume,
+    UnknownFormat,
+    VolumeError,
+    VolumeNotFound,
+)
 from voxpipe.volumes import Volume
 
 MR, CT = "1.2.840.10008.5.1.4.1.1.4.1", "1.2.840.10008.5.1.4.1.1.2"
@@ -471,6 +478,25 @@ def test_phases_that_only_their_names_tell_apart(tmp_path):
         assert np.array_equal(Volume(folder, files=files).numpy()[0].T, FRAMES[2:])
     with pytest.raises(ValueError, match="give their folder"):
         _ = Volume([folder / name for name in names]).shape
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (["0.dcm", "typo.dcm"], "'typo.dcm' of files= matches no file in .*ct"),
+        ("nomatch*", r"'nomatch\*' of files= matches no file"),
+        (["0.dcm", "/elsewhere/1.dcm"], "'/elsewhere/1.dcm' of files= matches no file"),
+        ("other/*.dcm", r"'other/\*.dcm' of files= matches no file"),
+        ([], "files= names no file"),
+    ],
+)
+def test_files_that_are_not_in_the_folder(tmp_path, files, words):
+    """Each name or pattern matches, so that no slice is missing without a word."""
+    folder = series(tmp_path / "ct", FRAMES, (0, 3, 6, 9))
+
+    with pytest.raises(VolumeNotFound, match=words):
+        _ = Volume(folder, files=files).shape
+    assert Volume(folder, files=["0.dcm", "./1.dcm", f"{folder}/[23].dcm"]).shape == (1, 8, 6, 4)
 
 
 def test_options_that_do_not_fit_a_file(tmp_path):

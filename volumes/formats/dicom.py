@@ -19,7 +19,14 @@ from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS
 from ...core.call_site import warn
-from ...core.errors import BadHeader, CasesLeftOut, UnknownFormat, VolumeChanged, VolumeError
+from ...core.errors import (
+    BadHeader,
+    CasesLeftOut,
+    UnknownFormat,
+    VolumeChanged,
+    VolumeError,
+    VolumeNotFound,
+)
 from ...storage.content import content_key
 from ..backend import Backend
 from ..header import affine_entries
@@ -47,15 +54,11 @@ def _read_folder(
     patterns: no others are read.
     """
     import_package("pydicom", f"the DICOM files of {name}")
-    patterns = (files,) if isinstance(files, str) else tuple(files or ())
-    names = [os.path.basename(os.fspath(one)) for one in patterns]
     frames: dict[str, list[Frame]] = {}
     errors: dict[str, list[VolumeError]] = {}
-    for path in _files(folder):
-        base, series = os.path.basename(path), ""
-        if names and not any(base == one or fnmatch.fnmatchcase(base, one) for one in names):
-            continue
-        if not (base.lower().endswith((".dcm", ".ima")) or is_dicom(path)):
+    for path in _files(folder) if files is None else _named_files(folder, name, files):
+        series = ""
+        if not (path.lower().endswith((".dcm", ".ima")) or is_dicom(path)):
             continue
         try:
             one = DicomFile(LocalStoredFile(path, f"{path} (of {name})"), select)
@@ -76,6 +79,23 @@ def _files(folder: str) -> list[str]:
             for entry in entries
             if not entry.name.startswith(".") and not os.path.isdir(entry.path)
         )
+
+
+def _named_files(folder: str, name: str, files: Any) -> list[str]:
+    """Return the files of a folder that names or patterns choose, each of which has to match."""
+    there, chosen = {os.path.basename(path): path for path in _files(folder)}, set[str]()
+    patterns = [files] if isinstance(files, (str, os.PathLike)) else [*files]
+    for text in map(os.fspath, patterns):
+        parent, pattern = os.path.split(text)
+        found = {one for one in there if one == pattern or fnmatch.fnmatchcase(one, pattern)}
+        ways = {os.path.realpath(parent), os.path.realpath(os.path.join(folder, parent))}
+        if not found or (parent and os.path.realpath(folder) not in ways):
+            what = f"{text!r} of files= matches no file in {name}."
+            raise VolumeNotFound(what, do="Give names or patterns of files in this folder.")
+        chosen |= found
+    if not chosen:
+        raise VolumeNotFound(f"files= names no file in {name}.", do="Leave it out to read all.")
+    return [there[one] for one in sorted(chosen)]
 
 
 def _has_dicom(request: BackendRequest) -> bool:
@@ -102,7 +122,7 @@ def open_dicom(
         frames = _of_series(*_read_folder(path, name, files, tuple(select)), name, series)
     else:
         import_package("pydicom", name)
-        if files:
+        if files is not None:
             raise UnknownFormat(f"{name} is a file, and files= chooses files of a folder.")
         one = DicomFile(LocalStoredFile(path, name), tuple(select))
         frames = _of_series({one.series: one.frames()}, {}, name, series)
@@ -153,7 +173,7 @@ def _of_series(
     for error in (*errors.get(uid, ()), *(() if is_one_of_several else unknown)):
         raise error
     if uid not in frames:
-        what = f"{name} holds {len(uids)} DICOM series ({', '.join(uids)})"
+        what = f"{name} holds {len(uids)} DICOM series ({', '.join(uids) or 'no images'})"
         what += f", and not {series}." if series else "."
         raise UnknownFormat(what, do="Give the one to read as series=.")
     for error in unknown:
