@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pydicom
 import pytest
@@ -438,6 +440,25 @@ def test_deflated_pixels_that_end_early(tmp_path):
 
     with pytest.raises(TruncatedVolume, match=r"a\.dcm"):
         Volume(path).numpy()
+
+
+def test_deflated_pixels_beyond_the_image(tmp_path):
+    """No more is inflated than rows and columns need, whatever length the element has."""
+    path = write(tmp_path / "a.dcm", np.zeros((4, 4), np.uint16), DeflatedExplicitVRLittleEndian)
+    one = pydicom.dcmread(path)
+    one.PixelData = bytes(200 * 2**20)
+    one.save_as(path)
+    del one
+
+    tracemalloc.start()
+    try:
+        found = Volume(path).numpy()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert found.shape == (1, 4, 4, 1)
+    assert peak < 160 * 2**20  # of which the header is looked for in 64 MiB
 
 
 def test_slices_of_a_pet_series(tmp_path):

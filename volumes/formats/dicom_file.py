@@ -328,15 +328,16 @@ class DicomFile:
                 yield number, self._colours(plane)
 
     def _native(self, data: Any, numbers: Mapping[int, Any]) -> Iterator[tuple[int, NDArray[Any]]]:
-        at, end = self._at, self._at + self._length
-        if self._deflated_at:
-            data = _inflate(data[self._deflated_at :], end)
-            if len(data) < end:
-                raise self._short(f"{self._length} bytes of pixels", len(data) - at)
+        at = self._at
         shape, order = (self.rows, self.columns, self.samples), (0, 1, 2)
         if self._get("PlanarConfiguration", 0) and self.samples > 1:
             shape, order = (self.samples, self.rows, self.columns), (1, 2, 0)
         bits = math.prod(shape) * self.bits  # of a frame: frames of single bits share bytes
+        if self._deflated_at:
+            size = -(-self.count * bits // 8)  # the element may say more than an image needs
+            data = _inflate(data[self._deflated_at :], at + size)
+            if len(data) < at + size:
+                raise self._short(f"{size} bytes of pixels", len(data) - at)
         for number in numbers:
             first, last = number * bits, (number + 1) * bits
             chunk = data[at + first // 8 : at - (-last // 8)]
