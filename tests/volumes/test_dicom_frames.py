@@ -24,6 +24,7 @@ import voxpipe as vp
 from voxpipe.core.errors import (
     BadHeader,
     CasesLeftOut,
+    LikelyMistake,
     TruncatedVolume,
     UnknownFormat,
     VolumeError,
@@ -471,6 +472,41 @@ def test_slices_of_a_pet_series(tmp_path):
     for k in range(4):
         single = SimpleITK.GetArrayFromImage(SimpleITK.ReadImage(folder / f"{k}.dcm"))[0]
         assert np.array_equal(found[..., k].T, single)
+
+
+@pytest.mark.parametrize("keyword", ["RescaleSlope", "RescaleIntercept"])
+def test_a_slice_without_its_rescale(tmp_path, keyword):
+    """The number of one slice would mean something else than those of the others."""
+    rescale = {"RescaleSlope": 2, "RescaleIntercept": 0}
+    folder = series(tmp_path / "pet", FRAMES, (0, 3, 6, 9), **rescale)
+    one = pydicom.dcmread(folder / "2.dcm")
+    delattr(one, keyword)
+    one.save_as(folder / "2.dcm")
+
+    with pytest.raises(BadHeader, match=rf"2\.dcm .* has no {keyword}"):
+        _ = Volume(folder).shape
+
+
+@pytest.mark.parametrize(
+    ("keyword", "values"),
+    [
+        ("Units", ["BQML", "BQML", "CNTS", "BQML"]),
+        ("RescaleType", ["HU", "US", "HU", "HU"]),
+        ("FrameOfReferenceUID", ["1.2", "1.2", "1.3", "1.2"]),
+        ("PatientID", ["p1", "p1", "p1", "p2"]),
+    ],
+)
+def test_slices_that_are_no_one_scan(tmp_path, keyword, values):
+    """Other units are refused; another patient or frame of reference is warned of."""
+    folder = series(tmp_path / "pet", FRAMES, (0, 3, 6, 9), **{keyword: values})
+
+    if keyword in ("Units", "RescaleType"):
+        with pytest.raises(BadHeader, match=f"differ in {keyword}: .*dcm"):
+            _ = Volume(folder).shape
+    else:
+        with pytest.warns(LikelyMistake, match=f"differ in {keyword}.*dcm"):
+            assert Volume(folder).shape == (1, 8, 6, 4)
+    assert Volume(folder, where={keyword: values[0]}, files="0.dcm").shape == (1, 8, 6, 1)
 
 
 def test_phases_under_one_series(tmp_path):

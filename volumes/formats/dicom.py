@@ -22,6 +22,7 @@ from ...core.call_site import warn
 from ...core.errors import (
     BadHeader,
     CasesLeftOut,
+    LikelyMistake,
     UnknownFormat,
     VolumeChanged,
     VolumeError,
@@ -31,7 +32,16 @@ from ...storage.content import content_key
 from ..backend import Backend
 from ..header import affine_entries
 from ..registry import BackendRequest
-from .dicom_file import FACTS, SELECTORS, DicomFile, Frame, is_dicom
+from .dicom_file import (
+    FACTS,
+    KINDS,
+    OWNERS,
+    SCALES,
+    SELECTORS,
+    DicomFile,
+    Frame,
+    is_dicom,
+)
 from .raw import LocalRaw, RawHeader, fastest_first, world_affine
 from .stored_file import Format, LocalStoredFile, import_package
 
@@ -253,6 +263,7 @@ def stack(
             )
             do = "Choose those of one volume, by where={keyword: value} or files='pattern'."
             raise BadHeader(f"{what} differs from {first.file.name}.", do=do)
+    _check_alike(frames, name)
     step = np.cross(*first.steps)
     step *= first.thickness / np.linalg.norm(step)
     places = {one.place for one in frames}
@@ -265,6 +276,26 @@ def stack(
     affine = world_affine([*first.steps, step], frames[0].place or (0.0, 0.0, 0.0))
     layout = fastest_first((columns, rows, len(frames)), colours=channels)
     return RawHeader(layout, _value_type(frames), 0, affine_entries(affine, name)), frames
+
+
+def _check_alike(frames: Sequence[Frame], name: str) -> None:
+    """Refuse slices whose values mean different things; warn of those of other patients."""
+    for key in (*SCALES, *KINDS, *OWNERS):
+        found: dict[str, Frame] = {}
+        for one in frames:
+            found.setdefault(str(one.facts.get(key, "")), one)
+        with_it = [one for text, one in found.items() if text]
+        do = "Choose the slices of one volume, by where={keyword: value} or files='pattern'."
+        if key in SCALES and with_it and "" in found:
+            what = f"{found[''].file.name} has no {key}, and {with_it[0].file.name} has one."
+            raise BadHeader(what, do=f"{do[:-1]}, or write the file again with its {key}.")
+        if key in SCALES or len(with_it) < 2:
+            continue
+        values = " and ".join(f"{one.facts[key]} in {one.file.name}" for one in with_it[:2])
+        if key in KINDS:
+            raise BadHeader(f"the slices of {name} differ in {key}: {values}.", do=do)
+        shown = f": {values}" if key != "PatientID" else f" ({with_it[1].file.name})"
+        warn(f"the slices of {name} differ in {key}{shown}. {do}", LikelyMistake)
 
 
 def _in_order(frames: Sequence[Frame], name: str) -> tuple[list[Frame], NDArray[np.float64]]:

@@ -55,6 +55,10 @@ SELECTORS = tuple(
 )
 """Keywords that may tell apart frames at one place, the most usual first."""
 FACTS = {"Modality": "modality", "SeriesDescription": "description", "StudyInstanceUID": "study"}
+# What all slices of a volume have or lack; what they have to share, and what they usually share.
+SCALES, KINDS = ("RescaleSlope", "RescaleIntercept"), ("Units", "RescaleType")
+OWNERS = ("FrameOfReferenceUID", "PatientID")
+_ALIKE = (*SCALES, *KINDS, *OWNERS)
 _OF_FRAME = str.split(
     "ImagePositionPatient ImageOrientationPatient PixelSpacing ImagerPixelSpacing SliceThickness "
     "SpacingBetweenSlices RescaleSlope RescaleIntercept RealWorldValueSlope RealWorldValueIntercept"
@@ -104,7 +108,9 @@ class Frame:
     thickness: float
     scale: tuple[float, float]  # slope and intercept
     span: tuple[float, float]  # the smallest and the largest number that a pixel can be
-    facts: Mapping[str, Any]  # values of ``SELECTORS`` and of the user's own keywords
+    facts: Mapping[
+        str, Any
+    ]  # values of ``SELECTORS``, of what slices share, and of the user's own keywords
 
 
 class DicomFile:
@@ -112,7 +118,7 @@ class DicomFile:
 
     def __init__(self, file: LocalStoredFile, select: Sequence[str] = ()) -> None:
         self.file, self.name = file, file.name
-        self._keywords = tuple(dict.fromkeys((*SELECTORS, *FACTS, *select)))
+        self._keywords = tuple(dict.fromkeys((*SELECTORS, *FACTS, *_ALIKE, *select)))
         self._at = self._length = self._deflated_at = 0  # of the pixels
         self._float = ""  # the type of pixels that are floats
         with library_errors(f"{self.name} cannot be read as DICOM"), self._map() as data:
