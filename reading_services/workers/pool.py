@@ -25,6 +25,7 @@ from ..transport.slot_reader import SlotReader
 from ..work import ReplicatedWork, Work, WorkerStatus, item_timeout
 from .payload import modules_of, pickle_job
 from .script import (
+    SERVER,
     WORKER_NAME,
     StartNote,
     preload,
@@ -156,7 +157,7 @@ class WorkerPool:
             torch,
             work.threads,
             {} if torch else own,
-            dict(os.environ),
+            {name: value for name, value in os.environ.items() if name != SERVER},
             # Asked for no shared memory, a worker says nothing about having none.
             self._share if budget.limit else None,
             work.cache_bytes,

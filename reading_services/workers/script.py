@@ -199,7 +199,7 @@ def _end_if_unguarded() -> None:
     this = process.current_process()
     if not getattr(this, "_inheriting", False):
         return
-    if _SERVER in os.environ:
+    if SERVER in os.environ:
         raise _UnguardedError  # each worker meets it again, and says so
     if this.name.startswith(WORKER_NAME):
         sys.stdout.flush()
@@ -220,7 +220,8 @@ def _import(script: Mapping[str, str]) -> None:
 # server imports the script, and the modules of functions, once. Python does so for a script that is
 # a path since 3.13.8 alone, and a script that raises would end the server.
 
-_SERVER = "_VOXPIPE_FORK_SERVER"
+SERVER = "_VOXPIPE_FORK_SERVER"
+_STARTING = ForkSafeLock()
 _code_of_server: set[str] = set()  # what the fork server of this process has imported
 _versions: dict[str, tuple[int, int]] = {}  # of files that workers imported by themselves
 
@@ -234,6 +235,11 @@ def start_server(modules: Collection[str], note: StartNote) -> None:
 
     One without them is replaced, as long as no process that it forked lives.
     """
+    with _STARTING:
+        _start_server(modules, note)
+
+
+def _start_server(modules: Collection[str], note: StartNote) -> None:
     server: Any = forkserver._forkserver
     names = _code_of_server.union(modules, ["__main__"])
     if (
@@ -244,25 +250,26 @@ def start_server(modules: Collection[str], note: StartNote) -> None:
         with contextlib.suppress(FileNotFoundError):  # the folder is gone as soon as it is dead
             server._stop()
         _own_folder()
-    if server._forkserver_pid is None:
+    is_new = server._forkserver_pid is None
+    if is_new:
         _code_of_server.clear()
     whole = spawn.get_preparation_data("")
     keys = ("sys_path", "sys_argv", "orig_dir", "dir", *_KEYS)
     script = {key: whole[key] for key in keys if whole.get(key) is not None}
     if not script_of_this_process():
         script = {key: value for key, value in script.items() if key not in _KEYS}
-    os.environ[_SERVER] = json.dumps([script, sorted(names - {"__main__"}), *vars(note).values()])
+    os.environ[SERVER] = json.dumps([script, sorted(names - {"__main__"}), *vars(note).values()])
     try:
         forkserver.ensure_running()
     finally:
-        del os.environ[_SERVER]
-    if not _code_of_server:
+        os.environ.pop(SERVER, None)
+    if is_new:  # else the server is the user's own, or has the code already
         _code_of_server.update(names)
 
 
 def import_code() -> None:
     """Import in the fork server the modules and the script of the consumer, within its limit."""
-    order = os.environ.get(_SERVER)
+    order = os.environ.get(SERVER)
     if order is None:
         return
     script, modules, path, seconds = json.loads(order)
@@ -275,7 +282,7 @@ def import_code() -> None:
                     import_module(name)
         finally:
             faulthandler.cancel_dump_traceback_later()
-            del os.environ[_SERVER]
+            del os.environ[SERVER]
     os.unlink(path)
 
 

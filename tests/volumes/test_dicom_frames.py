@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pydicom
 import pytest
 import SimpleITK
 from medical_files import warm
 from pydicom.dataset import Dataset, FileMetaDataset
+from pydicom.pixels import convert_color_space
 from pydicom.uid import (
     DeflatedExplicitVRLittleEndian,
     ExplicitVRBigEndian,
@@ -18,7 +21,15 @@ from pydicom.uid import (
 )
 
 import voxpipe as vp
-from voxpipe.core.errors import BadHeader, CasesLeftOut, TruncatedVolume, UnknownFormat, VolumeError
+from voxpipe.core.errors import (
+    BadHeader,
+    CasesLeftOut,
+    LikelyMistake,
+    TruncatedVolume,
+    UnknownFormat,
+    VolumeError,
+    VolumeNotFound,
+)
 from voxpipe.volumes import Volume
 
 MR, CT = "1.2.840.10008.5.1.4.1.1.4.1", "1.2.840.10008.5.1.4.1.1.2"
@@ -358,6 +369,19 @@ def test_colours(tmp_path, planar):
     assert np.array_equal(found.transpose(2, 1, 0), one.pixel_array)
 
 
+@pytest.mark.parametrize("syntax", [ExplicitVRLittleEndian, RLELossless])
+def test_luma_and_chroma(tmp_path, syntax):
+    """YBR_FULL becomes RGB, of native pixels and of run lengths."""
+    stored = np.random.default_rng(0).integers(0, 256, (1, 6, 8, 3)).astype(np.uint8)
+    said = {"SamplesPerPixel": 3, "PlanarConfiguration": 0}
+    path = write(tmp_path / "a.dcm", stored, syntax, PhotometricInterpretation="YBR_FULL", **said)
+
+    found = Volume(path).numpy()[..., 0]
+
+    expected = convert_color_space(stored[0], "YBR_FULL", "RGB")
+    assert np.array_equal(found.transpose(2, 1, 0), expected)
+
+
 def test_palettes(tmp_path):
     """A palette gives colours, as pydicom applies it."""
     path = write(
@@ -419,6 +443,25 @@ def test_deflated_pixels_that_end_early(tmp_path):
         Volume(path).numpy()
 
 
+def test_deflated_pixels_beyond_the_image(tmp_path):
+    """No more is inflated than rows and columns need, whatever length the element has."""
+    path = write(tmp_path / "a.dcm", np.zeros((4, 4), np.uint16), DeflatedExplicitVRLittleEndian)
+    one = pydicom.dcmread(path)
+    one.PixelData = bytes(200 * 2**20)
+    one.save_as(path)
+    del one
+
+    tracemalloc.start()
+    try:
+        found = Volume(path).numpy()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+    assert found.shape == (1, 4, 4, 1)
+    assert peak < 160 * 2**20  # of which the header is looked for in 64 MiB
+
+
 def test_slices_of_a_pet_series(tmp_path):
     """Each slice has its own slope, and the folder is one volume."""
     slopes = [1, 0.5, 0.25, 2]
@@ -429,6 +472,41 @@ def test_slices_of_a_pet_series(tmp_path):
     for k in range(4):
         single = SimpleITK.GetArrayFromImage(SimpleITK.ReadImage(folder / f"{k}.dcm"))[0]
         assert np.array_equal(found[..., k].T, single)
+
+
+@pytest.mark.parametrize("keyword", ["RescaleSlope", "RescaleIntercept"])
+def test_a_slice_without_its_rescale(tmp_path, keyword):
+    """The number of one slice would mean something else than those of the others."""
+    rescale = {"RescaleSlope": 2, "RescaleIntercept": 0}
+    folder = series(tmp_path / "pet", FRAMES, (0, 3, 6, 9), **rescale)
+    one = pydicom.dcmread(folder / "2.dcm")
+    delattr(one, keyword)
+    one.save_as(folder / "2.dcm")
+
+    with pytest.raises(BadHeader, match=rf"2\.dcm .* has no {keyword}"):
+        _ = Volume(folder).shape
+
+
+@pytest.mark.parametrize(
+    ("keyword", "values"),
+    [
+        ("Units", ["BQML", "BQML", "CNTS", "BQML"]),
+        ("RescaleType", ["HU", "US", "HU", "HU"]),
+        ("FrameOfReferenceUID", ["1.2", "1.2", "1.3", "1.2"]),
+        ("PatientID", ["p1", "p1", "p1", "p2"]),
+    ],
+)
+def test_slices_that_are_no_one_scan(tmp_path, keyword, values):
+    """Other units are refused; another patient or frame of reference is warned of."""
+    folder = series(tmp_path / "pet", FRAMES, (0, 3, 6, 9), **{keyword: values})
+
+    if keyword in ("Units", "RescaleType"):
+        with pytest.raises(BadHeader, match=f"differ in {keyword}: .*dcm"):
+            _ = Volume(folder).shape
+    else:
+        with pytest.warns(LikelyMistake, match=f"differ in {keyword}.*dcm"):
+            assert Volume(folder).shape == (1, 8, 6, 4)
+    assert Volume(folder, where={keyword: values[0]}, files="0.dcm").shape == (1, 8, 6, 1)
 
 
 def test_phases_under_one_series(tmp_path):
@@ -457,6 +535,25 @@ def test_phases_that_only_their_names_tell_apart(tmp_path):
         assert np.array_equal(Volume(folder, files=files).numpy()[0].T, FRAMES[2:])
     with pytest.raises(ValueError, match="give their folder"):
         _ = Volume([folder / name for name in names]).shape
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        (["0.dcm", "typo.dcm"], "'typo.dcm' of files= matches no file in .*ct"),
+        ("nomatch*", r"'nomatch\*' of files= matches no file"),
+        (["0.dcm", "/elsewhere/1.dcm"], "'/elsewhere/1.dcm' of files= matches no file"),
+        ("other/*.dcm", r"'other/\*.dcm' of files= matches no file"),
+        ([], "files= names no file"),
+    ],
+)
+def test_files_that_are_not_in_the_folder(tmp_path, files, words):
+    """Each name or pattern matches, so that no slice is missing without a word."""
+    folder = series(tmp_path / "ct", FRAMES, (0, 3, 6, 9))
+
+    with pytest.raises(VolumeNotFound, match=words):
+        _ = Volume(folder, files=files).shape
+    assert Volume(folder, files=["0.dcm", "./1.dcm", f"{folder}/[23].dcm"]).shape == (1, 8, 6, 4)
 
 
 def test_options_that_do_not_fit_a_file(tmp_path):

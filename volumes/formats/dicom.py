@@ -19,13 +19,30 @@ from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS
 from ...core.call_site import warn
-from ...core.errors import BadHeader, CasesLeftOut, UnknownFormat, VolumeChanged, VolumeError
+from ...core.errors import (
+    BadHeader,
+    CasesLeftOut,
+    LikelyMistake,
+    UnknownFormat,
+    VolumeChanged,
+    VolumeError,
+    VolumeNotFound,
+)
 from ...core.suggest import few_names
 from ...storage.content import content_key
 from ..backend import Backend
 from ..header import affine_entries
 from ..registry import BackendRequest
-from .dicom_file import FACTS, SELECTORS, DicomFile, Frame, is_dicom
+from .dicom_file import (
+    FACTS,
+    KINDS,
+    OWNERS,
+    SCALES,
+    SELECTORS,
+    DicomFile,
+    Frame,
+    is_dicom,
+)
 from .raw import LocalRaw, RawHeader, fastest_first, world_affine
 from .stored_file import Format, LocalStoredFile, import_package
 
@@ -48,15 +65,11 @@ def _read_folder(
     patterns: no others are read.
     """
     import_package("pydicom", f"the DICOM files of {name}")
-    patterns = (files,) if isinstance(files, str) else tuple(files or ())
-    names = [os.path.basename(os.fspath(one)) for one in patterns]
     frames: dict[str, list[Frame]] = {}
     errors: dict[str, list[VolumeError]] = {}
-    for path in _files(folder):
-        base, series = os.path.basename(path), ""
-        if names and not any(base == one or fnmatch.fnmatchcase(base, one) for one in names):
-            continue
-        if not (base.lower().endswith((".dcm", ".ima")) or is_dicom(path)):
+    for path in _files(folder) if files is None else _named_files(folder, name, files):
+        series = ""
+        if not (path.lower().endswith((".dcm", ".ima")) or is_dicom(path)):
             continue
         try:
             one = DicomFile(LocalStoredFile(path, f"{path} (of {name})"), select)
@@ -77,6 +90,23 @@ def _files(folder: str) -> list[str]:
             for entry in entries
             if not entry.name.startswith(".") and not os.path.isdir(entry.path)
         )
+
+
+def _named_files(folder: str, name: str, files: Any) -> list[str]:
+    """Return the files of a folder that names or patterns choose, each of which has to match."""
+    there, chosen = {os.path.basename(path): path for path in _files(folder)}, set[str]()
+    patterns = [files] if isinstance(files, (str, os.PathLike)) else [*files]
+    for text in (os.fspath(each) for each in patterns):
+        parent, pattern = os.path.split(text)
+        found = {one for one in there if one == pattern or fnmatch.fnmatchcase(one, pattern)}
+        ways = {os.path.realpath(parent), os.path.realpath(os.path.join(folder, parent))}
+        if not found or (parent and os.path.realpath(folder) not in ways):
+            what = f"{text!r} of files= matches no file in {name}."
+            raise VolumeNotFound(what, do="Give names or patterns of files in this folder.")
+        chosen |= found
+    if not chosen:
+        raise VolumeNotFound(f"files= names no file in {name}.", do="Leave it out to read all.")
+    return [there[one] for one in sorted(chosen)]
 
 
 def _has_dicom(request: BackendRequest) -> bool:
@@ -103,7 +133,7 @@ def open_dicom(
         frames = _of_series(*_read_folder(path, name, files, tuple(select)), name, series)
     else:
         import_package("pydicom", name)
-        if files:
+        if files is not None:
             raise UnknownFormat(f"{name} is a file, and files= chooses files of a folder.")
         one = DicomFile(LocalStoredFile(path, name), tuple(select))
         frames = _of_series({one.series: one.frames()}, {}, name, series)
@@ -154,7 +184,7 @@ def _of_series(
     for error in (*errors.get(uid, ()), *(() if is_one_of_several else unknown)):
         raise error
     if uid not in frames:
-        what = f"{name} holds {len(uids)} DICOM series ({', '.join(uids)})"
+        what = f"{name} holds {len(uids)} DICOM series ({', '.join(uids) or 'no images'})"
         what += f", and not {series}." if series else "."
         raise UnknownFormat(what, do="Give the one to read as series=.")
     for error in unknown:
@@ -228,6 +258,7 @@ def stack(
             what = f"the frames of {name} differ in size or direction: sizes {sizes}; {files}."
             do = "Choose those of one volume, by where={keyword: value} or files='pattern'."
             raise BadHeader(what, do=do)
+    _check_alike(frames, name)
     step = np.cross(*first.steps)
     step *= first.thickness / np.linalg.norm(step)
     places = {one.place for one in frames}
@@ -240,6 +271,26 @@ def stack(
     affine = world_affine([*first.steps, step], frames[0].place or (0.0, 0.0, 0.0))
     layout = fastest_first((columns, rows, len(frames)), colours=channels)
     return RawHeader(layout, _value_type(frames), 0, affine_entries(affine, name)), frames
+
+
+def _check_alike(frames: Sequence[Frame], name: str) -> None:
+    """Refuse slices whose values mean different things; warn of those of other patients."""
+    for key in (*SCALES, *KINDS, *OWNERS):
+        found: dict[str, Frame] = {}
+        for one in frames:
+            found.setdefault(str(one.facts.get(key, "")), one)
+        with_it = [one for text, one in found.items() if text]
+        do = "Choose the slices of one volume, by where={keyword: value} or files='pattern'."
+        if key in SCALES and with_it and "" in found:
+            what = f"{found[''].file.name} has no {key}, and {with_it[0].file.name} has one."
+            raise BadHeader(what, do=f"{do[:-1]}, or write the file again with its {key}.")
+        if key in SCALES or len(with_it) < 2:
+            continue
+        values = " and ".join(f"{one.facts[key]} in {one.file.name}" for one in with_it[:2])
+        if key in KINDS:
+            raise BadHeader(f"the slices of {name} differ in {key}: {values}.", do=do)
+        shown = f": {values}" if key != "PatientID" else f" ({with_it[1].file.name})"
+        warn(f"the slices of {name} differ in {key}{shown}. {do}", LikelyMistake)
 
 
 def _in_order(frames: Sequence[Frame], name: str) -> tuple[list[Frame], NDArray[np.float64]]:

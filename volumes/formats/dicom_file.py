@@ -55,6 +55,10 @@ SELECTORS = tuple(
 )
 """Keywords that may tell apart frames at one place, the most usual first."""
 FACTS = {"Modality": "modality", "SeriesDescription": "description", "StudyInstanceUID": "study"}
+# What all slices of a volume have or lack; what they have to share, and what they usually share.
+SCALES, KINDS = ("RescaleSlope", "RescaleIntercept"), ("Units", "RescaleType")
+OWNERS = ("FrameOfReferenceUID", "PatientID")
+_ALIKE = (*SCALES, *KINDS, *OWNERS)
 _OF_FRAME = str.split(
     "ImagePositionPatient ImageOrientationPatient PixelSpacing ImagerPixelSpacing SliceThickness "
     "SpacingBetweenSlices RescaleSlope RescaleIntercept RealWorldValueSlope RealWorldValueIntercept"
@@ -104,7 +108,9 @@ class Frame:
     thickness: float
     scale: tuple[float, float]  # slope and intercept
     span: tuple[float, float]  # the smallest and the largest number that a pixel can be
-    facts: Mapping[str, Any]  # values of ``SELECTORS`` and of the user's own keywords
+    facts: Mapping[
+        str, Any
+    ]  # values of ``SELECTORS``, of what slices share, and of the user's own keywords
 
 
 class DicomFile:
@@ -112,7 +118,7 @@ class DicomFile:
 
     def __init__(self, file: LocalStoredFile, select: Sequence[str] = ()) -> None:
         self.file, self.name = file, file.name
-        self._keywords = tuple(dict.fromkeys((*SELECTORS, *FACTS, *select)))
+        self._keywords = tuple(dict.fromkeys((*SELECTORS, *FACTS, *_ALIKE, *select)))
         self._at = self._length = self._deflated_at = 0  # of the pixels
         self._float = ""  # the type of pixels that are floats
         with library_errors(f"{self.name} cannot be read as DICOM"), self._map() as data:
@@ -328,15 +334,16 @@ class DicomFile:
                 yield number, self._colours(plane)
 
     def _native(self, data: Any, numbers: Mapping[int, Any]) -> Iterator[tuple[int, NDArray[Any]]]:
-        at, end = self._at, self._at + self._length
-        if self._deflated_at:
-            data = _inflate(data[self._deflated_at :], end)
-            if len(data) < end:
-                raise self._short(f"{self._length} bytes of pixels", len(data) - at)
+        at = self._at
         shape, order = (self.rows, self.columns, self.samples), (0, 1, 2)
         if self._get("PlanarConfiguration", 0) and self.samples > 1:
             shape, order = (self.samples, self.rows, self.columns), (1, 2, 0)
         bits = math.prod(shape) * self.bits  # of a frame: frames of single bits share bytes
+        if self._deflated_at:
+            size = -(-self.count * bits // 8)  # the element may say more than an image needs
+            data = _inflate(data[self._deflated_at :], at + size)
+            if len(data) < at + size:
+                raise self._short(f"{size} bytes of pixels", len(data) - at)
         for number in numbers:
             first, last = number * bits, (number + 1) * bits
             chunk = data[at + first // 8 : at - (-last // 8)]
@@ -418,7 +425,8 @@ class DicomFile:
             array = (array << spare) >> (self.bits - self.depth)
         if self.photometric == _PALETTE:
             return np.asarray(apply_color_lut(array[..., 0], self._dataset))
-        if self.is_native and self.photometric == "YBR_FULL":
+        is_raw = self.is_native or self.syntax == _RUN_LENGTHS  # SimpleITK converts the others
+        if is_raw and self.photometric == "YBR_FULL":
             return np.asarray(convert_color_space(array, "YBR_FULL", "RGB"))
         return array
 
