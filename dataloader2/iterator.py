@@ -447,9 +447,10 @@ def _overfits() -> bool:
     frame = sys._getframe(2)
     for _ in range(_MOST_FRAMES):
         space = frame.f_locals
-        trainer = space.get("trainer", getattr(space.get("self"), "trainer", None))
-        if getattr(trainer, "overfit_batches", 0):
-            return True
+        with contextlib.suppress(RuntimeError):  # a module without a trainer raises it
+            trainer = space.get("trainer") or getattr(space.get("self"), "trainer", None)
+            if getattr(trainer, "overfit_batches", 0):
+                return True
         if frame.f_back is None:
             break
         frame = frame.f_back

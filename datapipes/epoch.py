@@ -420,8 +420,10 @@ def set_seed_of(generator: Any, seed: int) -> None:
     elif isinstance(generator, np.random.Generator):
         bits = generator.bit_generator
         bits.state = type(bits)(seed).state  # as those of NumPy take it
+    elif isinstance(generator._bit_generator, np.random.MT19937):  # what nearly all have
+        generator.seed([seed & 0xFFFFFFFF, seed >> 32])
     else:
-        kind = getattr(np.random, generator.get_state(legacy=False)["bit_generator"])
+        kind = type(generator._bit_generator)
         generator.set_state({**kind(seed).state, "has_gauss": 0, "gauss": 0.0})
 
 
