@@ -332,6 +332,28 @@ def test_pages_of_other_kinds_are_several_images(tmp_path):
         assert (voxels.shape, np.unique(voxels).tolist()) == ((1, 48, 32, 2), [value])
 
 
+@pytest.mark.parametrize("how", ["one writer", "append", "ome", "sizes", "sizes of pages"])
+def test_a_stack_that_is_written_page_by_page(tmp_path, how):
+    """Each call makes an image of its own, of which tifffile shows the first."""
+    path, pages = tmp_path / "a.tif", list(numbered((5, 8, 9)))
+    if how.startswith("sizes"):
+        pages[3] = pages[3][:4]
+    if how == "append":
+        for page in pages:
+            tifffile.imwrite(path, page, append=True)
+    else:
+        plain = {"metadata": None} if how == "sizes of pages" else {}
+        with tifffile.TiffWriter(path, ome=how == "ome") as writer:
+            for page in pages:
+                writer.write(page, photometric="minisblack", contiguous=False, **plain)
+
+    with pytest.raises(UnknownFormat, match=r"a\.tif (holds \d images: \d of .*8x9|differs)"):
+        _ = Volume(path).shape
+    found = Volume(path, series=1).numpy()
+    expected = tifffile.imread(path, series=1)
+    assert found[0].T.tolist() == np.atleast_3d(expected.T).T.tolist()
+
+
 def test_axes_of_one_name_are_refused(tmp_path):
     """Of two stacks that nothing names, none is taken for z."""
     tifffile.imwrite(

@@ -11,6 +11,7 @@ import os
 import re
 import reprlib
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -46,6 +47,8 @@ from .stored_file import Format, LocalStoredFile, StoredFile, import_package, li
 
 # tifffile's letters for a sequence of pages that nothing is said about: a stack.
 _STACKS = ("i", "q")
+# Its kinds of series that only pages make: other kinds have thumbnails and labels, for instance.
+_PLAIN = ("generic", "shaped", "uniform")
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,11 +120,19 @@ def _refuse_other_kinds(pages: Sequence[Any], first: Any, name: str) -> None:
 
 
 def _series_number(all_series: Sequence[Any], series: int | None, name: str) -> int:
-    """Return the number of a series: the first, unless other pages of its shape form others."""
+    """Return the number of a series: the first, unless others may be parts of the same volume."""
     first: Any = all_series[0]
-    for other in all_series[1:] if series is None else ():
+    others = [one for one in all_series[1:] if series is None and not one.keyframe.is_reduced]
+    for other in others:
         if first.kind == other.kind == "generic" and first.keyframe.shape == other.keyframe.shape:
             _refuse_other_kinds([other.keyframe], first.keyframe, name)
+    is_one_of_alike = any((first.shape, first.dtype) == (one.shape, one.dtype) for one in others)
+    if is_one_of_alike or (others and first.kind in _PLAIN):
+        # A writer that is called for each page makes an image of each.
+        shapes = Counter(f"{'x'.join(map(str, one.shape))} {one.dtype}" for one in all_series)
+        listed = ", ".join(f"{count} of {form}" for form, count in [*shapes.items()][:4])
+        do = "Give series=N for one of them, or write the stack as one image, in one call."
+        raise UnknownFormat(f"{name} holds {len(all_series)} images: {listed}.", do=do)
     check_number(series or 0, len(all_series), "series", name)
     return series or 0
 
