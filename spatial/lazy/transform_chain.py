@@ -113,12 +113,13 @@ class TransformChain:
                 raise _mismatch(name, key, self.references, distance)
         i, j, k = grid.shape
         if others and i == (j if k == 1 else k):
-            named = plain = ""
+            first_named = plain = ""
             for key, each in self.references.items():  # no comprehension: it is a call a patch
                 is_named = getattr(each, "names_axes", True)
-                named, plain = named or key * bool(is_named), plain or key * (is_named is False)
-            if named and plain:
-                _warn_of_axes(self.references, named, plain)
+                first_named = first_named or key * bool(is_named)
+                plain = plain or key * (is_named is False)
+            if first_named and plain:
+                _warn_of_axes(self.references, first_named, plain)
         plan = SpatialPlan(grid, IDENTITY, grid.shape)
         if 1 in plan.source.shape and (before := getattr(first, "patch", None)) is not None:
             flat = flat_axes(before.pending.shared_plan)

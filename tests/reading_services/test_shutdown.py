@@ -175,7 +175,7 @@ def test_a_newer_iterator_takes_over(cases):
     ("end", "told"),
     [
         (lambda it, state: it.seed(8), r"seed\(\) of its DataLoader2"),
-        (lambda it, state: it.set_epoch(3), r"set_epoch\(3\) of its DataLoader2"),
+        (lambda it, state: it.set_epoch(3), r"set_epoch\(3\) of the loader"),
         (lambda it, state: it.load_state_dict(state), r"load_state_dict\(\) of its DataLoader2"),
     ],
 )

@@ -94,19 +94,19 @@ def _files(folder: str) -> list[str]:
 
 def _named_files(folder: str, name: str, files: Any) -> list[str]:
     """Return the files of a folder that names or patterns choose, each of which has to match."""
-    there, chosen = {os.path.basename(path): path for path in _files(folder)}, set[str]()
+    there, choice = {os.path.basename(path): path for path in _files(folder)}, set[str]()
     patterns = [files] if isinstance(files, (str, os.PathLike)) else [*files]
     for text in (os.fspath(each) for each in patterns):
         parent, pattern = os.path.split(text)
-        found = {one for one in there if one == pattern or fnmatch.fnmatchcase(one, pattern)}
+        hits = {one for one in there if one == pattern or fnmatch.fnmatchcase(one, pattern)}
         ways = {os.path.realpath(parent), os.path.realpath(os.path.join(folder, parent))}
-        if not found or (parent and os.path.realpath(folder) not in ways):
+        if not hits or (parent and os.path.realpath(folder) not in ways):
             what = f"{text!r} of files= matches no file in {name}."
             raise VolumeNotFound(what, do="Give names or patterns of files in this folder.")
-        chosen |= found
-    if not chosen:
+        choice |= hits
+    if not choice:
         raise VolumeNotFound(f"files= names no file in {name}.", do="Leave it out to read all.")
-    return [there[one] for one in sorted(chosen)]
+    return [there[one] for one in sorted(choice)]
 
 
 def _has_dicom(request: BackendRequest) -> bool:
@@ -276,21 +276,21 @@ def stack(
 def _check_alike(frames: Sequence[Frame], name: str) -> None:
     """Refuse slices whose values mean different things; warn of those of other patients."""
     for key in (*SCALES, *KINDS, *OWNERS):
-        found: dict[str, Frame] = {}
+        by_value: dict[str, Frame] = {}
         for one in frames:
-            found.setdefault(str(one.facts.get(key, "")), one)
-        with_it = [one for text, one in found.items() if text]
+            by_value.setdefault(str(one.facts.get(key, "")), one)
+        with_it = [one for text, one in by_value.items() if text]
         do = "Choose the slices of one volume, by where={keyword: value} or files='pattern'."
-        if key in SCALES and with_it and "" in found:
-            what = f"{found[''].file.name} has no {key}, and {with_it[0].file.name} has one."
+        if key in SCALES and with_it and "" in by_value:
+            what = f"{by_value[''].file.name} has no {key}, and {with_it[0].file.name} has one."
             raise BadHeader(what, do=f"{do[:-1]}, or write the file again with its {key}.")
         if key in SCALES or len(with_it) < 2:
             continue
         values = " and ".join(f"{one.facts[key]} in {one.file.name}" for one in with_it[:2])
         if key in KINDS:
             raise BadHeader(f"the slices of {name} differ in {key}: {values}.", do=do)
-        shown = f": {values}" if key != "PatientID" else f" ({with_it[1].file.name})"
-        warn(f"the slices of {name} differ in {key}{shown}. {do}", LikelyMistake)
+        values_text = f": {values}" if key != "PatientID" else f" ({with_it[1].file.name})"
+        warn(f"the slices of {name} differ in {key}{values_text}. {do}", LikelyMistake)
 
 
 def _in_order(frames: Sequence[Frame], name: str) -> tuple[list[Frame], NDArray[np.float64]]:

@@ -130,9 +130,9 @@ def _series_number(all_series: Sequence[Any], series: int | None, name: str) -> 
     if is_one_of_alike or (others and first.kind in _PLAIN):
         # A writer that is called for each page makes an image of each.
         shapes = Counter(f"{'x'.join(map(str, one.shape))} {one.dtype}" for one in all_series)
-        listed = ", ".join(f"{count} of {form}" for form, count in [*shapes.items()][:4])
+        counts = ", ".join(f"{count} of {form}" for form, count in [*shapes.items()][:4])
         do = "Give series=N for one of them, or write the stack as one image, in one call."
-        raise UnknownFormat(f"{name} holds {len(all_series)} images: {listed}.", do=do)
+        raise UnknownFormat(f"{name} holds {len(all_series)} images: {counts}.", do=do)
     check_number(series or 0, len(all_series), "series", name)
     return series or 0
 
