@@ -19,7 +19,7 @@ from concurrent.futures.thread import BrokenThreadPool
 from itertools import islice
 from typing import Any, ClassVar
 
-from ...core.errors import add_location
+from ...core.errors import WorkerDied, add_location
 from ...core.validate import validate_int
 from ...graph import Pipe, Traits
 from ..background_iterator import join_threads, note_progress, start_thread, warn_still_running
@@ -60,8 +60,13 @@ class Threads:
     def _start(self) -> None:
         name = f"{self._name}_{len(self._threads)}"
         thread = threading.Thread(target=self._run, name=name, daemon=True)
-        start_thread(thread)
+        # Before it starts: Ctrl-C within may leave it running.
         self._threads.append(thread)
+        try:
+            start_thread(thread)
+        except WorkerDied:
+            self._threads.remove(thread)
+            raise
 
     def stop(self) -> None:
         """Make no call that has not begun, and wait for the others, but not for ever."""

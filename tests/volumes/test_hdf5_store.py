@@ -344,7 +344,7 @@ def test_axes_that_nothing_names_are_refused_with_a_way_out(tmp_path):
     path = write(tmp_path / "a.h5", numbered((1, 2, 3, 4, 5)))
 
     for how in ({}, {"dataset": "raw"}):
-        with pytest.raises((UnknownFormat, BadHeader), match='axes="t.*zyx"') as error:
+        with pytest.raises((UnknownFormat, BadHeader), match=r'axes="t.*zyx"') as error:
             _ = Volume(path, **how).shape
         assert "OME" not in str(error.value)
         assert "Give dataset=" not in str(error.value)
