@@ -1,10 +1,11 @@
-"""What a test may leave behind: processes, threads, open files, epochs."""
+"""Resources that a test may leave: processes, threads, open files, epochs, blocked signals."""
 
 from __future__ import annotations
 
 import gc
 import multiprocessing
 import os
+import signal
 import sys
 import threading
 import time
@@ -22,7 +23,7 @@ LONGEST_LIST = 2**16
 def alive():
     """Return what is alive now, as pairs of kind and name."""
     threads = {("thread", f"{t.name} ({t.ident})") for t in threading.enumerate() if not t.daemon}
-    return threads | open_files() | child_processes() | running_epochs()
+    return threads | open_files() | child_processes() | running_epochs() | blocked_signals()
 
 
 def left_behind(before, grace=GRACE):
@@ -62,6 +63,13 @@ def running_epochs():
     running = sys.modules.get("voxpipe.reading_services.reading_service")
     found = () if running is None else list(running._RUNNING)
     return {("epoch", f"{type(epoch).__name__} at {id(epoch):#x}") for epoch in found}
+
+
+def blocked_signals():
+    """Return the signals that this thread blocks: its forked children would survive SIGTERM."""
+    if not hasattr(signal, "pthread_sigmask"):
+        return set()
+    return {("signal", f"{one!r}") for one in signal.pthread_sigmask(signal.SIG_BLOCK, [])}
 
 
 def child_processes():

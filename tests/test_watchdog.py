@@ -6,13 +6,16 @@ import sys
 from pathlib import Path
 
 HANGS = """
+import multiprocessing
 import threading
 
 def test_before():
     pass
 
 def test_that_hangs():
-    threading.Event().wait()
+    child = multiprocessing.get_context("fork").Process(target=threading.Event().wait)
+    child.start()
+    child.join()
 """
 # As the suite's own does, but sooner.
 CONFTEST = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import multiprocessing
 import os
 import sys
 import threading
@@ -62,4 +63,7 @@ class Watchdog:
         frame = sys._current_frames().get(threading.main_thread().ident or 0)
         calls = "".join(traceback.format_stack(frame)[-SHOWN:])
         os.write(self._err, f"\n{calls}\nno end after {self._seconds:g} s: {test}\n".encode())
+        # A child that lives on holds the pipes of this process, and pytest-xdist waits for them.
+        for child in multiprocessing.active_children():
+            child.kill()
         self._leave(1)

@@ -1,7 +1,8 @@
 """Imported last by the fork server: what workers share with it, and what it takes away at its end.
 
 It freezes what was imported: a collection in a child would copy every page of it. The folder in
-which the server listens is left by a consumer that is killed; the server ends after it.
+which the server listens is left by a consumer that is killed; the server ends after it. An import
+in any other process changes nothing there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import gc
 import os
 import socket
 import struct
+import sys
 import time
 
 from .script import FOLDERS, begin_with_signals_blocked, import_code, survive_refusals
@@ -21,13 +23,6 @@ _SECONDS = 2.0
 _DESCRIPTORS = "/dev/fd"
 # struct ucred of Linux: process, user and group.
 _CREDENTIALS = struct.Struct("3i")
-
-import_code()
-gc.collect()
-gc.freeze()
-begin_with_signals_blocked()
-survive_refusals()
-
 
 def _own_addresses() -> list[tuple[str, int]]:
     """Return where this process listens below a folder of multiprocessing, and who began to."""
@@ -63,6 +58,13 @@ def _remove_folder(address: str, consumer: int) -> None:
             os.rmdir(os.path.dirname(address))
 
 
-# They are closed by then.
-for _where, _whose in _own_addresses():
-    atexit.register(_remove_folder, _where, _whose)
+# The command line of the process, which multiprocessing writes.
+if any("multiprocessing.forkserver" in argument for argument in sys.orig_argv):
+    import_code()
+    gc.collect()
+    gc.freeze()
+    begin_with_signals_blocked()
+    survive_refusals()
+    # At exit, the server has closed these addresses.
+    for _where, _whose in _own_addresses():
+        atexit.register(_remove_folder, _where, _whose)
