@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import functools
 from pathlib import Path
@@ -41,3 +42,9 @@ def modules():
                 parts = parts[:-1]
             found[".".join((package, *parts))] = file
     return found
+
+
+@functools.cache
+def trees():
+    """Return the syntax tree of every module, by name."""
+    return {name: ast.parse(file.read_text("utf-8")) for name, file in modules().items()}

@@ -1,11 +1,13 @@
 """Imports point one way: a layer may import itself and the layers below it."""
 
 import ast
+import functools
+import itertools
 import sys
 from importlib.util import resolve_name
 
 import pytest
-from checkout import FOR_OTHERS, modules, packages
+from checkout import FOR_OTHERS, modules, packages, trees
 
 # From the bottom to the top. Layers on one line are equal and do not import each other.
 LAYERS = [
@@ -65,10 +67,10 @@ def allowed_from(layer):
     return set().union({layer}, *LAYERS[:height])
 
 
-def imports(module, source, is_package):
-    """Yield ``(line, absolute name)`` for every import in ``source``, nested ones included."""
+def imports(module, tree, is_package):
+    """Yield ``(line, absolute name)`` for every import in ``tree``, nested ones included."""
     package = module if is_package else module.rpartition(".")[0]
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -77,12 +79,21 @@ def imports(module, source, is_package):
             yield from ((node.lineno, f"{origin}.{alias.name}") for alias in node.names)
 
 
-def wrong_imports(module, source, is_package=False):
+@functools.cache
+def imports_by_module():
+    """Return the imports of every module of the package, as `imports` yields them."""
+    return {
+        name: list(imports(name, tree, modules()[name].name == "__init__.py"))
+        for name, tree in trees().items()
+    }
+
+
+def wrong_imports(module, pairs):
     """Return a sentence for each import that points up or sideways."""
     layer = layer_of(module)
     return [
         f"{module}:{line} ({layer}) imports {name}"
-        for line, name in imports(module, source, is_package)
+        for line, name in pairs
         if name.partition(".")[0] == "voxpipe" and layer_of(name) not in allowed_from(layer)
     ]
 
@@ -92,12 +103,11 @@ def test_every_folder_has_a_layer():
     assert {layer_of(name) for name in packages()} == set().union(*LAYERS, {ASIDE})
 
 
-@pytest.mark.parametrize("module", modules())
-def test_imports_point_down(module):
-    """No module imports a layer above or beside its own."""
-    file = modules()[module]
+def test_imports_point_down():
+    """No module imports a layer above its own, or another of the same height."""
+    wrong = [wrong_imports(*item) for item in imports_by_module().items()]
 
-    assert wrong_imports(module, file.read_text("utf-8"), file.name == "__init__.py") == []
+    assert list(itertools.chain(*wrong)) == []
 
 
 def folder_of(module):
@@ -121,18 +131,22 @@ def test_every_folder_inside_has_a_height(package):
     assert found == set().union(*FOLDERS[package])
 
 
-@pytest.mark.parametrize("module", [m for m in modules() if folder_of(m)])
-def test_imports_between_folders_point_down(module):
+def test_imports_between_folders_point_down():
     """Stores know nothing of chunks, chunks nothing of formats, plans nothing of ops."""
-    file = modules()[module]
-    package, own = folder_of(module)
-    others = {
-        folder_of(name)
-        for _, name in imports(module, file.read_text("utf-8"), file.name == "__init__.py")
-    } - {(package, own), None}
-    inside = [folder for where, folder in others if where == package]
+    pairs = [
+        (folder_of(module), folder_of(name))
+        for module, found in imports_by_module().items()
+        for _, name in found
+        if folder_of(module) and folder_of(name)
+    ]
+    wrong = {
+        (package, own, folder)
+        for (package, own), (where, folder) in pairs
+        if where == package and folder != own
+        if height_of(package, folder) >= height_of(package, own)
+    }
 
-    assert [f for f in inside if height_of(package, f) >= height_of(package, own)] == []
+    assert wrong == set()
 
 
 @pytest.mark.parametrize(
@@ -148,7 +162,9 @@ def test_imports_between_folders_point_down(module):
 )
 def test_the_check_sees_every_way_to_import(module, source):
     """Upward, sideways, nested and absolute imports are all found."""
-    assert len(wrong_imports(module, source)) == 1
+    pairs = imports(module, ast.parse(source), is_package=False)
+
+    assert len(wrong_imports(module, pairs)) == 1
 
 
 def test_saving_is_for_users():
@@ -156,32 +172,33 @@ def test_saving_is_for_users():
     save = "voxpipe.volumes.conversion.save"
     found = {
         module
-        for module, file in modules().items()
-        for _, name in imports(module, file.read_text("utf-8"), file.name == "__init__.py")
+        for module, pairs in imports_by_module().items()
+        for _, name in pairs
         if layer_of(module) != ASIDE and name.startswith(f"{save}.")
     }
 
     assert found == {"voxpipe.volumes"}
 
 
-@pytest.mark.parametrize("module", [m for m in modules() if layer_of(m) == "core"])
-def test_core_needs_only_numpy(module):
+def test_core_needs_only_numpy():
     """Core values can be used, tested and pickled where nothing else is installed."""
-    file = modules()[module]
     tops = {
-        name.partition(".")[0]
-        for _, name in imports(module, file.read_text("utf-8"), file.name == "__init__.py")
+        (module, name.partition(".")[0])
+        for module, pairs in imports_by_module().items()
+        for _, name in pairs
+        if layer_of(module) == "core"
     }
 
-    assert tops - sys.stdlib_module_names <= {"numpy", "voxpipe"}
+    allowed = sys.stdlib_module_names | {"numpy", "voxpipe"}
+    assert {pair for pair in tops if pair[1] not in allowed} == set()
 
 
-@pytest.mark.parametrize("module", [m for m in modules() if m not in FOR_OTHERS])
-def test_imports_inside_the_package_are_relative(module):
+def test_imports_inside_the_package_are_relative():
     """The package's own name is for those who use it."""
-    tree = ast.parse(modules()[module].read_text("utf-8"))
     absolute = [
-        node.lineno
+        f"{module}:{node.lineno}"
+        for module, tree in trees().items()
+        if module not in FOR_OTHERS
         for node in ast.walk(tree)
         if (isinstance(node, ast.ImportFrom) and not node.level and _is_ours(node.module or ""))
         or (isinstance(node, ast.Import) and any(_is_ours(a.name) for a in node.names))
@@ -200,11 +217,14 @@ DOORS |= {"voxpipe.datapipes.utils"}
 GENERAL = "voxpipe.datapipes.general"
 
 
-@pytest.mark.parametrize("module", sorted(modules()))
-def test_pipes_of_volumes_need_no_general_ones(module):
-    """Nobody imports the general pipes but the modules that offer them."""
-    if module in DOORS or module.startswith(GENERAL):
-        return
-    file = modules()[module]
-    found = imports(module, file.read_text("utf-8"), file.name == "__init__.py")
-    assert [name for _, name in found if name.startswith(GENERAL)] == []
+def test_pipes_of_volumes_need_no_general_ones():
+    """Only the modules that offer the general pipes import them."""
+    wrong = [
+        f"{module} imports {name}"
+        for module, pairs in imports_by_module().items()
+        if module not in DOORS and not module.startswith(GENERAL)
+        for _, name in pairs
+        if name.startswith(GENERAL)
+    ]
+
+    assert wrong == []

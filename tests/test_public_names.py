@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from checkout import modules, packages
+from checkout import modules, packages, trees
 
 
 def sort_key(name):
@@ -38,9 +38,8 @@ def public_names(package):
 def explained_constants():
     """Return the names that a module-level assignment gives and a docstring follows."""
     found = set()
-    for file in modules().values():
-        body = ast.parse(file.read_text("utf-8")).body
-        for node, after in itertools.pairwise(body):
+    for tree in trees().values():
+        for node, after in itertools.pairwise(tree.body):
             targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", 0)]
             if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
                 found.update(t.id for t in targets if isinstance(t, ast.Name))
@@ -114,7 +113,6 @@ def test_public_names_are_explained(name):
     assert [] == [n for n in public_names(package) if not has_docstring(getattr(package, n), n)]
 
 
-@pytest.mark.parametrize("name", modules())
-def test_modules_are_explained(name):
+def test_modules_are_explained():
     """A module's docstring says why it exists."""
-    assert ast.get_docstring(ast.parse(modules()[name].read_text("utf-8")))
+    assert [name for name, tree in trees().items() if not ast.get_docstring(tree)] == []
