@@ -196,9 +196,21 @@ def test_a_place_that_this_process_writes_at(tmp_path, name):
 
 
 SECOND = """
+import fcntl
 import sys
 import torch
 import voxpipe as vp
+
+lock = fcntl.flock
+
+def print_refusal(*arguments):
+    try:
+        lock(*arguments)
+    except BlockingIOError:
+        print("waits", flush=True)
+        raise
+
+fcntl.flock = print_refusal
 vp.predict(lambda batch: batch * 5, sys.argv[1], sys.argv[2], patch=8, output="logits")
 """
 
@@ -211,12 +223,11 @@ def test_two_writers_without_overwrite(tmp_path, name):
 
     def model(batch):
         command = [sys.executable, "-c", textwrap.dedent(SECOND), scan, str(place)]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, encoding="utf-8")
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(command, **pipes, encoding="utf-8")
         processes.append(process)
-        # It has opened the lock, and waits: nothing is at the place yet.
-        lock = str(place.with_name(f".{name}.part") / "lock")
-        while process.poll() is None and lock not in open_files(process.pid):
-            pass
+        # The lock refuses it: nothing is at the place yet.
+        assert process.stdout.readline() == "waits\n"
         return batch
 
     vp.predict(model, scan, place, patch=8, output="logits")
@@ -224,17 +235,6 @@ def test_two_writers_without_overwrite(tmp_path, name):
 
     assert "there already" in errors
     assert (vp.Volume(place).numpy() == 1).all()
-
-
-def open_files(pid):
-    folder = f"/proc/{pid}/fd"
-    found = set()
-    for entry in os.listdir(folder) if os.path.isdir(folder) else ():
-        try:
-            found.add(os.readlink(f"{folder}/{entry}"))
-        except OSError:
-            continue
-    return found
 
 
 def test_the_source_is_no_destination(tmp_path):
