@@ -103,7 +103,7 @@ def count(paragraphs: list[Prose]) -> Row:
     """Count the words, sentences and hits of paragraphs."""
     sentences = [each for one in paragraphs for each in _SENTENCE.split(one.text)]
     lengths = [len(re.findall(r"[\w'-]+", each)) for each in sentences]
-    hits = Counter({name: 0 for name in PATTERNS})
+    hits = Counter(dict.fromkeys(PATTERNS, 0))
     for name, pattern in PATTERNS.items():
         hits[name] = sum(len(pattern.findall(one.text)) for one in paragraphs)
     return Row(sum(lengths), sum(n > LONGEST for n in lengths), len(sentences), hits)
