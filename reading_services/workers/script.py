@@ -29,16 +29,15 @@ from ...core.locks import ForkSafeLock, at_fork
 # when an object that was defined there arrives.
 
 WORKER_NAME = "voxpipe-worker"
-"""What the names of processes begin with that are started without the script."""
+"""Prefix of the names of worker processes."""
 UNGUARDED_EXIT = 114
-"""Exit status of a worker whose script begins the loop again; it must be nobody else's."""
-SIGNALS = frozenset(
-    getattr(signal, name)
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-    if hasattr(signal, name)
+"""Exit status of a worker whose script begins the loop again; no other exit uses it."""
+ALWAYS = frozenset({signal.SIGINT, signal.SIGTERM})
+"""Signals that only the consumer handles: workers end when it ends, and the pool uses SIGKILL."""
+SIGNALS = ALWAYS.union(
+    getattr(signal, name) for name in ("SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
 )
-"""Signals that go to all processes of a terminal or a job step. The consumer handles them; workers
-end when it ends, and the pool kills them by SIGKILL."""
+"""Signals of a terminal or a job step. None of them ends a worker, also while it starts."""
 # They report a fault of the process itself, or cannot be handled.
 _OWN_SIGNALS = ("SIGKILL", "SIGSTOP", "SIGCHLD", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT")
 _KEYS = ("init_main_from_name", "init_main_from_path")
@@ -131,19 +130,35 @@ def preparing(*, hides_script: bool = False, note: StartNote | None = None) -> I
 
 
 def signals_of_parent() -> frozenset[int]:
-    """Return the signals that workers leave to their parent: ``SIGNALS``, and all it handles."""
+    """Return the signals that only the consumer handles: ``ALWAYS``, and those it has handlers for.
+
+    Handlers are those in Python. A script may register ``faulthandler`` in each worker, too.
+    """
     own = {getattr(signal, name, 0) for name in _OWN_SIGNALS}
-    return SIGNALS | {s for s in signal.valid_signals() if callable(signal.getsignal(s))} - own
+    return ALWAYS | {s for s in signal.valid_signals() if callable(signal.getsignal(s))} - own
 
 
-def ignore_signals(signals: Collection[int] = SIGNALS) -> None:
-    """Do nothing at ``signals``, and unblock them: programs that a worker starts inherit a mask."""
-    for one in signals:
+def ignore_signals(signals: Collection[int] = ALWAYS) -> None:
+    """Ignore ``signals``, and those of ``SIGNALS`` that this process does not catch; unblock all.
+
+    Programs that a worker starts inherit its mask.
+    """
+    ignored = SIGNALS.difference(_caught_signals()).union(signals)
+    for one in ignored:
         # A handler in Python, unlike SIG_IGN, is not inherited by these programs: they still end.
         signal.signal(one, signal.SIG_IGN if one == signal.SIGINT else lambda *_: None)
     if sys.platform != "win32":
         signal.set_wakeup_fd(-1)  # in a fork it is that of the parent
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS | ignored)
+
+
+def _caught_signals() -> list[int]:
+    """Return the signals with a handler here, in Python or in C; none where Linux is not."""
+    # getsignal() does not see handlers in C, as those of faulthandler.register().
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as file:
+        mask = next((int(line[7:], 16) for line in file if line.startswith("SigCgt:")), 0)
+        return [one for one in SIGNALS if mask >> (one - 1) & 1]
+    return []
 
 
 def survive_refusals() -> None:

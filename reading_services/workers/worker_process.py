@@ -22,7 +22,7 @@ from ..transport.batch_pickle import unpack
 from ..transport.shared_memory import limit_waits
 from ..transport.slot_reader import Arrival, SlotReader
 from ..work import WorkerStatus
-from .script import UNGUARDED_EXIT, StartNote, signals_of_parent
+from .script import SIGNALS, UNGUARDED_EXIT, StartNote, signals_of_parent
 from .worker import DEAF, ORPHAN_EXIT
 
 _CRASHES = frozenset(
@@ -246,11 +246,11 @@ def interrupts_later() -> Iterator[None]:
 
 @contextlib.contextmanager
 def block_signals() -> Iterator[None]:
-    """Block the signals of a parent in this thread, and in processes that it starts."""
+    """Block signals of the consumer and of jobs in this thread, and in processes that it starts."""
     if sys.platform == "win32":
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals_of_parent())
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS | signals_of_parent())
     try:
         yield
     finally:

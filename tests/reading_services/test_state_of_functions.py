@@ -224,6 +224,74 @@ def test_a_signal_to_all_processes_is_that_of_the_parent(tmp_path, method, name)
     assert process.returncode == 0
 
 
+OWN_SETTINGS = (
+    HEAD
+    + """
+    import faulthandler
+    os.environ["MINE"] = "by import" if __name__ != "__main__" else "of the consumer"
+    faulthandler.register(signal.SIGUSR1, open("stack.txt", "a"), all_threads=False)
+
+    def mark(batch):
+        signal.raise_signal(signal.SIGUSR1)
+        return {**batch, "names": tuple(map(os.environ.get, ("MINE", "CHANGED", "REMOVED", "NEW")))}
+
+    if __name__ == "__main__":
+        if method != "fork":
+            del os.environ["MINE"]
+        os.environ.update(CHANGED="before", REMOVED="before")
+        print({b["names"] for b in loader(mark)}, flush=True)
+        os.environ.update(CHANGED="later", NEW="later")
+        del os.environ["REMOVED"]
+        print({b["names"] for b in loader(mark)}, flush=True)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "mine"),
+    [
+        ("fork", "of the consumer"),
+        pytest.param("forkserver", "by import", marks=pytest.mark.slow),
+        pytest.param("spawn", "by import", marks=pytest.mark.slow),
+    ],
+)
+def test_what_a_script_sets_at_its_import_stays(tmp_path, method, mine):
+    """Variables and the handlers of faulthandler; later changes of the consumer arrive."""
+    with run_script(tmp_path, OWN_SETTINGS, method) as process:
+        output, _ = process.communicate("\n", timeout=60)
+
+    first, second = (mine, "before", "before", None), (mine, "later", None, "later")
+    assert output == f"{{{first}}}\n{{{second}}}\n"
+    assert (tmp_path / "stack.txt").stat().st_size > 0
+
+
+NEW_HANDLER = (
+    HEAD
+    + """
+    from multiprocessing import active_children
+
+    if __name__ == "__main__":
+        batches = iter(loader(None))
+        next(batches)
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        before = {process.pid for process in active_children()}
+        for pid in before:
+            os.kill(pid, signal.SIGUSR1)
+        for _ in range(15):
+            next(batches)
+        print(len(before), before == {process.pid for process in active_children()}, flush=True)
+"""
+)
+
+
+def test_a_handler_of_later_ends_no_worker(tmp_path):
+    """Workers that are up already ignore the signals of jobs, too."""
+    with run_script(tmp_path, NEW_HANDLER, "forkserver") as process:
+        output, _ = process.communicate("\n", timeout=60)
+
+    assert output == "2 True\n"
+
+
 EDITED = (
     HEAD
     + """
