@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from torch.utils.data.datapipes.iter import ShardingFilter
@@ -296,7 +296,8 @@ class Replica:
 
     def __init__(self, graph: Any, share: ShareOfItems, hooks: Hooks) -> None:
         self.graph = graph
-        self.last = written_last(list(walk(graph)))
+        self._pipes = list(walk(graph))
+        self.last = written_last(self._pipes)
         self.share = share
         self.hooks = hooks
         self._is_initialized = False
@@ -304,11 +305,26 @@ class Replica:
         self._items: Iterator[Any] | None = None
         self._generators: Sequence[Any] = ()
 
-    def feed(self, feed: Feed) -> None:
-        """Take what is dealt out to this worker from ``feed``."""
+    def feed(self, feed: Feed, worker: int = 0) -> None:
+        """Read the items for worker number ``worker`` from ``feed``."""
+        self.share = replace(self.share, worker=worker)
         for pipe in walk(self.graph):
             if isinstance(pipe, DispatchedItems):
                 pipe.feed = feed
+
+    def renewed(self, fresh: Replica) -> Replica:
+        """Return this replica for the next epoch, with the functions of a ``fresh`` one.
+
+        Pipes keep their items, and functions that ``worker_init_fn`` prepared stay.
+        """
+        self.leave()
+        pairs = zip(self._pipes, fresh._pipes, strict=True) if self.hooks.init is None else ()
+        for pipe, other in pairs:
+            for name, value in vars(other).items():
+                owner = getattr(value, "__self__", value)  # of the method of a pipe
+                if callable(value) and not is_pipe(owner):
+                    vars(pipe)[name] = value
+        return self
 
     def leave(self) -> None:
         """End the epoch, wherever it is: the next one begins anew, be it the same again."""

@@ -83,6 +83,7 @@ class WorkerSettings:
     """What it may fetch for later patches and keep, in bytes; None: as usual."""
     signals: frozenset[int] = ALWAYS  # signals that only the consumer handles
     ends_late: bool = True  # whether it has a timer that ends it if it does not start in time
+    number: int = 0  # its number among the workers
 
 
 def run_worker(
@@ -293,6 +294,7 @@ def _serve(
             line.announce, line.retire, settings.slot_bytes, settings.ahead, settings.workers
         )
     source: Any = None
+    run = 0  # the pass of which the functions in it are
     if settings.ends_late:  # in a fork it is the timer of the parent, whose thread is not here
         faulthandler.cancel_dump_traceback_later()
     channel.send(Ready())
@@ -306,16 +308,12 @@ def _serve(
         try:
             if message.payload:
                 payload, source = message.payload, None
-            if source is None:
-                # With the backends of its parent registered.
-                backends, decoders, source = ScriptUnpickler(payload, settings.script).load()
-                for name, matcher, factory in reversed(backends):
-                    register_backend(name, matcher, factory)
-                for codec, maker in decoders:
-                    register_decoder(codec, maker)
-                warnings.simplefilter("always")  # the consumer's filters decide
+            if source is None or message.run != run:
+                fresh = _load(payload, settings, registers=source is None)
+                source = source.renewed(fresh) if hasattr(source, "renewed") else fresh
                 if hasattr(source, "feed"):
-                    source.feed(line.dealt)
+                    source.feed(line.dealt, settings.number)
+                run = message.run
                 queue.look_ahead()
             job = waiting.job()
             data = _make(source, job, message, slots)
@@ -324,6 +322,21 @@ def _serve(
             answer = pickle.dumps(_failure(message.index, job, error, _report(record, job)))
         waiting.close()
         line.send_bytes(answer)
+
+
+def _load(payload: bytes, settings: WorkerSettings, *, registers: bool) -> Any:
+    """Return the objects of a payload in the state that they have in the consumer.
+
+    They are loaded anew for each epoch. Backends and decoders are registered if ``registers``.
+    """
+    backends, decoders, source = ScriptUnpickler(payload, settings.script).load()
+    if registers:
+        for name, matcher, factory in reversed(backends):
+            register_backend(name, matcher, factory)
+        for codec, maker in decoders:
+            register_decoder(codec, maker)
+        warnings.simplefilter("always")  # the consumer's filters decide
+    return source
 
 
 def _note_where_it_is(channel: connection.Connection) -> None:

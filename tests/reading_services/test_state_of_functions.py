@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import qmc
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 from voxpipe.core.errors import WorkerDied
@@ -161,6 +162,79 @@ def test_workers_that_stay_see_objects_as_they_are_now(cached):
 
     with vp.DataLoader2(pipe, None, service, seed=1) as loader:
         assert levels(loader, function) == expected == [{0}, {1}, {2}]
+
+
+class Numbered:
+    count = 0
+
+    def __call__(self, batch):
+        self.count += 1
+        return self.count
+
+
+def split(function):
+    return chain().map(function)
+
+
+def whole(function):
+    return chain().shuffle().batch(1).map(function)
+
+
+def kept(function):
+    pipe = IterableWrapper(range(6)).sharding_filter().in_memory_cache()
+    return pipe.shuffle().batch(1).map(function)
+
+
+SERVICES = {
+    "in process": lambda: None,
+    "threads": lambda: vp.ThreadReadingService(2),
+    "workers": lambda: vp.MultiProcessingReadingService(1, "fork"),
+    "persistent": lambda: vp.MultiProcessingReadingService(1, "fork", persistent_workers=True),
+}
+
+
+@pytest.mark.parametrize("pipes", [split, whole, kept])
+@pytest.mark.parametrize("service", SERVICES)
+def test_an_epoch_begins_with_the_state_of_the_consumer(service, pipes):
+    """The consumer counts anew in each epoch, and so does every place where the function runs."""
+    function = Numbered()
+    with vp.DataLoader2(pipes(function), None, SERVICES[service](), seed=1) as loader:
+        for _ in range(2):
+            function.count = 0
+            assert list(loader) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("pipes", [split, whole, kept])
+def test_what_a_worker_counted_ends_with_the_epoch(pipes):
+    """Workers that stay count as those that end; the object of the consumer stays at 0."""
+    service = vp.MultiProcessingReadingService(1, "fork", persistent_workers=True)
+    with vp.DataLoader2(pipes(Numbered()), None, service, seed=1) as loader:
+        assert [list(loader) for _ in range(3)] == [[1, 2, 3, 4, 5, 6]] * 3
+        assert loader.set_epoch(2) is None
+        assert list(loader) == [1, 2, 3, 4, 5, 6]
+
+
+class Weighed:
+    pickles = 0
+
+    def __call__(self, batch):
+        return batch
+
+    def __reduce__(self):
+        Weighed.pickles += 1
+        return Weighed, ()
+
+
+@pytest.mark.parametrize("stay", [False, True])
+@pytest.mark.parametrize("pipes", [split, kept])
+def test_a_graph_is_pickled_once_for_all_workers(pipes, stay):
+    """When the loader is made, and once in an epoch."""
+    service = vp.MultiProcessingReadingService(3, "fork", persistent_workers=stay)
+    Weighed.pickles = 0
+    with vp.DataLoader2(pipes(Weighed()), None, service, seed=1) as loader:
+        assert [len(list(loader)) for _ in range(2)] == [6, 6]
+
+    assert Weighed.pickles == 3
 
 
 def run_script(folder, text, *arguments):
