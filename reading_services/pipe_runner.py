@@ -110,11 +110,7 @@ class StepIterator(IterDataPipe[Any]):
             except StopIteration:
                 return
             except LOCATABLE as error:
-                # A StopIteration of a user's function ends its pipe's generator, whose frame,
-                # where the pipe is looked up otherwise, is not in the traceback of what follows.
-                is_stop = isinstance(error.__cause__, StopIteration)
-                origin = origin_of(self.parent) if is_stop else None
-                raise add_location(error, origin, *self._at())  # noqa: B904  the very same error
+                raise add_location(error, None, *self._at())  # noqa: B904  the very same error
             finally:
                 STEP_OF_THREAD.get().at(step, item)
             yield output

@@ -187,10 +187,9 @@ def _call(name: str, function: Any, graph: Pipe, info: WorkerInfo, *seeds: Any) 
     try:
         output: Any = function(graph, info, *seeds)
     except Exception as error:
-        add_note = getattr(error, "add_note", None)
-        if add_note is not None:
-            add_note(f"in {name}={shorten(function)} of worker {info.worker_id}")
-        raise
+        error = add_location(error)
+        error.add_note(f"in {name}={shorten(function)} of worker {info.worker_id}")
+        raise error  # noqa: B904  mostly the very same
     if not is_pipe(output):
         raise GraphError(
             f"{name}={shorten(function)} returned {shorten(output)}, and not the datapipe that the "
@@ -339,7 +338,10 @@ class Replica:
             self._generators = HeldGenerators.of(walk(self.graph)).generators
             stream = Stream(seed, epoch, key[:2], "worker functions")
             with seeded_globals(stream.integer(), self._generators):
-                self._items = self._start(seed, epoch)
+                try:
+                    self._items = self._start(seed, epoch)
+                except StopIteration as error:  # else it would look like the end of the share
+                    raise add_location(error, error_location(error))  # noqa: B904
         if self._items is None:
             raise StopIteration
         stream = Stream(seed, epoch, key, "user functions")
