@@ -15,6 +15,7 @@ so a state also holds how the order of the graph that ran differs from the writt
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -253,12 +254,30 @@ def restorer(service: Any, checkpoint: str) -> Callable[[], None]:
     return partial(service.restore, base64.b64decode(checkpoint))
 
 
+def in_folders(
+    read: Callable[[Mapping[str, str] | None], State], folders: Mapping[str, str] | None
+) -> State:
+    """Return the state that ``read`` gives for data that were moved from ``folders``."""
+    if folders is not None and not isinstance(folders, Mapping):
+        raise TypeError(f"folders is {{saved folder: folder here}}, got {shorten(folders)}")
+    try:
+        return read(folders)
+    except StateMismatch as error:
+        inverse = {here: saved for saved, here in (folders or {}).items()}
+        try:
+            read(inverse)
+        except StateMismatch:
+            raise error from None
+        msg = f"folders={shorten(folders)} is the wrong way round"
+        raise StateMismatch(msg, do=f"Give {{saved: here}}: folders={inverse}.") from None
+
+
 _DO_CHAIN = (
     "Settings and order of the pipes must be the same, and the public attributes of objects in "
     "them; attributes whose names begin with an underscore may differ."
 )
 _FOLDERS = (
-    "Where the same files lie in another folder, load_state_dict(state, folders={now: then}) with "
+    "Where the same files lie in another folder, load_state_dict(state, folders={saved: here}) with "
     "both folders."
 )
 _DO_CASES = f"The list of cases must be the same, in the same order. {_FOLDERS}"

@@ -189,7 +189,7 @@ def _call(name: str, function: Any, graph: Pipe, info: WorkerInfo, *seeds: Any) 
     except Exception as error:
         error = add_location(error)
         error.add_note(f"in {name}={shorten(function)} of worker {info.worker_id}")
-        raise error  # noqa: B904  mostly the very same
+        raise error
     if not is_pipe(output):
         raise GraphError(
             f"{name}={shorten(function)} returned {shorten(output)}, and not the datapipe that the "
