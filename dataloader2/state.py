@@ -15,7 +15,6 @@ so a state also holds how the order of the graph that ran differs from the writt
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -276,10 +275,7 @@ _DO_CHAIN = (
     "Settings and order of the pipes must be the same, and the public attributes of objects in "
     "them; attributes whose names begin with an underscore may differ."
 )
-_FOLDERS = (
-    "Where the same files lie in another folder, load_state_dict(state, folders={saved: here}) with "
-    "both folders."
-)
+_FOLDERS = "Where the same files lie in another folder, give folders={saved: here} with the state."
 _DO_CASES = f"The list of cases must be the same, in the same order. {_FOLDERS}"
 # About 20 bytes each: 2 kB of the 4 that a state may have.
 _MOST_PIPES = 100

@@ -149,7 +149,7 @@ def test_the_same_data_under_another_name(tmp_path, monkeypatch, chain):
     with pytest.raises(vp.errors.StateMismatch, match="wrong way round") as refused:
         again.load_state_dict(state, folders={"job2/": str(here)})
     assert f"folders={{{str(here)!r}: 'job2/'}}" in str(refused.value)
-    with pytest.raises(TypeError, match="folders is {saved folder: folder here}, got 'job2'"):
+    with pytest.raises(TypeError, match=r"folders is \{saved folder: folder here\}, got 'job2'"):
         again.load_state_dict(state, folders="job2")
     again.load_state_dict(state, folders={str(here): "job2/"})
 
