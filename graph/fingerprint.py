@@ -1,23 +1,32 @@
-"""A short hash of what a graph does, so that a saved state is not resumed on another one."""
+"""Hashes of what a graph does, and the objects that its functions hold.
+
+By these hashes a saved state is not resumed on another graph, nor a prediction with another model.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import dis
 import enum
 import functools
 import hashlib
+import io
 import os
+import random
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch.utils.data import Dataset
 
 from ..core.validate import LATER
-from .node import Pipe, is_pipe, parents_of
+from .node import Pipe, is_own, is_pipe, parents_of, traits_of
 from .walk import stream_names, walk
 
 # Bytes up to which an array counts by its content.
@@ -206,15 +215,14 @@ class _Behaviour:
         self._note("end")
 
     def _add_new(self, value: Any) -> None:
-        torch: Any = sys.modules.get("torch")
         if type(value) is list:
             self._add_all(value)
         elif type(value) in (dict, types.MappingProxyType):
             self._add_all(entry for pair in value.items() for entry in pair)
         elif isinstance(value, (set, frozenset)):
             self._add_all(sorted(value))  # TypeError for objects, whose order no process keeps
-        elif torch is not None and isinstance(value, torch.Tensor):
-            self._add_tensor(value, torch)
+        elif isinstance(value, torch.Tensor):
+            self._add_tensor(value)
         elif isinstance(value, (np.ndarray, np.generic)):
             self._add_array(value)
         elif isinstance(value, types.ModuleType):
@@ -245,7 +253,7 @@ class _Behaviour:
         self._note(f"{value.__module__}.{value.__qualname__} {_version_of(value)}")
         return bool(_version_of(value))
 
-    def _add_tensor(self, value: Any, torch: Any) -> None:
+    def _add_tensor(self, value: Any) -> None:
         self._add_version(type(value).__module__, is_needed=True)
         if value.is_quantized or value.layout != torch.strided:
             raise TypeError("a tensor of more than plain numbers")
@@ -268,25 +276,25 @@ class _Behaviour:
         self._add_all((function.__defaults__, function.__kwdefaults__, function.__closure__))
         self.add(dict(vars(function)))
         if not self._add_installed(function):
-            self._add_code(function.__code__, function.__globals__)
+            self._add_code(function.__code__)
+            space = function.__globals__
+            for kind, name in _names_in(function.__code__):
+                if kind == _MODULE:
+                    self.add(sys.modules[name])
+                elif kind == _GLOBAL and name in space:
+                    self.add(space[name])
+                elif name in _OUTSIDE:
+                    raise TypeError(f"{function.__qualname__} reads {name}")
 
-    def _add_code(self, code: types.CodeType, names: dict[str, Any]) -> None:
+    def _add_code(self, code: types.CodeType) -> None:
         counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
         self._add_all((code.co_code, code.co_exceptiontable, code.co_names, counts))
         self._add_all((code.co_varnames, code.co_freevars, code.co_cellvars))
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
-                self._add_code(constant, names)
+                self._add_code(constant)
             else:
                 self.add(constant)
-        for step in dis.get_instructions(code):
-            name, loads = step.argval, step.opname.startswith(("LOAD_", "IMPORT_FROM"))
-            if step.opname == "IMPORT_NAME":
-                self.add(sys.modules[name])
-            elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in names:
-                self.add(names[name])
-            elif loads and "CONST" not in step.opname and name in _OUTSIDE:
-                raise TypeError(f"{code.co_name} reads {name}")
 
     def _add_object(self, value: Any) -> None:
         if value is os.environ:
@@ -307,6 +315,109 @@ class _Behaviour:
             self._add_version(module, is_needed=True)
             state = (state,)
         self._add_all([*part] if isinstance(part, Iterator) else part for part in state)
+
+
+_GLOBAL, _MODULE, _ATTRIBUTE = "global", "module", "attribute"
+_READS = {
+    **dict.fromkeys(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"), _GLOBAL),
+    "IMPORT_NAME": _MODULE,
+    **dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"), _ATTRIBUTE),
+}
+
+
+@functools.lru_cache(maxsize=1024)
+def _names_in(code: types.CodeType) -> tuple[tuple[str, str], ...]:
+    """Return the names that code, and code in it, reads, each with its kind."""
+    steps = ((_READS.get(step.opname), step.argval) for step in dis.get_instructions(code))
+    names = [(kind, name) for kind, name in steps if kind is not None]
+    for inner in code.co_consts:
+        names += _names_in(inner) if isinstance(inner, types.CodeType) else ()
+    return tuple(dict.fromkeys(names))
+
+
+GENERATORS = (np.random.RandomState, np.random.Generator, torch.Generator, random.Random)
+"""Classes of random generators that can be seeded."""
+# Code of these packages is not searched; objects of their classes are.
+_LIBRARIES = frozenset(
+    {"numpy", "torch", "scipy", "monai", "torchio", "voxpipe", *sys.stdlib_module_names}
+) - {"__main__"}
+_LEAVES = (*_PLAIN, np.ndarray, torch.Tensor, io.IOBase, types.ModuleType, type, Dataset)
+_METHODS = (types.MethodType, types.BuiltinMethodType)
+# Bounds of the search, which takes some microseconds a step.
+_MOST_STEPS, _MOST_ITEMS = 5_000, 1_000
+
+
+def held_objects(pipes: Iterable[Pipe]) -> Iterator[Any]:
+    """Yield the objects that functions of the user hold, each once, in a fixed order.
+
+    They are attributes, closures, and names of their modules. Generators and iterators are not
+    searched.
+    """
+    waiting: list[Any] = []
+    for pipe in pipes:
+        traits = traits_of(pipe)
+        if traits.runs_user_code or (traits.per_item and is_own(pipe)):
+            waiting += [v for name, v in vars(pipe).items() if name != "origin" and not is_pipe(v)]
+    ids: set[int] = set()
+    kinds: set[type] = set()
+    for thing in waiting:  # grows meanwhile
+        if id(thing) in ids or isinstance(thing, _LEAVES) or len(ids) >= _MOST_STEPS:
+            continue
+        ids.add(id(thing))
+        yield thing
+        if isinstance(thing, GENERATORS) or has_place(type(thing)):
+            continue
+        waiting += _parts_of(thing)
+        for kind in type(thing).__mro__ if type(thing) not in kinds else ():
+            # Methods, and generators that all objects of a class share, as those of MONAI do.
+            wanted = GENERATORS if is_library(kind) else (types.FunctionType, *GENERATORS)
+            waiting += [value for value in vars(kind).values() if isinstance(value, wanted)]
+        kinds.add(type(thing))
+
+
+def _parts_of(thing: Any) -> list[Any]:
+    """Return the objects that a thing refers to, as far as its calls may draw from them."""
+    if isinstance(thing, (list, tuple, dict)):
+        return [*islice(thing.values() if isinstance(thing, dict) else thing, _MOST_ITEMS)]
+    if isinstance(thing, functools.partial):
+        return [thing.func, *thing.args, *thing.keywords.values()]
+    if isinstance(thing, types.FunctionType):
+        return _parts_of_function(thing)
+    if isinstance(thing, _METHODS):
+        return [thing.__self__, getattr(thing, "__func__", None)]
+    slots = (getattr(kind, "__slots__", ()) for kind in type(thing).__mro__)
+    names = (name for each in slots for name in ((each,) if isinstance(each, str) else each))
+    own = getattr(thing, "__dict__", {}).values()
+    return [*own, *(getattr(thing, name, None) for name in names)]
+
+
+def _parts_of_function(function: types.FunctionType) -> list[Any]:
+    parts = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    for cell in function.__closure__ or ():
+        with contextlib.suppress(ValueError):  # not yet filled
+            parts.append(cell.cell_contents)
+    if is_library(function):
+        return parts
+    names, space = _names_in(function.__code__), function.__globals__
+    parts += [space[name] for kind, name in names if kind == _GLOBAL and name in space]
+    modules = [part for part in parts if isinstance(part, types.ModuleType)]
+    imported = (sys.modules.get(name) for kind, name in names if kind == _MODULE)
+    modules += filter(None, imported)
+    for module in modules:
+        members = {} if is_library(module) else vars(module)
+        parts += [members[name] for _, name in names if name in members]
+    return parts
+
+
+def has_place(kind: type) -> bool:
+    """Whether objects of a class are iterators, or quasi-random engines of torch or SciPy."""
+    return hasattr(kind, "__next__") or hasattr(kind, "fast_forward")
+
+
+def is_library(thing: Any) -> bool:
+    """Whether a class, function or module is that of a library that is not searched."""
+    home = thing.__name__ if isinstance(thing, types.ModuleType) else thing.__module__
+    return str(home).partition(".")[0] in _LIBRARIES
 
 
 def _version_of(value: Any) -> str:

@@ -16,7 +16,7 @@ from ..core.errors import LOCATABLE, GraphError, add_location
 from ..core.validate import validate_int
 from ..datapipes import DataPipe
 from ..datapipes.datapipe import length
-from ..datapipes.epoch import HeldGenerators, count_seeded, set_epoch
+from ..datapipes.epoch import count_seeded, held_generators, set_epoch
 from ..datapipes.foreign import LEVELS, RANKS, WORKERS, division_levels
 from ..graph import (
     Pipe,
@@ -335,7 +335,7 @@ class Replica:
         key = (self.share.count, self.share.number, index)
         if self._run != (seed, epoch):
             self._run = (seed, epoch)
-            self._generators = HeldGenerators.of(walk(self.graph)).generators
+            self._generators = held_generators(walk(self.graph))
             stream = Stream(seed, epoch, key[:2], "worker functions")
             with seeded_globals(stream.integer(), self._generators):
                 try:

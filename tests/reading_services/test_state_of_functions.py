@@ -97,6 +97,24 @@ def test_generators_of_the_loop_are_left_as_they_were():
     assert function.generator.random() == np.random.default_rng(0).random()
 
 
+def test_a_generator_of_a_module_that_a_function_imports(tmp_path, monkeypatch):
+    """An import in the function counts as one at the top."""
+    (tmp_path / "late_generator.py").write_text(
+        "import numpy as np\nRNG = np.random.default_rng(0)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__("late_generator")
+
+    def draw(batch):
+        import late_generator
+
+        return {"draw": late_generator.RNG.random()}
+
+    first, again = (two_epochs(None, draw, "draw") for _ in range(2))
+    assert first == again
+    assert len({*first[0], *first[1]}) == 12
+
+
 class Sobol:
     def __init__(self):
         self.engine = qmc.Sobol(1, seed=0)
