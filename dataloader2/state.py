@@ -262,7 +262,7 @@ def in_folders(
     try:
         return read(folders)
     except StateMismatch as error:
-        inverse = {here: saved for saved, here in (folders or {}).items()}
+        inverse = {here: before for before, here in (folders or {}).items()}
         try:
             read(inverse)
         except StateMismatch:

@@ -58,10 +58,10 @@ def _plain_place(place: str | os.PathLike[str]) -> str:
 def _identity_of(place: str) -> str:
     """Return a place as it counts in states: one spelling, in the folder of the saved state."""
     place = _plain_place(place)
-    pairs = [(_plain_place(here), saved) for saved, here in (FOLDERS.get() or {}).items()]
-    for here, saved in sorted(pairs, key=lambda pair: -len(pair[0])):  # the innermost first
+    pairs = [(_plain_place(here), before) for before, here in (FOLDERS.get() or {}).items()]
+    for here, before in sorted(pairs, key=lambda pair: -len(pair[0])):  # the innermost first
         if place == here or place.startswith(f"{here}/"):
-            return _plain_place(saved) + place[len(here) :]
+            return _plain_place(before) + place[len(here) :]
     return place
 
 

@@ -342,7 +342,13 @@ _LIBRARIES = frozenset(
     {"numpy", "torch", "scipy", "monai", "torchio", "voxpipe", *sys.stdlib_module_names}
 ) - {"__main__"}
 _LEAVES = (*_PLAIN, np.ndarray, torch.Tensor, io.IOBase, types.ModuleType, type, Dataset)
-_METHODS = (types.MethodType, types.BuiltinMethodType)
+_LINKS = {
+    functools.partial: ("func", "args", "keywords"),
+    types.FunctionType: ("__defaults__", "__kwdefaults__", "__closure__"),
+    types.MethodType: ("__self__", "__func__"),
+    types.BuiltinMethodType: ("__self__",),
+    types.CellType: ("cell_contents",),
+}
 # Bounds of the search, which takes some microseconds a step.
 _MOST_STEPS, _MOST_ITEMS = 5_000, 1_000
 
@@ -370,8 +376,8 @@ def held_objects(pipes: Iterable[Pipe]) -> Iterator[Any]:
         waiting += _parts_of(thing)
         for kind in type(thing).__mro__ if type(thing) not in kinds else ():
             # Methods, and generators that all objects of a class share, as those of MONAI do.
-            wanted = GENERATORS if is_library(kind) else (types.FunctionType, *GENERATORS)
-            waiting += [value for value in vars(kind).values() if isinstance(value, wanted)]
+            parts = () if is_library(kind) else (types.FunctionType,)
+            waiting += [v for v in vars(kind).values() if isinstance(v, (*GENERATORS, *parts))]
         kinds.add(type(thing))
 
 
@@ -379,30 +385,27 @@ def _parts_of(thing: Any) -> list[Any]:
     """Return the objects that a thing refers to, as far as its calls may draw from them."""
     if isinstance(thing, (list, tuple, dict)):
         return [*islice(thing.values() if isinstance(thing, dict) else thing, _MOST_ITEMS)]
-    if isinstance(thing, functools.partial):
-        return [thing.func, *thing.args, *thing.keywords.values()]
-    if isinstance(thing, types.FunctionType):
-        return _parts_of_function(thing)
-    if isinstance(thing, _METHODS):
-        return [thing.__self__, getattr(thing, "__func__", None)]
+    links = next((names for kind, names in _LINKS.items() if isinstance(thing, kind)), None)
+    if links is not None:
+        parts: list[Any] = []
+        with contextlib.suppress(ValueError):  # of a cell that is not yet filled
+            parts += [getattr(thing, name) for name in links]
+        is_open = isinstance(thing, types.FunctionType) and not is_library(thing)
+        return [*parts, *_globals_of(thing)] if is_open else parts
     slots = (getattr(kind, "__slots__", ()) for kind in type(thing).__mro__)
     names = (name for each in slots for name in ((each,) if isinstance(each, str) else each))
     own = getattr(thing, "__dict__", {}).values()
     return [*own, *(getattr(thing, name, None) for name in names)]
 
 
-def _parts_of_function(function: types.FunctionType) -> list[Any]:
-    parts = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # not yet filled
-            parts.append(cell.cell_contents)
-    if is_library(function):
-        return parts
+def _globals_of(function: types.FunctionType) -> list[Any]:
+    """Return the objects that a function reads by the names of its module, and of others."""
     names, space = _names_in(function.__code__), function.__globals__
-    parts += [space[name] for kind, name in names if kind == _GLOBAL and name in space]
+    parts = [space[name] for kind, name in names if kind == _GLOBAL and name in space]
     modules = [part for part in parts if isinstance(part, types.ModuleType)]
-    imported = (sys.modules.get(name) for kind, name in names if kind == _MODULE)
-    modules += filter(None, imported)
+    modules += [
+        sys.modules[name] for kind, name in names if kind == _MODULE and name in sys.modules
+    ]
     for module in modules:
         members = {} if is_library(module) else vars(module)
         parts += [members[name] for _, name in names if name in members]

@@ -311,7 +311,7 @@ class Replica:
             if isinstance(pipe, DispatchedItems):
                 pipe.feed = feed
 
-    def renewed(self, fresh: Replica) -> Replica:
+    def renew(self, fresh: Replica) -> Replica:
         """Return this replica for the next epoch, with the functions of a ``fresh`` one.
 
         Pipes keep their items, and functions that ``worker_init_fn`` prepared stay.

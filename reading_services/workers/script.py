@@ -143,13 +143,13 @@ def ignore_signals(signals: Collection[int] = ALWAYS) -> None:
 
     Programs that a worker starts inherit its mask.
     """
-    ignored = SIGNALS.difference(_caught_signals()).union(signals)
-    for one in ignored:
+    every = SIGNALS.difference(_caught_signals()).union(signals)
+    for one in every:
         # A handler in Python, unlike SIG_IGN, is not inherited by these programs: they still end.
         signal.signal(one, signal.SIG_IGN if one == signal.SIGINT else lambda *_: None)
     if sys.platform != "win32":
         signal.set_wakeup_fd(-1)  # in a fork it is that of the parent
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS | ignored)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS | every)
 
 
 def _caught_signals() -> list[int]:
@@ -234,9 +234,9 @@ def _import(script: Mapping[str, str]) -> None:
         del this._inheriting
 
 
-# All workers of a run have one version of the code, also if its files are edited meanwhile: the fork
-# server imports the script, and the modules of functions, once. Python itself imports only a script
-# that is a path, since 3.13.8, and a script that raises would end the server.
+# All workers of a run have one version of the code, also if its files are edited meanwhile: the
+# fork server imports the script, and the modules of functions, once. Python itself imports only a
+# script that is a path, since 3.13.8, and a script that raises would end the server.
 
 SERVER = "_VOXPIPE_FORK_SERVER"
 _STARTING = ForkSafeLock()

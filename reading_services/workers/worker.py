@@ -310,7 +310,7 @@ def _serve(
                 payload, source = message.payload, None
             if source is None or message.run != run:
                 fresh = _load(payload, settings, registers=source is None)
-                source = source.renewed(fresh) if hasattr(source, "renewed") else fresh
+                source = source.renew(fresh) if hasattr(source, "renew") else fresh
                 if hasattr(source, "feed"):
                     source.feed(line.dealt, settings.number)
                 run = message.run
