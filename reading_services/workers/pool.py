@@ -167,7 +167,6 @@ class WorkerPool:
             ahead,
             count,
             work.ahead_bytes,
-            signals_of_parent(),
             ends_late=context.get_start_method() != "fork",
         )
         try:
@@ -186,9 +185,10 @@ class WorkerPool:
         # A forked child holds our ends of all channels so far; others are handed nothing.
         is_fork = self._context.get_start_method() == "fork"
         channels = [*(other.channel for other in self.workers), ours] if is_fork else []
+        settings = replace(self._settings, number=number, signals=signals_of_parent())
         process = self._context.Process(  # type: ignore[attr-defined]
             target=run_worker,
-            args=(theirs, channels, self._payload, replace(self._settings, number=number)),
+            args=(theirs, channels, self._payload, settings),
             name=f"{WORKER_NAME}-{number}",
             daemon=True,
         )
