@@ -5,7 +5,6 @@ By these hashes a saved state is not resumed on another graph, nor a prediction 
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import dis
 import enum
@@ -147,6 +146,16 @@ def _public(settings: dict[str, Any]) -> dict[str, Any]:
 # Values that count by their text.
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, range, type(...), type(NotImplemented))
 _WRAPPERS = (types.MethodType, types.CellType, property, staticmethod, classmethod)
+# Attributes by which an object of Python refers to others.
+_LINKS: dict[Any, tuple[str, ...]] = {
+    functools.partial: ("func", "args", "keywords"),
+    types.FunctionType: ("__defaults__", "__kwdefaults__", "__closure__"),
+    types.MethodType: ("__self__", "__func__"),
+    types.BuiltinMethodType: ("__self__",),
+    types.CellType: ("cell_contents",),
+    property: ("fget", "fset", "fdel"),
+    (staticmethod, classmethod): ("__func__",),
+}
 _BUILT_IN = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -233,8 +242,7 @@ class _Behaviour:
         elif isinstance(value, types.FunctionType):
             self._add_function(value)
         elif isinstance(value, _WRAPPERS):
-            names = ("__func__", "__self__", "fget", "fset", "fdel", "cell_contents")
-            self._add_all(getattr(value, name) for name in names if hasattr(value, name))
+            self._add_all(_links_of(value) or ())
         elif isinstance(value, types.MemberDescriptorType):
             self._note(value.__name__)
         else:
@@ -273,7 +281,7 @@ class _Behaviour:
             self.add({k: v for k, v in vars(kind).items() if k not in _IRRELEVANT})
 
     def _add_function(self, function: types.FunctionType) -> None:
-        self._add_all((function.__defaults__, function.__kwdefaults__, function.__closure__))
+        self._add_all(_links_of(function) or ())
         self.add(dict(vars(function)))
         if not self._add_installed(function):
             self._add_code(function.__code__)
@@ -342,13 +350,6 @@ _LIBRARIES = frozenset(
     {"numpy", "torch", "scipy", "monai", "torchio", "voxpipe", *sys.stdlib_module_names}
 ) - {"__main__"}
 _LEAVES = (*_PLAIN, np.ndarray, torch.Tensor, io.IOBase, types.ModuleType, type, Dataset)
-_LINKS = {
-    functools.partial: ("func", "args", "keywords"),
-    types.FunctionType: ("__defaults__", "__kwdefaults__", "__closure__"),
-    types.MethodType: ("__self__", "__func__"),
-    types.BuiltinMethodType: ("__self__",),
-    types.CellType: ("cell_contents",),
-}
 # Bounds of the search, which takes some microseconds a step.
 _MOST_STEPS, _MOST_ITEMS = 5_000, 1_000
 
@@ -385,17 +386,25 @@ def _parts_of(thing: Any) -> list[Any]:
     """Return the objects that a thing refers to, as far as its calls may draw from them."""
     if isinstance(thing, (list, tuple, dict)):
         return [*islice(thing.values() if isinstance(thing, dict) else thing, _MOST_ITEMS)]
-    links = next((names for kind, names in _LINKS.items() if isinstance(thing, kind)), None)
+    links = _links_of(thing)
     if links is not None:
-        parts: list[Any] = []
-        with contextlib.suppress(ValueError):  # of a cell that is not yet filled
-            parts += [getattr(thing, name) for name in links]
         is_open = isinstance(thing, types.FunctionType) and not is_library(thing)
-        return [*parts, *_globals_of(thing)] if is_open else parts
+        return [*links, *_globals_of(thing)] if is_open else links
     slots = (getattr(kind, "__slots__", ()) for kind in type(thing).__mro__)
     names = (name for each in slots for name in ((each,) if isinstance(each, str) else each))
     own = getattr(thing, "__dict__", {}).values()
     return [*own, *(getattr(thing, name, None) for name in names)]
+
+
+def _links_of(value: Any) -> list[Any] | None:
+    """Return the objects to which a function, a method, a cell or the like refers; else None."""
+    links = next((names for kind, names in _LINKS.items() if isinstance(value, kind)), None)
+    if links is None:
+        return None
+    try:
+        return [getattr(value, name) for name in links]
+    except ValueError:  # a cell that is not yet filled
+        return []
 
 
 def _globals_of(function: types.FunctionType) -> list[Any]:
