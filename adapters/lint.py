@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import dis
+import functools
 import math
+import random
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any, TypeAlias
 
 from torch.utils.data import IterDataPipe
@@ -15,7 +19,6 @@ from ..core.errors import LintWarning
 from ..core.memory import usable_memory
 from ..datapipes.cost import measure_access, passes_of
 from ..datapipes.datapipe import draws
-from ..datapipes.epoch import HeldGenerators
 from ..datapipes.iter import BatchPatches, Flush, PatchSampler, Realize, ShufflePlans, SpatialPipe
 from ..datapipes.shuffle_plans import CHUNK_LOCAL, GLOBAL, MEMORY_BYTES, NONE, OWN
 from ..graph import (
@@ -26,6 +29,9 @@ from ..graph import (
     chained_name,
     declares_traits,
     describe,
+    has_place,
+    held_objects,
+    is_library,
     origin_of,
     parents_of,
     traits_of,
@@ -318,16 +324,37 @@ def _size(size: int) -> str:
 
 
 def _own_state(sink: Pipe, split: Cut | NoCut) -> Places:
-    """Find functions whose state belongs to one worker: counters, iterators, Sobol' engines."""
+    """Return the pipes whose functions have state that no seed sets, as counters and iterators."""
     places = []
     for pipe in walk(sink):
-        names = [type(thing).__name__ for thing in HeldGenerators.of([pipe]).stateful]
-        if names:
-            what = f"{names[0]} in {describe(pipe)} has a place of its own, in each worker another "
-            what += "one, which begins anew in every epoch and after a resume"
+        kinds = map(type, held_objects([pipe]))
+        kind = next((kind for kind in kinds if _has_own_state(kind)), None)
+        if kind is not None:
+            what = f"{kind.__name__} in {describe(pipe)} has state that no seed sets: it depends "
+            what += "on the number of workers, and is lost after a resume. Each worker begins an "
+            what += "epoch with a copy; without workers it goes on from epoch to epoch"
             do = "Draw from np.random, torch or a generator of these: each is seeded for each item."
             places.append((pipe, what, do))
     return tuple(places)
+
+
+@functools.lru_cache(maxsize=1024)
+def _has_own_state(kind: type) -> bool:
+    """Whether objects of a class are iterators or quasi-random engines, or count in an attribute.
+
+    A method that counts does ``self.x += ...``.
+    """
+    if has_place(kind) or issubclass(kind, random.SystemRandom):
+        return True
+    kinds = [one for one in kind.__mro__ if not is_library(one)]
+    methods = [m for one in kinds for m in vars(one).values() if isinstance(m, FunctionType)]
+    for method in methods:
+        steps = [*dis.get_instructions(method)] if method.__name__ != "__init__" else []
+        for this, *after in zip(steps, steps[1:], steps[2:], strict=False):
+            adds = this.opname == "BINARY_OP" and this.argrepr.endswith("=")
+            if adds and any(step.opname == "STORE_ATTR" for step in after):
+                return True
+    return False
 
 
 _OF_GRAPHS: dict[str, Callable[[Pipe, Cut | NoCut], Places]] = {

@@ -153,8 +153,9 @@ class LikelyLabels:
     # It sees the voxels as they are stored: between classes that were interpolated lie others.
     # Copies of a pipe share one; in a worker it begins anew.
 
-    def __init__(self, origin: CallSite | None) -> None:
+    def __init__(self, origin: CallSite | None, data: str = "") -> None:
         self._origin = origin
+        self._data = data  # a line that names the data set; empty where that is unknown
         self._looks = Counter[str]()
         self._samples: dict[str, list[ValueSample]] = {}
         self.over: set[str] = set()
@@ -188,17 +189,17 @@ class LikelyLabels:
                 del self._samples[key]
         if not likely:
             return
-        # The text names no case, so that workers, and Python, tell it once.
+        # The text names the data set and no case: workers, and Python, show it once for each.
         text = (
             f"{key!r} is sampled as an intensity, and holds few whole numbers, as a label does\n"
-            f"  at {self._origin}\n"
+            f"  at {self._origin}\n{self._data}"
             f"  If it holds classes, name {key!r} in open_volume(labels=...). "
             "If not, give labels= without it: then nothing is guessed."
         )
         warn(text, errors.LikelyLabel, self._origin)
 
-    def __reduce__(self) -> tuple[type[LikelyLabels], tuple[CallSite | None]]:
-        return LikelyLabels, (self._origin,)
+    def __reduce__(self) -> tuple[type[LikelyLabels], tuple[CallSite | None, str]]:
+        return LikelyLabels, (self._origin, self._data)
 
 
 def _is_interpolated(patch: LazyPatch | None) -> bool:

@@ -31,6 +31,7 @@ The last three are filled in on the way up: whoever knows the place calls :meth:
 
 from __future__ import annotations
 
+from traceback import walk_tb
 from typing import Any, Self, TypeVar
 
 from .call_site import CallSite
@@ -114,20 +115,41 @@ E = TypeVar("E", bound=BaseException)
 def add_location(
     error: E, origin: CallSite | None = None, case: str = "", item: str = "", key: str = ""
 ) -> E:
-    """Return ``error`` with its place: in its message if it is ours, else as a note."""
-    # A foreign error keeps its class and message. ``origin`` is the pipe as the user wrote it,
-    # ``case`` a name, ``item`` which it was, where that has no name, and ``key`` which volume.
+    """Return ``error`` with its place: in its message if it is ours, else as a note.
+
+    A foreign error keeps its class and message. A ``StopIteration``, which would end an epoch,
+    becomes a ``RuntimeError`` that names the function.
+    """
+    # ``origin`` is the pipe as the user wrote it, ``case`` a name, ``item`` which it was, where
+    # that has no name, and ``key`` which volume.
+    error = _without_stop(error)
     if isinstance(error, VoxpipeError):
         error.at(origin, case, item, key)
         return error
     lines = [_within(public_name(case), item, key)] if case or item else []
     lines += [f"at {origin}"] if origin is not None else []
-    add_note = getattr(error, "add_note", None)
-    if add_note is not None:
-        for line in lines:
-            notes = getattr(error, "__notes__", ())
-            if line.split(" ", 1)[0] not in {n.split(" ", 1)[0] for n in notes}:
-                add_note(line)
+    for line in lines:
+        notes = getattr(error, "__notes__", ())
+        if line.split(" ", 1)[0] not in {n.split(" ", 1)[0] for n in notes}:
+            error.add_note(line)
+    return error
+
+
+def _without_stop(error: Any) -> Any:
+    """Return the error of a function that raised StopIteration; any other error as it is."""
+    is_new = isinstance(error, StopIteration)
+    stop = error if is_new else error.__cause__  # Python converts it where it leaves a generator
+    if not isinstance(stop, StopIteration) or not (is_new or isinstance(error, RuntimeError)):
+        return error
+    codes = [frame.f_code for frame, _ in walk_tb(stop.__traceback__)]
+    code = codes[-1]
+    where = f"{code.co_qualname}() ({code.co_filename}:{code.co_firstlineno})"
+    what = (
+        f"{where} raised StopIteration: an iterator in it has no more items. Give next() a "
+        "default, or make the iterator again for each epoch."
+    )
+    error = RuntimeError() if is_new else error
+    error.args, error.__cause__ = (what,), stop
     return error
 
 

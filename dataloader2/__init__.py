@@ -22,6 +22,7 @@ from .dataloader2 import DataLoader2 as DataLoader2
 from .error import PauseIteration as PauseIteration
 from .iterator import DataLoader2Iterator as DataLoader2Iterator
 from .iterator import Stats as Stats
+from .lightning_data import VoxpipeDataModule as VoxpipeDataModule
 from .state import State as State
 
 # As in torchdata, ``import voxpipe.dataloader2`` is enough to use these by their full names.

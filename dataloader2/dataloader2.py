@@ -69,7 +69,7 @@ from .iterator import (
 )
 from .main_process_tail import MainProcessTail
 from .negotiation import Negotiation, negotiate
-from .state import Outline, State, checkpoint_of, restorer, saved_shares
+from .state import Outline, State, checkpoint_of, in_folders, restorer, saved_shares
 
 # By number, as a set of weak references cannot be looked through while other threads add to it.
 _LOADERS: weakref.WeakValueDictionary[int, DataLoader2] = weakref.WeakValueDictionary()
@@ -342,9 +342,9 @@ class DataLoader2(ForFrameworks):
     ) -> None:
         """Continue where ``state`` was taken, under any number of workers.
 
-        One that is refused changes nothing: a running epoch goes on. Where the same files lie in
-        another folder now, as in the ``$SLURM_TMPDIR`` of another job, say so:
-        ``folders={folder_now: folder_then}``.
+        A state that is refused changes nothing: a running epoch goes on. Where the same files lie
+        in another folder, as in the ``$SLURM_TMPDIR`` of another job, give
+        ``folders={saved_folder: folder_here}``, as ``map_location`` of ``torch.load``.
 
         Raises
         ------
@@ -356,9 +356,13 @@ class DataLoader2(ForFrameworks):
         """
         chain = self._coming or self._chain
         shares = saved_shares(self._service, chain.work)
-        with holding(FOLDERS, folders):
-            outline = Outline.of(self._original) if folders else self._outline
-            new_state = State.from_json(state, outline=outline, order=chain.order, shares=shares)
+
+        def read(folders: Mapping[str, str] | None) -> State:
+            with holding(FOLDERS, folders):
+                outline = Outline.of(self._original) if folders else self._outline
+                return State.from_json(state, outline=outline, order=chain.order, shares=shares)
+
+        new_state = in_folders(read, folders)
         restore = restorer(self._service, new_state.service)
         with self._taking_over("load_state_dict() of its DataLoader2 ended its epoch"):
             restore()
@@ -374,11 +378,13 @@ class DataLoader2(ForFrameworks):
         datapipe: Pipe | None = None,
         datapipe_adapter_fn: AdapterLike | Iterable[AdapterLike] | None = None,
         reading_service: ReadingService | None = None,
+        *,
+        folders: Mapping[str, str] | None = None,
     ) -> DataLoader2:
         """Return a loader of ``datapipe`` that continues where ``state`` was taken.
 
         A state is a few numbers and holds no chain (torchdata's holds a pickle of it): give the
-        chain that it was taken of.
+        chain that it was taken of. ``folders`` is that of :meth:`load_state_dict`.
 
         Raises
         ------
@@ -392,7 +398,7 @@ class DataLoader2(ForFrameworks):
             raise TypeError(f"{msg}; give the one that it was taken of, with its adapters")
         loader = cls(datapipe, datapipe_adapter_fn, reading_service)
         try:
-            loader.load_state_dict(state)
+            loader.load_state_dict(state, folders=folders)
         except BaseException:
             loader.shutdown()
             raise

@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from statistics import median
+from types import FrameType
 from typing import Any, NoReturn
 
 import torch
@@ -407,12 +408,16 @@ class TorchSeed:
         return torch.equal(now, torch.Generator().manual_seed(seeded_with).get_state())
 
 
+REPEATS_EPOCH: list[Callable[[FrameType], bool]] = []
+"""Functions of bridges: whether the framework that calls, by its frame, repeats its first epoch."""
+
+
 @dataclass
 class EpochSetter:
     """The sampler of a loader, for frameworks, which number epochs in their own way.
 
-    The first pass after ``set_epoch(e)`` is epoch *e* of the loader, unless that was used: then it
-    is the next one. A loader that a framework cycles has more epochs than the framework. The same
+    The first pass after ``set_epoch(e)`` is epoch *e* of the loader, or the next unused epoch if
+    *e* was used: a loader that a framework cycles has more epochs than the framework. The same
     number once more begins the same epoch again, as a second validation does.
     """
 
@@ -423,38 +428,19 @@ class EpochSetter:
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass be that of ``epoch``; the place of a loaded state is not lost.
 
-        Lightning requests the iterator of the first epoch before it sets its number.
+        A framework may request the iterator of its first epoch before it sets the number.
         """
         loader = self._loader
         progress, last = loader._progress, loader._set_from_outside
         here = progress.position.epoch
-        if last is not None and (last[0] == epoch or _overfits()):
+        caller = sys._getframe(1)
+        if last and (last[0] == epoch or any(repeats(caller) for repeats in REPEATS_EPOCH)):
             epoch, start = last
         else:
             start = max(epoch, here + progress.has_begun)
         if progress.has_begun or start != here:
             loader.set_epoch(start)
         loader._set_from_outside = epoch, start
-
-
-# Lightning's own functions between its trainer and ``set_epoch()``.
-_MOST_FRAMES = 4
-
-
-def _overfits() -> bool:
-    """Whether Lightning calls with ``overfit_batches``: the same batches in every epoch."""
-    # It replaces the sampler of torch's loaders alone, and passes nothing on to others.
-    frame = sys._getframe(2)
-    for _ in range(_MOST_FRAMES):
-        space = frame.f_locals
-        with contextlib.suppress(RuntimeError):  # a module without a trainer raises it
-            trainer = space.get("trainer") or getattr(space.get("self"), "trainer", None)
-            if getattr(trainer, "overfit_batches", 0):
-                return True
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
-    return False
 
 
 class ForFrameworks:

@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from types import new_class
+from types import FrameType, new_class
 from typing import Any
 
 from ..adapters import Adapter
@@ -22,6 +22,7 @@ from ..reading_services import (
 from ..reading_services.replica import MAX_SEED
 from .compiler import adapter_list
 from .dataloader2 import DataLoader2
+from .iterator import REPEATS_EPOCH
 
 # Both are one library, published twice: classes of one are none of the other.
 _LIBRARIES = ("lightning.pytorch", "pytorch_lightning")
@@ -156,6 +157,28 @@ class VoxpipeDataModule:
             return service
         ranks = DistributedReadingService(uneven="drop" if stage == "train" else "pad")
         return SequentialReadingService(ranks, service or InProcessReadingService())
+
+
+# Functions of Lightning between its trainer and ``sampler.set_epoch()`` of a loader.
+_MOST_FRAMES = 4
+
+
+def _overfits(frame: FrameType | None) -> bool:
+    """Return whether a trainer with ``overfit_batches`` calls: it repeats the first epoch."""
+    # Lightning replaces the sampler of torch's loaders alone, and tells other loaders nothing.
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        with suppress(RuntimeError):  # a module without a trainer raises it
+            space = frame.f_locals
+            trainer = space.get("trainer") or getattr(space.get("self"), "trainer", None)
+            if getattr(trainer, "overfit_batches", 0):
+                return True
+        frame = frame.f_back
+    return False
+
+
+REPEATS_EPOCH.append(_overfits)
 
 
 def _hook_of(stage: str) -> str:

@@ -20,7 +20,7 @@ from ..batching.job import BatchResult
 from ..core import Stream
 from ..core.errors import GraphError, VoxpipeError
 from ..datapipes.background_iterator import STOP_SECONDS, stop_limit
-from ..datapipes.epoch import HeldGenerators, set_epoch
+from ..datapipes.epoch import held_generators, set_epoch
 from ..graph import (
     Pipe,
     before_dispatch,
@@ -158,7 +158,7 @@ class TailEpoch:
         self._tail = tail
         self._epoch = epoch
         self._run = (seed, number)
-        self._generators = HeldGenerators.of(tail.pipes).generators if tail.seeds else ()
+        self._generators = held_generators(tail.pipes) if tail.seeds else ()
         # Numbers of the batches that the pipes have taken and not yet given, and what failed in
         # them; those without any item pass them by.
         self._under_way: deque[tuple[int, BatchResult | None]] = deque()

@@ -253,14 +253,29 @@ def restorer(service: Any, checkpoint: str) -> Callable[[], None]:
     return partial(service.restore, base64.b64decode(checkpoint))
 
 
+def in_folders(
+    read: Callable[[Mapping[str, str] | None], State], folders: Mapping[str, str] | None
+) -> State:
+    """Return the state that ``read`` gives for data that were moved from ``folders``."""
+    if folders is not None and not isinstance(folders, Mapping):
+        raise TypeError(f"folders is {{saved folder: folder here}}, got {shorten(folders)}")
+    try:
+        return read(folders)
+    except StateMismatch as error:
+        inverse = {here: before for before, here in (folders or {}).items()}
+        try:
+            read(inverse)
+        except StateMismatch:
+            raise error from None
+        msg = f"folders={shorten(folders)} is the wrong way round"
+        raise StateMismatch(msg, do=f"Give {{saved: here}}: folders={inverse}.") from None
+
+
 _DO_CHAIN = (
     "Settings and order of the pipes must be the same, and the public attributes of objects in "
     "them; attributes whose names begin with an underscore may differ."
 )
-_FOLDERS = (
-    "Where the same files lie in another folder, load_state_dict(state, folders={now: then}) with "
-    "both folders."
-)
+_FOLDERS = "Where the same files lie in another folder, give folders={saved: here} with the state."
 _DO_CASES = f"The list of cases must be the same, in the same order. {_FOLDERS}"
 # About 20 bytes each: 2 kB of the 4 that a state may have.
 _MOST_PIPES = 100

@@ -45,18 +45,23 @@ _LIKE_ARGUMENT = 0.75
 _LOOKED_AT = 8
 
 
-# Folders of this run, and where the same data lay in the run that saved a state.
+# Folders of the run that saved a state, and where the same data lie in this run.
 FOLDERS: ContextVar[Mapping[str, str] | None] = ContextVar("folders", default=None)
+
+
+def _plain_place(place: str | os.PathLike[str]) -> str:
+    """Return the one spelling of a folder or file."""
+    text = os.fspath(place)
+    return text.rstrip("/") if is_url(text) else absolute_place(text)
 
 
 def _identity_of(place: str) -> str:
     """Return a place as it counts in states: one spelling, in the folder of the saved state."""
-    place = place.rstrip("/") if is_url(place) else absolute_place(place)
-    for folder, before in (FOLDERS.get() or {}).items():
-        here = folder.rstrip("/") if is_url(folder) else absolute_place(folder)
+    place = _plain_place(place)
+    pairs = [(_plain_place(here), before) for before, here in (FOLDERS.get() or {}).items()]
+    for here, before in sorted(pairs, key=lambda pair: -len(pair[0])):  # the innermost first
         if place == here or place.startswith(f"{here}/"):
-            there = before.rstrip("/") if is_url(before) else absolute_place(before)
-            return there + place[len(here) :]
+            return _plain_place(before) + place[len(here) :]
     return place
 
 

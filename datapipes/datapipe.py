@@ -209,7 +209,7 @@ def log_errors(log: ErrorLog) -> contextlib.AbstractContextManager[None]:
 
 def note_error(pipe: DataPipe, item: Any, error: Exception) -> None:
     """Note that ``pipe`` leaves ``item`` out, which failed; raise ``error`` where it may not."""
-    add_location(error, pipe.origin, case_of(item))
+    error = add_location(error, pipe.origin, case_of(item))
     log = _ERROR_LOG.get()
     if log is None or not isinstance(error, log.errors):
         raise error

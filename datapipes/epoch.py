@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import dis
-import functools
-import io
 import random
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from types import BuiltinMethodType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
 
 from ..core import Sample, Stream
 from ..core.call_site import looking_ahead
 from ..core.errors import VoxpipeError
 from ..graph import (
+    GENERATORS,
     Pipe,
     clone,
     describe,
-    is_own,
-    is_pipe,
+    held_objects,
     parents_of,
     readers,
     traits_of,
@@ -304,111 +297,13 @@ def _open_headers(patches: list[LazyPatch]) -> None:
             pass
 
 
-# Generators that functions hold: attributes, closures, names of their modules.
-
-_GENERATORS = (np.random.RandomState, np.random.Generator, torch.Generator, random.Random)
-# Code of these packages is not searched; objects of their classes are.
-_LIBRARIES = {"numpy", "torch", "scipy", "monai", "torchio", "voxpipe", *sys.stdlib_module_names}
-_LEAVES = (str, bytes, int, float, complex, type(None), np.ndarray, torch.Tensor, io.IOBase)
-# Methods of iterators, and of quasi-random engines of torch and SciPy.
-_STEPS = ("__next__", "fast_forward")
-# Bounds of the search, which takes some microseconds a step.
-_MOST_STEPS, _MOST_ENTRIES = 5_000, 1_000
-
-
-@dataclass(frozen=True)
-class HeldGenerators:
-    """The generators that the functions of some pipes hold, each once, in a fixed order."""
-
-    generators: tuple[Any, ...] = ()
-    stateful: tuple[Any, ...] = ()
-    """Objects with a place of their own that no seed sets: iterators, quasi-random engines, and
-    those whose methods count in an attribute."""
-
-    @classmethod
-    def of(cls, pipes: Iterable[Pipe]) -> HeldGenerators:
-        """Search the settings of pipes that run functions of the user's."""
-        generators: dict[int, Any] = {}
-        stateful: list[Any] = []
-        waiting: list[Any] = []
-        for pipe in pipes:
-            traits = traits_of(pipe)
-            if traits.runs_user_code or (traits.per_item and is_own(pipe)):
-                settings = vars(pipe).items()
-                waiting += [v for name, v in settings if name != "origin" and not is_pipe(v)]
-        ids: set[int] = set()
-        for thing in waiting:  # grows meanwhile
-            if id(thing) in ids or isinstance(thing, _LEAVES) or len(ids) >= _MOST_STEPS:
-                continue
-            ids.add(id(thing))
-            is_system = isinstance(thing, random.SystemRandom)  # which has no seed
-            if isinstance(thing, _GENERATORS) and not is_system:
-                generators.setdefault(id(getattr(thing, "bit_generator", thing)), thing)
-                continue
-            is_iterator = is_system or any(hasattr(type(thing), name) for name in _STEPS)
-            if is_iterator or _counts(thing):
-                stateful.append(thing)
-            waiting += [] if is_iterator else _parts_of(thing)
-        return cls(tuple(generators.values()), tuple(stateful))
-
-
-def _counts(thing: Any) -> bool:
-    """Whether a method of a class of the user's does ``self.x += ...``."""
-    kinds = [kind for kind in type(thing).__mro__ if not _is_library(kind)]
-    methods = [m for kind in kinds for m in vars(kind).values() if isinstance(m, FunctionType)]
-    for method in methods:
-        steps = [*dis.get_instructions(method)] if method.__name__ != "__init__" else []
-        for this, *after in zip(steps, steps[1:], steps[2:], strict=False):
-            adds = this.opname == "BINARY_OP" and this.argrepr.endswith("=")
-            if adds and any(step.opname == "STORE_ATTR" for step in after):
-                return True
-    return False
-
-
-def _parts_of(thing: Any) -> list[Any]:
-    """Return the objects that a thing refers to, as far as its calls may draw from them."""
-    if isinstance(thing, (ModuleType, Dataset, type)):
-        return []
-    if isinstance(thing, (list, tuple, dict)):
-        return [*islice(thing.values() if isinstance(thing, dict) else thing, _MOST_ENTRIES)]
-    if isinstance(thing, functools.partial):
-        return [thing.func, *thing.args, *thing.keywords.values()]
-    if isinstance(thing, FunctionType):
-        return _parts_of_function(thing)
-    if isinstance(thing, (MethodType, BuiltinMethodType)):
-        return [thing.__self__, getattr(thing, "__func__", None)]
-    parts = [*getattr(thing, "__dict__", {}).values()]
-    for kind in type(thing).__mro__:
-        slots = getattr(kind, "__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            parts.append(getattr(thing, name, None))
-        # Methods, and generators that all objects of a class share, as those of MONAI do.
-        kinds = _GENERATORS if _is_library(kind) else (FunctionType, *_GENERATORS)
-        parts += [value for value in vars(kind).values() if isinstance(value, kinds)]
-    return parts
-
-
-def _parts_of_function(function: FunctionType) -> list[Any]:
-    parts = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-    for cell in function.__closure__ or ():
-        with contextlib.suppress(ValueError):  # not yet filled
-            parts.append(cell.cell_contents)
-    if _is_library(function):
-        return parts
-    codes, names = [function.__code__], dict[str, None]()
-    for code in codes:  # grows meanwhile
-        names |= dict.fromkeys(code.co_names)
-        codes += [one for one in code.co_consts if isinstance(one, CodeType)]
-    space = function.__globals__
-    parts += [space[name] for name in names if name in space]
-    for module in [v for v in parts if isinstance(v, ModuleType) and not _is_library(v)]:
-        parts += [vars(module)[name] for name in names if name in vars(module)]
-    return parts
-
-
-def _is_library(thing: Any) -> bool:
-    home = thing.__name__ if isinstance(thing, ModuleType) else thing.__module__
-    return str(home).partition(".")[0] in _LIBRARIES - {"__main__"}
+def held_generators(pipes: Iterable[Pipe]) -> tuple[Any, ...]:
+    """Return the random generators that functions of the user hold, each once, in a fixed order."""
+    generators: dict[int, Any] = {}
+    for thing in held_objects(pipes):
+        if isinstance(thing, GENERATORS) and not isinstance(thing, random.SystemRandom):
+            generators.setdefault(id(getattr(thing, "bit_generator", thing)), thing)
+    return tuple(generators.values())
 
 
 def set_seed_of(generator: Any, seed: int) -> None:

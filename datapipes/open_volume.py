@@ -15,7 +15,7 @@ from ..batching.collate import LikelyLabels
 from ..core import CallSite, Sample
 from ..core.call_site import WarnOnce, is_looking_ahead, shorten
 from ..core.errors import LikelyLabel, LikelyMistake, SampleError
-from ..core.redact import RedactedDict, server_of
+from ..core.redact import RedactedDict, public_text, server_of
 from ..core.suggest import colours_hint
 from ..core.validate import as_keys
 from ..graph import Pipe, Traits, parents_of, traits_of, walk
@@ -50,9 +50,20 @@ def looks_like_label(key: str) -> bool:
 def likely_labels(origin: CallSite, parent: Pipe) -> LikelyLabels | None:
     """Return what looks for labels among images; None where nobody left that open."""
     opening = [pipe for pipe in walk(parent) if traits_of(pipe).opens]
-    return LikelyLabels(origin) if any(getattr(p, "guesses", False) for p in opening) else None
+    is_open = any(getattr(pipe, "guesses", False) for pipe in opening)
+    return LikelyLabels(origin, _first_data(parent)) if is_open else None
 
 
+def _first_data(pipe: Pipe) -> str:
+    """Return a line with the data that a chain begins with; another data set has another line."""
+    sources = (one for one in walk(pipe) if hasattr(type(one), "data_texts"))
+    texts = (one.settings() or next(one.data_texts(), "") for one in sources)
+    text = public_text(str(next(texts, "")))[:_LONGEST_DATA]
+    return f"  in {text}\n" if text else ""
+
+
+# Letters of the data that a warning names.
+_LONGEST_DATA = 200
 BucketOptions = dict[str, RedactedDict]  # storage options by scheme and bucket (``s3://scans``)
 
 
@@ -376,6 +387,7 @@ class OpenVolume(SeedStamper, SameLength):
         """Warn, once, of an intensity whose key says label."""
         text = (
             f"{key!r} {is_so}: interpolated, in float32\n  at {self.origin}\n"
+            f"{_first_data(self.parent)}"
             f"  If it holds classes, write {write}. "
             "If not, give labels= without it: then nothing is guessed."
         )

@@ -7,6 +7,7 @@ the innermost frame that belongs to a pipe is looked up.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from traceback import walk_tb
 from types import FrameType
 
 from ..core import CallSite
@@ -59,13 +60,12 @@ def _user_pipe(pipe: Pipe) -> Pipe:
 
 
 def _frames_of(error: BaseException) -> Iterator[FrameType]:
-    """Return the frames that an error came through, the innermost first, but for who caught it."""
+    """Yield the frames that an error came through, the innermost first, but for who caught it."""
+    # A StopIteration ends the generator of its pipe: only its own traceback has that frame.
+    if isinstance(error.__cause__, StopIteration):
+        yield from reversed([frame for frame, _ in walk_tb(error.__cause__.__traceback__)])
     trace = error.__traceback__.tb_next if error.__traceback__ is not None else None
-    frames = []
-    while trace is not None:
-        frames.append(trace.tb_frame)
-        trace = trace.tb_next
-    return reversed(frames)
+    yield from reversed([frame for frame, _ in walk_tb(trace)])
 
 
 def frame_location(frame: FrameType | None) -> CallSite | None:

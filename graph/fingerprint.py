@@ -1,4 +1,7 @@
-"""A short hash of what a graph does, so that a saved state is not resumed on another one."""
+"""Hashes of what a graph does, and the objects that its functions hold.
+
+By these hashes a saved state is not resumed on another graph, nor a prediction with another model.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,22 @@ import dis
 import enum
 import functools
 import hashlib
+import io
 import os
+import random
 import sys
 import types
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch.utils.data import Dataset
 
 from ..core.validate import LATER
-from .node import Pipe, is_pipe, parents_of
+from .node import Pipe, is_own, is_pipe, parents_of, traits_of
 from .walk import stream_names, walk
 
 # Bytes up to which an array counts by its content.
@@ -138,6 +146,16 @@ def _public(settings: dict[str, Any]) -> dict[str, Any]:
 # Values that count by their text.
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, range, type(...), type(NotImplemented))
 _WRAPPERS = (types.MethodType, types.CellType, property, staticmethod, classmethod)
+# Attributes by which an object of Python refers to others.
+_LINKS: dict[Any, tuple[str, ...]] = {
+    functools.partial: ("func", "args", "keywords"),
+    types.FunctionType: ("__defaults__", "__kwdefaults__", "__closure__"),
+    types.MethodType: ("__self__", "__func__"),
+    types.BuiltinMethodType: ("__self__",),
+    types.CellType: ("cell_contents",),
+    property: ("fget", "fset", "fdel"),
+    (staticmethod, classmethod): ("__func__",),
+}
 _BUILT_IN = (
     types.BuiltinFunctionType,
     types.MethodDescriptorType,
@@ -206,15 +224,14 @@ class _Behaviour:
         self._note("end")
 
     def _add_new(self, value: Any) -> None:
-        torch: Any = sys.modules.get("torch")
         if type(value) is list:
             self._add_all(value)
         elif type(value) in (dict, types.MappingProxyType):
             self._add_all(entry for pair in value.items() for entry in pair)
         elif isinstance(value, (set, frozenset)):
             self._add_all(sorted(value))  # TypeError for objects, whose order no process keeps
-        elif torch is not None and isinstance(value, torch.Tensor):
-            self._add_tensor(value, torch)
+        elif isinstance(value, torch.Tensor):
+            self._add_tensor(value)
         elif isinstance(value, (np.ndarray, np.generic)):
             self._add_array(value)
         elif isinstance(value, types.ModuleType):
@@ -225,8 +242,7 @@ class _Behaviour:
         elif isinstance(value, types.FunctionType):
             self._add_function(value)
         elif isinstance(value, _WRAPPERS):
-            names = ("__func__", "__self__", "fget", "fset", "fdel", "cell_contents")
-            self._add_all(getattr(value, name) for name in names if hasattr(value, name))
+            self._add_all(_links_of(value) or ())
         elif isinstance(value, types.MemberDescriptorType):
             self._note(value.__name__)
         else:
@@ -245,7 +261,7 @@ class _Behaviour:
         self._note(f"{value.__module__}.{value.__qualname__} {_version_of(value)}")
         return bool(_version_of(value))
 
-    def _add_tensor(self, value: Any, torch: Any) -> None:
+    def _add_tensor(self, value: Any) -> None:
         self._add_version(type(value).__module__, is_needed=True)
         if value.is_quantized or value.layout != torch.strided:
             raise TypeError("a tensor of more than plain numbers")
@@ -265,28 +281,28 @@ class _Behaviour:
             self.add({k: v for k, v in vars(kind).items() if k not in _IRRELEVANT})
 
     def _add_function(self, function: types.FunctionType) -> None:
-        self._add_all((function.__defaults__, function.__kwdefaults__, function.__closure__))
+        self._add_all(_links_of(function) or ())
         self.add(dict(vars(function)))
         if not self._add_installed(function):
-            self._add_code(function.__code__, function.__globals__)
+            self._add_code(function.__code__)
+            space = function.__globals__
+            for kind, name in _names_in(function.__code__):
+                if kind == _MODULE:
+                    self.add(sys.modules[name])
+                elif kind == _GLOBAL and name in space:
+                    self.add(space[name])
+                elif name in _OUTSIDE:
+                    raise TypeError(f"{function.__qualname__} reads {name}")
 
-    def _add_code(self, code: types.CodeType, names: dict[str, Any]) -> None:
+    def _add_code(self, code: types.CodeType) -> None:
         counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
         self._add_all((code.co_code, code.co_exceptiontable, code.co_names, counts))
         self._add_all((code.co_varnames, code.co_freevars, code.co_cellvars))
         for constant in code.co_consts:
             if isinstance(constant, types.CodeType):
-                self._add_code(constant, names)
+                self._add_code(constant)
             else:
                 self.add(constant)
-        for step in dis.get_instructions(code):
-            name, loads = step.argval, step.opname.startswith(("LOAD_", "IMPORT_FROM"))
-            if step.opname == "IMPORT_NAME":
-                self.add(sys.modules[name])
-            elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in names:
-                self.add(names[name])
-            elif loads and "CONST" not in step.opname and name in _OUTSIDE:
-                raise TypeError(f"{code.co_name} reads {name}")
 
     def _add_object(self, value: Any) -> None:
         if value is os.environ:
@@ -307,6 +323,113 @@ class _Behaviour:
             self._add_version(module, is_needed=True)
             state = (state,)
         self._add_all([*part] if isinstance(part, Iterator) else part for part in state)
+
+
+_GLOBAL, _MODULE, _ATTRIBUTE = "global", "module", "attribute"
+_READS = {
+    **dict.fromkeys(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"), _GLOBAL),
+    "IMPORT_NAME": _MODULE,
+    **dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"), _ATTRIBUTE),
+}
+
+
+@functools.lru_cache(maxsize=1024)
+def _names_in(code: types.CodeType) -> tuple[tuple[str, str], ...]:
+    """Return the names that code, and code in it, reads, each with its kind."""
+    steps = ((_READS.get(step.opname), step.argval) for step in dis.get_instructions(code))
+    names = [(kind, name) for kind, name in steps if kind is not None]
+    for inner in code.co_consts:
+        names += _names_in(inner) if isinstance(inner, types.CodeType) else ()
+    return tuple(dict.fromkeys(names))
+
+
+GENERATORS = (np.random.RandomState, np.random.Generator, torch.Generator, random.Random)
+"""Classes of random generators that can be seeded."""
+# Code of these packages is not searched; objects of their classes are.
+_LIBRARIES = frozenset(
+    {"numpy", "torch", "scipy", "monai", "torchio", "voxpipe", *sys.stdlib_module_names}
+) - {"__main__"}
+_LEAVES = (*_PLAIN, np.ndarray, torch.Tensor, io.IOBase, types.ModuleType, type, Dataset)
+# Bounds of the search, which takes some microseconds a step.
+_MOST_STEPS, _MOST_ITEMS = 5_000, 1_000
+
+
+def held_objects(pipes: Iterable[Pipe]) -> Iterator[Any]:
+    """Yield the objects that functions of the user hold, each once, in a fixed order.
+
+    They are attributes, closures, and names of their modules. Generators and iterators are not
+    searched.
+    """
+    waiting: list[Any] = []
+    for pipe in pipes:
+        traits = traits_of(pipe)
+        if traits.runs_user_code or (traits.per_item and is_own(pipe)):
+            waiting += [v for name, v in vars(pipe).items() if name != "origin" and not is_pipe(v)]
+    ids: set[int] = set()
+    kinds: set[type] = set()
+    for thing in waiting:  # grows meanwhile
+        if id(thing) in ids or isinstance(thing, _LEAVES) or len(ids) >= _MOST_STEPS:
+            continue
+        ids.add(id(thing))
+        yield thing
+        if isinstance(thing, GENERATORS) or has_place(type(thing)):
+            continue
+        waiting += _parts_of(thing)
+        for kind in type(thing).__mro__ if type(thing) not in kinds else ():
+            # Methods, and generators that all objects of a class share, as those of MONAI do.
+            parts = () if is_library(kind) else (types.FunctionType,)
+            waiting += [v for v in vars(kind).values() if isinstance(v, (*GENERATORS, *parts))]
+        kinds.add(type(thing))
+
+
+def _parts_of(thing: Any) -> list[Any]:
+    """Return the objects that a thing refers to, as far as its calls may draw from them."""
+    if isinstance(thing, (list, tuple, dict)):
+        return [*islice(thing.values() if isinstance(thing, dict) else thing, _MOST_ITEMS)]
+    links = _links_of(thing)
+    if links is not None:
+        is_open = isinstance(thing, types.FunctionType) and not is_library(thing)
+        return [*links, *_globals_of(thing)] if is_open else links
+    slots = (getattr(kind, "__slots__", ()) for kind in type(thing).__mro__)
+    names = (name for each in slots for name in ((each,) if isinstance(each, str) else each))
+    own = getattr(thing, "__dict__", {}).values()
+    return [*own, *(getattr(thing, name, None) for name in names)]
+
+
+def _links_of(value: Any) -> list[Any] | None:
+    """Return the objects to which a function, a method, a cell or the like refers; else None."""
+    links = next((names for kind, names in _LINKS.items() if isinstance(value, kind)), None)
+    if links is None:
+        return None
+    try:
+        return [getattr(value, name) for name in links]
+    except ValueError:  # a cell that is not yet filled
+        return []
+
+
+def _globals_of(function: types.FunctionType) -> list[Any]:
+    """Return the objects that a function reads by the names of its module, and of others."""
+    names, space = _names_in(function.__code__), function.__globals__
+    parts = [space[name] for kind, name in names if kind == _GLOBAL and name in space]
+    modules = [part for part in parts if isinstance(part, types.ModuleType)]
+    modules += [
+        sys.modules[name] for kind, name in names if kind == _MODULE and name in sys.modules
+    ]
+    for module in modules:
+        members = {} if is_library(module) else vars(module)
+        parts += [members[name] for _, name in names if name in members]
+    return parts
+
+
+def has_place(kind: type) -> bool:
+    """Whether objects of a class are iterators, or quasi-random engines of torch or SciPy."""
+    return hasattr(kind, "__next__") or hasattr(kind, "fast_forward")
+
+
+def is_library(thing: Any) -> bool:
+    """Whether a class, function or module is that of a library that is not searched."""
+    home = thing.__name__ if isinstance(thing, types.ModuleType) else thing.__module__
+    return str(home).partition(".")[0] in _LIBRARIES
 
 
 def _version_of(value: Any) -> str:

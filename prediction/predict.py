@@ -77,7 +77,7 @@ def predict(
     mirror: bool | Sequence[int] = False,
     batch_size: int | None = None,
     num_workers: int | None = None,
-    run: str = "",
+    run: str | None = None,
     head: int | str | None = None,
     classes: int | None = None,
     memory_bytes: int = MEMORY_BYTES,
@@ -302,7 +302,7 @@ def _mirror_axes(mirror: bool | Sequence[int]) -> tuple[int, ...]:
     return () if is_none else tuple(sorted(set(as_axes("mirror", mirror))))
 
 
-def _run_key(model: Model, how: Sequence[Any], run: str, chain: Any, key: str | None) -> str:
+def _run_key(model: Model, how: Sequence[Any], run: str | None, chain: Any, key: str | None) -> str:
     """Return a key that is equal for runs of equal results; empty where nothing proves that."""
     graph = chain.datapipe if isinstance(chain, DataLoader2) else chain
     if run:

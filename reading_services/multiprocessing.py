@@ -21,7 +21,7 @@ from .reading_service import Epoch, refuse_unknown, text_of
 from .replica import Hooks, InitFunction, ResetFunction
 from .replicated_epoch import ReplicatedEpoch
 from .work import PlannedWork, ReplicatedWork, Work, work_of
-from .workers.payload import payload_of, payloads_of
+from .workers.payload import payload_of
 from .workers.pool import WorkerPool
 from .workers.script import script_of_this_process
 
@@ -186,7 +186,7 @@ class MultiProcessingReadingService:
         count = self.num_workers
         threads = self._threads(count) if count else 1
         if count:
-            payload_of(work, 0, count, self._script())
+            payload_of(work, count, self._script())
         return replace(work, workers=count, threads=threads)
 
     def _script(self) -> dict[str, str] | None:
@@ -230,15 +230,15 @@ class MultiProcessingReadingService:
         if self._pool is not None and not self._pool.is_well():
             self.stop()
         count = self.shares(work) or work.workers
-        payloads = payloads_of(work, count)
+        payload = payload_of(work, count)
         if self._pool is not None:
-            self._pool.update(payloads)
+            self._pool.update(payload)
         else:
             graph = work.cut.planner if isinstance(work, PlannedWork) else work.graph
             imports = sorted({m for p in walk(graph) for m in getattr(p, "imports", ())})
             ahead = self.jobs_per_worker(bool(work.ahead_bytes))
             context = mp.get_context(self.start_method)
-            self._pool = WorkerPool(work, payloads, context, self._budget, ahead, imports)
+            self._pool = WorkerPool(work, payload, count, context, self._budget, ahead, imports)
         return self._pool
 
     def _end_epoch(self) -> None:

@@ -17,7 +17,7 @@ from ..batching.job import NOWHERE, STEP_OF_THREAD, Job, the_batch
 from ..core import CallSite, Stream
 from ..core.errors import LOCATABLE, E, add_location
 from ..datapipes import DataPipe
-from ..datapipes.epoch import HeldGenerators, set_epoch
+from ..datapipes.epoch import held_generators, set_epoch
 from ..graph import Cut, Pipe, describe, error_location, origin_of, traits_of, walk, with_parents
 from .global_generators import seed_globals, seeded_globals
 
@@ -110,11 +110,7 @@ class StepIterator(IterDataPipe[Any]):
             except StopIteration:
                 return
             except LOCATABLE as error:
-                # A StopIteration of a user's function ends its pipe's generator, whose frame,
-                # where the pipe is looked up otherwise, is not in the traceback of what follows.
-                is_stop = isinstance(error.__cause__, StopIteration)
-                origin = origin_of(self.parent) if is_stop else None
-                raise add_location(error, origin, *self._at())  # noqa: B904  the very same error
+                raise add_location(error, None, *self._at())  # noqa: B904  the very same error
             finally:
                 STEP_OF_THREAD.get().at(step, item)
             yield output
@@ -170,7 +166,7 @@ class PipeRunner:
             set_epoch(self.sink, seed, epoch)
             self._run = (seed, epoch)
             if self._runs_user_code:  # an object may have got another one since the last epoch
-                self.handoff.generators = HeldGenerators.of(walk(self.sink)).generators
+                self.handoff.generators = held_generators(walk(self.sink))
         here = job if items is None else replace(job, items=tuple(items))
         self.handoff.job, self.handoff.number = here, NOWHERE
         guard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()

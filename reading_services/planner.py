@@ -13,7 +13,7 @@ from ..core import Stream
 from ..core.errors import GraphError, add_location
 from ..datapipes.batch_patches import BatchPatches
 from ..datapipes.datapipe import ErrorLog, log_errors
-from ..datapipes.epoch import HeldGenerators, items_from, set_epoch
+from ..datapipes.epoch import held_generators, items_from, set_epoch
 from ..graph import Cut, Pipe, error_location, failed_item, is_read_twice, traits_of, walk
 from ..spatial.lazy.patch_steps import in_batch
 from .delivered_batches import DeliveredBatches
@@ -151,7 +151,7 @@ def run_planner(
             raise _with_place(error)  # noqa: B904  the very same error
         return
     items = iter(planner)
-    generators = HeldGenerators.of(walk(planner)).generators
+    generators = held_generators(walk(planner))
     for number in count():
         stream = Stream(seed, epoch, (number,), "user functions of the planner")
         with seeded_globals(stream.integer(), generators):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from torch.utils.data.datapipes.iter import ShardingFilter
@@ -16,7 +16,7 @@ from ..core.errors import LOCATABLE, GraphError, add_location
 from ..core.validate import validate_int
 from ..datapipes import DataPipe
 from ..datapipes.datapipe import length
-from ..datapipes.epoch import HeldGenerators, count_seeded, set_epoch
+from ..datapipes.epoch import count_seeded, held_generators, set_epoch
 from ..datapipes.foreign import LEVELS, RANKS, WORKERS, division_levels
 from ..graph import (
     Pipe,
@@ -187,10 +187,9 @@ def _call(name: str, function: Any, graph: Pipe, info: WorkerInfo, *seeds: Any) 
     try:
         output: Any = function(graph, info, *seeds)
     except Exception as error:
-        add_note = getattr(error, "add_note", None)
-        if add_note is not None:
-            add_note(f"in {name}={shorten(function)} of worker {info.worker_id}")
-        raise
+        error = add_location(error)
+        error.add_note(f"in {name}={shorten(function)} of worker {info.worker_id}")
+        raise error
     if not is_pipe(output):
         raise GraphError(
             f"{name}={shorten(function)} returned {shorten(output)}, and not the datapipe that the "
@@ -296,7 +295,8 @@ class Replica:
 
     def __init__(self, graph: Any, share: ShareOfItems, hooks: Hooks) -> None:
         self.graph = graph
-        self.last = written_last(list(walk(graph)))
+        self._pipes = list(walk(graph))
+        self.last = written_last(self._pipes)
         self.share = share
         self.hooks = hooks
         self._is_initialized = False
@@ -304,11 +304,26 @@ class Replica:
         self._items: Iterator[Any] | None = None
         self._generators: Sequence[Any] = ()
 
-    def feed(self, feed: Feed) -> None:
-        """Take what is dealt out to this worker from ``feed``."""
+    def feed(self, feed: Feed, worker: int = 0) -> None:
+        """Read the items for worker number ``worker`` from ``feed``."""
+        self.share = replace(self.share, worker=worker)
         for pipe in walk(self.graph):
             if isinstance(pipe, DispatchedItems):
                 pipe.feed = feed
+
+    def renew(self, fresh: Replica) -> Replica:
+        """Return this replica for the next epoch, with the functions of a ``fresh`` one.
+
+        Pipes keep their items, and functions that ``worker_init_fn`` prepared stay.
+        """
+        self.leave()
+        pairs = zip(self._pipes, fresh._pipes, strict=True) if self.hooks.init is None else ()
+        for pipe, other in pairs:
+            for name, value in vars(other).items():
+                owner = getattr(value, "__self__", value)  # of the method of a pipe
+                if callable(value) and not is_pipe(owner):
+                    vars(pipe)[name] = value
+        return self
 
     def leave(self) -> None:
         """End the epoch, wherever it is: the next one begins anew, be it the same again."""
@@ -320,10 +335,13 @@ class Replica:
         key = (self.share.count, self.share.number, index)
         if self._run != (seed, epoch):
             self._run = (seed, epoch)
-            self._generators = HeldGenerators.of(walk(self.graph)).generators
+            self._generators = held_generators(walk(self.graph))
             stream = Stream(seed, epoch, key[:2], "worker functions")
             with seeded_globals(stream.integer(), self._generators):
-                self._items = self._start(seed, epoch)
+                try:
+                    self._items = self._start(seed, epoch)
+                except StopIteration as error:  # else it would look like the end of the share
+                    raise add_location(error, error_location(error))  # noqa: B904
         if self._items is None:
             raise StopIteration
         stream = Stream(seed, epoch, key, "user functions")

@@ -140,12 +140,13 @@ class _Finder(pickle.Pickler):
         return NotImplemented
 
 
-def payload_of(
-    work: Work, worker: int, workers: int, script: Mapping[str, str] | None = None
-) -> bytes:
-    """Return what worker number ``worker`` of ``workers`` runs, pickled.
+def payload_of(work: Work, workers: int, script: Mapping[str, str] | None = None) -> bytes:
+    """Return the pickle that each of ``workers`` runs; a worker adds its own number.
 
-    What cannot be pickled, or imported from the ``script``, is refused with the pipe that holds it.
+    Raises
+    ------
+    NotPicklable
+        Something cannot be pickled, or not be imported from ``script``; names the pipe.
     """
     if isinstance(work, PlannedWork):
         thing: Any = work.maker()
@@ -158,7 +159,7 @@ def payload_of(
                 _pack(ops, [(describe(pipe), ops, pipe)], script)
     else:
         graph = work.of_worker()
-        thing = Replica(graph, work.share(worker, workers), work.hooks)
+        thing = Replica(graph, work.share(0, workers), work.hooks)
         pipes, hooks = tuple(walk(graph)), work.hooks
     parts: list[_Part] = [
         *((which.names(), which, None) for which in (Hooks(hooks.init), Hooks(reset=hooks.reset))),
@@ -169,13 +170,6 @@ def payload_of(
         settings = {k: v for k, v in vars(pipe).items() if not is_pipe(v)}
         parts.append((describe(pipe), settings, pipe))
     return _pack((custom_backends(), custom_decoders(), thing), parts, script)
-
-
-def payloads_of(work: Work, workers: int) -> list[bytes]:
-    """Return what each of ``workers`` runs, pickled; the same where any can do any batch."""
-    if isinstance(work, PlannedWork):
-        return [payload_of(work, 0, workers)] * workers
-    return [payload_of(work, number, workers) for number in range(workers)]
 
 
 def _pack(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None) -> bytes:

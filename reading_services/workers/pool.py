@@ -10,6 +10,7 @@ import os
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from multiprocessing import connection, current_process, forkserver
 from multiprocessing.context import BaseContext
@@ -122,7 +123,8 @@ class WorkerPool:
     def __init__(
         self,
         work: Work,
-        payloads: Sequence[bytes],
+        payload: bytes,
+        count: int,
         context: BaseContext,
         budget: SlotBudget,
         ahead: int,
@@ -135,7 +137,7 @@ class WorkerPool:
         self.affinity = Affinity()
         self.workers: list[Worker] = []
         self._woken, self._wake = context.Pipe(duplex=False)
-        self._payloads = payloads
+        self._payload = payload
         self._context = context
         self._budget = budget
         self._at = work.at
@@ -147,10 +149,10 @@ class WorkerPool:
                 "or of a multiprocessing.Pool is), which may not start workers of its own",
                 do="Use ThreadReadingService(num_threads) or num_workers=0 in it.",
             )
-        self._modules = modules_of(payloads[0]) if torch else ()
+        self._modules = modules_of(payload) if torch else ()
         if context.get_start_method() == "forkserver":
             preload(context, [*(PRELOAD_TORCH if torch else []), *PRELOAD, *imports])
-        self._share = budget.share(len(payloads))
+        self._share = budget.share(count)
         # A worker that is sent pipes has imported the script.
         self._sends_script = torch and bool(own)
         self._settings = WorkerSettings(
@@ -163,13 +165,12 @@ class WorkerPool:
             work.cache_bytes,
             dict(work.coalesce_policies),
             ahead,
-            len(payloads),
+            count,
             work.ahead_bytes,
-            signals_of_parent(),
             ends_late=context.get_start_method() != "fork",
         )
         try:
-            for number in range(len(payloads)):
+            for number in range(count):
                 self.workers.append(self._start(number))
         except BaseException:
             self.stop()
@@ -184,9 +185,10 @@ class WorkerPool:
         # A forked child holds our ends of all channels so far; others are handed nothing.
         is_fork = self._context.get_start_method() == "fork"
         channels = [*(other.channel for other in self.workers), ours] if is_fork else []
+        settings = replace(self._settings, number=number, signals=signals_of_parent())
         process = self._context.Process(  # type: ignore[attr-defined]
             target=run_worker,
-            args=(theirs, channels, self._payloads[number], self._settings),
+            args=(theirs, channels, self._payload, settings),
             name=f"{WORKER_NAME}-{number}",
             daemon=True,
         )
@@ -233,11 +235,11 @@ class WorkerPool:
         self.affinity.forget(worker.number)
         return fresh
 
-    def update(self, payloads: Sequence[bytes]) -> None:
-        """Send objects of the user's that changed since the last epoch with the next jobs."""
+    def update(self, payload: bytes) -> None:
+        """Send objects of the user that changed since the last epoch with the next jobs."""
         for worker in self.workers:
-            worker.is_outdated |= payloads[worker.number] != self._payloads[worker.number]
-        self._payloads = payloads
+            worker.is_outdated |= payload != self._payload
+        self._payload = payload
 
     def in_flight(self) -> int:
         """Return the number of jobs that were given and not answered."""
@@ -248,7 +250,7 @@ class WorkerPool:
         self._refuse_child()
         index = getattr(job, "index", job)
         slots = tuple(worker.slots.take_freed()), tuple(worker.slots.take_given_up())
-        payload = self._payloads[worker.number] if worker.is_outdated else b""
+        payload = self._payload if worker.is_outdated else b""
         message = DoJob(index, pickle_job(job), seed, epoch, *slots, self.passes, payload)
         worker.is_outdated = False
         worker.jobs.append(job)

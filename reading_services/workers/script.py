@@ -29,21 +29,20 @@ from ...core.locks import ForkSafeLock, at_fork
 # when an object that was defined there arrives.
 
 WORKER_NAME = "voxpipe-worker"
-"""What the names of processes begin with that are started without the script."""
+"""Prefix of the names of worker processes."""
 UNGUARDED_EXIT = 114
-"""Exit status of a worker whose script begins the loop again; it must be nobody else's."""
-SIGNALS = frozenset(
-    getattr(signal, name)
-    for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2")
-    if hasattr(signal, name)
+"""Exit status of a worker whose script begins the loop again; no other exit uses it."""
+ALWAYS = frozenset({signal.SIGINT, signal.SIGTERM})
+"""Signals that only the consumer handles: workers end when it ends, and the pool uses SIGKILL."""
+SIGNALS = ALWAYS.union(
+    getattr(signal, name) for name in ("SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
 )
-"""Signals that go to all processes of a terminal or a job step. The consumer handles them; workers
-end when it ends, and the pool kills them by SIGKILL."""
-# They report a fault of the process itself, or cannot be handled.
+"""Signals of a terminal or a job step. None of them ends a worker, also while it starts."""
+# Signals of a fault in the process itself, and those that no process can handle.
 _OWN_SIGNALS = ("SIGKILL", "SIGSTOP", "SIGCHLD", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT")
 _KEYS = ("init_main_from_name", "init_main_from_path")
 _LOCK = ForkSafeLock()
-_NOTES = "start-"  # what the names of files begin with in which processes write where they are
+_NOTES = "start-"  # prefix of the files into which processes write their stack
 _NUMBERS = count()
 _LONGEST = 10.0**8  # seconds; the timer takes no infinite number
 _MOST_LINES = 4
@@ -51,9 +50,9 @@ _HERE = os.path.dirname(__file__)
 
 
 def script_of_this_process() -> dict[str, str]:
-    """Return what a worker needs in order to import the script; empty if there is no file.
+    """Return the settings with which a worker imports the script; empty if there is no file.
 
-    A worker that comes here while it imports the script ends: its loop is not under a guard.
+    Ends a worker that calls this while it imports the script: its loop is not under a guard.
     """
     _end_if_unguarded()
     preparation: dict[str, Any] = spawn.get_preparation_data("")
@@ -70,7 +69,7 @@ class StartNote:
         self.limit = min(seconds, _LONGEST)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Where it is unpickled the clock begins, before the script is imported: no own module is.
+        # Unpickling starts the timer, before the script or a module of ours is imported.
         return faulthandler.dump_traceback_later, (self.limit, False, _OpenFile(self.path), True)
 
     def take(self) -> str:
@@ -111,7 +110,7 @@ def _is_frozen(line: str) -> bool:
 
 @contextlib.contextmanager
 def preparing(*, hides_script: bool = False, note: StartNote | None = None) -> Iterator[None]:
-    """Start the clock of new workers of ours, or hide the script from them, in the block."""
+    """Start a timer in new workers, or hide the script from them, inside the ``with`` block."""
     with _LOCK:
         whole = spawn.get_preparation_data
 
@@ -131,23 +130,39 @@ def preparing(*, hides_script: bool = False, note: StartNote | None = None) -> I
 
 
 def signals_of_parent() -> frozenset[int]:
-    """Return the signals that workers leave to their parent: ``SIGNALS``, and all it handles."""
+    """Return the signals that only the consumer handles: ``ALWAYS``, and those it has handlers for.
+
+    Handlers are those in Python. A script may register ``faulthandler`` in each worker, too.
+    """
     own = {getattr(signal, name, 0) for name in _OWN_SIGNALS}
-    return SIGNALS | {s for s in signal.valid_signals() if callable(signal.getsignal(s))} - own
+    return ALWAYS | {s for s in signal.valid_signals() if callable(signal.getsignal(s))} - own
 
 
-def ignore_signals(signals: Collection[int] = SIGNALS) -> None:
-    """Do nothing at ``signals``, and unblock them: programs that a worker starts inherit a mask."""
-    for one in signals:
+def ignore_signals(signals: Collection[int] = ALWAYS) -> None:
+    """Ignore ``signals``, and those of ``SIGNALS`` that this process does not catch; unblock all.
+
+    Programs that a worker starts inherit its mask.
+    """
+    every = SIGNALS.difference(_caught_signals()).union(signals)
+    for one in every:
         # A handler in Python, unlike SIG_IGN, is not inherited by these programs: they still end.
         signal.signal(one, signal.SIG_IGN if one == signal.SIGINT else lambda *_: None)
     if sys.platform != "win32":
         signal.set_wakeup_fd(-1)  # in a fork it is that of the parent
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS | every)
+
+
+def _caught_signals() -> list[int]:
+    """Return the signals with a handler here, in Python or in C; none where Linux is not."""
+    # getsignal() does not see handlers in C, as those of faulthandler.register().
+    with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as file:
+        mask = next((int(line[7:], 16) for line in file if line.startswith("SigCgt:")), 0)
+        return [one for one in SIGNALS if mask >> (one - 1) & 1]
+    return []
 
 
 def survive_refusals() -> None:
-    """Let the fork server outlive a request without descriptors, e.g. of too many open files."""
+    """Keep the fork server alive after a request without descriptors, as at too many open files."""
     receive: Any = reduction.recvfds
 
     def receive_or_refuse(sock: socket.socket, size: int) -> list[int]:
@@ -160,8 +175,11 @@ def survive_refusals() -> None:
 
 
 def begin_with_signals_blocked() -> None:
-    """Block signals here, where others are forked, until each process knows if it is a worker."""
-    # The consumer had blocked all that it handles when it started this process.
+    """Block signals in the fork server; each child unblocks them once it knows if it is a worker.
+
+    So no signal of a job ends a worker before it ignores them.
+    """
+    # The consumer had blocked the signals that it handles when it started this process.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     prepare: Any = spawn.prepare
 
@@ -176,14 +194,14 @@ def begin_with_signals_blocked() -> None:
 
 
 class ScriptUnpickler(pickle.Unpickler):
-    """Reads pickles, and imports the script when one asks for something in it."""
+    """An unpickler that imports the script when a pickle names an object of it."""
 
     def __init__(self, data: bytes, script: Mapping[str, str]) -> None:
         super().__init__(io.BytesIO(data))
         self._script = dict(script)
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return what ``name`` is in ``module``."""
+        """Return the object ``name`` of ``module``."""
         if module == "__main__" and self._script:
             _import(self._script)
         try:
@@ -195,12 +213,12 @@ class ScriptUnpickler(pickle.Unpickler):
 
 
 def _end_if_unguarded() -> None:
-    """End a worker that runs the user's loop instead of importing, without a word or a handler."""
+    """End a worker that runs the loop of the user while it imports the script."""
     this = process.current_process()
     if not getattr(this, "_inheriting", False):
         return
     if SERVER in os.environ:
-        raise _UnguardedError  # each worker meets it again, and says so
+        raise _UnguardedError  # each worker raises it again, and reports it
     if this.name.startswith(WORKER_NAME):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -216,9 +234,9 @@ def _import(script: Mapping[str, str]) -> None:
         del this._inheriting
 
 
-# Code of one version in all workers of a run, whatever is written to its files meanwhile: the fork
-# server imports the script, and the modules of functions, once. Python does so for a script that is
-# a path since 3.13.8 alone, and a script that raises would end the server.
+# All workers of a run have one version of the code, also if its files are edited meanwhile: the
+# fork server imports the script, and the modules of functions, once. Python itself imports only a
+# script that is a path, since 3.13.8, and a script that raises would end the server.
 
 SERVER = "_VOXPIPE_FORK_SERVER"
 _STARTING = ForkSafeLock()
@@ -231,9 +249,9 @@ class _UnguardedError(BaseException):
 
 
 def start_server(modules: Collection[str], note: StartNote) -> None:
-    """Let the fork server import the script and ``modules``, unless it has them.
+    """Start a fork server that imports the script and ``modules``, unless one has them.
 
-    One without them is replaced, as long as no process that it forked lives.
+    A server without them is replaced if none of its processes is alive.
     """
     with _STARTING:
         _start_server(modules, note)
@@ -247,7 +265,7 @@ def _start_server(modules: Collection[str], note: StartNote) -> None:
         and not names <= _code_of_server
         and not active_children()
     ):
-        with contextlib.suppress(FileNotFoundError):  # the folder is gone as soon as it is dead
+        with contextlib.suppress(FileNotFoundError):  # the server removes its folder at its end
             server._stop()
         _own_folder()
     is_new = server._forkserver_pid is None
@@ -268,7 +286,7 @@ def _start_server(modules: Collection[str], note: StartNote) -> None:
 
 
 def import_code() -> None:
-    """Import in the fork server the modules and the script of the consumer, within its limit."""
+    """Import the script and the modules of the consumer in the fork server, within a time limit."""
     order = os.environ.get(SERVER)
     if order is None:
         return
@@ -287,7 +305,7 @@ def import_code() -> None:
 
 
 def warn_of_changes(modules: Collection[str], method: str) -> None:
-    """Warn if the code that new workers import is no longer that of the workers before them."""
+    """Warn if new workers import other code than the workers before them."""
     for name in ("__main__", *modules):
         file = getattr(sys.modules.get(name), "__file__", None)
         if file is None or (method == "forkserver" and name in _code_of_server):

@@ -49,7 +49,7 @@ from ..transport.messages import (
 )
 from ..transport.shared_memory import SharedMemory, send_descriptor
 from ..transport.slot_writer import HAS_SLOTS, Slot, SlotWriter
-from .script import SIGNALS, ScriptUnpickler, ignore_signals
+from .script import ALWAYS, ScriptUnpickler, ignore_signals
 
 # A worker that ends by itself because its parent is gone exits with this code. Nobody is left to
 # read it then; so it must not be one that a user's function is likely to exit with.
@@ -72,7 +72,7 @@ class WorkerSettings:
     script: dict[str, str]
     """Where to find the user's script, if something of it arrives; empty if it was imported."""
     environment: dict[str, str]
-    """That of the consumer's process; a fork server may have an older one."""
+    """The environment of the consumer; that of a fork server may be older."""
     slot_bytes: int | None
     """Shared memory that it may take for batches; None sends them through the pipe."""
     cache_bytes: int = 0  # decoded chunks that it keeps, in bytes
@@ -81,8 +81,9 @@ class WorkerSettings:
     workers: int = 1  # how many workers there are
     ahead_bytes: int | None = None
     """What it may fetch for later patches and keep, in bytes; None: as usual."""
-    signals: frozenset[int] = SIGNALS  # at which it does nothing
+    signals: frozenset[int] = ALWAYS  # signals that only the consumer handles
     ends_late: bool = True  # whether it has a timer that ends it if it does not start in time
+    number: int = 0  # its number among the workers
 
 
 def run_worker(
@@ -123,11 +124,30 @@ def run_worker(
             os._exit(ORPHAN_EXIT)
 
 
-def adopt(settings: Mapping[str, str], environment: MutableMapping[str, str]) -> None:
-    """Make the variables in ``environment`` those of ``settings``, no more and no fewer."""
-    for name in environment.keys() - settings.keys():
+def _environment_at_start() -> dict[str, str]:
+    """Return the variables with which this process began, or has now where Linux is not."""
+    # The script of the user may have run here already. Forked children have those of the parent.
+    with contextlib.suppress(OSError), open("/proc/self/environ", "rb") as file:
+        entries = (entry.partition("=") for entry in os.fsdecode(file.read()).split("\0"))
+        return {name: value for name, _, value in entries if name}
+    return dict(os.environ)
+
+
+AT_START = _environment_at_start()
+
+
+def adopt(
+    settings: Mapping[str, str],
+    environment: MutableMapping[str, str],
+    at_start: Mapping[str, str] = AT_START,
+) -> None:
+    """Bring the variables that the consumer changed after this process began.
+
+    Variables that the user's script or a library sets at its import in this process stay.
+    """
+    for name in at_start.keys() & environment.keys() - settings.keys():
         del environment[name]
-    environment.update({k: v for k, v in settings.items() if environment.get(k) != v})
+    environment.update({k: v for k, v in settings.items() if at_start.get(k) != v})
 
 
 def _listen(channel: connection.Connection, queue: JobQueue) -> None:
@@ -274,6 +294,7 @@ def _serve(
             line.announce, line.retire, settings.slot_bytes, settings.ahead, settings.workers
         )
     source: Any = None
+    run = 0  # the pass of which the functions in it are
     if settings.ends_late:  # in a fork it is the timer of the parent, whose thread is not here
         faulthandler.cancel_dump_traceback_later()
     channel.send(Ready())
@@ -287,16 +308,12 @@ def _serve(
         try:
             if message.payload:
                 payload, source = message.payload, None
-            if source is None:
-                # With the backends of its parent registered.
-                backends, decoders, source = ScriptUnpickler(payload, settings.script).load()
-                for name, matcher, factory in reversed(backends):
-                    register_backend(name, matcher, factory)
-                for codec, maker in decoders:
-                    register_decoder(codec, maker)
-                warnings.simplefilter("always")  # the consumer's filters decide
+            if source is None or message.run != run:
+                fresh = _load(payload, settings, registers=source is None)
+                source = source.renew(fresh) if hasattr(source, "renew") else fresh
                 if hasattr(source, "feed"):
-                    source.feed(line.dealt)
+                    source.feed(line.dealt, settings.number)
+                run = message.run
                 queue.look_ahead()
             job = waiting.job()
             data = _make(source, job, message, slots)
@@ -305,6 +322,21 @@ def _serve(
             answer = pickle.dumps(_failure(message.index, job, error, _report(record, job)))
         waiting.close()
         line.send_bytes(answer)
+
+
+def _load(payload: bytes, settings: WorkerSettings, *, registers: bool) -> Any:
+    """Return the objects of a payload in the state that they have in the consumer.
+
+    They are loaded anew for each epoch. Backends and decoders are registered if ``registers``.
+    """
+    backends, decoders, source = ScriptUnpickler(payload, settings.script).load()
+    if registers:
+        for name, matcher, factory in reversed(backends):
+            register_backend(name, matcher, factory)
+        for codec, maker in decoders:
+            register_decoder(codec, maker)
+        warnings.simplefilter("always")  # the consumer's filters decide
+    return source
 
 
 def _note_where_it_is(channel: connection.Connection) -> None:

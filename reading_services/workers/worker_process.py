@@ -22,7 +22,7 @@ from ..transport.batch_pickle import unpack
 from ..transport.shared_memory import limit_waits
 from ..transport.slot_reader import Arrival, SlotReader
 from ..work import WorkerStatus
-from .script import UNGUARDED_EXIT, StartNote, signals_of_parent
+from .script import SIGNALS, UNGUARDED_EXIT, StartNote, signals_of_parent
 from .worker import DEAF, ORPHAN_EXIT
 
 _CRASHES = frozenset(
@@ -76,9 +76,9 @@ def advice(exitcode: int | None, was_up: bool) -> str:
 
 
 def not_started(which: str, seconds: float, stack: str) -> WorkerDied:
-    """Return the error of a process that hung before it could take a job."""
+    """Return the error of a process that hung while it started."""
     return WorkerDied(
-        f"{which} did not start within {seconds:g} s; its imports stand at\n  {stack}",
+        f"{which} did not start within {seconds:g} s; its import waits at\n  {stack}",
         do="Workers import the script: put lines that wait (a port, a lock, other processes) under "
         'if __name__ == "__main__":. Raise Timeout(start=...) if importing takes longer.',
     )
@@ -189,20 +189,20 @@ class Worker:
 def without_signals(
     method: str, start: Callable[[], None] = forkserver.ensure_running
 ) -> contextlib.AbstractContextManager[None]:
-    """Let a process begin with the signals of its parent blocked, until it ignores them."""
+    """Start a process with signals blocked, inside the ``with`` block, until it ignores them."""
     if method == "fork":
         return interrupts_later()
     if sys.platform == "win32":
         return contextlib.nullcontext()
-    # It sets a mask of its own, and Python 3.11 and 3.12 unblock Ctrl-C after that.
+    # The tracker sets its own mask, and Python 3.11 and 3.12 unblock Ctrl-C after that.
     with block_signals():
         resource_tracker.ensure_running()
     if method == "spawn":
         return block_signals()
     with block_signals():
         start()
-    # The server blocks them for all that it forks. A wait for it can be interrupted: it imports
-    # torch first, for seconds.
+    # The server blocks signals for its children. A wait for the server can be interrupted: its
+    # import of torch takes seconds.
     return contextlib.nullcontext()
 
 
@@ -246,11 +246,11 @@ def interrupts_later() -> Iterator[None]:
 
 @contextlib.contextmanager
 def block_signals() -> Iterator[None]:
-    """Block the signals of a parent in this thread, and in processes that it starts."""
+    """Block signals of the consumer and of jobs in this thread, and in processes that it starts."""
     if sys.platform == "win32":
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals_of_parent())
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS | signals_of_parent())
     try:
         yield
     finally:

@@ -8,6 +8,7 @@ chain, so this happens once per sample and process.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -224,7 +225,9 @@ def _warn_of_axes(volumes: Mapping[str, Any], first: str, plain: str) -> None:
         f"open_volume(axes={{{plain!r}: {letters!r}}}) for an array as SimpleITK, tifffile or zarr "
         f"give it, and {letters[::-1]!r} for one as nibabel does."
     )
-    _AXES_ONCE.warn((first, plain), text, LikelyMistake)
+    # Once for each data set: cases lie in one folder, or in folders side by side.
+    folder = os.path.dirname(os.path.dirname(volumes[plain].name))
+    _AXES_ONCE.warn((first, plain, folder), text, LikelyMistake)
 
 
 def _letters(volume: Any) -> str:

@@ -1,5 +1,6 @@
 """Each mistake that Lint names, in a chain that has it beside one that has not."""
 
+import dis
 import functools
 import itertools
 import os
@@ -168,3 +169,35 @@ def test_unknown_names_are_refused(ignore):
     """With those that there are."""
     with pytest.raises(ValueError, match="unshuffled-shards"):
         Lint(ignore=ignore)
+
+
+class Step:
+    """One transform of many."""
+
+    def __init__(self):
+        self.count = 0
+
+    def __call__(self, batch):
+        return batch
+
+
+class Steps:
+    def __init__(self, count):
+        self.steps = [Step() for _ in range(count)]
+
+    def __call__(self, batch):
+        return batch
+
+
+def test_a_class_is_read_once_whatever_many_objects_it_has(monkeypatch):
+    """Methods are disassembled by class, not by object; loaders need none of that."""
+    codes = []
+    read = dis.get_instructions
+    monkeypatch.setattr(dis, "get_instructions", lambda code: codes.append(code) or read(code))
+    few, many = (patches(1).batch_patches(2).map(Steps(count)) for count in (1, 900))
+
+    assert names(few) == []
+    assert len(codes) < 20
+    codes.clear()
+    assert names(many) == []
+    assert codes == []

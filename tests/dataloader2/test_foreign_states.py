@@ -142,10 +142,28 @@ def test_the_same_data_under_another_name(tmp_path, monkeypatch, chain):
     for place in (f"{here}/", "job1", "./job2/../job1"):
         vp.DataLoader2(chain(place).batch_patches(1)).load_state_dict(state)
     again = vp.DataLoader2(chain(there).batch_patches(1))
-    with pytest.raises(vp.errors.StateMismatch, match=r"folders=\{now: then\}"):
+    with pytest.raises(vp.errors.StateMismatch, match=r"folders=\{saved: here\}"):
         again.load_state_dict(state)
-    with pytest.raises(vp.errors.StateMismatch):
-        again.load_state_dict(state, folders={str(there): str(tmp_path)})
-    again.load_state_dict(state, folders={"job2/": str(here)})
+    with pytest.raises(vp.errors.StateMismatch, match="was saved for"):
+        again.load_state_dict(state, folders={str(tmp_path): str(there)})
+    with pytest.raises(vp.errors.StateMismatch, match="wrong way round") as refused:
+        again.load_state_dict(state, folders={"job2/": str(here)})
+    assert f"folders={{{str(here)!r}: 'job2/'}}" in str(refused.value)
+    with pytest.raises(TypeError, match=r"folders is \{saved folder: folder here\}, got 'job2'"):
+        again.load_state_dict(state, folders="job2")
+    again.load_state_dict(state, folders={str(here): "job2/"})
 
     assert [batch["image"].max().item() for batch in again] == rest
+
+
+def test_from_state_takes_folders(tmp_path):
+    """Of several that fit a place the innermost counts."""
+    here, there = _staged(tmp_path / "job1"), _staged(tmp_path / "scratch" / "job2")
+    state = vp.DataLoader2(_listed(here).batch_patches(1), seed=1).state_dict()
+    folders = {tmp_path / "elsewhere": tmp_path / "scratch", str(here): there}
+
+    again = vp.DataLoader2.from_state(state, _listed(there).batch_patches(1), folders=folders)
+
+    assert (
+        again.state_dict() == vp.DataLoader2(_listed(there).batch_patches(1), seed=1).state_dict()
+    )

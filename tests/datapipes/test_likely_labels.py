@@ -182,6 +182,33 @@ def test_a_loader_tells_what_it_looked_at_before(workers, report):
     assert ["'gt'" in text for text in guessed(told)] == [True]
 
 
+def listed(folder):
+    return vp.list_cases(f"{folder}/*/", image="image.npy", gt="gt.npy", y="y.npy")
+
+
+def given(folder):
+    cases = [{name: f"{folder}/c{n}/{name}.npy" for name in ("image", "gt", "y")} for n in (0, 1)]
+    return vp.from_cases(cases)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("chain", [listed, given])
+def test_each_data_set_has_its_own_warning(tmp_path, chain, workers):
+    """Python shows a text once for each line, and both are read on the same."""
+    told = []
+    for name in ("first", "second"):
+        for number, case in enumerate(blobs()):
+            (tmp_path / name / f"c{number}").mkdir(parents=True)
+            for key, array in case.items():
+                np.save(tmp_path / name / f"c{number}" / f"{key}.npy", array)
+        service = vp.MultiProcessingReadingService(workers)
+        pipe = turned(chain(tmp_path / name).open_volume())
+        told += told_by(vp.DataLoader2(pipe, None, service))
+
+    for texts in (guessed(told), [text for text in seen(told) if text.startswith("'y'")]):
+        assert ["first" in text for text in texts] == [True, False]
+
+
 def test_raised_as_an_error_it_stops_every_epoch():
     """A look-ahead that swallows the error leaves it to the epoch."""
     loader = vp.DataLoader2(turned(vp.from_cases(blobs()).open_volume()))

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.stats import qmc
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 from voxpipe.core.errors import WorkerDied
@@ -96,6 +97,24 @@ def test_generators_of_the_loop_are_left_as_they_were():
     assert function.generator.random() == np.random.default_rng(0).random()
 
 
+def test_a_generator_of_a_module_that_a_function_imports(tmp_path, monkeypatch):
+    """An import in the function counts as one at the top."""
+    (tmp_path / "late_generator.py").write_text(
+        "import numpy as np\nRNG = np.random.default_rng(0)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    __import__("late_generator")
+
+    def draw(batch):
+        import late_generator
+
+        return {"draw": late_generator.RNG.random()}
+
+    first, again = (two_epochs(None, draw, "draw") for _ in range(2))
+    assert first == again
+    assert len({*first[0], *first[1]}) == 12
+
+
 class Sobol:
     def __init__(self):
         self.engine = qmc.Sobol(1, seed=0)
@@ -163,6 +182,79 @@ def test_workers_that_stay_see_objects_as_they_are_now(cached):
         assert levels(loader, function) == expected == [{0}, {1}, {2}]
 
 
+class Numbered:
+    count = 0
+
+    def __call__(self, batch):
+        self.count += 1
+        return self.count
+
+
+def split(function):
+    return chain().map(function)
+
+
+def whole(function):
+    return chain().shuffle().batch(1).map(function)
+
+
+def kept(function):
+    pipe = IterableWrapper(range(6)).sharding_filter().in_memory_cache()
+    return pipe.shuffle().batch(1).map(function)
+
+
+SERVICES = {
+    "in process": lambda: None,
+    "threads": lambda: vp.ThreadReadingService(2),
+    "workers": lambda: vp.MultiProcessingReadingService(1, "fork"),
+    "persistent": lambda: vp.MultiProcessingReadingService(1, "fork", persistent_workers=True),
+}
+
+
+@pytest.mark.parametrize("pipes", [split, whole, kept])
+@pytest.mark.parametrize("service", SERVICES)
+def test_an_epoch_begins_with_the_state_of_the_consumer(service, pipes):
+    """The consumer counts anew in each epoch, and so does every place where the function runs."""
+    function = Numbered()
+    with vp.DataLoader2(pipes(function), None, SERVICES[service](), seed=1) as loader:
+        for _ in range(2):
+            function.count = 0
+            assert list(loader) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("pipes", [split, whole, kept])
+def test_what_a_worker_counted_ends_with_the_epoch(pipes):
+    """Workers that stay count as those that end; the object of the consumer stays at 0."""
+    service = vp.MultiProcessingReadingService(1, "fork", persistent_workers=True)
+    with vp.DataLoader2(pipes(Numbered()), None, service, seed=1) as loader:
+        assert [list(loader) for _ in range(3)] == [[1, 2, 3, 4, 5, 6]] * 3
+        assert loader.set_epoch(2) is None
+        assert list(loader) == [1, 2, 3, 4, 5, 6]
+
+
+class Weighed:
+    pickles = 0
+
+    def __call__(self, batch):
+        return batch
+
+    def __reduce__(self):
+        Weighed.pickles += 1
+        return Weighed, ()
+
+
+@pytest.mark.parametrize("stay", [False, True])
+@pytest.mark.parametrize("pipes", [split, kept])
+def test_a_graph_is_pickled_once_for_all_workers(pipes, stay):
+    """When the loader is made, and once in an epoch."""
+    service = vp.MultiProcessingReadingService(3, "fork", persistent_workers=stay)
+    Weighed.pickles = 0
+    with vp.DataLoader2(pipes(Weighed()), None, service, seed=1) as loader:
+        assert [len(list(loader)) for _ in range(2)] == [6, 6]
+
+    assert Weighed.pickles == 3
+
+
 def run_script(folder, text, *arguments):
     script = folder / "train.py"
     script.write_text(textwrap.dedent(text))
@@ -222,6 +314,74 @@ def test_a_signal_to_all_processes_is_that_of_the_parent(tmp_path, method, name)
 
     assert output == "19 batches 1 signal\n"
     assert process.returncode == 0
+
+
+OWN_SETTINGS = (
+    HEAD
+    + """
+    import faulthandler
+    os.environ["MINE"] = "by import" if __name__ != "__main__" else "of the consumer"
+    faulthandler.register(signal.SIGUSR1, open("stack.txt", "a"), all_threads=False)
+
+    def mark(batch):
+        signal.raise_signal(signal.SIGUSR1)
+        return {**batch, "names": tuple(map(os.environ.get, ("MINE", "CHANGED", "REMOVED", "NEW")))}
+
+    if __name__ == "__main__":
+        if method != "fork":
+            del os.environ["MINE"]
+        os.environ.update(CHANGED="before", REMOVED="before")
+        print({b["names"] for b in loader(mark)}, flush=True)
+        os.environ.update(CHANGED="later", NEW="later")
+        del os.environ["REMOVED"]
+        print({b["names"] for b in loader(mark)}, flush=True)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    ("method", "mine"),
+    [
+        ("fork", "of the consumer"),
+        pytest.param("forkserver", "by import", marks=pytest.mark.slow),
+        pytest.param("spawn", "by import", marks=pytest.mark.slow),
+    ],
+)
+def test_what_a_script_sets_at_its_import_stays(tmp_path, method, mine):
+    """Variables and the handlers of faulthandler; later changes of the consumer arrive."""
+    with run_script(tmp_path, OWN_SETTINGS, method) as process:
+        output, _ = process.communicate("\n", timeout=60)
+
+    first, second = (mine, "before", "before", None), (mine, "later", None, "later")
+    assert output == f"{{{first}}}\n{{{second}}}\n"
+    assert (tmp_path / "stack.txt").stat().st_size > 0
+
+
+NEW_HANDLER = (
+    HEAD
+    + """
+    from multiprocessing import active_children
+
+    if __name__ == "__main__":
+        batches = iter(loader(None))
+        next(batches)
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        before = {process.pid for process in active_children()}
+        for pid in before:
+            os.kill(pid, signal.SIGUSR1)
+        for _ in range(15):
+            next(batches)
+        print(len(before), before == {process.pid for process in active_children()}, flush=True)
+"""
+)
+
+
+def test_a_handler_of_later_ends_no_worker(tmp_path):
+    """Workers that are up already ignore the signals of jobs, too."""
+    with run_script(tmp_path, NEW_HANDLER, "forkserver") as process:
+        output, _ = process.communicate("\n", timeout=60)
+
+    assert output == "2 True\n"
 
 
 EDITED = (

@@ -110,16 +110,41 @@ def test_an_error_keeps_its_type_and_names_the_pipe_and_the_case(cases, chain, w
     assert any(note.startswith("in case case") for note in e.value.__notes__)
 
 
-@pytest.mark.parametrize("chain", [per_sample, per_batch])
-def test_a_stop_iteration_names_the_pipe(cases, chain):
-    """Python turns it into an error that has lost the frame of the pipe."""
+SERVICES = {
+    "here": lambda: None,
+    "threads": lambda: vp.ThreadReadingService(1),
+    "workers": lambda: vp.MultiProcessingReadingService(1, "fork"),
+}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+@pytest.mark.parametrize("chain", [planned, per_sample, per_batch, whole_graph])
+def test_a_stop_iteration_names_the_function_and_the_pipe(cases, chain, service):
+    """Python turns it into an error that has lost the frames of both."""
     with (
-        vp.DataLoader2(chain(cases, stop), None, seed=1) as it,
-        pytest.raises(RuntimeError, match="StopIteration") as e,
+        vp.DataLoader2(chain(cases, stop), None, SERVICES[service](), seed=1) as it,
+        pytest.raises(RuntimeError, match=rf"^stop\(\) .*{FILE}:\d+\) raised StopIteration") as e,
     ):
         list(it)
 
-    assert f"at .map(stop)   {FILE}:{line_of(chain)}" in e.value.__notes__
+    line = line_of(per_sample if chain is whole_graph else chain)
+    assert f"at .map(stop)   {FILE}:{line}" in e.value.__notes__
+
+
+def stop_at_start(pipe, info):
+    return next(iter(()))
+
+
+def test_a_stop_iteration_of_a_worker_ends_no_epoch(cases):
+    """It would look like a share without items."""
+    service = vp.MultiProcessingReadingService(1, "fork", worker_init_fn=stop_at_start)
+    with (
+        vp.DataLoader2(per_batch(cases, same), None, service, seed=1) as it,
+        pytest.raises(RuntimeError, match=r"^stop_at_start\(\) .* raised StopIteration") as e,
+    ):
+        list(it)
+
+    assert "in worker_init_fn=stop_at_start of worker 0" in e.value.__notes__
 
 
 def test_a_function_that_returns_nothing_is_told_to_return(cases):

@@ -33,8 +33,9 @@ def test_settings_come_and_go(monkeypatch):
     assert told() == {}
 
     # The fork server of these tests started without it: what one that had it leaves behind.
-    environment = {"VOXPIPE_TEST_A": "old", "HOME": "/there"}
-    worker.adopt({"VOXPIPE_TEST_B": "new", "HOME": "/there"}, environment)
+    at_start = {"VOXPIPE_TEST_A": "old", "HOME": "/there"}
+    environment = dict(at_start)
+    worker.adopt({"VOXPIPE_TEST_B": "new", "HOME": "/there"}, environment, at_start)
     assert environment == {"VOXPIPE_TEST_B": "new", "HOME": "/there"}
 
 
