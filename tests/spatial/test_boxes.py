@@ -13,6 +13,9 @@ from test_every_chain import Made, chains
 from voxpipe.core import Grid
 from voxpipe.spatial import Elastic, Flip, Rotate, Rotate90, SpatialPlan
 
+# Random amounts on volumes of a few voxels.
+pytestmark = pytest.mark.filterwarnings("ignore:length-beyond-volume")
+
 corners = st.lists(st.floats(-3, 12), min_size=6, max_size=6)
 boxes = st.lists(corners, max_size=3).map(
     lambda found: np.sort(np.reshape(found, (-1, 2, 3)), axis=1).reshape(-1, 6)

@@ -23,6 +23,9 @@ from voxpipe.spatial.ops.choices import SpatialChoice
 from voxpipe.spatial.plans.pull_back import COPY_TOLERANCE
 from voxpipe.testing.spatial_oracle import Floats, sample_at
 
+# Random amounts on volumes of a few voxels.
+pytestmark = pytest.mark.filterwarnings("ignore:length-beyond-volume")
+
 RANGE = 200
 TOLERANCE = 1e-5 * RANGE
 """The promise: 1e-5 of the range."""
