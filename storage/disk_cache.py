@@ -291,19 +291,6 @@ def _remove_link(path: Path) -> None:
         os.close(fd)
 
 
-def try_lock(file: BinaryIO, *, is_shared: bool = False) -> bool:
-    """Take the kernel's lock of a file, until that is closed, unless another process has it.
-
-    If ``is_shared`` it waits: who has the lock alone removes an entry, which takes a moment.
-    """
-    import fcntl
-
-    with suppress(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
-
-
 class FileLock:
     """The kernel's lock of a file, held until it is closed. A forked child holds none."""
 
@@ -338,6 +325,8 @@ def take_lock(path: Path) -> FileLock | None:
 
     The process that held it may have removed the file, and the folder that it is in.
     """
+    import fcntl
+
     while True:
         try:
             lock = FileLock(open_lock(path), path)
@@ -346,7 +335,9 @@ def take_lock(path: Path) -> FileLock | None:
             continue
         with ExitStack() as stack:
             stack.enter_context(lock)
-            if not try_lock(lock.file):
+            try:
+                fcntl.flock(lock.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
                 return None
             if lock.is_named:
                 stack.pop_all()
