@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copyreg
 import dataclasses
 import dis
 import enum
@@ -301,7 +302,8 @@ class _Behaviour:
             self._add_all((value.__qualname__, owner))
             return
         self.add(type(value))
-        state = value.__reduce_ex__(4)
+        how = copyreg.dispatch_table.get(type(value))  # of ufuncs, for instance
+        state = value.__reduce_ex__(4) if how is None else how(value)
         if isinstance(state, str):  # a name in its module
             module = getattr(value, "__module__", None) or type(value).__module__
             self._add_version(module, is_needed=True)

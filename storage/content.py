@@ -111,13 +111,10 @@ def version_key(volume: Any) -> tuple[Any, ...]:
 def opened_key(volume: Any) -> tuple[Any, ...]:
     """Return a key for a volume that is equal as long as it holds what it held when it was opened.
 
-    What a manifest knows has a name for its content, and is not opened for it; of a copy, its
-    original tells. An axis map changes nothing about that, and of a list each file tells.
+    What a manifest knows has a name for its content, and is not opened for it. An axis map changes
+    nothing about that, and of a list each file tells.
     """
     source = _below_maps(volume._source)
-    original = getattr(source, "volume", None)
-    if original is not None:
-        return (volume.token, opened_key(original))
     parts = getattr(source, "parts", None)
     if parts is not None:
         return (volume.token, *map(opened_key, parts))

@@ -20,6 +20,7 @@ import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import CorruptVolume
 from voxpipe.datapipes.open_volume import STORED_SUFFIX
+from voxpipe.graph import behaviour_digest
 from voxpipe.spatial.lazy import content_digest, virtual_volume
 from voxpipe.spatial.lazy.virtual_volume import TILES
 from voxpipe.volumes import close_volumes
@@ -309,15 +310,22 @@ def test_an_inner_function_may_call_itself():
 
         return count_down
 
-    assert content_digest._text_of(inner(1)) == content_digest._text_of(inner(1))
-    assert content_digest._text_of(inner(1)) != content_digest._text_of(inner(2))
+    assert behaviour_digest(inner(1)) == behaviour_digest(inner(1))
+    assert behaviour_digest(inner(1)) != behaviour_digest(inner(2))
+
+
+def test_functions_of_libraries_count_by_their_names():
+    """Compiled ones too, with the version of the package."""
+    digests = {behaviour_digest(function) for function in (np.abs, np.sqrt, np.clip, np.float32)}
+    assert len(digests - {""}) == 4
 
 
 def test_what_nobody_can_tell_apart_is_not_kept(tmp_path):
-    """What has neither fields nor a name."""
+    """A function that computes with a lock, or reads a file."""
     opened = vp.from_cases([{"image": np.ones((8, 8, 8), np.float32)}]).open_volume()
     pipe = opened.map_values(locked).cache(tmp_path)
-    with pytest.raises(vp.errors.GraphError, match="neither fields nor a name") as told:
+    words = r"after map_values.* has no name: it computes with .* a lock"
+    with pytest.raises(vp.errors.GraphError, match=words) as told:
         next(iter(pipe))["image"].realize()
     assert os.path.basename(__file__) in str(told.value)
     assert "a partial or a dataclass" in str(told.value)
