@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, TypedDict, Unpack, overload
 
 import numpy as np
 
@@ -96,35 +96,31 @@ class FlushablePatch(Protocol):
         """Return a patch of a volume that is made of this one, tile by tile."""
 
 
+class ConvertOptions(TypedDict, total=False):
+    """The options of :func:`convert`."""
+
+    chunk: int | None
+    shard: int | None
+    patch: int
+    codec: str
+    overwrite: bool
+    storage_options: Mapping[str, Any] | None
+    progress: Progress | None
+    timeout: float
+
+
+Place = str | os.PathLike[str]
+
+
 @overload
 def convert(
-    volume: Volume | str | os.PathLike[str] | FlushablePatch,
-    destination: str | os.PathLike[str],
-    *,
-    chunk: int | None = ...,
-    shard: int | None = ...,
-    patch: int = ...,
-    codec: str = ...,
-    overwrite: bool = ...,
-    storage_options: Mapping[str, Any] | None = ...,
-    progress: Progress | None = ...,
-    timeout: float = ...,
+    volume: Volume | Place | FlushablePatch, destination: Place, **options: Unpack[ConvertOptions]
 ) -> ConversionResult: ...
 
 
 @overload
 def convert(
-    volume: Iterable[Any],
-    destination: str | os.PathLike[str],
-    *,
-    chunk: int | None = ...,
-    shard: int | None = ...,
-    patch: int = ...,
-    codec: str = ...,
-    overwrite: bool = ...,
-    storage_options: Mapping[str, Any] | None = ...,
-    progress: Progress | None = ...,
-    timeout: float = ...,
+    volume: Iterable[Any], destination: Place, **options: Unpack[ConvertOptions]
 ) -> list[ConversionResult]: ...
 
 
@@ -214,7 +210,7 @@ def convert(
         isinstance(volume, (str, list, tuple, Volume))
         or any(hasattr(volume, name) for name in ("__array__", "dataobj", "GetSpacing"))
     ):
-        how: dict[str, Any] = {"chunk": chunk, "shard": shard, "patch": patch, "codec": codec}
+        how: ConvertOptions = {"chunk": chunk, "shard": shard, "patch": patch, "codec": codec}
         how |= {"overwrite": overwrite, "storage_options": storage_options}
         how |= {"progress": progress, "timeout": timeout}
         patches = _made_by(volume, place)

@@ -19,6 +19,7 @@ from ...core.validate import as_dtype
 from ...storage.content import content_key
 from ...storage.location import absolute_place, is_url
 from ..backend import Backend, Channels, as_array
+from ..catalog.whole_pass import slabs
 from ..header import Header
 from ..stack_source import OwnSource
 from ..volume import Volume
@@ -164,7 +165,9 @@ def _write_file(
             check_destination(target, overwrite=overwrite, is_file=True)
             target.clear()
             file = VolumeFile(path, target.folder, header, like)
-            for region in slabs(header):
+            channels, i, j, k = header.shape
+            most = max(1, PIECE // (channels * header.disk_dtype.itemsize))
+            for region in slabs((i, j, k), (i, j, 1), most):
                 voxels = volume.numpy() if volume.is_loaded else volume.read(region).values()
                 if volume.is_loaded:
                     voxels = voxels[(slice(None), *region.slices)]
@@ -172,14 +175,6 @@ def _write_file(
             file.finish()
         finally:
             target.clear()  # nobody goes on with a part of it
-
-
-def slabs(header: Header) -> list[Region]:
-    """Return boxes of whole planes along K, of some megabytes each."""
-    channels, i, j, k = header.shape
-    plane = channels * i * j * header.disk_dtype.itemsize
-    step = max(1, PIECE // max(1, plane))
-    return [Region((0, 0, at), (i, j, min(at + step, k))) for at in range(0, k, step)]
 
 
 class _TypedBackend(Backend):
