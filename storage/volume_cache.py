@@ -25,7 +25,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -36,7 +36,6 @@ from ..core.errors import CacheBusy, CacheTooSmall, VolumeReadError, VoxpipeErro
 from ..core.memory import usable_memory
 from ..core.settings import CACHE, CACHE_BYTES
 from . import disk_cache
-from .disk_cache import CacheEntry
 
 WHOLE, PARTIAL = ".nii", ".part"
 LOCKS = "locks"
@@ -48,19 +47,15 @@ _MEMORY_PART = 4
 _LOCK_LETTERS = 2
 
 
-def decoded_entries(directory: Path) -> Iterator[CacheEntry]:
-    """Yield the decoded volumes; those that are being written stay."""
-    for path in directory.glob("*"):
-        if path.suffix in (WHOLE, PARTIAL):
-            with suppress(FileNotFoundError):
-                # The time of last use; that of writing tells that it is as it was left.
-                status, remove = path.stat(), partial(disk_cache.remove_file, path)
-                stays = _stay if path.suffix == PARTIAL else remove
-                yield CacheEntry(status.st_atime_ns, status.st_size, stays)
-
-
-def _stay() -> bool:
-    return False
+def files_in(directory: Path, suffix: str) -> list[tuple[int, int, Path]]:
+    """Return time of last use, bytes and path of the files of a directory with this suffix."""
+    files = []
+    for path in directory.glob(f"*{suffix}"):
+        with suppress(FileNotFoundError):
+            # The time of last use: the time of writing shows that a file is as it was left.
+            status = path.stat()
+            files.append((status.st_atime_ns, status.st_size, path))
+    return files
 
 
 def refusal_of(error: BaseException, folder: Path) -> OSError | None:
@@ -183,8 +178,9 @@ class VolumeCache:
                     if lock := disk_cache.take_lock(self.directory / LOCKS / of_entry):
                         with lock:
                             path.unlink(missing_ok=True)
-                entries = decoded_entries(self.directory)
-                if disk_cache.make_room(entries, self.budget - size) + size <= self.budget:
+                # Partial files stay: they are being written.
+                room = self.budget - size - sum(n for _, n, _ in files_in(self.directory, PARTIAL))
+                if disk_cache.make_room(files_in(self.directory, WHOLE), room) <= room:
                     refuse_full(self.directory, size, partial)
                     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | disk_cache.NO_LINK
                     with open(os.open(partial, flags, 0o600), "wb") as file:
