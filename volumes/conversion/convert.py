@@ -46,6 +46,7 @@ from .destination import (
     destination_of,
     disk_errors,
 )
+from .volume_file import as_stored
 
 
 def refuse_other_formats(destination: str) -> None:
@@ -418,28 +419,26 @@ class ConvertedCopy(ZarrBackend):
         return content_key(os.path.basename(self._path), ())
 
 
-class UncopiedBackend(Backend):
-    """A volume of which no copy can be kept: read as it is, with the header of its copy."""
+class RetypedBackend(Backend):
+    """A volume in another stored type, which is read and rounded region by region."""
 
     counts_below = True
 
-    def __init__(self, volume: Any, header: Header, content: str) -> None:
-        self._volume, self._content = volume, content
+    def __init__(self, volume: Any, header: Header, content_key: Callable[[], str]) -> None:
+        self._volume, self._content_key = volume, content_key
         super().__init__(header, volume.name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return a region of the volume, in the type of the copy."""
-        voxels = self._volume.read(region)
-        boolean = self.header.dtype.kind == "b"  # which a read hands out as 0 and 1
-        array = voxels.array[slice(*channels) if channels else slice(None)]
-        if not boolean:
-            array = array.astype(self.header.disk_dtype, copy=False)
-        return Voxels(array, self.header.slope, self.header.intercept, boolean=boolean)
+        """Return a region as it is stored."""
+        values = self._volume.read(region).values()
+        array = as_stored(values[slice(*channels) if channels else slice(None)], self.header)
+        is_boolean = self.header.dtype.kind == "b"
+        return Voxels(array, self.header.slope, self.header.intercept, boolean=is_boolean)
 
     @property
     def content_key(self) -> str:
-        """That of the copy."""
-        return self._content
+        """Return the key of the volume in this type."""
+        return self._content_key()
 
 
 def open_copy(folder: Path, key: str, volume: Any, plan: ConvertPlan) -> Backend:
@@ -457,7 +456,7 @@ def open_copy(folder: Path, key: str, volume: Any, plan: ConvertPlan) -> Backend
                 raise
             what = f"a copy of {volume.name}, before compression"
             disk_cache.warn_unused(folder, size, what, refusal, None)
-            return UncopiedBackend(volume, plan.result, content_key(path.name, ()))
+            return RetypedBackend(volume, plan.result, lambda: content_key(path.name, ()))
     return ConvertedCopy(path, plan.result, volume.name)
 
 

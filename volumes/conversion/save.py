@@ -13,18 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from ...core import Region
 from ...core.errors import BadHeader, VolumeError
 from ...core.validate import as_dtype
 from ...storage.content import content_key
 from ...storage.location import absolute_place, is_url
-from ..backend import Backend, Channels, as_array
+from ..backend import Backend, as_array
 from ..catalog.whole_pass import slabs
 from ..header import Header
 from ..stack_source import OwnSource
 from ..volume import Volume
-from ..voxels import Voxels
-from .convert import convert
+from .convert import RetypedBackend, convert
 from .destination import (
     LocalDestination,
     check_destination,
@@ -177,27 +175,6 @@ def _write_file(
             target.clear()  # nobody goes on with a part of it
 
 
-class _TypedBackend(Backend):
-    """A volume in another stored type, region by region."""
-
-    counts_below = True
-
-    def __init__(self, volume: Volume, header: Header) -> None:
-        self._volume = volume
-        super().__init__(header, volume.name)
-
-    @property
-    def content_key(self) -> str:
-        """That of the volume, and what is stored of it."""
-        return _typed_key(self._volume.content_key, self.header)
-
-    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return a region as it is stored."""
-        values = self._volume.read(region).values()
-        array = as_stored(values[slice(*channels) if channels else slice(None)], self.header)
-        return Voxels(array, self.header.slope, self.header.intercept)
-
-
 class _TypedSource(OwnSource):
     """A volume that is to be written in another type."""
 
@@ -206,7 +183,8 @@ class _TypedSource(OwnSource):
         self.token = _typed_key(volume.token, header)
 
     def _make(self) -> Backend:
-        return _TypedBackend(self._volume, self._header)
+        volume, header = self._volume, self._header
+        return RetypedBackend(volume, header, lambda: _typed_key(volume.content_key, header))
 
 
 def _typed_key(key: str, header: Header) -> str:
