@@ -16,7 +16,6 @@ from .explain import explain_rewritten as explain_rewritten
 from .explain import is_branch as is_branch
 from .explain import to_dot as to_dot
 from .explain import to_mermaid as to_mermaid
-from .fingerprint import behaviour_digest as behaviour_digest
 from .fingerprint import fingerprint as fingerprint
 from .fingerprint import fingerprint_of_pipe as fingerprint_of_pipe
 from .fingerprint import has_lambda as has_lambda

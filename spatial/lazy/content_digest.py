@@ -17,8 +17,7 @@ import numpy as np
 from ...core import Region
 from ...core.errors import GraphError
 from ...core.lru_cache import LRUCache
-from ...graph import behaviour_digest
-from ...storage.content import content_key, opened_key
+from ...storage.content import behaviour_digest, content_key, opened_key
 from ...volumes import Volume
 from ...volumes.conversion.convert import version_of
 

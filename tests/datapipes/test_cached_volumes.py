@@ -4,6 +4,7 @@ import functools
 import gc
 import os
 import shutil
+import subprocess
 import sys
 import threading
 import tracemalloc
@@ -20,9 +21,9 @@ import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import CorruptVolume
 from voxpipe.datapipes.open_volume import STORED_SUFFIX
-from voxpipe.graph import behaviour_digest
 from voxpipe.spatial.lazy import content_digest, virtual_volume
 from voxpipe.spatial.lazy.virtual_volume import TILES
+from voxpipe.storage.content import behaviour_digest
 from voxpipe.volumes import close_volumes
 from voxpipe.volumes.conversion import convert_plan
 from voxpipe.volumes.conversion.destination import LocalDestination
@@ -318,6 +319,36 @@ def test_functions_of_libraries_count_by_their_names():
     """Compiled ones too, with the version of the package."""
     digests = {behaviour_digest(function) for function in (np.abs, np.sqrt, np.clip, np.float32)}
     assert len(digests - {""}) == 4
+
+
+IMPORTS = """
+import functools, sys
+from voxpipe.storage.content import behaviour_digest
+
+def smooth(values):
+    from wsgiref.util import guess_scheme
+    return values
+
+@functools.cache
+def kept(values):
+    return values + 1
+
+if sys.argv[1] == "imported":
+    import wsgiref.util, torch
+print(behaviour_digest(smooth), behaviour_digest(kept))
+"""
+
+
+def test_a_digest_is_that_of_every_process():
+    """A module that a function imports may be loaded already, and torch too."""
+    digests = {
+        subprocess.run(
+            [sys.executable, "-c", IMPORTS, state], capture_output=True, text=True, check=True
+        ).stdout
+        for state in ("imported", "fresh")
+    }
+    assert len(digests) == 1
+    assert all(map(len, digests.pop().split(" ")))
 
 
 def test_what_nobody_can_tell_apart_is_not_kept(tmp_path):
