@@ -164,6 +164,8 @@ _MADE_BY_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of a class statement, or of an 
 # Entries of a class that change no result.
 _IRRELEVANT = {"__dict__", "__weakref__", "__doc__", "__annotations__", "__orig_bases__"}
 _IRRELEVANT |= {"__firstlineno__", "__parameters__", "_abc_impl"}
+# Steps of code that load a constant, or a variable of the function itself.
+_LOCAL = ("LOAD_CONST", "LOAD_FAST")
 # Names through which code reads facts that none of its objects holds, "ops" of torch among them.
 _OUTSIDE = {"environ", "getenv", "argv", "open", "exec", "eval", "globals", "__import__", "ops"}
 _OUTSIDE |= {"import_module", "listdir", "getcwd", "urandom", "time", "now"}
@@ -302,7 +304,7 @@ class _Behaviour:
                 self.add(import_module("." * level + name, names.get("__package__")))
             elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in names:
                 self.add(names[name])
-            elif loads and "CONST" not in step.opname and name in _OUTSIDE:
+            elif loads and not step.opname.startswith(_LOCAL) and name in _OUTSIDE:
                 raise TypeError(f"{code.co_name} reads {name}")
 
     def _add_object(self, value: Any) -> None:

@@ -315,6 +315,16 @@ def test_an_inner_function_may_call_itself():
     assert behaviour_digest(inner(1)) != behaviour_digest(inner(2))
 
 
+def test_a_variable_may_be_called_as_a_function_that_reads():
+    """Its name is no access to the clock."""
+
+    def scaled(values):
+        time = 3
+        return values * time
+
+    assert behaviour_digest(scaled)
+
+
 def test_functions_of_libraries_count_by_their_names():
     """Compiled ones too, with the version of the package."""
     digests = {behaviour_digest(function) for function in (np.abs, np.sqrt, np.clip, np.float32)}
