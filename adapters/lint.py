@@ -19,6 +19,7 @@ from ..core.errors import LintWarning
 from ..core.memory import usable_memory
 from ..datapipes.cost import measure_access, passes_of
 from ..datapipes.datapipe import draws
+from ..datapipes.epoch import has_place, held_objects, is_library
 from ..datapipes.iter import BatchPatches, Flush, PatchSampler, Realize, ShufflePlans, SpatialPipe
 from ..datapipes.shuffle_plans import CHUNK_LOCAL, GLOBAL, MEMORY_BYTES, NONE, OWN
 from ..graph import (
@@ -29,9 +30,6 @@ from ..graph import (
     chained_name,
     declares_traits,
     describe,
-    has_place,
-    held_objects,
-    is_library,
     origin_of,
     parents_of,
     traits_of,

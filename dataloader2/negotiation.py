@@ -98,7 +98,7 @@ def _small(pattern: AccessPattern) -> dict[str, str]:
         every = size * layout.volumes
         if layout.remote and layout.chunk and size <= MOST_BYTES and every <= cache_budget():
             texts[key] = (
-                f"volumes of {size / 1e6:.3g} MB lie behind URLs, in chunks: .recache() after "
+                f"volumes of {size / 1e6:.3g} MB are read by URL, in chunks: .cache(FOLDER) after "
                 "open_volume() keeps them on the local disk from the first epoch on, as .nii.gz "
                 "are; storing such small volumes in chunks spares nothing"
             )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from ..core import CallSite, Sample
@@ -13,12 +12,11 @@ from ..core.memory import usable_memory
 from ..core.redact import RedactedDict
 from ..core.validate import as_keys, validate_int
 from ..graph import Pipe, describe
-from ..spatial import LazyPatch, TransformChain
+from ..spatial import LazyPatch
 from ..spatial.lazy.kept_copy import kept_in
 from ..spatial.lazy.lazy_patch import patches_of
-from ..spatial.lazy.virtual_volume import VirtualVolume, use_tiles_alone
-from ..storage.location import absolute_place, is_url, public_name
-from ..volumes import recache
+from ..spatial.lazy.virtual_volume import use_tiles_alone
+from ..storage.location import absolute_place
 from ..volumes.conversion.destination import destination_of
 from .datapipe import (
     PerItem,
@@ -27,7 +25,6 @@ from .datapipe import (
     first_random_pipe,
     lazy_patches,
     with_progress,
-    wrong_item,
 )
 
 # Of the memory: decoded chunks, batches, and the model have the rest.
@@ -230,105 +227,3 @@ class Flush(_Flushing):
         if self.put_before is None:
             return f"flush at {self.origin}"
         return f"the flush that Eager puts before {self.put_before}"
-
-
-@chained_form("recache")
-class Recache(PerItem):
-    """Convert every volume once into sharded zarr on the local disk, and read it from there.
-
-    The copy is made by whoever reads the volume first, once per machine and version of the
-    original; the values, and with them all batches, are the same. Voxels in memory stay there.
-
-    Parameters
-    ----------
-    chunk
-        Voxels along each axis of the decode unit: about a quarter of the patch.
-    directory
-        Where the copies are kept, by default in the cache directory (``$VOXPIPE_CACHE``).
-        It holds at most ``$VOXPIPE_CACHE_BYTES``; the least recently used go first.
-    codec
-        ``"lz4"`` (written fastest), ``"lz4hc"`` (decodes fastest), ``"zstd"`` (stores least) or
-        ``"none"``.
-    keys
-        Volumes to copy; by default all.
-
-    Raises
-    ------
-    GraphError
-        *directory* is in a bucket.
-    SampleError
-        At the first item: something has moved already; put it right after ``open_volume()``.
-
-    Examples
-    --------
-    >>> from voxpipe.datapipes.iter import from_cases
-    >>> from_cases([{"image": "ct.nii.gz"}]).open_volume().recache(chunk=24)
-    recache(chunk=24)
-    """
-
-    def __init__(
-        self,
-        parent: Pipe,
-        chunk: int = 32,
-        directory: str | os.PathLike[str] | None = None,
-        *,
-        codec: str = "lz4",
-        keys: Collection[str] | None = None,
-    ) -> None:
-        super().__init__(parent)
-        self.chunk, self.codec = chunk, codec
-        self.directory = "" if directory is None else absolute_place(directory)
-        if is_url(self.directory):
-            what = f"recache() copies to a local disk, and {public_name(self.directory)} is none"
-            raise GraphError(what, do="Write .cache(URL) for copies in a bucket.").at(self.origin)
-        self.keys = None if keys is None else as_keys("recache(keys=)", keys)
-
-    def apply(self, item: Any) -> Any:
-        if not isinstance(item, Sample):
-            do = "Put it right after open_volume()."
-            raise wrong_item(self, item, "a sample with volumes", do)
-        patches = patches_of(item)
-        if not patches or any(map(_is_changed, patches.values())):
-            msg = "something was done to the sample already"
-            msg = msg if patches else "there is no volume in the sample"
-            raise SampleError(msg, do="Put recache() right after open_volume().")
-        copies: dict[int, Any] = {}
-        # Volumes share a plan, but for those that resample_to() brought onto another grid.
-        plans: dict[int, TransformChain] = {}
-        for key, leaf in ((key, leaf) for key, one in patches.items() for leaf in one.leaves):
-            plans[id(leaf.pending)] = leaf.pending
-            if self.keys is None or key in self.keys:
-                source: Any = leaf.volume
-                copies[id(source)] = recache(source, self.chunk, self.codec, self.directory)
-
-        def copy_of(volume: Any) -> Any:
-            return copies.get(id(volume), volume)
-
-        for n, plan in plans.items():
-            mine = {key: copy_of(volume) for key, volume in plan.references.items()}
-            moving = copy_of(plan.moving)
-            plans[n] = replace(plan, references=mine, moving=moving, identity=item.identity)
-
-        def move(patch: LazyPatch) -> LazyPatch:
-            return patch.with_volume(copy_of(patch.volume)).with_pending(plans[id(patch.pending)])
-
-        return item.with_data(**{key: one.with_each(move) for key, one in patches.items()})
-
-    def prepare(self, progress: Callable[[int, int], None] | None = None) -> int:
-        """Make the copies of all cases now, as :meth:`Cache.prepare`; return how many there are."""
-        patches = [patch for item in self for patch in patches_of(item).values()]
-        volumes: list[Any] = [leaf.volume for patch in patches for leaf in patch.leaves]
-        for volume in with_progress(volumes, "recache", "volume", progress):
-            volume.probe()
-        return len(volumes)
-
-    def settings(self) -> Any:
-        """Return nothing: where voxels are read from changes no batch."""
-        return ()
-
-
-def _is_changed(patch: LazyPatch) -> bool:
-    """Whether something was done to it, or is to be done: a flush leaves volumes in no file."""
-    if patch.members and not patch.values:
-        return any(map(_is_changed, patch.members))
-    return bool(patch.pending.steps or patch.values or isinstance(patch.volume, VirtualVolume))

@@ -8,7 +8,7 @@ from ..core.grid import Grid
 from .background_iterator import Prefetcher
 from .batch_patches import BatchPatches, Realize
 from .batch_steps import DeepSupervision, FillOutsidePipe
-from .cache import Cache, Flush, Recache
+from .cache import Cache, Flush
 from .channels import Stack, Unstack
 from .general.archives import Bz2FileLoader, CompressionType, Decompressor, Extractor, TarArchiveLoader, XzFileLoader, ZipArchiveLoader
 from .general.branches import Branch
@@ -329,9 +329,6 @@ class ChainedForms(IterDataPipe[Any]):
 
     def realize(self) -> Realize:
         """Read and resample every lazy patch of a sample; the rest passes through."""
-
-    def recache(self, chunk: int = ..., directory: Any = ..., *, codec: str = ..., keys: Collection[str] | None = ...) -> Recache:
-        """Convert every volume once into sharded zarr on the local disk, and read it from there."""
 
     def regions(self, labels: tuple[int | tuple[int, ...], ...], *, keys: Any = ..., name: Any = ...) -> ValuePipe:
         """A channel for every region, 1 where one of its labels is and 0 elsewhere, uint8."""

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import io
 import random
+import sys
+import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from importlib.util import resolve_name
 from itertools import islice
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
+from torch.utils.data import Dataset
 
 from ..core import Sample, Stream
 from ..core.call_site import looking_ahead
 from ..core.errors import VoxpipeError
 from ..graph import (
-    GENERATORS,
     Pipe,
     clone,
     describe,
-    held_objects,
+    is_own,
+    is_pipe,
     parents_of,
     readers,
     traits_of,
@@ -31,6 +36,7 @@ from ..graph import (
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_report import asks_voxels
+from ..storage.content import GLOBAL, MODULE, PLAIN, links_of, names_in
 from .datapipe import DataPipe, Running, may_open
 
 D = TypeVar("D", bound="Drawing")
@@ -295,6 +301,84 @@ def _open_headers(patches: list[LazyPatch]) -> None:
     with ThreadPoolExecutor(_AT_ONCE) as threads:
         for _ in threads.map(lambda volume: volume.grid, volumes.values()):
             pass
+
+
+GENERATORS = (np.random.RandomState, np.random.Generator, torch.Generator, random.Random)
+"""Classes of random generators that can be seeded."""
+# Code of these packages is not searched; objects of their classes are.
+_LIBRARIES = frozenset(
+    {"numpy", "torch", "scipy", "monai", "torchio", "voxpipe", *sys.stdlib_module_names}
+) - {"__main__"}
+_LEAVES = (*PLAIN, np.ndarray, torch.Tensor, io.IOBase, types.ModuleType, type, Dataset)
+# Bounds of the search, which takes some microseconds a step.
+_MOST_STEPS, _MOST_ITEMS = 5_000, 1_000
+
+
+def held_objects(pipes: Iterable[Pipe]) -> Iterator[Any]:
+    """Yield the objects that functions of the user hold, each once, in a fixed order.
+
+    They are attributes, closures, and names of their modules. Generators and iterators are not
+    searched.
+    """
+    waiting: list[Any] = []
+    for pipe in pipes:
+        traits = traits_of(pipe)
+        if traits.runs_user_code or (traits.per_item and is_own(pipe)):
+            waiting += [v for name, v in vars(pipe).items() if name != "origin" and not is_pipe(v)]
+    ids: set[int] = set()
+    kinds: set[type] = set()
+    for thing in waiting:  # grows meanwhile
+        if id(thing) in ids or isinstance(thing, _LEAVES) or len(ids) >= _MOST_STEPS:
+            continue
+        ids.add(id(thing))
+        yield thing
+        if isinstance(thing, GENERATORS) or has_place(type(thing)):
+            continue
+        waiting += _parts_of(thing)
+        for kind in type(thing).__mro__ if type(thing) not in kinds else ():
+            # Methods, and generators that all objects of a class share, as those of MONAI do.
+            parts = () if is_library(kind) else (types.FunctionType,)
+            waiting += [v for v in vars(kind).values() if isinstance(v, (*GENERATORS, *parts))]
+        kinds.add(type(thing))
+
+
+def _parts_of(thing: Any) -> list[Any]:
+    """Return the objects that a thing refers to, as far as its calls may draw from them."""
+    if isinstance(thing, (list, tuple, dict)):
+        return [*islice(thing.values() if isinstance(thing, dict) else thing, _MOST_ITEMS)]
+    links = links_of(thing)
+    if links is not None:
+        is_open = isinstance(thing, types.FunctionType) and not is_library(thing)
+        return [*links, *_globals_of(thing)] if is_open else links
+    slots = (getattr(kind, "__slots__", ()) for kind in type(thing).__mro__)
+    names = (name for each in slots for name in ((each,) if isinstance(each, str) else each))
+    own = getattr(thing, "__dict__", {}).values()
+    return [*own, *(getattr(thing, name, None) for name in names)]
+
+
+def _globals_of(function: types.FunctionType) -> list[Any]:
+    """Return the objects that a function reads by the names of its module, and of others."""
+    names, space = names_in(function.__code__), function.__globals__
+    package = space.get("__package__") or ""
+    parts = [space[name] for kind, name in names if kind == GLOBAL and name in space]
+    modules = [part for part in parts if isinstance(part, types.ModuleType)]
+    imports = [resolve_name(name, package) for kind, name in names if kind == MODULE]
+    modules += [sys.modules[name] for name in imports if name in sys.modules]
+    for module in modules:
+        members = {} if is_library(module) else vars(module)
+        parts += [members[name] for _, name in names if name in members]
+    return parts
+
+
+def has_place(kind: type) -> bool:
+    """Whether objects of a class are iterators, or quasi-random engines of torch or SciPy."""
+    return hasattr(kind, "__next__") or hasattr(kind, "fast_forward")
+
+
+def is_library(thing: Any) -> bool:
+    """Whether a class, function or module is that of a library that is not searched."""
+    home = thing.__name__ if isinstance(thing, types.ModuleType) else thing.__module__
+    return str(home).partition(".")[0] in _LIBRARIES
 
 
 def held_generators(pipes: Iterable[Pipe]) -> tuple[Any, ...]:

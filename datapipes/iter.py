@@ -14,7 +14,6 @@ from .batch_steps import DeepSupervision as DeepSupervision
 from .batch_steps import FillOutsidePipe as FillOutsidePipe
 from .cache import Cache as Cache
 from .cache import Flush as Flush
-from .cache import Recache as Recache
 from .case_lists import FromDecathlon as FromDecathlon
 from .case_lists import FromTable as FromTable
 from .case_lists import from_decathlon as from_decathlon

@@ -156,9 +156,9 @@ class OpenVolume(SeedStamper, SameLength):
         those of ``list_cases()``, for URLs in the bucket that it listed. By key where each value
         is a mapping, or None.
     io
-        How bare voxels of local files are read: ``"mmap"``, ``"pread"``, ``"direct"`` or
-        ``"auto"``, which maps what is on a disk of this machine and reads what is on a network
-        file system. The batches are the same.
+        How bare voxels of local files are read: ``"mmap"``, ``"pread"`` or ``"auto"``, which
+        maps files on disks of this machine and reads those on network file systems. The batches
+        are the same.
     **reader_kwargs
         For :class:`Volume`: ``reader=``, ``affine=`` in place of the stored one, ``level=1`` for
         a pyramid, ``axes="zyx"`` for an array that does not name its axes, ``dataset="ct"`` of an

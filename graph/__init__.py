@@ -16,14 +16,9 @@ from .explain import explain_rewritten as explain_rewritten
 from .explain import is_branch as is_branch
 from .explain import to_dot as to_dot
 from .explain import to_mermaid as to_mermaid
-from .fingerprint import GENERATORS as GENERATORS
-from .fingerprint import behaviour_digest as behaviour_digest
 from .fingerprint import fingerprint as fingerprint
 from .fingerprint import fingerprint_of_pipe as fingerprint_of_pipe
 from .fingerprint import has_lambda as has_lambda
-from .fingerprint import has_place as has_place
-from .fingerprint import held_objects as held_objects
-from .fingerprint import is_library as is_library
 from .fingerprint import is_switched_off as is_switched_off
 from .node import Pipe as Pipe
 from .node import Traits as Traits

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..core.errors import SampleError
-from ..graph import behaviour_digest
+from ..storage.content import behaviour_digest
 
 Model = Callable[[torch.Tensor], Any]
 # Of a sample (B, C, I, J, K), the axes that are mirrored.

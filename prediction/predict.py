@@ -34,7 +34,7 @@ from ..datapipes.iter import from_cases, list_cases
 from ..datapipes.op_pipe import suggest_arguments
 from ..datapipes.open_volume import LABELS
 from ..datapipes.patch_sampler import PatchSampler
-from ..graph import Pipe, Rule, behaviour_digest, has_lambda, is_pipe, sweep, traits_of, walk
+from ..graph import Pipe, Rule, has_lambda, is_pipe, sweep, traits_of, walk
 from ..reading_services import MultiProcessingReadingService
 from ..spatial.lazy.lazy_patch import patches_of
 from ..stitching.activation import Activation
@@ -49,6 +49,7 @@ from ..stitching.stitched_volume import (
 from ..stitching.stitcher import Stitcher
 from ..stitching.stitching import Stitching, WindowOutput
 from ..stitching.windows import overlap_in_voxels
+from ..storage.content import behaviour_digest
 from ..storage.location import is_url, public_name
 from ..volumes import Volume
 from .model_calls import Heap, Model, evaluating, model_key, run_model

@@ -7,7 +7,6 @@ one before. It speaks of places in that file that nobody writes over until the n
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.sample import parse_json
-from ..storage.disk_cache import boot, open_no_link
+from ..storage.disk_cache import boot, open_no_link, write_beside
 from .open_cells import OpenCells, Slot
 from .stitcher import Stitcher
 
@@ -77,10 +76,7 @@ class Checkpoint:
             "past": np.packbits(stitcher.past).tobytes().hex(),
             "open": [[list(name), slot.offset, slot.shape, slot.dtype] for name, slot in table],
         }
-        part = folder / f"{STATE}.part"
-        with open(part, "w", encoding="ascii", opener=open_no_link) as file:
-            file.write(json.dumps(state))
-        os.replace(part, folder / STATE)
+        write_beside(folder / STATE, [json.dumps(state).encode()], sync=False, key="run")
         cells.keep(table)
 
 

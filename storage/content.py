@@ -1,10 +1,17 @@
-"""A name for content: same file, same size, same time of writing; or the same bytes in memory."""
+"""Names for content: of files, of bytes in memory, and of the code that computes with them."""
 
 from __future__ import annotations
 
+import copyreg
+import dis
+import functools
 import hashlib
 import os
+import sys
+import types
 from collections.abc import Iterable, Iterator
+from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -111,13 +118,10 @@ def version_key(volume: Any) -> tuple[Any, ...]:
 def opened_key(volume: Any) -> tuple[Any, ...]:
     """Return a key for a volume that is equal as long as it holds what it held when it was opened.
 
-    What a manifest knows has a name for its content, and is not opened for it; of a copy, its
-    original tells. An axis map changes nothing about that, and of a list each file tells.
+    What a manifest knows has a name for its content, and is not opened for it. An axis map changes
+    nothing about that, and of a list each file tells.
     """
     source = _below_maps(volume._source)
-    original = getattr(source, "volume", None)
-    if original is not None:
-        return (volume.token, opened_key(original))
     parts = getattr(source, "parts", None)
     if parts is not None:
         return (volume.token, *map(opened_key, parts))
@@ -140,3 +144,251 @@ def content_key_now(volume: Any) -> str:
     """Return the content key of a volume after looking again: it may have changed since."""
     volume.probe().forget_content_key()
     return str(volume.content_key)
+
+
+PLAIN = (type(None), bool, int, float, complex, str, bytes, range, type(...), type(NotImplemented))
+"""Classes of values that count by their text."""
+# Attributes by which an object of Python refers to others.
+_LINKS: dict[Any, tuple[str, ...]] = {
+    functools.partial: ("func", "args", "keywords"),
+    functools._lru_cache_wrapper: ("__wrapped__",),
+    types.FunctionType: ("__defaults__", "__kwdefaults__", "__closure__"),
+    types.MethodType: ("__self__", "__func__"),
+    types.BuiltinMethodType: ("__self__",),
+    types.CellType: ("cell_contents",),
+    property: ("fget", "fset", "fdel"),
+    (staticmethod, classmethod): ("__func__",),
+}
+_WRAPPERS: tuple[type, ...] = (types.MethodType, types.CellType, property, staticmethod)
+_WRAPPERS += (classmethod, functools._lru_cache_wrapper)
+_BUILT_IN = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodWrapperType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+)
+# Methods by which a class chooses its state for pickle, which may be a part of it.
+_STATE = {"__reduce__", "__reduce_ex__", "__getstate__"}
+_MADE_BY_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of a class statement, or of an extension
+# Entries of a class that change no result.
+_IRRELEVANT = {"__dict__", "__weakref__", "__doc__", "__annotations__", "__orig_bases__"}
+_IRRELEVANT |= {"__firstlineno__", "__parameters__", "_abc_impl"}
+# Names through which code reads facts that none of its objects holds, "ops" of torch among them.
+_OUTSIDE = {"environ", "getenv", "argv", "open", "exec", "eval", "globals", "__import__", "ops"}
+_OUTSIDE |= {"import_module", "listdir", "getcwd", "urandom", "time", "now"}
+_OUTSIDE |= {"load", "loads", "read", "read_text", "read_bytes", "fromfile", "memmap", "loadtxt"}
+_OUTSIDE |= {"genfromtxt", "imread", "read_csv", "rand", "randn", "random", "default_rng"}
+
+
+def behaviour_digest(*values: Any) -> str:
+    """Return a digest of the code, attributes, arrays and tensors that objects compute with.
+
+    Equal digests mean equal results, in any process; different ones prove nothing. Installed
+    packages count by version. Empty where a part is opaque: a handle, a C++ object, a class that
+    chooses its own state, or code that reads files, arguments or the environment.
+    """
+    behaviour = _Behaviour()
+    try:
+        behaviour.add(values)
+    except Exception:
+        return ""
+    return behaviour.digest.hexdigest()
+
+
+class _Behaviour:
+    """Digest objects, those that they refer to, and the code of their classes, each once."""
+
+    def __init__(self) -> None:
+        self.digest = hashlib.sha256()
+        self._number: dict[int, int] = {}
+        self._alive: list[Any] = []  # a freed object would pass its id to another
+        data: Any = sys.modules.get("torch.utils.data")  # without it there are no pipes
+        self._pipes = () if data is None else (data.IterDataPipe, data.MapDataPipe)
+
+    def add(self, value: Any) -> None:
+        """Digest one object; TypeError for an opaque one."""
+        kind = type(value)
+        self._note(kind.__qualname__)
+        if kind in PLAIN:
+            self._note(repr(value))
+        elif kind is tuple:
+            self._add_all(value)
+        elif id(value) in self._number:
+            self._note(f"as {self._number[id(value)]}")
+        elif not isinstance(value, self._pipes):  # the edges of a graph count elsewhere
+            self._number[id(value)] = len(self._number)
+            self._alive.append(value)
+            self._add_new(value)
+
+    def _note(self, text: str) -> None:
+        self.digest.update(f"{len(text)} {text};".encode("utf-8", "surrogatepass"))
+
+    def _add_all(self, values: Iterable[Any]) -> None:
+        for value in values:
+            self.add(value)
+        self._note("end")
+
+    def _add_new(self, value: Any) -> None:
+        torch: Any = sys.modules.get("torch")
+        if type(value) is list:
+            self._add_all(value)
+        elif type(value) in (dict, types.MappingProxyType):
+            self._add_all(entry for pair in value.items() for entry in pair)
+        elif isinstance(value, (set, frozenset)):
+            self._add_all(sorted(value))  # TypeError for objects, whose order no process keeps
+        elif torch is not None and isinstance(value, torch.Tensor):
+            self._add_tensor(value, torch)
+        elif isinstance(value, (np.ndarray, np.generic)):
+            self._add_array(value)
+        elif isinstance(value, types.ModuleType):
+            if not self._add_version(value.__name__):
+                self.add({k: v for k, v in vars(value).items() if not k.startswith("__")})
+        elif isinstance(value, type):
+            self._add_class(value)
+        elif isinstance(value, types.FunctionType):
+            self._add_function(value)
+        elif isinstance(value, _WRAPPERS):
+            self._add_all(links_of(value) or ())
+        elif isinstance(value, types.MemberDescriptorType):
+            self._note(value.__name__)
+        else:
+            self._add_object(value)
+
+    def _add_version(self, module: str | None, *, is_needed: bool = False) -> bool:
+        """Digest a module's version; return whether it has one, so that its code need not count."""
+        version = version_of_module(module or "")
+        if is_needed and not version:
+            raise TypeError(f"compiled code of {module}, whose version is unknown")
+        self._note(f"{module} {version}")
+        return bool(version)
+
+    def _add_installed(self, value: Any) -> bool:
+        """Digest the name of a class or function; return whether it is that of a package."""
+        self._note(f"{value.__module__}.{value.__qualname__} {_version_of(value)}")
+        return bool(_version_of(value))
+
+    def _add_tensor(self, value: Any, torch: Any) -> None:
+        self._add_version(type(value).__module__, is_needed=True)
+        if value.is_quantized or value.layout != torch.strided:
+            raise TypeError("a tensor of more than plain numbers")
+        self._add_all((str(value.dtype), tuple(value.shape), vars(value)))
+        flat = value.detach().cpu().contiguous().reshape(-1)
+        self.digest.update(flat.view(torch.uint8).numpy() if flat.numel() else b"")
+
+    def _add_array(self, value: Any) -> None:
+        if value.dtype.hasobject or type(value).__module__ != "numpy":
+            raise TypeError("an array of objects, or of a class of its own")
+        self._add_all((str(value.dtype.descr), value.shape))
+        self.digest.update(np.ascontiguousarray(value).tobytes())
+
+    def _add_class(self, kind: type) -> None:
+        if not self._add_installed(kind):
+            self._add_all((type(kind), kind.__bases__))
+            self.add({k: v for k, v in vars(kind).items() if k not in _IRRELEVANT})
+
+    def _add_function(self, function: types.FunctionType) -> None:
+        self._add_all(links_of(function) or ())
+        self.add(dict(vars(function)))
+        if self._add_installed(function):
+            return
+        self._add_code(function.__code__)
+        space = function.__globals__
+        for kind, name in names_in(function.__code__):
+            if kind == MODULE:  # the function may not have been called yet in this process
+                self.add(import_module(name, space.get("__package__")))
+            elif kind == GLOBAL and name in space:
+                self.add(space[name])
+            elif name in _OUTSIDE:
+                raise TypeError(f"{function.__qualname__} reads {name}")
+
+    def _add_code(self, code: types.CodeType) -> None:
+        counts = (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount, code.co_flags)
+        self._add_all((code.co_code, code.co_exceptiontable, code.co_names, counts))
+        self._add_all((code.co_varnames, code.co_freevars, code.co_cellvars))
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                self._add_code(constant)
+            else:
+                self.add(constant)
+
+    def _add_object(self, value: Any) -> None:
+        if value is os.environ:
+            raise TypeError("the environment is read")
+        own = [kind for kind in type(value).__mro__ if kind.__flags__ & _MADE_BY_PYTHON]
+        if not all(map(_version_of, (kind for kind in own if not _STATE.isdisjoint(vars(kind))))):
+            raise TypeError(f"{type(value).__qualname__} chooses its own state")
+        if isinstance(value, _BUILT_IN):
+            owner = getattr(value, "__self__", None) or getattr(value, "__objclass__", None)
+            module = getattr(value, "__module__", None) or getattr(owner, "__module__", None)
+            self._add_version(module or type(owner).__module__, is_needed=True)
+            self._add_all((value.__qualname__, owner))
+            return
+        self.add(type(value))
+        how = copyreg.dispatch_table.get(type(value))  # of ufuncs, for instance
+        state = value.__reduce_ex__(4) if how is None else how(value)
+        if isinstance(state, str):  # a name in its module
+            module = getattr(value, "__module__", None) or type(value).__module__
+            self._add_version(module, is_needed=True)
+            state = (state,)
+        self._add_all([*part] if isinstance(part, Iterator) else part for part in state)
+
+
+def _version_of(value: Any) -> str:
+    """Return the version of the package whose class or function this is; empty for others."""
+    member: Any = sys.modules.get(value.__module__ or "")
+    for name in value.__qualname__.split("."):
+        member = getattr(member, name, None)
+    return version_of_module(value.__module__) if member is value else ""
+
+
+@functools.cache
+def version_of_module(name: str) -> str:
+    """Return the version of the installed package of a module; empty for code of the user."""
+    top = name.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return sys.version
+    package = sys.modules.get(top)
+    folders = Path(getattr(package, "__file__", None) or "").parts
+    is_installed = not {"site-packages", "dist-packages"}.isdisjoint(folders)
+    is_ours = top == __name__.partition(".")[0]
+    return str(getattr(package, "__version__", "")) if is_installed or is_ours else ""
+
+
+GLOBAL, MODULE, ATTRIBUTE = "global", "module", "attribute"
+"""Kinds of names in code."""
+_READS = {
+    **dict.fromkeys(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"), GLOBAL),
+    "IMPORT_NAME": MODULE,
+    **dict.fromkeys(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM"), ATTRIBUTE),
+}
+
+
+@functools.lru_cache(maxsize=1024)
+def names_in(code: types.CodeType) -> tuple[tuple[str, str], ...]:
+    """Return the names that code, and code in it, reads, each with its kind.
+
+    A relative import has leading dots. Variables of the function have no entry.
+    """
+    steps = list(dis.get_instructions(code))
+    names = []
+    for number, step in enumerate(steps):
+        kind = _READS.get(step.opname)
+        if kind is not None:
+            level = int(steps[number - 2].argval) if kind == MODULE else 0
+            names.append((kind, "." * level + step.argval))
+    for inner in code.co_consts:
+        names += names_in(inner) if isinstance(inner, types.CodeType) else ()
+    return tuple(dict.fromkeys(names))
+
+
+def links_of(value: Any) -> list[Any] | None:
+    """Return the objects to which a function, a method, a cell or the like refers; else None."""
+    links = next((names for kind, names in _LINKS.items() if isinstance(value, kind)), None)
+    if links is None:
+        return None
+    try:
+        return [getattr(value, name) for name in links]
+    except ValueError:  # a cell that is not yet filled
+        return []

@@ -19,7 +19,6 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -131,15 +130,6 @@ def write_entry(path: Path, content: bytes) -> None:
         remove_oldest(path.parent, MOST_KEPT_BYTES)
 
 
-@dataclass(frozen=True)
-class CacheEntry:
-    """Something that takes room."""
-
-    last_used: int  # in nanoseconds since 1970
-    size: int  # Bytes
-    remove: Callable[[], bool]  # removes it; False where somebody uses it, or the system refuses
-
-
 def remove_oldest(folder: Path, most: int) -> None:
     """Remove the files of a folder that were written first, until the rest takes ``most`` bytes."""
     entries = []
@@ -147,20 +137,22 @@ def remove_oldest(folder: Path, most: int) -> None:
         with suppress(OSError):
             status = path.stat()
             # A file of one byte takes a block of the disk.
-            size = max(status.st_size, _BLOCK)
-            entries.append(CacheEntry(status.st_mtime_ns, size, partial(remove_file, path)))
+            entries.append((status.st_mtime_ns, max(status.st_size, _BLOCK), path))
     make_room(entries, most)
 
 
-def make_room(entries: Iterable[CacheEntry], most: int) -> int:
-    """Remove the least recently used until the rest takes at most ``most``; return the rest."""
-    by_age = sorted(entries, key=lambda each: each.last_used)
-    total = sum(each.size for each in by_age)
-    for each in by_age:
+def make_room(entries: Iterable[tuple[int, int, Path]], most: int) -> int:
+    """Remove files, the least recently used first, until at most ``most`` bytes are left.
+
+    An entry has the time of last use, the bytes and the path. Returns the bytes that are left.
+    """
+    by_age = sorted(entries)
+    total = sum(size for _, size, _ in by_age)
+    for _, size, path in by_age:
         if total <= most:
             break
-        if each.remove():
-            total -= each.size
+        if remove_file(path):
+            total -= size
     return total
 
 
@@ -291,19 +283,6 @@ def _remove_link(path: Path) -> None:
         os.close(fd)
 
 
-def try_lock(file: BinaryIO, *, is_shared: bool = False) -> bool:
-    """Take the kernel's lock of a file, until that is closed, unless another process has it.
-
-    If ``is_shared`` it waits: who has the lock alone removes an entry, which takes a moment.
-    """
-    import fcntl
-
-    with suppress(BlockingIOError):
-        fcntl.flock(file, fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return True
-    return False
-
-
 class FileLock:
     """The kernel's lock of a file, held until it is closed. A forked child holds none."""
 
@@ -338,6 +317,8 @@ def take_lock(path: Path) -> FileLock | None:
 
     The process that held it may have removed the file, and the folder that it is in.
     """
+    import fcntl
+
     while True:
         try:
             lock = FileLock(open_lock(path), path)
@@ -346,7 +327,9 @@ def take_lock(path: Path) -> FileLock | None:
             continue
         with ExitStack() as stack:
             stack.enter_context(lock)
-            if not try_lock(lock.file):
+            try:
+                fcntl.flock(lock.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
                 return None
             if lock.is_named:
                 stack.pop_all()

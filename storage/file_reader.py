@@ -1,4 +1,4 @@
-"""Readers of bare voxels of a local file: mapped, by ``pread``, or past the page cache.
+"""Readers of bare voxels of a local file: mapped, or by ``pread``.
 
 One descriptor per open volume, and no offset that is shared: any thread, and any forked child,
 may read. Of what lies between rows one block at a time is in memory.
@@ -14,7 +14,7 @@ import os
 import re
 import weakref
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from typing import Any, BinaryIO, Literal
@@ -59,7 +59,6 @@ class FileSystem:
     """Where a file lies."""
 
     kind: str = ""  # as the kernel calls it, e.g. ``"ext4"``; empty where nobody tells.
-    nvme: bool = False  # whether it is on an NVMe disk of this machine
 
     @property
     def network(self) -> bool:
@@ -86,8 +85,7 @@ def file_system_at(path: str, device: int = -1) -> FileSystem:
         with contextlib.suppress(OSError):
             with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
                 kind = file_system_kind(os.path.realpath(path), file.read())
-            disk = os.path.realpath(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
-            system = FileSystem(kind, "/nvme" in disk)
+            system = FileSystem(kind)
         _FILE_SYSTEMS[device] = system
     return _FILE_SYSTEMS[device]
 
@@ -110,14 +108,8 @@ def file_system_kind(path: str, mounts: str) -> str:
     return kind
 
 
-IoMode = Literal["mmap", "pread", "direct"]
-IO_MODES = ("auto", "mmap", "pread", "direct")  # what ``io=`` may be
-
-# Where O_DIRECT is known to be worth a try without being asked for it.
-_DIRECT_KINDS = ("ext4", "xfs")
-# By how much one file must exceed the memory before the page cache is left alone: at 4, three of
-# four pages that are read again are gone from it anyway.
-_FAR_BIGGER = 4
+IoMode = Literal["mmap", "pread"]
+IO_MODES = ("auto", "mmap", "pread")  # what ``io=`` may be
 
 
 @dataclass(frozen=True)
@@ -132,20 +124,17 @@ class IoChoice:
         return f"{self.mode}: {self.reason}"
 
 
-def choose_io(io: str, place: FileSystem, size: int, memory: int) -> IoChoice:
+def choose_io(io: str, place: FileSystem) -> IoChoice:
     """Return how a file of bare voxels is read.
 
     A map of a network file system turns each page that is touched into a request (nibabel #1371:
-    37 to 91 s where reads take 3.6 s), so those are read in long runs. The page cache is left out
-    only where it can hardly ever help.
+    37 to 91 s where reads take 3.6 s), so those are read in long runs.
     """
     if io != "auto":
         return IoChoice(io, f"io={io!r} was asked for", place.network)  # type: ignore[arg-type]
     if place.network:
         return IoChoice("pread", f"{place.kind} is reached through a network, or another process",
                         network=True)  # fmt: skip
-    if place.nvme and place.kind in _DIRECT_KINDS and memory and size > _FAR_BIGGER * memory:
-        return IoChoice("direct", f"the file has more than {_FAR_BIGGER} times this memory")
     if not place.kind:
         return IoChoice("mmap", "the file system is not known")
     return IoChoice("mmap", f"{place.kind} is on a disk of this machine")
@@ -273,11 +262,8 @@ def _row_of(
     return axis, run
 
 
-# The largest sector of disks in use; those with 512 bytes take it as well.
-ALIGNMENT = 4096
 LOCAL = CoalescePolicy(LOCAL_GAP, LOCAL_RUN)
 NETWORK = CoalescePolicy(NETWORK_GAP, NETWORK_RUN)
-_NO_DIRECT = (errno.EINVAL, errno.EOPNOTSUPP)
 
 
 class FileReader:
@@ -286,26 +272,8 @@ class FileReader:
     def __init__(self, file: BinaryIO, choice: IoChoice, name: str) -> None:
         self.choice, self.name = choice, name
         self.usual = NETWORK if choice.network else LOCAL
-        self._fd = -1
-        if choice.mode == "direct":
-            self._fd = self._open_direct(file)
-        if self._fd < 0:
-            self._fd = os.dup(file.fileno())
-        # What offsets, sizes and addresses of reads are multiples of.
-        self._step = ALIGNMENT if self.choice.mode == "direct" else 1
+        self._fd = os.dup(file.fileno())
         weakref.finalize(self, os.close, self._fd)
-
-    def _open_direct(self, file: BinaryIO) -> int:
-        """Return a descriptor that goes past the page cache; -1, and a reason, if there is none."""
-        why = "this system has no O_DIRECT"
-        if hasattr(os, "O_DIRECT"):
-            try:
-                # The very file that is open, whatever has its name by now.
-                return os.open(f"/proc/self/fd/{file.fileno()}", os.O_RDONLY | os.O_DIRECT)
-            except OSError as error:
-                why = f"O_DIRECT was refused: {error.strerror}"
-        self.choice = replace(self.choice, mode="pread", reason=f"{self.choice.reason}; {why}")
-        return -1
 
     def read(
         self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, offset: int
@@ -318,70 +286,42 @@ class FileReader:
         for block in blocks:
             start, target = offset + block.start, out[block.target]
             if block.is_whole and target.flags.c_contiguous:
-                self._read_whole(target.reshape(-1), start, most)
+                self._fill(target.reshape(-1), start)
                 continue
-            if scratch is None or scratch.size < block.size + 2 * ALIGNMENT:
-                scratch = aligned_memory(block.size + 2 * ALIGNMENT)
-            bytes_ = self._cover(scratch, start, block.size)
-            target[...] = as_strided(bytes_, block.shape, block.strides)
+            if scratch is None or scratch.size < block.size:
+                scratch = np.empty(block.size, np.uint8)
+            self._fill(scratch[: block.size], start)
+            target[...] = as_strided(scratch, block.shape, block.strides)
         return out
 
     def will_need(
         self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, offset: int
     ) -> Hint | None:
-        """Tell the system what is going to be read; None past the page cache."""
-        if self.choice.mode == "direct":
-            return None
+        """Announce to the kernel the bytes that are going to be read."""
         gap, most = coalesce_policy(self.usual)
         blocks = RowBlocks(lengths, box, itemsize, gap=gap, most=most)
         return HINTS.tell(self._fd, offset, blocks)
 
-    def _read_whole(self, target: NDArray[np.uint8], start: int, most: int) -> None:
-        """Fill contiguous memory; past the page cache in pieces of at most ``most`` bytes."""
-        if self._step == 1:
-            self._cover(target, start, target.size)
-            return
-        piece = max(ALIGNMENT, min(most, target.size))
-        scratch = aligned_memory(piece + 2 * ALIGNMENT)
-        for at in range(0, target.size, piece):
-            size = min(piece, target.size - at)
-            target[at : at + size] = self._cover(scratch, start + at, size)
-
-    def _cover(self, room: NDArray[np.uint8], start: int, size: int) -> NDArray[np.uint8]:
-        """Read the bytes around a block, aligned where they have to be; return the block."""
-        head = start % self._step
-        first, whole = start - head, -(-(head + size) // self._step) * self._step
-        view, end = room.data, 0
-        while end < head + size:
-            # After a short read the next must begin at a sector again.
-            at = end - end % self._step
-            got = self._preadv(view[at:whole], first + at)
-            if at + got <= end:
+    def _fill(self, target: NDArray[np.uint8], start: int) -> None:
+        """Read the bytes of the file from ``start`` on until the target is full."""
+        end = 0
+        while end < target.size:
+            got = self._preadv(target.data[end:], start + end)
+            if not got:
                 raise TruncatedVolume(
                     f"{self.name} became shorter since it was opened: it ends "
-                    f"{size - max(0, end - head)} bytes before byte {start + size}.",
+                    f"{target.size - end} bytes before byte {start + target.size}.",
                     do="Do not write into a volume that is read; copy it again.",
                 )
-            end = at + got
-        return room[head : head + size]
+            end += got
 
     def _preadv(self, view: memoryview, offset: int) -> int:
         try:
             return os.preadv(self._fd, [view], offset)
         except OSError as error:
-            if error.errno in _NO_DIRECT and self.choice.mode == "direct":
-                what = f"{self.name} cannot be read past the page cache: {error.strerror}."
-                raise VolumeError(what, do="Open it with io='pread'.") from error
             what = f"reading {len(view)} bytes at {offset} of {self.name} failed: {error.strerror}."
             do = "Check the disk, or the connection to the file server."
             raise VolumeError(what, do=do) from error
-
-
-def aligned_memory(size: int) -> NDArray[np.uint8]:
-    """Return memory whose address is a multiple of ``ALIGNMENT``."""
-    room = np.empty(size + ALIGNMENT, np.uint8)
-    first = -room.ctypes.data % ALIGNMENT
-    return room[first : first + size]
 
 
 # Bytes of local files that are going to be read: the system is told, and brings them in.

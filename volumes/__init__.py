@@ -26,7 +26,6 @@ from .chunks.ranged_chunks import custom_decoders as custom_decoders
 from .chunks.ranged_chunks import register_decoder as register_decoder
 from .chunks.ranged_chunks import unregister_decoder as unregister_decoder
 from .conversion.convert import convert as convert
-from .conversion.convert import recache as recache
 from .conversion.save import save as save
 from .header import Header as Header
 from .registry import BackendRequest as BackendRequest

@@ -68,8 +68,8 @@ class Volume:
     storage_options
         Options of the fsspec file system, credentials for instance.
     io
-        How bare voxels of local files are read: ``"mmap"``, ``"pread"``, ``"direct"`` (past the
-        page cache) or ``"auto"``, which looks at the file system. The voxels are the same.
+        How bare voxels of local files are read: ``"mmap"``, ``"pread"`` or ``"auto"``, which
+        looks at the file system. The voxels are the same.
     follow
         ``"beside"``: what a header names (``ElementDataFile``, files of an OME-TIFF, external and
         virtual data of HDF5), and links in a zarr folder, must not lead out of its folder.

@@ -17,7 +17,7 @@ from ...storage.fsspec_ranges import file_system_of
 from ...storage.location import is_url, local_path, public_name, remote_errors
 from ...storage.remote import RangeFile, RemoteFile
 from ..datapipe import locate_errors
-from .http_reader import http_stream
+from .http_reader import OPTIONS, http_stream
 from .streams import (
     FileWriter,
     RedactingFile,
@@ -167,12 +167,13 @@ class FSSpecFileOpener(StoragePipe, form="open_files_by_fsspec"):
             del stream
 
     def _open(self, url: str) -> Any:
+        is_web = url.partition("://")[0].lower() in ("http", "https")
         reads = sorted(self.mode.replace("t", "")) in (["r"], ["b", "r"], ["b"])
         if not reads or set(self.kwargs_for_open) - _TEXT:
             return self._by_file_system(url)
         if not is_url(url):
             file: Any = open(local_path(url), "rb")  # noqa: SIM115  the wrapper closes it
-        elif url.partition("://")[0].lower() in ("http", "https"):
+        elif is_web and set(self.storage_options) <= OPTIONS:
             file = http_stream(url, self.storage_options)
         else:
             remote = RemoteFile(url, self.storage_options, public_name(url))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
-import base64
 import io
 import os
 import re
-import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from email.message import Message
+from functools import partial
 from typing import Any
-from weakref import WeakSet
+from urllib.error import HTTPError
 
 from torch.utils.data.datapipes.utils.common import StreamWrapper
 
@@ -24,58 +23,14 @@ from ...storage.retry import Attempts, Retry, default_retry, retry_sync
 from .not_offered import DRIVE
 from .streams import StoragePipe, T
 
-_SAME = frozenset({"headers", "params", "cookies", "allow_redirects", "max_redirects", "ssl"})
-_TRANSLATED_OPTIONS = frozenset({"auth", "verify", "proxies", "proxy", "client_kwargs"})
-
-
-def http_settings(url: str, options: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return what goes to the session of aiohttp, and what to each request for ``url``.
-
-    Values of unknown options are not shown.
-
-    Examples
-    --------
-    >>> http_settings("https://h/a", {"verify": False, "proxies": {"https": "http://p"}})
-    ({}, {'proxy': 'http://p', 'ssl': False})
-    """
-    unknown = sorted(set(options) - _SAME - _TRANSLATED_OPTIONS)
-    if unknown:
-        names = ", ".join(sorted(_SAME | _TRANSLATED_OPTIONS))
-        raise TypeError(f"HTTP has no option {unknown[0]!r}; it has {names}")
-    request = {key: value for key, value in options.items() if key in _SAME}
-    auth = options.get("auth")
-    if isinstance(auth, tuple):
-        # A header, because aiohttp has given up its own class; it stays behind on the way to
-        # another host, too.
-        user, password = auth
-        basic = base64.b64encode(f"{user}:{password}".encode()).decode()
-        request["headers"] = {"Authorization": f"Basic {basic}", **(request.get("headers") or {})}
-    elif auth is not None:
-        request["auth"] = auth
-    proxies = options.get("proxies") or {}
-    proxy = options.get("proxy") or proxies.get(url.partition("://")[0])
-    if proxy:
-        request["proxy"] = proxy
-    verify = options.get("verify", True)
-    if verify is False:
-        request["ssl"] = False
-    elif isinstance(verify, str):
-        import ssl
-
-        request["ssl"] = ssl.create_default_context(cafile=verify)
-    return dict(options.get("client_kwargs") or {}), request
-
-
-# The body of an HTTP answer as a stream that survives broken connections.
-#
-# One request brings the whole file, as it is read. Where the connection breaks, the rest is asked
-# for again from where it broke; the answer must then be of the same version. Where the server
-# knows ranges the stream can go anywhere, which is another request.
-
-
+OPTIONS = frozenset(
+    {"allow_redirects", "auth", "cert", "cookies", "headers", "params", "proxies", "verify"}
+)
+"""Options of ``requests`` that ``storage_options`` may hold for a web server."""
 _PIECE_BYTES = 256 * 1024
 _ABSENT = (404, 410)
 _REFUSAL_CODES = (401, 403)
+_BEYOND = 416
 _CONTENT_RANGE = re.compile(r"bytes (\d+)-\d+/(\d+)")
 
 
@@ -83,39 +38,32 @@ def http_stream(url: str, options: Mapping[str, Any], timeout: float | None = No
     """Return the file at a URL as a buffered stream; by default tried as long as any store is."""
     retry, setting = default_retry(), REMOTE_DEADLINE
     if timeout is not None:
-        # Whoever says how long to wait means the whole wait, and not that of one attempt.
+        # A timeout of the user is for the whole wait, not for one attempt.
         retry, setting = replace(retry, attempt=timeout, deadline=timeout), "timeout"
     return io.BufferedReader(_HttpStream(url, options, retry, setting), _PIECE_BYTES)
 
 
-_OPEN: WeakSet[_HttpStream] = WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    """Close the connections of streams that a program leaves open, while somebody can."""
-    for stream in list(_OPEN):
-        stream.close()
-
-
 class _HttpStream(io.RawIOBase):
-    """Reads a URL; one request at a time, and one connection, closed with it."""
+    """Reads a URL; one request at a time, and one connection, closed with it.
+
+    One request brings the whole file, as it is read. Where the connection breaks, the rest is
+    requested from there on; the answer must then be of the same version. Where the server knows
+    ranges the stream can go anywhere, with another request.
+    """
 
     def __init__(self, url: str, options: Mapping[str, Any], retry: Retry, setting: str) -> None:
         self.name = public_name(url)
-        self._url, self._options, self._retry = url, options, retry
-        self._setting = setting
-        self._session_settings, self._request = http_settings(url, options)
+        self._url, self._options, self._retry, self._setting = url, options, retry, setting
+        if unknown := sorted(set(options) - OPTIONS):
+            names = ", ".join(sorted(OPTIONS))
+            raise TypeError(f"HTTP has no option {unknown[0]!r}; it has {names}")
         self._owner = os.getpid()
         self._at = 0
-        self._size = -1
+        self._size = -1  # of the file; -1 where the server does not tell
         self._ranges = False
         self._version = ""
-        self._parent_sessions: list[Any] = []
-        self._session: Any = None
         self._response: Any = None
         self._try(self._connect)
-        _OPEN.add(self)
 
     def readable(self) -> bool:
         return True
@@ -133,49 +81,31 @@ class _HttpStream(io.RawIOBase):
         position = max(0, base + offset)
         if position != self._at:
             self._at = position
-            self._after_fork()
-            self._run(self._disconnect)
+            self._disconnect()
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        if self._ranges and self._at >= self._size:
+        if 0 <= self._size <= self._at:
             return 0
-
-        async def piece() -> bytes:
-            if self._response is None:
-                await self._connect()
-            chunk: bytes = await self._response.content.read(len(buffer))
-            return chunk
-
-        chunk = self._try(piece)
+        chunk = self._try(partial(self._piece, len(buffer)))
         buffer[: len(chunk)] = chunk
         self._at += len(chunk)
         return len(chunk)
 
     def close(self) -> None:
-        # A forked child has neither the loop nor the right to say goodbye; and once the
-        # interpreter ends, the loop's thread does not run any more.
-        ours = self._owner == os.getpid() and not sys.is_finalizing()
-        if not self.closed and self._session is not None and ours:
-            self._run(self._disconnect)
+        self._disconnect()
         super().close()
 
-    def _after_fork(self) -> None:
-        """Leave the connection to the parent process, in a child of it."""
-        if self._owner != os.getpid():
-            self._owner = os.getpid()
-            self._parent_sessions.append((self._session, self._response))
-            self._session = self._response = None
-
-    def _try(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        self._after_fork()
+    def _try(self, call: Callable[[], T]) -> T:
+        from requests import ConnectionError as NoConnection
 
         def once() -> T:
             try:
-                return self._run(call)
-            except BaseException:
-                # What is left of a broken answer is of no use.
-                self._run(self._disconnect)
+                return call()
+            except BaseException as error:
+                self._disconnect()  # the rest of a broken answer is of no use
+                if isinstance(error, NoConnection):  # which is no ConnectionError of Python
+                    raise ConnectionError(str(error)) from None
                 raise
 
         with remote_errors(self._url, self._options):
@@ -184,73 +114,67 @@ class _HttpStream(io.RawIOBase):
             attempts = Attempts(self._retry, what, describe, setting=self._setting)
             return retry_sync(once, attempts)
 
-    def _run(self, call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        import asyncio
+    def _piece(self, size: int) -> bytes:
+        if self._owner != os.getpid():  # a forked child has a connection of its own
+            self._owner = os.getpid()
+            self._disconnect()
+        if self._response is None:
+            self._connect()
+        chunk: bytes = self._response.raw.read(size)
+        if not chunk and self._at < self._size:
+            raise ConnectionResetError("the connection ended early")
+        return chunk
 
-        import fsspec.asyn
+    def _connect(self) -> None:
+        import requests
 
-        loop = fsspec.asyn.get_loop()
-        if fsspec.asyn.running_async():
-            # The garbage collector runs in any thread, that of the loop too; it cannot wait there.
-            asyncio.run_coroutine_threadsafe(call(), loop)
-            return None  # type: ignore[return-value]
-        result: T = fsspec.asyn.sync(loop, call)
-        return result
-
-    async def _connect(self) -> None:
-        import aiohttp
-
+        # A compressed answer could not be continued in its middle.
+        headers = {"Accept-Encoding": "identity", **(self._options.get("headers") or {})}
+        options = {**self._options, "headers": {**headers, "Range": f"bytes={self._at}-"}}
         wait = self._retry.attempt
-        limits = aiohttp.ClientTimeout(total=None, sock_connect=wait, sock_read=wait)
-        session = {"trust_env": True, "timeout": limits, **self._session_settings}
-        self._session = aiohttp.ClientSession(auto_decompress=False, **session)
-        request = self._request
-        # Compressed on the way, it could not go on in the middle.
-        headers = {"Accept-Encoding": "identity", **request.get("headers", {})}
-        headers["Range"] = f"bytes={self._at}-"
-        response = await self._session.get(self._url, **{**request, "headers": headers})
-        self._response = response
-        if response.status == 416 and self._at == 0:
-            self._size, self._ranges = 0, True  # of an empty file there is no range
+        self._response = requests.get(self._url, stream=True, timeout=wait, **options)
+        status = self._response.status_code
+        if status == _BEYOND and self._at == 0:
+            self._size, self._ranges = 0, True  # an empty file has no range
             return
-        if response.status in _ABSENT:
-            msg = f"the server answered {response.status} for {self.name}: there is nothing."
+        if status in _ABSENT:
+            msg = f"the server answered {status} for {self.name}: there is nothing."
             raise VolumeNotFound(msg, do="Check the URL and the storage_options.")
-        if response.status in _REFUSAL_CODES:
-            msg = f"reading {self.name} was refused with status {response.status}."
+        if status in _REFUSAL_CODES:
+            msg = f"reading {self.name} was refused with status {status}."
             do = "Check the credentials: auth=, headers=, or those in the URL."
             raise AccessDenied(msg, do=do)
-        response.raise_for_status()
-        await self._begin(response)
+        if status >= 400:
+            raise HTTPError(self.name, status, self._response.reason, Message(), None)
+        self._begin(self._response)
 
-    async def _begin(self, response: Any) -> None:
-        """Look at an answer, and get to where the next read begins."""
+    def _begin(self, response: Any) -> None:
+        """Check an answer, and skip to the place of the next read."""
         version = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
         if self._version and version != self._version:
             do = "Read it again from its beginning."
             raise StreamError(f"{self.name} changed while it was being read.", do=do)
         self._version = version
         match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
-        start = 0
-        if response.status == 206:
+        rest = self._at
+        if response.status_code == 206:
             if match is None or int(match[1]) != self._at:
                 msg = f"the server of {self.name} sent another range than it was asked for"
                 raise StreamError(msg, do="Copy the file to a local disk.")
-            start, self._size, self._ranges = int(match[1]), int(match[2]), True
-        while start < self._at:
-            chunk = await response.content.read(min(_PIECE_BYTES, self._at - start))
+            rest, self._size, self._ranges = 0, int(match[2]), True
+        elif length := response.headers.get("Content-Length"):
+            self._size = int(length)
+        while rest:
+            chunk = response.raw.read(min(_PIECE_BYTES, rest))
             if not chunk:
                 msg = f"{self.name} became shorter while it was being read"
                 raise StreamError(msg, do="Read it again from its beginning.")
-            start += len(chunk)
+            rest -= len(chunk)
 
-    async def _disconnect(self) -> None:
-        response, session = self._response, self._session
-        self._response = self._session = None
+    def _disconnect(self) -> None:
+        response, self._response = getattr(self, "_response", None), None
         if response is not None:
             response.close()
-        if session is not None:
-            await session.close()
 
 
 _DRIVE = re.compile(r"^https?://(drive|docs)[.]google[.]com(/|$)")
@@ -273,7 +197,7 @@ class HttpReader(StoragePipe, form="read_from_http"):
     skip_on_error
         Whether a URL that cannot be opened is left out, with a warning.
     storage_options, **options
-        ``headers``, ``params``, ``cookies``, ``auth`` (a pair), ``verify``, ``proxies``,
+        ``headers``, ``params``, ``cookies``, ``auth`` (a pair), ``verify``, ``cert``, ``proxies``,
         ``allow_redirects``, as of requests. They are never written anywhere.
 
     Raises

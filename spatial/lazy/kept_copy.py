@@ -18,7 +18,7 @@ from ...core.lru_cache import cached_property
 from ...storage.content import content_key
 from ...storage.disk_cache import own_folder
 from ...storage.location import absolute_place, is_url
-from ...storage.volume_cache import LOCK_TIMEOUT, VolumeCache
+from ...storage.volume_cache import LOCK_TIMEOUT
 from ...volumes import Volume
 from ...volumes.backend import Backend, needed_of
 from ...volumes.chunks.chunked_array import NeededChunks
@@ -104,7 +104,7 @@ class KeptSource:
         key = content_key(version_of(self.volume), plan.fingerprint())
         if not is_url(self.place):
             # Without a limit of its own: a folder that somebody names is theirs.
-            return open_copy(VolumeCache(own_folder(Path(self.place))), key, self.volume, plan)
+            return open_copy(own_folder(Path(self.place)), key, self.volume, plan)
         url = f"{self.place.rstrip('/')}/{key}.nii.zarr"
         target = destination_of(url, self.storage_options)
         if (target.record() or {}).get("key") != key:

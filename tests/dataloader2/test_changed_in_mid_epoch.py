@@ -14,7 +14,6 @@ import zarr
 import voxpipe as vp
 from voxpipe.core.errors import VolumeChanged, VolumeNotFound
 from voxpipe.storage.file_reader import FileSystem
-from voxpipe.volumes.conversion.convert import recache
 from voxpipe.volumes.formats import stored_file
 
 # More batches of a case than are made ahead.
@@ -183,7 +182,7 @@ def test_a_volume_that_is_kept_is_read_anew_in_each_epoch(tmp_path):
     assert [*before.values(), *after.values()] == [{1}, {2}]
 
 
-def kept_volumes(path, other, folder):
+def kept_volumes(path, other):
     """Return volumes that a script holds for all epochs, by how they are made."""
     gap = vp.AxisMap.missing("K", [SHAPE[2] - 1])
     return {
@@ -192,11 +191,10 @@ def kept_volumes(path, other, folder):
         "list": [path, other],
         "list, mapped": vp.Volume([path, other]).with_axis_map(gap),
         "list of volumes": [vp.Volume(path), vp.Volume(other)],
-        "copy": recache(vp.Volume(path), chunk=4, directory=folder),
     }
 
 
-KEPT = [*kept_volumes("a.nii", "b.nii", "")]
+KEPT = [*kept_volumes("a.nii", "b.nii")]
 
 
 @pytest.mark.parametrize("after", ["statistics", "cache"])
@@ -212,7 +210,7 @@ def test_what_is_made_of_a_volume_that_is_kept_is_made_anew(tmp_path, how, after
             os.replace(tmp_path / "new.nii", place)
 
     write(ramp)
-    image = kept_volumes(path, other, str(tmp_path / "copies"))[how]
+    image = kept_volumes(path, other)[how]
     pipe = vp.from_cases([{"image": image}]).open_volume()
     pipe = pipe.normalize() if after == "statistics" else pipe.spacing(2.0).cache(tmp_path)
 

@@ -12,7 +12,6 @@ import torch
 import voxpipe as vp
 from voxpipe.batching.join_reads import needed_chunks
 from voxpipe.core import IO_COUNTERS
-from voxpipe.core.errors import SampleError
 from voxpipe.datapipes.cost import measure_access
 from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.spatial import Policy
@@ -235,20 +234,6 @@ def test_a_stack_is_kept_member_by_member(files: Any, tmp_path: Any) -> None:
     assert not list(tmp_path.glob("*.zarr"))
     assert pipe.prepare(lambda done, total: None) == 2
     assert len(list(tmp_path.glob("*.zarr"))) == 2
-
-
-def test_members_are_recached(files: Any, tmp_path: Any) -> None:
-    """Each is read from its copy; one that was changed is refused, as a key is."""
-    pipe = of_members(files)
-    recached = pipe.recache(4, tmp_path)
-
-    found, expected = next(iter(recached))["image"], next(iter(pipe))["image"]
-
-    np.testing.assert_array_equal(found.realize(), expected.realize())
-    assert [leaf.volume.chunks for leaf in found.leaves] == [(4, 4, 4)] * 2
-    for changed in (pipe.blur(1.0), pipe.flush()):
-        with pytest.raises(SampleError, match="something was done to the sample already"):
-            next(iter(changed.recache(4, tmp_path)))
 
 
 def test_a_channel_of_a_copy_is_told_as_it_is_read(files: Any, tmp_path: Any) -> None:

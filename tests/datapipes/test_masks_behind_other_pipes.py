@@ -117,9 +117,8 @@ def test_labels_are_meant_as_the_chain_has_them() -> None:
         (lambda p: p.remap_labels({4: 1}).label_crop(6, labels=4), "no label becomes"),
         (lambda p: p.remap_labels({4: 1}, other=9).label_crop(6, labels=9), "does not name"),
         (lambda p: p.one_hot(5).label_crop(6, labels=4), "as it is stored"),
-        (lambda p: p.flush().recache(), "right after open_volume"),
     ],
-    ids=["crop", "patch", "normalize", "gone", "others", "one_hot", "recache"],
+    ids=["crop", "patch", "normalize", "gone", "others", "one_hot"],
 )
 def test_what_nobody_can_map_back_is_refused(wrong: Any, words: str) -> None:
     """With the line, and what to do."""

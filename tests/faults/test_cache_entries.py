@@ -15,6 +15,7 @@ import nibabel
 import numpy as np
 import pytest
 
+import voxpipe as vp
 from voxpipe.core.errors import CacheBusy
 from voxpipe.spatial.placing.sampling_mask import forget_masks, sampling_mask
 from voxpipe.storage import disk_cache as check_sums
@@ -27,7 +28,7 @@ from voxpipe.storage.disk_cache import (
     take_lock,
     write_entry,
 )
-from voxpipe.volumes import Volume, close_volumes, recache
+from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.catalog import whole_pass
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="owners and links as on Linux")
@@ -59,11 +60,12 @@ def forget(monkeypatch):
 def everything(path, kept):
     """Return what is worked out of a volume and kept, and its voxels through both copies."""
     volume = Volume(path, kind="label")
+    chain = vp.from_cases([{"image": str(path)}]).open_volume()
     mask = sampling_mask(volume, volume.grid, None, (1, 2))
     found = whole_pass.volume_histogram(volume)
     return (
         volume.numpy().tobytes(),
-        recache(volume, chunk=4, directory=str(kept)).numpy().tobytes(),
+        next(iter(chain.cache(kept, chunk=4)))["image"].realize().tobytes(),
         whole_pass.volume_statistics(volume),
         (found.values.tolist(), found.counts.tolist()),
         whole_pass.occupied_box(volume, whole_pass.ForegroundRule(above=4)),

@@ -23,7 +23,7 @@ from voxpipe.core.errors import (
 )
 from voxpipe.spatial.placing.sampling_mask import forget_masks, sampling_mask
 from voxpipe.storage import disk_cache as check_sums
-from voxpipe.volumes import Volume, array_source, close_volumes, convert, recache
+from voxpipe.volumes import Volume, array_source, close_volumes, convert
 from voxpipe.volumes.catalog import whole_pass
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="mounts as Linux has them")
@@ -68,8 +68,6 @@ def everything(path, folder):
     mask = sampling_mask(volume, volume.grid, (8, 8, 8), (1, 2))
     return (
         volume.numpy().tobytes(),
-        recache(volume, chunk=16).numpy().tobytes(),
-        recache(volume, chunk=8, directory=str(folder / "own")).numpy().tobytes(),
         kept_chain(path, folder / "made"),
         whole_pass.volume_statistics(volume),
         whole_pass.volume_histogram(volume).mean,
@@ -132,8 +130,7 @@ def test_a_disk_that_says_so_late_is_full_as_well(tmp_path, monkeypatch):
     path = scan(tmp_path / "a.nii.gz")
     monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "cache"))
     expected = everything(path, tmp_path)
-    shutil.rmtree(tmp_path / "cache"), shutil.rmtree(tmp_path / "own")
-    shutil.rmtree(tmp_path / "made")
+    shutil.rmtree(tmp_path / "cache"), shutil.rmtree(tmp_path / "made")
     forget()
 
     def full(fd):
@@ -145,7 +142,7 @@ def test_a_disk_that_says_so_late_is_full_as_well(tmp_path, monkeypatch):
     assert found == expected
     assert all("quota" in text for text in told)
     assert len(told) >= 4
-    left = [p for f in ("cache", "own", "made") for p in (tmp_path / f).rglob("*") if p.is_file()]
+    left = [p for f in ("cache", "made") for p in (tmp_path / f).rglob("*") if p.is_file()]
     assert [p for p in left if "locks" not in p.parts] == []
 
 
@@ -170,7 +167,7 @@ def test_a_warm_cache_that_may_not_be_written_to_serves(how, locks, monkeypatch)
         before = sorted(folder.rglob("*"))
         with how(folder), pytest.MonkeyPatch.context() as patch:
             patch.setattr("voxpipe.storage.volume_cache.VolumeCache._make_file", NotImplemented)
-            patch.setattr("voxpipe.storage.volume_cache.VolumeCache._make_folder", NotImplemented)
+            patch.setattr("voxpipe.volumes.conversion.convert.write_planned", NotImplemented)
             patch.setattr(whole_pass, "_histogram", NotImplemented)
             patch.setattr(whole_pass, "_compute", NotImplemented)
             assert told_of(lambda: everything(path, folder)) == (expected, [])
@@ -184,13 +181,13 @@ def test_a_cold_cache_that_may_not_be_written_to_is_told_once(how, monkeypatch):
     with disks.open_folder() as folder:
         path = scan(folder / "a.nii.gz")
         expected = readable(folder, path, monkeypatch)
-        for name in ("deep", "own", "made"):
+        for name in ("deep", "made"):
             shutil.rmtree(folder / name)
         with how(folder):
             found, told = told_of(lambda: everything(path, folder))
             close_volumes()
         assert found == expected
-        assert len(told) == 4  # decoded volumes, their copies, and two folders of the user's own
+        assert len(told) == 2  # decoded volumes, and the folder of what is kept
         assert sorted(path.name for path in folder.iterdir()) == ["a.nii.gz"]
 
 

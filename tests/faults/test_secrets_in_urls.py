@@ -171,7 +171,7 @@ def of_torch(url):
 def of_kept(url):
     """Return what a chain that keeps volumes behind the URL shows."""
     pipe = vp.from_cases([{"image": np.zeros((4, 4, 4), np.int16)}]).open_volume()
-    texts = [repr(pipe.recache(directory="/tmp"))]
+    texts = []
     try:
         kept = pipe.cache(url)
         texts += [repr(kept), failing(lambda: kept.prepare(lambda done, total: None))]

@@ -13,7 +13,7 @@ import pytest
 import voxpipe as vp
 from voxpipe.storage.disk_cache import is_sound, read_entry
 from voxpipe.storage.volume_cache import VolumeCache
-from voxpipe.volumes import Volume, close_volumes, recache
+from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.catalog import whole_pass
 from voxpipe.volumes.conversion import convert as converted_cache
 
@@ -38,13 +38,20 @@ def counted(true, log):
     return call
 
 
+def kept_folder():
+    """Return the folder of the copies that ``cache()`` keeps."""
+    return os.path.join(os.environ["VOXPIPE_CACHE"], "kept")
+
+
 def read_all(folder):
     """Return a digest of all that the caches answer of all cases."""
     digest = hashlib.sha256()
     for number in range(CASES):
         volume = Volume(folder / f"{number}.nii.gz")
         digest.update(volume.numpy().tobytes())
-        digest.update(recache(volume, chunk=8).numpy().tobytes())
+        pipe = vp.from_cases([{"image": str(volume.name)}]).open_volume()
+        kept = next(iter(pipe.cache(kept_folder(), chunk=8)))
+        digest.update(kept["image"].realize().tobytes())
         digest.update(repr(whole_pass.volume_statistics(volume)).encode())
         digest.update(repr(whole_pass.volume_histogram(volume).mean).encode())
     return digest.hexdigest()
@@ -53,7 +60,9 @@ def read_all(folder):
 def batches_of(folder):
     """Return a digest of the batches of an epoch."""
     cases = [{"image": str(folder / f"{number}.nii.gz")} for number in range(CASES)]
-    pipe = vp.from_cases(cases).open_volume().recache(chunk=8).normalize().lazy_patch(8)
+    pipe = (
+        vp.from_cases(cases).open_volume().cache(kept_folder(), chunk=8).normalize().lazy_patch(8)
+    )
     loader = vp.DataLoader2(pipe.augment(rotate=20).batch_patches(1))
     loader.seed(3)
     digest = hashlib.sha256()
@@ -85,7 +94,7 @@ def job(connection, folder, of):
 def broken(cache):
     """Return the entries of a cache that are not sound, and what is left of making them."""
     left = list(cache.rglob("*.part*"))
-    for path in [*cache.glob("*.nii"), *cache.glob("converted/*.zarr")]:
+    for path in [*cache.glob("*.nii"), *cache.glob("kept/*.zarr")]:
         left += [] if is_sound(path, path.parent / "sums" / path.stem) else [path]
     kept = [*cache.glob("statistics/*"), *cache.glob("histograms/*")]
     return left + [path for path in kept if read_entry(path) is None]

@@ -190,13 +190,12 @@ def test_patches_where_something_is_resample_no_volume() -> None:
     assert found.bytes_read < 4 * 8**3 * 3
 
 
-def test_a_cache_is_no_boundary(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_is_no_boundary(tmp_path: Any) -> None:
     """CacheDataset holds no pending ops: resampled before the cache and again after it."""
-    monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "cache"))
     nibabel.save(nibabel.Nifti1Image(NOISE, AFFINE), tmp_path / "ct.nii")
     pipe = vp.from_cases([{"image": str(tmp_path / "ct.nii")}]).open_volume()
 
-    found = done(pipe.recache().spacing(1.3).orientation("LPS").rotate(5).lazy_patch(4))
+    found = done(pipe.cache(tmp_path).spacing(1.3).orientation("LPS").rotate(5).lazy_patch(4))
 
     assert found.interpolations == 1
 

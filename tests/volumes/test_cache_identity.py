@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 from nifti_files import write_nifti
 
+import voxpipe as vp
 from voxpipe.core.lru_cache import LRUCache
 from voxpipe.storage.content import array_key
 from voxpipe.storage.disk_cache import read_entry
 from voxpipe.storage.volume_cache import VolumeCache
-from voxpipe.volumes import Volume, close_volumes, recache, volume_statistics
+from voxpipe.volumes import Volume, close_volumes, volume_statistics
 from voxpipe.volumes.catalog import manifest as stamps
 from voxpipe.volumes.catalog import whole_pass
 
@@ -96,15 +97,21 @@ def pyramid(path):
     return path
 
 
+def kept(volume, folder, **settings):
+    """Return the voxels of a volume that ``cache()`` keeps in a folder."""
+    pipe = vp.from_cases([{"image": volume}]).open_volume().cache(folder, **{"chunk": 8} | settings)
+    return next(iter(pipe))["image"].realize()[0]
+
+
 def test_each_level_is_copied_for_itself(tmp_path, cache):
     """And each array of a group."""
     path = pyramid(tmp_path / "a.zarr")
-    finest, coarser = (recache(Volume(path, level=n), chunk=8) for n in range(2))
+    finest, coarser = (kept(Volume(path, level=n), cache) for n in range(2))
 
-    np.testing.assert_array_equal(finest.numpy()[0].T, voxels(0))
-    np.testing.assert_array_equal(coarser.numpy()[0].T, voxels(1))
-    np.testing.assert_array_equal(recache(Volume(path / "1"), chunk=8).numpy()[0], voxels(1))
-    assert len(entries(cache / "converted", "*.zarr")) == 3
+    np.testing.assert_array_equal(finest.T, voxels(0))
+    np.testing.assert_array_equal(coarser.T, voxels(1))
+    np.testing.assert_array_equal(kept(Volume(path / "1"), cache), voxels(1))
+    assert len(entries(cache, "*.zarr")) == 3
 
 
 @pytest.mark.parametrize(
@@ -114,10 +121,9 @@ def test_other_copies_have_other_names(tmp_path, cache, other):
     """What is stored differs, though its values do not."""
     path = write_nifti(tmp_path / "a.nii", voxels(0))
     for settings in ({}, other, {}):
-        copy = recache(Volume(path), **{"chunk": 8, **settings})
-        np.testing.assert_array_equal(copy.numpy()[0], voxels(0))
+        np.testing.assert_array_equal(kept(Volume(path), cache, **settings), voxels(0))
 
-    assert len(entries(cache / "converted", "*.zarr")) == 2
+    assert len(entries(cache, "*.zarr")) == 2
 
 
 @pytest.mark.parametrize("most", [1000, 0], ids=["few objects", "very many"])
@@ -126,7 +132,7 @@ def test_a_changed_chunk_of_a_zarr_makes_a_new_copy(tmp_path, cache, monkeypatch
     monkeypatch.setattr(stamps, "MOST_NAMES", most)
     path = tmp_path / "a.zarr"
     zarr.create_array(path, data=voxels(0), chunks=(16, 16, 16), compressors=None)
-    np.testing.assert_array_equal(recache(Volume(path), chunk=8).numpy()[0], voxels(0))
+    np.testing.assert_array_equal(kept(Volume(path), cache), voxels(0))
     close_volumes()
 
     def write(chunk):
@@ -135,8 +141,8 @@ def test_a_changed_chunk_of_a_zarr_makes_a_new_copy(tmp_path, cache, monkeypatch
         chunk.write_bytes(padded.tobytes())
 
     again(path / "c" / "0" / "0" / "0", write)
-    np.testing.assert_array_equal(recache(Volume(path), chunk=8).numpy()[0], voxels(1))
-    assert len(entries(cache / "converted", "*.zarr")) == 2
+    np.testing.assert_array_equal(kept(Volume(path), cache), voxels(1))
+    assert len(entries(cache, "*.zarr")) == 2
 
 
 def test_statistics_belong_to_one_data_set_of_a_file(tmp_path, cache):

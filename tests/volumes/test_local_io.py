@@ -1,4 +1,4 @@
-"""Three ways to read bare voxels of a local file, one result; and how one of them is chosen."""
+"""Two ways to read bare voxels of a local file, one result; and how one of them is chosen."""
 
 import errno
 import os
@@ -16,15 +16,15 @@ from voxpipe.core import Region
 from voxpipe.core.context import holding
 from voxpipe.core.errors import TruncatedVolume, VolumeError
 from voxpipe.storage import file_reader
-from voxpipe.storage.file_reader import ALIGNMENT, FileSystem, RowBlocks, choose_io
+from voxpipe.storage.file_reader import FileSystem, RowBlocks, choose_io
 from voxpipe.storage.ranges import COALESCE_POLICIES, READ_KEY, CoalescePolicy
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.formats import raw as local_voxels
 
-MODES = ["mmap", "pread", "direct"]
+MODES = ["mmap", "pread"]
 # Larger than a few sectors in every direction of reading, and of odd lengths.
 SHAPE = (23, 29, 17)
-linux = pytest.mark.skipif(not hasattr(os, "O_DIRECT"), reason="asks for O_DIRECT and /proc")
+linux = pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="asks for /proc")
 
 
 def numbered(dtype="i2", shape=SHAPE):
@@ -106,10 +106,10 @@ def test_the_modes_give_the_same_bits(tmp_path, form, dtype, monkeypatch):
     volumes = [Volume(tmp_path / name, io=mode) for mode in MODES]
 
     for index in INDICES if form != "npy-2" else [(...,), (0, slice(2, 5), slice(None, 3, -1))]:
-        mapped, read, direct = (volume[index].numpy() for volume in volumes)
-        assert mapped.dtype == read.dtype == direct.dtype
-        assert mapped.tobytes() == read.tobytes() == direct.tobytes()
-    assert len({volume.token for volume in volumes}) == 3
+        mapped, read = (volume[index].numpy() for volume in volumes)
+        assert mapped.dtype == read.dtype
+        assert mapped.tobytes() == read.tobytes()
+    assert len({volume.token for volume in volumes}) == 2
     close_volumes()
 
 
@@ -126,10 +126,10 @@ def test_arrays_inside_other_files_are_read_too(tmp_path, kind):
         pytest.importorskip("tifffile").imwrite(path, array, contiguous=True)
     volumes = [Volume(path, io=mode) for mode in MODES]
 
-    assert [v.access for v in volumes] == ["view", "range", "range"]
+    assert [v.access for v in volumes] == ["view", "range"]
     for index in INDICES:
-        mapped, read, direct = (v[index].numpy().tobytes() for v in volumes)
-        assert mapped == read == direct
+        mapped, read = (v[index].numpy().tobytes() for v in volumes)
+        assert mapped == read
     close_volumes()
 
 
@@ -218,51 +218,24 @@ def test_the_longest_run_bounds_what_is_read_at_once(tmp_path, counted):
     assert all(size <= 29 * 17 * 2 for _, size in reads.asked)
 
 
-@linux
-@pytest.mark.parametrize("most", [1 << 40, 5000, ALIGNMENT])
-def test_direct_reads_are_aligned_and_survive_short_ones(tmp_path, counted, most):
-    """Offset, size and address are multiples of the sector, after a short read too."""
-    array = np.random.default_rng(0).integers(0, 99, (40, 41, 42)).astype(np.int32)
-    np.save(tmp_path / "a.npy", array)
-    volume = Volume(tmp_path / "a.npy", io="direct")
-    assert volume.shape == (1, 40, 41, 42)
-    if "direct:" not in volume.layout().io:
-        pytest.skip("this file system has no O_DIRECT")
-    reads = counted(most)
-
-    found = volume.read(Region((1, 2, 3), (39, 38, 37))).array[0]
-    assert all(n % ALIGNMENT == 0 for pair in reads.asked for n in pair)
-    assert found.tobytes() == array[1:39, 2:38, 3:37].tobytes()
-    assert volume.numpy()[0].tobytes() == array.tobytes()
-
-
-@linux
-def test_where_direct_is_refused_pread_is_used(tmp_path, monkeypatch):
-    """And the scheme's layout says so."""
+def test_short_reads_are_continued(tmp_path, counted):
+    """A read that brings fewer bytes is followed by one for the rest."""
     np.save(tmp_path / "a.npy", numbered())
-    real = os.open
-
-    def refusing(path, flags, *rest):
-        if flags & os.O_DIRECT:
-            raise OSError(errno.EINVAL, "Invalid argument")
-        return real(path, flags, *rest)
-
-    monkeypatch.setattr(file_reader.os, "open", refusing)
-    volume = Volume(tmp_path / "a.npy", io="direct")
+    volume = Volume(tmp_path / "a.npy", io="pread")
+    assert volume.shape == (1, *SHAPE)
+    reads = counted(1000)
 
     assert volume.numpy()[0].tobytes() == numbered().tobytes()
-    assert volume.layout().io == (
-        "pread: io='direct' was asked for; O_DIRECT was refused: Invalid argument"
-    )
-    close_volumes()
+    part = volume.read(Region((2, 3, 4), (6, 8, 14))).array[0]
+    assert part.tobytes() == numbered()[2:6, 3:8, 4:14].tobytes()
+    assert len(reads.asked) > 10
 
 
-@pytest.mark.parametrize("mode", ["pread", "direct"])
-def test_a_file_that_becomes_shorter_is_an_error(tmp_path, mode):
+def test_a_file_that_becomes_shorter_is_an_error(tmp_path):
     """Of a map it would be the end of the process; here it names the volume."""
     path = tmp_path / "a.npy"
     np.save(path, numbered("f8"))
-    volume = Volume(path, io=mode)
+    volume = Volume(path, io="pread")
     volume.read(Region((0, 0, 0), (1, 1, 1)))
     os.truncate(path, 5000)
 
@@ -302,24 +275,22 @@ def test_descriptors_are_bounded(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("wanted", "place", "size", "mode", "why"),
+    ("wanted", "place", "mode", "why"),
     [
-        ("auto", FileSystem("ext4"), 10**9, "mmap", "ext4 is on a disk of this machine"),
-        ("auto", FileSystem("overlay"), 10**9, "mmap", "overlay"),
-        ("auto", FileSystem(""), 10**9, "mmap", "not known"),
-        ("auto", FileSystem("nfs4"), 10**9, "pread", "nfs4 is reached through a network"),
-        ("auto", FileSystem("fuse.sshfs"), 10**9, "pread", "fuse.sshfs"),
-        ("auto", FileSystem("9p"), 10**12, "pread", "9p"),
-        ("auto", FileSystem("xfs", nvme=True), 10**9, "mmap", "xfs"),
-        ("auto", FileSystem("xfs", nvme=True), 10**12, "direct", "4 times this memory"),
-        ("auto", FileSystem("xfs"), 10**12, "mmap", "xfs"),
-        ("mmap", FileSystem("nfs4"), 10**9, "mmap", "was asked for"),
-        ("direct", FileSystem("ext4"), 10**3, "direct", "was asked for"),
+        ("auto", FileSystem("ext4"), "mmap", "ext4 is on a disk of this machine"),
+        ("auto", FileSystem("overlay"), "mmap", "overlay"),
+        ("auto", FileSystem(""), "mmap", "not known"),
+        ("auto", FileSystem("nfs4"), "pread", "nfs4 is reached through a network"),
+        ("auto", FileSystem("fuse.sshfs"), "pread", "fuse.sshfs"),
+        ("auto", FileSystem("9p"), "pread", "9p"),
+        ("auto", FileSystem("xfs"), "mmap", "xfs"),
+        ("mmap", FileSystem("nfs4"), "mmap", "was asked for"),
+        ("pread", FileSystem("ext4"), "pread", "was asked for"),
     ],
 )
-def test_the_choice(wanted, place, size, mode, why):
-    """The file system decides unless the user does; O_DIRECT is for what no cache can hold."""
-    choice = choose_io(wanted, place, size, 10**11)
+def test_the_choice(wanted, place, mode, why):
+    """The file system decides unless the user does."""
+    choice = choose_io(wanted, place)
 
     assert choice.mode == mode
     assert why in choice.reason
@@ -341,7 +312,7 @@ def test_a_network_file_system_is_read_in_longer_runs(tmp_path, monkeypatch):
 
 def test_a_mode_is_refused_where_it_is_written(tmp_path):
     """Not when a worker opens the file."""
-    with pytest.raises(ValueError, match="io is one of 'auto', 'mmap', 'pread', 'direct', got"):
+    with pytest.raises(ValueError, match="io is one of 'auto', 'mmap', 'pread', got"):
         Volume(tmp_path / "a.nii", io="mapped")
 
 

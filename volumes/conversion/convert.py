@@ -3,7 +3,7 @@
 The volume is read one shard at a time, so the memory needed does not grow with it. Voxels are
 written as they are stored, by zarr-python; the affine, the slope and the intercept go into a
 NIfTI-2 header beside them (NIfTI-Zarr), axes and spacing into OME-Zarr 0.5 metadata. It can be
-written into the cache when it is first read, by the rules of :mod:`~voxpipe.storage.volume_cache`.
+kept in a folder when it is first read (:func:`open_copy`).
 """
 
 from __future__ import annotations
@@ -11,24 +11,22 @@ from __future__ import annotations
 import math
 import os
 import posixpath
-import weakref
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import Any, Protocol, TypedDict, Unpack, overload
 
 import numpy as np
 
 from ...core import Region, errors
-from ...core.lru_cache import cached_property
 from ...core.sample import case_of
 from ...storage import disk_cache
-from ...storage.content import content_key, opened_key
+from ...storage.content import content_key
 from ...storage.location import absolute_place, is_url, public_name
 from ...storage.ranges import LocalRanges, ReadRange
-from ...storage.volume_cache import CONVERSIONS, GROUP, LOCK_TIMEOUT, VolumeCache, discard
+from ...storage.volume_cache import LOCK_TIMEOUT, refusal_of, refuse_full
 from ..backend import Backend, Channels, content_of
 from ..catalog.find import plain_name
 from ..catalog.manifest import stamp_at
@@ -48,6 +46,7 @@ from .destination import (
     destination_of,
     disk_errors,
 )
+from .volume_file import as_stored
 
 
 def refuse_other_formats(destination: str) -> None:
@@ -68,6 +67,10 @@ def refuse_other_formats(destination: str) -> None:
 
 Progress = Callable[[int, int], None]
 """``progress(done, total)`` in voxels (of all channels), called at the start and for each shard."""
+GROUP = ".zarr"  # suffix of a copy
+# Compressed scans take a third to a half; less than a quarter of the voxels' bytes free means
+# that the disk will be full.
+_BEST_RATIO = 4
 # Blosc's own middle. Higher levels of lz4hc take four times as long to write and store 1 % less.
 _LEVEL = 5
 
@@ -94,35 +97,31 @@ class FlushablePatch(Protocol):
         """Return a patch of a volume that is made of this one, tile by tile."""
 
 
+class ConvertOptions(TypedDict, total=False):
+    """The options of :func:`convert`."""
+
+    chunk: int | None
+    shard: int | None
+    patch: int
+    codec: str
+    overwrite: bool
+    storage_options: Mapping[str, Any] | None
+    progress: Progress | None
+    timeout: float
+
+
+Place = str | os.PathLike[str]
+
+
 @overload
 def convert(
-    volume: Volume | str | os.PathLike[str] | FlushablePatch,
-    destination: str | os.PathLike[str],
-    *,
-    chunk: int | None = ...,
-    shard: int | None = ...,
-    patch: int = ...,
-    codec: str = ...,
-    overwrite: bool = ...,
-    storage_options: Mapping[str, Any] | None = ...,
-    progress: Progress | None = ...,
-    timeout: float = ...,
+    volume: Volume | Place | FlushablePatch, destination: Place, **options: Unpack[ConvertOptions]
 ) -> ConversionResult: ...
 
 
 @overload
 def convert(
-    volume: Iterable[Any],
-    destination: str | os.PathLike[str],
-    *,
-    chunk: int | None = ...,
-    shard: int | None = ...,
-    patch: int = ...,
-    codec: str = ...,
-    overwrite: bool = ...,
-    storage_options: Mapping[str, Any] | None = ...,
-    progress: Progress | None = ...,
-    timeout: float = ...,
+    volume: Iterable[Any], destination: Place, **options: Unpack[ConvertOptions]
 ) -> list[ConversionResult]: ...
 
 
@@ -212,7 +211,7 @@ def convert(
         isinstance(volume, (str, list, tuple, Volume))
         or any(hasattr(volume, name) for name in ("__array__", "dataobj", "GetSpacing"))
     ):
-        how: dict[str, Any] = {"chunk": chunk, "shard": shard, "patch": patch, "codec": codec}
+        how: ConvertOptions = {"chunk": chunk, "shard": shard, "patch": patch, "codec": codec}
         how |= {"overwrite": overwrite, "storage_options": storage_options}
         how |= {"progress": progress, "timeout": timeout}
         patches = _made_by(volume, place)
@@ -403,56 +402,10 @@ def refuse_itself(volume: Any, place: str) -> None:
         raise errors.DestinationExists(what, do="Give another place.")
 
 
-class RecachedSource:
-    """The converted copy of a volume. It travels as the volume itself; copies are per machine."""
-
-    def __init__(self, volume: Volume, chunk: int, codec: str, directory: str) -> None:
-        self.volume = volume
-        self.chunk, self.codec, self.directory = chunk, codec, directory
-        self.name = volume.name
-        self.located_source, self.axis_map_key = volume.located_source, volume.axis_map_key
-        self.statistics = volume.recorded_statistics
-
-    @cached_property
-    def token(self) -> str:
-        """Equal for equal copies of an original that is what it was; looks at its header."""
-        how = ("recached", self.chunk, self.codec, self.directory)
-        return content_key(self.volume.token, (*how, opened_key(self.volume)))
-
-    def plan(self) -> ConvertPlan:
-        """Return how the copy lies in its chunks; looks at the header of the original alone."""
-        affine = affine_entries(self.volume.affine, self.name)
-        header = replace(self.volume.header, affine=affine)
-        return plan_conversion(header, chunk=self.chunk, codec=self.codec)
-
-    def known_header(self) -> Header:
-        """Return the header of the copy, whether it is there or not."""
-        return self.plan().result
-
-    def opened_anew(self, by: str) -> RecachedSource:
-        """Return the source for a pass: its original is opened anew, and names the copy."""
-        volume = self.volume.opened_anew(by)
-        return RecachedSource(volume, self.chunk, self.codec, self.directory)
-
-    def open(self) -> Backend:
-        """Open the copy; make it if this machine has none of the original as it is now."""
-        plan = self.plan()
-        key = content_key(version_of(self.volume), plan.fingerprint())
-        # One budget for all that this machine keeps; a directory of its own has it to itself.
-        root = None if self.directory else disk_cache.cache_directory()
-        folder = Path(self.directory) if root is None else root / CONVERSIONS
-        own = disk_cache.own_folder(folder)
-        cache = VolumeCache(own, disk_cache.cache_budget(), decoded_directory=root)
-        return open_copy(cache, key, self.volume, plan)
-
-
 class ConvertedCopy(ZarrBackend):
-    """A copy that is opened, and held: while it is open, nobody removes it."""
+    """A copy of a volume in a folder, which holds what was written there."""
 
-    def __init__(self, path: Path, handle: Any, header: Header, name: str) -> None:
-        # While the file is open, nobody evicts the copy; where nobody can, there is none.
-        if handle is not None:
-            weakref.finalize(self, handle.close)
+    def __init__(self, path: Path, header: Header, name: str) -> None:
         node = open_node(_Whole(str(path), name), name, opening_session().chunks, str(path))
         super().__init__(image_of(node, 0, name), name)
         if not self.header.agrees_with(header):
@@ -466,48 +419,58 @@ class ConvertedCopy(ZarrBackend):
         return content_key(os.path.basename(self._path), ())
 
 
-class UncopiedBackend(Backend):
-    """A volume of which no copy can be kept: read as it is, with the header of its copy."""
+class RetypedBackend(Backend):
+    """A volume in another stored type, which is read and rounded region by region."""
 
     counts_below = True
 
-    def __init__(self, volume: Any, header: Header, content: str) -> None:
-        self._volume, self._content = volume, content
+    def __init__(self, volume: Any, header: Header, content_key: Callable[[], str]) -> None:
+        self._volume, self._content_key = volume, content_key
         super().__init__(header, volume.name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return a region of the volume, in the type of the copy."""
-        voxels = self._volume.read(region)
-        boolean = self.header.dtype.kind == "b"  # which a read hands out as 0 and 1
-        array = voxels.array[slice(*channels) if channels else slice(None)]
-        if not boolean:
-            array = array.astype(self.header.disk_dtype, copy=False)
-        return Voxels(array, self.header.slope, self.header.intercept, boolean=boolean)
+        """Return a region as it is stored."""
+        values = self._volume.read(region).values()
+        array = as_stored(values[slice(*channels) if channels else slice(None)], self.header)
+        is_boolean = self.header.dtype.kind == "b"
+        return Voxels(array, self.header.slope, self.header.intercept, boolean=is_boolean)
 
     @property
     def content_key(self) -> str:
-        """That of the copy."""
-        return self._content
+        """Return the key of the volume in this type."""
+        return self._content_key()
 
 
-def open_copy(cache: VolumeCache, key: str, volume: Any, plan: ConvertPlan) -> Backend:
+def open_copy(folder: Path, key: str, volume: Any, plan: ConvertPlan) -> Backend:
     """Return the backend of a copy, which is made if need be; of the volume where none can be."""
+    path, sums = folder / f"{key}{GROUP}", folder / disk_cache.SUMS / key
     size = math.prod(plan.header.shape) * plan.dtype.itemsize
-    entry = cache.open_folder(key, size, partial(_write, cache, key, volume, plan), volume.name)
-    if entry is None:
-        return UncopiedBackend(volume, plan.result, content_key(f"{key}{GROUP}", ()))
-    return ConvertedCopy(*entry, plan.result, volume.name)
+    if not disk_cache.is_sound(path, sums):
+        try:
+            disk_cache.make_directory(folder)
+            # Find out early what the disk cannot hold.
+            refuse_full(folder, size // _BEST_RATIO)
+            _write(path, sums, volume, plan)
+        except (OSError, errors.VoxpipeError) as error:
+            if (refusal := refusal_of(error, folder)) is None:
+                raise
+            what = f"a copy of {volume.name}, before compression"
+            disk_cache.warn_unused(folder, size, what, refusal, None)
+            return RetypedBackend(volume, plan.result, lambda: content_key(path.name, ()))
+    return ConvertedCopy(path, plan.result, volume.name)
 
 
-def _write(cache: VolumeCache, key: str, volume: Any, plan: ConvertPlan, path: Path) -> None:
-    """Write an entry, unless another process does; what lies there unsound goes first."""
-    sums = cache.directory / disk_cache.SUMS / key
+def _write(path: Path, sums: Path, volume: Any, plan: ConvertPlan) -> None:
+    """Write a copy, unless another process does; a damaged one is removed first."""
     target = LocalDestination(path, sums)
     try:
-        with target.lock(cache.timeout):
+        with target.lock(LOCK_TIMEOUT):
             if disk_cache.is_sound(path, sums):
                 return
-            discard(path, key)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
             try:
                 write_planned(volume, plan, target)
             except OSError as error:
@@ -537,19 +500,3 @@ class _Whole(LocalRanges):
                 what = f"{request.object} of the copy of {self._volume} at {self.name} was removed."
                 raise errors.CorruptVolume(what, do="Open the volume again: the copy is made anew.")
         return answers
-
-
-def recache(volume: Volume, chunk: int = 32, codec: str = "lz4", directory: str = "") -> Volume:
-    """Return a volume with the same values, read from a sharded copy on the local disk.
-
-    The copy is made at the first read, once per machine, and made anew when the original was
-    written again. Nothing is done now. Voxels in memory, and zarr objects whose place nobody
-    can tell, stay as they are.
-    """
-    if len(volume.parts) > 1:
-        copies = [recache(part, chunk, codec, directory) for part in volume.parts]
-        return Volume(copies, kind=volume.kind)
-    if volume.located_source is None:
-        return volume
-    # The copy has the affine that the user gave, if any: it is written into it.
-    return Volume.of_source(RecachedSource(volume, chunk, codec, directory), volume.kind)

@@ -13,17 +13,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from ...core import Region
 from ...core.errors import BadHeader, VolumeError
 from ...core.validate import as_dtype
 from ...storage.content import content_key
 from ...storage.location import absolute_place, is_url
-from ..backend import Backend, Channels, as_array
+from ..backend import Backend, as_array
+from ..catalog.whole_pass import slabs
 from ..header import Header
 from ..stack_source import OwnSource
 from ..volume import Volume
-from ..voxels import Voxels
-from .convert import convert
+from .convert import RetypedBackend, convert
 from .destination import (
     LocalDestination,
     check_destination,
@@ -164,7 +163,9 @@ def _write_file(
             check_destination(target, overwrite=overwrite, is_file=True)
             target.clear()
             file = VolumeFile(path, target.folder, header, like)
-            for region in slabs(header):
+            channels, i, j, k = header.shape
+            most = max(1, PIECE // (channels * header.disk_dtype.itemsize))
+            for region in slabs((i, j, k), (i, j, 1), most):
                 voxels = volume.numpy() if volume.is_loaded else volume.read(region).values()
                 if volume.is_loaded:
                     voxels = voxels[(slice(None), *region.slices)]
@@ -172,35 +173,6 @@ def _write_file(
             file.finish()
         finally:
             target.clear()  # nobody goes on with a part of it
-
-
-def slabs(header: Header) -> list[Region]:
-    """Return boxes of whole planes along K, of some megabytes each."""
-    channels, i, j, k = header.shape
-    plane = channels * i * j * header.disk_dtype.itemsize
-    step = max(1, PIECE // max(1, plane))
-    return [Region((0, 0, at), (i, j, min(at + step, k))) for at in range(0, k, step)]
-
-
-class _TypedBackend(Backend):
-    """A volume in another stored type, region by region."""
-
-    counts_below = True
-
-    def __init__(self, volume: Volume, header: Header) -> None:
-        self._volume = volume
-        super().__init__(header, volume.name)
-
-    @property
-    def content_key(self) -> str:
-        """That of the volume, and what is stored of it."""
-        return _typed_key(self._volume.content_key, self.header)
-
-    def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return a region as it is stored."""
-        values = self._volume.read(region).values()
-        array = as_stored(values[slice(*channels) if channels else slice(None)], self.header)
-        return Voxels(array, self.header.slope, self.header.intercept)
 
 
 class _TypedSource(OwnSource):
@@ -211,7 +183,8 @@ class _TypedSource(OwnSource):
         self.token = _typed_key(volume.token, header)
 
     def _make(self) -> Backend:
-        return _TypedBackend(self._volume, self._header)
+        volume, header = self._volume, self._header
+        return RetypedBackend(volume, header, lambda: _typed_key(volume.content_key, header))
 
 
 def _typed_key(key: str, header: Header) -> str:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS, Affine, Region
 from ...core.errors import TruncatedVolume
-from ...core.memory import usable_memory
 from ...storage.decompress import BEST_RATIOS, decompress
 from ...storage.disk_cache import cache_budget, cache_directory
 from ...storage.file_reader import (
@@ -189,15 +187,13 @@ class LocalRaw(FilesBackend):
             self._view = self._view_of(file.getvalue())
             self._choice = IoChoice("mmap", "it is in memory")
             return
-        size = os.fstat(file.fileno()).st_size
-        choice = choose_io(mode, kind_of_open_file(file), size, usable_memory())
+        choice = choose_io(mode, kind_of_open_file(file))
         if choice.mode == "mmap":
             self._map = MAPS.add(file)
             self._view = self._view_of(self._map)
             self._place = MAPS.place_of(self._view)
         else:
             self._reader = FileReader(file, choice, name)
-            choice = self._reader.choice
         self._choice = choice
 
     def layout(self, volumes: int = 1) -> StoreLayout:
@@ -238,7 +234,7 @@ class LocalRaw(FilesBackend):
     def looks_ahead(self) -> bool:  # type: ignore[override]
         """Whether it may be worth telling what is going to be read; not before it is decoded."""
         choice = self._choice
-        return choice is not None and choice.mode != "direct" and HINTS.worth_asking()
+        return choice is not None and HINTS.worth_asking()
 
     def prefetch(self, region: Region, channels: Channels | None = None) -> Hint | None:
         """Tell the system what is going to be read; not of a copy that is not made yet."""

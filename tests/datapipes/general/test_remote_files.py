@@ -169,8 +169,8 @@ def test_options_of_requests():
     assert path == "/a?v=2"
     assert headers["X-Own"] == "1"
     assert headers["Authorization"] == "Basic bWU6cHc="
-    with pytest.raises(TypeError, match="HTTP has no option 'cert'"):
-        read(server, cert="/secret.pem")
+    with pytest.raises(TypeError, match="HTTP has no option 'pool'"):
+        read(server, pool="s3cret")
 
 
 def test_no_secret_is_shown():
