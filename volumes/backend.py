@@ -290,8 +290,10 @@ def read_counted(backend: Backend, region: Region, channels: Channels | None = N
     except CorruptVolume as error:
         if isinstance(error, VolumeChanged) or backend.is_current:
             raise
-        raise VolumeChanged(error.what, do=error.do) from error
-    # A kernel would take whatever lies behind: own backends are anybody's code.
+        # The advice of the read is about what is not there any more.
+        what = f"{backend.name} was written again since it was opened: {error.what}"
+        raise VolumeChanged(what) from error
+    # Check user backends: the kernel would read past a short array.
     if voxels.array.shape != shape:
         raise BadHeader(
             f"the backend {type(backend).__name__} of {backend.name} answered shape "

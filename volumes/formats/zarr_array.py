@@ -95,15 +95,22 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
             dtype = dtype.newbyteorder("<" if endian == "little" else ">")
         fill = _fill_v3(document["fill_value"], dtype)
         layout = shape, chunks, dtype, fill, tuple(codecs), order, prefix, separator
-        whole = is_complete(document.get("attributes") or {})
+        whole = completeness_in(document.get("attributes") or {})
         names = tuple(document.get("dimension_names") or ())
         return _check(ArrayMetadata(*layout, shards, at_end, has_crc, whole, names), name)
 
 
-def is_complete(attributes: Mapping[str, Any]) -> bool:
-    """Whether the writer of an array noted that it stored every shard."""
+def completeness(array: Any) -> bool | None:
+    """Return whether the writer of an array stored every shard; None where it noted nothing."""
+    if isinstance(array, ZarrArray):
+        return array.metadata.is_complete
+    return completeness_in(dict(array.attrs))
+
+
+def completeness_in(attributes: Mapping[str, Any]) -> bool | None:
+    """Return the completeness that the attributes of an array record."""
     record = attributes.get("voxpipe")
-    return isinstance(record, Mapping) and record.get("complete") is True
+    return record.get("complete") if isinstance(record, Mapping) else None
 
 
 def _shape(value: Any) -> tuple[int, ...]:

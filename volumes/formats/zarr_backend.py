@@ -46,7 +46,7 @@ from ..voxels import Voxels
 from . import zarr_nodes
 from .chunked_backend import ChunkedBackend, chunked_header
 from .stored_file import Format, LocalStoredFile, StoredFile, library_errors, location_of
-from .zarr_array import ZarrArray, is_complete, open_node
+from .zarr_array import ZarrArray, completeness, open_node
 from .zarr_chunks import NotOurs, missing_shard
 
 # Objects that are no chunks: of a pyramid of a few levels, each with its metadata.
@@ -70,7 +70,7 @@ class ForeignArray:
         self.shards, self.fill_value = getattr(array, "shards", None), array.fill_value
         self.chunk_bytes = math.prod(self.chunks) * self.dtype.itemsize
         self._cuts = ChunkGrid(self.shape, self.chunks)
-        self._whole = self.shards is not None and is_complete(dict(array.attrs))
+        self._whole = self.shards is not None and completeness(array) is True
         self._shards: set[tuple[int, ...]] = set()  # those that are known to be there
 
     def needed_chunks(self, region: Region) -> NDArray[np.int64]:
@@ -106,7 +106,7 @@ class ForeignArray:
         for index in {*map(tuple, shards.tolist())} - self._shards:
             key = self._array.metadata.encode_chunk_key(index)
             if not sync((self._array.store_path / key).exists()):
-                raise missing_shard(key, self._name)
+                raise missing_shard(f"{self.path}/{key}".lstrip("/"), self._name)
             self._shards.add(index)
 
     def prefetch(self, region: Region) -> None:

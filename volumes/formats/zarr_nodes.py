@@ -52,7 +52,7 @@ from .chunked_backend import (
 from .nifti import parse_nifti
 from .raw import RawHeader
 from .stored_file import import_package, library_errors
-from .zarr_array import ZarrArray
+from .zarr_array import ZarrArray, completeness
 from .zarr_chunks import NotOurs
 
 # A NIfTI header has 540 bytes, and extensions that may each hold the header of a DICOM file.
@@ -257,11 +257,17 @@ def _of_array(array: Any, level: int, name: str, axes: Any) -> ZarrImage:
 
 
 def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
-    levels, nifti = levels_of(dict(group.attrs), name), group.get(NIFTI)
+    attributes, nifti = dict(group.attrs), group.get(NIFTI)
+    levels, is_ours = levels_of(attributes, name), "voxpipe" in attributes
+    if nifti is None and (is_ours or name.lower().endswith((".nii.zarr", ".nii.zarr.zip"))):
+        raise _lost(f"{NIFTI}/zarr.json", "the NIfTI header with the affine and the scale", name)
     if nifti is None and not levels:
         arrays = dict(group.arrays())
         if len(arrays) == 1:
-            return _of_array(next(iter(arrays.values())), level, name, axes)
+            (array,) = arrays.values()
+            if completeness(array) is not None:
+                raise _lost(f"{NIFTI} and the attributes of zarr.json", "where voxels lie", name)
+            return _of_array(array, level, name, axes)
         if below := [*itertools.islice(images_in(group), _MOST_NAMES)]:
             more = ", ..." if len(below) == _MOST_NAMES else ""
             what = f"{name} is no image. Images in it: {', '.join(below)}{more}."
@@ -279,16 +285,28 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
     array = group.get(path)
     if array is None or not _is_array(array):
         raise BadHeader(f"{name} has no array {path!r}, of which its metadata speak.")
+    if is_ours and completeness(array) is None:
+        raise _lost(f"the attributes of {path}/zarr.json", "whether every shard was written", name)
     own = levels[level].axes if levels else _NIFTI_AXES[-array.ndim :]
     layout = named_layout(tuple(array.shape), own, name)
     if fields is None:
         affine, scale = levels[level].affine, (1.0, 0.0)
     else:
         affine, scale = affine_matrix(fields.affine), (fields.slope, fields.intercept)
+        header_shape = fields.layout.shape[1:]
+        if not level and header_shape != layout.shape[1:]:
+            what = f"the NIfTI header of {name} has the shape {header_shape}"
+            raise BadHeader(f"{what}, and its array {path!r} has {layout.shape[1:]}.")
         # The header speaks of the finest level; the pyramid says how the others lie to it.
         if level:  # that of the finest is kept to the last bit
             affine = affine @ np.linalg.inv(levels[0].affine) @ levels[level].affine
     return ZarrImage(array, layout, affine_entries(affine, name), scale, coarser(levels, level))
+
+
+def _lost(part: str, holds: str, name: str) -> BadHeader:
+    """Return the error for a part that an image was written with, and does not have any more."""
+    do = "Copy or convert it again. The path of the array inside reads voxels without a place."
+    return BadHeader(f"{name} lost a part, {part}: it holds {holds}.", do=do)
 
 
 def images_in(group: Any) -> Iterator[str]:
