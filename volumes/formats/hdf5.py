@@ -38,7 +38,15 @@ from ..chunks.chunked_array import ChunkedArray
 from ..header import IDENTITY, Header, affine_entries, stored_affine
 from ..session import opening_session
 from ..voxels import Voxels, plain
-from .chunked_backend import ChunkedBackend, Layout, chunked_header, named_layout, plain_layout
+from .chunked_backend import (
+    ChunkedBackend,
+    Layout,
+    chunked_header,
+    named_layout,
+    plain_layout,
+    refuse_conventions,
+    warn_of_empty,
+)
 from .hdf5_chunks import ChunkFilters, ChunkIndex, Hdf5Chunks, Hdf5File, Run, run_local
 from .raw import RawHeader, open_raw
 from .stored_file import (
@@ -350,9 +358,9 @@ _NAME_AXES = (
     'Name its axes, dataset="name" and axes="tczyx", or as ilastik does: the attribute '
     """axistags of the dataset is '{"axes": [{"key": "t"}, {"key": "z"}, ...]}'."""
 )
-# netCDF's, which change what the numbers mean.
-_CONVENTIONS = ("scale_factor", "add_offset", "_Unsigned")
+# Of BigDataViewer: the voxels of a level, and tables about the levels of all time points.
 _CELLS = re.compile(r"/t\d+/s(\d+)/(\d+)/cells")
+_TABLES = re.compile(r"s\d+/(resolutions|subdivisions)")
 _OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -460,7 +468,8 @@ class Hdf5Backend(ChunkedBackend):
         form = tuple(dataset.shape), tuple(dataset.chunks), target.header.disk_dtype
         cache, fill = opening_session().chunks, np.asarray(dataset.fillvalue).astype(form[2])[()]
         array = ChunkedArray(*form, fill, source=source, cache=cache, token=token)
-        super().__init__(array, target.layout, target.files, target.header, name)
+        how = target.layout, target.files, target.header, name
+        super().__init__(array, *how, index.stores_chunks)
 
 
 class DatasetBackend(FilesBackend):
@@ -473,7 +482,17 @@ class DatasetBackend(FilesBackend):
         self._h5, self._dataset, self._layout = h5, target.dataset, target.layout
         self._run = run
         self._lock = threading.Lock()
+        self._in_doubt = True  # whether anything is stored at all
         super().__init__(target.files, target.header, name)
+
+    def stores_chunks(self) -> bool:
+        """Whether numbers are stored; HDF5 reads the fill value of a dataset never written."""
+        dataset = self._dataset
+        if dataset.is_virtual or dataset.external:  # stored elsewhere, which was looked at
+            return True
+        with self._lock:
+            size: int = self._run(dataset.id.get_storage_size, lambda: hdf5_errors(self.name))
+        return size > 0
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read the region through h5py."""
@@ -481,7 +500,11 @@ class DatasetBackend(FilesBackend):
         with self._lock:
             array = self._run(lambda: self._dataset[index.slices], lambda: self._errors(index))
         array = array.astype(self.header.disk_dtype, copy=False)
-        return Voxels(plain(self._layout.fold(array)[first:last]))
+        voxels = Voxels(plain(self._layout.fold(array)[first:last]))
+        if self._in_doubt:
+            self._in_doubt = False
+            warn_of_empty(voxels, self.stores_chunks, self.name)
+        return voxels
 
     def _errors(self, index: Region) -> AbstractContextManager[None]:
         where = ", ".join(f"{start}:{stop}" for start, stop in index)
@@ -512,24 +535,53 @@ def chosen_dataset(h5py: Any, file: Any, key: Any, name: str) -> Any:
         if not isinstance(file[key], h5py.Dataset):
             raise BadHeader(f"{key} in {name} is a group.", do="Give the path of a dataset.")
         return file[key]
-    paths = datasets_in(h5py, file)
-    fitting = [p for p in paths if 2 <= file[p].ndim <= 4 or _AXES in file[p].attrs]
+    paths = [path for path in datasets_in(h5py, file) if not _TABLES.fullmatch(path)]
+    axes = {path: file[path].ndim for path in paths}
+    fitting = [p for p in paths if 2 <= axes[p] <= 4 or _AXES in file[p].attrs]
     if len(fitting) == 1:
         return file[fitting[0]]
-    every = few_names(paths, _MOST_NAMES) or "none"
-    what = f"{name} holds {len(fitting)} datasets of two to four axes; all: {every}."
-    do = f"Choose one, such as dataset={fitting[0]!r}." if fitting else _NAME_AXES
+    # Tables have two axes, and texts are no voxels.
+    volumes = [p for p in fitting if axes[p] > 2 and file[p].dtype.kind in "biufc"]
+    links = _links_in(h5py, file, paths)
+    every = few_names((*map(partial(_described, file), paths), *links.values()), _MOST_NAMES)
+    what = f"{name} holds {len(fitting)} datasets of two to four axes; all: {every or 'none'}."
+    choice = next(iter([*volumes, *fitting, *links]), None)
+    do = "Store an array of two to four axes in it, or give another file."
+    if choice is not None:
+        do = f"Choose one, such as dataset={choice!r}."
+    elif any(count > 4 for count in axes.values()):
+        do = _NAME_AXES
     raise UnknownFormat(what, do=do)
+
+
+def _described(file: Any, path: str) -> str:
+    """Return the path of a dataset, with the reason why an empty one or a number is no volume."""
+    if file[path].shape is None:
+        return f"{path} (empty)"
+    return path if file[path].ndim else f"{path} (one value)"
+
+
+def _links_in(h5py: Any, file: Any, paths: Sequence[str]) -> dict[str, str]:
+    """Return the links of a file to other places than some paths; they are followed by name."""
+    kinds, links = {h5py.h5l.TYPE_EXTERNAL, h5py.h5l.TYPE_SOFT}, dict[str, str]()
+
+    def note(at: bytes, info: Any) -> None:
+        link = file.get(os.fsdecode(at), getlink=True) if info.type in kinds else None
+        if link is not None and (hasattr(link, "filename") or link.path.strip("/") not in paths):
+            place = f"{link.path} of {link.filename}" if hasattr(link, "filename") else link.path
+            links[os.fsdecode(at)] = f"{os.fsdecode(at)} (a link to {place})"
+
+    file.id.links.visit(note, info=True)
+    return links
 
 
 def _layout(dataset: Any, name: str, axes: Any) -> Layout:
     """Return the layout that vigra's ``axistags`` give, as ilastik writes them; else the plain."""
-    keys = [key for key in _CONVENTIONS if str(dataset.attrs.get(key, "false")) != "false"]
-    if keys:
-        what = f"{dataset.name} of {name} has the attribute {keys[0]}, which changes its values."
-        do = "Read it with xarray, and give the values as an array."
-        raise UnknownFormat(what, do=do)
-    shape, tags = tuple(dataset.shape or ()), dataset.attrs.get(_AXES)
+    if dataset.shape is None:
+        what = f"the dataset {dataset.name} of {name} is empty: it has no shape and no values."
+        raise BadHeader(what, do="Write an array in its place, or give another one as dataset=.")
+    refuse_conventions(dataset.attrs, f"{dataset.name} of {name}")
+    shape, tags = tuple(dataset.shape), dataset.attrs.get(_AXES)
     if tags is None or axes is not None:
         if axes is None and len(shape) > 4:
             what = f"{dataset.name} of {name} has {len(shape)} axes, and nothing names them."

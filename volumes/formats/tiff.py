@@ -392,7 +392,8 @@ def open_tiff(
     source = RangedChunks(file.store, image, image, token, size, name)
     form, cache = (image.shape, image.chunks, image.dtype), opening_session().chunks
     array = ChunkedArray(*form, image.fill_value, source=source, cache=cache, token=token)
-    return ChunkedBackend(array, layout, [file], header, name)
+    is_stored = bool(image.places[:, 2].any())
+    return ChunkedBackend(array, layout, [file], header, name, lambda: is_stored)
 
 
 def _read(tiff: Any, level: int, series: int | None, name: str) -> TiffImage:

@@ -17,7 +17,7 @@ from ..chunks.chunk_cache import ChunkCache
 from ..chunks.chunked_array import ChunkedArray
 from ..chunks.ranged_chunks import RangedChunks, decoder_factory, forget_bytes
 from ..session import opening_session
-from .chunked_backend import check_chunk_bytes
+from .chunked_backend import check_chunk_bytes, refuse_conventions
 from .stored_file import library_errors
 from .zarr_chunks import ArrayMetadata, Codec, NotOurs, PlainChunks, ShardedChunks, ZarrDecoder
 
@@ -95,7 +95,9 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
             dtype = dtype.newbyteorder("<" if endian == "little" else ">")
         fill = _fill_v3(document["fill_value"], dtype)
         layout = shape, chunks, dtype, fill, tuple(codecs), order, prefix, separator
-        whole = completeness_in(document.get("attributes") or {})
+        attributes = document.get("attributes") or {}
+        refuse_conventions(attributes, name)
+        whole = completeness_in(attributes)
         names = tuple(document.get("dimension_names") or ())
         return _check(ArrayMetadata(*layout, shards, at_end, has_crc, whole, names), name)
 
@@ -288,6 +290,8 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
         document = _json(store.get(f"{path}.zarray"), f".zarray of {name}")
         if document is not None:
             _refuse_newer(document, 2, f"{path}.zarray of {name}")
+            attrs = _json(store.get(f"{path}.zattrs"), f".zattrs of {name}") or {}
+            refuse_conventions(attrs, name)
             return ZarrArray(parse_v2(document, name), path, store, cache, token)
         document = _json(store.get(f"{path}.zgroup"), f".zgroup of {name}")
         if document is None:
