@@ -190,7 +190,7 @@ def test_advice_offers_volumes_before_tables(tmp_path):
             file[name] = np.ones(shape)
         file["b"] = np.full((2, 2, 2), b"text")
 
-    with pytest.raises(UnknownFormat, match="(?s)all: a, b, z[.].*dataset='z'"):
+    with pytest.raises(UnknownFormat, match=r"(?s)all: a, b, z\..*dataset='z'"):
         Volume(tmp_path / "a.h5").probe()
     with h5py.File(tmp_path / "a.h5", "a") as file:
         del file["a"], file["b"]

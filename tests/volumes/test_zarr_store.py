@@ -627,7 +627,7 @@ def test_pair_magic_does_not_matter_in_zarr(tmp_path):
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize(("key", "neutral"), [("scale_factor", 1.0), ("add_offset", 0)])
 def test_conventions_of_netcdf_in_zarr_are_refused(tmp_path, version, key, neutral):
-    """xarray keeps them as attributes of the array; values would be others than stored numbers."""
+    """Files of xarray have them as attributes; values are others than the stored numbers."""
     for name, value in (("a", 0.5), ("b", neutral)):
         data, attributes = np.ones((4, 4, 4), np.int16), {key: value}
         path = tmp_path / f"{name}.zarr"

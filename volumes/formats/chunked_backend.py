@@ -25,20 +25,20 @@ from .stored_file import FilesBackend, StoredFile
 SPATIAL = ("x", "y", "z")
 
 
+NO_LENGTHS = str.split("pixel pixels px voxel voxels none null unknown arbitrary") + [""]
+"""Units of lengths that are counted in voxels, or have no unit."""
+
+
 def millimetres_in(unit: Any, name: str) -> float:
     """Return the millimetres in a unit of a file; an unknown one counts as one, with a warning."""
     word = "" if unit is None else str(unit).strip().lower()
-    if word and word not in MILLIMETRES and word not in (*_NO_LENGTHS, "reference frame"):
+    if word not in MILLIMETRES and word not in NO_LENGTHS:
         warn(
             f"unknown-unit: {name} gives lengths in {shorten(word)}, which is no known unit of "
             "length; they are read as millimetres. Pass affine= to say where the voxels lie.",
             LikelyMistake,
         )
     return MILLIMETRES.get(word, 1.0)
-
-
-# Of places counted in voxels.
-_NO_LENGTHS = ("pixel", "pixels", "px", "voxel", "voxels", "none", "null", "unknown")
 
 
 @dataclass(frozen=True)

@@ -290,8 +290,9 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
         document = _json(store.get(f"{path}.zarray"), f".zarray of {name}")
         if document is not None:
             _refuse_newer(document, 2, f"{path}.zarray of {name}")
-            attrs = _json(store.get(f"{path}.zattrs"), f".zattrs of {name}") or {}
-            refuse_conventions(attrs, name)
+            if isinstance(store, LocalRanges):  # a bucket takes a request for each document
+                attrs = _json(store.get(f"{path}.zattrs"), f".zattrs of {name}") or {}
+                refuse_conventions(attrs, name)
             return ZarrArray(parse_v2(document, name), path, store, cache, token)
         document = _json(store.get(f"{path}.zgroup"), f".zgroup of {name}")
         if document is None:

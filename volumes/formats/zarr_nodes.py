@@ -32,6 +32,7 @@ from ...core.errors import (
 )
 from ...core.locks import renew_after_fork
 from ...core.sample import parse_json
+from ...core.validate import MILLIMETRES
 from ...storage.content import content_key, folder_key, listing_key
 from ...storage.fsspec_ranges import version_of
 from ...storage.ranges import RangeStore
@@ -42,7 +43,7 @@ from ..registry import registered_names, resolve_backend
 from ..session import SESSION
 from ..source import LocatedSource, Options, as_backend
 from .chunked_backend import (
-    MILLIMETRES,
+    NO_LENGTHS,
     SPATIAL,
     Layout,
     check_number,
@@ -69,8 +70,6 @@ _ORIENTATIONS = {
     "y": ("posterior-to-anterior", "anterior-to-posterior"),
     "z": ("inferior-to-superior", "superior-to-inferior"),
 }
-# Of axes that are counted in voxels, which count as millimetres like those without a unit.
-_NO_UNITS = ("", "none", "unknown", "arbitrary", "pixel", "voxel")
 
 
 @dataclass(frozen=True)
@@ -186,7 +185,7 @@ def _unit(axis: str, entry: Mapping[str, Any]) -> float:
     """Return how many millimetres along x, y or z of RAS+ a unit of an axis has."""
     # An axis without a unit is taken for millimetres, like NIfTI's unknown unit.
     unit = str(entry.get("unit") or "").lower().replace("metre", "meter")
-    size = 1.0 if unit in _NO_UNITS or axis not in SPATIAL else MILLIMETRES.get(unit)
+    size = 1.0 if unit in NO_LENGTHS or axis not in SPATIAL else MILLIMETRES.get(unit)
     if size is None:
         raise ValueError(f"{unit!r} of axis {axis} is no unit of length that is known")
     orientation = entry.get("orientation")
