@@ -466,7 +466,7 @@ def as_array(values: Any) -> NDArray[Any]:
     if not hasattr(values, "detach"):
         return np.asarray(values)
     tensor = values.detach().cpu()
-    # NumPy has none of these; float32, or complex64, holds each of their values.
+    # NumPy lacks these types; float32 or complex64 holds each of their values.
     if only_in_torch(values):
         tensor = tensor.float() if tensor.is_floating_point() else tensor.cfloat()
     try:

@@ -25,7 +25,7 @@ from .stored_file import FilesBackend, StoredFile
 SPATIAL = ("x", "y", "z")
 
 
-NO_LENGTHS = str.split("pixel pixels px voxel voxels none null unknown arbitrary") + [""]
+NO_LENGTHS = ("", *str.split("pixel pixels px voxel voxels none null unknown arbitrary"))
 """Units of lengths that are counted in voxels, or have no unit."""
 
 
@@ -135,7 +135,7 @@ _LETTERS = "xyzct"
 
 
 def check_axes(axes: Any, shape: Sequence[int], name: str) -> str:
-    """Return the letters that a user gave for the axes of an array; SampleError for others."""
+    """Return ``axes``; raise ``SampleError`` unless its letters name the axes of the array."""
     is_text = isinstance(axes, str)
     if not is_text or not set(axes) <= set(_LETTERS) or len(set(axes)) < len(axes):
         msg = f"axes= of {name} is {shorten(axes)}, and takes the letters x, y, z, c, t, each once"

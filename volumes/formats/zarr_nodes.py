@@ -142,7 +142,7 @@ def _level(dataset: Mapping[str, Any], image: Mapping[str, Any], version: int) -
         raise ValueError(f"coordinateSystems came with version 0.6, and it says 0.{version}")
     else:
         entries = image.get("axes", _OLD_AXES)
-        # Those of the image act after those of the level.
+        # Transformations of the image follow those of the level.
         parts = (part.get("coordinateTransformations", ()) for part in (dataset, image))
         steps = [step for part in parts for step in part]
     records = [entry if isinstance(entry, Mapping) else {"name": entry} for entry in entries]
