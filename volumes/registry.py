@@ -205,10 +205,13 @@ class ReaderBackend(ViewBackend):
             array = array if isinstance(values, tuple) else as_array(values)
         is_placed = affine is None or np.shape(affine) == (4, 4)
         if not (2 <= array.ndim <= 4 and array.dtype.kind != "O" and is_placed):
-            kinds = [_described(each) for each in (answer if is_pair else (answer,))]
-            what = f"the reader {getattr(reader, '__name__', None) or reader!r} of {name} returned "
-            do = "Return (voxels, affine), or voxels alone: an array (I, J), (I, J, K) or "
-            raise BadHeader(f"{what}{' and '.join(kinds)}.", do=f"{do}(C, I, J, K), a 4x4 in mm.")
+            parts = answer if isinstance(answer, tuple) else (answer,)
+            kinds = [f"{type(each).__name__} {getattr(each, 'shape', '')}" for each in parts]
+            what = f"the reader {getattr(reader, '__name__', reader)!r} of {name} returned "
+            do = (
+                "Return (voxels, affine) or voxels: (I, J), (I, J, K) or (C, I, J, K), a 4x4 in mm."
+            )
+            raise BadHeader(f"{what}{', '.join(kinds)}.", do=do)
         array = channels_first(array, name)
         entries = (own or IDENTITY) if affine is None else affine_entries(as_array(affine), name)
         super().__init__(array, array_header(array, entries, name), name)
@@ -216,15 +219,6 @@ class ReaderBackend(ViewBackend):
 
 
 _IMAGES = ("nibabel.", "SimpleITK.", "itk.")
-
-
-def _described(thing: Any) -> str:
-    """Return what an error calls an object: its type, and its shape or length."""
-    shape = getattr(thing, "shape", None)
-    kind = "None" if thing is None else f"a {type(thing).__name__}"
-    if shape is None:
-        return f"{kind} of {len(thing)} items" if isinstance(thing, (list, tuple)) else kind
-    return f"{kind} of shape {tuple(shape)}"
 
 
 # What SimpleITK opens as soon as it is installed; the most common of many.

@@ -154,8 +154,8 @@ def test_a_dataset_of_written_zeros_is_not_empty(tmp_path):
 @pytest.mark.parametrize(
     ("link", "place"),
     [
-        (h5py.ExternalLink("b.h5", "/g/raw"), r"/g/raw of b\.h5"),
-        (h5py.SoftLink("/gone"), "/gone"),
+        (h5py.ExternalLink("b.h5", "/g/raw"), r"b\.h5:/g/raw"),
+        (h5py.SoftLink("/gone"), ":/gone"),
     ],
 )
 def test_a_file_of_links_names_their_targets(tmp_path, link, place):
@@ -164,9 +164,9 @@ def test_a_file_of_links_names_their_targets(tmp_path, link, place):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["far"] = link
 
-    with pytest.raises(UnknownFormat, match=rf"(?s)far \(a link to {place}\).*dataset='far'"):
+    with pytest.raises(UnknownFormat, match=rf"(?s)far \(a link to {place}\).*dataset="):
         Volume(tmp_path / "a.h5").probe()
-    if place != "/gone":
+    if place != ":/gone":
         assert Volume(tmp_path / "a.h5", dataset="far").spatial_shape == (2, 3, 4)
 
 
@@ -175,7 +175,7 @@ def test_datasets_without_an_array_are_named(tmp_path):
     with h5py.File(tmp_path / "a.h5", "w") as file:
         file["void"], file["number"] = h5py.Empty("f4"), 3.0
 
-    with pytest.raises(UnknownFormat, match=r"number \(one value\), void \(empty\)"):
+    with pytest.raises(UnknownFormat, match=r"number \(no array\), void \(no array\)"):
         Volume(tmp_path / "a.h5").probe()
     with pytest.raises(BadHeader, match=r"/void of .*a\.h5 is empty: it has no shape"):
         Volume(tmp_path / "a.h5", dataset="void").probe()

@@ -204,7 +204,7 @@ def _by_keyword(where: Any, name: str) -> dict[str, Any]:
     if not isinstance(where, Mapping):
         msg = f"where= of {name} is {shorten(where)}, and takes a dict of keywords and values"
         raise SampleError(msg, do='Write where={"EchoTime": 5.0}, for instance.')
-    wanted = {}
+    values = {}
     for key, value in where.items():
         keyword = key
         if isinstance(key, (int, tuple)):
@@ -217,8 +217,8 @@ def _by_keyword(where: Any, name: str) -> dict[str, Any]:
         if dictionary_VR(keyword_dict[keyword]) == "SQ":
             msg = f"{keyword} in where= of {name} is a sequence, which is not compared"
             raise SampleError(msg, do="Give the keyword of a value in it, or files='pattern'.")
-        wanted[keyword] = value
-    return wanted
+        values[keyword] = value
+    return values
 
 
 def select_frames(frames: Sequence[Frame], where: Mapping[str, Any], name: str) -> list[Frame]:

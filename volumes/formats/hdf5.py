@@ -156,9 +156,7 @@ def refuse_leading_on(path: str, name: str, follow: str) -> None:
 
 def _leading_on(h5py: Any, file: Any, reach: Reach) -> Iterator[tuple[str, str]]:
     """Yield all names of other files in a file, and where HDF5 finds these."""
-    links: dict[str, int] = {}
-    file.id.links.visit(lambda at, link: links.setdefault(os.fsdecode(at), link.type), info=True)
-    for place, kind in links.items():
+    for place, kind in _links_in(file).items():
         if kind == h5py.h5l.TYPE_EXTERNAL:
             name = file.get(place, getlink=True).filename
             yield name, _first_there(_places(file.filename, name, "HDF5_EXT_PREFIX"))
@@ -326,6 +324,13 @@ def _printf(pattern: str) -> re.Pattern[str]:
     )
 
 
+def _links_in(file: Any) -> dict[str, int]:
+    """Return the types of all links in a file by their names: hard ones are 0."""
+    links: dict[str, int] = {}
+    file.id.links.visit(lambda at, link: links.setdefault(os.fsdecode(at), link.type), info=True)
+    return links
+
+
 def datasets_in(h5py: Any, file: Any) -> list[str]:
     """Return the paths of all datasets of a file or group."""
     paths: list[str] = []
@@ -397,9 +402,8 @@ def open_hdf5(file: StoredFile, dataset: Any = None, axes: Any = None) -> Backen
         h5.close()
         raise
     h5.close()
-    header = target.header
-    fields = RawHeader(target.layout, header.disk_dtype, target.offset, header.affine)
-    return open_raw(fields, target.files, file.name)
+    form = target.header.disk_dtype, target.offset, target.header.affine
+    return open_raw(RawHeader(target.layout, *form), target.files, file.name)
 
 
 class FoundDataset(NamedTuple):
@@ -410,6 +414,7 @@ class FoundDataset(NamedTuple):
     layout: Layout
     files: Sequence[StoredFile]  # all that was followed to get there; its own is the last
     offset: int | None  # where its numbers lie there in one piece, if they do
+    is_stored: bool  # whether any of its numbers are, here or in other files
 
 
 def _find(h5py: Any, h5: Any, key: Any, file: StoredFile, axes: Any) -> FoundDataset:
@@ -443,16 +448,16 @@ def _find(h5py: Any, h5: Any, key: Any, file: StoredFile, axes: Any) -> FoundDat
     affine = stored_affine(lambda: _affine(dataset, layout, level, name))
     header = chunked_header(layout, chunks, dtype, name, affine)
     header = replace(header, chunks=header.chunks if dataset.chunks else None)
+    in_others = dataset.is_virtual or dataset.external
     # In one piece; HDF5's own types have other bits.
     is_plain = (
-        dataset.chunks is None
-        and not dataset.external
-        and not dataset.is_virtual
+        not (dataset.chunks or in_others)
         and dataset.id.get_type().get_size() == dtype.itemsize
         and dtype.kind in "iuf"
     )
     offset = dataset.id.get_offset() if is_plain else None
-    return FoundDataset(dataset, header, layout, files, offset)
+    is_stored = bool(in_others or dataset.chunks or dataset.id.get_storage_size())
+    return FoundDataset(dataset, header, layout, files, offset, is_stored)
 
 
 class Hdf5Backend(ChunkedBackend):
@@ -479,20 +484,11 @@ class DatasetBackend(FilesBackend):
     """
 
     def __init__(self, target: FoundDataset, h5: Any, run: Run, name: str) -> None:
-        self._h5, self._dataset, self._layout = h5, target.dataset, target.layout
-        self._run = run
+        self._h5, self._run, self._dataset, self._layout = h5, run, target.dataset, target.layout
         self._lock = threading.Lock()
-        self._in_doubt = True  # whether anything is stored at all
         super().__init__(target.files, target.header, name)
-
-    def stores_chunks(self) -> bool:
-        """Whether numbers are stored; HDF5 reads the fill value of a dataset never written."""
-        dataset = self._dataset
-        if dataset.is_virtual or dataset.external:  # stored elsewhere, which was looked at
-            return True
-        with self._lock:
-            size: int = self._run(dataset.id.get_storage_size, lambda: hdf5_errors(self.name))
-        return size > 0
+        # HDF5 reads the fill value of a dataset that was never written.
+        self._warns, self.stores_chunks = not target.is_stored, lambda: target.is_stored
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read the region through h5py."""
@@ -501,8 +497,8 @@ class DatasetBackend(FilesBackend):
             array = self._run(lambda: self._dataset[index.slices], lambda: self._errors(index))
         array = array.astype(self.header.disk_dtype, copy=False)
         voxels = Voxels(plain(self._layout.fold(array)[first:last]))
-        if self._in_doubt:
-            self._in_doubt = False
+        if self._warns:
+            self._warns = False
             warn_of_empty(voxels, self.stores_chunks, self.name)
         return voxels
 
@@ -540,46 +536,22 @@ def chosen_dataset(h5py: Any, file: Any, key: Any, name: str) -> Any:
     fitting = [p for p in paths if 2 <= axes[p] <= 4 or _AXES in file[p].attrs]
     if len(fitting) == 1:
         return file[fitting[0]]
-    # Tables have two axes, and texts are no voxels.
-    volumes = [p for p in fitting if axes[p] > 2 and file[p].dtype.kind in "biufc"]
-    links = _links_in(h5py, file, paths)
-    every = few_names((*map(partial(_described, file), paths), *links.values()), _MOST_NAMES)
-    what = f"{name} holds {len(fitting)} datasets of two to four axes; all: {every or 'none'}."
-    choice = next(iter([*volumes, *fitting, *links]), None)
-    do = "Store an array of two to four axes in it, or give another file."
-    if choice is not None:
-        do = f"Choose one, such as dataset={choice!r}."
-    elif any(count > 4 for count in axes.values()):
-        do = _NAME_AXES
-    raise UnknownFormat(what, do=do)
-
-
-def _described(file: Any, path: str) -> str:
-    """Return the path of a dataset, with the reason why an empty one or a number is no volume."""
-    if file[path].shape is None:
-        return f"{path} (empty)"
-    return path if file[path].ndim else f"{path} (one value)"
-
-
-def _links_in(h5py: Any, file: Any, paths: Sequence[str]) -> dict[str, str]:
-    """Return the links of a file to other places than some paths; they are followed by name."""
-    kinds, links = {h5py.h5l.TYPE_EXTERNAL, h5py.h5l.TYPE_SOFT}, dict[str, str]()
-
-    def note(at: bytes, info: Any) -> None:
-        link = file.get(os.fsdecode(at), getlink=True) if info.type in kinds else None
-        if link is not None and (hasattr(link, "filename") or link.path.strip("/") not in paths):
-            place = f"{link.path} of {link.filename}" if hasattr(link, "filename") else link.path
-            links[os.fsdecode(at)] = f"{os.fsdecode(at)} (a link to {place})"
-
-    file.id.links.visit(note, info=True)
-    return links
+    # Tables have two axes, and texts are no voxels: the last choice of an example.
+    fitting.sort(key=lambda path: axes[path] < 3 or file[path].dtype.kind not in "biufc")
+    names = [path if axes[path] else f"{path} (no array)" for path in paths]
+    for at in (at for at, kind in _links_in(file).items() if kind):  # followed only by name
+        link = file.get(at, getlink=True)
+        names.append(f"{at} (a link to {getattr(link, 'filename', '')}:{link.path})")
+    what = f"{name} holds {len(fitting)} datasets of two to four axes; all: "
+    do = f"Choose one, such as dataset={fitting[0]!r}." if fitting else _NAME_AXES
+    raise UnknownFormat(f"{what}{few_names(names, _MOST_NAMES) or 'none'}.", do=do)
 
 
 def _layout(dataset: Any, name: str, axes: Any) -> Layout:
     """Return the layout that vigra's ``axistags`` give, as ilastik writes them; else the plain."""
     if dataset.shape is None:
-        what = f"the dataset {dataset.name} of {name} is empty: it has no shape and no values."
-        raise BadHeader(what, do="Write an array in its place, or give another one as dataset=.")
+        what = f"{dataset.name} of {name} is empty: it has no shape."
+        raise BadHeader(what, do="Give another one as dataset=.")
     refuse_conventions(dataset.attrs, f"{dataset.name} of {name}")
     shape, tags = tuple(dataset.shape), dataset.attrs.get(_AXES)
     if tags is None or axes is not None:

@@ -120,8 +120,8 @@ def _stored_tags(parent: Any, offset: int) -> tuple[bytes, int]:
     data = handle.read(end + form.offsetsize)
     (onward,) = struct.unpack(form.offsetformat, data[end:])
     tags = (data[at : at + form.tagsize] for at in range(0, end, form.tagsize))
-    order = "little" if form.byteorder == "<" else "big"
-    return b"".join(t for t in tags if int.from_bytes(t[:2], order) not in _OWN_TAGS), onward
+    own = {struct.pack(f"{form.byteorder}H", tag) for tag in _OWN_TAGS}
+    return b"".join(tag for tag in tags if tag[:2] not in own), onward
 
 
 def _tags_of_pages(pages: Any, first: Any) -> Iterator[tuple[int, bytes | None]]:
@@ -147,11 +147,11 @@ def _refuse_other_kinds(pages: Any, first: Any, name: str) -> None:
     """Raise ``UnknownFormat`` for a page that is stored otherwise than the first one."""
     # tifffile takes the tags of the first page for those of all. Parsing those of 3,000 pages takes
     # ten times as long as the rest of opening: equal bytes are parsed once.
-    kind_of_first, known = _kind_of(first), set[bytes | None]()
+    kind_of_first, equal = _kind_of(first), set[bytes | None]()
     for number, tags in _tags_of_pages(pages, first):
-        if tags is not None and tags in known:
+        if tags is not None and tags in equal:
             continue
-        known.add(tags)
+        equal.add(tags)
         page = pages[number]
         handle = page.parent.filehandle
         is_closed = handle.closed
