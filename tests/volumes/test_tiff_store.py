@@ -361,6 +361,20 @@ def test_tags_of_equal_pages_are_parsed_once(tmp_path, compression, monkeypatch)
     assert len(counted) < 6
 
 
+def test_a_circular_chain_of_pages_is_refused(tmp_path):
+    """Each page says where the next one is."""
+    tifffile.imwrite(tmp_path / "a.tif", numbered((4, 8, 8), np.uint16), photometric="minisblack")
+    with tifffile.TiffFile(tmp_path / "a.tif") as file:
+        first, third = file.pages[0].offset, file.pages[2]
+        at = third.offset + 2 + 12 * len(third.tags)
+    data = bytearray((tmp_path / "a.tif").read_bytes())
+    data[at : at + 4] = first.to_bytes(4, "little")
+    (tmp_path / "b.tif").write_bytes(data)
+
+    with pytest.raises(BadHeader, match="circular"):
+        _ = Volume(tmp_path / "b.tif").shape
+
+
 @pytest.mark.parametrize("same", [True, False])
 def test_pages_of_one_palette_are_read_as_indices(tmp_path, same):
     """Pages of several palettes are refused: one index would mean several colours."""

@@ -244,8 +244,7 @@ def warn_of_empty(voxels: Voxels, stores_chunks: Callable[[], bool], name: str) 
 class ChunkedBackend(FilesBackend):
     """One array in chunks, as (C, I, J, K).
 
-    ``array`` reads regions in stored axes: a :class:`ChunkedArray`, or an object that answers as
-    one. ``stores_chunks`` says whether any of its chunks is stored.
+    ``array`` reads regions in stored axes: a :class:`ChunkedArray`, or what answers as one.
     """
 
     keeps_chunks = True
@@ -254,15 +253,8 @@ class ChunkedBackend(FilesBackend):
     _in_doubt = True  # whether anything is stored at all
 
     def __init__(
-        self,
-        array: Any,
-        layout: Layout,
-        files: Sequence[StoredFile],
-        header: Header,
-        name: str,
-        stores_chunks: Callable[[], bool] = lambda: True,
+        self, array: Any, layout: Layout, files: Sequence[StoredFile], header: Header, name: str
     ) -> None:
-        self._stores_chunks = stores_chunks
         self._array: Any = array
         self._layout = layout
         self._store: Any = None  # of many objects, which may be removed one by one
@@ -294,7 +286,7 @@ class ChunkedBackend(FilesBackend):
 
     def stores_chunks(self) -> bool:
         """Whether anything but metadata is stored; True where nobody knows."""
-        return self._stores_chunks()
+        return True
 
     @property
     def channels_at_once(self) -> int:  # type: ignore[override]

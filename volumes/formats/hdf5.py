@@ -473,8 +473,8 @@ class Hdf5Backend(ChunkedBackend):
         form = tuple(dataset.shape), tuple(dataset.chunks), target.header.disk_dtype
         cache, fill = opening_session().chunks, np.asarray(dataset.fillvalue).astype(form[2])[()]
         array = ChunkedArray(*form, fill, source=source, cache=cache, token=token)
-        how = target.layout, target.files, target.header, name
-        super().__init__(array, *how, index.stores_chunks)
+        super().__init__(array, target.layout, target.files, target.header, name)
+        self.stores_chunks = index.stores_chunks  # type: ignore[method-assign]
 
 
 class DatasetBackend(FilesBackend):

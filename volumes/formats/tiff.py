@@ -127,10 +127,13 @@ def _stored_tags(parent: Any, offset: int) -> tuple[bytes, int]:
 def _tags_of_pages(pages: Any, first: Any) -> Iterator[tuple[int, bytes | None]]:
     """Yield the number of each page but the first, and its stored tags if they say all of it."""
     if getattr(pages, "kind", "") in _CHAINS and pages.dataoffset is not None:
-        offset = first.offset
+        offset, offsets = first.offset, set[int]()
         for number in range(len(pages)):
             if not offset:  # one page describes all voxels
                 return
+            if offset in offsets:
+                raise ValueError(f"the chain of pages is circular at {offset}")
+            offsets.add(offset)
             tags, offset = _stored_tags(first.parent, offset)
             if number:
                 yield number, tags
@@ -445,8 +448,10 @@ def open_tiff(
     source = RangedChunks(file.store, image, image, token, size, name)
     form, cache = (image.shape, image.chunks, image.dtype), opening_session().chunks
     array = ChunkedArray(*form, image.fill_value, source=source, cache=cache, token=token)
+    backend = ChunkedBackend(array, layout, [file], header, name)
     is_stored = bool(image.places[:, 2].any())
-    return ChunkedBackend(array, layout, [file], header, name, lambda: is_stored)
+    backend.stores_chunks = lambda: is_stored  # type: ignore[method-assign]
+    return backend
 
 
 def _read(tiff: Any, level: int, series: int | None, name: str) -> TiffImage:

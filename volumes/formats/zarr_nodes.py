@@ -259,17 +259,13 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
     attributes, nifti = dict(group.attrs), group.get(NIFTI)
     levels, is_ours = levels_of(attributes, name), "voxpipe" in attributes
     if nifti is None and (is_ours or name.lower().endswith((".nii.zarr", ".nii.zarr.zip"))):
-        raise _part_is_lost(
-            f"{NIFTI}/zarr.json", "the NIfTI header with the affine and the scale", name
-        )
+        raise _part_is_lost(f"{NIFTI}/zarr.json", "the affine and the scale", name)
     if nifti is None and not levels:
         arrays = dict(group.arrays())
         if len(arrays) == 1:
             (array,) = arrays.values()
             if completeness(array) is not None:
-                raise _part_is_lost(
-                    f"{NIFTI} and the attributes of zarr.json", "where voxels lie", name
-                )
+                raise _part_is_lost(f"{NIFTI} and the attributes of zarr.json", "the affine", name)
             return _of_array(array, level, name, axes)
         if below := [*itertools.islice(images_in(group), _MOST_NAMES)]:
             more = ", ..." if len(below) == _MOST_NAMES else ""
@@ -289,9 +285,8 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
     if array is None or not _is_array(array):
         raise BadHeader(f"{name} has no array {path!r}, of which its metadata speak.")
     if is_ours and completeness(array) is None:
-        raise _part_is_lost(
-            f"the attributes of {path}/zarr.json", "whether every shard was written", name
-        )
+        part = f"the attributes of {path}/zarr.json"
+        raise _part_is_lost(part, "whether every shard was written", name)
     own = levels[level].axes if levels else _NIFTI_AXES[-array.ndim :]
     layout = named_layout(tuple(array.shape), own, name)
     if fields is None:
@@ -311,7 +306,7 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
 def _part_is_lost(part: str, holds: str, name: str) -> BadHeader:
     """Return the error for a part that an image was written with, and does not have any more."""
     do = "Copy or convert it again. The path of the array inside reads voxels without a place."
-    return BadHeader(f"{name} lost a part, {part}: it holds {holds}.", do=do)
+    return BadHeader(f"{name} lost {part}, with {holds}.", do=do)
 
 
 def images_in(group: Any) -> Iterator[str]:
