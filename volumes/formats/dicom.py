@@ -238,9 +238,8 @@ def _is_same(value: Any, other: Any) -> bool:
         parts = str(value).split("\\")
         return len(parts) == len(other) and all(map(_is_same, parts, other))
     if isinstance(other, datetime.date):
-        other = (
-            f"{other:%Y%m%d%H%M%S}" if isinstance(other, datetime.datetime) else f"{other:%Y%m%d}"
-        )
+        has_time = isinstance(other, datetime.datetime)
+        other = f"{other:%Y%m%d%H%M%S}" if has_time else f"{other:%Y%m%d}"
     if not (isinstance(value, str) and isinstance(other, str)):
         with suppress(TypeError, ValueError):
             one, two = float(value), float(other)
