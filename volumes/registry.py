@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -200,9 +199,12 @@ class ReaderBackend(ViewBackend):
             values = importlib.import_module(".volume", __package__).Volume(values)
         has_affine = affine is not None or request.__dict__["affine"] is not None
         values, own = placed_array(values, has_affine=has_affine)
-        array = np.empty(0)
-        with suppress(ValueError):  # of a list of arrays of several shapes
-            array = array if isinstance(values, tuple) else as_array(values)
+        try:
+            array = np.empty(0) if isinstance(values, tuple) else as_array(values)
+        except UnknownFormat:
+            raise
+        except ValueError:  # of a list of arrays of several shapes
+            array = np.empty(0)
         is_placed = affine is None or np.shape(affine) == (4, 4)
         if not (2 <= array.ndim <= 4 and array.dtype.kind != "O" and is_placed):
             parts = answer if isinstance(answer, tuple) else (answer,)
