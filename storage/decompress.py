@@ -188,11 +188,10 @@ def _streams(make: Callable[[], Any], data: Any, most: int) -> bytes:
 
 
 def _zstd_frames(data: Any) -> Iterator[tuple[int | None, int]]:
-    """Yield for each frame of zstandard its size as its header says it, and the most that it holds.
+    """Yield the size in the header of each frame of zstandard, and the limit of its content.
 
-    The first is None where the header says nothing (RFC 8878, 3.1.1.1); the second comes from the
-    headers of the blocks. Frames that can be skipped hold nothing; the rest of what is no frame is
-    left to the decoder, which refuses it.
+    The size is None in a header without one (RFC 8878, 3.1.1.1). The limit comes from the headers
+    of the blocks. Skippable frames hold nothing. The decoder refuses bytes that form no frame.
     """
     at = 0
     while at + 6 <= len(data):

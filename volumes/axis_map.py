@@ -277,7 +277,7 @@ class AxisMap:
         axis, how = rule["axis"], {"policy": rule["policy"], "fill": rule["fill"]}
         kinds = [rule["table"] is not None, bool(rule["offset"]), bool(rule["missing"])]
         if sum(kinds) > 1 or not isinstance(rule["in_file"], bool) or not is_number(rule["fill"]):
-            raise ValueError(f"the rule of axis {axis!r} says several things, or none")
+            raise ValueError(f"the rule of axis {axis!r} names several kinds of change, or none")
         if rule["table"] is not None:
             return cls.from_table(axis, rule["table"], **how)
         if rule["offset"]:

@@ -290,8 +290,10 @@ def read_counted(backend: Backend, region: Region, channels: Channels | None = N
     except CorruptVolume as error:
         if isinstance(error, VolumeChanged) or backend.is_current:
             raise
-        raise VolumeChanged(error.what, do=error.do) from error
-    # A kernel would take whatever lies behind: own backends are anybody's code.
+        # The advice of the read is about what is not there any more.
+        what = f"{backend.name} was written again since it was opened: {error.what}"
+        raise VolumeChanged(what) from error
+    # Check user backends: the kernel would read past a short array.
     if voxels.array.shape != shape:
         raise BadHeader(
             f"the backend {type(backend).__name__} of {backend.name} answered shape "
@@ -464,7 +466,7 @@ def as_array(values: Any) -> NDArray[Any]:
     if not hasattr(values, "detach"):
         return np.asarray(values)
     tensor = values.detach().cpu()
-    # NumPy has none of these; float32, or complex64, holds each of their values.
+    # NumPy lacks these types; float32 or complex64 holds each of their values.
     if only_in_torch(values):
         tensor = tensor.float() if tensor.is_floating_point() else tensor.cfloat()
     try:

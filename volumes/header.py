@@ -17,7 +17,7 @@ from .voxels import refuse_unreadable, value_dtype
 
 # Of an affine, in millimetres: a volume is a product of three, which has to stay a number.
 _LARGEST = 1e100
-# So far off whole numbers a scale of 1 or more may bring labels.
+# The largest distance from a whole number that a scale of 1 or more may give a label.
 _MOST_ERROR = 0.01
 
 Access = Literal["view", "range", "stream"]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.errors import UnknownFormat
+from ..core.errors import BadHeader, UnknownFormat
 from ..storage.location import is_url, public_name
 from .backend import Backend, ViewBackend, as_array, placed_array
 from .header import IDENTITY, affine_entries, array_header, channels_first, given_affine
@@ -192,13 +192,35 @@ class ReaderBackend(ViewBackend):
         where = request.path or request.uri or request.source
         name = public_name(str(where))
         answer = reader(where, **request.reader_kwargs)
-        values, affine = answer if isinstance(answer, tuple) else (answer, None)
+        is_pair = isinstance(answer, tuple) and len(answer) == 2
+        values, affine = answer if is_pair else (answer, None)
+        is_image = any(hasattr(values, member) for member in ("dataobj", "GetDirection"))
+        if is_image and type(values).__module__.startswith(_IMAGES):
+            values = importlib.import_module(".volume", __package__).Volume(values)
         has_affine = affine is not None or request.__dict__["affine"] is not None
         values, own = placed_array(values, has_affine=has_affine)
-        array = channels_first(as_array(values), name)
+        try:
+            array = np.empty(0) if isinstance(values, tuple) else as_array(values)
+        except UnknownFormat:
+            raise
+        except ValueError:  # of a list of arrays of several shapes
+            array = np.empty(0)
+        is_placed = affine is None or np.shape(affine) == (4, 4)
+        if not (2 <= array.ndim <= 4 and array.dtype.kind != "O" and is_placed):
+            parts = answer if isinstance(answer, tuple) else (answer,)
+            kinds = [f"{type(each).__name__} {getattr(each, 'shape', '')}" for each in parts]
+            what = f"the reader {getattr(reader, '__name__', reader)!r} of {name} returned "
+            do = (
+                "Return (voxels, affine) or voxels: (I, J), (I, J, K) or (C, I, J, K), a 4x4 in mm."
+            )
+            raise BadHeader(f"{what}{', '.join(kinds)}.", do=do)
+        array = channels_first(array, name)
         entries = (own or IDENTITY) if affine is None else affine_entries(as_array(affine), name)
         super().__init__(array, array_header(array, entries, name), name)
         self.resident_bytes = array.nbytes
+
+
+_IMAGES = ("nibabel.", "SimpleITK.", "itk.")
 
 
 # What SimpleITK opens as soon as it is installed; the most common of many.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import uuid
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -31,6 +31,7 @@ from .header import HAS_AFFINE, affine_matrix
 from .registry import (
     BackendRequest,
     custom_backends,
+    is_recognised,
     registered_names,
     resolve_backend,
     unknown_format,
@@ -63,6 +64,7 @@ class Options:
         return BackendRequest(**{**vars(self), "affine": affine}, **place)
 
 
+_MOST_FOLDERS = 16  # in which the error for a folder looks for volumes
 USUAL_OPTIONS = Options()
 """Where the user said nothing: one object, which travels once with the volumes of a batch."""
 
@@ -87,6 +89,13 @@ class LocatedSource:
         is_usual = self.options is USUAL_OPTIONS
         values = _USUAL_VALUES if is_usual else _stable_values(self.options)
         object.__setattr__(self, "token", content_key(path or self.location, values))
+
+    def _below(self) -> Iterator[str]:
+        """Yield the folders below that are volumes, such as folders of DICOM slices."""
+        for folder, names, _ in islice(os.walk(self.path), _MOST_FOLDERS):
+            for place in (os.path.join(folder, name) for name in sorted(names)):
+                if is_recognised(self.options.request(path=Path(place), source=place)):
+                    yield place
 
     def part_of(self, content: str) -> str:
         """Return the name of what the options choose of stored content, e.g. one data set of it."""
@@ -120,7 +129,8 @@ class LocatedSource:
             raise VolumeNotFound(f"there is no file {self.path}.", do=path_hint(self.path))
         if self.path and os.path.isdir(self.path):
             what = f"{self.name} is a folder without zarr.json, .zarray or .zgroup."
-            do = "Give the path of one volume, or several by *: 'folder/*.nii.gz'."
+            example = "".join(f", such as {place}" for place in islice(self._below(), 1))
+            do = f"Give the path of one volume{example}, or several by *: 'folder/*.nii.gz'."
             if os.path.exists(os.path.join(self.path, "attributes.json")):
                 what = f"{self.name} is an N5 container, which is not read."
                 do = "Convert it to zarr, or pass reader=, which returns (voxels, affine)."

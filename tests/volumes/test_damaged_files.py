@@ -246,6 +246,7 @@ def claims(folder):
         yield folder / "a.b2nd"
 
 
+@pytest.mark.filterwarnings("ignore::voxpipe.core.errors.EmptyVolume")
 def test_more_voxels_than_memory_are_refused(tmp_path, monkeypatch):
     """A sparse file may say so and be right: a region is read, all of it is not."""
     monkeypatch.setattr(backend, "usable_memory", lambda: 2**30)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import tracemalloc
 
 import numpy as np
@@ -25,6 +26,7 @@ from voxpipe.core.errors import (
     BadHeader,
     CasesLeftOut,
     LikelyMistake,
+    SampleError,
     TruncatedVolume,
     UnknownFormat,
     VolumeError,
@@ -116,7 +118,7 @@ def by_height(volume):
 
 
 def series(folder, pixels, heights, **fields):
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True, parents=True)
     for k, (plane, height) in enumerate(zip(pixels, heights, strict=True)):
         own = {key: v[k] if isinstance(v, list) else v for key, v in fields.items()}
         place = {"ImagePositionPatient": [0, 0, height], "PixelSpacing": [1, 1]}
@@ -522,6 +524,73 @@ def test_phases_under_one_series(tmp_path):
     assert sorted(cases) == ["ct/AcquisitionNumber=1", "ct/AcquisitionNumber=2"]
     assert np.array_equal(cases["ct/AcquisitionNumber=1"]["image"].numpy()[0].T, FRAMES[:2])
     assert cases["ct/AcquisitionNumber=2"]["dicom"]["AcquisitionNumber"] == 2
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"PatientName": "Doe^Jane"},
+        {(0x0010, 0x0010): "Doe^Jane"},
+        {"StudyDate": datetime.date(2020, 1, 2)},
+        {"StudyDate": 20200102},
+        {"ImageType": ["ORIGINAL", "PRIMARY"]},
+        {"PatientSex": None},
+        {"PixelSpacing": [1, 1.0]},
+    ],
+)
+def test_where_compares_all_kinds_of_values(tmp_path, where):
+    """Names and texts as text, dates, lists, and elements that are missing."""
+    for n, own in enumerate(("Doe^Jane", "Doe^John")):
+        kind = [("ORIGINAL", "DERIVED")[n], "PRIMARY"]
+        fields = {"PatientSex": "F"} if n else {}
+        fields |= {"StudyDate": f"2020010{2 + n}", "ImageType": [kind] * 2}
+        fields |= {"PixelSpacing": [[1 + n, 1]] * 2}
+        name, places = [f"{n}-{k}.dcm" for k in range(2)], (3 * n, 3 * n + 1)
+        folder = series(tmp_path / "ct", FRAMES[:2], places, PatientName=own, name=name, **fields)
+
+    assert np.array_equal(Volume(folder, where=where).numpy()[0].T, FRAMES[:2])
+    assert Volume(folder, where=where).affine[2, 3] == 0
+
+
+@pytest.mark.parametrize(
+    ("where", "words"),
+    [
+        ({"EchoTim": 5}, "'EchoTim' in where= .* no keyword of DICOM\n.*EchoTime"),
+        ({(1, 2, 3): 5}, r"\(1, 2, 3\) in where= .* no keyword"),
+        ({"ProcedureCodeSequence": "1"}, "ProcedureCodeSequence in where= .* is a sequence"),
+        ("EchoTime", "where= .* is 'EchoTime', and takes a dict"),
+    ],
+)
+def test_elements_that_where_cannot_compare(tmp_path, where, words):
+    """The library warns of nothing, and no file is named as damaged."""
+    folder = series(tmp_path / "ct", FRAMES, (0, 1, 2, 3))
+
+    with pytest.raises(SampleError, match=words):
+        _ = Volume(folder, where=where).shape
+
+
+@pytest.mark.parametrize("content", [b"", b"no DICOM " * 30])
+def test_files_that_are_dicom_by_name_only(tmp_path, content):
+    """Alone, and among slices."""
+    series(tmp_path / "ct", FRAMES, (0, 1, 2, 3))
+    (tmp_path / "ct" / "z.dcm").write_bytes(content)
+    kind, words = (BadHeader, "does not begin as") if content else (TruncatedVolume, "is empty")
+
+    for path in (tmp_path / "ct" / "z.dcm", tmp_path / "ct"):
+        with pytest.raises(kind, match=rf"z\.dcm.* {words}"):
+            _ = Volume(path).shape
+
+
+def test_a_folder_of_folders_names_a_volume_below(tmp_path):
+    """At any depth; a folder of nothing names none."""
+    series(tmp_path / "a" / "b", FRAMES, (0, 1, 2, 3))
+    (tmp_path / "none" / "below").mkdir(parents=True)
+
+    for folder in (tmp_path, tmp_path / "a"):
+        with pytest.raises(UnknownFormat, match=f"such as {tmp_path / 'a' / 'b'}, or"):
+            _ = Volume(folder).shape
+    with pytest.raises(UnknownFormat, match="one volume, or"):
+        _ = Volume(tmp_path / "none").shape
 
 
 def test_phases_that_only_their_names_tell_apart(tmp_path):

@@ -6,13 +6,17 @@ import random
 import subprocess
 import sys
 
+import fsspec
 import numpy as np
 import pytest
 from nifti_files import numbered
 
+from voxpipe import check
+from voxpipe.core import Region
 from voxpipe.core.errors import (
     BadHeader,
     CorruptVolume,
+    EmptyVolume,
     MissingDependency,
     TruncatedVolume,
     UnknownFormat,
@@ -109,7 +113,88 @@ def test_chunks_that_are_not_stored_hold_the_fill_value(tmp_path):
 
     raw = Volume(tmp_path / "a.h5", dataset="raw")
     assert raw.numpy()[0, :, 0, 0].tolist() == [1, 1, 7, 7]
-    assert np.unique(Volume(tmp_path / "a.h5", dataset="none").numpy()).tolist() == [5]
+    with pytest.warns(EmptyVolume, match="not one chunk.*fill value 5"):
+        assert np.unique(Volume(tmp_path / "a.h5", dataset="none").numpy()).tolist() == [5]
+
+
+@pytest.mark.parametrize("chunks", [(2, 2, 2), None])
+@pytest.mark.parametrize("remote", [False, True])
+def test_a_dataset_that_was_never_written_is_warned_of_once(tmp_path, chunks, remote):
+    """HDF5 reads fill there, as zarr does; ``check`` counts it as bad."""
+    with h5py.File(tmp_path / "image.h5", "w") as file:
+        file.create_dataset("raw", (4, 4, 4), "i2", chunks=chunks)
+    path = tmp_path / "image.h5"
+    if remote:
+        fsspec.filesystem("memory").put(str(path), f"/never/{tmp_path.name}.h5")
+        path = f"memory://never/{tmp_path.name}.h5"
+    volume, region = Volume(path), Region((0, 0, 0), (2, 2, 2))
+
+    with pytest.warns(EmptyVolume, match="not one chunk") as record:
+        assert [volume.read(region).array.any() for _ in range(3)] == [False] * 3
+    assert len(record) == 1
+    assert not volume.probe().stores_chunks()
+    if not remote:
+        (bad,) = check(tmp_path).bad
+        assert bad.error == "EmptyVolume"
+
+
+def test_a_dataset_of_written_zeros_is_not_empty(tmp_path):
+    """Nor is one that is put together of others."""
+    zeros = np.zeros((4, 4, 4), "i2")
+    path = write(write(tmp_path / "a.h5", zeros, "whole"), zeros, "chunks", chunks=(2, 2, 2))
+    parts = h5py.VirtualLayout((4, 4, 4), "i2")
+    parts[...] = h5py.VirtualSource(".", "whole", (4, 4, 4))
+    with h5py.File(path, "a") as file:
+        file.create_virtual_dataset("parts", parts)
+
+    for name in ("whole", "chunks", "parts"):
+        assert not Volume(path, dataset=name).numpy().any()
+
+
+@pytest.mark.parametrize(
+    ("link", "place"),
+    [
+        (h5py.ExternalLink("b.h5", "/g/raw"), r"b\.h5:/g/raw"),
+        (h5py.SoftLink("/gone"), ":/gone"),
+    ],
+)
+def test_a_file_of_links_names_their_targets(tmp_path, link, place):
+    """A link to another file is followed only by name, which the advice gives."""
+    write(tmp_path / "b.h5", numbered((2, 3, 4)), "g/raw")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["far"] = link
+
+    with pytest.raises(UnknownFormat, match=rf"(?s)far \(a link to {place}\).*dataset="):
+        Volume(tmp_path / "a.h5").probe()
+    if place != ":/gone":
+        assert Volume(tmp_path / "a.h5", dataset="far").spatial_shape == (2, 3, 4)
+
+
+def test_datasets_without_an_array_are_named(tmp_path):
+    """An empty dataset has no shape, a single number no axes."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["void"], file["number"] = h5py.Empty("f4"), 3.0
+
+    with pytest.raises(UnknownFormat, match=r"number \(no array\), void \(no array\)"):
+        Volume(tmp_path / "a.h5").probe()
+    with pytest.raises(BadHeader, match=r"/void of .*a\.h5 is empty: it has no shape"):
+        Volume(tmp_path / "a.h5", dataset="void").probe()
+    with pytest.raises(BadHeader, match=r"has 0 axes"):
+        Volume(tmp_path / "a.h5", dataset="number").probe()
+
+
+def test_advice_offers_volumes_before_tables(tmp_path):
+    """Tables of BigDataViewer are no volumes at all."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        for name, shape in (("a", (2, 3)), ("s00/resolutions", (1, 3)), ("z", (2, 3, 4))):
+            file[name] = np.ones(shape)
+        file["b"] = np.full((2, 2, 2), b"text")
+
+    with pytest.raises(UnknownFormat, match=r"(?s)all: a, b, z\..*dataset='z'"):
+        Volume(tmp_path / "a.h5").probe()
+    with h5py.File(tmp_path / "a.h5", "a") as file:
+        del file["a"], file["b"]
+    assert Volume(tmp_path / "a.h5").spatial_shape == (2, 3, 4)
 
 
 @pytest.mark.parametrize("spacing", [(1, 2), (1, 2, float("nan")), (1, 0, 1), "wide"])
@@ -390,8 +475,12 @@ def test_conventions_of_netcdf_are_refused(tmp_path, key):
     with h5py.File(path, "a") as file:
         file["raw"].attrs[key] = "true" if key == "_Unsigned" else 2.0
 
-    with pytest.raises(UnknownFormat, match=rf"{key}, which changes its values"):
+    with pytest.raises(UnknownFormat, match=rf"{key} = .*, which changes its values"):
         _ = Volume(path).shape
+    neutral = {"scale_factor": np.float32([1]), "add_offset": 0, "_Unsigned": b"false"}
+    with h5py.File(path, "a") as file:
+        file["raw"].attrs[key] = neutral[key]
+    assert Volume(path).spatial_shape == (2, 3, 4)
 
 
 @pytest.mark.parametrize("spacing", [(0, 1, 1), (-1, 1, 1), (float("nan"), 1, 1), (1, 2)])

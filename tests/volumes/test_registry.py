@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import nibabel
 import numpy as np
 import pytest
 import torch
@@ -228,6 +229,47 @@ def test_a_plain_reader_is_not_bypassed(tmp_path):
     assert volume.data.unique().tolist() == [18]
     assert calls == [path]
     assert IO_COUNTERS.headers == before
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ((np.ones((2, 3, 4)), np.eye(4), {}), r"ndarray \(2, 3, 4\), ndarray \(4, 4\), dict"),
+        ((np.ones((2, 3, 4)),) * 3, "ndarray .*, ndarray .*, ndarray"),
+        ([np.ones((2, 3, 4)), np.eye(4)], "list"),
+        ((np.eye(4), np.ones((2, 3, 4))), r"ndarray \(4, 4\), ndarray \(2, 3, 4\)"),
+        ((None, np.eye(4)), r"NoneType , ndarray \(4, 4\)"),
+        (None, "NoneType"),
+        (np.array(3.0), r"ndarray \(\)"),
+        (np.ones((1, 1, 2, 3, 4)), r"ndarray \(1, 1, 2, 3, 4\)"),
+        ({"image": np.ones((2, 3, 4))}, "dict"),
+    ],
+)
+def test_answers_of_readers_that_are_no_volume(npy, answer, words):
+    """The error names the reader, its answer and what it should return."""
+
+    def wrong(path):
+        return answer
+
+    with pytest.raises(
+        BadHeader, match=rf"(?s)reader .wrong. of .*npy returned .*{words}.*Return \("
+    ):
+        Volume(npy, reader=wrong).probe()
+
+
+@pytest.mark.parametrize("library", ["nibabel", "SimpleITK", "torchio"])
+def test_a_reader_may_return_an_image(tmp_path, library):
+    """Its voxels and its affine, in the conventions of its library."""
+    affine = np.array([[-2.0, 0, 0, 9], [0, 3, 0, -5], [0, 0, 4, 1], [0, 0, 0, 1]])
+    array = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    nibabel.save(nibabel.Nifti1Image(array, affine), tmp_path / "a.nii")
+    module = pytest.importorskip(library)
+    names = {"nibabel": "load", "SimpleITK": "ReadImage", "torchio": "ScalarImage"}
+
+    volume = Volume(tmp_path / "a.nii", reader=getattr(module, names[library]))
+
+    np.testing.assert_allclose(volume.affine, affine)
+    assert np.array_equal(volume.numpy()[0], array)
 
 
 def test_a_reader_object_wins_over_what_is_registered(npy, registered):

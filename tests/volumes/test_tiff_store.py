@@ -13,6 +13,8 @@ from voxpipe.core import IO_COUNTERS, OrientedBox, Region
 from voxpipe.core.errors import (
     BadHeader,
     CorruptVolume,
+    EmptyVolume,
+    LikelyMistake,
     MissingDependency,
     TruncatedVolume,
     UnknownFormat,
@@ -23,6 +25,7 @@ from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume, close_volumes
 
 tifffile = pytest.importorskip("tifffile")
+Image = pytest.importorskip("PIL.Image")
 
 MICRO = {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.25, "PhysicalSizeZ": 2.0}
 AFFINE = np.diag([0.0005, 0.00025, 0.002, 1.0])
@@ -153,15 +156,41 @@ def test_series_are_chosen(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("unit", "factor"), [("nm", 1e-6), ("mm", 1.0), ("µm", 1e-3), ("pixel", None), ("m", 1e3)]
+    ("unit", "factor"), [("nm", 1e-6), ("mm", 1.0), ("µm", 1e-3), (None, 1e-3), ("m", 1e3)]
 )
 def test_units_become_millimetres(tmp_path, unit, factor):
-    """Each axis has a unit of its own; one in pixels says nothing about the world."""
-    said = MICRO | {f"PhysicalSize{axis}Unit": unit for axis in "XYZ"}
+    """Each axis has a unit of its own, which is micrometres where the file is silent."""
+    said = MICRO | {f"PhysicalSize{axis}Unit": unit for axis in "XYZ" if unit}
     path = write(tmp_path / "a.ome.tif", numbered((2, 3, 4)), said=said)
 
-    expected = (1.0, 1.0, 1.0) if factor is None else (0.5 * factor, 0.25 * factor, 2 * factor)
-    assert Volume(path).spacing == pytest.approx(expected)
+    assert Volume(path).spacing == pytest.approx((0.5 * factor, 0.25 * factor, 2 * factor))
+
+
+@pytest.mark.parametrize("unit", ["pixel", "reference frame", "furlong"])
+def test_sizes_without_a_unit_of_length_are_warned_of(tmp_path, unit):
+    """Their ratios are known; beside a length, they are refused, and ``affine=`` places them."""
+    said = MICRO | {f"PhysicalSize{axis}Unit": unit for axis in "XYZ"}
+    path = write(tmp_path / "a.ome.tif", numbered((2, 3, 4)), said=said)
+    with pytest.warns(LikelyMistake, match=unit) as record:
+        assert Volume(path).spacing == (0.5, 0.25, 2.0)
+    assert len(record) == 1
+
+    said["PhysicalSizeYUnit"] = "um"
+    path = write(tmp_path / "b.ome.tif", numbered((2, 3, 4)), said=said)
+    with pytest.raises(BadHeader, match=rf"X: '{unit}', Y: 'um', Z: '{unit}'"):
+        _ = Volume(path).shape
+    assert Volume(path, affine=np.diag([1.0, 2, 3, 1])).spacing == (1.0, 2.0, 3.0)
+
+
+def test_an_axis_without_a_size_is_warned_of(tmp_path):
+    """Micrometres along two axes and millimetres along the third are a likely mistake."""
+    said = {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.5}
+    stack = write(tmp_path / "a.ome.tif", numbered((2, 3, 4)), said=said)
+    plane = write(tmp_path / "b.ome.tif", numbered((1, 3, 4)), said=said)
+
+    with pytest.warns(LikelyMistake, match=r"a\.ome\.tif has PhysicalSizeX, Y and no .*SizeZ"):
+        assert Volume(stack).spacing == (0.0005, 0.0005, 1.0)
+    assert Volume(plane).spacing == (0.0005, 0.0005, 1.0)
 
 
 def test_planes_and_booleans(tmp_path):
@@ -314,6 +343,63 @@ def test_a_page_that_differs_from_the_first_is_refused(tmp_path, what, imagej):
 
     with pytest.raises(UnknownFormat, match=rf"page 5 of .*a\.tif differs from page 0 in {key}"):
         _ = Volume(tmp_path / "a.tif").shape
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_tags_of_equal_pages_are_parsed_once(tmp_path, compression, monkeypatch):
+    """However many pages: equal bytes of tags mean equal kinds."""
+    array, counted = numbered((50, 8, 8), np.uint16), []
+    tifffile.imwrite(tmp_path / "a.tif", array, compression=compression, photometric="minisblack")
+    parse = tifffile.TiffPage.__init__
+
+    def count(page, *more, **named):
+        counted.append(parse(page, *more, **named))
+
+    monkeypatch.setattr(tifffile.TiffPage, "__init__", count)
+
+    assert Volume(tmp_path / "a.tif").shape == (1, 8, 8, 50)
+    assert len(counted) < 6
+
+
+def test_a_circular_chain_of_pages_is_refused(tmp_path):
+    """Each page says where the next one is."""
+    tifffile.imwrite(tmp_path / "a.tif", numbered((4, 8, 8), np.uint16), photometric="minisblack")
+    with tifffile.TiffFile(tmp_path / "a.tif") as file:
+        first, third = file.pages[0].offset, file.pages[2]
+        at = third.offset + 2 + 12 * len(third.tags)
+    data = bytearray((tmp_path / "a.tif").read_bytes())
+    data[at : at + 4] = first.to_bytes(4, "little")
+    (tmp_path / "b.tif").write_bytes(data)
+
+    with pytest.raises(BadHeader, match="circular"):
+        _ = Volume(tmp_path / "b.tif").shape
+
+
+@pytest.mark.parametrize("same", [True, False])
+def test_pages_of_one_palette_are_read_as_indices(tmp_path, same):
+    """Pages of several palettes are refused: one index would mean several colours."""
+    colours = [Image.fromarray(np.full((8, 9), n, np.uint8)).convert("P") for n in range(3)]
+    for n, image in enumerate(colours):
+        image.putdata([n] * 72)
+        image.putpalette([0, 0, 0, 9 if same else 9 * n, 0, 0])
+    colours[0].save(tmp_path / "a.tif", save_all=True, append_images=colours[1:])
+
+    if same:
+        assert Volume(tmp_path / "a.tif").numpy()[0, 0, 0].tolist() == [0, 1, 2]
+    else:
+        with pytest.raises(UnknownFormat, match="differs from page 0 in palette"):
+            _ = Volume(tmp_path / "a.tif").shape
+
+
+def test_a_tiff_of_which_nothing_is_stored_is_warned_of(tmp_path):
+    """GDAL leaves out tiles of zeros, which reads as an empty volume does in zarr."""
+    tifffile.imwrite(tmp_path / "a.tif", shape=(32, 32), dtype="u2", tile=(16, 16))
+    with tifffile.TiffFile(tmp_path / "a.tif", mode="r+b") as file:
+        for name in ("TileOffsets", "TileByteCounts"):
+            file.pages[0].tags[name].overwrite([0] * 4)
+
+    with pytest.warns(EmptyVolume, match="not one chunk"):
+        assert not Volume(tmp_path / "a.tif").numpy().any()
 
 
 def test_pages_of_other_kinds_are_several_images(tmp_path):

@@ -3,6 +3,7 @@
 import json
 import random
 import re
+import shutil
 import warnings
 
 import fsspec
@@ -12,7 +13,13 @@ import pytest
 from nifti_files import numbered
 
 from voxpipe.core import Region
-from voxpipe.core.errors import BadHeader, CorruptVolume, VolumeError
+from voxpipe.core.errors import (
+    BadHeader,
+    CorruptVolume,
+    EmptyVolume,
+    VolumeChanged,
+    VolumeError,
+)
 from voxpipe.volumes import Volume, close_volumes, convert
 
 zarr = pytest.importorskip("zarr")
@@ -281,8 +288,61 @@ def test_a_missing_shard_of_a_conversion_is_noticed(tmp_path, part):
     ):
         read(tmp_path / "a.nii.zarr" / part)
     node = zarr.open(tmp_path / "a.nii.zarr" / part, mode="r")
-    with pytest.raises(CorruptVolume, match=r"the shard c/0/0/0 of zarr \w+ is missing"):
+    with pytest.raises(CorruptVolume, match=r"the shard 0?/?c/0/0/0 of zarr \w+ is missing"):
         Volume(node).read(Region((0, 0, 0), (8, 8, 8)))
+
+
+def test_the_advice_of_a_missing_shard_holds(tmp_path):
+    """The document that it names makes the shard fill, for a new Volume of the same process."""
+    converted(tmp_path / "a.nii.zarr").unlink()
+    volume, region = Volume(tmp_path / "a.nii.zarr"), Region((0, 0, 0), (4, 4, 4))
+    with pytest.raises(CorruptVolume, match=r'write "complete": false in 0/zarr\.json'):
+        volume.read(region)
+
+    document = tmp_path / "a.nii.zarr" / "0" / "zarr.json"
+    document.write_text(document.read_text().replace('"complete": true', '"complete": false'))
+    with pytest.raises(VolumeChanged, match=r"(?s)written again since it was opened.*new Volume"):
+        volume.read(region)
+    with pytest.warns(EmptyVolume):
+        assert not Volume(tmp_path / "a.nii.zarr").read(region).array.any()
+
+
+def without_attributes(folder):
+    document = json.loads((folder / "zarr.json").read_text())
+    document["attributes"] = {}
+    (folder / "zarr.json").write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize("name", ["a.nii.zarr", "a.zarr"])
+@pytest.mark.parametrize("lost", ["nifti", "nifti/zarr.json", "0 attributes", "nifti attributes"])
+def test_a_part_that_a_conversion_lost_is_an_error(tmp_path, name, lost):
+    """Without it, voxels would lie elsewhere, or missing shards would be fill."""
+    converted(tmp_path / name)
+    assert read(tmp_path / name).any()
+    part, _, attributes = lost.partition(" ")
+    if part == "nifti/zarr.json":
+        (tmp_path / name / part).unlink()
+    elif part == "nifti":
+        shutil.rmtree(tmp_path / name / part)
+    if attributes:
+        without_attributes(tmp_path / name / ("0" if part == "0" else ""))
+
+    with pytest.raises(BadHeader, match=rf"{name} lost .*{'0/zarr.json' if part == '0' else part}"):
+        read(tmp_path / name)
+    if part == "0":  # zarr-python's objects of it, too
+        with pytest.raises(BadHeader, match=r"lost .*0/zarr\.json"):
+            Volume(zarr.open_group(tmp_path / name, mode="r")).probe()
+
+
+def test_a_nifti_header_of_another_shape_is_refused(tmp_path):
+    """Array and header are two sources of one fact."""
+    for name, shape in (("a", (16, 8, 8)), ("b", (8, 16, 8))):
+        converted(tmp_path / f"{name}.nii.zarr", np.ones(shape, np.int16))
+    shutil.rmtree(tmp_path / "a.nii.zarr" / "nifti")
+    shutil.copytree(tmp_path / "b.nii.zarr" / "nifti", tmp_path / "a.nii.zarr" / "nifti")
+
+    with pytest.raises(BadHeader, match=r"a\.nii\.zarr has the shape \(8, 16, 8\).*\(16, 8, 8\)"):
+        read(tmp_path / "a.nii.zarr")
 
 
 def test_missing_shards_of_other_writers_are_fill(tmp_path):

@@ -622,3 +622,17 @@ def test_pair_magic_does_not_matter_in_zarr(tmp_path):
     write_group(tmp_path / "a.nii.zarr", {"0": numbered((5, 6, 7))}, nifti=raw)
 
     assert Volume(tmp_path / "a.nii.zarr").spacing == (2, 3, 4)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize(("key", "neutral"), [("scale_factor", 1.0), ("add_offset", 0)])
+def test_conventions_of_netcdf_in_zarr_are_refused(tmp_path, version, key, neutral):
+    """Files of xarray have them as attributes; values are others than the stored numbers."""
+    for name, value in (("a", 0.5), ("b", neutral)):
+        data, attributes = np.ones((4, 4, 4), np.int16), {key: value}
+        path = tmp_path / f"{name}.zarr"
+        zarr.create_array(path, data=data, zarr_format=version, attributes=attributes)
+
+    with pytest.raises(UnknownFormat, match=rf"a\.zarr has the attribute {key} = 0\.5"):
+        Volume(tmp_path / "a.zarr").probe()
+    assert Volume(tmp_path / "b.zarr").numpy().all()

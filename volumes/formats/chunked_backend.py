@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.call_site import shorten, warn
-from ...core.errors import BadHeader, LikelyMistake, SampleError
+from ...core.errors import BadHeader, EmptyVolume, LikelyMistake, SampleError, UnknownFormat
 from ...core.lru_cache import cached_property
-from ...core.validate import MILLIMETRES as MILLIMETRES
+from ...core.validate import MILLIMETRES
 from ...storage.read_ahead import Closable
 from ..backend import Channels
 from ..chunks.chunked_array import NeededChunks
@@ -25,20 +25,20 @@ from .stored_file import FilesBackend, StoredFile
 SPATIAL = ("x", "y", "z")
 
 
+NO_LENGTHS = ("", *str.split("pixel pixels px voxel voxels none null unknown arbitrary"))
+"""Units of lengths that are counted in voxels, or have no unit."""
+
+
 def millimetres_in(unit: Any, name: str) -> float:
     """Return the millimetres in a unit of a file; an unknown one counts as one, with a warning."""
     word = "" if unit is None else str(unit).strip().lower()
-    if word and word not in MILLIMETRES and word not in (*_NO_LENGTHS, "reference frame"):
+    if word not in MILLIMETRES and word not in NO_LENGTHS:
         warn(
             f"unknown-unit: {name} gives lengths in {shorten(word)}, which is no known unit of "
             "length; they are read as millimetres. Pass affine= to say where the voxels lie.",
             LikelyMistake,
         )
     return MILLIMETRES.get(word, 1.0)
-
-
-# Of places counted in voxels.
-_NO_LENGTHS = ("pixel", "pixels", "px", "voxel", "voxels", "none", "null", "unknown")
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,8 @@ def plain_layout(shape: tuple[int, ...], name: str, axes: Any = None) -> Layout:
     spatial = {2: (0, 1, None), 3: (0, 1, 2), 4: (1, 2, 3)}.get(len(shape))
     if spatial is None:
         msg = f"the array of {name} has {len(shape)} axes and nothing says what they are."
-        do = 'Name them, axes="tzyx" for instance, or store (I, J, K) or (C, I, J, K).'
+        do = "Store (I, J, K) or (C, I, J, K)"
+        do += ', or name the axes, axes="tzyx" for instance.' if len(shape) > 4 else "."
         raise BadHeader(msg, do=do)
     return Layout(shape, (0,) * (len(shape) == 4), spatial, is_named=False)
 
@@ -134,7 +135,7 @@ _LETTERS = "xyzct"
 
 
 def check_axes(axes: Any, shape: Sequence[int], name: str) -> str:
-    """Return the letters that a user gave for the axes of an array; SampleError for others."""
+    """Return ``axes``; raise ``SampleError`` unless its letters name the axes of the array."""
     is_text = isinstance(axes, str)
     if not is_text or not set(axes) <= set(_LETTERS) or len(set(axes)) < len(axes):
         msg = f"axes= of {name} is {shorten(axes)}, and takes the letters x, y, z, c, t, each once"
@@ -192,6 +193,24 @@ def check_chunk_bytes(size: int, name: str) -> None:
         raise BadHeader(what, do="Store it in smaller chunks.")
 
 
+# Attributes of netCDF that change the values of an array, and the values with which they do not.
+_NEUTRAL = {"scale_factor": 1.0, "add_offset": 0.0, "_Unsigned": "false"}
+
+
+def refuse_conventions(attributes: Mapping[str, Any], name: str) -> None:
+    """Raise ``UnknownFormat`` for attributes of netCDF by which stored numbers are no values."""
+    for key in filter(attributes.__contains__, _NEUTRAL):
+        value, neutral = np.asarray(attributes[key]), _NEUTRAL[key]
+        try:
+            is_neutral = set(value.astype(type(neutral)).ravel().tolist()) == {neutral}
+        except (TypeError, ValueError):
+            is_neutral = False
+        if not is_neutral:
+            what = f"{name} has the attribute {key} = {shorten(value.tolist())}"
+            do = "Read it with xarray, and give the values as an array."
+            raise UnknownFormat(f"{what}, which changes its values.", do=do)
+
+
 def chunked_header(
     layout: Layout,
     chunks: Sequence[int],
@@ -211,6 +230,17 @@ def chunked_header(
     return Header(layout.shape, affine, dtype, part, "range", *scale, **more)
 
 
+def warn_of_empty(voxels: Voxels, stores_chunks: Callable[[], bool], name: str) -> None:
+    """Warn of voxels of one value that are read from a volume of which nothing is stored."""
+    first = voxels.array.flat[0]
+    if not (voxels.array != first).any() and not stores_chunks():
+        warn(
+            f"{name} has metadata and not one chunk, so every voxel is its fill value {first!s}. "
+            "If it should hold more, copy its chunks too.",
+            EmptyVolume,
+        )
+
+
 class ChunkedBackend(FilesBackend):
     """One array in chunks, as (C, I, J, K).
 
@@ -220,7 +250,7 @@ class ChunkedBackend(FilesBackend):
     keeps_chunks = True
     counts_itself = True
     _absences = 0  # of those that its store has met, how many it has looked into
-    _in_doubt = False  # whether anything is stored at all
+    _in_doubt = True  # whether anything is stored at all
 
     def __init__(
         self, array: Any, layout: Layout, files: Sequence[StoredFile], header: Header, name: str
@@ -249,7 +279,14 @@ class ChunkedBackend(FilesBackend):
         return voxels
 
     def _look_into(self, voxels: Voxels) -> None:
-        """Look why chunks that were to be read are missing."""
+        """Look why chunks that were to be read are missing; warn if nothing is stored."""
+        if self._in_doubt and voxels.array.size:
+            self._in_doubt = False
+            warn_of_empty(voxels, self.stores_chunks, self.name)
+
+    def stores_chunks(self) -> bool:
+        """Whether anything but metadata is stored; True where nobody knows."""
+        return True
 
     @property
     def channels_at_once(self) -> int:  # type: ignore[override]

@@ -6,29 +6,32 @@ with their positions; of several at one place, facts or file names choose one.
 
 from __future__ import annotations
 
+import datetime
 import fnmatch
 import itertools
 import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS
-from ...core.call_site import warn
+from ...core.call_site import shorten, warn
 from ...core.errors import (
     BadHeader,
     CasesLeftOut,
     LikelyMistake,
+    SampleError,
     UnknownFormat,
     VolumeChanged,
     VolumeError,
     VolumeNotFound,
 )
-from ...core.suggest import few_names
+from ...core.suggest import closest, few_names
 from ...storage.content import content_key
 from ..backend import Backend
 from ..header import affine_entries
@@ -46,8 +49,9 @@ from .dicom_file import (
 from .raw import LocalRaw, RawHeader, fastest_first, world_affine
 from .stored_file import Format, LocalStoredFile, import_package
 
-# Series lie among other files; one of so many tells.
+# Series lie among other files: a folder holds one if any of its first files is DICOM.
 _LOOKED_AT = 16
+_SUFFIXES = (".dcm", ".ima")
 # Of the distance between slices. Positions are decimal text of up to 16 letters.
 _UNEVEN = 1e-2
 # Millimetres along the normal: frames closer than this are at one place.
@@ -64,12 +68,11 @@ def _read_folder(
     The errors of ``""`` are of files that may belong to any series. ``files`` are names or
     patterns: no others are read.
     """
-    import_package("pydicom", f"the DICOM files of {name}")
     frames: dict[str, list[Frame]] = {}
     errors: dict[str, list[VolumeError]] = {}
     for path in _files(folder) if files is None else _named_files(folder, name, files):
         series = ""
-        if not (path.lower().endswith((".dcm", ".ima")) or is_dicom(path)):
+        if not (path.lower().endswith(_SUFFIXES) or is_dicom(path)):
             continue
         try:
             one = DicomFile(LocalStoredFile(path, f"{path} (of {name})"), select)
@@ -113,7 +116,8 @@ def _has_dicom(request: BackendRequest) -> bool:
     """Whether a local file, or one of the first files of a local folder, is DICOM."""
     path = os.fspath(request.path or "")
     paths = _files(path)[:_LOOKED_AT] if os.path.isdir(path) else [path]
-    return any(map(is_dicom, paths))
+    is_name = any(one.lower().endswith(_SUFFIXES) for one in paths if os.path.isfile(one))
+    return is_name or any(map(is_dicom, paths))
 
 
 def open_dicom(
@@ -128,11 +132,12 @@ def open_dicom(
     ``UnknownFormat`` if it must be chosen which are meant, ``BadHeader`` if they do not make up a
     volume.
     """
-    path, select = os.fspath(request.path or ""), dict(where or {})
+    path = os.fspath(request.path or "")
+    import_package("pydicom", f"the DICOM files of {name}" if os.path.isdir(path) else name)
+    select = {} if where is None else _by_keyword(where, name)
     if os.path.isdir(path):
         frames = _of_series(*_read_folder(path, name, files, tuple(select)), name, series)
     else:
-        import_package("pydicom", name)
         if files is not None:
             raise UnknownFormat(f"{name} is a file, and files= chooses files of a folder.")
         one = DicomFile(LocalStoredFile(path, name), tuple(select))
@@ -192,6 +197,30 @@ def _of_series(
     return frames[uid]
 
 
+def _by_keyword(where: Any, name: str) -> dict[str, Any]:
+    """Return the values of ``where`` by keyword, of which a tag is another name."""
+    from pydicom.datadict import dictionary_VR, keyword_dict, keyword_for_tag
+
+    if not isinstance(where, Mapping):
+        msg = f"where= of {name} is {shorten(where)}, and takes a dict of keywords and values"
+        raise SampleError(msg, do='Write where={"EchoTime": 5.0}, for instance.')
+    values = {}
+    for key, value in where.items():
+        keyword = key
+        if isinstance(key, (int, tuple)):
+            with suppress(TypeError, ValueError, OverflowError):  # of what is no tag
+                keyword = keyword_for_tag(key)
+        if keyword not in keyword_dict:
+            near = closest(str(key), keyword_dict, 0.6, 3)
+            do = f"Did you mean {' or '.join(near)}?" if near else "Give a keyword, or a tag."
+            raise SampleError(f"{key!r} in where= of {name} is no keyword of DICOM", do=do)
+        if dictionary_VR(keyword_dict[keyword]) == "SQ":
+            msg = f"{keyword} in where= of {name} is a sequence, which is not compared"
+            raise SampleError(msg, do="Give the keyword of a value in it, or files='pattern'.")
+        values[keyword] = value
+    return values
+
+
 def select_frames(frames: Sequence[Frame], where: Mapping[str, Any], name: str) -> list[Frame]:
     """Return the frames with all the values of ``where``."""
     for key, value in where.items():
@@ -204,10 +233,21 @@ def select_frames(frames: Sequence[Frame], where: Mapping[str, Any], name: str) 
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    try:
-        return math.isclose(float(value), float(other), rel_tol=1e-6)
-    except (TypeError, ValueError):
-        return str(value) == str(other)
+    """Whether a value of DICOM, a number or text, is what a user wrote."""
+    if isinstance(other, (list, tuple, np.ndarray)):
+        parts = str(value).split("\\")
+        return len(parts) == len(other) and all(map(_is_same, parts, other))
+    if isinstance(other, datetime.date):
+        has_time = isinstance(other, datetime.datetime)
+        other = f"{other:%Y%m%d%H%M%S}" if has_time else f"{other:%Y%m%d}"
+    if not (isinstance(value, str) and isinstance(other, str)):
+        with suppress(TypeError, ValueError):
+            one, two = float(value), float(other)
+            # Whole numbers, such as dates, are close to others that are not meant.
+            if one.is_integer() and two.is_integer():
+                return one == two
+            return math.isclose(one, two, rel_tol=1e-6)
+    return str(value) == str(other)
 
 
 def _some(values: Any) -> str:
@@ -226,7 +266,7 @@ def _ranks(frames: Sequence[Frame]) -> tuple[NDArray[np.float64], NDArray[np.int
 
 
 def selectors(frames: Sequence[Frame]) -> tuple[str, ...]:
-    """Return the facts that tell frames at one place apart, so that each value is one volume."""
+    """Return the facts by which frames at one place differ: each value is one volume."""
     if any(frame.place is None for frame in frames):
         return ()
     ranks = _ranks(frames)[1].tolist()
@@ -374,6 +414,7 @@ def series_in(
     """
     if not any(map(is_dicom, _files(folder))):
         return [], []
+    import_package("pydicom", f"the DICOM files of {folder}")
     series, unsound = _read_folder(folder, folder)
     volumes, errors = [], [error for each in unsound.values() for error in each]
     if len(series) == 1 and unsound.get(""):

@@ -87,7 +87,7 @@ def is_dicom(path: str) -> bool:
     try:
         with open_local(path) as file:
             head = file.read(_MAGIC_AT + len(_MAGIC))
-    except (OSError, VolumeError):  # whoever opens it says why
+    except (OSError, VolumeError):  # opening it raises the reason
         return False
     has_type = head[4:6].isalpha() and head[4:6].isupper()
     is_short = int.from_bytes(head[4:8], "little") < len(head)
@@ -121,6 +121,11 @@ class DicomFile:
         self._keywords = tuple(dict.fromkeys((*SELECTORS, *FACTS, *_ALIKE, *select)))
         self._at = self._length = self._deflated_at = 0  # of the pixels
         self._float = ""  # the type of pixels that are floats
+        if not file.size:
+            raise TruncatedVolume(f"{self.name} is empty: it holds 0 bytes.")
+        if not is_dicom(file.path):
+            do = "Copy it again, or give it the suffix of its format."
+            raise BadHeader(f"{self.name} does not begin as a DICOM file.", do=do)
         with library_errors(f"{self.name} cannot be read as DICOM"), self._map() as data:
             self._read(data)
 
@@ -209,7 +214,7 @@ class DicomFile:
         return bool(self._at or self.rows) or is_kind
 
     def frames(self) -> list[Frame]:
-        """Return its frames, as the file orders them; refuse what is not read here."""
+        """Return the frames in the order of the file; refuse kinds that are not supported."""
         with library_errors(f"{self.name} has no sound DICOM header"):
             self._check()
             own = self._get("PerFrameFunctionalGroupsSequence", ())
@@ -326,7 +331,7 @@ class DicomFile:
         return steps, tuple(corner.tolist())
 
     def planes(self, numbers: Mapping[int, Any]) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Yield number and pixels, (rows, columns, channels), of the frames that are numbers."""
+        """Yield number and pixels, (rows, columns, channels), of the frames in ``numbers``."""
         what = f"{self.name} cannot be decoded"
         with library_errors(what, kind=CorruptVolume), self._map() as data:
             planes = self._native(data, numbers) if self.is_native else self._decode(data, numbers)
@@ -416,7 +421,7 @@ class DicomFile:
         return one
 
     def _colours(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return the numbers that are meant, without bits that are not stored, and colours."""
+        """Return pixels without bits that are not stored, and with palette and colours applied."""
         from pydicom.pixels.processing import apply_color_lut, convert_color_space
 
         if self.dtype.kind in "iu" and self.depth < self.bits:
@@ -436,7 +441,7 @@ def _inflate(data: bytes, most: int) -> bytes:
 
 
 def _of_groups(groups: Sequence[Any], numbers: frozenset[str]) -> dict[str, Any]:
-    """Return what the functional groups of a frame, or those of all frames, say."""
+    """Return the values in the functional groups of one frame, or of all frames."""
     from pydicom.datadict import keyword_for_tag
 
     facts = {}
@@ -453,4 +458,7 @@ def _plain(value: Any) -> Any:
         return str(value or "").strip()
     if isinstance(value, Sequence):
         return "\\".join(map(str, value))
-    return int(value) if float(value).is_integer() else float(value)
+    try:
+        return int(value) if float(value).is_integer() else float(value)
+    except TypeError:  # a name of a person
+        return str(value)

@@ -38,7 +38,15 @@ from ..chunks.chunked_array import ChunkedArray
 from ..header import IDENTITY, Header, affine_entries, stored_affine
 from ..session import opening_session
 from ..voxels import Voxels, plain
-from .chunked_backend import ChunkedBackend, Layout, chunked_header, named_layout, plain_layout
+from .chunked_backend import (
+    ChunkedBackend,
+    Layout,
+    chunked_header,
+    named_layout,
+    plain_layout,
+    refuse_conventions,
+    warn_of_empty,
+)
 from .hdf5_chunks import ChunkFilters, ChunkIndex, Hdf5Chunks, Hdf5File, Run, run_local
 from .raw import RawHeader, open_raw
 from .stored_file import (
@@ -148,9 +156,7 @@ def refuse_leading_on(path: str, name: str, follow: str) -> None:
 
 def _leading_on(h5py: Any, file: Any, reach: Reach) -> Iterator[tuple[str, str]]:
     """Yield all names of other files in a file, and where HDF5 finds these."""
-    links: dict[str, int] = {}
-    file.id.links.visit(lambda at, link: links.setdefault(os.fsdecode(at), link.type), info=True)
-    for place, kind in links.items():
+    for place, kind in _links_in(file).items():
         if kind == h5py.h5l.TYPE_EXTERNAL:
             name = file.get(place, getlink=True).filename
             yield name, _first_there(_places(file.filename, name, "HDF5_EXT_PREFIX"))
@@ -318,6 +324,13 @@ def _printf(pattern: str) -> re.Pattern[str]:
     )
 
 
+def _links_in(file: Any) -> dict[str, int]:
+    """Return the types of all links in a file by their names: hard ones are 0."""
+    links: dict[str, int] = {}
+    file.id.links.visit(lambda at, link: links.setdefault(os.fsdecode(at), link.type), info=True)
+    return links
+
+
 def datasets_in(h5py: Any, file: Any) -> list[str]:
     """Return the paths of all datasets of a file or group."""
     paths: list[str] = []
@@ -350,9 +363,9 @@ _NAME_AXES = (
     'Name its axes, dataset="name" and axes="tczyx", or as ilastik does: the attribute '
     """axistags of the dataset is '{"axes": [{"key": "t"}, {"key": "z"}, ...]}'."""
 )
-# netCDF's, which change what the numbers mean.
-_CONVENTIONS = ("scale_factor", "add_offset", "_Unsigned")
+# Of BigDataViewer: the voxels of a level, and tables about the levels of all time points.
 _CELLS = re.compile(r"/t\d+/s(\d+)/(\d+)/cells")
+_TABLES = re.compile(r"s\d+/(resolutions|subdivisions)")
 _OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
@@ -389,9 +402,8 @@ def open_hdf5(file: StoredFile, dataset: Any = None, axes: Any = None) -> Backen
         h5.close()
         raise
     h5.close()
-    header = target.header
-    fields = RawHeader(target.layout, header.disk_dtype, target.offset, header.affine)
-    return open_raw(fields, target.files, file.name)
+    form = target.header.disk_dtype, target.offset, target.header.affine
+    return open_raw(RawHeader(target.layout, *form), target.files, file.name)
 
 
 class FoundDataset(NamedTuple):
@@ -402,6 +414,7 @@ class FoundDataset(NamedTuple):
     layout: Layout
     files: Sequence[StoredFile]  # all that was followed to get there; its own is the last
     offset: int | None  # where its numbers lie there in one piece, if they do
+    is_stored: bool  # whether any of its numbers are, here or in other files
 
 
 def _find(h5py: Any, h5: Any, key: Any, file: StoredFile, axes: Any) -> FoundDataset:
@@ -435,16 +448,16 @@ def _find(h5py: Any, h5: Any, key: Any, file: StoredFile, axes: Any) -> FoundDat
     affine = stored_affine(lambda: _affine(dataset, layout, level, name))
     header = chunked_header(layout, chunks, dtype, name, affine)
     header = replace(header, chunks=header.chunks if dataset.chunks else None)
+    in_others = dataset.is_virtual or dataset.external
     # In one piece; HDF5's own types have other bits.
     is_plain = (
-        dataset.chunks is None
-        and not dataset.external
-        and not dataset.is_virtual
+        not (dataset.chunks or in_others)
         and dataset.id.get_type().get_size() == dtype.itemsize
         and dtype.kind in "iuf"
     )
     offset = dataset.id.get_offset() if is_plain else None
-    return FoundDataset(dataset, header, layout, files, offset)
+    is_stored = bool(in_others or dataset.chunks or dataset.id.get_storage_size())
+    return FoundDataset(dataset, header, layout, files, offset, is_stored)
 
 
 class Hdf5Backend(ChunkedBackend):
@@ -461,6 +474,7 @@ class Hdf5Backend(ChunkedBackend):
         cache, fill = opening_session().chunks, np.asarray(dataset.fillvalue).astype(form[2])[()]
         array = ChunkedArray(*form, fill, source=source, cache=cache, token=token)
         super().__init__(array, target.layout, target.files, target.header, name)
+        self.stores_chunks = index.stores_chunks  # type: ignore[method-assign]
 
 
 class DatasetBackend(FilesBackend):
@@ -470,10 +484,11 @@ class DatasetBackend(FilesBackend):
     """
 
     def __init__(self, target: FoundDataset, h5: Any, run: Run, name: str) -> None:
-        self._h5, self._dataset, self._layout = h5, target.dataset, target.layout
-        self._run = run
+        self._h5, self._run, self._dataset, self._layout = h5, run, target.dataset, target.layout
         self._lock = threading.Lock()
         super().__init__(target.files, target.header, name)
+        # HDF5 reads the fill value of a dataset that was never written.
+        self._warns, self.stores_chunks = not target.is_stored, lambda: target.is_stored
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Read the region through h5py."""
@@ -481,7 +496,11 @@ class DatasetBackend(FilesBackend):
         with self._lock:
             array = self._run(lambda: self._dataset[index.slices], lambda: self._errors(index))
         array = array.astype(self.header.disk_dtype, copy=False)
-        return Voxels(plain(self._layout.fold(array)[first:last]))
+        voxels = Voxels(plain(self._layout.fold(array)[first:last]))
+        if self._warns:
+            self._warns = False
+            warn_of_empty(voxels, self.stores_chunks, self.name)
+        return voxels
 
     def _errors(self, index: Region) -> AbstractContextManager[None]:
         where = ", ".join(f"{start}:{stop}" for start, stop in index)
@@ -512,24 +531,29 @@ def chosen_dataset(h5py: Any, file: Any, key: Any, name: str) -> Any:
         if not isinstance(file[key], h5py.Dataset):
             raise BadHeader(f"{key} in {name} is a group.", do="Give the path of a dataset.")
         return file[key]
-    paths = datasets_in(h5py, file)
-    fitting = [p for p in paths if 2 <= file[p].ndim <= 4 or _AXES in file[p].attrs]
+    paths = [path for path in datasets_in(h5py, file) if not _TABLES.fullmatch(path)]
+    axes = {path: file[path].ndim for path in paths}
+    fitting = [p for p in paths if 2 <= axes[p] <= 4 or _AXES in file[p].attrs]
     if len(fitting) == 1:
         return file[fitting[0]]
-    every = few_names(paths, _MOST_NAMES) or "none"
-    what = f"{name} holds {len(fitting)} datasets of two to four axes; all: {every}."
+    # Tables have two axes, and texts are no voxels: the last choice of an example.
+    fitting.sort(key=lambda path: axes[path] < 3 or file[path].dtype.kind not in "biufc")
+    names = [path if axes[path] else f"{path} (no array)" for path in paths]
+    for at in (at for at, kind in _links_in(file).items() if kind):  # followed only by name
+        link = file.get(at, getlink=True)
+        names.append(f"{at} (a link to {getattr(link, 'filename', '')}:{link.path})")
+    what = f"{name} holds {len(fitting)} datasets of two to four axes; all: "
     do = f"Choose one, such as dataset={fitting[0]!r}." if fitting else _NAME_AXES
-    raise UnknownFormat(what, do=do)
+    raise UnknownFormat(f"{what}{few_names(names, _MOST_NAMES) or 'none'}.", do=do)
 
 
 def _layout(dataset: Any, name: str, axes: Any) -> Layout:
     """Return the layout that vigra's ``axistags`` give, as ilastik writes them; else the plain."""
-    keys = [key for key in _CONVENTIONS if str(dataset.attrs.get(key, "false")) != "false"]
-    if keys:
-        what = f"{dataset.name} of {name} has the attribute {keys[0]}, which changes its values."
-        do = "Read it with xarray, and give the values as an array."
-        raise UnknownFormat(what, do=do)
-    shape, tags = tuple(dataset.shape or ()), dataset.attrs.get(_AXES)
+    if dataset.shape is None:
+        what = f"{dataset.name} of {name} is empty: it has no shape."
+        raise BadHeader(what, do="Give another one as dataset=.")
+    refuse_conventions(dataset.attrs, f"{dataset.name} of {name}")
+    shape, tags = tuple(dataset.shape), dataset.attrs.get(_AXES)
     if tags is None or axes is not None:
         if axes is None and len(shape) > 4:
             what = f"{dataset.name} of {name} has {len(shape)} axes, and nothing names them."

@@ -128,6 +128,8 @@ class ChunkIndex(ChunkMap):
         self._dataset, self._key, self._run, self.name = dataset, key, run, name
         counts = version.hdf5_version_tuple >= _COUNTS_USER_BLOCK
         self._base = 0 if counts else dataset.file.userblock_size
+        what = f"the chunks of {self.name} cannot be found"
+        self._errors = partial(library_errors, what, kind=CorruptVolume)
         # HDF5 has a lock of its own, in whose queue a reader would keep Python's.
         self._lock = threading.Lock()
         # Where each lies, and one bit per filter that was left out for it, in the order of writing.
@@ -137,11 +139,14 @@ class ChunkIndex(ChunkMap):
         """Return where each chunk lies; HDF5 waits for what it reads of those not asked before."""
         chunks = [*map(tuple, np.asarray(chunks).tolist())]
         if not self._places.keys() >= {*chunks}:
-            what = f"the chunks of {self.name} cannot be found"
-            errors = partial(library_errors, what, kind=CorruptVolume)
             with self._lock:
-                self._run(lambda: self._ask(chunks), errors)
+                self._run(lambda: self._ask(chunks), self._errors)
         return ObjectRanges.of([self._places[index][0] for index in chunks])
+
+    def stores_chunks(self) -> bool:
+        """Whether any chunk is stored."""
+        with self._lock:
+            return bool(self._run(self._dataset.id.get_storage_size, self._errors))
 
     def skipped_filters(self, index: Index) -> int:
         """Return which filters were left out for a chunk that was located."""

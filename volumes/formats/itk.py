@@ -76,7 +76,7 @@ def check_claims(path: str, name: str, follow: str = "beside") -> None:
         if head[:2] == b"BM" and len(head) >= _BMP_COLOURS.size:
             (colours,) = _BMP_COLOURS.unpack_from(head)
             if colours > _MOST_COLOURS:
-                what = f"{name} speaks of a palette of {colours} colours, which it does not hold."
+                what = f"{name} declares a palette of {colours} colours, more than a BMP holds."
                 raise BadHeader(what)
 
 

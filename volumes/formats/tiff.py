@@ -10,6 +10,7 @@ import math
 import os
 import re
 import reprlib
+import struct
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -22,10 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS
-from ...core.errors import BadHeader, UnknownFormat, VolumeNotFound
+from ...core.call_site import warn
+from ...core.errors import BadHeader, LikelyMistake, UnknownFormat, VolumeNotFound
 from ...core.locks import ForkSafeLock
 from ...core.lru_cache import cached_property
 from ...core.native_library import free_of_lock
+from ...core.validate import MILLIMETRES
 from ...storage.content import content_key
 from ...storage.ranges import ObjectRanges, check_document
 from ..backend import Backend
@@ -34,7 +37,7 @@ from ..chunks.ranged_chunks import RangedChunks
 from ..header import IDENTITY, affine_entries, stored_affine
 from ..session import opening_session
 from .chunked_backend import (
-    MILLIMETRES,
+    NO_LENGTHS,
     ChunkedBackend,
     check_axes,
     check_number,
@@ -90,21 +93,69 @@ _ORIENTATION, _PALETTE, _RESOLUTION_UNIT = 274, 320, 296
 _SHORT = reprlib.Repr()  # a palette has 768 numbers
 
 
+# Of each page alone: places of its segments, and texts. Other tags are the same on most pages.
+_OWN_TAGS = (270, 273, 279, 285, 297, 305, 306, 324, 325)
+_MOST_TAGS = 4096  # of a page, as in tifffile
+# Its kinds of series of which it looks at the first page alone where the voxels lie in one piece.
+_CHAINS = ("imagej", "shaped")
+
+
 def _kind_of(page: Any) -> dict[str, Any]:
     """Return what decides how the bytes of a page are read, by name."""
     kind = {name: getattr(page, name) for name in _KIND.split()}
     kind["orientation"] = page.tags.valueof(_ORIENTATION, 1)
-    kind["palette"] = page.tags.valueof(_PALETTE)
+    palette = page.tags.valueof(_PALETTE)
+    kind["palette"] = None if palette is None else tuple(np.ravel(palette).tolist())
     return kind | {"byte order": page.parent.byteorder}
 
 
-def _refuse_other_kinds(pages: Sequence[Any], first: Any, name: str) -> None:
-    """Raise ``UnknownFormat`` for a page that is stored otherwise than the first one."""
-    # tifffile takes the tags of the first page for those of all.
-    kind_of_first = _kind_of(first)
-    for page in pages:
+def _stored_tags(parent: Any, offset: int) -> tuple[bytes, int]:
+    """Return the tags of a page as they are stored, without its own, and the next page's offset."""
+    handle, form = parent.filehandle, parent.tiff
+    handle.seek(offset)
+    (count,) = struct.unpack(form.tagnoformat, handle.read(form.tagnosize))
+    if count > _MOST_TAGS:
+        raise ValueError(f"{count} tags of the page at {offset}")
+    end = count * form.tagsize
+    data = handle.read(end + form.offsetsize)
+    (onward,) = struct.unpack(form.offsetformat, data[end:])
+    tags = (data[at : at + form.tagsize] for at in range(0, end, form.tagsize))
+    own = {struct.pack(f"{form.byteorder}H", tag) for tag in _OWN_TAGS}
+    return b"".join(tag for tag in tags if tag[:2] not in own), onward
+
+
+def _tags_of_pages(pages: Any, first: Any) -> Iterator[tuple[int, bytes | None]]:
+    """Yield the number of each page but the first, and its stored tags if they say all of it."""
+    if getattr(pages, "kind", "") in _CHAINS and pages.dataoffset is not None:
+        offset, offsets = first.offset, set[int]()
+        for number in range(len(pages)):
+            if not offset:  # one page describes all voxels
+                return
+            if offset in offsets:
+                raise ValueError(f"the chain of pages is circular at {offset}")
+            offsets.add(offset)
+            tags, offset = _stored_tags(first.parent, offset)
+            if number:
+                yield number, tags
+        return
+    for number, page in enumerate(pages):
         if page is None or page is first or not page.offset:  # of no tags of its own
             continue
+        # Long values are stored elsewhere: equal offsets mean equal values in one file only.
+        is_here = page.parent is first.parent
+        yield number, _stored_tags(page.parent, page.offset)[0] if is_here else None
+
+
+def _refuse_other_kinds(pages: Any, first: Any, name: str) -> None:
+    """Raise ``UnknownFormat`` for a page that is stored otherwise than the first one."""
+    # tifffile takes the tags of the first page for those of all. Parsing those of 3,000 pages takes
+    # ten times as long as the rest of opening: equal bytes are parsed once.
+    kind_of_first, equal = _kind_of(first), set[bytes | None]()
+    for number, tags in _tags_of_pages(pages, first):
+        if tags is not None and tags in equal:
+            continue
+        equal.add(tags)
+        page = pages[number]
         handle = page.parent.filehandle
         is_closed = handle.closed
         if is_closed:  # of another file of an OME-TIFF
@@ -279,17 +330,22 @@ def _ome_spacing(text: str, series: int, name: str) -> tuple[float, float, float
     if series >= len(pixels):
         return None
     attributes = pixels[series].attrib
-    sizes = []
-    for axis in "XYZ":
-        unit = attributes.get(f"PhysicalSize{axis}Unit", "µm").lower()
-        size = attributes.get(f"PhysicalSize{axis}")
-        # An axis of which nothing is said, or in pixels, is taken for millimetres.
-        is_length = size is not None and unit in MILLIMETRES
-        millimetres_in(unit if size is not None else None, name)  # which warns of unknown ones
-        sizes.append(_positive(size) * MILLIMETRES[unit] if is_length else None)
-    if sizes == [None] * 3:
+    sizes = {a: n for a in "XYZ" if (n := attributes.get(f"PhysicalSize{a}")) is not None}
+    if not sizes:
         return None
-    x, y, z = (1.0 if size is None else size for size in sizes)
+    units = {a: attributes.get(f"PhysicalSize{a}Unit", "µm").strip().lower() for a in sizes}
+    if len({unit in MILLIMETRES for unit in units.values()}) > 1:
+        raise ValueError(f"units of {', '.join(f'{a}: {unit!r}' for a, unit in units.items())}")
+    factors = {unit: millimetres_in(unit, name) for unit in {*units.values()}}
+    lengths = {a: factors[units[a]] * _positive(size) for a, size in sizes.items()}
+    silent = [a for a in "XYZ" if a not in sizes and attributes.get(f"Size{a}", "1") != "1"]
+    no_lengths = [unit for a, unit in units.items() if unit in NO_LENGTHS and lengths[a] != 1]
+    if silent or no_lengths:
+        what = f"gives sizes in {no_lengths[0]!r}" if no_lengths else "has PhysicalSize"
+        what += "" if no_lengths else f"{', '.join(sizes)} and no PhysicalSize{', '.join(silent)}"
+        do = "Pass affine= to say where the voxels lie."
+        warn(f"unknown-unit: {name} {what}, which is read as millimetres. {do}", LikelyMistake)
+    x, y, z = (lengths.get(axis, 1.0) for axis in "XYZ")
     return x, y, z
 
 
@@ -392,7 +448,10 @@ def open_tiff(
     source = RangedChunks(file.store, image, image, token, size, name)
     form, cache = (image.shape, image.chunks, image.dtype), opening_session().chunks
     array = ChunkedArray(*form, image.fill_value, source=source, cache=cache, token=token)
-    return ChunkedBackend(array, layout, [file], header, name)
+    backend = ChunkedBackend(array, layout, [file], header, name)
+    is_stored = bool(image.places[:, 2].any())
+    backend.stores_chunks = lambda: is_stored  # type: ignore[method-assign]
+    return backend
 
 
 def _read(tiff: Any, level: int, series: int | None, name: str) -> TiffImage:

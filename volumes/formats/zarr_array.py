@@ -17,7 +17,7 @@ from ..chunks.chunk_cache import ChunkCache
 from ..chunks.chunked_array import ChunkedArray
 from ..chunks.ranged_chunks import RangedChunks, decoder_factory, forget_bytes
 from ..session import opening_session
-from .chunked_backend import check_chunk_bytes
+from .chunked_backend import check_chunk_bytes, refuse_conventions
 from .stored_file import library_errors
 from .zarr_chunks import ArrayMetadata, Codec, NotOurs, PlainChunks, ShardedChunks, ZarrDecoder
 
@@ -95,15 +95,24 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
             dtype = dtype.newbyteorder("<" if endian == "little" else ">")
         fill = _fill_v3(document["fill_value"], dtype)
         layout = shape, chunks, dtype, fill, tuple(codecs), order, prefix, separator
-        whole = is_complete(document.get("attributes") or {})
+        attributes = document.get("attributes") or {}
+        refuse_conventions(attributes, name)
+        whole = completeness_in(attributes)
         names = tuple(document.get("dimension_names") or ())
         return _check(ArrayMetadata(*layout, shards, at_end, has_crc, whole, names), name)
 
 
-def is_complete(attributes: Mapping[str, Any]) -> bool:
-    """Whether the writer of an array noted that it stored every shard."""
+def completeness(array: Any) -> bool | None:
+    """Return whether the writer of an array stored every shard; None where it noted nothing."""
+    if isinstance(array, ZarrArray):
+        return array.metadata.is_complete
+    return completeness_in(dict(array.attrs))
+
+
+def completeness_in(attributes: Mapping[str, Any]) -> bool | None:
+    """Return the completeness that the attributes of an array record."""
     record = attributes.get("voxpipe")
-    return isinstance(record, Mapping) and record.get("complete") is True
+    return record.get("complete") if isinstance(record, Mapping) else None
 
 
 def _shape(value: Any) -> tuple[int, ...]:
@@ -281,6 +290,9 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
         document = _json(store.get(f"{path}.zarray"), f".zarray of {name}")
         if document is not None:
             _refuse_newer(document, 2, f"{path}.zarray of {name}")
+            if isinstance(store, LocalRanges):  # a bucket takes a request for each document
+                attrs = _json(store.get(f"{path}.zattrs"), f".zattrs of {name}") or {}
+                refuse_conventions(attrs, name)
             return ZarrArray(parse_v2(document, name), path, store, cache, token)
         document = _json(store.get(f"{path}.zgroup"), f".zgroup of {name}")
         if document is None:

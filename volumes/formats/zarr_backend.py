@@ -18,10 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS, ChunkGrid, Region
-from ...core.call_site import warn
 from ...core.errors import (
     CorruptVolume,
-    EmptyVolume,
     TruncatedVolume,
     UnknownFormat,
     VolumeChanged,
@@ -44,9 +42,9 @@ from ..scheme import StoreLayout
 from ..session import opening_session
 from ..voxels import Voxels
 from . import zarr_nodes
-from .chunked_backend import ChunkedBackend, chunked_header
+from .chunked_backend import ChunkedBackend, chunked_header, refuse_conventions
 from .stored_file import Format, LocalStoredFile, StoredFile, library_errors, location_of
-from .zarr_array import ZarrArray, is_complete, open_node
+from .zarr_array import ZarrArray, completeness, open_node
 from .zarr_chunks import NotOurs, missing_shard
 
 # Objects that are no chunks: of a pyramid of a few levels, each with its metadata.
@@ -70,8 +68,9 @@ class ForeignArray:
         self.shards, self.fill_value = getattr(array, "shards", None), array.fill_value
         self.chunk_bytes = math.prod(self.chunks) * self.dtype.itemsize
         self._cuts = ChunkGrid(self.shape, self.chunks)
-        self._whole = self.shards is not None and is_complete(dict(array.attrs))
+        self._whole = self.shards is not None and completeness(array) is True
         self._shards: set[tuple[int, ...]] = set()  # those that are known to be there
+        refuse_conventions(dict(array.attrs), name)
 
     def needed_chunks(self, region: Region) -> NDArray[np.int64]:
         """Return the chunks (N, axes) that a region touches."""
@@ -106,7 +105,7 @@ class ForeignArray:
         for index in {*map(tuple, shards.tolist())} - self._shards:
             key = self._array.metadata.encode_chunk_key(index)
             if not sync((self._array.store_path / key).exists()):
-                raise missing_shard(key, self._name)
+                raise missing_shard(f"{self.path}/{key}".lstrip("/"), self._name)
             self._shards.add(index)
 
     def prefetch(self, region: Region) -> None:
@@ -159,7 +158,6 @@ class ZarrBackend(ChunkedBackend):
         dtype = np.dtype(array.dtype)
         header = chunked_header(layout, array.chunks, dtype, name, image.affine, image.scale, stamp)
         self.levels = image.coarser
-        self._in_doubt = True
         self.keeps_chunks = isinstance(array, ZarrArray)
         own = array if self.keeps_chunks else ForeignArray(array, name)
         super().__init__(own, layout, files, header, name)
@@ -168,22 +166,10 @@ class ZarrBackend(ChunkedBackend):
         """Raise ``VolumeChanged`` if the array was removed; warn if nothing is stored of it."""
         if self._store is not None and self._store.absences != self._absences:
             self._refuse_removed(self._store)
-        if self._in_doubt and voxels.array.size:
-            self._in_doubt = False
-            first = voxels.array.flat[0]
-            if not (voxels.array != first).any() and not self.stores_chunks():
-                warn(
-                    f"{self.name} has metadata and not one chunk, so every voxel is its fill value "
-                    f"{first!s}. If it should hold more, copy its chunks too.",
-                    EmptyVolume,
-                )
+        super()._look_into(voxels)
 
     def _refuse_removed(self, store: LocalRanges | RemoteRanges) -> None:
         """Look why chunks are missing."""
-
-    def stores_chunks(self) -> bool:
-        """Whether anything but metadata is stored; True where nobody knows."""
-        return True
 
     @property
     def shards(self) -> Triple | None:

@@ -74,7 +74,7 @@ class ArrayMetadata:
     shards: tuple[int, ...] | None = None  # object unit; None where every chunk is an object
     index_at_end: bool = True  # of a shard
     index_checked: bool = True  # by a check sum behind it
-    is_complete: bool = False  # whether the writer noted that it stored every shard
+    is_complete: bool | None = None  # whether every shard was stored; None if nothing says so
     dimension_names: tuple[Any, ...] = ()  # of version 3, where it has them
 
     def key(self, index: Sequence[int]) -> str:
@@ -246,7 +246,8 @@ class ShardedChunks(ChunkMap):
 
 def missing_shard(key: str, name: str) -> CorruptVolume:
     """Return the error of a shard that is missing in an array that was written whole."""
-    do = 'Copy or convert it again. If it is fill, remove "complete" from the attributes.'
+    document = f"{key.rpartition('c/')[0]}zarr.json"
+    do = f'Copy or convert it again. If it is fill, write "complete": false in {document}.'
     return CorruptVolume(f"the shard {key} of {name} is missing, and all were written.", do=do)
 
 

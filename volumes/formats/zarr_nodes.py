@@ -32,6 +32,7 @@ from ...core.errors import (
 )
 from ...core.locks import renew_after_fork
 from ...core.sample import parse_json
+from ...core.validate import MILLIMETRES
 from ...storage.content import content_key, folder_key, listing_key
 from ...storage.fsspec_ranges import version_of
 from ...storage.ranges import RangeStore
@@ -42,7 +43,7 @@ from ..registry import registered_names, resolve_backend
 from ..session import SESSION
 from ..source import LocatedSource, Options, as_backend
 from .chunked_backend import (
-    MILLIMETRES,
+    NO_LENGTHS,
     SPATIAL,
     Layout,
     check_number,
@@ -52,7 +53,7 @@ from .chunked_backend import (
 from .nifti import parse_nifti
 from .raw import RawHeader
 from .stored_file import import_package, library_errors
-from .zarr_array import ZarrArray
+from .zarr_array import ZarrArray, completeness
 from .zarr_chunks import NotOurs
 
 # A NIfTI header has 540 bytes, and extensions that may each hold the header of a DICOM file.
@@ -69,8 +70,6 @@ _ORIENTATIONS = {
     "y": ("posterior-to-anterior", "anterior-to-posterior"),
     "z": ("inferior-to-superior", "superior-to-inferior"),
 }
-# Of axes that are counted in voxels, which count as millimetres like those without a unit.
-_NO_UNITS = ("", "none", "unknown", "arbitrary", "pixel", "voxel")
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ def _level(dataset: Mapping[str, Any], image: Mapping[str, Any], version: int) -
         raise ValueError(f"coordinateSystems came with version 0.6, and it says 0.{version}")
     else:
         entries = image.get("axes", _OLD_AXES)
-        # Those of the image act after those of the level.
+        # Transformations of the image follow those of the level.
         parts = (part.get("coordinateTransformations", ()) for part in (dataset, image))
         steps = [step for part in parts for step in part]
     records = [entry if isinstance(entry, Mapping) else {"name": entry} for entry in entries]
@@ -186,7 +185,7 @@ def _unit(axis: str, entry: Mapping[str, Any]) -> float:
     """Return how many millimetres along x, y or z of RAS+ a unit of an axis has."""
     # An axis without a unit is taken for millimetres, like NIfTI's unknown unit.
     unit = str(entry.get("unit") or "").lower().replace("metre", "meter")
-    size = 1.0 if unit in _NO_UNITS or axis not in SPATIAL else MILLIMETRES.get(unit)
+    size = 1.0 if unit in NO_LENGTHS or axis not in SPATIAL else MILLIMETRES.get(unit)
     if size is None:
         raise ValueError(f"{unit!r} of axis {axis} is no unit of length that is known")
     orientation = entry.get("orientation")
@@ -257,11 +256,17 @@ def _of_array(array: Any, level: int, name: str, axes: Any) -> ZarrImage:
 
 
 def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
-    levels, nifti = levels_of(dict(group.attrs), name), group.get(NIFTI)
+    attributes, nifti = dict(group.attrs), group.get(NIFTI)
+    levels, is_ours = levels_of(attributes, name), "voxpipe" in attributes
+    if nifti is None and (is_ours or name.lower().endswith((".nii.zarr", ".nii.zarr.zip"))):
+        raise _part_is_lost(f"{NIFTI}/zarr.json", "the affine and the scale", name)
     if nifti is None and not levels:
         arrays = dict(group.arrays())
         if len(arrays) == 1:
-            return _of_array(next(iter(arrays.values())), level, name, axes)
+            (array,) = arrays.values()
+            if completeness(array) is not None:
+                raise _part_is_lost(f"{NIFTI} and the attributes of zarr.json", "the affine", name)
+            return _of_array(array, level, name, axes)
         if below := [*itertools.islice(images_in(group), _MOST_NAMES)]:
             more = ", ..." if len(below) == _MOST_NAMES else ""
             what = f"{name} is no image. Images in it: {', '.join(below)}{more}."
@@ -279,16 +284,29 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
     array = group.get(path)
     if array is None or not _is_array(array):
         raise BadHeader(f"{name} has no array {path!r}, of which its metadata speak.")
+    if is_ours and completeness(array) is None:
+        part = f"the attributes of {path}/zarr.json"
+        raise _part_is_lost(part, "whether every shard was written", name)
     own = levels[level].axes if levels else _NIFTI_AXES[-array.ndim :]
     layout = named_layout(tuple(array.shape), own, name)
     if fields is None:
         affine, scale = levels[level].affine, (1.0, 0.0)
     else:
         affine, scale = affine_matrix(fields.affine), (fields.slope, fields.intercept)
+        header_shape = fields.layout.shape[1:]
+        if not level and header_shape != layout.shape[1:]:
+            what = f"the NIfTI header of {name} has the shape {header_shape}"
+            raise BadHeader(f"{what}, and its array {path!r} has {layout.shape[1:]}.")
         # The header speaks of the finest level; the pyramid says how the others lie to it.
         if level:  # that of the finest is kept to the last bit
             affine = affine @ np.linalg.inv(levels[0].affine) @ levels[level].affine
     return ZarrImage(array, layout, affine_entries(affine, name), scale, coarser(levels, level))
+
+
+def _part_is_lost(part: str, holds: str, name: str) -> BadHeader:
+    """Return the error for a part that an image was written with, and does not have any more."""
+    do = "Copy or convert it again. The path of the array inside reads voxels without a place."
+    return BadHeader(f"{name} lost {part}, with {holds}.", do=do)
 
 
 def images_in(group: Any) -> Iterator[str]:
