@@ -18,7 +18,7 @@ import base64
 import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple
@@ -282,6 +282,10 @@ class Outline:
         first = islice(walk(sink), _MOST_PIPES)
         pipes = " ".join(f"{chained_name(pipe)}:{fingerprint_of_pipe(pipe)}" for pipe in first)
         return cls(sink, fingerprint(sink), pipes)
+
+    def on(self, sink: Pipe) -> Outline:
+        """Return the outline of the same chain with the cases of ``sink``."""
+        return replace(self, sink=sink)
 
     @cached_property
     def data(self) -> str:

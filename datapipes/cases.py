@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import hashlib
 import os
@@ -10,13 +9,16 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar
 
 from ..core import Sample
+from ..core.call_site import is_looking_ahead
 from ..core.errors import SampleError, VolumeNotFound, VoxpipeError
 from ..core.redact import RedactedDict, public_name
 from ..core.suggest import closest, path_hint
 from ..core.validate import count_text
+from ..graph import Pipe, rebuild, walk
+from ..graph.node import copy_pipe
 from ..storage.location import WILDCARD, absolute_place, is_url, local_path
 from ..storage.remote import Globs
 from ..volumes import Manifest, Volume, catalog_volume, read_manifest
@@ -68,6 +70,10 @@ class _CaseSource(SeedStamper):
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Sample]:
+        yield from self.samples()
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield a sample for each case, under the seed of this pass."""
         seed, epoch = self._next_run()
         for index, (name, data) in enumerate(self.each_case()):
             yield Sample(data, case=name, identity=self._identity(index), seed=seed, epoch=epoch)
@@ -174,12 +180,80 @@ class FromCases(_CaseSource):
             yield ", ".join(f"{k}={public_name(text)}" for k, text in texts.items())
 
 
-class ListCases(_CaseSource):
+class Listing:
+    """The cases of one pass; copies of a pipe share the object."""
+
+    def __init__(self, cases: Any = None, *, is_held: bool = False) -> None:
+        self.cases = cases
+        self.is_held = is_held  # whether a loader lists at the beginning of each epoch
+
+
+class FindsCases(_CaseSource):
+    """A source that lists a storage: at the beginning of each pass, once for all keys.
+
+    A loader lists in its own process at the beginning of each epoch, and workers get that list. A
+    worker of torch's ``DataLoader`` iterates a copy of the pipe, and lists for itself.
+    """
+
+    looks_once: ClassVar[bool] = False  # whether all passes have the cases of the first
+
+    def __init__(self, *arguments: Any) -> None:
+        self._listing = Listing()
+        super().__init__(*arguments)
+
+    def look(self) -> list[dict[str, Any]]:
+        """Return the cases that the storage holds now, with their names."""
+        raise NotImplementedError
+
+    def listing(self) -> list[dict[str, Any]]:
+        """Return the cases of this pass: ``{"case": name, key: path or URL, ...}``."""
+        if self._listing.cases is None:
+            with locate_errors(self):
+                self._listing.cases = self.look()
+        return self._listing.cases  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[Sample]:
+        # No generator: list(pipe) calls len() before the first next(), and both are of one pass.
+        if not (self.looks_once or self._listing.is_held or is_looking_ahead()):
+            self._listing.cases = None
+        return self.samples()
+
+    def with_listing(self, listing: Listing) -> FindsCases:
+        """Return a copy that has a listing of its own."""
+        twin: Any = copy_pipe(self)
+        twin._listing = listing
+        return twin  # type: ignore[no-any-return]
+
+
+def hold_listings(graph: Pipe, *, anew: bool = False) -> Pipe:
+    """Return the graph for a loader, which lists at the beginning of each epoch; ``anew``: now."""
+
+    def own(old: Pipe, here: Pipe) -> Pipe:
+        if not isinstance(old, FindsCases):
+            return here
+        cases = None if anew and not old.looks_once else old._listing.cases
+        return old.with_listing(Listing(cases, is_held=True))
+
+    return rebuild(graph, own)
+
+
+def take_listings(graph: Pipe, other: Pipe) -> bool:
+    """Give a graph the cases of another one like it; return whether they differ from its own."""
+    differs = False
+    for mine, theirs in zip(walk(graph), walk(other), strict=True):
+        if isinstance(mine, FindsCases) and isinstance(theirs, FindsCases):
+            before, mine._listing.cases = mine._listing.cases, theirs.listing()
+            differs |= before != mine._listing.cases
+    return differs
+
+
+class ListCases(FindsCases):
     """Begin a chain with the cases found in a folder or bucket.
 
-    Listing happens once, at the first iteration, for all keys together. A star never stands for
-    a hidden name, such as macOS's ``._ct.nii``. A folder that exists as it is written is no
-    pattern, so that ``"scans [2021]/*/"`` works; ``glob.escape()`` writes others.
+    Each pass lists the storage at its beginning, for all keys together; ``from_cases(list(...))``
+    keeps the cases of one time. A star never stands for a hidden name, such as macOS's
+    ``._ct.nii``. A folder that exists as it is written is no pattern, so that
+    ``"scans [2021]/*/"`` works; ``glob.escape()`` writes others.
 
     Parameters
     ----------
@@ -203,7 +277,7 @@ class ListCases(_CaseSource):
     Raises
     ------
     VolumeNotFound
-        At the first iteration: nothing matches, or a case lacks a volume.
+        At the beginning of a pass: nothing matches, or a case lacks a volume.
     StoreUnavailable
         The store kept failing; see ``$VOXPIPE_REMOTE_DEADLINE``.
     VolumeReadError
@@ -225,7 +299,6 @@ class ListCases(_CaseSource):
         self.patterns = patterns
         self.storage_options = RedactedDict(storage_options or {})
         self.optional = (optional,) if isinstance(optional, str) else tuple(optional)
-        self._cases: list[dict[str, str]] | None = None
         self._check()
         self.origin = dataclasses.replace(self.origin, call=self.describe())
         url, by_key = self._show()
@@ -259,12 +332,12 @@ class ListCases(_CaseSource):
                 raise ValueError(msg)
 
     def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """List the storage (once in the life of the pipe) and yield the cases by name."""
+        """Yield the cases by name."""
         for case in self.listing():
             yield case[CASE], {k: v for k, v in case.items() if k != CASE}
 
     def __len__(self) -> int:
-        """Return the number of cases; lists the storage."""
+        """Return the number of cases of this pass; list the storage before the first."""
         return len(self.listing())
 
     def describe(self) -> str:
@@ -310,18 +383,16 @@ class ListCases(_CaseSource):
         for case in self.listing():
             yield ", ".join(f"{key}={public_name(value)}" for key, value in case.items())
 
-    def listing(self) -> list[dict[str, str]]:
-        """Return the cases, sorted by name: ``{"case": name, key: path or URL, ...}``."""
-        if self._cases is None:
-            cases = self.find()
-            for case in cases:
-                for error in self.missing(case).values():
-                    raise error
-            self._cases = cases
-        return self._cases
+    def look(self) -> list[dict[str, Any]]:
+        """Return the cases that the storage holds now, sorted by name."""
+        cases = self.find()
+        for case in cases:
+            for error in self.missing(case).values():
+                raise error
+        return cases
 
     def find(self) -> list[dict[str, str]]:
-        """Return the cases as :meth:`listing` does, also those that lack a volume."""
+        """Return the cases as :meth:`look` does, also those that lack a volume."""
         with locate_errors(self):
             globs = Globs(self.storage_options)
             matches = {key: self._matches(key, p, globs) for key, p in self.patterns.items()}
@@ -338,11 +409,9 @@ class ListCases(_CaseSource):
         each = {n: {k: m[n][1] for k, m in matches.items() if n in m} for n in names}
         return [{CASE: name, **places} for name, places in each.items()]
 
-    def lenient(self) -> ListCases:
-        """Return a pipe of all cases that are found, also those that lack a volume."""
-        pipe = copy.copy(self)
-        pipe._cases = self.find()
-        return pipe
+    def lenient(self) -> FindsCases:
+        """Return a pipe of all cases that are there now, also those that lack a volume."""
+        return self.with_listing(Listing(self.find(), is_held=True))
 
     def missing(self, case: Mapping[str, str]) -> dict[str, VoxpipeError]:
         """Return an error for each key that a found case has to have and lacks."""

@@ -79,8 +79,8 @@ def test_a_bucket_by_url():
     ]
 
 
-def test_listing_happens_once_and_late(folders, monkeypatch):
-    """Nothing is listed before the first iteration, and once after that."""
+def test_each_pass_lists_once_and_late(folders, monkeypatch):
+    """Nothing is listed before the first iteration, and once for all keys in each."""
     from fsspec.implementations.local import LocalFileSystem
 
     calls = []
@@ -89,9 +89,9 @@ def test_listing_happens_once_and_late(folders, monkeypatch):
 
     pipe = vp.list_cases(f"{folders}/train/*/", image="ct.nii", label="seg.nii")
     assert calls == []
-    list(pipe), list(pipe), len(pipe)
-
-    assert len(calls) == 1  # for both keys
+    for passes in (1, 2):
+        assert len(list(pipe)) == len(pipe)
+        assert len(calls) == passes
 
 
 def test_a_case_without_a_volume_is_named(folders):
