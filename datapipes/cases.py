@@ -34,8 +34,6 @@ from .case_names import (
 from .datapipe import locate_errors
 from .epoch import SeedStamper
 
-# A ? that stands for one character has no = behind it.
-_QUERY = re.compile(r"[?#;][^?#;/]*=.*")
 _STARS_NAME = (
     "Write the pattern so that one star stands for all of a name: a ? or [...] is no part of it, "
     "and what is around two stars does not tell which of them stands for nothing."
@@ -368,8 +366,10 @@ class ListCases(FindsCases):
     def _show(self) -> tuple[str | None, dict[str, str]]:
         url = None if self.url is None else public_name(self.url)
         patterns = {key: public_name(pattern) for key, pattern in self.patterns.items()}
-        if is_url(self.url or ""):
-            patterns = {key: _QUERY.sub("", pattern) for key, pattern in patterns.items()}
+        if url is not None and is_url(url):
+            base = f"{url.rpartition('://')[0]}://_/"  # a pattern may end in a query, as URLs do
+            shown = {key: public_name(base + pattern) for key, pattern in patterns.items()}
+            patterns = {key: name.removeprefix(base) for key, name in shown.items()}
         return (url, patterns)
 
     def places(self) -> Iterable[str]:
