@@ -109,7 +109,8 @@ def _files_of(item: Any) -> list[str]:
 
 def tickets_of(job: Any) -> list[Any]:
     """Begin to fetch what the lazy patches of a job read; return what keeps it."""
-    tickets = []
+    tickets: list[Any] = []
+    failed: list[Volume] = []
     all_items = job.items if isinstance(job, Job) else ()
     items = [item for item in all_items if type(item) is Sample or isinstance(item, Mapping)]
     # All images before the first label: so a batch is filled, and what is announced in this
@@ -118,12 +119,11 @@ def tickets_of(job: Any) -> list[Any]:
         with holding(READ_KEY, key):
             for item in items:
                 thing = item.get(key)
-                if isinstance(thing, LazyPatch):
-                    # What goes wrong here does so again when the patch is read, and is told then.
+                if isinstance(thing, LazyPatch) and thing.volume not in failed:
                     try:
                         tickets.append(thing.prefetch())
-                    except Exception:
-                        continue
+                    except Exception:  # it fails again when the first patch is read, and is raised
+                        failed.append(thing.volume)
     return [ticket for ticket in tickets if ticket is not None]
 
 

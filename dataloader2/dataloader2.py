@@ -202,6 +202,8 @@ class DataLoader2(ForFrameworks):
             if self._coming is not None:
                 self._service.stop()  # workers that stayed run the chain as it was
                 self._take(self._coming)
+            if self._progress.position == Position(self._progress.position.epoch):
+                self._take_cases(hold_listings(self._original, anew=True))
             with self._lock:
                 if self._draw is not None and self._draw.is_outdated():  # another run is meant
                     self._seed = self._draw = None
@@ -222,8 +224,6 @@ class DataLoader2(ForFrameworks):
     def _begin(self, seed: int, progress: Progress) -> RunningEpoch:
         """Start the batches of an epoch; it goes on where an interrupt has left it."""
         here = progress.position
-        if here == Position(here.epoch):
-            self._take_cases(hold_listings(self._original, anew=True))
         message = partial(without_parts, self._service, self._chain.whole)
         self._once.warn(RanksAlike, message, RanksAlike, self._origin)
         self._agree()

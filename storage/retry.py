@@ -122,7 +122,7 @@ class Attempts:
         kind: str = "",
     ) -> None:
         self._policy, self._what, self._describe = policy, what, describe
-        self._setting, self._size = setting, size
+        self._size = size
         self._clock, self._draw = clock, draw
         self._begin = clock()
         self._failures = self._wrong = self._pauses = 0
@@ -131,7 +131,10 @@ class Attempts:
         # All requests of the kind, and those of the kind for this object.
         self.targets = (kind, f"{kind} {what}")
         # Whether one attempt has to do: it looks whether the store is back.
-        self._looks = self.health.check_out(what, self.targets)
+        self._advice = (
+            f"Check the store, or give it more time: {setting}=seconds, now {policy.deadline:g}."
+        )
+        self._looks = self.health.check_out(what, self.targets, self._advice)
 
     def note_answer(self) -> None:
         """Note that the store answers requests of this kind, also for this object."""
@@ -187,10 +190,7 @@ class Attempts:
             self.health.gave_up(
                 self.targets, self._begin, deadline, self._describe(error), is_probe=self._looks
             )
-            do = (
-                f"Check the store, or give it more time: {self._setting}=seconds, now {deadline:g}."
-            )
-            raise self._unavailable(total, error, do) from None
+            raise self._unavailable(total, error, self._advice) from None
         finally:
             # Its traceback holds this call, which shall not hold it: all that was read
             # on the way here would wait for a collection of garbage.
@@ -307,7 +307,7 @@ class Health:
         while len(self._outages) > _MOST_OUTAGES:
             del self._outages[next(iter(self._outages))]
 
-    def check_out(self, what: str, targets: Targets) -> bool:
+    def check_out(self, what: str, targets: Targets, do: str) -> bool:
         """Return :meth:`is_out`; ``StoreUnavailable`` where a probe failed a moment ago."""
         if not self._outages:
             return False
@@ -315,7 +315,7 @@ class Health:
         for outage in self._outages_of(targets):
             if now < min(outage.until, outage.quiet_until):
                 msg = f"{what} was not tried: the store failed a moment ago, with {outage.message}."
-                raise errors.StoreUnavailable(msg, do="Check the store, and try again.")
+                raise errors.StoreUnavailable(msg, do=do)
         return self.is_out(targets)
 
     def _outages_of(self, targets: Targets) -> list[_Outage]:

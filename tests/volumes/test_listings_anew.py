@@ -108,7 +108,7 @@ def test_each_epoch_of_a_loader_lists_once_for_all_workers(server, service, is_s
         state = loader.state_dict()
         assert (len(list(pipe)), lists(server)) == (3, 1)
         write(server.bucket / "out" / "e")
-        with pytest.raises(StateMismatch, match="there were 3 cases, and are 4; .*case=e"):
+        with pytest.raises(StateMismatch, match=r"there were 3 cases, and are 4; .*case=e"):
             loader.load_state_dict(state)
         assert loader.state_dict() == state
         (server.bucket / "out" / "e" / "ct.nii").unlink()
