@@ -51,7 +51,12 @@ FOLDERS: ContextVar[Mapping[str, str] | None] = ContextVar("folders", default=No
 
 def _identity_of(place: str) -> str:
     """Return a place as it counts in states: one spelling, in the folder of the saved state."""
-    place = place.rstrip("/") if is_url(place) else absolute_place(place)
+    # Most are spelled so already, and there may be a million of them.
+    has_other_spelling = "//" in place or "/." in place or ":" in place or place[-1:] == "/"
+    if has_other_spelling or place[:1] in "~.":
+        place = place.rstrip("/") if is_url(place) else absolute_place(place)
+    elif place[0] != "/":
+        place = os.path.join(os.getcwd(), place)
     for folder, before in (FOLDERS.get() or {}).items():
         here = folder.rstrip("/") if is_url(folder) else absolute_place(folder)
         if place == here or place.startswith(f"{here}/"):
