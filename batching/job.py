@@ -110,20 +110,19 @@ def _files_of(item: Any) -> list[str]:
 def tickets_of(job: Any) -> list[Any]:
     """Begin to fetch what the lazy patches of a job read; return what keeps it."""
     tickets: list[Any] = []
-    failed: list[Volume] = []
     all_items = job.items if isinstance(job, Job) else ()
     items = [item for item in all_items if type(item) is Sample or isinstance(item, Mapping)]
     # All images before the first label: so a batch is filled, and what is announced in this
     # order is kept as long as it is needed.
-    for key in dict.fromkeys(chain.from_iterable(items)):
-        with holding(READ_KEY, key):
-            for item in items:
-                thing = item.get(key)
-                if isinstance(thing, LazyPatch) and thing.volume not in failed:
-                    try:
+    try:
+        for key in dict.fromkeys(chain.from_iterable(items)):
+            with holding(READ_KEY, key):
+                for item in items:
+                    thing = item.get(key)
+                    if isinstance(thing, LazyPatch):
                         tickets.append(thing.prefetch())
-                    except Exception:  # it fails again when the first patch is read, and is raised
-                        failed.append(thing.volume)
+    except Exception:
+        pass  # the patch fails again when it is read; a dead store is not asked for the others
     return [ticket for ticket in tickets if ticket is not None]
 
 

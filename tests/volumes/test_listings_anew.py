@@ -1,6 +1,7 @@
 """Listings belong to one pass: nothing is remembered longer, and a bucket is listed once."""
 
 import glob
+import itertools
 import json
 
 import fsspec
@@ -11,6 +12,9 @@ from s3_server import Fault
 
 import voxpipe as vp
 from voxpipe.core.errors import StateMismatch, VolumeNotFound, VoxpipeError
+
+
+WAYS = ("GET", "HEAD")
 
 
 def write(folder, name="ct.nii"):
@@ -290,3 +294,43 @@ def test_an_object_that_fails_costs_one_deadline(server, client, method, kind, m
     assert counts[0] > 1
     assert counts[1:] == [1, 1]
     assert not read("bad").any()
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [("deny", "GET"), *itertools.product(("missing", "error", "slow_down", "hang", "close"), WAYS)],
+)
+def test_an_epoch_on_a_dead_store_asks_for_few_objects(server, client, kind, method, monkeypatch):
+    """Its planning and the first batches stop at the first volume, not at each patch and key."""
+    monkeypatch.setenv("VOXPIPE_REMOTE_DEADLINE", "0.3")
+    for case in "abcdef":
+        write(server.bucket / "out" / case)
+        write(server.bucket / "out" / case, "seg.nii")
+    keys = {"image": "ct.nii", "label": "seg.nii"}
+    pipe = vp.list_cases("s3://bucket/out/*/", storage_options=server.storage_options, **keys)
+    chain = pipe.open_volume().lazy_patch(2, samples_per_volume=6).shuffle().batch_patches(9)
+    server.fail(Fault(kind, key="nii", method=method))
+    with vp.DataLoader2(chain, [vp.FuseSpatial()], seed=1) as loader:
+        with pytest.raises(VoxpipeError):
+            next(iter(loader))
+    requests = [request.key for request in server.requests if "nii" in request.key]
+
+    assert len(set(requests)) <= 5
+    assert len(requests) <= 48
+
+
+def test_a_listing_that_fails_is_tried_once_for_all_pipes(server, client, monkeypatch):
+    """For the length of the loader, of each of its pipes, and for the epoch."""
+    monkeypatch.setenv("VOXPIPE_REMOTE_DEADLINE", "0.3")
+    write(server.bucket / "out" / "a")
+    pipe = vp.list_cases(
+        "s3://bucket/out/*/", image="ct.nii", storage_options=server.storage_options
+    )
+    chain = pipe.shuffle().open_volume().lazy_patch(2).shuffle().batch_patches(1)
+    server.fail(Fault("hang"))
+    with vp.DataLoader2(chain, seed=1) as loader:
+        for _ in range(2):
+            with pytest.raises(vp.errors.StoreUnavailable):
+                list(loader)
+
+    assert lists(server) <= 4
