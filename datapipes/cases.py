@@ -9,6 +9,7 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from ..core import Sample
@@ -183,14 +184,6 @@ class FromCases(_CaseSource):
             yield ", ".join(f"{k}={public_name(text)}" for k, text in texts.items())
 
 
-class Listing:
-    """The cases of one pass; copies of a pipe share the object."""
-
-    def __init__(self, cases: Any = None, *, is_held: bool = False) -> None:
-        self.cases = cases
-        self.is_held = is_held  # whether a loader lists at the beginning of each epoch
-
-
 class FindsCases(_CaseSource):
     """A source that lists a storage: at the beginning of each pass, once for all keys.
 
@@ -201,7 +194,8 @@ class FindsCases(_CaseSource):
     looks_once: ClassVar[bool] = False  # whether all passes have the cases of the first
 
     def __init__(self, *arguments: Any) -> None:
-        self._listing = Listing()
+        # Copies of a pipe share it; one that a loader holds is made anew for each epoch.
+        self._listing = SimpleNamespace(cases=None, is_held=False)
         super().__init__(*arguments)
 
     def look(self) -> list[dict[str, Any]]:
@@ -221,21 +215,17 @@ class FindsCases(_CaseSource):
             self._listing.cases = None
         return self.samples()
 
-    def with_listing(self, listing: Listing) -> FindsCases:
-        """Return a copy that has a listing of its own."""
-        twin: Any = copy_pipe(self)
-        twin._listing = listing
-        return twin  # type: ignore[no-any-return]
-
 
 def hold_listings(graph: Pipe, *, anew: bool = False) -> Pipe:
     """Return the graph for a loader, which lists at the beginning of each epoch; ``anew``: now."""
 
     def own(old: Pipe, here: Pipe) -> Pipe:
-        if not isinstance(old, FindsCases):
-            return here
-        cases = None if anew and not old.looks_once else old._listing.cases
-        return old.with_listing(Listing(cases, is_held=True))
+        if isinstance(old, FindsCases):
+            cases = None if anew and not old.looks_once else old._listing.cases
+            twin: Any = copy_pipe(old)
+            twin._listing = SimpleNamespace(cases=cases, is_held=True)
+            return twin  # type: ignore[no-any-return]
+        return here
 
     return rebuild(graph, own)
 
@@ -414,9 +404,11 @@ class ListCases(FindsCases):
         each = {n: {k: m[n][1] for k, m in matches.items() if n in m} for n in names}
         return [{CASE: name, **places} for name, places in each.items()]
 
-    def lenient(self) -> FindsCases:
+    def lenient(self) -> Any:
         """Return a pipe of all cases that are there now, also those that lack a volume."""
-        return self.with_listing(Listing(self.find(), is_held=True))
+        pipe: Any = hold_listings(self)
+        pipe._listing.cases = self.find()
+        return pipe
 
     def missing(self, case: Mapping[str, str]) -> dict[str, VoxpipeError]:
         """Return an error for each key that a found case has to have and lacks."""
