@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from ..core.call_site import shorten
 from ..core.errors import BadState, StateMismatch
 from ..core.lru_cache import cached_property
+from ..core.redact import public_text
 from ..core.stream import MAX_EPOCH
 from ..graph import (
     Pipe,
@@ -350,7 +351,7 @@ class Outline:
             first = run // _DIGITS * int(size)
             last = min(first + int(size), len(texts)) - 1
             of = f"case {first}" if last <= first else f"one of the cases {first} to {last}"
-            now = f", now {texts[first]}" if last == first else ""
+            now = f", now {public_text(texts[first])}" if last == first else ""
             differences.append(f"the first that differs is {of}{now}")
         return "; ".join(differences)
 

@@ -66,6 +66,16 @@ def _identity_of(place: str) -> str:
     return place
 
 
+def _text_of(value: Any) -> str:
+    """Return what counts of a value of a case: its place, its name, or its type."""
+    if isinstance(value, os.PathLike):
+        return _identity_of(os.fspath(value))
+    if not isinstance(value, str):
+        return type(value).__name__
+    # A text without a slash may be a name, which does not depend on the folder.
+    return _identity_of(value) if "/" in value else value
+
+
 class _CaseSource(SeedStamper):
     """A pipe that begins a chain with cases."""
 
@@ -95,18 +105,14 @@ class _CaseSource(SeedStamper):
         """Ask for zarr if a place names it."""
         return ("zarr",) if any(".zarr" in place for place in self.places()) else ()
 
-    def hashed_texts(self) -> Iterator[str]:
-        """Yield what tells these cases from others; reads no file."""
-        raise NotImplementedError
-
     def data_texts(self) -> Iterator[str]:
-        """Yield a text for each case, to say which of them differ."""
+        """Yield what tells each case from others, which may hold credentials; reads no file."""
         raise NotImplementedError
 
     def data_hash(self) -> str:
         """Return 16 hex digits over the cases."""
         digest = hashlib.blake2b(digest_size=8)
-        for text in self.hashed_texts():
+        for text in self.data_texts():
             digest.update(f"{text}\0".encode())
         return digest.hexdigest()
 
@@ -168,20 +174,9 @@ class FromCases(_CaseSource):
     def places(self) -> Iterable[str]:
         return map(str, self.cases[:_LOOKED_AT])
 
-    def hashed_texts(self) -> Iterator[str]:
-        for index, case in enumerate(self.cases):
-            for key, value in case.items():
-                text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else key
-                # A text without a slash may be a name, which does not depend on the folder.
-                if isinstance(value, os.PathLike) or "/" in text:
-                    text = _identity_of(text)
-                yield f"{index}{key}{text}"
-
     def data_texts(self) -> Iterator[str]:
         for case in self.cases:
-            paths = {k: os.fspath(v) for k, v in case.items() if isinstance(v, (str, os.PathLike))}
-            texts = {**{k: type(v).__name__ for k, v in case.items()}, **paths}
-            yield ", ".join(f"{k}={public_name(text)}" for k, text in texts.items())
+            yield ", ".join([f"{key}={_text_of(value)}" for key, value in case.items()])
 
 
 class FindsCases(_CaseSource):
@@ -363,20 +358,17 @@ class ListCases(FindsCases):
         patterns = {key: public_name(pattern) for key, pattern in self.patterns.items()}
         if url is not None and is_url(url):
             base = f"{url.rpartition('://')[0]}://_/"  # a pattern may end in a query, as URLs do
-            shown = {key: public_name(base + pattern) for key, pattern in patterns.items()}
-            patterns = {key: name.removeprefix(base) for key, name in shown.items()}
+            names = {key: public_name(base + pattern) for key, pattern in patterns.items()}
+            patterns = {key: name.removeprefix(base) for key, name in names.items()}
         return (url, patterns)
 
     def places(self) -> Iterable[str]:
         return [str(self.url), *self.patterns.values()]
 
-    def hashed_texts(self) -> Iterator[str]:
-        for case in self.listing():
-            yield from (f"{k}={v if k == 'case' else _identity_of(v)}" for k, v in case.items())
-
     def data_texts(self) -> Iterator[str]:
         for case in self.listing():
-            yield ", ".join(f"{key}={public_name(value)}" for key, value in case.items())
+            texts = [f"{k}={v if k == CASE else _identity_of(v)}" for k, v in case.items()]
+            yield ", ".join(texts)
 
     def look(self) -> list[dict[str, Any]]:
         """Return the cases that the storage holds now, sorted by name."""
@@ -546,13 +538,9 @@ class FromManifest(_CaseSource):
     def places(self) -> Iterable[str]:
         return (entry.location for entry in self.manifest.entries)
 
-    def hashed_texts(self) -> Iterator[str]:
-        for e in self.manifest.entries:
-            yield repr((e.case, e.key, e.location, e.kind, e.header, e.stamp))
-
     def data_texts(self) -> Iterator[str]:
         for e in self.manifest.entries:
-            yield f"{e.case} {e.key}={public_name(e.location)} {e.kind} {e.header} {e.stamp}"
+            yield f"{e.case} {e.key}={e.location} {e.kind} {e.header} {e.stamp}"
 
 
 from_cases, list_cases, from_manifest = FromCases, ListCases, FromManifest

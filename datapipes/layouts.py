@@ -427,9 +427,9 @@ class FromDicom(CaseFinder):
             raise VolumeNotFound(msg, do="" if is_there else path_hint(self.location))
         return cases
 
-    def hashed_texts(self) -> Iterator[str]:
+    def data_texts(self) -> Iterator[str]:
         for case in self.cases:
-            yield f"{case[CASE]}{case['dicom']['series']}"
+            yield f"case={case[CASE]}, series={case['dicom']['series']}"
 
 
 def _below(folder: str, name: str) -> str:
