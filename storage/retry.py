@@ -209,17 +209,17 @@ Targets = tuple[str, ...]
 """The kind of a request, and the kind with its object."""
 # The part of the deadline that requests have while another object of the kind keeps failing.
 _SHORT_SHARE = 0.125
-# Objects that kept failing and are remembered.
+# Most outages that are remembered.
 _MOST_OUTAGES = 4096
 
 
 @dataclass
 class _Outage:
-    """What kept failing until a deadline."""
+    """A kind of request, or an object, that failed until its deadline."""
 
-    until: float  # until when one attempt has to do, by the clock
-    quiet_until: float = -float("inf")  # until when nobody looks again
-    message: str = ""  # how the last look failed
+    until: float  # clock time until which each request has one attempt
+    quiet_until: float = -float("inf")  # clock time until which no request is sent
+    message: str = ""  # the error of the last attempt
 
 
 class Health:
