@@ -109,21 +109,20 @@ def _files_of(item: Any) -> list[str]:
 
 def tickets_of(job: Any) -> list[Any]:
     """Begin to fetch what the lazy patches of a job read; return what keeps it."""
-    tickets = []
+    tickets: list[Any] = []
     all_items = job.items if isinstance(job, Job) else ()
     items = [item for item in all_items if type(item) is Sample or isinstance(item, Mapping)]
     # All images before the first label: so a batch is filled, and what is announced in this
     # order is kept as long as it is needed.
-    for key in dict.fromkeys(chain.from_iterable(items)):
-        with holding(READ_KEY, key):
-            for item in items:
-                thing = item.get(key)
-                if isinstance(thing, LazyPatch):
-                    # What goes wrong here does so again when the patch is read, and is told then.
-                    try:
+    try:
+        for key in dict.fromkeys(chain.from_iterable(items)):
+            with holding(READ_KEY, key):
+                for item in items:
+                    thing = item.get(key)
+                    if isinstance(thing, LazyPatch):
                         tickets.append(thing.prefetch())
-                    except Exception:
-                        continue
+    except Exception:
+        pass  # the patch fails again when it is read; a dead store is not asked for the others
     return [ticket for ticket in tickets if ticket is not None]
 
 

@@ -19,8 +19,13 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 # Between the members of a chain; a :: in a password has no scheme behind it.
 _LINK = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::|$))")
 _QUERY = re.compile(r"[?#]")
-# In a bucket ? and # are parts of a key, unless a = follows before the next slash.
-_QUERY_OF_KEY = re.compile(r"[?#](?=[^/]*=)")
+# A query begins so; a ? before another ? or a * is a wildcard.
+_QUERY_WORD = re.compile(r"[\w%&=~+-]")
+# Fewer characters at the end of a key are a number or a name, as in cam?2.
+_SHORTEST_QUERY = 3
+# How file names end; ".v2" is no ending.
+_ENDING = re.compile(r"\.(?!v\d)[A-Za-z][A-Za-z0-9]{0,5}(?=[/?#]|$)")
+_FILE_END = re.compile(_ENDING.pattern + "$")
 _NOWHERE = "…"
 _SERVER = re.compile(r"[^/?#\\]*")
 # Buckets have no port: what follows a colon is a secret key.
@@ -37,8 +42,9 @@ _WORD = re.compile(r"\S*")
 _CLOSING = re.compile(r"[^\w%=&+/~-]*$")
 # Behind a file name with blanks: a query, in a text, begins with a word behind the ?.
 _LATE_QUERY = re.compile(r"\?(?=[\w%&=.~+-])\S*|[#;](?=[\w.~%+-]+=)\S*")
-# Of a server's path: ;name=value behind a name in it, as sessions and signatures are written.
-_PARAMETERS = re.compile(r";[^;/=?#]*=[^/]*")
+# In a server's path: ;name=value after a name, as sessions and signatures are written; and at its
+# end a word without a name, unless that is the end of a file name.
+_PARAMETERS = re.compile(r";[^;/=?#]*=[^/]*|;(?!.*/)(?!.*\.[A-Za-z][A-Za-z0-9]{0,5}$).+")
 # As many URLs as a data set has files; each is asked for many times.
 _MOST_CHARACTERS = 65536
 
@@ -92,13 +98,28 @@ def _parse(text: str) -> Url:
         # Up to which of them the password reaches, nobody can tell.
         return Url(head, rest, _NOWHERE, "", "", splits)
     user, place = _split_last(rest) if has_user else ("", rest)
-    mark = (_QUERY_OF_KEY if scheme in _WITHOUT_PARAMETERS else _QUERY).search(place)
-    end = len(place) if mark is None else mark.start()
+    end = _path_end(scheme, place)
     path = place[:end]
     # In a bucket a ; is part of a key.
     parameters = "" if scheme in _WITHOUT_PARAMETERS else "".join(_PARAMETERS.findall(path))
     path = _PARAMETERS.sub("", path) if parameters else path
     return Url(head, user, path, place[end:], parameters, splits)
+
+
+def _path_end(scheme: str, place: str) -> int:
+    """Return where the query of a place begins; in a bucket ? and # may be parts of a key."""
+    for mark in _QUERY.finditer(place):
+        before, after = place[: mark.start()], place[mark.end() :]
+        segment, slash, _ = after.partition("/")
+        if scheme not in _WITHOUT_PARAMETERS or "=" in segment:
+            return mark.start()
+        is_server = "/" not in before and scheme not in _WITHOUT_USER
+        file_follows = _ENDING.search(after) is not None
+        is_complete = _FILE_END.search(before) and not (slash and file_follows)
+        is_last = not slash and not file_follows and len(after) >= _SHORTEST_QUERY
+        if _QUERY_WORD.match(after) and (is_server or is_complete or is_last):
+            return mark.start()
+    return len(place)
 
 
 def _has_user(scheme: str, rest: str) -> tuple[bool, str]:
@@ -184,6 +205,8 @@ def public_name(location: str) -> str:
     ('s3://b/cam#1/what?.nii', 's3://b/cam#1/a.nii')
     >>> public_name("s3://b/k.nii?token&sig=abc"), public_name("s3://b/k.nii?&X-Amz-Signature=abc")
     ('s3://b/k.nii', 's3://b/k.nii')
+    >>> public_name("s3://b/k.nii?token"), public_name("s3://b/scans/?token")
+    ('s3://b/k.nii', 's3://b/scans/')
     >>> public_name("/data/what?.nii")
     '/data/what?.nii'
     """
@@ -215,7 +238,7 @@ def _readable(text: str) -> str:
     whole = text[len(url.scheme) :]
     server, _ = _server_of(whole)
     rest = server.rpartition("@")[2] + whole[len(server) :]
-    path = _QUERY.split(rest, maxsplit=1)[0]
+    path = rest[: _path_end(url.scheme.lower().removesuffix("://"), rest)]
     return url.scheme + used_name(_PARAMETERS.sub("", path) if url.parameters else path)
 
 
@@ -283,6 +306,7 @@ def secrets_in(location: str) -> Iterator[str]:
         secrets = [url.user, user, password, *(re.split(r"[/?#@:]", password) if password else ())]
         secrets += [url.query, url.query[1:], url.parameters, url.parameters[1:]]
         for pair in re.split(r"[&;#?]", url.query + url.parameters):
-            secrets.append(pair.partition("=")[2])
+            name, mark, value = pair.partition("=")
+            secrets.append(value if mark else name)
         for secret in secrets:
             yield from dict.fromkeys(one for one in (secret, unquote(secret)) if one)

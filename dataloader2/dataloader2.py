@@ -22,7 +22,7 @@ from ..core.errors import BudgetExceeded, LoaderShutDown, RanksAlike
 from ..core.locks import ForkSafeLock
 from ..core.validate import validate_int
 from ..datapipes.background_iterator import STOP_SECONDS
-from ..datapipes.cases import FOLDERS
+from ..datapipes.cases import FOLDERS, hold_listings, take_listings
 from ..datapipes.cost import explain_cost, passes_of
 from ..datapipes.shuffle_plans import BATCHES as REPORTED
 from ..datapipes.shuffle_plans import ShuffleReport, shuffle_report
@@ -30,16 +30,7 @@ from ..diagnosing import Diagnosis, Effort, Measurement, Subject
 from ..diagnosing import diagnose as diagnose_parts
 from ..diagnosing import measure as measure_parts
 from ..diagnosing.measurement import BATCHES, DIAGNOSE_SECONDS, MEASURE_SECONDS
-from ..graph import (
-    Pipe,
-    explain_rewritten,
-    origin_of,
-    to_dot,
-    to_mermaid,
-    traits_of,
-    verify,
-    walk,
-)
+from ..graph import Pipe, explain_rewritten, origin_of, to_dot, to_mermaid, traits_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
 from ..reading_services.delivered_batches import Position
 from ..reading_services.distributed import without_parts
@@ -143,7 +134,7 @@ class DataLoader2(ForFrameworks):
         # The number that a framework set, and the epoch that it began; None after other changes.
         self._set_from_outside: tuple[int, int] | None = None
         # The compiler, top to bottom.
-        self._original = verify(iterable(datapipe))
+        self._original = verify(hold_listings(iterable(datapipe)))
         # Where errors without a place of their own point: the last pipe that knows its line.
         self._origin = ([None, *filter(None, map(origin_of, walk(self._original)))])[-1]
         # A copy: one service object may be given to several loaders.
@@ -211,6 +202,8 @@ class DataLoader2(ForFrameworks):
             if self._coming is not None:
                 self._service.stop()  # workers that stayed run the chain as it was
                 self._take(self._coming)
+            if self._progress.position == Position(self._progress.position.epoch):
+                self._take_cases(hold_listings(self._original, anew=True))
             with self._lock:
                 if self._draw is not None and self._draw.is_outdated():  # another run is meant
                     self._seed = self._draw = None
@@ -245,6 +238,12 @@ class DataLoader2(ForFrameworks):
         batches = self._chain.tail.epoch(running, shared_seed, here.epoch)
         policy = work.errors if isinstance(work, PlannedWork) else ErrorPolicy()
         return RunningEpoch(batches, step, policy)
+
+    def _take_cases(self, graph: Pipe) -> None:
+        """Let the next epoch have the cases that were listed for a graph like this one."""
+        if take_listings(self._original, graph):
+            self._outline = self._outline.on(self._original)
+            getattr(self._work, "replicas", {}).clear()
 
     def _seed_of_run(self) -> int:
         if self._seed is None:
@@ -356,16 +355,18 @@ class DataLoader2(ForFrameworks):
         """
         chain = self._coming or self._chain
         shares = saved_shares(self._service, chain.work)
+        anew = hold_listings(self._original, anew=True)
 
         def read(folders: Mapping[str, str] | None) -> State:
             with holding(FOLDERS, folders):
-                outline = Outline.of(self._original) if folders else self._outline
+                outline = Outline.of(anew) if folders else self._outline.on(anew)
                 return State.from_json(state, outline=outline, order=chain.order, shares=shares)
 
         new_state = in_folders(read, folders)
         restore = restorer(self._service, new_state.service)
         with self._taking_over("load_state_dict() of its DataLoader2 ended its epoch"):
             restore()
+            self._take_cases(anew)
             with self._lock:
                 self._seed, self._draw = new_state.seed, None
                 self._progress = Progress(new_state.position)

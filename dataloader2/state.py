@@ -18,7 +18,7 @@ import base64
 import hashlib
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice, zip_longest
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from ..core.call_site import shorten
 from ..core.errors import BadState, StateMismatch
 from ..core.lru_cache import cached_property
+from ..core.redact import public_text
 from ..core.stream import MAX_EPOCH
 from ..graph import (
     Pipe,
@@ -298,6 +299,10 @@ class Outline:
         pipes = " ".join(f"{chained_name(pipe)}:{fingerprint_of_pipe(pipe)}" for pipe in first)
         return cls(sink, fingerprint(sink), pipes)
 
+    def on(self, sink: Pipe) -> Outline:
+        """Return the outline of the same chain with the cases of ``sink``."""
+        return replace(self, sink=sink)
+
     @cached_property
     def data(self) -> str:
         """Hash of the cases; makes the list, and opens none."""
@@ -361,7 +366,7 @@ class Outline:
             first = run // _DIGITS * int(size)
             last = min(first + int(size), len(texts)) - 1
             of = f"case {first}" if last <= first else f"one of the cases {first} to {last}"
-            now = f", now {texts[first]}" if last == first else ""
+            now = f", now {public_text(texts[first])}" if last == first else ""
             differences.append(f"the first that differs is {of}{now}")
         return "; ".join(differences)
 

@@ -16,27 +16,31 @@ from ..core.sample import parse_json
 from ..storage.location import absolute_place, is_url, public_name
 from ..volumes.catalog.manifest import document_at, folder_of
 from .case_names import CASE
-from .cases import FromCases
-from .datapipe import locate_errors
+from .cases import FindsCases, FromCases
 
 Cases = list[dict[str, Any]]
 _NUMBER = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][-+]?[0-9]+)?")
 _FILE_NAME = re.compile(r"[^\s]*[^\s./]\.[A-Za-z][A-Za-z0-9]{1,5}/?")
 
 
-class CaseFinder(FromCases):
-    """Cases that a layout was looked through for, once, when the pipe was made."""
+class CaseFinder(FindsCases, FromCases):
+    """Cases of a layout: looked for when the pipe is made, and at the beginning of each pass."""
 
     def __init__(self, location: str | os.PathLike[str], storage_options: Any = None) -> None:
         self.location = absolute_place(location)
         self.storage_options = RedactedDict(storage_options or {})
         super().__init__([{}])  # which says where the user wrote it
-        with locate_errors(self):
-            self.cases = self.look()
+        self._listing.cases = None
+        self.listing()
 
-    def look(self) -> Cases:
-        """Return the cases, with their names."""
-        raise NotImplementedError
+    @property
+    def cases(self) -> Any:
+        """The cases of this pass."""
+        return self.listing()
+
+    @cases.setter
+    def cases(self, cases: Any) -> None:
+        self._listing.cases = cases
 
     def describe(self) -> str:
         return f"{self.form_name}({public_name(self.location)!r}, {len(self.cases)} cases)"

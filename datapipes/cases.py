@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import hashlib
 import os
@@ -10,13 +9,17 @@ import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 from ..core import Sample
+from ..core.call_site import is_looking_ahead
 from ..core.errors import SampleError, VolumeNotFound, VoxpipeError
 from ..core.redact import RedactedDict, public_name
 from ..core.suggest import closest, path_hint
 from ..core.validate import count_text
+from ..graph import Pipe, rebuild, walk
+from ..graph.node import copy_pipe
 from ..storage.location import WILDCARD, absolute_place, is_url, local_path
 from ..storage.remote import Globs
 from ..volumes import Manifest, Volume, catalog_volume, read_manifest
@@ -32,8 +35,6 @@ from .case_names import (
 from .datapipe import locate_errors
 from .epoch import SeedStamper
 
-# A ? that stands for one character has no = behind it.
-_QUERY = re.compile(r"[?#;][^?#;/]*=.*")
 _STARS_NAME = (
     "Write the pattern so that one star stands for all of a name: a ? or [...] is no part of it, "
     "and what is around two stars does not tell which of them stands for nothing."
@@ -57,12 +58,27 @@ def _plain_place(place: str | os.PathLike[str]) -> str:
 
 def _identity_of(place: str) -> str:
     """Return a place as it counts in states: one spelling, in the folder of the saved state."""
-    place = _plain_place(place)
+    # Most are spelled so already, and there may be a million of them.
+    has_other_spelling = "//" in place or "/." in place or ":" in place or place[-1:] == "/"
+    if has_other_spelling or place[:1] in "~.":
+        place = _plain_place(place)
+    elif place[0] != "/":
+        place = os.path.join(os.getcwd(), place)
     pairs = [(_plain_place(here), before) for before, here in (FOLDERS.get() or {}).items()]
     for here, before in sorted(pairs, key=lambda pair: -len(pair[0])):  # the innermost first
         if place == here or place.startswith(f"{here}/"):
             return _plain_place(before) + place[len(here) :]
     return place
+
+
+def _text_of(value: Any) -> str:
+    """Return what counts of a value of a case: its place, its name, or its type."""
+    if isinstance(value, os.PathLike):
+        return _identity_of(os.fspath(value))
+    if not isinstance(value, str):
+        return type(value).__name__
+    # A text without a slash may be a name, which does not depend on the folder.
+    return _identity_of(value) if "/" in value else value
 
 
 class _CaseSource(SeedStamper):
@@ -73,6 +89,10 @@ class _CaseSource(SeedStamper):
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[Sample]:
+        yield from self.samples()
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield a sample for each case, under the seed of this pass."""
         seed, epoch = self._next_run()
         for index, (name, data) in enumerate(self.each_case()):
             yield Sample(data, case=name, identity=self._identity(index), seed=seed, epoch=epoch)
@@ -90,18 +110,14 @@ class _CaseSource(SeedStamper):
         """Ask for zarr if a place names it."""
         return ("zarr",) if any(".zarr" in place for place in self.places()) else ()
 
-    def hashed_texts(self) -> Iterator[str]:
-        """Yield what tells these cases from others; reads no file."""
-        raise NotImplementedError
-
     def data_texts(self) -> Iterator[str]:
-        """Yield a text for each case, to say which of them differ."""
+        """Yield what tells each case from others, which may hold credentials; reads no file."""
         raise NotImplementedError
 
     def data_hash(self) -> str:
         """Return 16 hex digits over the cases."""
         digest = hashlib.blake2b(digest_size=8)
-        for text in self.hashed_texts():
+        for text in self.data_texts():
             digest.update(f"{text}\0".encode())
         return digest.hexdigest()
 
@@ -163,28 +179,74 @@ class FromCases(_CaseSource):
     def places(self) -> Iterable[str]:
         return map(str, self.cases[:_LOOKED_AT])
 
-    def hashed_texts(self) -> Iterator[str]:
-        for index, case in enumerate(self.cases):
-            for key, value in case.items():
-                text = os.fspath(value) if isinstance(value, (str, os.PathLike)) else key
-                # A text without a slash may be a name, which does not depend on the folder.
-                if isinstance(value, os.PathLike) or "/" in text:
-                    text = _identity_of(text)
-                yield f"{index}{key}{text}"
-
     def data_texts(self) -> Iterator[str]:
         for case in self.cases:
-            paths = {k: os.fspath(v) for k, v in case.items() if isinstance(v, (str, os.PathLike))}
-            texts = {**{k: type(v).__name__ for k, v in case.items()}, **paths}
-            yield ", ".join(f"{k}={public_name(text)}" for k, text in texts.items())
+            yield ", ".join([f"{key}={_text_of(value)}" for key, value in case.items()])
 
 
-class ListCases(_CaseSource):
+class FindsCases(_CaseSource):
+    """A source that lists a storage: at the beginning of each pass, once for all keys.
+
+    A loader lists in its own process at the beginning of each epoch, and workers get that list. A
+    worker of torch's ``DataLoader`` iterates a copy of the pipe, and lists for itself.
+    """
+
+    looks_once: ClassVar[bool] = False  # whether all passes have the cases of the first
+
+    def __init__(self, *arguments: Any) -> None:
+        # Copies of a pipe share it; one that a loader holds is made anew for each epoch.
+        self._listing = SimpleNamespace(cases=None, is_held=False)
+        super().__init__(*arguments)
+
+    def look(self) -> list[dict[str, Any]]:
+        """Return the cases that the storage holds now, with their names."""
+        raise NotImplementedError
+
+    def listing(self) -> list[dict[str, Any]]:
+        """Return the cases of this pass: ``{"case": name, key: path or URL, ...}``."""
+        if self._listing.cases is None:
+            with locate_errors(self):
+                self._listing.cases = self.look()
+        return self._listing.cases  # type: ignore[no-any-return]
+
+    def __iter__(self) -> Iterator[Sample]:
+        # No generator: list(pipe) calls len() before the first next(), and both are of one pass.
+        if not (self.looks_once or self._listing.is_held or is_looking_ahead()):
+            self._listing.cases = None
+        return self.samples()
+
+
+def hold_listings(graph: Pipe, *, anew: bool = False) -> Pipe:
+    """Return the graph for a loader, which lists at the beginning of each epoch; ``anew``: now."""
+
+    def own(old: Pipe, here: Pipe) -> Pipe:
+        if isinstance(old, FindsCases):
+            cases = None if anew and not old.looks_once else old._listing.cases
+            twin: Any = copy_pipe(old)
+            twin._listing = SimpleNamespace(cases=cases, is_held=True)
+            return twin  # type: ignore[no-any-return]
+        return here
+
+    return rebuild(graph, own)
+
+
+def take_listings(graph: Pipe, other: Pipe) -> bool:
+    """Give a graph the cases of another one like it; return whether they differ from its own."""
+    differs = False
+    for mine, theirs in zip(walk(graph), walk(other), strict=True):
+        if isinstance(mine, FindsCases) and isinstance(theirs, FindsCases):
+            before, mine._listing.cases = mine._listing.cases, theirs.listing()
+            differs |= before != mine._listing.cases
+    return differs
+
+
+class ListCases(FindsCases):
     """Begin a chain with the cases found in a folder or bucket.
 
-    Listing happens once, at the first iteration, for all keys together. A star never stands for
-    a hidden name, such as macOS's ``._ct.nii``. A folder that exists as it is written is no
-    pattern, so that ``"scans [2021]/*/"`` works; ``glob.escape()`` writes others.
+    Each pass lists the storage at its beginning, for all keys together; ``from_cases(list(...))``
+    keeps the cases of one time. A star never stands for a hidden name, such as macOS's
+    ``._ct.nii``. A folder that exists as it is written is no pattern, so that
+    ``"scans [2021]/*/"`` works; ``glob.escape()`` writes others.
 
     Parameters
     ----------
@@ -208,7 +270,7 @@ class ListCases(_CaseSource):
     Raises
     ------
     VolumeNotFound
-        At the first iteration: nothing matches, or a case lacks a volume.
+        At the beginning of a pass: nothing matches, or a case lacks a volume.
     StoreUnavailable
         The store kept failing; see ``$VOXPIPE_REMOTE_DEADLINE``.
     VolumeReadError
@@ -230,7 +292,6 @@ class ListCases(_CaseSource):
         self.patterns = patterns
         self.storage_options = RedactedDict(storage_options or {})
         self.optional = (optional,) if isinstance(optional, str) else tuple(optional)
-        self._cases: list[dict[str, str]] | None = None
         self._check()
         self.origin = dataclasses.replace(self.origin, call=self.describe())
         url, by_key = self._show()
@@ -264,12 +325,12 @@ class ListCases(_CaseSource):
                 raise ValueError(msg)
 
     def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """List the storage (once in the life of the pipe) and yield the cases by name."""
+        """Yield the cases by name."""
         for case in self.listing():
             yield case[CASE], {k: v for k, v in case.items() if k != CASE}
 
     def __len__(self) -> int:
-        """Return the number of cases; lists the storage."""
+        """Return the number of cases of this pass; list the storage before the first."""
         return len(self.listing())
 
     def describe(self) -> str:
@@ -300,33 +361,30 @@ class ListCases(_CaseSource):
     def _show(self) -> tuple[str | None, dict[str, str]]:
         url = None if self.url is None else public_name(self.url)
         patterns = {key: public_name(pattern) for key, pattern in self.patterns.items()}
-        if is_url(self.url or ""):
-            patterns = {key: _QUERY.sub("", pattern) for key, pattern in patterns.items()}
+        if url is not None and is_url(url):
+            base = f"{url.rpartition('://')[0]}://_/"  # a pattern may end in a query, as URLs do
+            names = {key: public_name(base + pattern) for key, pattern in patterns.items()}
+            patterns = {key: name.removeprefix(base) for key, name in names.items()}
         return (url, patterns)
 
     def places(self) -> Iterable[str]:
         return [str(self.url), *self.patterns.values()]
 
-    def hashed_texts(self) -> Iterator[str]:
-        for case in self.listing():
-            yield from (f"{k}={v if k == 'case' else _identity_of(v)}" for k, v in case.items())
-
     def data_texts(self) -> Iterator[str]:
         for case in self.listing():
-            yield ", ".join(f"{key}={public_name(value)}" for key, value in case.items())
+            texts = [f"{k}={v if k == CASE else _identity_of(v)}" for k, v in case.items()]
+            yield ", ".join(texts)
 
-    def listing(self) -> list[dict[str, str]]:
-        """Return the cases, sorted by name: ``{"case": name, key: path or URL, ...}``."""
-        if self._cases is None:
-            cases = self.find()
-            for case in cases:
-                for error in self.missing(case).values():
-                    raise error
-            self._cases = cases
-        return self._cases
+    def look(self) -> list[dict[str, Any]]:
+        """Return the cases that the storage holds now, sorted by name."""
+        cases = self.find()
+        for case in cases:
+            for error in self.missing(case).values():
+                raise error
+        return cases
 
     def find(self) -> list[dict[str, str]]:
-        """Return the cases as :meth:`listing` does, also those that lack a volume."""
+        """Return the cases as :meth:`look` does, also those that lack a volume."""
         with locate_errors(self):
             globs = Globs(self.storage_options)
             matches = {key: self._matches(key, p, globs) for key, p in self.patterns.items()}
@@ -343,10 +401,10 @@ class ListCases(_CaseSource):
         each = {n: {k: m[n][1] for k, m in matches.items() if n in m} for n in names}
         return [{CASE: name, **places} for name, places in each.items()]
 
-    def lenient(self) -> ListCases:
-        """Return a pipe of all cases that are found, also those that lack a volume."""
-        pipe = copy.copy(self)
-        pipe._cases = self.find()
+    def lenient(self) -> Any:
+        """Return a pipe of all cases that are there now, also those that lack a volume."""
+        pipe: Any = hold_listings(self)
+        pipe._listing.cases = self.find()
         return pipe
 
     def missing(self, case: Mapping[str, str]) -> dict[str, VoxpipeError]:
@@ -485,13 +543,9 @@ class FromManifest(_CaseSource):
     def places(self) -> Iterable[str]:
         return (entry.location for entry in self.manifest.entries)
 
-    def hashed_texts(self) -> Iterator[str]:
-        for e in self.manifest.entries:
-            yield repr((e.case, e.key, e.location, e.kind, e.header, e.stamp))
-
     def data_texts(self) -> Iterator[str]:
         for e in self.manifest.entries:
-            yield f"{e.case} {e.key}={public_name(e.location)} {e.kind} {e.header} {e.stamp}"
+            yield f"{e.case} {e.key}={e.location} {e.kind} {e.header} {e.stamp}"
 
 
 from_cases, list_cases, from_manifest = FromCases, ListCases, FromManifest

@@ -364,10 +364,10 @@ class FromDicom(CaseFinder):
     """Begin a chain with the series of a tree of DICOM files, a case each.
 
     Every folder below is looked through, and its files are grouped by SeriesInstanceUID; SimpleITK
-    reads them. Headers are read once, when the pipe is made. Beside the volume, a sample holds
-    ``"dicom"``, a mapping with ``modality``, ``description``, ``study`` and ``series`` of the first
-    slice: ``filter()`` can choose by them. A series is read in one folder; where its slices are
-    spread over several, each folder is a case.
+    reads them. Headers are read once, when the pipe is made; all passes have the same cases. Beside
+    the volume, a sample holds ``"dicom"``, a mapping with ``modality``, ``description``, ``study``
+    and ``series`` of the first slice: ``filter()`` can choose by them. A series is read in one
+    folder; where its slices are spread over several, each folder is a case.
 
     Parameters
     ----------
@@ -385,6 +385,7 @@ class FromDicom(CaseFinder):
     """
 
     form_name = "from_dicom"
+    looks_once = True
 
     def __init__(self, folder: str | os.PathLike[str], *, key: str = "image") -> None:
         (self.key,) = as_keys("from_dicom(key=)", [key])
@@ -426,9 +427,9 @@ class FromDicom(CaseFinder):
             raise VolumeNotFound(msg, do="" if is_there else path_hint(self.location))
         return cases
 
-    def hashed_texts(self) -> Iterator[str]:
+    def data_texts(self) -> Iterator[str]:
         for case in self.cases:
-            yield f"{case[CASE]}{case['dicom']['series']}"
+            yield f"case={case[CASE]}, series={case['dicom']['series']}"
 
 
 def _below(folder: str, name: str) -> str:

@@ -240,7 +240,7 @@ class OpenVolume(SeedStamper, SameLength):
         self.io, self.reader_kwargs = io, reader_kwargs
 
     def __iter__(self) -> Iterator[Sample]:
-        run = None
+        run = self._by_server = None
         # By which processes know what they read together; nothing that is drawn depends on it.
         by = uuid.uuid4().hex
         for position, item in enumerate(self.parent):

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from ..core.call_site import shorten
 from ..core.errors import GraphError
+from ..datapipes.cases import FindsCases
 from ..graph import Pipe, chained_name, describe, fingerprint, parents_of, rebuild, traits_of, walk
 from ..graph.node import copy_pipe
 from ..graph.walk import readers
@@ -189,8 +190,8 @@ class DistributedReadingService(_OuterService):
         return LockstepEpoch(own, barrier, self.uneven, cursor)
 
     def _data_of(self, work: Work) -> str:
-        if self._agreed_data is None:
-            pipes = walk(_graph(work))
+        pipes = list(walk(_graph(work)))
+        if self._agreed_data is None or any(isinstance(pipe, FindsCases) for pipe in pipes):
             hashes = [p.data_hash() for p in pipes if hasattr(type(p), "data_hash")]
             content = "".join(hashes).encode()
             self._agreed_data = hashlib.blake2b(content, digest_size=8).hexdigest()

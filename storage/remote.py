@@ -71,10 +71,10 @@ _PIECES = 4
 Piece = bytes | memoryview
 
 
-# Of one request for a listing.
+# Objects that one request of a listing returns.
 _PAGE = 1000
-# Objects below a folder that are listed at once, in four requests; and where that finds a match per
-# request, so many, which take 120 MB.
+# Most objects of a recursive listing: first four requests, then, if each request found a match,
+# 400 requests, whose entries take 120 MB.
 _FEW_OBJECTS, _MOST_OBJECTS = 4 * _PAGE, 400 * _PAGE
 
 Infos = dict[str, dict[str, Any]]
@@ -82,10 +82,10 @@ Infos = dict[str, dict[str, Any]]
 
 
 class Globs:
-    """The globs of one pass over a storage: a folder is listed anew, and once for all of them.
+    """The globs of one pass over a storage: they share one listing of each folder.
 
-    A bucket is listed with all that is below the folder, in pages of a thousand objects. Where
-    these bring fewer matches than requests, its folders are listed one by one.
+    A bucket is listed recursively, in pages of a thousand objects. If these pages return fewer
+    matches than there were requests, the folders are listed one by one.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:

@@ -60,6 +60,8 @@ DOUBTS_AT_ONCE, DOUBT_SHARE = 4, 0.1
 _MOST_DENIALS = 2
 # An object that was written so many seconds before it was read has one version of that second.
 _SETTLED_SECONDS = 60.0
+# An entry of a listing, and a listing that comes within one attempt as ranges of this size do.
+_ENTRY_BYTES, _LISTED_BYTES = 1024, 16 * 1024**2
 
 
 class ObjectEntry(NamedTuple):
@@ -284,10 +286,10 @@ class RemoteRanges(ABC):
     async def entries_async(self, most: int | None = None, prefix: str = "") -> list[ObjectEntry]:
         """Return the same; for coroutines given to :meth:`begin`. A listing is not sent twice."""
         call = partial(self.ask_entries, prefix, most)
-        has_limit = self.limits_listing
-        return (
-            await self._try(prefix, call, 0, hedges=False, has_limit=has_limit, kind="LIST") or []
-        )
+        size = (most or 0) * _ENTRY_BYTES
+        has_limit = self.limits_listing or 0 < size <= _LISTED_BYTES
+        limits: Any = {"hedges": False, "has_limit": has_limit, "kind": "LIST"}
+        return await self._try(prefix, call, size if has_limit else 0, **limits) or []
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the objects below a prefix, as keys."""

@@ -106,7 +106,8 @@ class Attempts:
 
     A store that kept failing until a deadline gets one short attempt from then on, and none within
     a second of a failed one: the error comes after one deadline, however many files are read. The
-    same holds for one object of a store that answers others, and for one kind of request.
+    same holds for one object of a store that answers others, and for one kind of request. Other
+    objects have an eighth of the deadline until the one that kept failing is answered.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Attempts:
         kind: str = "",
     ) -> None:
         self._policy, self._what, self._describe = policy, what, describe
-        self._setting, self._size = setting, size
+        self._size = size
         self._clock, self._draw = clock, draw
         self._begin = clock()
         self._failures = self._wrong = self._pauses = 0
@@ -130,8 +131,12 @@ class Attempts:
         self.health = Health(clock) if health is None else health
         # All requests of the kind, and those of the kind for this object.
         self.targets = (kind, f"{kind} {what}")
+        self._deadline = self.health.deadline(kind, policy.deadline)
         # Whether one attempt has to do: it looks whether the store is back.
-        self._looks = self.health.check_out(what, self.targets)
+        self._advice = (
+            f"Check the store, or give it more time: {setting}=seconds, now {policy.deadline:g}."
+        )
+        self._looks = self.health.check_out(what, self.targets, self._advice)
 
     def note_answer(self) -> None:
         """Note that the store answers requests of this kind, also for this object."""
@@ -142,7 +147,7 @@ class Attempts:
         """Seconds that the next attempt may take."""
         if self._looks:
             return LEAST_ATTEMPT
-        rest = self._begin + self._policy.deadline - self._clock()
+        rest = self._begin + self._deadline - self._clock()
         return min(self._policy.limit(self._size), max(rest, LEAST_ATTEMPT))
 
     @property
@@ -150,7 +155,7 @@ class Attempts:
         """Seconds until the deadline once an attempt has failed, for what takes many requests."""
         if not self._failures and not self._looks:
             return None
-        return max(self._begin + self._policy.deadline - self._clock(), LEAST_ATTEMPT)
+        return max(self._begin + self._deadline - self._clock(), LEAST_ATTEMPT)
 
     def note_failure(self, error: BaseException) -> float:
         """Return the pause before the next attempt; or raise the error, or ``StoreUnavailable``."""
@@ -180,17 +185,12 @@ class Attempts:
                     raise error
                 do = "Look for a proxy or a cache on the way to the store that changes answers."
                 raise self._unavailable(total, error, do) from None
-            deadline = self._policy.deadline
             is_out = self._looks or self.health.is_out(self.targets)
-            if total + pause < deadline and not is_out:
+            if total + pause < self._deadline and not is_out:
                 return pause
-            self.health.gave_up(
-                self.targets, self._begin, deadline, self._describe(error), is_probe=self._looks
-            )
-            do = (
-                f"Check the store, or give it more time: {self._setting}=seconds, now {deadline:g}."
-            )
-            raise self._unavailable(total, error, do) from None
+            most, message = self._policy.deadline, self._describe(error)
+            self.health.gave_up(self.targets, self._begin, most, message, is_probe=self._looks)
+            raise self._unavailable(total, error, self._advice) from None
         finally:
             # Its traceback holds this call, which shall not hold it: all that was read
             # on the way here would wait for a collection of garbage.
@@ -207,17 +207,19 @@ class Attempts:
 
 Targets = tuple[str, ...]
 """The kind of a request, and the kind with its object."""
-# Objects that kept failing and are remembered.
+# The part of the deadline that requests have while another object of the kind keeps failing.
+_SHORT_SHARE = 0.125
+# Most outages that are remembered.
 _MOST_OUTAGES = 4096
 
 
 @dataclass
 class _Outage:
-    """What kept failing until a deadline."""
+    """A kind of request, or an object, that failed until its deadline."""
 
-    until: float  # until when one attempt has to do, by the clock
-    quiet_until: float = -float("inf")  # until when nobody looks again
-    message: str = ""  # how the last look failed
+    until: float  # clock time until which each request has one attempt
+    quiet_until: float = -float("inf")  # clock time until which no request is sent
+    message: str = ""  # the error of the last attempt
 
 
 class Health:
@@ -233,6 +235,7 @@ class Health:
         # When each kind of request was answered last, and what kept failing since, of objects too.
         self._answer_times: dict[str, float] = {}
         self._outages: dict[str, _Outage] = {}
+        self._short_until: dict[str, float] = {}  # by kind of request, while an object fails
         self.ahead = 0.0  # seconds by which its clock is ahead of ours, at least
 
     @property
@@ -273,7 +276,8 @@ class Health:
         if targets:
             self._at_once = min(_AT_ONCE_SAVINGS, self._at_once + _AT_ONCE_SHARE)
         for target in targets:
-            self._outages.pop(target, None)
+            if self._outages.pop(target, None) is not None and target != targets[0]:
+                self._short_until.pop(targets[0], None)  # the object is back
         for kind in targets[:1]:
             self._answer_times[kind] = self._clock()
         if seconds is not None:
@@ -281,6 +285,12 @@ class Health:
             self._new += 1
             self.answers += 1
             self._hedges = min(_HEDGES_AT_ONCE, self._hedges + _HEDGE_SHARE)
+
+    def deadline(self, kind: str, deadline: float) -> float:
+        """Return the deadline of a new request of a kind, in seconds."""
+        if self._clock() >= self._short_until.get(kind, -float("inf")):
+            return deadline
+        return min(deadline, max(LEAST_ATTEMPT, _SHORT_SHARE * deadline))
 
     def is_out(self, targets: Targets = ("",)) -> bool:
         """Whether a target kept failing and has not answered since: one attempt has to do."""
@@ -302,12 +312,13 @@ class Health:
             return
         kind, one = targets
         answers_others = self._answer_times.get(kind, -float("inf")) >= begin
+        self._short_until[kind] = until = now + max(OUTAGE, deadline)
         for target in (one,) if answers_others else (kind, one):
-            self._outages[target] = _Outage(now + max(OUTAGE, deadline))
+            self._outages[target] = _Outage(until)
         while len(self._outages) > _MOST_OUTAGES:
             del self._outages[next(iter(self._outages))]
 
-    def check_out(self, what: str, targets: Targets) -> bool:
+    def check_out(self, what: str, targets: Targets, do: str) -> bool:
         """Return :meth:`is_out`; ``StoreUnavailable`` where a probe failed a moment ago."""
         if not self._outages:
             return False
@@ -315,7 +326,7 @@ class Health:
         for outage in self._outages_of(targets):
             if now < min(outage.until, outage.quiet_until):
                 msg = f"{what} was not tried: the store failed a moment ago, with {outage.message}."
-                raise errors.StoreUnavailable(msg, do="Check the store, and try again.")
+                raise errors.StoreUnavailable(msg, do=do)
         return self.is_out(targets)
 
     def _outages_of(self, targets: Targets) -> list[_Outage]:

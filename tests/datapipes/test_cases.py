@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -79,8 +81,8 @@ def test_a_bucket_by_url():
     ]
 
 
-def test_listing_happens_once_and_late(folders, monkeypatch):
-    """Nothing is listed before the first iteration, and once after that."""
+def test_each_pass_lists_once_and_late(folders, monkeypatch):
+    """Nothing is listed before the first iteration, and once for all keys in each."""
     from fsspec.implementations.local import LocalFileSystem
 
     calls = []
@@ -89,9 +91,9 @@ def test_listing_happens_once_and_late(folders, monkeypatch):
 
     pipe = vp.list_cases(f"{folders}/train/*/", image="ct.nii", label="seg.nii")
     assert calls == []
-    list(pipe), list(pipe), len(pipe)
-
-    assert len(calls) == 1  # for both keys
+    for passes in (1, 2):
+        assert len(list(pipe)) == len(pipe)
+        assert len(calls) == passes
 
 
 def test_a_case_without_a_volume_is_named(folders):
@@ -456,3 +458,16 @@ def test_a_cell_that_is_too_long(tmp_path, name):
     (tmp_path / name).write_text(f"case{separator}image\na{separator}{'x' * 200_000}\n")
     with pytest.raises(SampleError, match=f"{name} is no table: field larger"):
         list(vp.from_table(tmp_path / name))
+
+
+def test_spellings_of_a_path_are_the_same_data(tmp_path, monkeypatch):
+    """Relative, doubled slashes, dots, a home, a file URL; other files are other data."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    spellings = ["a/ct.nii", "./a/ct.nii", "a//ct.nii", "a/./ct.nii", "b/../a/ct.nii", "~/a/ct.nii"]
+    spellings += [f"{tmp_path}/a/ct.nii", f"{tmp_path}//a/ct.nii", f"file://{tmp_path}/a/ct.nii"]
+    hashes = [vp.from_cases([{"image": one}]).data_hash() for one in spellings]
+    others = ["b/ct.nii", "a/.ct.nii", "s3://a/ct.nii", "../a/ct.nii", "x:/a/ct.nii"]
+
+    assert len({*hashes, vp.from_cases([{"image": Path("a/ct.nii")}]).data_hash()}) == 1
+    assert len({hashes[0], *(vp.from_cases([{"image": o}]).data_hash() for o in others)}) == 6

@@ -329,3 +329,47 @@ def test_a_password_that_no_client_understands_is_told(mark):
     """Every client ends the name of the server there, and would ask somebody else."""
     with pytest.raises(VolumeReadError, match=rf"holds a \{mark}.*(?s:.)*%2F.*%5C"):
         file_system(f"https://me:PASSone{mark}PASStwo@host/a.nii", {})
+
+
+@pytest.mark.parametrize("scheme", ["s3", "S3", "gs", "az", "hf", "memory"])
+@pytest.mark.parametrize("mark", ["?", "#", "?v&", "?&"])
+def test_a_query_without_a_name_is_no_part_of_a_key(scheme, mark):
+    """After a file, a folder or a bucket; a ? or # inside of a key stays."""
+    for place in ("bucket/ct.nii", "bucket/ct.zarr/", "bucket/scans", "bucket/*/", "k.zip"):
+        url = f"{scheme}://{place}"
+        for query in ("SIGNone", "SIGNone/SIGNtwo", "SIG%2Fone"):
+            if "/" not in query or place in ("bucket/ct.nii", "k.zip"):
+                assert public_name(f"{url}{mark}{query}") == url
+                assert used_name(f"{url}{mark}{query}") == url
+                assert public_text(f"no '{url}{mark}{query}'.") == f"no '{url}'."
+    for key in (
+        "what?.nii",
+        "cam#1/ct.nii",
+        "v.v2#1/ct.nii",
+        "p?/ct.zarr",
+        "c.one#1/a.nii",
+        "p?1/",
+    ):
+        name = f"{scheme}://bucket/{key}"
+        assert public_name(name) == used_name(name) == name
+        assert used_name(f"{scheme}://me:PASSone@bucket/{key}") == name or scheme == "memory"
+
+
+def test_a_word_after_a_server_s_file_is_no_part_of_its_name():
+    """A parameter, a query or a fragment without a name; a ; in a file name stays."""
+    for end in (";SIGNone", "?SIGNone", "#SIGNone", ";SIG.none.SIGNone", ";a;SIGNone?SIGNtwo"):
+        assert public_name(f"HTTPS://me:PASSone@host/ct.nii{end}") == "HTTPS://host/ct.nii"
+    assert public_name("https://host/a;b.nii") == "https://host/a;b.nii"
+
+
+@pytest.mark.parametrize(
+    "file", ["ct.nii?SIGNone", "ct.nii?v&SIGNone", "ct.nii#SIGNone", "?SIGNone"]
+)
+def test_a_query_without_a_name_is_shown_nowhere(file):
+    """Of volumes and listings: not in their texts, and not in errors."""
+    volume = vp.Volume(f"memory://bucket/{file}")
+    listing = vp.list_cases("memory://bucket/*/", image=file)
+    texts = [repr(volume), repr(listing), vp.explain(listing), str(listing.settings())]
+    texts += [failing(lambda: volume.shape), failing(lambda: list(listing))]
+
+    assert not any("SIGN" in text for text in texts)

@@ -1,6 +1,7 @@
 """Listings belong to one pass: nothing is remembered longer, and a bucket is listed once."""
 
 import glob
+import itertools
 import json
 
 import fsspec
@@ -10,7 +11,9 @@ import pytest
 from s3_server import Fault
 
 import voxpipe as vp
-from voxpipe.core.errors import VolumeNotFound, VoxpipeError
+from voxpipe.core.errors import StateMismatch, VolumeNotFound, VoxpipeError
+
+WAYS = ("GET", "HEAD")
 
 
 def write(folder, name="ct.nii"):
@@ -42,6 +45,147 @@ def test_each_pass_over_a_bucket_sees_what_is_there_now(server, client):
     assert found == ["a", "b", "c"]
     assert cases("s3://bucket/out/*/", server) == ["b"]
     assert vp.check("s3://bucket/out/", storage_options=options).volumes == 2
+
+
+def lists(server):
+    """Return how many requests for listings there were since the last call."""
+    count = sum(request.key == "bucket" for request in server.requests)
+    server.forget()
+    return count
+
+
+def names(loader):
+    """Return the names of the cases of an epoch, of batches of one or of samples."""
+    metas = [item["meta"][0] if "meta" in item else {"case": item.case} for item in loader]
+    return sorted(meta["case"] for meta in metas)
+
+
+def test_each_pass_of_one_pipe_lists_once(server, client):
+    """New cases come, deleted ones go, and a pass that began keeps its own."""
+    pipe = vp.list_cases(
+        "s3://bucket/out/*/", image="ct.nii", storage_options=server.storage_options
+    )
+    for case in ("a", "b"):
+        write(server.bucket / "out" / case)
+    assert (len(list(pipe)), lists(server)) == (2, 1)
+    write(server.bucket / "out" / "c")
+    assert (len(list(pipe)), len(pipe), lists(server)) == (3, 3, 1)
+    (server.bucket / "out" / "a" / "ct.nii").unlink()
+    running = iter(pipe)
+    first = next(running).case
+    write(server.bucket / "out" / "d")
+
+    assert [first, *(sample.case for sample in running)] == ["b", "c"]
+    assert lists(server) == 1
+    assert [sample.case for sample in pipe] == ["b", "c", "d"]
+
+
+SERVICES = {
+    "here": lambda: None,
+    "threads": lambda: vp.ThreadReadingService(2),
+    "workers": lambda: vp.MultiProcessingReadingService(2),
+    "staying": lambda: vp.MultiProcessingReadingService(2, persistent_workers=True),
+}
+
+
+@pytest.mark.parametrize("is_split", [True, False], ids=["split", "replicated"])
+@pytest.mark.parametrize(
+    "service",
+    [pytest.param(name, marks=pytest.mark.slow if "w" in name else ()) for name in SERVICES],
+)
+def test_each_epoch_of_a_loader_lists_once_for_all_workers(server, service, is_split):
+    """One request in each, in the process of the loader; len() and states are of that list."""
+    for case in "abc":
+        write(server.bucket / "out" / case)
+    pipe = vp.list_cases(
+        "s3://bucket/out/*/", image="ct.nii", storage_options=server.storage_options
+    )
+    chain = pipe.shuffle().sharding_filter().open_volume().lazy_patch(2)
+    chain = chain.batch_patches(1) if is_split else chain.realize().shuffle()
+    with vp.DataLoader2(chain, None, SERVICES[service](), seed=1) as loader:
+        assert (names(loader), lists(server)) == (["a", "b", "c"], 1)
+        write(server.bucket / "out" / "d")
+        (server.bucket / "out" / "a" / "ct.nii").unlink()
+        assert (names(loader), lists(server)) == (["b", "c", "d"], 1)
+        assert not is_split or len(loader) == 3
+        state = loader.state_dict()
+        assert (len(list(pipe)), lists(server)) == (3, 1)
+        write(server.bucket / "out" / "e")
+        with pytest.raises(StateMismatch, match=r"there were 3 cases, and are 4; .*case=e"):
+            loader.load_state_dict(state)
+        assert loader.state_dict() == state
+        (server.bucket / "out" / "e" / "ct.nii").unlink()
+        loader.load_state_dict(state)
+        assert len(names(loader)) == 3
+
+
+def test_an_epoch_goes_on_with_the_cases_that_it_began_with(tmp_path):
+    """Also where a state is loaded in its midst; the next epoch lists anew."""
+    for case in "abc":
+        write(tmp_path / case)
+    pipe = vp.list_cases(f"{tmp_path}/*/", image="ct.nii")
+    chain = pipe.open_volume().lazy_patch(2).batch_patches(1)
+    loader, other = vp.DataLoader2(chain, seed=1), vp.DataLoader2(chain, seed=1)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    other.load_state_dict(state)
+    write(tmp_path / "d")
+
+    assert len(list(pipe)) == 4
+    assert loader.state_dict() == state
+    assert len(loader) == 3
+    assert names(batches) == names(other) == ["b", "c"]
+    assert names(loader) == names(other) == ["a", "b", "c", "d"]
+    with pytest.raises(StateMismatch, match="there were 3 cases, and are 4"):
+        other.load_state_dict(state)
+
+
+def bids(folder, names):
+    """Write a BIDS dataset of subjects."""
+    for name in names:
+        write(folder / f"sub-{name}" / "anat", f"sub-{name}_T1w.nii")
+    return vp.from_bids(folder)
+
+
+def nnunet(folder, names):
+    """Write a raw dataset of nnU-Net."""
+    for name in names:
+        write(folder / "imagesTr", f"{name}_0000.nii")
+        write(folder / "labelsTr", f"{name}.nii")
+    (folder / "dataset.json").write_text('{"file_ending": ".nii", "channel_names": {"0": "CT"}}')
+    return vp.from_nnunet(folder)
+
+
+def table(folder, names):
+    """Write a table of cases."""
+    for name in names:
+        write(folder, f"{name}.nii")
+    (folder / "cases.csv").write_text("\n".join(["image", *(f"{name}.nii" for name in names)]))
+    return vp.from_table(folder / "cases.csv")
+
+
+def decathlon(folder, names):
+    """Write a list of Decathlon's."""
+    for name in names:
+        write(folder, f"{name}.nii")
+    cases = [{"image": f"{name}.nii"} for name in names]
+    (folder / "dataset.json").write_text(json.dumps({"training": cases}))
+    return vp.from_decathlon(folder)
+
+
+@pytest.mark.parametrize("layout", [bids, nnunet, table, decathlon])
+def test_each_pass_over_a_layout_finds_its_cases_anew(tmp_path, layout):
+    """Pipes and loaders; a list of cases that was given stays as it is."""
+    pipe = layout(tmp_path, ["1", "2"])
+    given = vp.from_cases([dict(sample) for sample in pipe])
+    loader = vp.DataLoader2(pipe.open_volume().lazy_patch(2).batch_patches(1), seed=1)
+    assert len(names(loader)) == 2
+    layout(tmp_path, ["1", "2", "3"])
+
+    assert len(list(pipe)) == len(pipe) == len(names(loader)) == 3
+    assert "3 cases" in pipe.describe()
+    assert len(list(given)) == 2
 
 
 def test_each_pass_over_other_file_systems_sees_what_is_there_now():
@@ -149,3 +293,43 @@ def test_an_object_that_fails_costs_one_deadline(server, client, method, kind, m
     assert counts[0] > 1
     assert counts[1:] == [1, 1]
     assert not read("bad").any()
+
+
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [("deny", "GET"), *itertools.product(("missing", "error", "slow_down", "hang", "close"), WAYS)],
+)
+def test_an_epoch_on_a_dead_store_asks_for_few_objects(server, client, kind, method, monkeypatch):
+    """Its planning and the first batches stop at the first volume, not at each patch and key."""
+    monkeypatch.setenv("VOXPIPE_REMOTE_DEADLINE", "0.3")
+    for case in "abcdef":
+        write(server.bucket / "out" / case)
+        write(server.bucket / "out" / case, "seg.nii")
+    keys = {"image": "ct.nii", "label": "seg.nii"}
+    pipe = vp.list_cases("s3://bucket/out/*/", storage_options=server.storage_options, **keys)
+    chain = pipe.open_volume().lazy_patch(2, samples_per_volume=6).shuffle().batch_patches(9)
+    server.fail(Fault(kind, key="nii", method=method))
+    loader = vp.DataLoader2(chain, [vp.FuseSpatial()], seed=1)
+    with loader, pytest.raises(VoxpipeError):
+        next(iter(loader))
+    requests = [request.key for request in server.requests if "nii" in request.key]
+
+    assert len(set(requests)) <= 5
+    assert len(requests) <= 48
+
+
+def test_a_listing_that_fails_is_tried_once_for_all_pipes(server, client, monkeypatch):
+    """For the length of the loader, of each of its pipes, and for the epoch."""
+    monkeypatch.setenv("VOXPIPE_REMOTE_DEADLINE", "0.3")
+    write(server.bucket / "out" / "a")
+    pipe = vp.list_cases(
+        "s3://bucket/out/*/", image="ct.nii", storage_options=server.storage_options
+    )
+    chain = pipe.shuffle().open_volume().lazy_patch(2).shuffle().batch_patches(1)
+    server.fail(Fault("hang"))
+    with vp.DataLoader2(chain, seed=1) as loader:
+        for _ in range(2):
+            with pytest.raises(vp.errors.StoreUnavailable):
+                list(loader)
+
+    assert lists(server) <= 4

@@ -1,6 +1,7 @@
 """Requests are tried again until a deadline, with a clock that the test turns."""
 
 import asyncio
+import contextlib
 import errno
 import gc
 
@@ -511,15 +512,39 @@ def test_one_object_that_fails_is_no_store_that_is_down():
     with pytest.raises(StoreUnavailable):
         retry_sync(Answers(*[ConnectionResetError()] * 99), first, sleep)
     assert not health.is_out()
-    others = Answers(*[ConnectionResetError()] * 2)
+    others = Answers(ConnectionResetError())
     second = Attempts(policy, "other", repr, lambda: time.now, lambda: 1.0, health=health)
     retry_sync(others, second, sleep)
-    assert others.calls == 3
+    assert others.calls == 2
     again = Answers(*[ConnectionResetError()] * 99)
     third = Attempts(policy, "reading", repr, lambda: time.now, lambda: 1.0, health=health)
     with pytest.raises(StoreUnavailable):
         retry_sync(again, third, sleep)
     assert again.calls == 1
+
+
+def test_many_objects_that_fail_cost_little_more_than_one():
+    """Each has an eighth of the deadline after the first; all of it once that one is answered."""
+    time = Time()
+    health = Health(lambda: time.now)
+    policy = Retry(deadline=16, first=0.5, most=0.5)
+
+    def seconds(name, *errors):
+        begin = time.now
+        tries = Attempts(policy, name, repr, lambda: time.now, lambda: 1.0, health=health)
+        with contextlib.suppress(StoreUnavailable):
+            retry_sync(Answers(*errors), tries, time.sleep)
+        health.note_answer()  # of other objects
+        return time.now - begin
+
+    down = [ConnectionResetError()] * 99
+    assert seconds("a", *down) == 15.5
+    assert [seconds(name, *down) for name in "bcd"] == [1.5, 1.5, 1.5]
+    assert seconds("e", *down[:3]) == 1.0  # it is answered: a few tries remain
+    assert seconds("a") == 0.0
+    assert seconds("f", *down) == 15.5
+    time.now += retry.OUTAGE
+    assert seconds("g", *down) == 15.5
 
 
 def test_a_server_that_drips_gets_as_many_attempts_as_a_silent_one():

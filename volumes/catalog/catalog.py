@@ -80,11 +80,11 @@ def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Fin
         finding = replace(finding, shape=header.shape, affine=affine)
         files = getattr(backend, "files", ())
         if files and (twice := contradictions(files[0])):
-            do = "Write the header anew with what is right: other programs take the other answer."
+            do = "Correct the header: other programs read the other value."
             why = f"{volume.name}: {twice}. {do}"
             finding = replace(finding, error="Contradiction", reason=why)
         stores_chunks = getattr(backend, "stores_chunks", None)
-        # An empty mask has no chunk either where its writer left out chunks of zeros.
+        # A sound mask may have no chunk: some writers skip chunks of zeros.
         if volume.kind != "label" and stores_chunks is not None and not stores_chunks():
             why = f"{volume.name} has metadata and not one chunk. Copy its chunks too."
             return replace(finding, error="EmptyVolume", reason=why)
