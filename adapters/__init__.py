@@ -5,7 +5,6 @@ from .adapter import Adapter as Adapter
 from .adapter import Annotation as Annotation
 from .adapter import note_of as note_of
 from .eager import Eager as Eager
-from .fuse import FuseReads as FuseReads
 from .fuse import FuseSpatial as FuseSpatial
 from .lint import Lint as Lint
 from .lint import Mistake as Mistake

@@ -1,4 +1,4 @@
-"""Adapters that fuse: spatial pipes into one plan, reads of neighbours into one."""
+"""The adapter that fuses spatial pipes into one plan, sampled straight into the batch."""
 
 from __future__ import annotations
 
@@ -173,30 +173,4 @@ def _batch_of_lazy_samples(site: Site) -> Pipe | None:
     pipe = site.pipe
     if not isinstance(pipe, BatchPatches) or pipe.straight or isinstance(pipe.parent, Realize):
         return None
-    return pipe
-
-
-class FuseReads(Adapter):
-    """Read what patches of the same volume in one batch need together.
-
-    Patches that lie beside or over each other become one read of the block around them, as long as
-    that takes no more chunks than they take one by one, and no more than 64 MiB. It helps where
-    batches hold patches of one region: ``lazy_patch(region=...)``, a grid, ``interleave()``,
-    ``ShuffleSpec.chunk_local``. The batches stay the same. Give it after ``FuseSpatial``: patches
-    that ``realize()`` has read are read already, and the refusal says so.
-
-    What stores fetch ahead for jobs that wait is asked for patch by patch all the same; a chunk
-    that several of them touch is fetched once in any case.
-    """
-
-    def rules(self) -> Sequence[Rule]:
-        return (Rule("fuse reads", _batch_of_lazy_patches, partial(copy_with, joins=True)),)
-
-
-def _batch_of_lazy_patches(site: Site) -> BatchPatches | Refused | None:
-    pipe = site.pipe
-    if not isinstance(pipe, BatchPatches) or pipe.joins:
-        return None
-    if not pipe.straight:
-        return Refused("patches are realized before the batch; give FuseSpatial before FuseReads")
     return pipe

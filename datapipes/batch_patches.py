@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 from ..batching.collate import Collate, InThreads, RealizePatches
 from ..batching.job import apply_transforms, as_arrays, as_tensors
-from ..batching.join_reads import JoinReads
 from ..core import CallSite
 from ..core.call_site import WarnOnce, warn
 from ..core.errors import LikelyMistake, SampleError
@@ -126,7 +125,6 @@ class BatchPatches(DataPipe):
             self.batch_size = whole_number("batch_size", batch_size, least=1)
         self.drop_last = drop_last
         self.straight = False
-        self.joins = False
         self.threads: int | None = None
         self._likely = likely_labels(self.origin, parent)
         self._once = WarnOnce()
@@ -174,14 +172,11 @@ class BatchPatches(DataPipe):
         count = length_of(self, self.parent)
         return (count if self.drop_last else count + self.batch_size - 1) // self.batch_size
 
-    def instructions(self) -> tuple[JoinReads | Collate | InThreads, ...]:
+    def instructions(self) -> tuple[Collate | InThreads, ...]:
         place_keys = masks_and_weights(self.parent)
         how = self.straight, self.origin, self.of_cases, self._likely, self._once
         collate = Collate(*how, place_keys)
-        steps = (JoinReads(self.origin), collate) if self.joins else (collate,)
-        if self.threads is None:
-            return steps
-        return tuple(InThreads(self.threads, step) for step in steps)
+        return (collate,) if self.threads is None else (InThreads(self.threads, collate),)
 
     def gather(self, samples: Sequence[Any]) -> dict[str, Any]:
         """Return one batch of ``samples``."""

@@ -24,6 +24,7 @@ _DESCRIPTORS = "/dev/fd"
 # struct ucred of Linux: process, user and group.
 _CREDENTIALS = struct.Struct("3i")
 
+
 def _own_addresses() -> list[tuple[str, int]]:
     """Return where this process listens below a folder of multiprocessing, and who began to."""
     addresses = []

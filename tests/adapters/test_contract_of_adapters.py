@@ -10,14 +10,6 @@ class TestFuseSpatial(AdapterContract):
         return vp.FuseSpatial()
 
 
-class TestFuseReads(AdapterContract):
-    def make(self):
-        return vp.FuseReads()
-
-    def chain(self):
-        return vp.FuseSpatial()(super().chain())
-
-
 class TestProfile(AdapterContract):
     def make(self):
         return vp.Profile()

@@ -95,7 +95,6 @@ def test_what_looks_like_a_mistake_and_is_none(name):
 
 ADAPTERS = [
     vp.FuseSpatial(),
-    vp.FuseReads(),
     vp.OnError("skip"),
     vp.Timeout(item=60),
     vp.Profile(),

@@ -79,7 +79,7 @@ def test_a_running_epoch_has_the_order_that_it_began_with():
 
 
 QUIET = {
-    "fused": [vp.FuseSpatial(), vp.FuseReads()],
+    "fused": [vp.FuseSpatial()],
     "eager": [vp.Eager()],
     "profiled": [vp.FuseSpatial(), vp.Profile()],
     "watched": [vp.MemoryProfile(), vp.Timeout(item=60), vp.CacheTimeout(5)],

@@ -201,7 +201,7 @@ def draws_of(batches):
         [vp.FuseSpatial()],
         [vp.Eager()],
         [vp.Profile()],
-        [vp.Timeout(item=60), vp.FuseReads()],
+        [vp.Timeout(item=60)],
     ],
     ids=["fused", "eager", "timed", "guarded"],
 )
