@@ -11,7 +11,6 @@ from .lint import Mistake as Mistake
 from .on_error import OnError as OnError
 from .override import Override as Override
 from .override import Shuffle as Shuffle
-from .profile import MemoryProfile as MemoryProfile
 from .profile import Profile as Profile
 from .timeout import CacheTimeout as CacheTimeout
 from .timeout import Limits as Limits

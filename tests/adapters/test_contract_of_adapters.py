@@ -15,11 +15,6 @@ class TestProfile(AdapterContract):
         return vp.Profile()
 
 
-class TestMemoryProfile(AdapterContract):
-    def make(self):
-        return vp.MemoryProfile()
-
-
 class TestTimeout(AdapterContract):
     def make(self):
         return vp.Timeout(item=60)

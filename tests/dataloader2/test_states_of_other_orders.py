@@ -82,7 +82,7 @@ QUIET = {
     "fused": [vp.FuseSpatial()],
     "eager": [vp.Eager()],
     "profiled": [vp.FuseSpatial(), vp.Profile()],
-    "watched": [vp.MemoryProfile(), vp.Timeout(item=60), vp.CacheTimeout(5)],
+    "watched": [vp.Profile(), vp.Timeout(item=60), vp.CacheTimeout(5)],
     "prefetched": [lambda pipe: pipe.prefetch(2)],
     "lenient": [vp.OnError("skip")],
     "shuffled already": [vp.Shuffle(True), vp.Shuffle(None)],
