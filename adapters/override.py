@@ -9,9 +9,9 @@ from typing import Any
 
 from ..core.call_site import caller
 from ..core.errors import SampleError
-from ..datapipes.batch_patches import override_rule
+from ..datapipes.iter import OpenVolume
 from ..datapipes.sampling import refuse_no_policies
-from ..graph import Pipe, RewriteResult, Rule, describe, rebuild
+from ..graph import Pipe, RewriteResult, Rule, Site, describe, rebuild
 from ..graph.rewrite import Change
 from ..spatial import Policy
 from .adapter import Adapter
@@ -57,7 +57,17 @@ class Override(Adapter):
         self._origin = origin
 
     def rules(self) -> Sequence[Rule]:
-        return (override_rule(self.policies, self._origin),)
+        return (Rule("sample by other policies", self._other_source, self._replace_source),)
+
+    def _other_source(self, site: Site) -> OpenVolume | None:
+        pipe, own = site.pipe, self.policies
+        if not isinstance(pipe, OpenVolume):
+            return None
+        keeps = (key in pipe.overriding and pipe.policies[key] == own[key] for key in own)
+        return None if all(keeps) else pipe
+
+    def _replace_source(self, pipe: OpenVolume) -> OpenVolume:
+        return pipe.with_overriding(self.policies, self._origin)
 
 
 class Shuffle(Adapter):

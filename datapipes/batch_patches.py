@@ -2,66 +2,23 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, ClassVar
 
 from ..batching.collate import Collate, InThreads, RealizePatches
 from ..batching.job import apply_transforms, as_arrays, as_tensors
-from ..core import CallSite
 from ..core.call_site import WarnOnce, warn
-from ..core.errors import LikelyMistake, SampleError
-from ..graph import Pipe, Rule, Site, Traits, describe, parents_of, sweep, traits_of, walk
-from ..spatial import Policy
+from ..core.errors import LikelyMistake
+from ..graph import Pipe, Traits, describe, parents_of, traits_of, walk
 from ..spatial.lazy.patch_steps import in_batch
 from ..spatial.ops.op import whole_number
 from ..spatial.placing.drawn_patch import first_forced
 from .datapipe import DataPipe, PerItem, chained_form, length_of, locate_errors
 from .epoch import SeedStamper
-from .open_volume import OpenVolume, likely_labels
+from .open_volume import likely_labels
 from .patch_sampler import PatchSampler
 from .points_and_boxes import MovePlaces
-from .sampling import Sampling, overriding_keys, policy_changes, refuse_conflict, refuse_no_policies
-
-
-def override_rule(policies: Mapping[str, Policy], origin: CallSite | None = None) -> Rule:
-    """Return the rule that has volumes opened with these policies, which pipes cannot change."""
-
-    def others(site: Site) -> Pipe | None:
-        pipe = site.pipe
-        if not isinstance(pipe, OpenVolume):
-            return None
-        keeps = (key in pipe.overriding and pipe.policies[key] == policies[key] for key in policies)
-        return None if all(keeps) else pipe
-
-    def replace_source(pipe: OpenVolume) -> OpenVolume:
-        other = copy.copy(pipe)
-        other.policies = {**pipe.policies, **policies}
-        other.overriding = tuple(sorted({*pipe.overriding, *policies}))
-        # A key that no sample has is told at the first one.
-        other._names = {**pipe._names, "policies": tuple(other.policies)}
-        if origin is not None:
-            other._policies_from = {**pipe._policies_from, **dict.fromkeys(policies, origin)}
-        return other
-
-    return Rule("sample by other policies", others, replace_source)
-
-
-def with_policies(
-    policies: Mapping[str, Policy], override: bool, parent: Pipe, origin: CallSite
-) -> Pipe:
-    """Return a chain whose volumes are opened with these policies; the chain itself stays."""
-    refuse_no_policies(policies, origin)
-    keys = overriding_keys(policies, override, origin)
-    if not policies:
-        return parent
-    if not any(isinstance(pipe, OpenVolume) for pipe in walk(parent)):
-        msg = "policies= is for volumes, and no pipe before it opens any"
-        raise SampleError(msg, do="Put open_volume() before it.").at(origin)
-    if not keys:
-        refuse_conflict(Sampling(tuple(policy_changes(policies)), origin), origin, parent)
-    return sweep(parent, (override_rule(policies, origin),)).after
 
 
 @chained_form("batch_patches")
@@ -74,10 +31,6 @@ class BatchPatches(DataPipe):
         Samples per batch.
     drop_last
         Whether to leave out a last, smaller batch.
-    policies
-        ``Policy`` by key, as of ``open_volume``, for a chain that was written elsewhere.
-    override
-        Whether these policies hold whatever the pipes asked for; by default that is a conflict.
 
     Notes
     -----
@@ -110,17 +63,8 @@ class BatchPatches(DataPipe):
     (torch.Size([2, 1, 2, 2, 2]), ['0', '1'])
     """
 
-    def __init__(
-        self,
-        parent: Pipe,
-        batch_size: int,
-        *,
-        drop_last: bool = False,
-        policies: Mapping[str, Policy] | None = None,
-        override: bool = False,
-    ) -> None:
-        super().__init__()
-        self.parent = with_policies(dict(policies or {}), override, parent, self.origin)
+    def __init__(self, parent: Pipe, batch_size: int, *, drop_last: bool = False) -> None:
+        super().__init__(parent)
         with locate_errors(self):
             self.batch_size = whole_number("batch_size", batch_size, least=1)
         self.drop_last = drop_last

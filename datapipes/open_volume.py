@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import uuid
@@ -393,6 +394,16 @@ class OpenVolume(SeedStamper, SameLength):
             if is_new and "affine" not in options_of(key, self._options):
                 for hint in colours_hint(key, sample[key].shape):
                     self._once.warn(hint, hint, LikelyMistake, self.origin)
+
+    def with_overriding(self, policies: Mapping[str, Policy], origin: CallSite) -> OpenVolume:
+        """Return a copy whose policies hold for these keys; ``origin`` is where they were given."""
+        other = copy.copy(self)
+        other.policies = {**self.policies, **policies}
+        other.overriding = tuple(sorted({*self.overriding, *policies}))
+        # A key that no sample has is told at the first one.
+        other._names = {**self._names, "policies": tuple(other.policies)}
+        other._policies_from = {**self._policies_from, **dict.fromkeys(policies, origin)}
+        return other
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_of_objects": {}}

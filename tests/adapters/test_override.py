@@ -39,14 +39,12 @@ def same(some, others):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("place", ["open_volume", "batch_patches", "loader"])
+@pytest.mark.parametrize("place", ["open_volume", "loader"])
 def test_what_pipes_ask_for_is_overridden(place, workers):
-    """Given to the head, to the end, or to the loader; other keys are as the chain says."""
+    """Given to the head or to the loader; other keys are as the chain says."""
     head = vp.from_cases(CASES)
     if place == "open_volume":
         chain = asking(head.open_volume(policies=NEAREST, override=True)).batch_patches(2)
-    elif place == "batch_patches":
-        chain = asking(head.open_volume()).batch_patches(2, policies=NEAREST, override=True)
     else:
         chain = asking(head.open_volume()).batch_patches(2)
     adapters = [vp.Override(NEAREST)] if place == "loader" else []
@@ -60,12 +58,11 @@ def test_what_pipes_ask_for_is_overridden(place, workers):
 
 
 def test_the_chain_itself_stays_as_it_is():
-    """A chain that a loader and a batch were given other policies for asks for its own."""
+    """A chain that a loader was given other policies for asks for its own."""
     chain = asking(vp.from_cases(CASES).open_volume())
     before = batches(chain.batch_patches(2))
 
     batches(chain.batch_patches(2), [vp.Override(NEAREST)])
-    chain.batch_patches(2, policies=NEAREST, override=True)
 
     assert same(batches(chain.batch_patches(2)), before)
 
@@ -82,19 +79,13 @@ def test_explain_shows_what_holds():
 
 
 def test_without_override_it_is_a_conflict():
-    """At either end of the chain; with nothing asked, policies at the end are those of the head."""
+    """A pipe that asks for something else names both places."""
     with pytest.raises(PolicyConflict, match="mode='cubic' here, but mode='nearest'"):
         asking(vp.from_cases(CASES).open_volume(policies=NEAREST))
-    with pytest.raises(PolicyConflict, match="mode='nearest' here, but mode='linear'"):
-        asking(vp.from_cases(CASES).open_volume()).batch_patches(2, policies=NEAREST)
-
-    head = vp.from_cases(CASES).open_volume(policies=NEAREST).rotate(20).batch_patches(2)
-    end = vp.from_cases(CASES).open_volume().rotate(20).batch_patches(2, policies=NEAREST)
-    assert same(batches(end), batches(head))
 
 
 def test_mistakes_are_told_where_they_are_written():
-    """No policies, what is none, a key that no sample has, a chain that opens nothing."""
+    """No policies, what is none, a key that no sample has."""
     head = vp.from_cases(CASES)
     with pytest.raises(SampleError, match="none are given"):
         head.open_volume(override=True)
@@ -102,8 +93,6 @@ def test_mistakes_are_told_where_they_are_written():
         vp.Override({"image": "nearest"})
     with pytest.raises(SampleError, match="given no policies"):
         vp.Override({})
-    with pytest.raises(SampleError, match="no pipe before it opens any"):
-        head.batch_patches(2, policies=NEAREST, override=True)
     with pytest.raises(SampleError, match=r"policies= speaks of 'imege'"):
         batches(head.open_volume().batch_patches(2), [vp.Override({"imege": Policy()})])
 
