@@ -9,9 +9,8 @@ from .fuse import FuseSpatial as FuseSpatial
 from .lint import Lint as Lint
 from .lint import Mistake as Mistake
 from .on_error import OnError as OnError
-from .override import Override as Override
-from .override import Shuffle as Shuffle
 from .profile import Profile as Profile
+from .shuffle import Shuffle as Shuffle
 from .timeout import CacheTimeout as CacheTimeout
 from .timeout import Limits as Limits
 from .timeout import Timeout as Timeout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 import re
 import uuid
@@ -219,8 +218,6 @@ class OpenVolume(SeedStamper, SameLength):
         self._objects_last = _repeats_objects(parent)
         self.policies = dict(policies or {})
         refuse_no_policies(self.policies, self.origin)
-        # Where the policies of some keys were given, if not here.
-        self._policies_from: Mapping[str, CallSite] = {}
         # Keys whose policy holds whatever later pipes ask for.
         self.overriding = overriding_keys(self.policies, override, self.origin)
         self.storage_options = None if storage_options is None else RedactedDict(storage_options)
@@ -301,9 +298,7 @@ class OpenVolume(SeedStamper, SameLength):
         for argument, its_keys in names.items():
             for key in its_keys:
                 if key not in keys:
-                    given_at = self._policies_from if argument == "policies" else {}
-                    error = unknown_key(argument, key, keys)
-                    raise error.at(given_at.get(key, self.origin), sample.case)
+                    raise unknown_key(argument, key, keys).at(self.origin, sample.case)
 
     def _show(self, key: str, sample: Sample) -> Volume:
         """Return the volume of a key, seen through its axis map."""
@@ -394,16 +389,6 @@ class OpenVolume(SeedStamper, SameLength):
             if is_new and "affine" not in options_of(key, self._options):
                 for hint in colours_hint(key, sample[key].shape):
                     self._once.warn(hint, hint, LikelyMistake, self.origin)
-
-    def with_overriding(self, policies: Mapping[str, Policy], origin: CallSite) -> OpenVolume:
-        """Return a copy whose policies hold for these keys; ``origin`` is where they were given."""
-        other = copy.copy(self)
-        other.policies = {**self.policies, **policies}
-        other.overriding = tuple(sorted({*self.overriding, *policies}))
-        # A key that no sample has is told at the first one.
-        other._names = {**self._names, "policies": tuple(other.policies)}
-        other._policies_from = {**self._policies_from, **dict.fromkeys(policies, origin)}
-        return other
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_of_objects": {}}

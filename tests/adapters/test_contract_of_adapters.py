@@ -1,7 +1,6 @@
 """Every adapter of ours keeps the contract that adapters of others can be tested with."""
 
 import voxpipe as vp
-from voxpipe.spatial import Policy
 from voxpipe.testing import AdapterContract
 
 
@@ -49,13 +48,6 @@ class TestEager(AdapterContract):
 
     def make(self):
         return vp.Eager()
-
-
-class TestOverride(AdapterContract):
-    same_batches = False
-
-    def make(self):
-        return vp.Override({"image": Policy("nearest")})
 
 
 class TestShuffle(AdapterContract):

@@ -1,4 +1,4 @@
-"""Policies given where a chain is used hold whatever its pipes ask for."""
+"""Policies that override hold whatever later pipes ask for."""
 
 import numpy as np
 import pytest
@@ -18,10 +18,10 @@ def asking(pipe):
     return pipe.flush().translate(0.4, mode={"image": "linear", "ct": "linear"})
 
 
-def batches(pipe, adapters=(), workers=0):
+def batches(pipe, workers=0):
     """Return the batches of an epoch."""
     service = vp.MultiProcessingReadingService(num_workers=workers) if workers else None
-    with vp.DataLoader2(pipe, [*adapters, vp.FuseSpatial()], service, seed=2) as loader:
+    with vp.DataLoader2(pipe, [vp.FuseSpatial()], service, seed=2) as loader:
         return list(loader)
 
 
@@ -39,17 +39,11 @@ def same(some, others):
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("place", ["open_volume", "loader"])
-def test_what_pipes_ask_for_is_overridden(place, workers):
-    """Given to the head or to the loader; other keys are as the chain says."""
-    head = vp.from_cases(CASES)
-    if place == "open_volume":
-        chain = asking(head.open_volume(policies=NEAREST, override=True)).batch_patches(2)
-    else:
-        chain = asking(head.open_volume()).batch_patches(2)
-    adapters = [vp.Override(NEAREST)] if place == "loader" else []
+def test_what_pipes_ask_for_is_overridden(workers):
+    """Other keys are as the chain says."""
+    chain = asking(vp.from_cases(CASES).open_volume(policies=NEAREST, override=True))
 
-    found = batches(chain, adapters, workers)
+    found = batches(chain.batch_patches(2), workers)
 
     assert same(found, as_nearest())
     assert float(found[0]["image"].min()) == -5.0
@@ -57,25 +51,11 @@ def test_what_pipes_ask_for_is_overridden(place, workers):
     assert values <= {-5.0, *map(float, range(8**3))}
 
 
-def test_the_chain_itself_stays_as_it_is():
-    """A chain that a loader was given other policies for asks for its own."""
-    chain = asking(vp.from_cases(CASES).open_volume())
-    before = batches(chain.batch_patches(2))
-
-    batches(chain.batch_patches(2), [vp.Override(NEAREST)])
-
-    assert same(batches(chain.batch_patches(2)), before)
-
-
 def test_explain_shows_what_holds():
-    """The sampling of every key, and that the adapter changed the chain."""
-    chain = asking(vp.from_cases(CASES).open_volume()).batch_patches(2)
+    """The sampling of every key."""
+    chain = asking(vp.from_cases(CASES).open_volume(policies=NEAREST, override=True))
 
-    with vp.DataLoader2(chain, [vp.Override(NEAREST), vp.FuseSpatial()]) as loader:
-        text = str(loader.explain())
-
-    assert "image  intensity  nearest, constant -5 outside" in text
-    assert "sample by other policies" in text
+    assert "image  intensity  nearest, constant -5 outside" in chain.batch_patches(2).explain()
 
 
 def test_without_override_it_is_a_conflict():
@@ -90,11 +70,9 @@ def test_mistakes_are_told_where_they_are_written():
     with pytest.raises(SampleError, match="none are given"):
         head.open_volume(override=True)
     with pytest.raises(SampleError, match="which is no Policy"):
-        vp.Override({"image": "nearest"})
-    with pytest.raises(SampleError, match="given no policies"):
-        vp.Override({})
+        head.open_volume(policies={"image": "nearest"}, override=True)
     with pytest.raises(SampleError, match=r"policies= speaks of 'imege'"):
-        batches(head.open_volume().batch_patches(2), [vp.Override({"imege": Policy()})])
+        batches(head.open_volume(policies={"imege": Policy()}, override=True).batch_patches(2))
 
 
 def test_stacked_channels_keep_their_own():
