@@ -20,7 +20,7 @@ from ..graph import Pipe, Refused, RewriteResult, Rule, Site, describe, parents_
 from ..spatial import Step
 from ..spatial.ops.op import displaces
 from ..spatial.plans.stages import BY_NUMPY, KERNEL_DISPLACEMENTS
-from .adapter import Adapter, copy_with
+from .adapter import Adapter
 from .profile import Timer
 
 
@@ -66,13 +66,13 @@ Pair = tuple[Pipe, Pipe]
 
 
 class FuseSpatial(Adapter):
-    """Merge neighbouring spatial pipes, and realize straight into the batch's memory.
+    """Merge neighbouring spatial pipes, and leave ``realize()`` to the batch where that is equal.
 
     ::
 
         lazy_patch                     lazy_patch
         rotate                   →     rotate + flip
-        flip                           batch_patches ← straight into the batch
+        flip                           batch_patches
         realize
         batch_patches
 
@@ -86,13 +86,11 @@ class FuseSpatial(Adapter):
     """
 
     def rules(self) -> Sequence[Rule]:
-        straight = partial(copy_with, straight=True)
         return (
             Rule("fuse spatial", _neighbours, lambda pair: FusedSpatial(*pair)),
             Rule("change values lazily", _realized_before_values, _change_lazily),
             Rule("realize in the batch", partial(_realized_before, BatchPatches), _skip_first),
-            Rule("straight into the batch", _batch_of_lazy_samples, straight),
-            Rule("resample by the kernel", refuse_numpy_steps, straight),
+            Rule("resample by the kernel", refuse_numpy_steps, _skip_first),  # it only refuses
         )
 
     def rewrite(self, pipe: Pipe) -> RewriteResult:
@@ -167,10 +165,3 @@ def _change_lazily(pair: Pair) -> Pipe:
 
 def _skip_first(pair: Pair) -> Pipe:
     return with_parents(pair[1], parents_of(pair[0]))
-
-
-def _batch_of_lazy_samples(site: Site) -> Pipe | None:
-    pipe = site.pipe
-    if not isinstance(pipe, BatchPatches) or pipe.straight or isinstance(pipe.parent, Realize):
-        return None
-    return pipe

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from ..core.errors import GraphError
@@ -23,7 +23,7 @@ from ..graph import (
     walk,
 )
 from ..graph.cut import split_of
-from .adapter import Adapter, annotate, copy_with, note_of
+from .adapter import Adapter, annotate, note_of
 
 # Starting an interpreter and importing torch takes 2 to 6 s on two cores, and tens of
 # seconds from a busy network disk.
@@ -177,8 +177,12 @@ class CacheTimeout(Adapter):
         self.timeout = timeout
 
     def rules(self) -> Sequence[Rule]:
-        build = partial(copy_with, timeout=self.timeout)
-        return (Rule("wait for cached files", self._match, build),)
+        return (Rule("wait for cached files", self._match, self._build),)
+
+    def _build(self, pipe: Any) -> Pipe:
+        twin: Any = copy.copy(pipe)
+        twin.timeout = self.timeout
+        return twin  # type: ignore[no-any-return]
 
     def _match(self, site: Site) -> Any:
         # By its name: a graph without it should not load the pipes of files.

@@ -214,7 +214,6 @@ def _is_interpolated(patch: LazyPatch | None) -> bool:
 class Collate:
     """Stack samples into ``{"image": (B, C, I, J, K), ..., "meta": [provenance, ...]}``."""
 
-    straight: bool = True  # whether patches are realized straight into the batch
     origin: CallSite | None = None
     of_cases: bool = False  # whether the chain began with cases, whose provenance is not to be lost
     likely: LikelyLabels | None = field(default=None, compare=False, repr=False)
@@ -269,7 +268,7 @@ class Collate:
             likely = self.likely
             looks = None if likely is None or key in likely.over else likely.watch(key, thing)
             with holding(READ_KEY, key), looks or _NOTHING:
-                voxels = thing.realize(out if self.straight else None)
+                voxels = thing.realize(out)
         except Exception as error:
             raise add_location(error, case=case_of(item), key=key)  # noqa: B904
         if voxels is not out:

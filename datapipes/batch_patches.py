@@ -39,9 +39,8 @@ class BatchPatches(DataPipe):
     function has to know where a patch is before its batch is known; then each patch draws whether
     it is about foreground, and a warning says so.
 
-    Lazy patches are realized here, and tensors are stacked. Rewritten by
-    ``FuseSpatial`` they are realized straight into the batch's memory, without a
-    tensor of their own. Numbers become one tensor, other things a list. Plain mappings are
+    Lazy patches are realized straight into the batch's memory, without a tensor of their own;
+    tensors are stacked. Numbers become one tensor, other things a list. Plain mappings are
     stacked too, but without ``meta``; if the chain began with cases, a ``ProvenanceLost``
     warning says so. Where keys of labels were not chosen in ``open_volume()``, the first batches
     are looked at: an image whose stored voxels are few whole numbers brings a ``LikelyLabel``
@@ -68,7 +67,6 @@ class BatchPatches(DataPipe):
         with locate_errors(self):
             self.batch_size = whole_number("batch_size", batch_size, least=1)
         self.drop_last = drop_last
-        self.straight = False
         self.threads: int | None = None
         self._likely = likely_labels(self.origin, parent)
         self._once = WarnOnce()
@@ -82,9 +80,6 @@ class BatchPatches(DataPipe):
     def traits(self) -> Traits:
         """Gathers, and realizes what is still lazy."""
         return Traits(voxels=True, group=self.batch_size, drop_last=self.drop_last)
-
-    def describe(self) -> str:
-        return self.origin.call + (" ← straight into the batch" if self.straight else "")
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         samples = iter(self.parent)
@@ -118,8 +113,7 @@ class BatchPatches(DataPipe):
 
     def instructions(self) -> tuple[Collate | InThreads, ...]:
         place_keys = masks_and_weights(self.parent)
-        how = self.straight, self.origin, self.of_cases, self._likely, self._once
-        collate = Collate(*how, place_keys)
+        collate = Collate(self.origin, self.of_cases, self._likely, self._once, place_keys)
         return (collate,) if self.threads is None else (InThreads(self.threads, collate),)
 
     def gather(self, samples: Sequence[Any]) -> dict[str, Any]:

@@ -194,7 +194,6 @@ def test_what_is_fused_and_refused_is_logged(caplog: pytest.LogCaptureFixture) -
     assert caplog.messages == [str(change) for change in rewritten.changes]
     assert caplog.messages == [
         "changed  zoom(2) → rotate(5) + zoom(2)   (fuse spatial)",
-        "changed  batch_patches(1) → batch_patches(1) ← straight into the batch",
         "refused  flip(0): flush() stands before it, so voxels are sampled anew after that"
         "   (fuse spatial)",
         "refused  rotate(3, name='again'): blur(1) stands before it, so voxels are sampled anew "
