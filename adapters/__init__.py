@@ -4,7 +4,6 @@ from ..first_use import export as _export
 from .adapter import Adapter as Adapter
 from .adapter import Annotation as Annotation
 from .adapter import note_of as note_of
-from .eager import Eager as Eager
 from .fuse import FuseSpatial as FuseSpatial
 from .lint import Lint as Lint
 from .lint import Mistake as Mistake

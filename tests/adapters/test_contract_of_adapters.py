@@ -1,5 +1,7 @@
 """Every adapter of ours keeps the contract that adapters of others can be tested with."""
 
+from eager_chains import Eager
+
 import voxpipe as vp
 from voxpipe.testing import AdapterContract
 
@@ -47,7 +49,7 @@ class TestEager(AdapterContract):
     same_batches = False
 
     def make(self):
-        return vp.Eager()
+        return Eager()
 
 
 class TestShuffle(AdapterContract):

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from eager_chains import Eager
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
@@ -80,7 +81,7 @@ def test_a_running_epoch_has_the_order_that_it_began_with():
 
 QUIET = {
     "fused": [vp.FuseSpatial()],
-    "eager": [vp.Eager()],
+    "eager": [Eager()],
     "profiled": [vp.FuseSpatial(), vp.Profile()],
     "watched": [vp.Profile(), vp.Timeout(item=60), vp.CacheTimeout(5)],
     "prefetched": [lambda pipe: pipe.prefetch(2)],
