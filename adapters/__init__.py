@@ -9,9 +9,9 @@ from .lint import Lint as Lint
 from .lint import Mistake as Mistake
 from .on_error import OnError as OnError
 from .profile import Profile as Profile
-from .shuffle import Shuffle as Shuffle
-from .timeout import CacheTimeout as CacheTimeout
 from .timeout import Limits as Limits
 from .timeout import Timeout as Timeout
+from .torchdata import CacheTimeout as CacheTimeout
+from .torchdata import Shuffle as Shuffle
 
 _export(globals())
