@@ -105,25 +105,6 @@ def using_threads(count: int) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class InThreads:
-    """What an instruction does, with so many threads."""
-
-    threads: int
-    instruction: Any
-
-    @property
-    def origin(self) -> Any:
-        """Where the user wrote the pipe."""
-        return getattr(self.instruction, "origin", None)
-
-    def __call__(self, items: Sequence[Any]) -> list[Any]:
-        """Return what ``items`` become."""
-        with using_threads(self.threads):
-            results: list[Any] = self.instruction(items)
-        return results
-
-
 def in_threads(function: Callable[[T], R], things: Iterable[T]) -> list[R]:
     """Return ``function`` of each thing, in order; the first error, in order, is raised."""
     # It returns or raises when every call has ended: none still writes into memory that the caller

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, ClassVar
 
-from ..batching.collate import Collate, InThreads, RealizePatches
+from ..batching.collate import Collate, RealizePatches
 from ..batching.job import apply_transforms, as_arrays, as_tensors
 from ..core.call_site import WarnOnce, warn
 from ..core.errors import LikelyMistake
@@ -67,7 +67,6 @@ class BatchPatches(DataPipe):
         with locate_errors(self):
             self.batch_size = whole_number("batch_size", batch_size, least=1)
         self.drop_last = drop_last
-        self.threads: int | None = None
         self._likely = likely_labels(self.origin, parent)
         self._once = WarnOnce()
         shares, looking = _oversample_shares(parent)
@@ -111,10 +110,10 @@ class BatchPatches(DataPipe):
         count = length_of(self, self.parent)
         return (count if self.drop_last else count + self.batch_size - 1) // self.batch_size
 
-    def instructions(self) -> tuple[Collate | InThreads, ...]:
+    def instructions(self) -> tuple[Collate]:
         place_keys = masks_and_weights(self.parent)
-        collate = Collate(self.origin, self.of_cases, self._likely, self._once, place_keys)
-        return (collate,) if self.threads is None else (InThreads(self.threads, collate),)
+        how = self.origin, self.of_cases, self._likely, self._once
+        return (Collate(*how, place_keys),)
 
     def gather(self, samples: Sequence[Any]) -> dict[str, Any]:
         """Return one batch of ``samples``."""
@@ -166,11 +165,8 @@ class Realize(PerItem):
         super().__init__(parent)
         self._likely = likely_labels(self.origin, parent)
 
-    threads: int | None = None  # that realize volumes; None leaves it to whoever runs the pipe
-
-    def instructions(self) -> tuple[RealizePatches | InThreads, ...]:
-        realize = RealizePatches(self.origin, self._likely)
-        return (realize,) if self.threads is None else (InThreads(self.threads, realize),)
+    def instructions(self) -> tuple[RealizePatches]:
+        return (RealizePatches(self.origin, self._likely),)
 
     def apply(self, item: Any) -> Any:
         return apply_transforms(self.instructions(), item)
