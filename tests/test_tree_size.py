@@ -10,7 +10,7 @@ from count_tree import circles_of, count, imports_in, read_modules
 # A bound is there to be met by taking something out before something is put in. Who raises one says
 # why in the commit; what the tree grew by so far stands in decision 0041.
 MODULES = 298
-LINES = 76_037
+LINES = 76_014
 FOLDERS = 30
 SMALL = 3
 CIRCLES = 0
