@@ -7,7 +7,6 @@ and a graph with nothing to do comes back as the same object.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, TypeVar
 
@@ -53,13 +52,6 @@ class Annotation(PerItem):
 
     def apply(self, item: Any) -> Any:
         return item
-
-
-def copy_with(pipe: Pipe, **settings: Any) -> Pipe:
-    """Return a copy of a pipe with other settings."""
-    twin = copy.copy(pipe)
-    vars(twin).update(settings)
-    return twin
 
 
 def annotate(sink: Pipe, note: Any) -> RewriteResult:

@@ -1,4 +1,4 @@
-"""Adapters that fuse: spatial pipes into one plan, reads of neighbours into one."""
+"""The adapter that merges spatial pipes, and leaves realizing to the batch."""
 
 from __future__ import annotations
 
@@ -6,59 +6,10 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from ..datapipes.iter import (
-    BatchPatches,
-    Cache,
-    Flush,
-    FusedSpatial,
-    Realize,
-    SpatialPipe,
-    ValuePipe,
-)
-from ..datapipes.values import ChoicePipe
-from ..graph import Pipe, Refused, RewriteResult, Rule, Site, describe, parents_of, with_parents
-from ..spatial import Step
-from ..spatial.ops.op import displaces
-from ..spatial.plans.stages import BY_NUMPY, KERNEL_DISPLACEMENTS
-from .adapter import Adapter, copy_with
+from ..datapipes.iter import BatchPatches, FusedSpatial, Realize, SpatialPipe, ValuePipe
+from ..graph import Pipe, Refused, RewriteResult, Rule, Site, parents_of, with_parents
+from .adapter import Adapter
 from .profile import Timer
-
-
-def refuse_numpy_steps(site: Site) -> Refused | None:
-    """Refuse a pipe that displaces voxels after as many others in its plan as the kernel does."""
-    pipe, names = site.pipe, _displacing(site.pipe)
-    if not names:
-        return None
-    # Upstream to where the plan begins: where voxels are sampled anew, of some volumes at least.
-    while len(parents := parents_of(pipe)) == 1 and not _breaking(parents[0], of_all=True):
-        (pipe,) = parents
-        names = [*_displacing(pipe), *names]
-    if len(names) <= KERNEL_DISPLACEMENTS:
-        return None
-    return Refused(f"{', '.join(names)} meet in one plan: {BY_NUMPY}")
-
-
-def _displacing(pipe: Pipe) -> list[str]:
-    """Return the names of the steps of a pipe that displace voxels."""
-    steps: Sequence[Step] = ()
-    if isinstance(pipe, (ChoicePipe, FusedSpatial)) or (
-        isinstance(pipe, SpatialPipe) and pipe.is_step
-    ):
-        steps = pipe.steps
-    return [step.stream_name for step in steps if displaces(step.op)]
-
-
-def _breaking(pipe: Pipe, *, of_all: bool = False) -> str:
-    """Return what of a pipe makes later spatial ops wait, of all volumes or of any, or nothing."""
-    if isinstance(pipe, (Cache, Flush)):
-        return "" if of_all and pipe.keys is not None else describe(pipe)
-    if isinstance(pipe, ValuePipe):
-        return "" if pipe.step.op.commutes else describe(pipe)
-    change = pipe.change if isinstance(pipe, ChoicePipe) else None
-    if change is None or change.step.op.commutes:
-        return ""
-    return f"{change.step.op.waited_for}, {describe(pipe)},"
-
 
 _LOG = logging.getLogger("voxpipe.fusion")
 
@@ -66,13 +17,13 @@ Pair = tuple[Pipe, Pipe]
 
 
 class FuseSpatial(Adapter):
-    """Merge neighbouring spatial pipes, and realize straight into the batch's memory.
+    """Merge neighbouring spatial pipes, and leave ``realize()`` to the batch where that is equal.
 
     ::
 
         lazy_patch                     lazy_patch
         rotate                   →     rotate + flip
-        flip                           batch_patches ← straight into the batch
+        flip                           batch_patches
         realize
         batch_patches
 
@@ -82,17 +33,15 @@ class FuseSpatial(Adapter):
 
     What was fused and what was refused, with the reason, is in the ``changes`` of what
     ``rewrite`` returns and in a loader's ``explain()``; and it is logged under
-    ``"voxpipe.fusion"`` at level DEBUG.
+    ``"voxpipe.fusion"`` at level DEBUG. Which volumes are sampled anew, and after what, is part of
+    the cost that ``explain()`` shows.
     """
 
     def rules(self) -> Sequence[Rule]:
-        straight = partial(copy_with, straight=True)
         return (
             Rule("fuse spatial", _neighbours, lambda pair: FusedSpatial(*pair)),
             Rule("change values lazily", _realized_before_values, _change_lazily),
             Rule("realize in the batch", partial(_realized_before, BatchPatches), _skip_first),
-            Rule("straight into the batch", _batch_of_lazy_samples, straight),
-            Rule("resample by the kernel", refuse_numpy_steps, straight),
         )
 
     def rewrite(self, pipe: Pipe) -> RewriteResult:
@@ -105,33 +54,19 @@ class FuseSpatial(Adapter):
 def _neighbours(site: Site) -> Pair | Refused | None:
     """Two spatial pipes, one feeding only the other."""
     second = site.pipe
-    if isinstance(second, ChoicePipe) and second.steps:
-        return _kept_apart(second.parent)
     if not isinstance(second, SpatialPipe):
         return None
     first = second.parent
     if isinstance(first, Timer) and isinstance(first.parent, (SpatialPipe, FusedSpatial)):
         return Refused("a timed pipe stands between; give FuseSpatial before Profile")
     if not isinstance(first, (SpatialPipe, FusedSpatial)):
-        return _kept_apart(first)
+        return None
     for pipe in (first, second):
         if isinstance(pipe, SpatialPipe) and not pipe.is_step:
             return Refused(f"{pipe.describe()} {pipe.stands_apart}")
     if site.is_shared(first):
         return Refused(f"{first.describe()} has another reader")
     return first, second
-
-
-def _kept_apart(pipe: Pipe) -> Refused | None:
-    """Return why a spatial pipe that reads ``pipe`` begins a plan of its own, if it does."""
-    by, moves = "", False
-    while isinstance(pipe, (Cache, Flush, ValuePipe, ChoicePipe, Timer)):
-        by = _breaking(pipe) or by
-        moves = moves or bool(by and isinstance(pipe, ChoicePipe) and pipe.steps)
-        pipe = pipe.parent
-    if not by or not (moves or isinstance(pipe, (SpatialPipe, FusedSpatial))):
-        return None
-    return Refused(f"{by} stands before it, so voxels are sampled anew after that")
 
 
 def _realized_before(reader: type, site: Site) -> Pair | Refused | None:
@@ -167,36 +102,3 @@ def _change_lazily(pair: Pair) -> Pipe:
 
 def _skip_first(pair: Pair) -> Pipe:
     return with_parents(pair[1], parents_of(pair[0]))
-
-
-def _batch_of_lazy_samples(site: Site) -> Pipe | None:
-    pipe = site.pipe
-    if not isinstance(pipe, BatchPatches) or pipe.straight or isinstance(pipe.parent, Realize):
-        return None
-    return pipe
-
-
-class FuseReads(Adapter):
-    """Read what patches of the same volume in one batch need together.
-
-    Patches that lie beside or over each other become one read of the block around them, as long as
-    that takes no more chunks than they take one by one, and no more than 64 MiB. It helps where
-    batches hold patches of one region: ``lazy_patch(region=...)``, a grid, ``interleave()``,
-    ``ShuffleSpec.chunk_local``. The batches stay the same. Give it after ``FuseSpatial``: patches
-    that ``realize()`` has read are read already, and the refusal says so.
-
-    What stores fetch ahead for jobs that wait is asked for patch by patch all the same; a chunk
-    that several of them touch is fetched once in any case.
-    """
-
-    def rules(self) -> Sequence[Rule]:
-        return (Rule("fuse reads", _batch_of_lazy_patches, partial(copy_with, joins=True)),)
-
-
-def _batch_of_lazy_patches(site: Site) -> BatchPatches | Refused | None:
-    pipe = site.pipe
-    if not isinstance(pipe, BatchPatches) or pipe.joins:
-        return None
-    if not pipe.straight:
-        return Refused("patches are realized before the batch; give FuseSpatial before FuseReads")
-    return pipe

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dis
 import functools
-import math
 import random
 import warnings
 from collections.abc import Callable, Collection, Iterator
@@ -16,12 +15,10 @@ from torch.utils.data import IterDataPipe
 
 from ..core import CallSite
 from ..core.errors import LintWarning
-from ..core.memory import usable_memory
-from ..datapipes.cost import measure_access, passes_of
+from ..datapipes.cost import passes_of
 from ..datapipes.datapipe import draws
 from ..datapipes.epoch import has_place, held_objects, is_library
-from ..datapipes.iter import BatchPatches, Flush, PatchSampler, Realize, ShufflePlans, SpatialPipe
-from ..datapipes.shuffle_plans import CHUNK_LOCAL, GLOBAL, MEMORY_BYTES, NONE, OWN
+from ..datapipes.iter import BatchPatches, Flush, PatchSampler, Realize, SpatialPipe
 from ..graph import (
     Cut,
     NoCut,
@@ -36,16 +33,11 @@ from ..graph import (
     walk,
 )
 from ..graph.cut import split_of
-from ..volumes.scheme import Demand, StoreLayout
 from .adapter import Adapter
 from .profile import without_timers
 
 # What a disk of 2 GB/s brings in half a second: less is not worth a word.
 MUCH_BYTES = 10**9
-# What the loader grants itself for decoded chunks where it needs more than usual.
-_MEMORY_PART = 4
-# Below that a cache that holds everything would save less than half of the decoding.
-_AGAIN = 2.0
 _CACHES = ("in_memory_cache", "on_disk_cache", "end_caching")
 # Names of mistakes at a pipe; that of a graph and its loader.
 _OF_PIPES = SHARDS, _BATCHES, _FROZEN_VALUE, _REPEATED_DRAWS, _TWICE = (
@@ -126,7 +118,6 @@ class Lint(Adapter):
     frozen-draws        a cache keeps what was drawn at random: every epoch is the same
     repeated-draws      ``repeat()`` brings the same patches with the same draws again
     twice-interpolated  a spatial pipe comes after voxels were made
-    scattered-chunks    patches are shuffled over more volumes than memory keeps chunks of
     planned-functions   the graph can be split, but a function runs on the wrong side of it
     own-state           an object in a function has state of its own that no seed sets
     whole-volumes       statistics, boxes or masks take a pass over volumes that lie far away
@@ -257,70 +248,6 @@ def _whole_volumes(sink: Pipe, split: Cut | NoCut) -> Places:
     )
 
 
-def _lint_scattered_shuffle(sink: Pipe, split: Cut | NoCut) -> Places:
-    """Find a shuffle of patches that makes every chunk be decoded again and again.
-
-    Nothing where nothing is decoded twice anyway: volumes that are mapped or in memory, few patches
-    of each, or all that are mixed fit into memory. Reads headers, where patches are shuffled.
-    """
-    pair = _shuffle_of_patches(sink)
-    if pair is None:
-        return ()
-    shuffle, patches = pair
-    pattern = measure_access(without_timers(sink), 0, 0)
-    memory = max(MEMORY_BYTES, (usable_memory() or 0) // _MEMORY_PART)
-    for key, layout in pattern.layouts.items():
-        demand = pattern.demands[key]
-        again, size = _again(layout, demand), _mixed_bytes(shuffle, layout, demand)
-        if again < _AGAIN or size <= memory:
-            continue
-        what = f"{describe(shuffle)} mixes the patches of volumes of {_size(size)} ({key!r}), "
-        what += f"more than memory keeps: each chunk is decoded about {again:.0f} times an epoch"
-        what += ", and not once"
-        do = f"Put .shuffle_plans(ShuffleSpec.chunk_local({MEMORY_BYTES})) in its place, after "
-        do = f"{do}{describe(patches)}: it mixes what a cache of so much keeps."
-        return ((shuffle, what, do),)
-    return ()
-
-
-def _shuffle_of_patches(sink: Pipe) -> tuple[Any, PatchSampler] | None:
-    """Return the first shuffle of plans behind a pipe that cuts several patches of a volume."""
-    behind: dict[int, PatchSampler | None] = {}
-    for pipe in walk(sink):
-        above = [behind[id(parent)] for parent in parents_of(pipe)]
-        cut = above[0] if len(above) == 1 else None
-        # Of an order of the user's own nothing is known.
-        spec = pipe.spec.kind if isinstance(pipe, ShufflePlans) else GLOBAL
-        is_local = spec in (CHUNK_LOCAL, NONE, OWN)
-        if cut is not None and hasattr(type(pipe), "set_shuffle") and not is_local:
-            return pipe, cut
-        behind[id(pipe)] = pipe if isinstance(pipe, PatchSampler) else cut
-    return None
-
-
-def _again(layout: StoreLayout, demand: Demand) -> float:
-    """Return how often a chunk is decoded in an epoch if nothing is kept."""
-    if layout.chunk is None:
-        return 1.0
-    chunks = math.prod(-(-n // c) for n, c in zip(layout.shape, layout.chunk, strict=True))
-    return demand.draws * demand.chunks / chunks
-
-
-def _mixed_bytes(shuffle: Any, layout: StoreLayout, demand: Demand) -> int:
-    """Return the decoded bytes of the volumes whose patches are mixed."""
-    window = getattr(shuffle, "buffer_size", None)
-    if isinstance(shuffle, ShufflePlans) and shuffle.spec.kind != GLOBAL:
-        window = shuffle.spec.size
-    count = layout.volumes
-    if window is not None:
-        count = min(count, -(-window // demand.draws))
-    return count * math.prod(layout.shape) * layout.itemsize
-
-
-def _size(size: int) -> str:
-    return f"{size / 2**30:.3g} GiB" if size >= 2**30 else f"{size / 2**20:.3g} MiB"
-
-
 def _own_state(sink: Pipe, split: Cut | NoCut) -> Places:
     """Return the pipes whose functions have state that no seed sets, as counters and iterators."""
     places = []
@@ -356,7 +283,6 @@ def _has_own_state(kind: type) -> bool:
 
 
 _OF_GRAPHS: dict[str, Callable[[Pipe, Cut | NoCut], Places]] = {
-    "scattered-chunks": _lint_scattered_shuffle,
     "planned-functions": _planned_functions,
     "own-state": _own_state,
     "whole-volumes": _whole_volumes,

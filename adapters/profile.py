@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import uuid
 from collections.abc import Callable, Container, Iterator, Sequence
@@ -11,7 +10,7 @@ from typing import Any, ClassVar
 
 from ..batching.job import Watch
 from ..core.counters import PIPE_STATS, PipeCounts, counts_here
-from ..core.memory import MEMORY_SAMPLER, array_bytes, resident_bytes
+from ..core.memory import MEMORY_SAMPLER, array_bytes
 from ..datapipes.datapipe import SameLength
 from ..graph import (
     Change,
@@ -39,22 +38,21 @@ class Timer(SameLength):
 
     traits: ClassVar[Any] = Traits(per_item=True, watches=True)
 
-    def __init__(self, parent: Pipe, profile: str, pipe: str, *, memory: bool = False) -> None:
+    def __init__(self, parent: Pipe, profile: str, pipe: str) -> None:
         super().__init__(parent)
-        self.profile, self.pipe, self.memory = profile, pipe, memory
+        self.profile, self.pipe = profile, pipe
 
     def describe(self) -> str:
         return f"timed {describe(self.parent)}"
 
     def instructions(self) -> tuple[Watch, ...]:
-        return (Watch(self.profile, self.pipe, self.memory),)
+        return (Watch(self.profile, self.pipe),)
 
     def __iter__(self) -> Iterator[Any]:
         parent = iter(self.parent)
         while True:
             outer, inside = _OUTER.get(), PipeCounts()
             token = _OUTER.set(inside)
-            growth = -resident_bytes() if self.memory else 0
             start, before = time.perf_counter(), counts_here()
             item, at_end = None, False
             try:
@@ -64,22 +62,18 @@ class Timer(SameLength):
             finally:
                 _OUTER.reset(token)
                 seconds, tally = time.perf_counter() - start, counts_here() - before
-                resident = {os.getpid(): resident_bytes()} if self.memory else MEMORY_SAMPLER.read()
-                growth += sum(resident.values()) if self.memory else 0
                 own = PipeCounts(
                     int(not at_end),
                     seconds - inside.seconds,
                     tally - inside.tally,
                     wait=inside.seconds,
                     bytes_out=array_bytes(item),
-                    resident=resident,
-                    growth=growth - inside.growth,
+                    resident=MEMORY_SAMPLER.read(),
                 )
                 PIPE_STATS.add((self.profile, self.pipe), own)
                 if outer is not None:
                     outer.seconds += seconds
                     outer.tally = outer.tally + tally
-                    outer.growth += growth
             if at_end:
                 return
             yield item
@@ -128,14 +122,6 @@ class Profile(Adapter):
     [2, 2]
     """
 
-    memory = False
-    """Whether memory is looked at after every item."""
-    columns: ClassVar[tuple[str, ...]] = (
-        *("items", "seconds", "share", "wait", "reads", "MiB", "interpolations"),
-        *("MiB out", "MiB held"),
-    )
-    """Of the table, behind the pipe."""
-
     def __init__(self) -> None:
         self.id = uuid.uuid4().hex
         self._pipes: list[str] = []
@@ -162,7 +148,7 @@ class Profile(Adapter):
         # Timers and limits only watch: what they cost is not the user's.
         if traits_of(pipe).watches:
             return pipe
-        return Timer(pipe, self.id, _name(pipe), memory=self.memory)
+        return Timer(pipe, self.id, _name(pipe))
 
     def entries(self) -> list[tuple[str, PipeCounts]]:
         """Return what each pipe did so far, in the order of the graph."""
@@ -182,7 +168,6 @@ class Profile(Adapter):
                 "wait": e.wait,
                 "bytes_out": e.bytes_out,
                 "resident": {str(pid): size for pid, size in sorted(e.resident.items())},
-                "growth": e.growth,
                 **e.tally.to_json(),
             }
             for name, e in self.entries()
@@ -192,8 +177,8 @@ class Profile(Adapter):
         """Return the profile as text, one line per pipe."""
         entries = self.entries()
         total = sum(e.seconds for _, e in entries) or 1.0
-        rows = [[name, *(_CELLS[c](e, total) for c in self.columns)] for name, e in entries]
-        return align([["pipe", *self.columns], *rows])
+        rows = [[name, *(cell(e, total) for cell in _CELLS.values())] for name, e in entries]
+        return align([["pipe", *_CELLS], *rows])
 
     def __str__(self) -> str:
         return self.table()
@@ -201,28 +186,6 @@ class Profile(Adapter):
     def reset(self) -> None:
         """Forget what was counted."""
         PIPE_STATS.forget(self.id)
-
-
-class MemoryProfile(Profile):
-    """Look at the memory of each process before and after every item of every pipe.
-
-    As :class:`Profile`, with columns for what a process holds after each pipe, and by how much it
-    grew while the pipe worked, less what it gave back. An allocator keeps what was freed and maps
-    are shared, so what grows once and stays is no leak; what grows in every epoch is. Looking
-    costs about 10 us per pipe and item.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> profile = MemoryProfile()
-    >>> list(profile(IterableWrapper([1, 2]).map(str)))
-    ['1', '2']
-    >>> all(row["resident"] for row in profile.to_json())
-    True
-    """
-
-    memory = True
-    columns = ("items", "MiB out", "MiB held", "MiB grown", "processes")
 
 
 def _mib(size: int) -> str:
@@ -239,8 +202,6 @@ _CELLS: dict[str, Callable[[PipeCounts, float], str]] = {
     "interpolations": lambda e, total: str(e.tally.interpolations),
     "MiB out": lambda e, total: _mib(e.bytes_out),
     "MiB held": lambda e, total: _mib(max(e.resident.values(), default=0)),
-    "MiB grown": lambda e, total: _mib(e.growth),
-    "processes": lambda e, total: str(len(e.resident)),
 }
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from ..core.errors import GraphError
@@ -14,8 +12,6 @@ from ..graph import (
     NoCut,
     Pipe,
     RewriteResult,
-    Rule,
-    Site,
     before_dispatch,
     chained_name,
     origin_of,
@@ -23,7 +19,7 @@ from ..graph import (
     walk,
 )
 from ..graph.cut import split_of
-from .adapter import Adapter, annotate, copy_with, note_of
+from .adapter import Adapter, annotate, note_of
 
 # Starting an interpreter and importing torch takes 2 to 6 s on two cores, and tens of
 # seconds from a busy network disk.
@@ -146,45 +142,3 @@ class Timeout(Adapter):
             rest = "".join(f", {name}={value:g}" for name, value in self._options.items())
             return f"Timeout({self._seconds:g}, at={self._at!r}{rest})"
         return f"Timeout(item={self.limits.item:g})"
-
-
-class CacheTimeout(Adapter):
-    """Set the longest wait of every ``end_caching()`` in the graph.
-
-    Parameters
-    ----------
-    timeout
-        Seconds that another process may take to make the files of one item; ``math.inf`` for no
-        limit.
-
-    Raises
-    ------
-    ValueError
-        It is no number of seconds.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> urls = IterableWrapper(["https://host/a.nii"])
-    >>> pipe = urls.on_disk_cache(str).read_from_http().end_caching()
-    >>> pipe.timeout, CacheTimeout(600)(pipe).timeout
-    (300.0, 600)
-    """
-
-    def __init__(self, timeout: float | None = None) -> None:
-        if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout >= 0:
-            raise ValueError(f"timeout should be integer: a number of seconds, got {timeout!r}")
-        self.timeout = timeout
-
-    def rules(self) -> Sequence[Rule]:
-        build = partial(copy_with, timeout=self.timeout)
-        return (Rule("wait for cached files", self._match, build),)
-
-    def _match(self, site: Site) -> Any:
-        # By its name: a graph without it should not load the pipes of files.
-        pipe: Any = site.pipe
-        ends = getattr(type(pipe), "form_name", "") == "end_caching"
-        return pipe if ends and pipe.timeout != self.timeout else None
-
-    def __repr__(self) -> str:
-        return f"CacheTimeout({self.timeout:g})"

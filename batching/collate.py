@@ -105,25 +105,6 @@ def using_threads(count: int) -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class InThreads:
-    """What an instruction does, with so many threads."""
-
-    threads: int
-    instruction: Any
-
-    @property
-    def origin(self) -> Any:
-        """Where the user wrote the pipe."""
-        return getattr(self.instruction, "origin", None)
-
-    def __call__(self, items: Sequence[Any]) -> list[Any]:
-        """Return what ``items`` become."""
-        with using_threads(self.threads):
-            results: list[Any] = self.instruction(items)
-        return results
-
-
 def in_threads(function: Callable[[T], R], things: Iterable[T]) -> list[R]:
     """Return ``function`` of each thing, in order; the first error, in order, is raised."""
     # It returns or raises when every call has ended: none still writes into memory that the caller
@@ -215,7 +196,6 @@ def _is_interpolated(patch: LazyPatch | None) -> bool:
 class Collate:
     """Stack samples into ``{"image": (B, C, I, J, K), ..., "meta": [provenance, ...]}``."""
 
-    straight: bool = True  # whether patches are realized straight into the batch
     origin: CallSite | None = None
     of_cases: bool = False  # whether the chain began with cases, whose provenance is not to be lost
     likely: LikelyLabels | None = field(default=None, compare=False, repr=False)
@@ -270,7 +250,7 @@ class Collate:
             likely = self.likely
             looks = None if likely is None or key in likely.over else likely.watch(key, thing)
             with holding(READ_KEY, key), looks or _NOTHING:
-                voxels = thing.realize(out if self.straight else None)
+                voxels = thing.realize(out)
         except Exception as error:
             raise add_location(error, case=case_of(item), key=key)  # noqa: B904
         if voxels is not out:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from ..core import Sample, errors
 from ..core.context import holding
 from ..core.counters import PIPE_STATS, PipeCounts, counts_here
 from ..core.errors import add_location
-from ..core.memory import MEMORY_SAMPLER, array_bytes, resident_bytes
+from ..core.memory import MEMORY_SAMPLER, array_bytes
 from ..core.redact import public_name
 from ..core.sample import case_of
 from ..spatial import LazyPatch
@@ -219,7 +218,6 @@ class Watch:
 
     profile: str  # whose entry
     pipe: str  # the pipe as the user wrote it
-    memory: bool = False  # whether to look at every item by how much the process grew
 
 
 Instruction: TypeAlias = "Transform | Watch"  # one thing to do with the items at hand
@@ -240,8 +238,8 @@ class Recipe:
         """Return what the items of ``job`` become: the batch, or what others make it of."""
         items: Sequence[Any] = job.items
         here = STEP_OF_THREAD.get()
-        watches = [one for one in self.instructions if isinstance(one, Watch)]
-        clock = _Clock(any(one.memory for one in watches)) if watches else None
+        is_watched = any(isinstance(one, Watch) for one in self.instructions)
+        clock = _Clock() if is_watched else None
         try:
             for number, instruction in enumerate(self.instructions):
                 here.at(number)
@@ -270,27 +268,23 @@ def the_batch(job: Job, items: Sequence[Any], *, filters: bool = False) -> Any:
 class _Clock:
     """Time and counts since the last watch."""
 
-    def __init__(self, memory: bool) -> None:
-        self._memory = memory
+    def __init__(self) -> None:
         self._first = time.perf_counter()
         self._begin()
 
     def _begin(self) -> None:
-        self._resident = resident_bytes() if self._memory else 0
         self._start, self._before = time.perf_counter(), counts_here()
 
     def enter(self, watch: Watch, items: Sequence[Any]) -> None:
         """Put down what was done since the last time."""
         seconds, counts = time.perf_counter() - self._start, counts_here() - self._before
-        resident = {os.getpid(): resident_bytes()} if self._memory else MEMORY_SAMPLER.read()
         entry = PipeCounts(
             len(items),
             seconds,
             counts,
             wait=self._start - self._first,
             bytes_out=array_bytes(items),
-            resident=resident,
-            growth=sum(resident.values()) - self._resident if self._memory else 0,
+            resident=MEMORY_SAMPLER.read(),
         )
         PIPE_STATS.add((watch.profile, watch.pipe), entry)
         self._begin()

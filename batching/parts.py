@@ -20,11 +20,10 @@ from ..core.counters import counts_here
 from ..core.memory import disk_bytes
 from ..spatial import LazyPatch, SpatialPlan
 from ..spatial.lazy.read_plan import ReadPlan
-from ..volumes import Volume
+from ..volumes import Volume, volume_statistics
 from ..volumes.voxels import Voxels, touch
 from .collate import ArraySpec, RealizedArray, batches_in, in_threads, new_arrays
 from .job import Job, Maker, Recipe
-from .join_reads import with_voxels
 
 # What one process keeps in memory to resample from: a batch of 4 rotated patches of 96^3, image
 # and label, takes about 26 MB.
@@ -200,6 +199,34 @@ def _in_memory(
         voxels = volume.read(region)
         cache[key] = replace(voxels, array=voxels.array.copy(order="K"))
     return with_voxels(patch, region, cache[key])
+
+
+class HeldRegion:
+    """A volume of which one region is in memory; everything else is asked of the real one."""
+
+    def __init__(self, volume: Any, region: Region, voxels: Voxels) -> None:
+        self._volume = volume
+        self._region = region
+        self._voxels = voxels
+
+    def read(self, region: Region) -> Voxels:
+        """Return voxels of the region that is there, or read others."""
+        if region.intersect(self._region) != region:
+            voxels: Voxels = self._volume.read(region)
+            return voxels
+        inside = region.shift([-a for a in self._region.start]).slices
+        return replace(self._voxels, array=self._voxels.array[(slice(None), *inside)])
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._volume, name)
+
+
+def with_voxels(patch: LazyPatch, region: Region, voxels: Voxels) -> LazyPatch:
+    """Return a patch of a stored volume that finds a region of it in memory."""
+    volume: Any = patch.volume
+    statistics = patch.statistics or volume_statistics
+    wrapper: Any = HeldRegion(volume, region, voxels)
+    return replace(patch, volume=wrapper, statistics=lambda _: statistics(volume))
 
 
 def map_patches(items: Sequence[Any], change: Callable[[LazyPatch], LazyPatch]) -> Iterator[Any]:

@@ -90,7 +90,6 @@ class PipeCounts:
     bytes_out: int = 0  # bytes of the arrays that it yielded
     resident: dict[int, int] = field(default_factory=dict)
     """Most bytes that each process was seen to hold right after it, by process id."""
-    growth: int = 0  # bytes by which processes grew while it worked; less what they gave back
 
     def add(self, other: PipeCounts) -> None:
         """Add what another process counted."""
@@ -99,7 +98,6 @@ class PipeCounts:
         self.tally = self.tally + other.tally
         self.wait += other.wait
         self.bytes_out += other.bytes_out
-        self.growth += other.growth
         for pid, size in other.resident.items():
             self.resident[pid] = max(size, self.resident.get(pid, 0))
 

@@ -24,8 +24,6 @@ from ..core.validate import validate_int
 from ..datapipes.background_iterator import STOP_SECONDS
 from ..datapipes.cases import FOLDERS, hold_listings, take_listings
 from ..datapipes.cost import explain_cost, passes_of
-from ..datapipes.shuffle_plans import BATCHES as REPORTED
-from ..datapipes.shuffle_plans import ShuffleReport, shuffle_report
 from ..diagnosing import Diagnosis, Effort, Measurement, Subject
 from ..diagnosing import diagnose as diagnose_parts
 from ..diagnosing import measure as measure_parts
@@ -452,27 +450,6 @@ class DataLoader2(ForFrameworks):
                 )
                 self._work, self._negotiation = negotiation.applied_to(self._work), negotiation
             return self._negotiation
-
-    def shuffle_report(
-        self, *, batches: int = REPORTED, cache_bytes: int | None = None
-    ) -> ShuffleReport:
-        """Return what the order of the next epoch costs and gives; reads headers, and no voxel.
-
-        Parameters
-        ----------
-        batches
-            Batches that are planned, from the first.
-        cache_bytes
-            Decoded chunks that are kept; by default as the shuffle asks for.
-
-        Raises
-        ------
-        GraphError
-            The graph cannot be split, so nothing is planned.
-        """
-        run = {"seed": self._seed or 0, "epoch": self._progress.position.epoch}
-        graph = without_timers(self._chain.graph)
-        return shuffle_report(graph, **run, batches=batches, cache_bytes=cache_bytes)
 
     def diagnose(
         self,

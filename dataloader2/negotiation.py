@@ -60,8 +60,6 @@ class Negotiation:
         lines = []
         for key, scheme in self.schemes.items():
             lines.append(f"{key}: {scheme.explain()}")
-            if by := self.pattern.sampled_anew.get(key):
-                lines.append(f"  not fused: read for what is sampled anew after {by}")
             if key in self.small:
                 lines.append(f"  better: {self.small[key]}")
         left_out = self.pattern.left_out.items()

@@ -2,67 +2,23 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Any, ClassVar
 
-from ..batching.collate import Collate, InThreads, RealizePatches
+from ..batching.collate import Collate, RealizePatches
 from ..batching.job import apply_transforms, as_arrays, as_tensors
-from ..batching.join_reads import JoinReads
-from ..core import CallSite
 from ..core.call_site import WarnOnce, warn
-from ..core.errors import LikelyMistake, SampleError
-from ..graph import Pipe, Rule, Site, Traits, describe, parents_of, sweep, traits_of, walk
-from ..spatial import Policy
+from ..core.errors import LikelyMistake
+from ..graph import Pipe, Traits, describe, parents_of, traits_of, walk
 from ..spatial.lazy.patch_steps import in_batch
 from ..spatial.ops.op import whole_number
 from ..spatial.placing.drawn_patch import first_forced
 from .datapipe import DataPipe, PerItem, chained_form, length_of, locate_errors
 from .epoch import SeedStamper
-from .open_volume import OpenVolume, likely_labels
+from .open_volume import likely_labels
 from .patch_sampler import PatchSampler
 from .points_and_boxes import MovePlaces
-from .sampling import Sampling, overriding_keys, policy_changes, refuse_conflict, refuse_no_policies
-
-
-def override_rule(policies: Mapping[str, Policy], origin: CallSite | None = None) -> Rule:
-    """Return the rule that has volumes opened with these policies, which pipes cannot change."""
-
-    def others(site: Site) -> Pipe | None:
-        pipe = site.pipe
-        if not isinstance(pipe, OpenVolume):
-            return None
-        keeps = (key in pipe.overriding and pipe.policies[key] == policies[key] for key in policies)
-        return None if all(keeps) else pipe
-
-    def replace_source(pipe: OpenVolume) -> OpenVolume:
-        other = copy.copy(pipe)
-        other.policies = {**pipe.policies, **policies}
-        other.overriding = tuple(sorted({*pipe.overriding, *policies}))
-        # A key that no sample has is told at the first one.
-        other._names = {**pipe._names, "policies": tuple(other.policies)}
-        if origin is not None:
-            other._policies_from = {**pipe._policies_from, **dict.fromkeys(policies, origin)}
-        return other
-
-    return Rule("sample by other policies", others, replace_source)
-
-
-def with_policies(
-    policies: Mapping[str, Policy], override: bool, parent: Pipe, origin: CallSite
-) -> Pipe:
-    """Return a chain whose volumes are opened with these policies; the chain itself stays."""
-    refuse_no_policies(policies, origin)
-    keys = overriding_keys(policies, override, origin)
-    if not policies:
-        return parent
-    if not any(isinstance(pipe, OpenVolume) for pipe in walk(parent)):
-        msg = "policies= is for volumes, and no pipe before it opens any"
-        raise SampleError(msg, do="Put open_volume() before it.").at(origin)
-    if not keys:
-        refuse_conflict(Sampling(tuple(policy_changes(policies)), origin), origin, parent)
-    return sweep(parent, (override_rule(policies, origin),)).after
 
 
 @chained_form("batch_patches")
@@ -75,10 +31,6 @@ class BatchPatches(DataPipe):
         Samples per batch.
     drop_last
         Whether to leave out a last, smaller batch.
-    policies
-        ``Policy`` by key, as of ``open_volume``, for a chain that was written elsewhere.
-    override
-        Whether these policies hold whatever the pipes asked for; by default that is a conflict.
 
     Notes
     -----
@@ -87,9 +39,8 @@ class BatchPatches(DataPipe):
     function has to know where a patch is before its batch is known; then each patch draws whether
     it is about foreground, and a warning says so.
 
-    Lazy patches are realized here, and tensors are stacked. Rewritten by
-    ``FuseSpatial`` they are realized straight into the batch's memory, without a
-    tensor of their own. Numbers become one tensor, other things a list. Plain mappings are
+    Lazy patches are realized straight into the batch's memory, without a tensor of their own;
+    tensors are stacked. Numbers become one tensor, other things a list. Plain mappings are
     stacked too, but without ``meta``; if the chain began with cases, a ``ProvenanceLost``
     warning says so. Where keys of labels were not chosen in ``open_volume()``, the first batches
     are looked at: an image whose stored voxels are few whole numbers brings a ``LikelyLabel``
@@ -111,23 +62,11 @@ class BatchPatches(DataPipe):
     (torch.Size([2, 1, 2, 2, 2]), ['0', '1'])
     """
 
-    def __init__(
-        self,
-        parent: Pipe,
-        batch_size: int,
-        *,
-        drop_last: bool = False,
-        policies: Mapping[str, Policy] | None = None,
-        override: bool = False,
-    ) -> None:
-        super().__init__()
-        self.parent = with_policies(dict(policies or {}), override, parent, self.origin)
+    def __init__(self, parent: Pipe, batch_size: int, *, drop_last: bool = False) -> None:
+        super().__init__(parent)
         with locate_errors(self):
             self.batch_size = whole_number("batch_size", batch_size, least=1)
         self.drop_last = drop_last
-        self.straight = False
-        self.joins = False
-        self.threads: int | None = None
         self._likely = likely_labels(self.origin, parent)
         self._once = WarnOnce()
         shares, looking = _oversample_shares(parent)
@@ -140,9 +79,6 @@ class BatchPatches(DataPipe):
     def traits(self) -> Traits:
         """Gathers, and realizes what is still lazy."""
         return Traits(voxels=True, group=self.batch_size, drop_last=self.drop_last)
-
-    def describe(self) -> str:
-        return self.origin.call + (" ← straight into the batch" if self.straight else "")
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         samples = iter(self.parent)
@@ -174,14 +110,10 @@ class BatchPatches(DataPipe):
         count = length_of(self, self.parent)
         return (count if self.drop_last else count + self.batch_size - 1) // self.batch_size
 
-    def instructions(self) -> tuple[JoinReads | Collate | InThreads, ...]:
+    def instructions(self) -> tuple[Collate]:
         place_keys = masks_and_weights(self.parent)
-        how = self.straight, self.origin, self.of_cases, self._likely, self._once
-        collate = Collate(*how, place_keys)
-        steps = (JoinReads(self.origin), collate) if self.joins else (collate,)
-        if self.threads is None:
-            return steps
-        return tuple(InThreads(self.threads, step) for step in steps)
+        how = self.origin, self.of_cases, self._likely, self._once
+        return (Collate(*how, place_keys),)
 
     def gather(self, samples: Sequence[Any]) -> dict[str, Any]:
         """Return one batch of ``samples``."""
@@ -233,11 +165,8 @@ class Realize(PerItem):
         super().__init__(parent)
         self._likely = likely_labels(self.origin, parent)
 
-    threads: int | None = None  # that realize volumes; None leaves it to whoever runs the pipe
-
-    def instructions(self) -> tuple[RealizePatches | InThreads, ...]:
-        realize = RealizePatches(self.origin, self._likely)
-        return (realize,) if self.threads is None else (InThreads(self.threads, realize),)
+    def instructions(self) -> tuple[RealizePatches]:
+        return (RealizePatches(self.origin, self._likely),)
 
     def apply(self, item: Any) -> Any:
         return apply_transforms(self.instructions(), item)

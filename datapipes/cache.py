@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar
 
-from ..core import CallSite, Sample
+from ..core import Sample
 from ..core.errors import GraphError, SampleError
 from ..core.memory import usable_memory
 from ..core.redact import RedactedDict
@@ -189,9 +189,9 @@ class Flush(_Flushing):
 
     Nothing is read yet; of what the chain so far gives, later pipes ask for what they need. Each
     flush costs an interpolation more, and its blur, so it is for comparing with libraries that
-    work eagerly (:class:`~voxpipe.Eager` puts one before every spatial pipe), and for two pipes
-    that are to sample differently: what ``mode=``, ``padding=`` and ``fill=`` said before holds
-    on, until a pipe after the flush says otherwise.
+    work eagerly (one after every spatial pipe), and for two pipes that are to sample differently:
+    what ``mode=``, ``padding=`` and ``fill=`` said before holds on, until a pipe after the flush
+    says otherwise.
 
     Parameters
     ----------
@@ -208,8 +208,6 @@ class Flush(_Flushing):
     (1, 8, 8, 8)
     """
 
-    put_before: CallSite | None = None  # the pipe before which an adapter put it
-
     def __init__(self, parent: Pipe, keys: Collection[str] | None = None) -> None:
         super().__init__(parent)
         self.keys = None if keys is None else as_keys("flush(keys=)", keys)
@@ -219,11 +217,4 @@ class Flush(_Flushing):
     def evaluate(self, patch: LazyPatch) -> LazyPatch:
         # An op that looks at all it is given is given what a patch reads, not the volume.
         is_tiled = self.is_tiled and not patch.looks_at_all
-        return patch.flush_plan(because=self.because, is_tiled=is_tiled)
-
-    @property
-    def because(self) -> str:
-        """What ``explain()`` says of the volumes that are sampled anew after it."""
-        if self.put_before is None:
-            return f"flush at {self.origin}"
-        return f"the flush that Eager puts before {self.put_before}"
+        return patch.flush_plan(because=f"flush at {self.origin}", is_tiled=is_tiled)

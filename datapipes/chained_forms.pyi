@@ -60,7 +60,7 @@ class ChainedForms(IterDataPipe[Any]):
     def augment(self, *, rotate: Any = ..., zoom: Any = ..., translate: Any = ..., shear: Any = ..., flip: float | Sequence[float] = ..., p: float = ..., space: Any = ..., unit: str = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Rotate, zoom, translate, shear and flip, as the ops of these names do in this order."""
 
-    def batch_patches(self, batch_size: int, *, drop_last: bool = ..., policies: Mapping[str, Policy] | None = ..., override: bool = ...) -> BatchPatches:
+    def batch_patches(self, batch_size: int, *, drop_last: bool = ...) -> BatchPatches:
         """Stack samples into ``{"image": (B, C, I, J, K), ..., "meta": [provenance, ...]}``."""
 
     def bias_field(self, strength: Any = ..., order: int = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:

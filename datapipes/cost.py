@@ -378,9 +378,6 @@ class AccessPattern:
     layouts: Mapping[str, StoreLayout] = field(default_factory=dict)  # how they are stored
     demands: Mapping[str, Demand] = field(default_factory=dict)  # what patches ask of them
     volumes: Mapping[str, Volume] = field(default_factory=dict)  # the first volume of each key
-    sampled_anew: Mapping[str, str] = field(default_factory=dict)
-    """By key: after what its voxels are sampled anew, so that these are the reads of what that
-    makes."""
     left_out: Mapping[str, str] = field(default_factory=dict)  # by key: why nothing is known of it
     unknown: str = ""  # why nothing was measured
 
@@ -466,12 +463,10 @@ def _pattern(by_key: Mapping[str, list[LazyPatch]], planner: Pipe, *how: Any) ->
     count = sum(_length(pipe) for pipe in every if not parents_of(pipe))
     cutting = next((p for p in reversed(every) if isinstance(p, PatchSampler)), None)
     firsts: dict[str, Any] = {key: read_volume_of(patches[0]) for key, patches in by_key.items()}
-    anew = {key: breaks(patches[0]) for key, patches in by_key.items()}
     return AccessPattern(
         layouts={key: volume.layout(max(1, count)) for key, volume in firsts.items()},
         demands={key: _demand(patches, cutting, *how) for key, patches in by_key.items()},
         volumes=firsts,
-        sampled_anew={key: ", and after ".join(by) for key, by in anew.items() if by},
     )
 
 

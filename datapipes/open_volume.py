@@ -229,8 +229,6 @@ class OpenVolume(SeedStamper, SameLength):
         self._objects_last = _repeats_objects(parent)
         self.policies = dict(policies or {})
         refuse_no_policies(self.policies, self.origin)
-        # Where the policies of some keys were given, if not here.
-        self._policies_from: Mapping[str, CallSite] = {}
         # Keys whose policy holds whatever later pipes ask for.
         self.overriding = overriding_keys(self.policies, override, self.origin)
         self.storage_options = None if storage_options is None else RedactedDict(storage_options)
@@ -311,9 +309,7 @@ class OpenVolume(SeedStamper, SameLength):
         for argument, its_keys in names.items():
             for key in its_keys:
                 if key not in keys:
-                    given_at = self._policies_from if argument == "policies" else {}
-                    error = unknown_key(argument, key, keys)
-                    raise error.at(given_at.get(key, self.origin), sample.case)
+                    raise unknown_key(argument, key, keys).at(self.origin, sample.case)
 
     def _show(self, key: str, sample: Sample) -> Volume:
         """Return the volume of a key, seen through its axis map."""

@@ -161,18 +161,12 @@ def sampling_changes(pipe: Pipe) -> Sequence[tuple[str, str, Any]]:
     policies = vars(pipe).get("policies")
     if not isinstance(policies, Mapping):
         return ()
-    overriding = vars(pipe).get("overriding", ())
-    return policy_changes({key: one for key, one in policies.items() if key not in overriding})
-
-
-def policy_changes(policies: Mapping[str, Policy]) -> list[tuple[str, str, Any]]:
-    """Return what of policies by key is not as it is by default."""
-    usual = Policy()
+    usual, overriding = Policy(), vars(pipe).get("overriding", ())
     return [
         (key, field, getattr(policy, field))
         for key, policy in policies.items()
         for field in SAMPLING_ARGUMENTS
-        if getattr(policy, field) != getattr(usual, field)
+        if key not in overriding and getattr(policy, field) != getattr(usual, field)
     ]
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ..batching.join_reads import needed_chunks, plan_apart
 from ..core import Sample, Stream
 from ..core.call_site import caller, looking_ahead, shorten
 from ..core.errors import GraphError, SampleError
@@ -20,6 +19,8 @@ from ..core.lru_cache import LRUCache
 from ..core.validate import is_integer, validate_int
 from ..graph import NoCut, Pipe, origin_of, walk
 from ..graph.cut import split_of
+from ..spatial.lazy.lazy_patch import patches_of
+from ..spatial.lazy.read_plan import ChunkBytes
 from ..spatial.ops.op import whole_number
 from .datapipe import SameLength, chained_form, locate_errors, wrong_item
 from .epoch import copy_for_epoch
@@ -271,6 +272,22 @@ class ShufflePlans(SameLength):
         for _, items in groupby(parent, _case):
             group = list(items)
             yield Visit(len(group), group.__getitem__)
+
+
+def needed_chunks(sample: Any) -> Iterator[ChunkBytes]:
+    """Yield the chunks that the lazy patches of a sample read."""
+    for key, patch in patches_of(sample).items():
+        for place, read in enumerate(patch.reads()):
+            yield from read.chunks((sample.identity[:1], key, place))
+
+
+def plan_apart(sample: Sample) -> Sample:
+    """Return a sample whose plans are worked out anew: what is estimated for it stays with it."""
+    apart = {
+        key: patch.with_pending(patch.pending.following(sample.identity, patch.pending.steps))
+        for key, patch in patches_of(sample).items()
+    }
+    return sample.with_data(**apart)
 
 
 def visit_bytes(visit: Visit) -> int:

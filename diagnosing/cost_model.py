@@ -252,8 +252,6 @@ class LoaderFacts:
     """Voxels in the chunks that are read, by voxels that are needed."""
     waits: bool = False
     """Whether fetching waited for a disk or a network: it was faster from memory."""
-    detours: bool = False
-    """Whether patches are copied into the batch, not realized straight into its memory."""
     functions: bool = False
     """Whether functions of the user's run where voxels are realized."""
     function_names: str = ""

@@ -133,9 +133,6 @@ _ADVICE = {
         "Every core decodes: store the volumes anew by `voxpipe convert`, whose codec (lz4hc) "
         f"decodes several times as fast as zstd, or {_MAPPED_FORMATS}"
     ),
-    ("resample", "detours"): (
-        "Add the adapter FuseSpatial(): patches are then resampled straight into the batch."
-    ),
     ("resample", _TOO_FEW): "",
     ("resample", ""): (
         "Every core resamples: pass fewer augmentations that interpolate (flips, crops and whole "

@@ -34,7 +34,6 @@ from ..core.native_library import free_seconds
 from ..core.validate import count_text, is_number, validate_int
 from ..datapipes import DataPipe
 from ..datapipes.epoch import may_look_ahead
-from ..datapipes.iter import BatchPatches
 from ..graph import Cut, Pipe, Traits, describe, parents_of, traits_of, walk
 from ..reading_services import InProcessReadingService, PlannedWork, ReadingService
 from ..reading_services.delivered_batches import DeliveredBatches
@@ -315,7 +314,6 @@ class _Measuring:
             ranks=self._beside,
             amplification=amplification([read for task in self._tasks for read in task.reads]),
             waits=self._waits,
-            detours=not all(p.straight for p in split.realizing if isinstance(p, BatchPatches)),
             functions=any(traits_of(pipe).runs_user_code for pipe in split.realizing),
             function_names=" and ".join(self._names),
             planned_functions=any(traits_of(pipe).runs_user_code for pipe in walk(split.planner)),

@@ -38,9 +38,7 @@ from .rewrite import RewriteResult as RewriteResult
 from .rewrite import Rule as Rule
 from .rewrite import Site as Site
 from .rewrite import clone as clone
-from .rewrite import insert_after as insert_after
 from .rewrite import rebuild as rebuild
-from .rewrite import remove_pipe as remove_pipe
 from .rewrite import replace_pipe as replace_pipe
 from .rewrite import settle as settle
 from .rewrite import sweep as sweep

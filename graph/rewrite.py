@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ..core.errors import GraphError, NotRemovable
+from ..core.errors import GraphError
 from .node import (
     Pipe,
     copy_pipe,
@@ -181,20 +181,3 @@ def replace_pipe(sink: Pipe, old: Pipe, new: Pipe) -> Pipe:
             origin_of(old)
         )
     return rebuild(sink, lambda pipe, here: new if pipe is old else here)
-
-
-def remove_pipe(sink: Pipe, pipe: Pipe) -> Pipe:
-    """Return the graph in which whatever read ``pipe`` reads what ``pipe`` read.
-
-    Raises :class:`NotRemovable`, a ``RuntimeError``, if it read none or several.
-    """
-    parents = parents_of(pipe)
-    if len(parents) != 1:
-        msg = f"{describe(pipe)} reads from {len(parents)} pipes: what should take its place?"
-        raise NotRemovable(msg, do="Name it: replace_pipe(graph, pipe, other).").at(origin_of(pipe))
-    return replace_pipe(sink, pipe, parents[0])
-
-
-def insert_after(sink: Pipe, pipe: Pipe, make: Callable[[Pipe], Pipe]) -> Pipe:
-    """Return the graph in which ``make(pipe)`` stands between ``pipe`` and what read it."""
-    return replace_pipe(sink, pipe, make(pipe))

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
 # Where each public name lives. They are imported at first use: a process that only
 # reads volumes needs no torch, whose import takes a second and 190 MB.
 _HOMES = {
-    "adapters": "Adapter CacheTimeout Eager FuseReads FuseSpatial Lint MemoryProfile OnError "
-    "Override Profile Shuffle Timeout",
+    "adapters": "Adapter CacheTimeout FuseSpatial Lint OnError Profile Shuffle Timeout",
     "core": "Grid Region Sample Stream errors",
     "core.errors": "VoxpipeError",
     "dataloader2": "DataLoader2 check index",

@@ -192,14 +192,7 @@ def _count_for_each(cases: Any, patches: int) -> int:
 def raw_volumes(cases: Any, plan: Plan, *, labels: Sequence[str] = ("label",)) -> Any:
     """Return a chain of whole raw volumes, in the axes and the spacing of the plans, normalized.
 
-    Parameters
-    ----------
-    cases
-        A chain of cases, each channel a volume of its own.
-    plan
-        What the plans say.
-    labels
-        The keys of labels that are opened.
+    In ``cases`` each channel is a volume of its own; ``labels`` are the keys that are opened.
     """
     keys = [*plan.channels, *labels, *(["previous"] if plan.has_previous else [])]
     pipe = cases
@@ -217,16 +210,8 @@ def raw_volumes(cases: Any, plan: Plan, *, labels: Sequence[str] = ("label",)) -
 def raw_patches(cases: Any, plan: Plan, facts: Facts, *, count: int, oversample: float) -> Any:
     """Return a chain of patches that are not augmented, of raw files in the axes of the plans.
 
-    Parameters
-    ----------
-    cases
-        A chain of cases, each channel a volume of its own.
-    plan, facts
-        What the plans and ``dataset.json`` say.
-    count
-        Patches of each case in an epoch.
-    oversample
-        The share of a batch that is drawn about foreground.
+    ``count`` patches of each case make an epoch; the share ``oversample`` of a batch is drawn about
+    foreground. ``cases`` are those of :func:`raw_volumes`.
     """
     pipe = raw_volumes(cases, plan)
     options: dict[str, Any] = {"samples_per_volume": count, "mask": "label"}
@@ -250,22 +235,15 @@ def batches_of(
 
     Parameters
     ----------
-    pipe
-        A chain of patches with ``image`` and ``label``.
-    batch
-        Patches in a batch.
-    scales
-        The part of the patch that each output has along each axis; none for one output.
-    regions
-        The labels of each region; none where there are classes.
-    previous
-        The classes that ``previous`` has, which become channels of the image.
+    pipe, batch
+        A chain of patches with ``image`` and ``label``; how many are in a batch.
+    scales, regions
+        As of :class:`Plan` and :class:`Facts`; none for one output, and for classes.
+    previous, augment
+        The classes that ``previous`` has, which become channels of the image; whether these are
+        changed, as nnU-Net does it.
     mask_channels
         Channels that are 0 where ``inside`` is, which does not stay.
-    augment
-        Whether channels of earlier labels are changed, as nnU-Net does it.
-    drop_last
-        Whether patches that fill no batch are left out.
     """
     if previous:
         pipe = _with_previous(pipe, previous, augment=augment)

@@ -1,7 +1,8 @@
 """Every adapter of ours keeps the contract that adapters of others can be tested with."""
 
+from eager_chains import Eager
+
 import voxpipe as vp
-from voxpipe.spatial import Policy
 from voxpipe.testing import AdapterContract
 
 
@@ -10,22 +11,9 @@ class TestFuseSpatial(AdapterContract):
         return vp.FuseSpatial()
 
 
-class TestFuseReads(AdapterContract):
-    def make(self):
-        return vp.FuseReads()
-
-    def chain(self):
-        return vp.FuseSpatial()(super().chain())
-
-
 class TestProfile(AdapterContract):
     def make(self):
         return vp.Profile()
-
-
-class TestMemoryProfile(AdapterContract):
-    def make(self):
-        return vp.MemoryProfile()
 
 
 class TestTimeout(AdapterContract):
@@ -61,14 +49,7 @@ class TestEager(AdapterContract):
     same_batches = False
 
     def make(self):
-        return vp.Eager()
-
-
-class TestOverride(AdapterContract):
-    same_batches = False
-
-    def make(self):
-        return vp.Override({"image": Policy("nearest")})
+        return Eager()
 
 
 class TestShuffle(AdapterContract):

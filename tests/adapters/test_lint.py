@@ -74,7 +74,7 @@ def test_every_mistake_is_in_the_table():
     """With its name, and no other."""
     told = re.findall(r"^    ([a-z]+-?[a-z]+(?:-[a-z]+)?)  +\S", Lint.__doc__, re.MULTILINE)
 
-    elsewhere = {"frozen-draws", "scattered-chunks", "whole-volumes", "idle-workers"}
+    elsewhere = {"frozen-draws", "whole-volumes", "idle-workers"}
     assert {*told} - {"name"} == {*PAIRS, *elsewhere}
 
 
@@ -96,7 +96,6 @@ def test_what_looks_like_a_mistake_and_is_none(name):
 
 ADAPTERS = [
     vp.FuseSpatial(),
-    vp.FuseReads(),
     vp.OnError("skip"),
     vp.Timeout(item=60),
     vp.Profile(),

@@ -1,6 +1,5 @@
 """Plans that the kernel does not do are told, by the names of their pipes, before they are run."""
 
-import logging
 from typing import Any
 
 import numpy as np
@@ -8,7 +7,6 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.datapipes.cost import explain
-from voxpipe.spatial import Elastic, Flip
 
 
 def opened() -> Any:
@@ -45,9 +43,6 @@ def test_three_displacements_are_told_by_explain() -> None:
 def test_what_the_kernel_does_is_not_told(chain: Any) -> None:
     """Two of them, and what was advised."""
     assert "by NumPy" not in explain(chain)
-    assert not any(
-        "resample by the kernel" in str(c) for c in vp.FuseSpatial().rewrite(chain).changes
-    )
 
 
 def test_a_hard_crop_before_a_displacement_is_told() -> None:
@@ -57,20 +52,3 @@ def test_a_hard_crop_before_a_displacement_is_told() -> None:
 
     assert "in which center_crop at .center_crop(8, hard=True)" in told
     assert ", elastic at .elastic(1, spacing=6)" in told
-
-
-@pytest.mark.parametrize("apart", [False, True], ids=["fused", "a choice between"])
-def test_the_log_of_fusion_tells_three(apart: bool, caplog: pytest.LogCaptureFixture) -> None:
-    """As a refusal of the pipe that is one too many; a loader's explain() shows it, too."""
-    chain = thrice()
-    if apart:
-        ops = [Elastic(1, spacing=6), Flip(0)]
-        chain = opened().elastic(1, spacing=6).grid_distortion().one_of(ops)
-    caplog.set_level(logging.DEBUG, "voxpipe.fusion")
-
-    changes = vp.FuseSpatial().rewrite(chain).changes
-
-    (told,) = [str(change) for change in changes if change.rule == "resample by the kernel"]
-    assert told in caplog.messages
-    last = "one_of" if apart else "grid_distortion, b"
-    assert f"{last} meet in one plan: the kernel does two displacements" in told

@@ -13,13 +13,12 @@ import pytest
 import zarr
 
 import voxpipe as vp
-from voxpipe.batching.join_reads import JoinReads, Reader, group_reads, needed_chunks
 from voxpipe.batching.parts import _fetch, hold_reads
 from voxpipe.core import IO_COUNTERS, Sample
 from voxpipe.dataloader2 import volumes_of
 from voxpipe.datapipes.cost import cost_of, measure_access
 from voxpipe.datapipes.epoch import set_epoch
-from voxpipe.datapipes.shuffle_plans import Visit, shuffle_report, visit_bytes
+from voxpipe.datapipes.shuffle_plans import Visit, needed_chunks, shuffle_report, visit_bytes
 from voxpipe.diagnosing.measurement import reads_of
 from voxpipe.graph import clone
 from voxpipe.volumes import AxisMap, Volume, close_volumes, index_cases, write_manifest
@@ -258,7 +257,7 @@ def test_all_who_ask_get_the_chunks_of_every_file(chain: str, stored: Callable[[
 
 
 @pytest.mark.parametrize("chain", ["list, blurred", "stacked", "stacked, blurred"])
-def test_what_is_held_or_joined_is_not_read_again(chain: str, stored: Callable[[str], Any]) -> None:
+def test_what_is_held_is_not_read_again(chain: str, stored: Callable[[str], Any]) -> None:
     """The halo of a filter of all channels is in memory, too; nobody reads a file twice."""
     files = [stored("zarr"), stored("shards")]
     case: Any = {"image": files} if "list" in chain else dict(zip(PAIR, files, strict=True))
@@ -268,28 +267,7 @@ def test_what_is_held_or_joined_is_not_read_again(chain: str, stored: Callable[[
     before = IO_COUNTERS.snapshot()
     expected = kept["image"].realize()
     assert (IO_COUNTERS.snapshot() - before).reads == 0
-
-    before = IO_COUNTERS.snapshot()
-    made = [sample["image"].realize() for sample in JoinReads()(samples)]
-    done = IO_COUNTERS.snapshot() - before
-
-    assert done.reads == 2
-    assert all(np.array_equal(one, expected) for one in made)
-
-
-@pytest.mark.parametrize("chain", ["turned", "blurred", "sharpened"])
-def test_reads_are_joined_by_what_they_take(chain: str, tmp_path: Path) -> None:
-    """The halo of a filter counts in a block as it does in a read."""
-    pipe = CHAINS[chain](vp.from_cases([{"image": _zarr(tmp_path)}]).open_volume())
-    patch = first(pipe, 3)["image"]
-    close_volumes()
-    with decoded() as read:
-        patch.realize()
-
-    (block,) = group_reads([Reader(0, "image", patch)], 2**20)
-
-    assert {chunk[1:] for chunk in block.chunk_bytes} == read
-    assert block.bytes == len(read) * EDGE**3 * 2
+    assert np.array_equal(expected, samples[1]["image"].realize())
 
 
 def test_fetching_alone_brings_what_the_read_needs(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ import json
 
 import numpy as np
 import pytest
+from eager_chains import Eager
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 from voxpipe.core.errors import StateMismatch
-from voxpipe.graph import chained_name, insert_after, walk
+from voxpipe.graph import chained_name, replace_pipe, walk
 
 
 def chain():
@@ -79,10 +80,10 @@ def test_a_running_epoch_has_the_order_that_it_began_with():
 
 
 QUIET = {
-    "fused": [vp.FuseSpatial(), vp.FuseReads()],
-    "eager": [vp.Eager()],
+    "fused": [vp.FuseSpatial()],
+    "eager": [Eager()],
     "profiled": [vp.FuseSpatial(), vp.Profile()],
-    "watched": [vp.MemoryProfile(), vp.Timeout(item=60), vp.CacheTimeout(5)],
+    "watched": [vp.Profile(), vp.Timeout(item=60), vp.CacheTimeout(5)],
     "prefetched": [lambda pipe: pipe.prefetch(2)],
     "lenient": [vp.OnError("skip")],
     "shuffled already": [vp.Shuffle(True), vp.Shuffle(None)],
@@ -124,7 +125,7 @@ def test_any_function_that_changes_the_order_is_named(adapter, told):
 def shuffled_behind(name):
     def adapter(sink):
         behind = next(pipe for pipe in walk(sink) if chained_name(pipe) == name)
-        return insert_after(sink, behind, lambda pipe: pipe.shuffle())
+        return replace_pipe(sink, behind, behind.shuffle())
 
     return adapter
 

@@ -50,11 +50,11 @@ def test_without_a_profile_there_are_no_pipes():
 
 def test_a_loader_is_drawn_as_it_runs(cases):
     """After its adapters."""
-    loader = vp.DataLoader2(full_chain(cases), [vp.FuseSpatial()])
+    loader = vp.DataLoader2(full_chain(cases), [lambda pipe: pipe.prefetch(2)])
 
-    assert "straight into the batch" in loader.to_dot()
-    assert "straight into the batch" in loader.to_mermaid()
-    assert loader.to_mermaid().count("-->") == loader.to_dot().count("->") == 6
+    assert "prefetch(2)" in loader.to_dot()
+    assert "prefetch(2)" in loader.to_mermaid()
+    assert loader.to_mermaid().count("-->") == loader.to_dot().count("->") == 7
 
 
 class TestBranches:

@@ -10,7 +10,6 @@ import torch
 
 import voxpipe as vp
 from voxpipe.batching import collate as gather
-from voxpipe.batching.join_reads import needed_chunks
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import (
     BadHeader,
@@ -20,6 +19,7 @@ from voxpipe.core.errors import (
     UnopenedVolume,
 )
 from voxpipe.datapipes.cost import measure_access
+from voxpipe.datapipes.shuffle_plans import needed_chunks
 from voxpipe.spatial.lazy.patch_report import asks_voxels
 
 SHAPE = (12, 13, 14)
@@ -61,7 +61,7 @@ def turned(pipe):
 
 def batches(pipe, service=None):
     """Return the batches of an epoch; keys that were not stacked are put side by side."""
-    adapters = [vp.FuseSpatial(), vp.FuseReads()]
+    adapters = [vp.FuseSpatial()]
     with vp.DataLoader2(pipe.batch_patches(2), adapters, service, seed=4) as loader:
         found = list(loader)
     for batch in found:

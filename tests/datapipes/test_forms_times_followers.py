@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import voxpipe as vp
-from voxpipe.batching.join_reads import needed_chunks
 from voxpipe.core import IO_COUNTERS
 from voxpipe.datapipes.cost import measure_access
 from voxpipe.datapipes.epoch import set_epoch
+from voxpipe.datapipes.shuffle_plans import needed_chunks
 from voxpipe.spatial import Policy
 from voxpipe.spatial.lazy.lazy_patch import patches_of
 from voxpipe.spatial.lazy.patch_steps import in_batch, replay_draws
@@ -57,7 +56,6 @@ FOLLOWERS = {
     "blur": lambda pipe, place: pipe.blur(0.4, unit="voxel"),
     "cache": lambda pipe, place: pipe.cache(place / "follower"),
     "in_memory_cache": lambda pipe, place: pipe.in_memory_cache(),
-    "FuseReads": lambda pipe, place: pipe,
     "unstack": lambda pipe, place: pipe,
 }
 ON_DISK = {"kept in a folder", "cache"}
@@ -143,17 +141,6 @@ def made(sample: Any) -> tuple[Any, Any]:
     return found, IO_COUNTERS - before
 
 
-def batches(pipe: Any, *adapters: Any) -> tuple[list[Any], int]:
-    """Return the channels of the batches of an epoch, and how many reads they took."""
-    TILES.clear()
-    with vp.DataLoader2(pipe.batch_patches(2), [vp.FuseSpatial(), *adapters], seed=3) as loader:
-        before = IO_COUNTERS.snapshot()
-        found = [
-            torch.cat([batch[key].double() for key in keys_of(batch)], dim=1) for batch in loader
-        ]
-        return found, (IO_COUNTERS - before).reads
-
-
 @pytest.mark.parametrize("product", PARAMETERS)
 def test_a_form_is_its_keys_apart(product: Any, files: Any, tmp_path: Any) -> None:
     """Voxels, draws, plans and policies, in two epochs; and what is read is what was told."""
@@ -186,11 +173,6 @@ def test_a_form_is_its_keys_apart(product: Any, files: Any, tmp_path: Any) -> No
             assert leaf.policy == expected[key].policy
             assert leaf.is_fixed == expected[key].is_fixed == fixed
     assert first[0][keys_of(first[0])[0]].draws != first[1][keys_of(first[1])[0]].draws
-    if follower == "FuseReads":
-        (some, reads), (others, most) = batches(pair[0], vp.FuseReads()), batches(pair[1])
-        assert len(some) == len(others) > 0
-        assert all(map(torch.equal, some, others))
-        assert reads <= most
 
 
 def of_members(files: Any) -> Any:

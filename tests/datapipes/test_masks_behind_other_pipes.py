@@ -7,6 +7,7 @@ from typing import Any
 import nibabel
 import numpy as np
 import pytest
+from eager_chains import Eager
 
 import voxpipe as vp
 from voxpipe.core.errors import SampleError
@@ -65,7 +66,7 @@ def test_patches_follow_flushes_and_are_one_place_for_all_volumes() -> None:
         opened().rotate((0, 0, 20)).flush().flip(0),
         opened().rotate((0, 0, 20)).blur(0.5, unit="voxel").flip(0),
         opened().rotate((0, 0, 20)).flush(keys="label").flip(0),
-        vp.Eager()(opened().rotate((0, 0, 20)).flip(0)),
+        Eager()(opened().rotate((0, 0, 20)).flip(0)),
     ]
     given = {"samples_per_volume": 12, "mask": "label", "class_weights": {1: 1}}
     for chain in chains:

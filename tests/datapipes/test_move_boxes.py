@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from eager_chains import Eager
 
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
@@ -81,7 +82,7 @@ def test_boxes_do_not_grow_by_being_eager() -> None:
     )
     pipe = pipe.flip(0).crop((1, 1, 1), (9, 9, 8), hard=True).rotate(5).move_boxes(least=0)
     found = []
-    for chain in (pipe, vp.Eager()(pipe)):
+    for chain in (pipe, Eager()(pipe)):
         torch.manual_seed(1)
         found.append(next(iter(chain)))
 

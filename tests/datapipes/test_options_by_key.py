@@ -66,18 +66,6 @@ def test_an_option_that_nothing_has_is_told_with_its_place(mixed, of_file, given
     assert all(part in text for part in ("foo", "in case", "test_options_by_key.py:", "Leave foo="))
 
 
-def test_policies_of_a_key_that_is_not_there_are_told_where_they_were_given():
-    """Which may be far from where the volumes are opened."""
-    pipe = vp.from_cases(CASES).open_volume().lazy_patch(3)
-    policies = {"imag": vp.Policy()}
-
-    with pytest.raises(SampleError, match=r"'imag'(.|\n)*\.batch_patches\(1,"):
-        first(pipe.batch_patches(1, policies=policies, override=True))
-    loader = vp.DataLoader2(pipe.batch_patches(1), [vp.Override(policies)])
-    with loader, pytest.raises(SampleError, match=r"'imag'(.|\n)*Override\("):
-        first(loader)
-
-
 def test_two_datasets_of_one_file(tmp_path):
     """Image and label of an HDF5 file are told apart by key."""
     h5py = pytest.importorskip("h5py")

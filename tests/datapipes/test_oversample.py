@@ -6,6 +6,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from eager_chains import Eager
 
 import voxpipe as vp
 from voxpipe.core.errors import LikelyMistake, PatchSizeError
@@ -155,7 +156,7 @@ def test_all_volumes_of_a_sample_are_cut_at_one_place():
     chains = [
         patches().flush(keys="label").flip(0),
         patches().blur(0.5, keys="image").rotate((-20, 20)),
-        vp.Eager()(patches().flip(0).rotate((-20, 20))),
+        Eager()(patches().flip(0).rotate((-20, 20))),
     ]
     for chain in chains:
         for batch in chain.batch_patches(3):

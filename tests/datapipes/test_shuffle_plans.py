@@ -175,14 +175,6 @@ def test_a_report_is_a_line_for_each_fact():
     ]
 
 
-def test_a_loader_reports_its_next_epoch():
-    """Of the graph that runs, under its seed."""
-    with vp.DataLoader2(patches().shuffle_plans().batch_patches(4), seed=3) as loader:
-        assert loader.shuffle_report() == vp.shuffle_report(
-            patches().shuffle_plans().batch_patches(4), seed=3
-        )
-
-
 def test_what_is_not_planned_has_no_report():
     """The reason is that for which the graph is not split."""
     with pytest.raises(GraphError, match="the order is not planned"):

@@ -6,6 +6,7 @@ import json
 import numpy as np
 import pytest
 import torch
+from eager_chains import Eager
 from torch.utils.data import DataLoader
 
 import voxpipe as vp
@@ -199,9 +200,9 @@ def draws_of(batches):
     "adapters",
     [
         [vp.FuseSpatial()],
-        [vp.Eager()],
+        [Eager()],
         [vp.Profile()],
-        [vp.Timeout(item=60), vp.FuseReads()],
+        [vp.Timeout(item=60)],
     ],
     ids=["fused", "eager", "timed", "guarded"],
 )

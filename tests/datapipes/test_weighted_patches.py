@@ -4,6 +4,7 @@ import nibabel
 import numpy as np
 import pytest
 import torch
+from eager_chains import Eager
 
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
@@ -76,7 +77,7 @@ def test_patches_follow_flushes_and_are_one_place_for_all_volumes(cases):
         pipe.rotate((0, 0, 20)).flush().flip(0),
         pipe.rotate((0, 0, 20)).blur(0.5, unit="voxel", keys="image").flip(0),
         pipe.grid_distortion(0.3),
-        vp.Eager()(pipe.rotate((0, 0, 20)).flip(0)),
+        Eager()(pipe.rotate((0, 0, 20)).flip(0)),
     )
     for chain in chains:
         for sample in chain.lazy_patch(9, samples_per_volume=4, weights="likely"):

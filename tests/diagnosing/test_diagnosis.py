@@ -313,7 +313,6 @@ def test_time_that_no_part_shows_is_told():
         ("decode", {"amplification": 4.0, "cores": 8}, "smaller chunks"),
         ("decode", {"cores": 8}, "num_workers=8"),
         ("decode", {}, "(lz4hc)"),
-        ("resample", {"detours": True}, "FuseSpatial()"),
         ("resample", {"cores": 8}, "num_workers=8"),
         ("resample", {"cores": 8, "threads": 4}, "fewer augmentations"),
         ("resample", {"cores": 8, "threads": 3}, "6 of them work"),
