@@ -29,13 +29,15 @@ class HeldRegion:
         self._region = region
         self._voxels = voxels
 
-    def read(self, region: Region) -> Voxels:
+    def read(self, region: Region, *, rounded: bool = True) -> Voxels:
         """Return voxels of the region that is there, or read others."""
+        voxels: Voxels
         if region.intersect(self._region) != region:
-            voxels: Voxels = self._volume.read(region)
+            voxels = self._volume.read(region, rounded=rounded)
             return voxels
         inside = region.shift([-a for a in self._region.start]).slices
-        return replace(self._voxels, array=self._voxels.array[(slice(None), *inside)])
+        voxels = replace(self._voxels, array=self._voxels.array[(slice(None), *inside)])
+        return self._volume.round_labels(voxels, region) if rounded else voxels
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._volume, name)
@@ -92,7 +94,7 @@ class JoinReads:
         volume: Any = first.patch.volume
         try:
             with holding(READ_KEY, first.key):
-                voxels: Voxels = volume.read(block.region)
+                voxels: Voxels = volume.read(block.region, rounded=False)
         except Exception as error:
             raise add_location(error, self.origin)  # noqa: B904  the very same error
         return voxels

@@ -36,7 +36,7 @@ from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import SESSION, OpenedVersion, Session, Source
 from .source import USUAL_OPTIONS, LocatedSource, Options
 from .stack_source import StackedSource
-from .voxels import Voxels, for_numpy
+from .voxels import Voxels, for_numpy, stored_number
 
 if TYPE_CHECKING:
     import torch
@@ -97,7 +97,7 @@ class Volume:
     ndim = 4
     names_axes: bool | None = True  # whether the file or axes= does; None with affine= alone
     may_round = True  # whether a label of real numbers is of classes: not after other sampling
-    _rounds = False  # whether it is a label that is stored in real numbers
+    rounds = False  # whether it is a label of real numbers, as far as the header is read
 
     def __init__(
         self,
@@ -297,12 +297,12 @@ class Volume:
             if hasattr(self._source, "known_header"):
                 with self.session.opening():
                     self._header = header = self._source.known_header()
-                self._rounds = self.may_round and self.kind == "label" and header.dtype.kind == "f"
+                self.rounds = self.may_round and self.kind == "label" and header.dtype.kind == "f"
                 self._note_axes(header)
             else:
                 self._backend()
         assert self._header is not None
-        labels = self._header.of_labels if self._rounds else self._header
+        labels = self._header.of_labels if self.rounds else self._header
         return labels or self._backend().header  # which raises
 
     def layout(self, volumes: int = 1) -> StoreLayout:
@@ -313,7 +313,7 @@ class Volume:
         """Return the scheme as the store can follow it, or why it cannot; reads the header."""
         return self._backend().adjust(scheme)
 
-    def read(self, region: Region) -> Voxels:
+    def read(self, region: Region, *, rounded: bool = True) -> Voxels:
         """Return the stored voxels of a spatial region, all channels.
 
         Parameters
@@ -321,13 +321,28 @@ class Volume:
         region
             Three axes (I, J, K), inside the volume. Where it has a ``box``, voxels in chunks beside
             that hold anything.
+        rounded
+            Whether a label of real numbers is rounded; else `round_labels` does it later.
 
         Raises
         ------
         OutOfVolume
             The region reaches outside; this is an ``IndexError``.
         """
-        return read_counted(self._backend(), region)
+        backend = self._backend()
+        if rounded or not isinstance(backend, LabelBackend):
+            return read_counted(backend, region)
+        return backend.read_stored(region)
+
+    def round_labels(self, voxels: Voxels, region: Region) -> Voxels:
+        """Return stored numbers, read without rounding of a region, as labels."""
+        backend = self._backend()
+        return backend.rounded(voxels, region) if isinstance(backend, LabelBackend) else voxels
+
+    def stored_fill(self, fill: float) -> float | None:
+        """Return the stored number of a label; None where none is read as this number."""
+        header = self._header or self._backend().header
+        return stored_number(header.disk_dtype, header.slope, header.intercept, fill)
 
     def prefetch(self, region: Region) -> Closable | None:
         """Begin to bring in what :meth:`read` of the same region is going to need.
@@ -347,8 +362,7 @@ class Volume:
         Opens the volume, unless a manifest tells its chunks. None where there are none.
         """
         if self.axis_map is None and hasattr(self._source, "known_header"):
-            header = self.header
-            return needed_of(header, region.pad(0) if self._rounds else region)
+            return needed_of(self.header, region)
         return self._backend().needed_chunks(region)
 
     def fetch(self, region: Region) -> int | None:
@@ -400,7 +414,7 @@ class Volume:
         anew = self.__copy__()
         anew._source = source
         anew._header = anew._grid = anew._stamp = None
-        anew._rounds, anew.names_axes = False, True
+        anew.rounds, anew.names_axes = False, True
         if self.located_source is not None and not has_header:
             anew._pass = by
         return anew
@@ -495,7 +509,7 @@ class Volume:
             backend = handle.backend
             if backend is not None and backend.header is self._header:
                 handle.use = next(handle.uses)
-                return LabelBackend(backend) if self._rounds else backend
+                return LabelBackend(backend) if self.rounds else backend
         if self._header is None and hasattr(source, "known_header"):
             self.header  # noqa: B018  notes it
         header = self._header
@@ -506,7 +520,7 @@ class Volume:
             backend = handles.agreeing(source, header)
         self._header = header = backend.header
         if self.kind == "label" and header.dtype.kind == "f":
-            self._rounds = self.may_round
+            self.rounds = self.may_round
         self._note_axes(header)
         if now:
             self._stamp = backend.version, now
@@ -514,7 +528,7 @@ class Volume:
             # This process may have it open from another epoch.
             backend = handles.opened_again(source, backend)
         self._is_fresh = True
-        return LabelBackend(backend) if self._rounds else backend
+        return LabelBackend(backend) if self.rounds else backend
 
     def __getstate__(self) -> dict[str, Any]:
         own = dict.fromkeys(("_grid", "_data", "_session", "_first"))  # of this process
