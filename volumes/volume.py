@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..core import Affine, Grid, Region
 from ..core.errors import SampleError, UnknownFormat, VolumeChanged, VolumeNotFound
+from ..core.validate import MILLIMETRES
 from .array_source import from_array, from_object, is_itk_image, select_to_memory
 from .axis_map import AxisMap
 from .axis_map_source import AxisMappedSource, LabelBackend, StoredMaskSource, seen_through
@@ -261,6 +262,14 @@ class Volume:
     def spacing(self) -> tuple[float, float, float]:
         """Distance between voxel centres, in millimetres."""
         return self.grid.spacing
+
+    @property
+    def lengths(self) -> str:
+        """A voxel in the file's unit, such as ``"0.5 x 0.5 x 2 um"``; empty if it says none."""
+        unit = "" if self._affine is not None else self.header.file_unit
+        factor = MILLIMETRES.get(unit, 1.0)
+        sizes = (f"{length / factor:.6g}" for length in self.spacing if unit)
+        return f"{' x '.join(sizes)} {unit}".strip()
 
     @property
     def disk_dtype(self) -> np.dtype[Any]:
@@ -546,8 +555,9 @@ class Volume:
         return copy
 
     def __repr__(self) -> str:
+        lengths = self._header and self.lengths
         facts = "" if self._header is None else f", {self._header.shape} {self.header.dtype}"
-        return f"Volume({self.name!r}, {self.kind}{facts})"
+        return f"Volume({self.name!r}, {self.kind}{facts}{f', {lengths}' if lengths else ''})"
 
 
 def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:

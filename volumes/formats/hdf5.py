@@ -38,7 +38,14 @@ from ..chunks.chunked_array import ChunkedArray
 from ..header import IDENTITY, Header, affine_entries, stored_affine
 from ..session import opening_session
 from ..voxels import Voxels, plain
-from .chunked_backend import ChunkedBackend, Layout, chunked_header, named_layout, plain_layout
+from .chunked_backend import (
+    ChunkedBackend,
+    Layout,
+    chunked_header,
+    millimetres_in,
+    named_layout,
+    plain_layout,
+)
 from .hdf5_chunks import ChunkFilters, ChunkIndex, Hdf5Chunks, Hdf5File, Run, run_local
 from .raw import RawHeader, open_raw
 from .stored_file import (
@@ -568,7 +575,7 @@ def _affine(dataset: Any, layout: Layout, level: Any, name: str) -> tuple[float,
     # In stored order; of an image it begins with the axis that is not stored.
     places = [-1 if axis is None else axis for axis in layout.spatial]
     lengths = spacing[np.argsort(np.argsort(places))]
-    return affine_entries(np.diag([*(lengths * 1e-3), 1.0]), name)
+    return affine_entries(np.diag([*(lengths * millimetres_in("um", name)), 1.0]), name)
 
 
 FORMATS = (

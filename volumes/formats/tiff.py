@@ -284,9 +284,9 @@ def _ome_spacing(text: str, series: int, name: str) -> tuple[float, float, float
         unit = attributes.get(f"PhysicalSize{axis}Unit", "µm").lower()
         size = attributes.get(f"PhysicalSize{axis}")
         # An axis of which nothing is said, or in pixels, is taken for millimetres.
+        factor = millimetres_in(unit if size is not None else None, name)  # which may warn
         is_length = size is not None and unit in MILLIMETRES
-        millimetres_in(unit if size is not None else None, name)  # which warns of unknown ones
-        sizes.append(_positive(size) * MILLIMETRES[unit] if is_length else None)
+        sizes.append(_positive(size) * factor if is_length else None)
     if sizes == [None] * 3:
         return None
     x, y, z = (1.0 if size is None else size for size in sizes)
