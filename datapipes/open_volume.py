@@ -22,6 +22,7 @@ from ..spatial.lazy.stack import sampled_as_before
 from ..spatial.lazy.virtual_volume import in_memory, opened_again, realized_patch
 from ..storage.file_reader import check_io
 from ..volumes import AxisMap, Volume, custom_backends
+from ..volumes.volume import says_label
 from .case_names import CASE, name_of
 from .cases import FromCases, ListCases
 from .datapipe import SameLength, chained_form, locate_errors, wrong_item
@@ -322,7 +323,7 @@ class OpenVolume(SeedStamper, SameLength):
                 is_so, write = "is a Volume of an intensity", 'Volume(..., kind="label")'
                 self._warn_of_label(key, is_so, write)
             return source
-        kind = "label" if key in self.labels else "intensity"
+        kind = "label" if key in self.labels or says_label(source) else "intensity"
         if self.guesses and kind == "intensity" and looks_like_label(key):
             write = f"open_volume(labels=({', '.join(map(repr, (*self.labels, key)))}))"
             self._warn_of_label(key, "is sampled as an intensity", write)

@@ -62,7 +62,7 @@ class Volume:
     affine
         4x4, voxel index to world millimetres, RAS+; overrides the stored one.
     kind
-        ``"intensity"`` or ``"label"``.
+        ``"intensity"`` or ``"label"``; by default a ``LabelMap`` of TorchIO is a label.
     reader
         ``reader(path) -> (voxels, affine)``, or an object with
         ``create_backend(request)``. Opens the source instead of the registered backends.
@@ -105,13 +105,15 @@ class Volume:
         source: Any,
         *,
         affine: ArrayLike | None = None,
-        kind: str = "intensity",
+        kind: str | None = None,
         reader: Any = None,
         storage_options: Mapping[str, Any] | None = None,
         io: str = "auto",
         follow: str = "beside",
         **reader_kwargs: Any,
     ) -> None:
+        if kind is None:
+            kind = "label" if says_label(source) else "intensity"
         if kind not in KINDS:
             raise ValueError(f"kind is one of {', '.join(map(repr, KINDS))}, got {kind!r}")
         override = None if affine is None else given_affine(as_array(affine), "this volume")
@@ -573,17 +575,14 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
         return StackedSource([part for one in parts for part in one.parts])
     if isinstance(thing, (str, os.PathLike)):
         return LocatedSource(os.fsdecode(thing), options)
-    if _is_instance(thing, "nibabel.spatialimages", "SpatialImage"):
-        from .formats.nibabel_image import source_of_image
-
-        return source_of_image(thing, options)
     if _is_instance(thing, "zarr", "Array", "Group") or _is_instance(
         thing, "zarr.abc.store", "Store"
     ):
         return ZarrSource(thing, options)
+    is_nibabel = _is_instance(thing, "nibabel.spatialimages", "SpatialImage")
     is_simpleitk = _is_instance(thing, "SimpleITK", "Image")
     is_array = isinstance(thing, np.ndarray) or _is_instance(thing, "torch", "Tensor")
-    is_image = is_itk_image(thing) or _is_instance(thing, "torchio", "Image")
+    is_image = is_nibabel or is_itk_image(thing) or _is_instance(thing, "torchio", "Image")
     if not (is_simpleitk or is_array or is_image):
         package = type(thing).__module__.partition(".")[0]
         kind = f"{package}.{type(thing).__name__}".removeprefix("builtins.")
@@ -598,11 +597,21 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
     if names:
         msg = f"voxels in memory need no reader and no options, and were given {names[0]}="
         raise SampleError(msg, do=f"Leave {names[0]}= out.")
+    if is_nibabel:
+        from .formats.nibabel_image import source_of_image
+
+        return source_of_image(thing, options)
     if is_simpleitk:
         from .formats.itk import from_itk
 
         return from_itk(thing, options.affine)
     return from_object(thing, options.affine, options.reader_kwargs.get("axes"))
+
+
+def says_label(thing: Any) -> bool:
+    """Whether an object, or each in a list, says that it is a label: a ``LabelMap`` of TorchIO."""
+    parts = thing if isinstance(thing, (list, tuple)) else (thing,)
+    return bool(parts) and all(_is_instance(one, "torchio", "LabelMap") for one in parts)
 
 
 def _is_instance(thing: Any, module: str, *classes: str) -> bool:

@@ -194,3 +194,37 @@ def test_a_number_that_is_no_label_is_refused_in_the_patch_that_shows_it():
     assert set(np.unique(patch((6, 5, 4)))) <= {0, 1, 2}
     with pytest.raises(VolumeError, match=r"holds 0\.5 where labels are whole numbers; 1 voxel of"):
         batch_of(of(label).augment(flip=1.0))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "u1", "i2", "u4", "u8", "f4"])
+def test_labels_become_large_numbers(dtype):
+    """In a type that torch has, exactly."""
+    pipe = of(a_label((1, 0, 1)).astype(dtype)).remap_labels({1: 2**33 + 1})
+
+    assert np.unique(batch_of(pipe)).tolist() == [0, 2**33 + 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda pipe: pipe.remap_labels({4: 2**70}), f"mapping has {2**70}, which no integer"),
+        (lambda pipe: pipe.remap_labels({1: 2}, -(2**70)), "other has"),
+        (lambda pipe: pipe.remap_labels(((1, 2), (1, 3))), "mapping has 1 twice"),
+        (lambda pipe: pipe.one_hot((4, 4)), "classes has 4 twice"),
+        (lambda pipe: pipe.one_hot((0, 2**64)), "no integer of 64 bits"),
+        (lambda pipe: pipe.regions(((4, 4), 1)), "a region has 4 twice"),
+        (lambda pipe: pipe.regions((-(2**64),)), "a region has -"),
+    ],
+)
+def test_labels_that_cannot_be_are_refused_where_they_are_written(change, words):
+    """Beyond 64 bits, or named twice."""
+    with pytest.raises(ValueError, match=words):
+        change(of(a_label((1, 2))))
+
+
+@pytest.mark.parametrize("mapping", [{1: 2**53 + 2}, {1: -1, 2: 2**63}])
+def test_labels_that_their_type_would_round_are_refused(mapping):
+    """By label and type."""
+    for dtype in ("f4", "u8") if -1 in mapping.values() else ("f4",):
+        with pytest.raises(VolumeError, match=r"remap_labels makes \d \d+, which \w+ does"):
+            batch_of(of(a_label((1, 2)).astype(dtype)).remap_labels(mapping))
