@@ -25,6 +25,7 @@ from ..core.label_likeness import ValueSample, look_at, look_like_classes, look_
 from ..core.locks import ForkSafeLock
 from ..core.memory import core_quota, refuse_beyond_memory
 from ..core.sample import case_of
+from ..core.suggest import looks_like_label
 from ..intensity import ValueStep
 from ..spatial import LazyPatch, SourceVoxels, stored_labels
 from ..spatial.lazy.read_plan import show_stored_to
@@ -146,7 +147,9 @@ class LikelyLabels:
     def watch(self, key: str, patch: LazyPatch) -> AbstractContextManager[None]:
         """Look at what is read for a patch inside the ``with`` block, if that is to be known."""
         is_guess = patch.volume.kind != "label" and patch.policy.mode != "nearest"
-        if not is_guess or key in self.over or is_looking_ahead():
+        # Of a key that looks like a label ``open_volume`` has warned.
+        is_over = key in self.over or looks_like_label(key)
+        if not is_guess or is_over or is_looking_ahead():
             return nullcontext()
         samples, is_resampled = self._samples.setdefault(key, []), _is_interpolated(patch)
 

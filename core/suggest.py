@@ -12,6 +12,7 @@ import math
 import os
 import re
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 from typing import Any
 
 _BY_OURS = {
@@ -80,6 +81,21 @@ _MOST_NAMES = 3
 _DIGITS = re.compile(r"\d+")
 # A plane of colours is larger along both axes; kernels, logits and boxes of a few are not.
 _LEAST_PLANE = 16
+
+
+# Between the words of a key: what is no letter, and the humps of camelCase.
+_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
+# Too short to be told inside another word, or its beginning: they stand as a word.
+_AS_A_WORD = re.compile(r"gts?|rois?|annot\w*|segmentations?")
+# Also at the end of a word: brainmask, groundtruth.
+_AT_THE_END = re.compile(r"\w*(seg|mask|label|lesion|truth)s?")
+
+
+@lru_cache(maxsize=1024)  # asked for every sample
+def looks_like_label(key: str) -> bool:
+    """Return whether people who name a volume ``key`` usually mean classes."""
+    words = [word.lower() for word in _WORDS.findall(key)]
+    return any(_AS_A_WORD.fullmatch(word) or _AT_THE_END.fullmatch(word) for word in words)
 
 
 def closest(word: str, names: Collection[str], cutoff: float, most: int = 1) -> list[str]:

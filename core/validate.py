@@ -190,20 +190,22 @@ def set_checked(op: Any, **checks: Callable[[str, Any], Any]) -> None:
 # By their names in OME-XML, UDUNITS-2 (OME-Zarr), ImageJ and NRRD; there are two letters µ.
 _UNITS = {
     1e-9: "pm picometer",
-    1e-7: "å angstrom ångström",
+    1e-7: "angstrom å ångström",
     1e-6: "nm nanometer",
-    1e-3: "µm μm um micron microns micrometer",
+    1e-3: "um µm μm micron microns micrometer",
     1.0: "mm millimeter",
     10.0: "cm centimeter",
     100.0: "dm decimeter",
     1e3: "m meter",
     1e6: "km kilometer",
-    25.4: "in inch",
+    25.4: "inch in",
     304.8: "ft foot",
     914.4: "yard",
 }
 MILLIMETRES = {unit: size for size, units in _UNITS.items() for unit in units.split()}
 """How many are in a unit of length."""
+PLAIN_UNITS = {unit: units.split()[0] for units in _UNITS.values() for unit in units.split()}
+"""The name of ours for each: ``"um"`` for ``"micrometer"``."""
 
 
 def as_unit(name: str, value: Any, *, voxel: bool = True) -> str:

@@ -25,10 +25,11 @@ from ..core import Grid
 from ..core.call_site import looking_ahead, warn
 from ..core.errors import LikelyLabel, SampleError, VolumeNotFound, VoxpipeError, WorkerDied
 from ..core.redact import public_name
+from ..core.suggest import few_names, looks_like_label
 from ..datapipes.case_names import CASE
 from ..datapipes.cases import FromCases, ListCases
 from ..datapipes.iter import OpenVolume, from_cases, from_manifest, from_table, list_cases
-from ..datapipes.open_volume import LABELS, looks_like_label
+from ..datapipes.open_volume import LABELS
 from ..graph import find, is_pipe, replace_pipe, traits_of, walk
 from ..reading_services.workers.script import WORKER_NAME, preparing
 from ..reading_services.workers.worker_process import without_signals
@@ -85,7 +86,16 @@ class CheckReport:
 
     def __str__(self) -> str:
         summary = f"{self.volumes} checked, {len(self.bad)} bad"
-        return "\n".join([*(str(finding) for finding in self.bad), summary])
+        sizes: dict[str, dict[str, None]] = {}
+        for one in self.findings:
+            if one.affine is not None:
+                sizes.setdefault(one.key, {})[one.lengths] = None
+        lines = [  # of keys of which some file has a unit
+            f"{key}: {few_names(size or 'no unit of length' for size in every)}"
+            for key, every in sizes.items()
+            if any(every)
+        ]
+        return "\n".join([*(str(finding) for finding in self.bad), *lines, summary])
 
 
 def check(

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import uuid
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -16,7 +14,7 @@ from ..core import CallSite, Sample
 from ..core.call_site import WarnOnce, is_looking_ahead, shorten
 from ..core.errors import LikelyLabel, LikelyMistake, SampleError
 from ..core.redact import RedactedDict, public_text, server_of
-from ..core.suggest import colours_hint
+from ..core.suggest import colours_hint, looks_like_label
 from ..core.validate import as_keys
 from ..graph import Pipe, Traits, parents_of, traits_of, walk
 from ..spatial import LazyPatch, Policy, TransformChain, policy_of
@@ -24,27 +22,13 @@ from ..spatial.lazy.stack import sampled_as_before
 from ..spatial.lazy.virtual_volume import in_memory, opened_again, realized_patch
 from ..storage.file_reader import check_io
 from ..volumes import AxisMap, Volume, custom_backends
+from ..volumes.volume import says_label
 from .case_names import CASE, name_of
 from .cases import FromCases, ListCases
 from .datapipe import SameLength, chained_form, locate_errors, wrong_item
 from .epoch import SeedStamper
 from .op_pipe import refuse_unknown_arguments
 from .sampling import nearest_key, overriding_keys, refuse_no_policies, unknown_key
-
-# Between the words of a key: what is no letter, and the humps of camelCase.
-_WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-# Too short to be told inside another word, or its beginning: they stand as a word.
-_AS_A_WORD = re.compile(r"gts?|rois?|annot\w*|segmentations?")
-# Also at the end of a word: brainmask, groundtruth.
-_AT_THE_END = re.compile(r"\w*(seg|mask|label|lesion|truth)s?")
-
-
-@lru_cache(maxsize=1024)  # asked for every sample
-@cache
-def looks_like_label(key: str) -> bool:
-    """Return whether people who name a volume ``key`` usually mean classes."""
-    words = [word.lower() for word in _WORDS.findall(key)]
-    return any(_AS_A_WORD.fullmatch(word) or _AT_THE_END.fullmatch(word) for word in words)
 
 
 def likely_labels(origin: CallSite, parent: Pipe) -> LikelyLabels | None:
@@ -346,7 +330,7 @@ class OpenVolume(SeedStamper, SameLength):
                 is_so, write = "is a Volume of an intensity", 'Volume(..., kind="label")'
                 self._warn_of_label(key, is_so, write)
             return source
-        kind = "label" if key in self.labels else "intensity"
+        kind = "label" if key in self.labels or says_label(source) else "intensity"
         if self.guesses and kind == "intensity" and looks_like_label(key):
             write = f"open_volume(labels=({', '.join(map(repr, (*self.labels, key)))}))"
             self._warn_of_label(key, "is sampled as an intensity", write)

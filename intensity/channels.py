@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -110,6 +110,18 @@ class DropChannels(RandomValueOp):
         return self.in_words(chance=self.chance)
 
 
+_LEAST, _MOST = -(2**63), 2**64 - 1
+
+
+def _check_labels(name: str, labels: Sequence[Any], value: Any) -> None:
+    """Raise ``ValueError`` for a label that no type holds, or that stands there twice."""
+    for number, label in enumerate(labels):
+        if not _LEAST <= label <= _MOST:
+            raise ValueError(f"{name} has {label}, which no integer of 64 bits holds, in {value!r}")
+        if label in labels[:number]:
+            raise ValueError(f"{name} has {label} twice: {value!r}")
+
+
 OTHERS = ("error", "drop")
 _MOST_NAMES = 8  # a message is read by a person
 
@@ -143,6 +155,7 @@ class OneHot(ValueOp):
         if not labels or not all(map(is_integer, labels)):
             raise ValueError(f"classes is a number above 0 or several labels, got {self.classes!r}")
         as_choice("others", self.others, OTHERS)
+        _check_labels("classes", labels, self.classes)
         object.__setattr__(self, "classes", tuple(map(int, labels)))
 
     def channels(self, count: int) -> int:
@@ -209,13 +222,24 @@ class RemapLabels(ValueOp):
         if not pairs or {len(pair) for pair in pairs} != {2} or not all(map(is_integer, numbers)):
             msg = f"mapping is {{old label: new label}}, of integers, got {self.mapping!r}"
             raise ValueError(msg)
+        _check_labels("mapping", [old for old, _ in pairs], self.mapping)
+        _check_labels("mapping", sorted({new for _, new in pairs}), self.mapping)
+        _check_labels("other", () if self.other is None else (self.other,), self.other)
         object.__setattr__(self, "mapping", tuple(sorted((int(a), int(b)) for a, b in pairs)))
 
     def dtype(self, in_dtype: np.dtype[Any]) -> np.dtype[Any]:
         new = [b for _, b in self.mapping] + ([] if self.other is None else [self.other])
         common = np.result_type(in_dtype, *(np.min_scalar_type(n) for n in (min(new), max(new))))
+        if common.kind != "f":  # by its name: torch has no ``ulonglong``
+            return np.dtype(common.str)
         # NumPy's common type of uint64 and a negative number is a float, which is no label.
-        return np.dtype(np.int64) if common.kind == "f" and in_dtype.kind in "iu" else common
+        result = np.dtype(np.int64) if in_dtype.kind in "iu" else common
+        most = 2**63 - 1 if result.kind == "i" else 2 ** (np.finfo(result.name).nmant + 1)
+        for old, label in (*self.mapping, ("other", self.other or 0)):
+            if abs(label) > most:
+                what = f"remap_labels makes {old} {label}, which {result} does not hold exactly"
+                raise VolumeError(what, do=f"Give labels up to {most}.")
+        return result
 
     def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         result = array.astype(self.dtype(array.dtype))
@@ -256,6 +280,8 @@ class Regions(ValueOp):
         if not regions or not all(is_integer(n) for one in regions for n in one):
             msg = "labels is one entry for each region, a label or several, got "
             raise ValueError(f"{msg}{self.labels!r}")
+        for one in regions:
+            _check_labels("a region", one, self.labels)
         object.__setattr__(self, "labels", tuple(tuple(map(int, one)) for one in regions))
 
     def channels(self, count: int) -> int:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Affine
-from ..core.errors import UnknownFormat, VolumeReadError
+from ..core.errors import SampleError, UnknownFormat, VolumeReadError
 from ..core.locks import ForkSafeLock
 from ..core.lru_cache import cached_property
 from ..storage.content import array_key, quick_key
@@ -293,6 +293,9 @@ def from_object(thing: Any, affine: tuple[float, ...] | None, axes: Any = None) 
     """Return the source of an array, a tensor or an image, at its own affine or the given one."""
     image = _of_itk(thing) if is_itk_image(thing) else None
     values, own = image or placed_array(thing, has_affine=affine is not None)
+    if own is not None and axes is not None:
+        what = f"a {type(thing).__name__} has an affine along its own axes, and was given axes="
+        raise SampleError(what, do="Leave axes= out, or give affine= of the axes x, y, z too.")
     return from_array(values, affine or own or IDENTITY, axes, is_image=own is not None)
 
 

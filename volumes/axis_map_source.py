@@ -306,7 +306,14 @@ class LabelBackend(ViewedBackend):
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         # All of its chunks: a value that was not read is no label.
-        voxels = read_counted(self._inner, region.pad(0), channels)
+        return self.rounded(self.read_stored(region.pad(0), channels), region)
+
+    def read_stored(self, region: Region, channels: Channels | None = None) -> Voxels:
+        """Return the stored numbers of a region, which `rounded` turns into labels."""
+        return read_counted(self._inner, region, channels)
+
+    def rounded(self, voxels: Voxels, region: Region) -> Voxels:
+        """Return stored numbers of a region, or some of them, as labels."""
         numbers, flags = label_numbers(voxels)
         if flags is not None:
             scale = f", by the scale {voxels.slope:g}," if voxels.is_scaled else ""
@@ -319,12 +326,12 @@ class LabelBackend(ViewedBackend):
         return Voxels(numbers.astype(self.disk_dtype, copy=False))
 
     def reads(self, region: Region, channels: Channels | None) -> list[Read]:
-        return [(self._inner, region.pad(0), channels)]
+        return [(self._inner, region, channels)]
 
     def needed_chunks(
         self, region: Region, channels: Channels | None = None
     ) -> NeededChunks | None:
-        return self._inner.needed_chunks(region.pad(0), channels)
+        return self._inner.needed_chunks(region, channels)
 
 
 _WRITE_LABELS = (

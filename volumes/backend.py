@@ -455,6 +455,17 @@ def _digest_of(backend: Any, key: str) -> str:
     return content_key(f"{kind.__module__}.{kind.__qualname__}", (key,))
 
 
+# Attributes of tensors whose numbers NumPy cannot see, and what has them.
+_TO_NUMBERS = {
+    "is_meta": "the tensor that holds the voxels: one on the device meta has a shape alone",
+    "is_nested": "its parts one by one: tensor.unbind()",
+    "is_quantized": "tensor.dequantize()",
+}
+
+
+_CONVERT = "Convert it first: tensor.float(), or tensor.dequantize()."
+
+
 def as_array(values: Any) -> NDArray[Any]:
     """Return a tensor or an array as an array, in the same memory if it can lie there.
 
@@ -465,16 +476,21 @@ def as_array(values: Any) -> NDArray[Any]:
         raise UnknownFormat(what, do="Choose their value: array.filled(0), say.")
     if not hasattr(values, "detach"):
         return np.asarray(values)
-    tensor = values.detach().cpu()
-    # NumPy lacks these types; float32 or complex64 holds each of their values.
+    for flag, call in _TO_NUMBERS.items():
+        if getattr(values, flag, False):
+            raise UnknownFormat(f"a tensor with {flag} holds no plain numbers.", do=f"Give {call}.")
+    if str(getattr(values, "layout", "torch.strided")) != "torch.strided":
+        what = f"a tensor of the layout {values.layout} does not store each voxel."
+        raise UnknownFormat(what, do="Give tensor.to_dense().")
+    tensor = values.detach().resolve_conj().resolve_neg().cpu()
+    # NumPy has none of these; float32, or complex64, holds each of their values.
     if only_in_torch(values):
         tensor = tensor.float() if tensor.is_floating_point() else tensor.cfloat()
     try:
         return np.asarray(tensor.numpy())
     except (TypeError, RuntimeError):
-        msg = f"a tensor of {values.dtype} holds no plain numbers."
-        do = "Convert it first: tensor.float(), or tensor.dequantize()."
-        raise UnknownFormat(msg, do=do) from None
+        what = f"a tensor of {values.dtype} holds no plain numbers."
+        raise UnknownFormat(what, do=_CONVERT) from None
 
 
 # Where arrays of libraries keep what an affine is made of, each in its own way.

@@ -58,6 +58,8 @@ class Header:
     """Type of torch that :attr:`Volume.data` has where NumPy lacks it, such as ``bfloat16``."""
     names_axes: bool = True
     """Whether the file, or ``axes=``, says which stored axis is x, y and z."""
+    file_unit: str = ""
+    """The unit in which the file gives lengths, such as ``"um"``; empty where it says none."""
 
     @classmethod
     def of(
@@ -174,6 +176,7 @@ class Header:
             tuple(map(int, document["stamp"])),
             document.get("tensor_dtype", ""),
             document.get("names_axes", True),
+            document.get("file_unit", ""),
         )
 
     def agrees_with(self, other: Header) -> bool:
@@ -183,7 +186,7 @@ class Header:
             # Bare voxels may be mapped on one machine and read on another.
             is_bare = header.chunks is None and header.access == "range"
             access: Access = "view" if is_bare else header.access
-            return replace(header, stamp=(), access=access, names_axes=True)
+            return replace(header, stamp=(), access=access, names_axes=True, file_unit="")
 
         return without_stamp(self) == without_stamp(other)
 
@@ -202,6 +205,8 @@ def affine_entries(affine: ArrayLike, name: str) -> tuple[float, ...]:
 
 HAS_AFFINE: ContextVar[bool] = ContextVar("affine_is_given", default=False)
 """Whether the user has given the affine of the file that is being opened."""
+FILE_UNITS: ContextVar[set[str]] = ContextVar("file_units")
+"""The units of length that the file has which is being opened; of no object in memory."""
 
 
 def stored_affine(read: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:

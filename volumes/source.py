@@ -10,7 +10,7 @@ import os
 import uuid
 import weakref
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from ..storage.ranges import FOLLOW
 from ..storage.retry import read_anew
 from .backend import Backend, ForeignBackend
 from .formats.stored_file import LocalStoredFile
-from .header import HAS_AFFINE, affine_matrix
+from .header import FILE_UNITS, HAS_AFFINE, UNIT, affine_matrix
 from .registry import (
     BackendRequest,
     custom_backends,
@@ -117,11 +117,15 @@ class LocatedSource:
         # Before it is opened: voxels that are written meanwhile are newer than this.
         is_foreign = self.options.reader is not None or custom_backends()
         first_version = _version_at(self.path) if self.path and is_foreign else None
-        with holding(HAS_AFFINE, self.options.affine is not None):
+        has_affine, units = self.options.affine is not None, set[str]()
+        with holding(HAS_AFFINE, has_affine), holding(FILE_UNITS, units):
             backend = resolve_backend(request)
         if backend is not None:
             ours = as_backend(backend, self.name)
             with_affine(ours, request)
+            if units and not has_affine:
+                unit = units.pop() if len(units) == 1 else UNIT
+                ours.header = replace(ours.header, file_unit=unit)
             if type(ours).is_current is Backend.is_current:
                 ours.first_version = first_version
             return ours

@@ -234,6 +234,10 @@ class ViewedBackend(ComposedBackend):
         return self._inner.shards
 
     @property
+    def files(self) -> Any:
+        return getattr(self._inner, "files", ())
+
+    @property
     def content_key(self) -> str:
         inner = content_of(self._inner)
         return content_key(inner, self._view) if inner else ""

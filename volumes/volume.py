@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from ..core import Affine, Grid, Region
 from ..core.errors import SampleError, UnknownFormat, VolumeChanged, VolumeNotFound
+from ..core.validate import MILLIMETRES
 from .array_source import from_array, from_object, is_itk_image, select_to_memory
 from .axis_map import AxisMap
 from .axis_map_source import AxisMappedSource, LabelBackend, StoredMaskSource, seen_through
@@ -36,7 +37,7 @@ from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import SESSION, OpenedVersion, Session, Source
 from .source import USUAL_OPTIONS, LocatedSource, Options
 from .stack_source import StackedSource
-from .voxels import Voxels, for_numpy
+from .voxels import Voxels, for_numpy, stored_number
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +62,7 @@ class Volume:
     affine
         4x4, voxel index to world millimetres, RAS+; overrides the stored one.
     kind
-        ``"intensity"`` or ``"label"``.
+        ``"intensity"`` or ``"label"``; by default a ``LabelMap`` of TorchIO is a label.
     reader
         ``reader(path) -> (voxels, affine)``, or an object with
         ``create_backend(request)``. Opens the source instead of the registered backends.
@@ -97,20 +98,22 @@ class Volume:
     ndim = 4
     names_axes: bool | None = True  # whether the file or axes= does; None with affine= alone
     may_round = True  # whether a label of real numbers is of classes: not after other sampling
-    _rounds = False  # whether it is a label that is stored in real numbers
+    rounds = False  # whether it is a label of real numbers, as far as the header is read
 
     def __init__(
         self,
         source: Any,
         *,
         affine: ArrayLike | None = None,
-        kind: str = "intensity",
+        kind: str | None = None,
         reader: Any = None,
         storage_options: Mapping[str, Any] | None = None,
         io: str = "auto",
         follow: str = "beside",
         **reader_kwargs: Any,
     ) -> None:
+        if kind is None:
+            kind = "label" if says_label(source) else "intensity"
         if kind not in KINDS:
             raise ValueError(f"kind is one of {', '.join(map(repr, KINDS))}, got {kind!r}")
         override = None if affine is None else given_affine(as_array(affine), "this volume")
@@ -263,6 +266,14 @@ class Volume:
         return self.grid.spacing
 
     @property
+    def lengths(self) -> str:
+        """A voxel in the file's unit, such as ``"0.5 x 0.5 x 2 um"``; empty if it says none."""
+        unit = "" if self._affine is not None else self.header.file_unit
+        factor = MILLIMETRES.get(unit, 1.0)
+        sizes = (f"{length / factor:.6g}" for length in self.spacing if unit)
+        return f"{' x '.join(sizes)} {unit}".strip()
+
+    @property
     def disk_dtype(self) -> np.dtype[Any]:
         """Type as stored, byte order included."""
         return self.header.disk_dtype
@@ -297,12 +308,12 @@ class Volume:
             if hasattr(self._source, "known_header"):
                 with self.session.opening():
                     self._header = header = self._source.known_header()
-                self._rounds = self.may_round and self.kind == "label" and header.dtype.kind == "f"
+                self.rounds = self.may_round and self.kind == "label" and header.dtype.kind == "f"
                 self._note_axes(header)
             else:
                 self._backend()
         assert self._header is not None
-        labels = self._header.of_labels if self._rounds else self._header
+        labels = self._header.of_labels if self.rounds else self._header
         return labels or self._backend().header  # which raises
 
     def layout(self, volumes: int = 1) -> StoreLayout:
@@ -313,7 +324,7 @@ class Volume:
         """Return the scheme as the store can follow it, or why it cannot; reads the header."""
         return self._backend().adjust(scheme)
 
-    def read(self, region: Region) -> Voxels:
+    def read(self, region: Region, *, rounded: bool = True) -> Voxels:
         """Return the stored voxels of a spatial region, all channels.
 
         Parameters
@@ -321,13 +332,28 @@ class Volume:
         region
             Three axes (I, J, K), inside the volume. Where it has a ``box``, voxels in chunks beside
             that hold anything.
+        rounded
+            Whether a label of real numbers is rounded; else `round_labels` does it later.
 
         Raises
         ------
         OutOfVolume
             The region reaches outside; this is an ``IndexError``.
         """
-        return read_counted(self._backend(), region)
+        backend = self._backend()
+        if rounded or not isinstance(backend, LabelBackend):
+            return read_counted(backend, region)
+        return backend.read_stored(region)
+
+    def round_labels(self, voxels: Voxels, region: Region) -> Voxels:
+        """Return stored numbers, read without rounding of a region, as labels."""
+        backend = self._backend()
+        return backend.rounded(voxels, region) if isinstance(backend, LabelBackend) else voxels
+
+    def stored_fill(self, fill: float) -> float | None:
+        """Return the stored number of a label; None where none is read as this number."""
+        header = self._header or self._backend().header
+        return stored_number(header.disk_dtype, header.slope, header.intercept, fill)
 
     def prefetch(self, region: Region) -> Closable | None:
         """Begin to bring in what :meth:`read` of the same region is going to need.
@@ -347,8 +373,7 @@ class Volume:
         Opens the volume, unless a manifest tells its chunks. None where there are none.
         """
         if self.axis_map is None and hasattr(self._source, "known_header"):
-            header = self.header
-            return needed_of(header, region.pad(0) if self._rounds else region)
+            return needed_of(self.header, region)
         return self._backend().needed_chunks(region)
 
     def fetch(self, region: Region) -> int | None:
@@ -400,7 +425,7 @@ class Volume:
         anew = self.__copy__()
         anew._source = source
         anew._header = anew._grid = anew._stamp = None
-        anew._rounds, anew.names_axes = False, True
+        anew.rounds, anew.names_axes = False, True
         if self.located_source is not None and not has_header:
             anew._pass = by
         return anew
@@ -495,7 +520,7 @@ class Volume:
             backend = handle.backend
             if backend is not None and backend.header is self._header:
                 handle.use = next(handle.uses)
-                return LabelBackend(backend) if self._rounds else backend
+                return LabelBackend(backend) if self.rounds else backend
         if self._header is None and hasattr(source, "known_header"):
             self.header  # noqa: B018  notes it
         header = self._header
@@ -506,7 +531,7 @@ class Volume:
             backend = handles.agreeing(source, header)
         self._header = header = backend.header
         if self.kind == "label" and header.dtype.kind == "f":
-            self._rounds = self.may_round
+            self.rounds = self.may_round
         self._note_axes(header)
         if now:
             self._stamp = backend.version, now
@@ -514,7 +539,7 @@ class Volume:
             # This process may have it open from another epoch.
             backend = handles.opened_again(source, backend)
         self._is_fresh = True
-        return LabelBackend(backend) if self._rounds else backend
+        return LabelBackend(backend) if self.rounds else backend
 
     def __getstate__(self) -> dict[str, Any]:
         own = dict.fromkeys(("_grid", "_data", "_session", "_first"))  # of this process
@@ -532,8 +557,9 @@ class Volume:
         return copy
 
     def __repr__(self) -> str:
+        lengths = self._header and self.lengths
         facts = "" if self._header is None else f", {self._header.shape} {self.header.dtype}"
-        return f"Volume({self.name!r}, {self.kind}{facts})"
+        return f"Volume({self.name!r}, {self.kind}{facts}{f', {lengths}' if lengths else ''})"
 
 
 def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
@@ -549,17 +575,14 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
         return StackedSource([part for one in parts for part in one.parts])
     if isinstance(thing, (str, os.PathLike)):
         return LocatedSource(os.fsdecode(thing), options)
-    if _is_instance(thing, "nibabel.spatialimages", "SpatialImage"):
-        from .formats.nibabel_image import source_of_image
-
-        return source_of_image(thing, options)
     if _is_instance(thing, "zarr", "Array", "Group") or _is_instance(
         thing, "zarr.abc.store", "Store"
     ):
         return ZarrSource(thing, options)
+    is_nibabel = _is_instance(thing, "nibabel.spatialimages", "SpatialImage")
     is_simpleitk = _is_instance(thing, "SimpleITK", "Image")
     is_array = isinstance(thing, np.ndarray) or _is_instance(thing, "torch", "Tensor")
-    is_image = is_itk_image(thing) or _is_instance(thing, "torchio", "Image")
+    is_image = is_nibabel or is_itk_image(thing) or _is_instance(thing, "torchio", "Image")
     if not (is_simpleitk or is_array or is_image):
         package = type(thing).__module__.partition(".")[0]
         kind = f"{package}.{type(thing).__name__}".removeprefix("builtins.")
@@ -574,11 +597,21 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
     if names:
         msg = f"voxels in memory need no reader and no options, and were given {names[0]}="
         raise SampleError(msg, do=f"Leave {names[0]}= out.")
+    if is_nibabel:
+        from .formats.nibabel_image import source_of_image
+
+        return source_of_image(thing, options)
     if is_simpleitk:
         from .formats.itk import from_itk
 
         return from_itk(thing, options.affine)
     return from_object(thing, options.affine, options.reader_kwargs.get("axes"))
+
+
+def says_label(thing: Any) -> bool:
+    """Whether an object, or each in a list, says that it is a label: a ``LabelMap`` of TorchIO."""
+    parts = thing if isinstance(thing, (list, tuple)) else (thing,)
+    return bool(parts) and all(_is_instance(one, "torchio", "LabelMap") for one in parts)
 
 
 def _is_instance(thing: Any, module: str, *classes: str) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -114,16 +115,21 @@ def label_numbers(voxels: Voxels) -> tuple[NDArray[Any], NDArray[np.bool_] | Non
     --------
     >>> stored = np.array([[[[0, 50, 99]]]], np.int16)
     >>> label_numbers(Voxels(stored, slope=0.0202))
-    (array([[[[0., 1., 2.]]]]), None)
+    (array([[[[0, 1, 2]]]], dtype=int32), None)
     >>> label_numbers(Voxels(np.array([[[[3.0000002, 0.5]]]])))[1].tolist()
     [[[[False, True]]]]
     """
     array, is_float = voxels.array, voxels.array.dtype.kind == "f"
+    if not is_float and array.dtype.itemsize <= _EXACT_IN_FLOAT32:
+        table = _label_table(array.dtype.newbyteorder("="), voxels.slope, voxels.intercept)
+        labels, wrong = table[array], np.iinfo(table.dtype.name).min
+        return labels, labels == wrong if labels.min(initial=0) == wrong else None
     values = array if is_float and not voxels.is_scaled else array.astype(np.float64)
     values = values * voxels.slope + voxels.intercept if voxels.is_scaled else values
     numbers = np.rint(values)
     most = 2.0 ** (np.finfo(array.dtype).nmant + 1) if is_float else np.inf
-    if is_float and np.array_equal(values, numbers) and np.abs(numbers).max(initial=0) <= most:
+    is_whole = is_float and bool((values == numbers).all())
+    if is_whole and abs(values.min(initial=0)) <= most >= values.max(initial=0):
         return values, None
     size = np.abs(numbers)
     step = 0.0 if is_float else abs(voxels.slope) / 2
@@ -133,6 +139,46 @@ def label_numbers(voxels: Voxels) -> tuple[NDArray[Any], NDArray[np.bool_] | Non
         off = np.abs(values - numbers)
     flags = ~((off <= step + slack + rounding) & (size <= most))  # NaN is no label
     return numbers, flags if flags.any() else None
+
+
+@lru_cache(maxsize=16)
+def _label_table(dtype: np.dtype[Any], slope: float, intercept: float) -> NDArray[Any]:
+    """Return the label of each number of a small type, of negative ones from the end.
+
+    It is the least integer where a number is no label.
+    """
+    limits = np.iinfo(dtype)
+    stored = np.roll(np.arange(limits.min, limits.max + 1), limits.min)
+    numbers, flags = label_numbers(Voxels(stored, slope, intercept))
+    fits = np.abs(numbers).max() <= np.iinfo(np.int32).max
+    table = numbers.astype(np.int32 if fits else np.int64)
+    if flags is not None:
+        table[flags] = np.iinfo(table.dtype.name).min
+    return table
+
+
+@lru_cache(maxsize=64)
+def stored_number(
+    dtype: np.dtype[Any], slope: float, intercept: float, label: float
+) -> float | None:
+    """Return the stored number that is read as a label; None where there is none.
+
+    Examples
+    --------
+    >>> stored_number(np.dtype(np.int16), 0.5, 1.0, 3.0), stored_number(np.dtype("u1"), 1, 9, 3)
+    (4.0, None)
+    """
+    if not float(label).is_integer():
+        return None
+    number = (label - intercept) / slope
+    if dtype.kind in "iu":
+        limits, number = np.iinfo(dtype), round(number)
+        if not limits.min <= number <= limits.max:
+            return None
+    with np.errstate(over="ignore"):
+        stored = np.array([number], dtype.newbyteorder("="))
+    numbers, flags = label_numbers(Voxels(stored, slope, intercept))
+    return float(stored[0]) if flags is None and numbers[0] == label else None
 
 
 def value_dtype(dtype: np.dtype[Any], slope: float = 1.0, intercept: float = 0.0) -> np.dtype[Any]:

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from ...core import ChunkGrid, Grid, Region
 from ...core.context import holding
+from ...core.convert_dtype import convert_dtype
 from ...core.errors import BudgetExceeded, UnknownFormat
 from ...core.lru_cache import cached_property
 from ...core.memory import usable_memory
@@ -31,6 +32,7 @@ from ...volumes import Volume
 from ...volumes.axis_map import AxisMap
 from ...volumes.catalog.whole_pass import at_level, coarser_levels
 from ...volumes.chunks.chunked_array import NeededChunks
+from ...volumes.voxels import Voxels
 from ..ops.grid_op import of_source
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LEVEL, Policy, refuse_fill
@@ -105,7 +107,10 @@ class ReadPlan:
             volume, plan, level = _coarsest_level(volume, plan)
         region = plan.source_region(policy)
         if not region.is_empty and getattr(volume, "chunks", None) is not None:
-            region = Region(region.start, region.stop, plan.source_box(policy))
+            # Labels that are rounded before they are resampled need all chunks.
+            needs_all = getattr(volume, "rounds", False) and _stored_fill(volume, policy) is None
+            box = None if needs_all else plan.source_box(policy)
+            region = Region(region.start, region.stop, box)
         return cls(volume, plan, policy, region, level)
 
     @property
@@ -163,7 +168,7 @@ class ReadPlan:
     ) -> SourceVoxels:
         """Read the region and write the patch to ``out``; return what was read."""
         # ``policy`` is the own one, perhaps with another fill.
-        volume, plan, region = self.volume, self.plan, self.region
+        volume, plan, region, fill = self.volume, self.plan, self.region, None
         if policy.fill and out.dtype.kind in "iu":
             refuse_fill(policy.fill, out.dtype, volume.name)
         i, j, k = region.start
@@ -171,7 +176,9 @@ class ReadPlan:
             nothing = np.empty((volume.shape[0], 0, 0, 0), np.uint8)
             source = SourceVoxels(nothing, (i, j, k), plan.bounds)
         else:
-            voxels = volume.read(region)
+            if getattr(volume, "rounds", False):
+                fill = _stored_fill(volume, policy)
+            voxels = volume.read(region) if fill is None else volume.read(region, rounded=False)
             if voxels.array.dtype.kind == "c":  # ``Volume.numpy()`` returns them
                 msg = f"{volume.name} holds complex numbers, of which no patch can be resampled."
                 do = "Store magnitude and phase, or the two parts, as channels of real numbers."
@@ -182,12 +189,38 @@ class ReadPlan:
             show = None if isinstance(volume, VirtualVolume) else _SHOW.get()
             if show is not None and volume.kind != "label":
                 show(source)
-        resample(
-            source, plan.rows, policy, out, plan.kernel_stages, epilogue=epilogue, region=region
-        )
+        if fill is None:
+            resample(
+                source, plan.rows, policy, out, plan.kernel_stages, epilogue=epilogue, region=region
+            )
+        else:
+            self._resample_labels(source, replace(policy, fill=fill), out, epilogue)
         if isinstance(volume, Volume):
             volume.refuse_change()  # not before: a mapped file is read while it is resampled
         return source
+
+    def _resample_labels(
+        self, source: SourceVoxels, policy: Policy, out: NDArray[Any], epilogue: Epilogue | None
+    ) -> None:
+        """Write the labels that the nearest stored numbers are; ``policy`` has a stored fill."""
+        dtype = source.array.dtype.newbyteorder("=")
+        numbers = out if out.dtype == dtype and epilogue is None else np.empty(out.shape, dtype)
+        bare = replace(source, slope=1.0, intercept=0.0)
+        stages, region = self.plan.kernel_stages, self.region
+        resample(bare, self.plan.rows, policy, numbers, stages, region=region)
+        read = Voxels(numbers, source.slope, source.intercept)
+        labels = self.volume.round_labels(read, region).array
+        labels = labels if epilogue is None else epilogue.of(labels)
+        if labels is not out:
+            out[...] = convert_dtype(labels, out.dtype)
+
+
+def _stored_fill(volume: Any, policy: Policy) -> float | None:
+    """Return the fill as a stored number where labels are rounded after they are resampled."""
+    if policy.mode != "nearest" or policy.padding == "zeros":
+        return None
+    fill: float | None = volume.stored_fill(policy.fill)
+    return fill
 
 
 def select_first(volume: Any, values: Sequence[ValueStep]) -> tuple[Any, int]:

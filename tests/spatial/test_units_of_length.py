@@ -2,11 +2,13 @@
 
 import warnings
 
+import h5py
 import nibabel
 import nrrd
 import numpy as np
 import pytest
 import tifffile
+import zarr
 
 import voxpipe as vp
 from voxpipe.core import Grid
@@ -135,3 +137,78 @@ def _check_told(path, word, count):
         assert vp.Volume(str(path)).shape[1:] in ((4, 5, 6), (6, 5, 4))
     told = [str(one.message) for one in seen]
     assert len([text for text in told if word in text and "unknown-unit" in text]) == count
+
+
+def a_file(kind, place):
+    """Write a volume of 0.5 x 0.5 x 2 micrometres with the library of its format."""
+    array = np.ones((3, 4, 5), np.uint8)  # z, y, x
+    if kind == "nifti":
+        image = nibabel.Nifti1Image(array.T, np.diag([0.5, 0.5, 2, 1]))
+        image.header.set_xyzt_units("micron")
+        nibabel.save(image, path := place / "a.nii.gz")
+    elif kind == "ome-tiff":
+        sizes = {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.5, "PhysicalSizeZ": 2}
+        words = {f"{name}Unit": "µm" for name in sizes}
+        metadata = {"axes": "ZYX", **sizes, **words}
+        tifffile.imwrite(path := place / "a.ome.tif", array, metadata=metadata)
+    elif kind == "imagej":
+        metadata = {"axes": "ZYX", "unit": "um", "spacing": 2.0}
+        path = place / "a.tif"
+        tifffile.imwrite(path, array, imagej=True, resolution=(2, 2), metadata=metadata)
+    elif kind == "ome-zarr":
+        group = zarr.open_group(path := place / "a.ome.zarr", mode="w", zarr_format=2)
+        group.create_array("0", data=array)
+        scale = {"type": "scale", "scale": [2.0, 0.5, 0.5]}
+        axes = [{"name": name, "type": "space", "unit": "micrometer"} for name in "zyx"]
+        datasets = [{"path": "0", "coordinateTransformations": [scale]}]
+        image = {"version": "0.4", "axes": axes, "datasets": datasets}
+        group.attrs["multiscales"] = [image]
+    elif kind == "nrrd":
+        header = {
+            "space dimension": 3,
+            "space directions": np.diag([0.5, 0.5, 2]),
+            "space units": ["um", "micron", "micrometer"],
+        }
+        nrrd.write(str(path := place / "a.nrrd"), array.T, header)
+    else:
+        path = place / "a.h5"
+        with h5py.File(path, "w") as file:
+            file.create_dataset("data", data=array.T)
+            file["data"].attrs["element_size_um"] = (0.5, 0.5, 2)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["nifti", "ome-tiff", "imagej", "ome-zarr", "nrrd", "hdf5"])
+def test_printouts_show_the_unit_of_the_file(kind, tmp_path):
+    """Of a volume, a chain, a check and a manifest; an affine that is given is in millimetres."""
+    path = a_file(kind, tmp_path)
+    volume = vp.Volume(path)
+    assert " um" not in repr(volume)
+
+    assert volume.spacing == pytest.approx((0.0005, 0.0005, 0.002))
+    assert repr(volume).endswith(", (1, 5, 4, 3) uint8, 0.5 x 0.5 x 2 um)")
+    chain = vp.from_cases([{"image": path}]).open_volume().lazy_patch(2)
+    assert "stored voxels of 0.5 x 0.5 x 2 um" in chain.explain()
+    cases = [{"image": path}, {"image": np.zeros((3, 3, 3), np.uint8)}]
+    lines = str(vp.check(cases, workers=1)).splitlines()
+    assert lines == ["image: 0.5 x 0.5 x 2 um, no unit of length", "2 checked, 0 bad"]
+    vp.index([{"image": path}], tmp_path / "m.json")
+    (sample,) = vp.from_manifest(tmp_path / "m.json").open_volume()
+    assert sample["image"].shape == (1, 5, 4, 3)
+    assert repr(sample["image"].volume).endswith(" 2 um)")
+    other = vp.Volume(path, affine=np.eye(4))
+    assert other.spacing == (1, 1, 1)
+    assert " um" not in repr(other)
+
+
+def test_units_that_differ_by_axis_are_shown_in_millimetres(tmp_path):
+    """As the affine has them."""
+    sizes = {"PhysicalSizeX": 500, "PhysicalSizeY": 500, "PhysicalSizeZ": 2}
+    words = {"PhysicalSizeXUnit": "nm", "PhysicalSizeYUnit": "nm", "PhysicalSizeZUnit": "mm"}
+    array = np.zeros((3, 4, 5), np.uint8)
+    path = tmp_path / "a.ome.tif"
+    tifffile.imwrite(path, array, metadata={"axes": "ZYX", **sizes, **words})
+    volume = vp.Volume(path)
+
+    assert volume.spacing == pytest.approx((0.0005, 0.0005, 2))
+    assert repr(volume).endswith(" uint8, 0.0005 x 0.0005 x 2 mm)")

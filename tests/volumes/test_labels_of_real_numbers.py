@@ -3,6 +3,7 @@
 import nibabel
 import numpy as np
 import pytest
+import zarr
 
 import voxpipe as vp
 from voxpipe.core.errors import BadHeader, VolumeError
@@ -134,3 +135,96 @@ def test_identities_beyond_double_precision_stay_apart():
         assert batch_of(of(label).regions((first,))).sum() == 1
         assert batch_of(of(label).one_hot((first,), others="drop")).sum() == 1
         assert (batch_of(of(label).remap_labels({first: 7})) == 7).sum() == 1
+
+
+def turned(source, **how):
+    """Return patches that are turned, and reach beyond the volume."""
+    pipe = of(source).lazy_patch((7, 7, 7), samples_per_volume=6)
+    pipe = pipe.augment(rotate=(-40, 40), **how).batch_patches(6)
+    return next(iter(vp.DataLoader2(pipe, seed=3)))["label"].numpy()
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, ">i2", np.int32, np.float16, np.float64])
+@pytest.mark.parametrize("how", [{"fill": 6}, {"fill": 77}, {"padding": "zeros"}])
+def test_turned_labels_are_those_of_a_copy_in_integers(tmp_path, dtype, how):
+    """Rounded after resampling, whichever number lies outside."""
+    how = {name: {"label": value} for name, value in how.items()}
+    label = a_label((1, 3, 6))
+    path = tmp_path / "a.nii"
+    if np.dtype(dtype).kind == "f":
+        array = label.astype(dtype)
+        found = turned(array, **how)
+    else:
+        found = turned(scaled(path, label, dtype), **how)
+        array = nibabel.load(path).get_fdata()
+
+    assert len(np.unique(found)) > 2
+    assert np.array_equal(found, turned(np.rint(array).astype(np.int32), **how))
+
+
+@pytest.mark.parametrize("workers", ["in_process", "threads"])
+def test_turned_labels_in_chunks_read_those_of_integers(tmp_path, workers):
+    """The chunks beside a turned patch are neither read nor looked at."""
+    label = np.zeros((48, 48, 48), np.uint8)
+    label[10:30, 20:40], label[:, :, 30:] = 2, 5
+    service = {"threads": vp.ThreadReadingService(num_threads=2)}.get(workers)
+    batches, chunks = [], []
+    for dtype in (np.uint8, np.float32):
+        store = str(tmp_path / f"{np.dtype(dtype)}.zarr")
+        zarr.create_array(store, data=label.astype(dtype), chunks=(4, 4, 4))
+        pipe = vp.from_cases([{"label": store}]).open_volume()
+        pipe = pipe.lazy_patch((16, 16, 16), sampling="grid").augment(rotate=35)
+        chunks.append([len(one["label"].read_plan.needed_chunks.chunks) for one in pipe])
+        pipe = pipe.batch_patches(4)
+        batches.append(next(iter(vp.DataLoader2(pipe, None, service, seed=3)))["label"])
+
+    assert chunks[0] == chunks[1]
+    assert np.array_equal(*batches)
+    assert len(np.unique(batches[0])) == 3
+
+
+def test_a_number_that_is_no_label_is_refused_in_the_patch_that_shows_it():
+    """Of a patch beside it nothing is said: its voxels are labels."""
+    label = a_label((1, 2)).astype(np.float32)
+    label[0, 0, 0] = 0.5
+
+    def patch(side):
+        return batch_of(of(label).crop(side, (6, 6, 6)).augment(rotate=10, p=1))
+
+    assert set(np.unique(patch((6, 5, 4)))) <= {0, 1, 2}
+    with pytest.raises(VolumeError, match=r"holds 0\.5 where labels are whole numbers; 1 voxel of"):
+        batch_of(of(label).augment(flip=1.0))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "u1", "i2", "u4", "u8", "f4"])
+def test_labels_become_large_numbers(dtype):
+    """In a type that torch has, exactly."""
+    pipe = of(a_label((1, 0, 1)).astype(dtype)).remap_labels({1: 2**33 + 1})
+
+    assert np.unique(batch_of(pipe)).tolist() == [0, 2**33 + 1]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda pipe: pipe.remap_labels({4: 2**70}), f"mapping has {2**70}, which no integer"),
+        (lambda pipe: pipe.remap_labels({1: 2}, -(2**70)), "other has"),
+        (lambda pipe: pipe.remap_labels(((1, 2), (1, 3))), "mapping has 1 twice"),
+        (lambda pipe: pipe.one_hot((4, 4)), "classes has 4 twice"),
+        (lambda pipe: pipe.one_hot((0, 2**64)), "no integer of 64 bits"),
+        (lambda pipe: pipe.regions(((4, 4), 1)), "a region has 4 twice"),
+        (lambda pipe: pipe.regions((-(2**64),)), "a region has -"),
+    ],
+)
+def test_labels_that_cannot_be_are_refused_where_they_are_written(change, words):
+    """Beyond 64 bits, or named twice."""
+    with pytest.raises(ValueError, match=words):
+        change(of(a_label((1, 2))))
+
+
+@pytest.mark.parametrize("mapping", [{1: 2**53 + 2}, {1: -1, 2: 2**63}])
+def test_labels_that_their_type_would_round_are_refused(mapping):
+    """By label and type."""
+    for dtype in ("f4", "u8") if -1 in mapping.values() else ("f4",):
+        with pytest.raises(VolumeError, match=r"remap_labels makes \d \d+, which \w+ does"):
+            batch_of(of(a_label((1, 2)).astype(dtype)).remap_labels(mapping))

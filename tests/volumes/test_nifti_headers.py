@@ -301,6 +301,21 @@ def test_check_reports_what_a_header_says_twice(tmp_path, name, suffix):
     assert all("xyzt_units 6" in text for text in told)
 
 
+@pytest.mark.parametrize(("key", "parts"), [("label", 1), ("image", 2), ("label", 2)])
+def test_check_reports_it_of_float_labels_and_of_stacked_channels(tmp_path, key, parts):
+    """Of the file that says it, whatever it is opened as."""
+    image = nibabel.Nifti1Image(np.ones((4, 4, 4), np.float32), np.eye(4))
+    nibabel.save(image, tmp_path / "a.nii")
+    image.set_qform(np.diag([1.0, 1, 1, 1]) + np.eye(4, k=3) * 5, 1)
+    nibabel.save(image, tmp_path / "b.nii")
+    files = [tmp_path / name for name in ("a.nii", "b.nii")][-parts:]
+
+    (found,) = vp.check([{key: files if parts > 1 else files[0]}], workers=1).bad
+
+    assert found.error == "Contradiction"
+    assert "b.nii: sform and qform lie up to" in found.reason
+
+
 @pytest.mark.parametrize("field", ["pixdim", "srow_x", "quatern_b"])
 def test_a_given_affine_replaces_a_senseless_orientation(tmp_path, field):
     """The advice of the error for such a file works."""

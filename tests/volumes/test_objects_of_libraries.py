@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import voxpipe as vp
-from voxpipe.core.errors import UnknownFormat
+from voxpipe.core.errors import SampleError, UnknownFormat
 from voxpipe.volumes import Volume
 
 AFFINE = np.array([[0.8, 0, 0.1, 3], [0, 0.9, 0, -2], [0, 0, 2.5, 1], [0, 0, 0, 1]])
@@ -180,3 +180,51 @@ def test_images_of_itk_lie_where_simpleitk_says():
     command = [sys.executable, "-c", OF_ITK]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["whole", "vector", "plane", "part"], done.stderr
+
+
+def test_a_label_map_of_torchio_is_a_label_under_any_key():
+    """Nearest and in its type, alone and as channels, unless its Volume says otherwise."""
+    torchio = pytest.importorskip("torchio")
+    ball = ((np.indices((8, 8, 8)) - 3.5) ** 2).sum(0) < 9
+    label = torchio.LabelMap(tensor=ball[None].astype(np.float32) * 3)
+    case = {"t1": torchio.ScalarImage(tensor=torch.rand(1, 8, 8, 8)), "organs": label}
+    pipe = vp.from_cases([{**case, "parts": [label, label]}]).open_volume().rotate(20)
+    batch = next(iter(pipe.batch_patches(1)))
+
+    for key in ("organs", "parts"):
+        assert batch[key].unique().tolist() == [0, 3]
+    assert len(batch["t1"].unique()) > 100
+    assert [Volume(label).kind, Volume(label, kind="intensity").kind] == ["label", "intensity"]
+
+
+def test_axes_of_an_object_that_has_them_are_refused():
+    """Of nibabel, and of tensors with an affine; one that is given is of the axes that are."""
+    image = nibabel.Nifti1Image(VOXELS[0], AFFINE)
+    for make in (lambda **how: Volume(image, **how), lambda **how: Volume(metatensor(), **how)):
+        with pytest.raises(SampleError, match="given axes="):
+            make(axes="czyx")
+    assert Volume(metatensor(), axes="czyx", affine=np.eye(4)).shape == (1, 6, 5, 4)
+
+
+@pytest.mark.parametrize(
+    ("make", "advice"),
+    [
+        (lambda tensor: tensor.to_sparse(), r"tensor\.to_dense\(\)"),
+        (lambda tensor: tensor.to_mkldnn(), r"tensor\.to_dense\(\)"),
+        (lambda tensor: torch.nested.nested_tensor([tensor], layout=torch.jagged), "unbind"),
+        (lambda tensor: tensor.to("meta"), "the tensor that holds the voxels"),
+    ],
+    ids=["sparse", "mkldnn", "nested", "meta"],
+)
+def test_the_advice_for_a_tensor_fits_it(make, advice):
+    """What it has to become, by the call that does it."""
+    with pytest.raises(UnknownFormat, match=advice):
+        Volume(make(torch.ones(3, 4, 5)))
+
+
+def test_views_that_torch_has_not_worked_out_are_read():
+    """A conjugate, and the negative imaginary part of one."""
+    tensor = torch.complex(torch.ones(3, 4, 5), torch.full((3, 4, 5), 2.0)).conj()
+
+    assert np.unique(Volume(tensor).numpy()).tolist() == [1 - 2j]
+    assert np.unique(Volume(tensor.imag).numpy()).tolist() == [-2]

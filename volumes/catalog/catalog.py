@@ -45,6 +45,7 @@ class Finding:
     reason: str = ""  # what is wrong, and what to do; empty for a sound volume
     shape: Shape | None = None  # (C, I, J, K), where the header could be read
     affine: tuple[float, ...] | None = None  # its 16 entries, where the header could be read
+    lengths: str = ""  # a voxel in the file's unit, such as "0.5 x 0.5 x 2 um"; empty without one
 
     @property
     def is_bad(self) -> bool:
@@ -77,12 +78,13 @@ def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Fin
         backend = volume.probe()
         header = backend.header
         affine = tuple(float(v) for v in np.ravel(volume.affine))
-        finding = replace(finding, shape=header.shape, affine=affine)
-        files = getattr(backend, "files", ())
-        if files and (twice := contradictions(files[0])):
-            do = "Correct the header: other programs read the other value."
-            why = f"{volume.name}: {twice}. {do}"
-            finding = replace(finding, error="Contradiction", reason=why)
+        finding = replace(finding, shape=header.shape, affine=affine, lengths=volume.lengths)
+        for part in volume.parts:
+            files = getattr(part.probe(), "files", ())
+            if files and (twice := contradictions(files[0])):
+                do = "Correct the header: other programs read the other value."
+                why = f"{part.name}: {twice}. {do}"
+                finding = replace(finding, error="Contradiction", reason=why)
         stores_chunks = getattr(backend, "stores_chunks", None)
         # A sound mask may have no chunk: some writers skip chunks of zeros.
         if volume.kind != "label" and stores_chunks is not None and not stores_chunks():

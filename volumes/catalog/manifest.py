@@ -55,7 +55,9 @@ VERSION = 1
 MOST_MANIFEST_BYTES = 512 * 1024**2
 """A hundred thousand volumes with their statistics and documents, of 5 kB each."""
 # What documents that are no manifest make the code below raise; NumPy parses names of types.
-_OF_HEADER = ("shape", "affine", "value_type", "slope", "intercept", "chunks", "access")
+_OF_HEADER = (
+    *("shape", "affine", "value_type", "slope", "intercept", "chunks", "access", "file_unit"),
+)
 _SENSELESS = (KeyError, TypeError, ValueError, AttributeError, OverflowError, SyntaxError)
 
 

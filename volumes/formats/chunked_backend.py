@@ -14,11 +14,11 @@ from ...core import Region
 from ...core.call_site import shorten, warn
 from ...core.errors import BadHeader, EmptyVolume, LikelyMistake, SampleError, UnknownFormat
 from ...core.lru_cache import cached_property
-from ...core.validate import MILLIMETRES
+from ...core.validate import MILLIMETRES, PLAIN_UNITS
 from ...storage.read_ahead import Closable
 from ..backend import Channels
 from ..chunks.chunked_array import NeededChunks
-from ..header import IDENTITY, Header, Shape, Triple
+from ..header import FILE_UNITS, IDENTITY, Header, Shape, Triple
 from ..voxels import Voxels, plain, refuse_unreadable
 from .stored_file import FilesBackend, StoredFile
 
@@ -38,6 +38,8 @@ def millimetres_in(unit: Any, name: str) -> float:
             "length; they are read as millimetres. Pass affine= to say where the voxels lie.",
             LikelyMistake,
         )
+    if word in MILLIMETRES and (units := FILE_UNITS.get(None)) is not None:
+        units.add(PLAIN_UNITS[word])
     return MILLIMETRES.get(word, 1.0)
 
 

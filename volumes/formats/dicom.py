@@ -36,6 +36,7 @@ from ...storage.content import content_key
 from ..backend import Backend
 from ..header import affine_entries
 from ..registry import BackendRequest
+from .chunked_backend import millimetres_in
 from .dicom_file import (
     FACTS,
     KINDS,
@@ -308,6 +309,7 @@ def stack(
             raise BadHeader(what, do="Pass affine= to stack them in the order of the file.")
         frames, step = _in_order(frames, name)
     columns, rows, channels = first.layout
+    millimetres_in("mm", name)  # of every DICOM file
     affine = world_affine([*first.steps, step], frames[0].place or (0.0, 0.0, 0.0))
     layout = fastest_first((columns, rows, len(frames)), colours=channels)
     return RawHeader(layout, _value_type(frames), 0, affine_entries(affine, name)), frames

@@ -42,6 +42,7 @@ from .chunked_backend import (
     ChunkedBackend,
     Layout,
     chunked_header,
+    millimetres_in,
     named_layout,
     plain_layout,
     refuse_conventions,
@@ -592,7 +593,7 @@ def _affine(dataset: Any, layout: Layout, level: Any, name: str) -> tuple[float,
     # In stored order; of an image it begins with the axis that is not stored.
     places = [-1 if axis is None else axis for axis in layout.spatial]
     lengths = spacing[np.argsort(np.argsort(places))]
-    return affine_entries(np.diag([*(lengths * 1e-3), 1.0]), name)
+    return affine_entries(np.diag([*(lengths * millimetres_in("um", name)), 1.0]), name)
 
 
 FORMATS = (

@@ -28,6 +28,7 @@ from ..registry import BackendRequest
 from ..session import SESSION, Source
 from ..source import LocatedSource, Options
 from ..voxels import Voxels, plain, refuse_unreadable
+from .chunked_backend import millimetres_in
 from .itk import check_claims
 from .nifti import head_of, is_colour, millimetres, parse_mgh, parse_nifti
 from .raw import RawHeader, fastest_first, open_raw
@@ -204,6 +205,7 @@ class MincBackend(FilesBackend):
             image: Any = nibabel.load(file.path)
             _refuse_time(image, file.name)
             affine = affine_entries(image.affine, file.name)
+            millimetres_in("mm", file.name)  # of every MINC file
             self._inner = DataobjBackend(image.dataobj, affine, file.name)
         super().__init__([file], self._inner.header, file.name)
 

@@ -30,7 +30,7 @@ NIFTI2_BYTES = 540
 _EXTENSION_FLAG_BYTES = 4
 _GZIP_MAGIC = b"\x1f\x8b"
 # xyzt_units, lowest three bits: 1 metre, 2 millimetre, 3 micrometre; 0 is unknown.
-_MILLIMETRES = {1: 1000.0, 2: 1.0, 3: 0.001}
+_UNITS = {0: None, 1: "m", 2: "mm", 3: "um"}
 _UNIT_BITS = 0b111
 # The format has room for seven axes, and an unused one has length 1.
 _MOST_AXES = 7
@@ -194,8 +194,7 @@ def millimetres(units: int, name: str = "the header") -> float:
     (0.001, 1.0)
     """
     code = units & _UNIT_BITS
-    factor = _MILLIMETRES.get(code)
-    return factor or millimetres_in(f"xyzt_units {code}" if code else None, name)
+    return millimetres_in(_UNITS.get(code, f"xyzt_units {code}"), name)
 
 
 # Bytes that are surely enough to decode the header from.
@@ -332,6 +331,7 @@ def parse_mgh(raw: bytes, name: str) -> RawHeader:
     # Numbers of a damaged header may be so large that their product is none; NumPy would warn.
     with np.errstate(over="ignore", invalid="ignore"):
         affine = fields.get_affine()
+    millimetres_in("mm", name)  # of every MGH file
     # Frames, the fourth, become channels.
     return RawHeader(fastest_first(dims), dtype, MGH_BYTES, affine_entries(affine, name))
 

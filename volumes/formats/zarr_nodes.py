@@ -47,6 +47,7 @@ from .chunked_backend import (
     SPATIAL,
     Layout,
     check_number,
+    millimetres_in,
     named_layout,
     plain_layout,
 )
@@ -185,11 +186,13 @@ def _unit(axis: str, entry: Mapping[str, Any]) -> float:
     """Return how many millimetres along x, y or z of RAS+ a unit of an axis has."""
     # An axis without a unit is taken for millimetres, like NIfTI's unknown unit.
     unit = str(entry.get("unit") or "").lower().replace("metre", "meter")
-    size = 1.0 if unit in NO_LENGTHS or axis not in SPATIAL else MILLIMETRES.get(unit)
-    if size is None:
+    if axis not in SPATIAL:
+        return 1.0
+    if unit not in NO_LENGTHS and unit not in MILLIMETRES:
         raise ValueError(f"{unit!r} of axis {axis} is no unit of length that is known")
+    size = 1.0 if unit in NO_LENGTHS else millimetres_in(unit, "")
     orientation = entry.get("orientation")
-    if axis not in SPATIAL or not orientation:
+    if not orientation:
         return size
     value = orientation["value"]
     if value not in _ORIENTATIONS[axis]:
