@@ -241,7 +241,7 @@ def _import(script: Mapping[str, str]) -> None:
 SERVER = "_VOXPIPE_FORK_SERVER"
 _STARTING = ForkSafeLock()
 _code_of_server: set[str] = set()  # what the fork server of this process has imported
-_versions: dict[str, tuple[int, int]] = {}  # of files that workers imported by themselves
+_versions: dict[str, tuple[Any, ...]] = {}  # of modules, as workers first imported them
 
 
 class _UnguardedError(BaseException):
@@ -251,38 +251,41 @@ class _UnguardedError(BaseException):
 def start_server(modules: Collection[str], note: StartNote) -> None:
     """Start a fork server that imports the script and ``modules``, unless one has them.
 
-    A server without them is replaced if none of its processes is alive.
+    A server without them is replaced if none of its processes is alive and no file was edited.
     """
-    with _STARTING:
-        _start_server(modules, note)
-
-
-def _start_server(modules: Collection[str], note: StartNote) -> None:
     server: Any = forkserver._forkserver
-    names = _code_of_server.union(modules, ["__main__"])
-    if (
-        server._forkserver_pid is not None
-        and not names <= _code_of_server
-        and not active_children()
-    ):
-        with contextlib.suppress(FileNotFoundError):  # the server removes its folder at its end
-            server._stop()
-        _own_folder()
-    is_new = server._forkserver_pid is None
-    if is_new:
-        _code_of_server.clear()
-    whole = spawn.get_preparation_data("")
-    keys = ("sys_path", "sys_argv", "orig_dir", "dir", *_KEYS)
-    script = {key: whole[key] for key in keys if whole.get(key) is not None}
-    if not script_of_this_process():
-        script = {key: value for key, value in script.items() if key not in _KEYS}
-    os.environ[SERVER] = json.dumps([script, sorted(names - {"__main__"}), *vars(note).values()])
-    try:
-        forkserver.ensure_running()
-    finally:
-        os.environ.pop(SERVER, None)
-    if is_new:  # else the server is the user's own, or has the code already
-        _code_of_server.update(names)
+    with _STARTING:
+        names = _code_of_server.union(modules, ["__main__"])
+        # Another server would import the new version of a file that was edited.
+        intact = all(_version(name) == _versions.get(name, ()) for name in _code_of_server)
+        if intact and server._forkserver_pid and names > _code_of_server and not active_children():
+            with contextlib.suppress(FileNotFoundError):  # the server removes its folder at its end
+                server._stop()
+            _own_folder()
+        is_new = server._forkserver_pid is None
+        if is_new:
+            _code_of_server.clear()
+        whole = spawn.get_preparation_data("")
+        own = _KEYS if script_of_this_process() else ()
+        keys = ("sys_path", "sys_argv", "orig_dir", "dir", *own)
+        script = {key: whole[key] for key in keys if whole.get(key) is not None}
+        order = [script, sorted(names - {"__main__"}), *vars(note).values()]
+        os.environ[SERVER] = json.dumps(order)
+        try:
+            forkserver.ensure_running()
+        finally:
+            os.environ.pop(SERVER, None)
+        if is_new:  # else the server is the user's own, or has the code already
+            _code_of_server.update(names)
+
+
+def _version(name: str) -> tuple[Any, ...]:
+    """Return the file of a module, its time and its size; nothing if it has no file."""
+    with contextlib.suppress(OSError, TypeError):
+        file = getattr(sys.modules.get(name), "__file__", None)
+        status = os.stat(file)  # type: ignore[arg-type]  # a TypeError without a file
+        return file, status.st_mtime_ns, status.st_size
+    return ()
 
 
 def import_code() -> None:
@@ -307,20 +310,17 @@ def import_code() -> None:
 def warn_of_changes(modules: Collection[str], method: str) -> None:
     """Warn if new workers import other code than the workers before them."""
     for name in ("__main__", *modules):
-        file = getattr(sys.modules.get(name), "__file__", None)
-        if file is None or (method == "forkserver" and name in _code_of_server):
+        now = _version(name)
+        if not now or (method == "forkserver" and name in _code_of_server):
             continue
-        with contextlib.suppress(OSError):
-            status = os.stat(file)
-            now = (status.st_mtime_ns, status.st_size)
-            if _versions.setdefault(file, now) != now:
-                _versions[file] = now
-                warn(
-                    f"{file} changed while the loader runs: workers that start now import the new "
-                    "version. Leave it as it is while you train, or use "
-                    'multiprocessing_context="forkserver" or persistent_workers=True.',
-                    LikelyMistake,
-                )
+        if _versions.setdefault(name, now) != now:
+            _versions[name] = now
+            warn(
+                f"{now[0]} changed while the loader runs: workers that start now import the new "
+                "version. Leave it as it is while you train, or use "
+                'multiprocessing_context="forkserver" or persistent_workers=True.',
+                LikelyMistake,
+            )
 
 
 # The fork server: what it imports before it starts workers, so that these start in 0.1 s.

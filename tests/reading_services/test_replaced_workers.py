@@ -15,7 +15,7 @@ from pathlib import Path
 
 import nibabel
 import pytest
-from leftovers import open_files
+from leftovers import open_files, services
 from scenes import full_chain, same, write_cases
 from test_worker_failures import at_case
 
@@ -39,6 +39,15 @@ def started_once(cases):
     """The fork server and its pipes belong to the interpreter."""
     with vp.DataLoader2(full_chain(cases), None, vp.MultiProcessingReadingService(1)) as it:
         list(it)
+
+
+def own_files():
+    """Return the open files, without those of the fork server.
+
+    A first graph that is not split replaces a server that has not imported its functions.
+    """
+    gc.collect()
+    return open_files() - services()
 
 
 def kill_me():
@@ -236,6 +245,19 @@ def die_in_the_third(folder, sample):
     return sample
 
 
+def test_a_dead_worker_of_a_whole_graph_leaves_no_files(cases, tmp_path, started_once):
+    """The descriptors of the worker are closed, also where its graph replaced the fork server."""
+    before = own_files()
+    service = vp.MultiProcessingReadingService(2)
+    with (
+        pytest.warns(WorkerReplaced),
+        vp.DataLoader2(whole_graph(cases, tmp_path), None, service, seed=7) as it,
+    ):
+        deque(it, maxlen=0)
+
+    assert own_files() == before
+
+
 def test_a_share_of_a_whole_graph_is_run_again(cases, tmp_path):
     """The replacement makes again what had arrived; that is dropped, and the rest follows."""
     service = vp.MultiProcessingReadingService(2)
@@ -254,8 +276,7 @@ def test_a_share_of_a_whole_graph_is_run_again(cases, tmp_path):
 def test_a_dead_worker_leaves_nothing(cases, tmp_path, started_once):
     """Its descriptors, channel and slots are freed at once, but for batches that are in use."""
     pipe = dying(cases, tmp_path, {"case0": kill_me, "case2": kill_me}, samples=16)
-    gc.collect()
-    before = open_files()
+    before = own_files()
     service = vp.MultiProcessingReadingService(2)
     with vp.DataLoader2(pipe, None, service, seed=7) as it:
         batches = iter(it)
@@ -272,8 +293,7 @@ def test_a_dead_worker_leaves_nothing(cases, tmp_path, started_once):
         assert budget.slots.bytes == 0
 
     del batches
-    gc.collect()
-    assert open_files() == before
+    assert own_files() == before
     assert "memfd:voxpipe" not in Path("/proc/self/maps").read_text(encoding="utf-8")
 
 
@@ -373,8 +393,7 @@ def test_fifty_kills_at_random_moments(cases, started_once, split):
     alone = None if split else vp.MultiProcessingReadingService(2)
     limits, kills = vp.Timeout(item=120, start=120), 50
     service = vp.MultiProcessingReadingService(2, max_restarts=100)
-    gc.collect()
-    before, shm = open_files(), set(os.listdir("/dev/shm"))
+    before, shm = own_files(), set(os.listdir("/dev/shm"))
     done = 0
     with (
         vp.DataLoader2(build(), None, alone, seed=7) as whole,
@@ -394,8 +413,7 @@ def test_fifty_kills_at_random_moments(cases, started_once, split):
     assert killer.kills == kills
     assert done >= 3
     assert sum(issubclass(w.category, WorkerReplaced) for w in told) > kills // 2
-    gc.collect()
-    assert open_files() == before
+    assert own_files() == before
     assert set(os.listdir("/dev/shm")) == shm
 
 

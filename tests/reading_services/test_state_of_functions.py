@@ -423,6 +423,35 @@ def test_code_that_is_edited_meanwhile_stays_as_it_was(tmp_path, method, after):
     assert after in output.partition("\n")[2]
 
 
+ANOTHER_MODULE = (
+    HEAD
+    + """
+    import mine
+    import other
+
+    if __name__ == "__main__":
+        for function in (mine.mark, other.mark, mine.mark):
+            with loader(function) as batches:
+                print({b["versions"] for b in batches}, flush=True)
+            with open("mine.py") as file:
+                text = file.read()
+            with open("mine.py", "w") as file:
+                file.write(text.replace("number = 1", "number = 22"))
+"""
+)
+
+
+def test_a_graph_with_another_module_keeps_the_version_of_edited_code(tmp_path):
+    """A second loader brings a module; workers of the first one do not import their code anew."""
+    code = "number = 1\ndef mark(batch):\n    return {**batch, 'versions': number}\n"
+    for name in ("mine.py", "other.py"):
+        (tmp_path / name).write_text(code)
+    with run_script(tmp_path, ANOTHER_MODULE, "forkserver") as process:
+        output, _ = process.communicate("\n", timeout=60)
+
+    assert output == "{1}\n" * 3
+
+
 BLOCKED = (
     HEAD
     + """
