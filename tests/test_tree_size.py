@@ -9,7 +9,7 @@ from count_tree import circles_of, count, imports_in, read_modules
 
 # A bound is there to be met by taking something out before something is put in. Who raises one says
 # why in the commit; what the tree grew by so far stands in decision 0041.
-MODULES = 300
+MODULES = 298
 LINES = 76_000
 FOLDERS = 30
 SMALL = 3

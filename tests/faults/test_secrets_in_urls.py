@@ -132,7 +132,9 @@ def of_manifest(url):
 def of_case(url):
     pipe = vp.from_cases([{"image": url}, {"image": url}])
     names = [sample.case for sample in pipe]
-    return f"{names} {pipe!r} {pipe.settings()} {[*pipe.data_texts()]}"
+    # Messages redact the texts of the data.
+    texts = [public_text(text) for text in pipe.data_texts()]
+    return f"{names} {pipe!r} {pipe.settings()} {texts}"
 
 
 def of_explain(url):

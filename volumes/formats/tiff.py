@@ -142,7 +142,7 @@ def _tags_of_pages(pages: Any, first: Any) -> Iterator[tuple[int, bytes | None]]
         if page is None or page is first or not page.offset:  # of no tags of its own
             continue
         # Long values are stored elsewhere: equal offsets mean equal values in one file only.
-        is_here = page.parent is first.parent
+        is_here = page.parent is first.parent and not page.parent.filehandle.closed
         yield number, _stored_tags(page.parent, page.offset)[0] if is_here else None
 
 
