@@ -196,7 +196,7 @@ def _in_memory(
         return patch
     key = (id(volume), region)
     if key not in cache:
-        voxels = volume.read(region, rounded=False)
+        voxels = volume.read(region, rounds=False)
         cache[key] = replace(voxels, array=voxels.array.copy(order="K"))
     return with_voxels(patch, region, cache[key])
 

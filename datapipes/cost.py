@@ -279,8 +279,8 @@ def _policy(patch: LazyPatch) -> str:
     fill = f" {policy.fill:g}" if policy.padding == "constant" else ""
     smooth = ", antialiased" if policy.antialias else ""
     smooth += " from coarser levels" if policy.antialias == "level" else ""
-    stored = read_volume_of(patch)
-    size = f", stored voxels of {stored.lengths}" if getattr(stored, "lengths", "") else ""
+    lengths = getattr(read_volume_of(patch), "lengths", "")
+    size = f", stored voxels of {lengths}" if lengths else ""
     return f"{policy.mode}{smooth}, {policy.padding}{fill} outside{size}"
 
 

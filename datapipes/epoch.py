@@ -324,7 +324,9 @@ def held_objects(pipes: Iterable[Pipe]) -> Iterator[Any]:
     for pipe in pipes:
         traits = traits_of(pipe)
         if traits.runs_user_code or (traits.per_item and is_own(pipe)):
-            waiting += [v for name, v in vars(pipe).items() if name != "origin" and not is_pipe(v)]
+            # The pipe seeds its own generator, which a thread of a later pipe may draw from.
+            own = ("origin", "_rng") if is_library(type(pipe)) else ("origin",)
+            waiting += [v for name, v in vars(pipe).items() if name not in own and not is_pipe(v)]
     ids: set[int] = set()
     kinds: set[type] = set()
     for thing in waiting:  # grows meanwhile

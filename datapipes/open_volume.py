@@ -22,7 +22,7 @@ from ..spatial.lazy.stack import sampled_as_before
 from ..spatial.lazy.virtual_volume import in_memory, opened_again, realized_patch
 from ..storage.file_reader import check_io
 from ..volumes import AxisMap, Volume, custom_backends
-from ..volumes.volume import says_label
+from ..volumes.array_source import says_label
 from .case_names import CASE, name_of
 from .cases import FromCases, ListCases
 from .datapipe import SameLength, chained_form, locate_errors, wrong_item

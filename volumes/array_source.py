@@ -284,6 +284,18 @@ def from_array(
     return ArraySource(values, array_header(values, affine, name, **more), name)
 
 
+def says_label(thing: Any) -> bool:
+    """Whether an object, or each in a list, says that it is a label: a ``LabelMap`` of TorchIO."""
+    parts = thing if isinstance(thing, (list, tuple)) else (thing,)
+    return bool(parts) and all(is_instance(one, "torchio", "LabelMap") for one in parts)
+
+
+def is_instance(thing: Any, module: str, *classes: str) -> bool:
+    """Whether ``thing`` is of a class whose module is, then, already imported."""
+    library = sys.modules.get(module)
+    return isinstance(thing, tuple(getattr(library, c) for c in classes if hasattr(library, c)))
+
+
 def is_itk_image(thing: Any) -> bool:
     """Whether an object is an image of the package itk, which loads modules when looked at."""
     return type(thing).__module__.startswith("itk.") and hasattr(thing, "GetDirection")

@@ -306,13 +306,13 @@ class LabelBackend(ViewedBackend):
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         # All of its chunks: a value that was not read is no label.
-        return self.rounded(self.read_stored(region.pad(0), channels), region)
+        return self.round_labels(self.read_stored(region.pad(0), channels), region)
 
     def read_stored(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return the stored numbers of a region, which `rounded` turns into labels."""
+        """Return the stored numbers of a region, which `round_labels` turns into labels."""
         return read_counted(self._inner, region, channels)
 
-    def rounded(self, voxels: Voxels, region: Region) -> Voxels:
+    def round_labels(self, voxels: Voxels, region: Region) -> Voxels:
         """Return stored numbers of a region, or some of them, as labels."""
         numbers, flags = label_numbers(voxels)
         if flags is not None:

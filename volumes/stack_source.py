@@ -1,4 +1,4 @@
-"""A volume of the channels of several: files of one case, one channel or more each, on one grid.
+"""Sources of objects in memory, and of the channels of several files of one case on one grid.
 
 Nothing is copied together on disk. Each file keeps its type, its chunks and its scaling, and is
 read by its own backend; whoever resamples does so file by file, into the channels of one array.
@@ -13,14 +13,16 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..core import Affine, Grid, Region
-from ..core.errors import GridMismatch, VolumeError
+from ..core.errors import GridMismatch, SampleError, UnknownFormat, VolumeError
 from ..core.grid import GRID_TOLERANCE
 from ..storage.content import content_key
 from ..storage.read_ahead import Closable, joint_ticket
+from .array_source import from_object, is_instance, is_itk_image
 from .backend import Backend, Channels, content_of, read_counted
 from .header import Access, Header, affine_entries
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
-from .session import Session
+from .session import Session, Source
+from .source import Options
 from .voxels import Voxels
 
 
@@ -311,3 +313,33 @@ class StackedBackend(ComposedBackend):
             begin += count
             if own[0] < own[1]:
                 yield part.probe(), region, own
+
+
+def source_of_object(thing: Any, options: Options) -> Source:
+    """Return the source of an array, a tensor or an image of a library; refuse other objects."""
+    is_nibabel = is_instance(thing, "nibabel.spatialimages", "SpatialImage")
+    is_simpleitk = is_instance(thing, "SimpleITK", "Image")
+    is_array = isinstance(thing, np.ndarray) or is_instance(thing, "torch", "Tensor")
+    is_image = is_nibabel or is_itk_image(thing) or is_instance(thing, "torchio", "Image")
+    if not (is_simpleitk or is_array or is_image):
+        package = type(thing).__module__.partition(".")[0]
+        kind = f"{package}.{type(thing).__name__}".removeprefix("builtins.")
+        raise UnknownFormat(
+            f"a volume cannot be made from a {kind}.",
+            do="Give a path, a URL, an array or a tensor (with affine=), an image of nibabel, "
+            "TorchIO, ITK or SimpleITK, a zarr object, or a list of these.",
+        )
+    names = [n for n in options.reader_kwargs if n != "axes" or is_simpleitk or is_image]
+    names += [n for n in ("reader", "storage_options") if getattr(options, n)]
+    if names:
+        what = f"voxels in memory take no reader and no options, and {names[0]}= is given"
+        raise SampleError(what, do=f"Leave {names[0]}= out.")
+    if is_nibabel:
+        from .formats.nibabel_image import source_of_image
+
+        return source_of_image(thing, options)
+    if is_simpleitk:
+        from .formats.itk import from_itk
+
+        return from_itk(thing, options.affine)
+    return from_object(thing, options.affine, options.reader_kwargs.get("axes"))

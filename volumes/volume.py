@@ -7,7 +7,6 @@ Making a ``Volume`` touches nothing. The first question about its geometry reads
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -16,9 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..core import Affine, Grid, Region
-from ..core.errors import SampleError, UnknownFormat, VolumeChanged, VolumeNotFound
+from ..core.errors import VolumeChanged, VolumeNotFound
 from ..core.validate import MILLIMETRES
-from .array_source import from_array, from_object, is_itk_image, select_to_memory
+from .array_source import from_array, is_instance, says_label, select_to_memory
 from .axis_map import AxisMap
 from .axis_map_source import AxisMappedSource, LabelBackend, StoredMaskSource, seen_through
 from .backend import Backend, as_array, as_tensor, check_inside, content_of, needed_of, read_counted
@@ -36,7 +35,7 @@ from .header import (
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import SESSION, OpenedVersion, Session, Source
 from .source import USUAL_OPTIONS, LocatedSource, Options
-from .stack_source import StackedSource
+from .stack_source import StackedSource, source_of_object
 from .voxels import Voxels, for_numpy, stored_number
 
 if TYPE_CHECKING:
@@ -324,7 +323,7 @@ class Volume:
         """Return the scheme as the store can follow it, or why it cannot; reads the header."""
         return self._backend().adjust(scheme)
 
-    def read(self, region: Region, *, rounded: bool = True) -> Voxels:
+    def read(self, region: Region, *, rounds: bool = True) -> Voxels:
         """Return the stored voxels of a spatial region, all channels.
 
         Parameters
@@ -332,7 +331,7 @@ class Volume:
         region
             Three axes (I, J, K), inside the volume. Where it has a ``box``, voxels in chunks beside
             that hold anything.
-        rounded
+        rounds
             Whether a label of real numbers is rounded; else `round_labels` does it later.
 
         Raises
@@ -341,14 +340,14 @@ class Volume:
             The region reaches outside; this is an ``IndexError``.
         """
         backend = self._backend()
-        if rounded or not isinstance(backend, LabelBackend):
+        if rounds or not isinstance(backend, LabelBackend):
             return read_counted(backend, region)
         return backend.read_stored(region)
 
     def round_labels(self, voxels: Voxels, region: Region) -> Voxels:
         """Return stored numbers, read without rounding of a region, as labels."""
         backend = self._backend()
-        return backend.rounded(voxels, region) if isinstance(backend, LabelBackend) else voxels
+        return backend.round_labels(voxels, region) if isinstance(backend, LabelBackend) else voxels
 
     def stored_fill(self, fill: float) -> float | None:
         """Return the stored number of a label; None where none is read as this number."""
@@ -575,46 +574,8 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
         return StackedSource([part for one in parts for part in one.parts])
     if isinstance(thing, (str, os.PathLike)):
         return LocatedSource(os.fsdecode(thing), options)
-    if _is_instance(thing, "zarr", "Array", "Group") or _is_instance(
+    if is_instance(thing, "zarr", "Array", "Group") or is_instance(
         thing, "zarr.abc.store", "Store"
     ):
         return ZarrSource(thing, options)
-    is_nibabel = _is_instance(thing, "nibabel.spatialimages", "SpatialImage")
-    is_simpleitk = _is_instance(thing, "SimpleITK", "Image")
-    is_array = isinstance(thing, np.ndarray) or _is_instance(thing, "torch", "Tensor")
-    is_image = is_nibabel or is_itk_image(thing) or _is_instance(thing, "torchio", "Image")
-    if not (is_simpleitk or is_array or is_image):
-        package = type(thing).__module__.partition(".")[0]
-        kind = f"{package}.{type(thing).__name__}".removeprefix("builtins.")
-        raise UnknownFormat(
-            f"a volume cannot be made from a {kind}.",
-            do="Give a path, a URL, an array or a tensor (with affine=), an image of nibabel, "
-            "TorchIO, ITK or SimpleITK, a zarr object, or a list of these.",
-        )
-    names = [n for n in options.reader_kwargs if n != "axes" or is_simpleitk or is_image]
-    names += ["reader"] if options.reader else []
-    names += ["storage_options"] if options.storage_options else []
-    if names:
-        msg = f"voxels in memory need no reader and no options, and were given {names[0]}="
-        raise SampleError(msg, do=f"Leave {names[0]}= out.")
-    if is_nibabel:
-        from .formats.nibabel_image import source_of_image
-
-        return source_of_image(thing, options)
-    if is_simpleitk:
-        from .formats.itk import from_itk
-
-        return from_itk(thing, options.affine)
-    return from_object(thing, options.affine, options.reader_kwargs.get("axes"))
-
-
-def says_label(thing: Any) -> bool:
-    """Whether an object, or each in a list, says that it is a label: a ``LabelMap`` of TorchIO."""
-    parts = thing if isinstance(thing, (list, tuple)) else (thing,)
-    return bool(parts) and all(_is_instance(one, "torchio", "LabelMap") for one in parts)
-
-
-def _is_instance(thing: Any, module: str, *classes: str) -> bool:
-    """Whether ``thing`` is of a class whose module is, then, already imported."""
-    library = sys.modules.get(module)
-    return isinstance(thing, tuple(getattr(library, c) for c in classes if hasattr(library, c)))
+    return source_of_object(thing, options)

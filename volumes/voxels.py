@@ -148,8 +148,8 @@ def _label_table(dtype: np.dtype[Any], slope: float, intercept: float) -> NDArra
     It is the least integer where a number is no label.
     """
     limits = np.iinfo(dtype)
-    stored = np.roll(np.arange(limits.min, limits.max + 1), limits.min)
-    numbers, flags = label_numbers(Voxels(stored, slope, intercept))
+    raw = np.roll(np.arange(limits.min, limits.max + 1), limits.min)
+    numbers, flags = label_numbers(Voxels(raw, slope, intercept))
     fits = np.abs(numbers).max() <= np.iinfo(np.int32).max
     table = numbers.astype(np.int32 if fits else np.int64)
     if flags is not None:
@@ -176,9 +176,9 @@ def stored_number(
         if not limits.min <= number <= limits.max:
             return None
     with np.errstate(over="ignore"):
-        stored = np.array([number], dtype.newbyteorder("="))
-    numbers, flags = label_numbers(Voxels(stored, slope, intercept))
-    return float(stored[0]) if flags is None and numbers[0] == label else None
+        raw = np.array([number], dtype.newbyteorder("="))
+    numbers, flags = label_numbers(Voxels(raw, slope, intercept))
+    return float(raw[0]) if flags is None and numbers[0] == label else None
 
 
 def value_dtype(dtype: np.dtype[Any], slope: float = 1.0, intercept: float = 0.0) -> np.dtype[Any]:

@@ -178,7 +178,7 @@ class ReadPlan:
         else:
             if getattr(volume, "rounds", False):
                 fill = _stored_fill(volume, policy)
-            voxels = volume.read(region) if fill is None else volume.read(region, rounded=False)
+            voxels = volume.read(region) if fill is None else volume.read(region, rounds=False)
             if voxels.array.dtype.kind == "c":  # ``Volume.numpy()`` returns them
                 msg = f"{volume.name} holds complex numbers, of which no patch can be resampled."
                 do = "Store magnitude and phase, or the two parts, as channels of real numbers."

@@ -541,3 +541,27 @@ def test_a_closed_volume_is_opened_by_its_next_read(tmp_path):
         volume.close()
         volume.close()
         assert volume.numpy().tolist() == expected
+
+
+@pytest.mark.parametrize("chunks", [None, (2, 2, 2)])
+@pytest.mark.parametrize(
+    ("base", "precision", "offset", "value"),
+    [("STD_U16LE", 12, 4, 1000), ("STD_I16BE", 12, 0, -5), ("STD_I32LE", 20, 3, -70_000)],
+)
+def test_numbers_of_fewer_bits_are_those_of_h5py(tmp_path, chunks, base, precision, offset, value):
+    """Integers may use a part of their bits; the stored bytes are other numbers."""
+    kind = getattr(h5py.h5t, base).copy()
+    kind.set_precision(precision)
+    kind.set_offset(offset)
+    plan = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+    if chunks:
+        plan.set_chunk(chunks)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        space = h5py.h5s.create_simple((4, 4, 4))
+        dataset = h5py.Dataset(h5py.h5d.create(file.id, b"d", kind, space, plan))
+        dataset[...] = value
+        dataset[0, 1, 2] = 7
+        reference = dataset[...]
+    assert reference.max() == max(value, 7)
+
+    np.testing.assert_array_equal(Volume(tmp_path / "a.h5", axes="zyx").numpy()[0].T, reference)

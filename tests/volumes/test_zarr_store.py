@@ -515,7 +515,7 @@ def test_images_of_plates_and_series(tmp_path, version, far):
     assert len(values) == 5
     if not far:
         assert not check(tmp_path).bad
-        assert str(check(tmp_path / "plate.zarr")) == "2 checked, 0 bad"
+        assert str(check(tmp_path / "plate.zarr")).endswith("2 checked, 0 bad")
 
 
 def test_series_without_a_list_are_counted(tmp_path):

@@ -450,12 +450,9 @@ def _find(h5py: Any, h5: Any, key: Any, file: StoredFile, axes: Any) -> FoundDat
     header = chunked_header(layout, chunks, dtype, name, affine)
     header = replace(header, chunks=header.chunks if dataset.chunks else None)
     in_others = dataset.is_virtual or dataset.external
-    # In one piece; HDF5's own types have other bits.
-    is_plain = (
-        not (dataset.chunks or in_others)
-        and dataset.id.get_type().get_size() == dtype.itemsize
-        and dtype.kind in "iuf"
-    )
+    # In one piece. BigDataViewer's unsigned numbers are stored as signed ones.
+    is_plain = ChunkFilters.are_plain(dataset.id.get_type(), np.dtype(dataset.dtype))
+    is_plain = is_plain and not (dataset.chunks or in_others)
     offset = dataset.id.get_offset() if is_plain else None
     is_stored = bool(in_others or dataset.chunks or dataset.id.get_storage_size())
     return FoundDataset(dataset, header, layout, files, offset, is_stored)

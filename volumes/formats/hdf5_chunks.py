@@ -186,11 +186,20 @@ class ChunkFilters:
         self._type, self._plan = dataset.id.get_type().copy(), dataset.id.get_create_plist()
         self._bytes = math.prod(self._chunks) * self._type.get_size()
         self._filters = filters_of(self._plan)
-        # HDF5's own types have other bits than NumPy's.
-        self._plain = self._type.get_size() == self._dtype.itemsize and self._dtype.kind in "iuf"
+        self._plain = self.are_plain(self._type, self._dtype)
         absent_filters(self._plan)  # what is installed is there now; what is not may not be needed
         self._lock = threading.Lock()
         self._one: Any = None
+
+    @staticmethod
+    def are_plain(kind: Any, dtype: np.dtype[Any]) -> bool:
+        """Return whether the bytes of a type of HDF5 are those of ``dtype``.
+
+        Others have bits that are not in use, an offset, or another layout of real numbers.
+        """
+        h5t = importlib.import_module("h5py").h5t
+        kind = kind.get_super() if kind.get_class() == h5t.ENUM else kind
+        return dtype.kind in "iuf" and bool(kind == h5t.py_create(dtype))
 
     def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
         """Undo the filters, the last one first."""

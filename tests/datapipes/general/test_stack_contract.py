@@ -13,6 +13,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torch.utils.data.graph import traverse_dps
 
 import voxpipe as vp
+from voxpipe.datapipes.epoch import held_generators
 from voxpipe.datapipes.iter import IterableWrapper, SampleMultiplexer
 from voxpipe.datapipes.map import SequenceWrapper
 from voxpipe.graph import chain_code, clone, cut, describe, fingerprint, parents_of, traits_of, walk
@@ -278,6 +279,11 @@ def test_torchs_loader_runs_it(name):
     seen = list(DataLoader(PIPES[name](), batch_size=None))
 
     assert len(seen) == len(items(PIPES[name]()))
+
+
+def test_generators_of_pipes_are_not_seeded_for_each_item():
+    """A thread of a later pipe may draw from such a generator; the pipe seeds it for each pass."""
+    assert held_generators([numbers().shuffled_flatmap(two_of, buffer_size=3)]) == ()
 
 
 def test_workers_run_them():
