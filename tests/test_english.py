@@ -1,0 +1,61 @@
+"""Dialect words and long sentences become fewer, folder by folder."""
+
+import sys
+
+import pytest
+from checkout import ROOT
+
+sys.path.insert(0, str(ROOT / "tools"))
+from count_english import Prose, count, prose_by_folder
+
+# Words and openings of `tools/count_english.py`, and sentences above 25 words. They only fall.
+BOUNDS = {
+    "adapters": (60, 9),
+    "batching": (68, 6),
+    "core": (263, 23),
+    "dataloader2": (168, 29),
+    "datapipes": (555, 129),
+    "diagnosing": (80, 3),
+    "graph": (88, 13),
+    "intensity": (127, 18),
+    "package": (22, 1),
+    "prediction": (42, 15),
+    "reading_services": (419, 60),
+    "recipes": (26, 10),
+    "spatial": (570, 104),
+    "stitching": (142, 8),
+    "storage": (422, 57),
+    "testing": (58, 6),
+    "volumes": (959, 124),
+    "docs": (1238, 783),
+    "root": (39, 60),
+}
+
+
+@pytest.fixture(scope="module")
+def prose():
+    """Return the paragraphs of each folder, read once."""
+    return prose_by_folder()
+
+
+def test_every_folder_has_a_bound(prose):
+    """A new folder begins with a bound of its own."""
+    assert prose.keys() == BOUNDS.keys()
+
+
+@pytest.mark.parametrize("folder", BOUNDS)
+def test_counts_only_fall(folder, prose):
+    """``python tools/count_english.py --list FOLDER`` prints the paragraphs."""
+    row = count(prose[folder])
+
+    assert sum(row.hits.values()) <= BOUNDS[folder][0]
+    assert row.long <= BOUNDS[folder][1]
+
+
+def test_a_riddle_counts_and_a_question_does_not():
+    """Only the relative pronoun is dialect."""
+    texts = ("What a patch says of itself.", "What is a patch?")
+    riddle, question = (count([Prose(ROOT, 1, text)]) for text in texts)
+
+    assert riddle.hits["what"] == 1
+    assert question.hits["what"] == 0
