@@ -147,7 +147,8 @@ class Attempts:
         """Seconds that the next attempt may take."""
         if self._looks:
             return LEAST_ATTEMPT
-        rest = self._begin + self._deadline - self._clock()
+        most = self._deadline if self._failures else self._policy.deadline  # others may be slow
+        rest = self._begin + most - self._clock()
         return min(self._policy.limit(self._size), max(rest, LEAST_ATTEMPT))
 
     @property

@@ -547,6 +547,21 @@ def test_many_objects_that_fail_cost_little_more_than_one():
     assert seconds("g", *down) == 15.5
 
 
+def test_an_object_that_fails_leaves_the_first_attempts_of_others_their_time():
+    """A large object that is healthy takes seconds."""
+    time, policy = Time(), Retry(deadline=16, first=0.5, most=0.5)
+    health = Health(lambda: time.now)
+    clock = (lambda: time.now, lambda: 1.0)
+    tries = Attempts(policy, "a", repr, *clock, health=health)
+    with contextlib.suppress(StoreUnavailable):
+        retry_sync(Answers(*[ConnectionResetError()] * 99), tries, time.sleep)
+    health.note_answer()
+
+    other = Attempts(policy, "b", repr, *clock, health=health, size=32 * 2**20)
+
+    assert other.limit == 16
+
+
 def test_a_server_that_drips_gets_as_many_attempts_as_a_silent_one():
     """The limit of an attempt is what it takes in all, and not silence; large ones get more."""
     policy = Retry(deadline=9.0)

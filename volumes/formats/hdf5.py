@@ -452,8 +452,7 @@ def _find(h5py: Any, h5: Any, key: Any, file: StoredFile, axes: Any) -> FoundDat
     in_others = dataset.is_virtual or dataset.external
     # In one piece. BigDataViewer's unsigned numbers are stored as signed ones.
     is_plain = ChunkFilters.are_plain(dataset.id.get_type(), np.dtype(dataset.dtype))
-    is_plain = is_plain and not (dataset.chunks or in_others)
-    offset = dataset.id.get_offset() if is_plain else None
+    offset = None if dataset.chunks or in_others or not is_plain else dataset.id.get_offset()
     is_stored = bool(in_others or dataset.chunks or dataset.id.get_storage_size())
     return FoundDataset(dataset, header, layout, files, offset, is_stored)
 
