@@ -121,7 +121,7 @@ def tickets_of(job: Any) -> list[Any]:
                     if isinstance(thing, LazyPatch):
                         tickets.append(thing.prefetch())
     except Exception:
-        pass  # the patch fails again when it is read; a dead store is not asked for the others
+        pass  # reading the patch raises the error; a dead store gets no further requests
     return [ticket for ticket in tickets if ticket is not None]
 
 

@@ -202,7 +202,7 @@ def _in_memory(
 
 
 class HeldRegion:
-    """A volume of which one region is in memory; everything else is asked of the real one."""
+    """A volume with one region in memory; the real volume serves all other reads."""
 
     def __init__(self, volume: Any, region: Region, voxels: Voxels) -> None:
         self._volume = volume

@@ -83,7 +83,7 @@ _DIGITS = re.compile(r"\d+")
 _LEAST_PLANE = 16
 
 
-# Between the words of a key: what is no letter, and the humps of camelCase.
+# Words of a key, divided by other characters than letters and by capitals of camelCase.
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 # Too short to be told inside another word, or its beginning: they stand as a word.
 _AS_A_WORD = re.compile(r"gts?|rois?|annot\w*|segmentations?")

@@ -165,7 +165,7 @@ _MOST_FRAMES = 4
 
 def _overfits(frame: FrameType | None) -> bool:
     """Return whether a trainer with ``overfit_batches`` calls: it repeats the first epoch."""
-    # Lightning replaces the sampler of torch's loaders alone, and tells other loaders nothing.
+    # Lightning replaces only the sampler of torch's loaders; other loaders get no notice.
     for _ in range(_MOST_FRAMES):
         if frame is None:
             break

@@ -276,7 +276,7 @@ _DO_CHAIN = (
     "Settings and order of the pipes must be the same, and the public attributes of objects in "
     "them; attributes whose names begin with an underscore may differ."
 )
-_FOLDERS = "Where the same files lie in another folder, give folders={saved: here} with the state."
+_FOLDERS = "If the same files are in another folder, give folders={saved: here} with the state."
 _DO_CASES = f"The list of cases must be the same, in the same order. {_FOLDERS}"
 # About 20 bytes each: 2 kB of the 4 that a state may have.
 _MOST_PIPES = 100

@@ -187,11 +187,10 @@ def _memory(memory_bytes: int | None) -> int:
 class Flush(_Flushing):
     """End the fused plan here: spatial pipes that follow interpolate what this one has.
 
-    Nothing is read yet; of what the chain so far gives, later pipes ask for what they need. Each
-    flush costs an interpolation more, and its blur, so it is for comparing with libraries that
-    work eagerly (one after every spatial pipe), and for two pipes that are to sample differently:
-    what ``mode=``, ``padding=`` and ``fill=`` said before holds on, until a pipe after the flush
-    says otherwise.
+    Nothing is read yet; later pipes read only the voxels that they need. Each flush costs one more
+    interpolation and its blur. Use it to compare with eager libraries (one flush after every
+    spatial pipe), or to sample two pipes differently. Earlier values of ``mode=``, ``padding=`` and
+    ``fill=`` stay valid until a pipe after the flush sets others.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ _LIKE_ARGUMENT = 0.75
 _LOOKED_AT = 8
 
 
-# Folders of the run that saved a state, and where the same data lie in this run.
+# Folders of the run that saved a state, with the folders of the same data in this run.
 FOLDERS: ContextVar[Mapping[str, str] | None] = ContextVar("folders", default=None)
 
 
@@ -72,7 +72,7 @@ def _identity_of(place: str) -> str:
 
 
 def _text_of(value: Any) -> str:
-    """Return what counts of a value of a case: its place, its name, or its type."""
+    """Return the identity of a value of a case: its place, its name, or its type."""
     if isinstance(value, os.PathLike):
         return _identity_of(os.fspath(value))
     if not isinstance(value, str):
@@ -111,7 +111,7 @@ class _CaseSource(SeedStamper):
         return ("zarr",) if any(".zarr" in place for place in self.places()) else ()
 
     def data_texts(self) -> Iterator[str]:
-        """Yield what tells each case from others, which may hold credentials; reads no file."""
+        """Yield a text for each case that identifies it, perhaps with credentials; read no file."""
         raise NotImplementedError
 
     def data_hash(self) -> str:

@@ -172,7 +172,7 @@ def _memoized_length(pipe: Any, answers: dict[int, Any]) -> int:
                     answers[id(pipe)] = type(pipe).__len__(_settings(pipe))
             if id(pipe) not in answers:
                 answers[id(pipe)] = len(pipe)
-        except Exception as error:  # each pipe after this one would ask a dead store again
+        except Exception as error:  # each later pipe would try a dead store again
             answers[id(pipe)] = error
     answer = answers[id(pipe)]
     if isinstance(answer, Exception):

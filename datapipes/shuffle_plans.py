@@ -282,7 +282,7 @@ def needed_chunks(sample: Any) -> Iterator[ChunkBytes]:
 
 
 def plan_apart(sample: Sample) -> Sample:
-    """Return a sample whose plans are worked out anew: what is estimated for it stays with it."""
+    """Return a copy of a sample with plans of its own, which keep its estimates."""
     apart = {
         key: patch.with_pending(patch.pending.following(sample.identity, patch.pending.steps))
         for key, patch in patches_of(sample).items()

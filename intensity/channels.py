@@ -114,7 +114,7 @@ _LEAST, _MOST = -(2**63), 2**64 - 1
 
 
 def _check_labels(name: str, labels: Sequence[Any], value: Any) -> None:
-    """Raise ``ValueError`` for a label that no type holds, or that stands there twice."""
+    """Raise ``ValueError`` for a label that no type holds, or that occurs twice."""
     for number, label in enumerate(labels):
         if not _LEAST <= label <= _MOST:
             raise ValueError(f"{name} has {label}, which no integer of 64 bits holds, in {value!r}")

@@ -116,10 +116,10 @@ def version_key(volume: Any) -> tuple[Any, ...]:
 
 
 def opened_key(volume: Any) -> tuple[Any, ...]:
-    """Return a key for a volume that is equal as long as it holds what it held when it was opened.
+    """Return a key for the content of a volume, equal as long as its files do not change.
 
-    What a manifest knows has a name for its content, and is not opened for it. An axis map changes
-    nothing about that, and of a list each file tells.
+    A volume of a manifest has a stored key and is not opened. An axis map does not change the key;
+    a list of files has the key of each file.
     """
     source = _below_maps(volume._source)
     parts = getattr(source, "parts", None)

@@ -109,7 +109,7 @@ def file_system_kind(path: str, mounts: str) -> str:
 
 
 IoMode = Literal["mmap", "pread"]
-IO_MODES = ("auto", "mmap", "pread")  # what ``io=`` may be
+IO_MODES = ("auto", "mmap", "pread")  # values of ``io=``
 
 
 @dataclass(frozen=True)

@@ -290,7 +290,7 @@ def read_counted(backend: Backend, region: Region, channels: Channels | None = N
     except CorruptVolume as error:
         if isinstance(error, VolumeChanged) or backend.is_current:
             raise
-        # The advice of the read is about what is not there any more.
+        # The advice of the read is for the replaced file.
         what = f"{backend.name} was written again since it was opened: {error.what}"
         raise VolumeChanged(what) from error
     # Check user backends: the kernel would read past a short array.
@@ -455,7 +455,7 @@ def _digest_of(backend: Any, key: str) -> str:
     return content_key(f"{kind.__module__}.{kind.__qualname__}", (key,))
 
 
-# Attributes of tensors whose numbers NumPy cannot see, and what has them.
+# Flags of tensors that NumPy cannot read, and the call that gives readable numbers.
 _TO_NUMBERS = {
     "is_meta": "the tensor that holds the voxels: one on the device meta has a shape alone",
     "is_nested": "its parts one by one: tensor.unbind()",

@@ -59,7 +59,7 @@ class _HttpStream(io.RawIOBase):
             raise TypeError(f"HTTP has no option {unknown[0]!r}; it has {names}")
         self._owner = os.getpid()
         self._at = 0
-        self._size = -1  # of the file; -1 where the server does not tell
+        self._size = -1  # of the file; -1 where the server gives none
         self._ranges = False
         self._version = ""
         self._response: Any = None

@@ -123,7 +123,7 @@ def _digest_of_step(step: Any) -> str:
     digest = behaviour_digest(type(op).__qualname__, *own)
     if not digest:
         raise GraphError(
-            f"what is kept after {step.describe()} has no name: it computes with a handle, a lock "
+            f"the copy after {step.describe()} has no name: it computes with a handle, a lock "
             "or a compiled object, or reads files, arguments or the environment",
             do="Give a function at the top of a module, a partial or a dataclass that computes "
             "with its arguments alone.",

@@ -43,7 +43,7 @@ def test_adapters_come_and_go_between_epochs_of_a_living_loader():
 
 
 def test_an_adapter_that_is_refused_leaves_the_loader_as_it_was():
-    """What is wrong is told where it is set."""
+    """The error is raised at the line that sets the adapter."""
     pipe = vp.from_cases(cases()).open_volume().lazy_patch(4).batch_patches(3)
     with vp.DataLoader2(pipe, seed=1) as loader:
         with pytest.raises(GraphError):

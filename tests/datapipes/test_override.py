@@ -1,4 +1,4 @@
-"""Policies that override hold whatever later pipes ask for."""
+"""Policies with ``override=True`` win over those of later pipes."""
 
 import numpy as np
 import pytest
@@ -65,7 +65,7 @@ def test_without_override_it_is_a_conflict():
 
 
 def test_mistakes_are_told_where_they_are_written():
-    """No policies, what is none, a key that no sample has."""
+    """No policies, a value that is no policy, a key that no sample has."""
     head = vp.from_cases(CASES)
     with pytest.raises(SampleError, match="none are given"):
         head.open_volume(override=True)

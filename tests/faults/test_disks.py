@@ -187,7 +187,7 @@ def test_a_cold_cache_that_may_not_be_written_to_is_told_once(how, monkeypatch):
             found, told = told_of(lambda: everything(path, folder))
             close_volumes()
         assert found == expected
-        assert len(told) == 2  # decoded volumes, and the folder of what is kept
+        assert len(told) == 2  # decoded volumes, and the folder of copies
         assert sorted(path.name for path in folder.iterdir()) == ["a.nii.gz"]
 
 

@@ -80,7 +80,7 @@ def told(monkeypatch):
 @pytest.mark.parametrize("io", ["mmap", "pread"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_voxel_is_told_of(tmp_path, told, name, io):
-    """Whatever the format and the way of reading."""
+    """The kernel gets a hint for each voxel of each format, mapped or read."""
     FORMATS[name](tmp_path / name)
     volume = Volume(tmp_path / name, io=io)
     expected = volume.read(REGION).values()

@@ -303,7 +303,7 @@ def test_check_reports_what_a_header_says_twice(tmp_path, name, suffix):
 
 @pytest.mark.parametrize(("key", "parts"), [("label", 1), ("image", 2), ("label", 2)])
 def test_check_reports_it_of_float_labels_and_of_stacked_channels(tmp_path, key, parts):
-    """Of the file that says it, whatever it is opened as."""
+    """The finding names the file, also for a label or a channel of a stack."""
     image = nibabel.Nifti1Image(np.ones((4, 4, 4), np.float32), np.eye(4))
     nibabel.save(image, tmp_path / "a.nii")
     image.set_qform(np.diag([1.0, 1, 1, 1]) + np.eye(4, k=3) * 5, 1)

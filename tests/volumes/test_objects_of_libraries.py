@@ -217,7 +217,7 @@ def test_axes_of_an_object_that_has_them_are_refused():
     ids=["sparse", "mkldnn", "nested", "meta"],
 )
 def test_the_advice_for_a_tensor_fits_it(make, advice):
-    """What it has to become, by the call that does it."""
+    """The error names the call that gives a plain tensor."""
     with pytest.raises(UnknownFormat, match=advice):
         Volume(make(torch.ones(3, 4, 5)))
 

@@ -246,7 +246,7 @@ def test_a_plain_reader_is_not_bypassed(tmp_path):
     ],
 )
 def test_answers_of_readers_that_are_no_volume(npy, answer, words):
-    """The error names the reader, its answer and what it should return."""
+    """The error names the reader, its answer and the expected answer."""
 
     def wrong(path):
         return answer

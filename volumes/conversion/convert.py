@@ -403,7 +403,7 @@ def refuse_itself(volume: Any, place: str) -> None:
 
 
 class ConvertedCopy(ZarrBackend):
-    """A copy of a volume in a folder, which holds what was written there."""
+    """A copy of a volume in a folder."""
 
     def __init__(self, path: Path, header: Header, name: str) -> None:
         node = open_node(_Whole(str(path), name), name, opening_session().chunks, str(path))
@@ -448,7 +448,7 @@ def open_copy(folder: Path, key: str, volume: Any, plan: ConvertPlan) -> Backend
     if not disk_cache.is_sound(path, sums):
         try:
             disk_cache.make_directory(folder)
-            # Find out early what the disk cannot hold.
+            # Refuse early a copy that the disk cannot hold.
             refuse_full(folder, size // _BEST_RATIO)
             _write(path, sums, volume, plan)
         except (OSError, errors.VoxpipeError) as error:

@@ -287,7 +287,7 @@ class ChunkedBackend(FilesBackend):
             warn_of_empty(voxels, self.stores_chunks, self.name)
 
     def stores_chunks(self) -> bool:
-        """Whether anything but metadata is stored; True where nobody knows."""
+        """Return whether any chunk is stored; True where the format does not know."""
         return True
 
     @property

@@ -209,7 +209,7 @@ def _by_keyword(where: Any, name: str) -> dict[str, Any]:
     for key, value in where.items():
         keyword = key
         if isinstance(key, (int, tuple)):
-            with suppress(TypeError, ValueError, OverflowError):  # of what is no tag
+            with suppress(TypeError, ValueError, OverflowError):  # of a key that is no tag
                 keyword = keyword_for_tag(key)
         if keyword not in keyword_dict:
             near = closest(str(key), keyword_dict, 0.6, 3)
@@ -234,7 +234,7 @@ def select_frames(frames: Sequence[Frame], where: Mapping[str, Any], name: str) 
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """Whether a value of DICOM, a number or text, is what a user wrote."""
+    """Return whether a DICOM value, a number or text, equals the value of a user."""
     if isinstance(other, (list, tuple, np.ndarray)):
         parts = str(value).split("\\")
         return len(parts) == len(other) and all(map(_is_same, parts, other))

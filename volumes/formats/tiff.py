@@ -96,7 +96,7 @@ _SHORT = reprlib.Repr()  # a palette has 768 numbers
 # Of each page alone: places of its segments, and texts. Other tags are the same on most pages.
 _OWN_TAGS = (270, 273, 279, 285, 297, 305, 306, 324, 325)
 _MOST_TAGS = 4096  # of a page, as in tifffile
-# Its kinds of series of which it looks at the first page alone where the voxels lie in one piece.
+# Kinds of series of which tifffile parses only the first page if the voxels are contiguous.
 _CHAINS = ("imagej", "shaped")
 
 
