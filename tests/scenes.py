@@ -25,6 +25,16 @@ def write_cases(folder, count=3, shape=SHAPE):
     return cases
 
 
+def write_scans(folder, count=3):
+    """Write ``p0/ct.nii.gz``, ``p0/seg.nii`` and so on, with anisotropic voxels."""
+    for n in range(count):
+        (folder / f"p{n}").mkdir()
+        voxels = np.random.default_rng(n).integers(0, 99, (20, 21, 22)).astype(np.int16)
+        image = nibabel.Nifti1Image(voxels, np.diag([1, 2, 3, 1.0]))
+        nibabel.save(image, folder / f"p{n}" / "ct.nii.gz")
+        nibabel.save(image, folder / f"p{n}" / "seg.nii")
+
+
 def full_chain(cases, size=6, samples=4, batch=4):
     """Return the chain of the README on ``cases``."""
     return (

@@ -1,8 +1,8 @@
 """Folders that are given as ``file://`` URLs, by functions, pipes and commands."""
 
-import nibabel
 import numpy as np
 import pytest
+from scenes import write_scans
 
 import voxpipe as vp
 from voxpipe.__main__ import main
@@ -14,12 +14,7 @@ pytest.importorskip("zarr")
 
 @pytest.fixture
 def folder(tmp_path):
-    for n in range(3):
-        (tmp_path / f"p{n}").mkdir()
-        voxels = np.random.default_rng(n).integers(0, 99, (20, 21, 22)).astype(np.int16)
-        image = nibabel.Nifti1Image(voxels, np.diag([1, 2, 3, 1.0]))
-        nibabel.save(image, tmp_path / f"p{n}" / "ct.nii.gz")
-        nibabel.save(image, tmp_path / f"p{n}" / "seg.nii")
+    write_scans(tmp_path)
     yield tmp_path
     close_volumes()
 

@@ -3,9 +3,9 @@
 import builtins
 import os
 
-import numpy as np
 import pytest
 import torch
+from scenes import write_scans
 from torch.utils.data import IterDataPipe
 
 import voxpipe as vp
@@ -17,14 +17,7 @@ from voxpipe.volumes import close_volumes, index_cases, write_manifest
 
 @pytest.fixture
 def folder(tmp_path):
-    import nibabel
-
-    for n in range(3):
-        (tmp_path / f"p{n}").mkdir()
-        voxels = np.random.default_rng(n).integers(0, 99, (20, 21, 22)).astype(np.int16)
-        image = nibabel.Nifti1Image(voxels, np.diag([1, 2, 3, 1.0]))
-        nibabel.save(image, tmp_path / f"p{n}" / "ct.nii.gz")
-        nibabel.save(image, tmp_path / f"p{n}" / "seg.nii")
+    write_scans(tmp_path)
     manifest, bad = index_cases(volumes_of(listed(tmp_path)))
     assert bad == ()
     write_manifest(manifest, tmp_path / "m.json")
