@@ -141,8 +141,7 @@ def _without_stop(error: Any) -> Any:
     stop = error if is_new else error.__cause__  # Python converts it where it leaves a generator
     if not isinstance(stop, StopIteration) or not (is_new or isinstance(error, RuntimeError)):
         return error
-    codes = [frame.f_code for frame, _ in walk_tb(stop.__traceback__)]
-    code = codes[-1]
+    *_, code = (frame.f_code for frame, _ in walk_tb(stop.__traceback__))
     where = f"{code.co_qualname}() ({code.co_filename}:{code.co_firstlineno})"
     what = (
         f"{where} raised StopIteration: an iterator in it has no more items. Give next() a "

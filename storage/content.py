@@ -179,7 +179,7 @@ _IRRELEVANT |= {"__firstlineno__", "__parameters__", "_abc_impl"}
 _OUTSIDE = {"environ", "getenv", "argv", "open", "exec", "eval", "globals", "__import__", "ops"}
 _OUTSIDE |= {"import_module", "listdir", "getcwd", "urandom", "time", "now"}
 _OUTSIDE |= {"load", "loads", "read", "read_text", "read_bytes", "fromfile", "memmap", "loadtxt"}
-_OUTSIDE |= {"genfromtxt", "imread", "read_csv", "rand", "randn", "random", "default_rng"}
+_OUTSIDE |= {"genfromtxt", "imread", "read_csv", "rand", "randn", "random", "default_rng", "File"}
 
 
 def behaviour_digest(*values: Any) -> str:
@@ -267,6 +267,8 @@ class _Behaviour:
     def _add_installed(self, value: Any) -> bool:
         """Digest the name of a class or function; return whether it is that of a package."""
         self._note(f"{value.__module__}.{value.__qualname__} {_version_of(value)}")
+        if _version_of(value) and value.__name__ in _OUTSIDE:
+            raise TypeError(f"{value.__qualname__} depends on more than its arguments")
         return bool(_version_of(value))
 
     def _add_tensor(self, value: Any, torch: Any) -> None:
@@ -314,8 +316,8 @@ class _Behaviour:
                 self.add(constant)
 
     def _add_object(self, value: Any) -> None:
-        if value is os.environ:
-            raise TypeError("the environment is read")
+        if value is os.environ or getattr(value, "__name__", "") in _OUTSIDE:
+            raise TypeError("facts are read that no object holds")
         own = [kind for kind in type(value).__mro__ if kind.__flags__ & _MADE_BY_PYTHON]
         if not all(map(_version_of, (kind for kind in own if not _STATE.isdisjoint(vars(kind))))):
             raise TypeError(f"{type(value).__qualname__} chooses its own state")

@@ -574,8 +574,7 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
         return StackedSource([part for one in parts for part in one.parts])
     if isinstance(thing, (str, os.PathLike)):
         return LocatedSource(os.fsdecode(thing), options)
-    if is_instance(thing, "zarr", "Array", "Group") or is_instance(
-        thing, "zarr.abc.store", "Store"
-    ):
+    is_array = is_instance(thing, "zarr", "Array", "Group")
+    if is_array or is_instance(thing, "zarr.abc.store", "Store"):
         return ZarrSource(thing, options)
     return source_of_object(thing, options)

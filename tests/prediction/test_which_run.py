@@ -294,6 +294,10 @@ def test_another_model_of_equal_weights(scan, tmp_path, one, other):
         f"import os\n{CODE} * len(os.listdir('/'))",
         f"import pathlib\n{CODE} * len(pathlib.Path('/proc/self/comm').read_text())",
         f"import torch\n{CODE} * torch.rand(())",
+        f"from os import getenv as g\n{CODE} * float(g('FACTOR', 2))",
+        f"from os import listdir as l\n{CODE} * len(l('/'))",
+        f"from numpy import load\n{CODE} if batch is not None else load('a.npy')",
+        f"import h5py\n{CODE} if batch is not None else h5py.File('a.h5')['a'][0]",
         f"{CODE}\n    def __getstate__(self):\n        return {{}}",
     ],
 )
