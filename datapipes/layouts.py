@@ -392,7 +392,7 @@ class FromDicom(CaseFinder):
         super().__init__(folder)
 
     def look(self) -> Cases:
-        from ..volumes.formats.dicom import series_in
+        from ..extensions.formats.dicom import series_in
 
         if is_url(self.location):
             raise SampleError("from_dicom looks through local folders", do="Copy them to a disk.")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
-from types import FunctionType, ModuleType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 
@@ -42,6 +44,16 @@ def at_first_use(
         return sorted({*(n for n in namespace if n.startswith("__")), *namespace["__all__"]})
 
     return first_use, names
+
+
+@cache
+def extensions(group: str) -> Mapping[str, EntryPoint]:
+    """Return what installed packages register as ``voxpipe.GROUP``, by name; imports none of it.
+
+    Each value has ``load()``. Of two packages with one name, the first on ``sys.path`` counts.
+    """
+    points = reversed(tuple(entry_points(group=f"voxpipe.{group}")))
+    return MappingProxyType({point.name: point for point in points})
 
 
 def list_names(package: str, folder: Iterable[str], name: str) -> Iterator[Any]:

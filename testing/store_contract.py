@@ -76,6 +76,7 @@ class StoreContract:
         self, case: StoreCase, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Making a volume and showing it asks the disk for nothing."""
+        _volume(case)  # imports the modules that read this kind of source
         with monkeypatch.context() as patch:
             patch.setattr(builtins, "open", _refuse)
             for name in ("stat", "open", "listdir", "scandir"):

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Affine
-from ..core.errors import SampleError, UnknownFormat, VolumeReadError
+from ..core.errors import SampleError, VolumeReadError
 from ..core.locks import ForkSafeLock
 from ..core.lru_cache import cached_property
 from ..storage.content import array_key, quick_key
@@ -296,35 +296,13 @@ def is_instance(thing: Any, module: str, *classes: str) -> bool:
     return isinstance(thing, tuple(getattr(library, c) for c in classes if hasattr(library, c)))
 
 
-def is_itk_image(thing: Any) -> bool:
-    """Whether an object is an image of the package itk, which loads modules when looked at."""
-    return type(thing).__module__.startswith("itk.") and hasattr(thing, "GetDirection")
-
-
 def from_object(thing: Any, affine: tuple[float, ...] | None, axes: Any = None) -> ArraySource:
     """Return the source of an array, a tensor or an image, at its own affine or the given one."""
-    image = _of_itk(thing) if is_itk_image(thing) else None
-    values, own = image or placed_array(thing, has_affine=affine is not None)
+    values, own = placed_array(thing, has_affine=affine is not None)
     if own is not None and axes is not None:
         what = f"a {type(thing).__name__} has an affine along its own axes, and was given axes="
         raise SampleError(what, do="Leave axes= out, or give affine= of the axes x, y, z too.")
     return from_array(values, affine or own or IDENTITY, axes, is_image=own is not None)
-
-
-def _of_itk(image: Any) -> tuple[NDArray[Any], tuple[float, ...]]:
-    """Return voxels, copied, and affine of an image of two or three axes, from LPS to RAS."""
-    # A format's module, which imports this one's neighbours.
-    from .formats.raw import world_affine
-
-    count, name = int(image.GetImageDimension()), type(image).__name__
-    if count not in (2, 3):
-        what = f"an {name} of itk has {count} axes, and an image with a place in the world 2 or 3."
-        raise UnknownFormat(what, do="Give its parts of three axes.")
-    array = sys.modules["itk"].array_from_image(image).T  # (x, y, z), behind components
-    array = array[..., None] if count == 2 else array
-    columns = np.asarray(image.GetDirection()) * np.array(list(image.GetSpacing()))
-    first = image.TransformIndexToPhysicalPoint(image.GetBufferedRegion().GetIndex())
-    return array, affine_entries(world_affine(list(columns.T), list(first)), name)
 
 
 def select_to_memory(backend: Backend, item: Any, affine: Affine, name: str) -> ArraySource:

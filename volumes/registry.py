@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.errors import BadHeader, UnknownFormat
+from ..core.locks import ForkSafeLock
+from ..first_use import extensions
 from ..storage.location import is_url, public_name
 from .backend import Backend, ViewBackend, as_array, placed_array
 from .header import IDENTITY, affine_entries, array_header, channels_first, given_affine
@@ -82,17 +84,34 @@ class _Matcher(NamedTuple):
 
 _ENTRIES: list[_Matcher] = []
 _FORMATS: list[Any] = []
+_LOADING = ForkSafeLock()
+_loaded: list[str] = []
 
 
 def add_formats(formats: Iterable[Any]) -> None:
-    """Add the formats of this package behind what is registered, those of lower rank first."""
-    _FORMATS.extend(sorted(formats, key=lambda each: each.rank))
-    _ENTRIES.extend(_Matcher(each.name, each.recognises, each.backend) for each in _FORMATS)
+    """Add formats after the registered backends, those of lower rank first."""
+    ranked = sorted(formats, key=lambda each: each.rank)
+    _FORMATS.extend(ranked)
+    _ENTRIES.extend(_Matcher(each.name, each.recognises, each.backend) for each in ranked)
+
+
+def _load_extensions() -> list[_Matcher]:
+    """Add the formats of installed packages once; return all entries.
+
+    An entry point ``voxpipe.formats`` names a `Format`, or a tuple of them.
+    """
+    entries = _entries()
+    with _LOADING:
+        names = [name for name in extensions("formats") if name not in _loaded]
+        _loaded.extend(names)
+        loaded = (extensions("formats")[name].load() for name in names)
+        add_formats(f for each in loaded for f in (each if isinstance(each, tuple) else (each,)))
+    return entries
 
 
 def known_suffixes() -> tuple[str, ...]:
-    """Return the endings of files that formats of this package have, in lower case."""
-    _entries()
+    """Return the suffixes of files of all formats, in lower case."""
+    _load_extensions()
     return tuple(suffix for each in _FORMATS for suffix in each.suffixes)
 
 
@@ -125,7 +144,7 @@ def register_backend(
     that workers have them too.
     """
     unregister_backend(name)  # which also drops handles that others have opened
-    entries = _entries()
+    entries = _entries() if prepend else _load_extensions()
     entries.insert(0 if prepend else len(entries), _Matcher(name, matcher, factory))
 
 
@@ -147,10 +166,18 @@ def resolve_backend(request: BackendRequest) -> Any | None:
         makes = hasattr(reader, "create_backend")
         backend = reader.create_backend(request) if makes else ReaderBackend(reader, request)
         return with_affine(backend, request)
-    for entry in tuple(_entries()):
-        if entry.matcher(request):
-            return with_affine(entry.factory(request), request)
-    return None
+    entry = _matching(request)
+    return None if entry is None else with_affine(entry.factory(request), request)
+
+
+def _matching(request: BackendRequest) -> _Matcher | None:
+    """Return the first entry that matches; packages are imported where no other entry does."""
+    first = tuple(_entries())
+    early = next((entry for entry in first if entry.matcher(request)), None)
+    if early is not None:
+        return early
+    others = [entry for entry in tuple(_load_extensions()) if entry not in first]
+    return next((entry for entry in others if entry.matcher(request)), None)
 
 
 def with_affine(backend: Any, request: BackendRequest) -> Any:
@@ -164,25 +191,22 @@ def with_affine(backend: Any, request: BackendRequest) -> Any:
 
 def is_recognised(request: BackendRequest) -> bool:
     """Return whether a registered backend would open ``request``; opens nothing."""
-    return any(entry.matcher(request) for entry in tuple(_entries()))
+    return _matching(request) is not None
 
 
 def registered_names() -> tuple[str, ...]:
     """Return the names of all backends, in the order in which they are asked."""
-    return tuple(entry.name for entry in _entries())
+    return tuple(entry.name for entry in _load_extensions())
 
 
 def custom_backends() -> tuple[tuple[str, Matcher, Factory], ...]:
-    """Return what was registered from outside this package, in the order in which it is asked.
+    """Return the backends that users registered, in the order in which they are asked.
 
     A worker that is not a fork has only what importing gives it; this is what it is told.
     """
-    here = __name__.partition(".")[0]
-    return tuple(
-        (entry.name, entry.matcher, entry.factory)
-        for entry in _entries()
-        if (getattr(entry.factory, "__module__", None) or "").partition(".")[0] != here
-    )
+    formats = {each.backend for each in _FORMATS}
+    mine = (entry for entry in tuple(_entries()) if entry.factory not in formats)
+    return tuple((entry.name, entry.matcher, entry.factory) for entry in mine)
 
 
 class ReaderBackend(ViewBackend):
@@ -240,7 +264,7 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
     no backend opens scan.npz; installed: ..., .nii, .nii.gz, ... (backends: nifti)...
     """
     suffix = os.path.splitext(name)[1].lower()
-    _entries()
+    _load_extensions()
     missing = {each.needs for each in _FORMATS if each.needs and not _is_installed(each.needs)}
     here = [suffix for each in _FORMATS if each.needs not in missing for suffix in each.suffixes]
     what = (

@@ -15,9 +15,10 @@ import numpy as np
 from ..core import Affine, Grid, Region
 from ..core.errors import GridMismatch, SampleError, UnknownFormat, VolumeError
 from ..core.grid import GRID_TOLERANCE
+from ..first_use import extensions
 from ..storage.content import content_key
 from ..storage.read_ahead import Closable, joint_ticket
-from .array_source import from_object, is_instance, is_itk_image
+from .array_source import from_object, is_instance
 from .backend import Backend, Channels, content_of, read_counted
 from .header import Access, Header, affine_entries
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
@@ -316,12 +317,15 @@ class StackedBackend(ComposedBackend):
 
 
 def source_of_object(thing: Any, options: Options) -> Source:
-    """Return the source of an array, a tensor or an image of a library; refuse other objects."""
-    is_nibabel = is_instance(thing, "nibabel.spatialimages", "SpatialImage")
-    is_simpleitk = is_instance(thing, "SimpleITK", "Image")
+    """Return the source of an array, a tensor or an image of a library; refuse other objects.
+
+    An entry point ``voxpipe.sources``, with the name of a package, is called for objects of its
+    classes: ``f(thing, options)`` returns a source, or None for an object that it does not read.
+    """
     is_array = isinstance(thing, np.ndarray) or is_instance(thing, "torch", "Tensor")
-    is_image = is_nibabel or is_itk_image(thing) or is_instance(thing, "torchio", "Image")
-    if not (is_simpleitk or is_array or is_image):
+    source = None if is_array else _source_by_package(thing, options)
+    is_image = source is not None or is_instance(thing, "torchio", "Image")
+    if not (is_array or is_image):
         package = type(thing).__module__.partition(".")[0]
         kind = f"{package}.{type(thing).__name__}".removeprefix("builtins.")
         raise UnknownFormat(
@@ -329,17 +333,19 @@ def source_of_object(thing: Any, options: Options) -> Source:
             do="Give a path, a URL, an array or a tensor (with affine=), an image of nibabel, "
             "TorchIO, ITK or SimpleITK, a zarr object, or a list of these.",
         )
-    names = [n for n in options.reader_kwargs if n != "axes" or is_simpleitk or is_image]
+    names = [n for n in options.reader_kwargs if n != "axes" or is_image]
     names += [n for n in ("reader", "storage_options") if getattr(options, n)]
     if names:
         what = f"voxels in memory take no reader and no options, and {names[0]}= is given"
         raise SampleError(what, do=f"Leave {names[0]}= out.")
-    if is_nibabel:
-        from .formats.nibabel_image import source_of_image
+    return source or from_object(thing, options.affine, options.reader_kwargs.get("axes"))
 
-        return source_of_image(thing, options)
-    if is_simpleitk:
-        from .formats.itk import from_itk
 
-        return from_itk(thing, options.affine)
-    return from_object(thing, options.affine, options.reader_kwargs.get("axes"))
+def _source_by_package(thing: Any, options: Options) -> Source | None:
+    """Return the source that the package of one of an object's classes has an entry point for."""
+    for package in {cls.__module__.partition(".")[0] for cls in type(thing).__mro__}:
+        point = extensions("sources").get(package)
+        source: Source | None = None if point is None else point.load()(thing, options)
+        if source is not None:
+            return source
+    return None

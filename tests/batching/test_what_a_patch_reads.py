@@ -20,11 +20,11 @@ from voxpipe.datapipes.cost import cost_of, measure_access
 from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.datapipes.shuffle_plans import Visit, needed_chunks, shuffle_report, visit_bytes
 from voxpipe.diagnosing.measurement import reads_of
+from voxpipe.extensions.formats.blosc2 import Blosc2Blocks
 from voxpipe.graph import clone
 from voxpipe.volumes import AxisMap, Volume, close_volumes, index_cases, write_manifest
 from voxpipe.volumes.chunks.chunked_array import ChunkedArray
 from voxpipe.volumes.chunks.ranged_chunks import RangedChunks
-from voxpipe.volumes.formats.blosc2 import Blosc2Blocks
 
 EDGE, SHAPE = 4, (40, 36, 44)
 SOURCES = (RangedChunks, Blosc2Blocks)

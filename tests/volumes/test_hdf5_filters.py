@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.core.errors import CorruptVolume, VolumeReadError
+from voxpipe.extensions.formats import hdf5_chunks
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.formats import hdf5_chunks
 
 h5py = pytest.importorskip("h5py")
 CHUNKS = (4, 4, 4)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from voxpipe.core.errors import CorruptVolume, MissingDependency
+from voxpipe.extensions.formats import hdf5_chunks
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.formats import hdf5_chunks
 
 h5py = pytest.importorskip("h5py")
 OF_NOBODY = 31999

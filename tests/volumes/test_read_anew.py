@@ -7,11 +7,11 @@ from s3_server import Fault
 
 from voxpipe.core import Region
 from voxpipe.core.errors import CorruptVolume, VolumeChanged, VolumeReadError
+from voxpipe.extensions.formats import blosc2 as blosc2_remote
+from voxpipe.extensions.formats.blosc2 import frame_sizes
 from voxpipe.storage.read_ahead import AHEAD
 from voxpipe.storage.retry import LOOKS, read_anew
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.formats import blosc2 as blosc2_remote
-from voxpipe.volumes.formats.blosc2 import frame_sizes
 
 zarr = pytest.importorskip("zarr")
 NAMES = ["a.zarr", "shards.zarr", "a.zarr.zip", "a.nii.gz", "a.h5", "a.tif", "a.b2nd"]

@@ -11,8 +11,8 @@ from s3_server import Fault
 
 from voxpipe.core import Region
 from voxpipe.core.errors import BadHeader, TruncatedVolume, UnknownFormat, VolumeReadError
+from voxpipe.extensions.formats.blosc2 import read_frame_header
 from voxpipe.volumes import Volume, close_volumes
-from voxpipe.volumes.formats.blosc2 import read_frame_header
 
 ARRAY = numbered((32, 32, 32))
 

@@ -7,11 +7,11 @@ import pytest
 
 from voxpipe.core import Region
 from voxpipe.core.errors import BadHeader, CorruptVolume
+from voxpipe.extensions.formats import hdf5_chunks
+from voxpipe.extensions.formats.hdf5 import Hdf5Backend
 from voxpipe.storage import remote as range_file
 from voxpipe.storage.remote import RemoteFile
 from voxpipe.volumes import Volume
-from voxpipe.volumes.formats import hdf5_chunks
-from voxpipe.volumes.formats.hdf5 import Hdf5Backend
 
 h5py = pytest.importorskip("h5py")
 

@@ -33,12 +33,9 @@ from ...core.errors import (
 from ...core.suggest import few_names
 from ...storage.content import content_key
 from ...storage.ranges import Folder, open_regular
-from ..backend import Backend, Channels
-from ..chunks.chunked_array import ChunkedArray
-from ..header import IDENTITY, Header, affine_entries, stored_affine
-from ..session import opening_session
-from ..voxels import Voxels, plain
-from .chunked_backend import (
+from ...volumes.backend import Backend, Channels
+from ...volumes.chunks.chunked_array import ChunkedArray
+from ...volumes.formats.chunked_backend import (
     ChunkedBackend,
     Layout,
     chunked_header,
@@ -48,9 +45,8 @@ from .chunked_backend import (
     refuse_conventions,
     warn_of_empty,
 )
-from .hdf5_chunks import ChunkFilters, ChunkIndex, Hdf5Chunks, Hdf5File, Run, run_local
-from .raw import RawHeader, open_raw
-from .stored_file import (
+from ...volumes.formats.raw import RawHeader, open_raw
+from ...volumes.formats.stored_file import (
     FilesBackend,
     Format,
     LocalStoredFile,
@@ -61,6 +57,10 @@ from .stored_file import (
     joined_key,
     library_errors,
 )
+from ...volumes.header import IDENTITY, Header, affine_entries, stored_affine
+from ...volumes.session import opening_session
+from ...volumes.voxels import Voxels, plain
+from .hdf5_chunks import ChunkFilters, ChunkIndex, Hdf5Chunks, Hdf5File, Run, run_local
 
 # A dataset of datasets of datasets is rare already; each level takes some of HDF5's stack.
 _MOST_VIRTUAL = 16

@@ -27,9 +27,9 @@ from ...storage.decompress import inflate
 from ...storage.ranges import ObjectRanges, ReadRange, Span
 from ...storage.read_ahead import Ticket
 from ...storage.remote import Piece, RangeFile, RemoteFile
-from ..chunks.chunked_array import ChunkIndices, ChunkMap, Index
-from ..chunks.ranged_chunks import RangedChunks
-from .stored_file import library_errors
+from ...volumes.chunks.chunked_array import ChunkIndices, ChunkMap, Index
+from ...volumes.chunks.ranged_chunks import RangedChunks
+from ...volumes.formats.stored_file import library_errors
 
 Errors = Callable[[], AbstractContextManager[None]]
 Run = Callable[[Callable[[], Any], Errors], Any]

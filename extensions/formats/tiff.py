@@ -31,12 +31,10 @@ from ...core.native_library import free_of_lock
 from ...core.validate import MILLIMETRES
 from ...storage.content import content_key
 from ...storage.ranges import ObjectRanges, check_document
-from ..backend import Backend
-from ..chunks.chunked_array import ChunkedArray, ChunkIndices, ChunkMap, Index
-from ..chunks.ranged_chunks import RangedChunks
-from ..header import IDENTITY, affine_entries, stored_affine
-from ..session import opening_session
-from .chunked_backend import (
+from ...volumes.backend import Backend
+from ...volumes.chunks.chunked_array import ChunkedArray, ChunkIndices, ChunkMap, Index
+from ...volumes.chunks.ranged_chunks import RangedChunks
+from ...volumes.formats.chunked_backend import (
     NO_LENGTHS,
     ChunkedBackend,
     check_axes,
@@ -45,8 +43,16 @@ from .chunked_backend import (
     millimetres_in,
     named_layout,
 )
-from .raw import RawHeader, open_raw
-from .stored_file import Format, LocalStoredFile, StoredFile, import_package, library_errors
+from ...volumes.formats.raw import RawHeader, open_raw
+from ...volumes.formats.stored_file import (
+    Format,
+    LocalStoredFile,
+    StoredFile,
+    import_package,
+    library_errors,
+)
+from ...volumes.header import IDENTITY, affine_entries, stored_affine
+from ...volumes.session import opening_session
 
 # tifffile's letters for a sequence of pages that nothing is said about: a stack.
 _STACKS = ("i", "q")

@@ -30,13 +30,14 @@ from ...core.errors import (
     VolumeTooLarge,
 )
 from ...core.memory import usable_memory
-from ..array_source import ArraySource
-from ..backend import Backend
-from ..header import affine_entries
-from ..registry import BackendRequest, unknown_format
+from ...volumes.array_source import ArraySource, from_array
+from ...volumes.backend import Backend
+from ...volumes.formats.raw import LocalRaw, RawHeader, fastest_first, world_affine
+from ...volumes.formats.stored_file import Format, LocalStoredFile, StoredFile, open_local
+from ...volumes.header import affine_entries
+from ...volumes.registry import BackendRequest, unknown_format
+from ...volumes.source import Options
 from .hdf5 import refuse_leading_on
-from .raw import LocalRaw, RawHeader, fastest_first, world_affine
-from .stored_file import Format, LocalStoredFile, StoredFile, open_local
 
 # Bytes before uncompressed voxels, by ITK's reader: GIPL 1.0.
 _HEADERS = {"GiplImageIO": 256}
@@ -237,13 +238,34 @@ def _read_information(path: str, name: str, follow: str = "beside") -> Any:
     return reader
 
 
-def from_itk(image: Any, affine: tuple[float, ...] | None) -> ArraySource:
+def from_itk(image: Any, options: Options) -> ArraySource | None:
+    """Return the source of an image of the package itk, of two or three axes; copies its voxels.
+
+    Its affine, unless another is given, turns LPS into RAS.
+    """
+    if not hasattr(image, "GetDirection"):
+        return None
+    count, name = int(image.GetImageDimension()), type(image).__name__
+    if count not in (2, 3):
+        what = f"an {name} of itk has {count} axes, and an image with a place in the world 2 or 3."
+        raise UnknownFormat(what, do="Give its parts of three axes.")
+    array = importlib.import_module("itk").array_from_image(image).T  # (x, y, z), behind components
+    array = array[..., None] if count == 2 else array
+    columns = np.asarray(image.GetDirection()) * np.array(list(image.GetSpacing()))
+    first = image.TransformIndexToPhysicalPoint(image.GetBufferedRegion().GetIndex())
+    own = affine_entries(world_affine(list(columns.T), list(first)), name)
+    return from_array(array, options.affine or own, is_image=True)
+
+
+def from_simpleitk(image: Any, options: Options) -> ArraySource | None:
     """Return the source of a ``SimpleITK.Image``; its voxels are not copied.
 
     (C, I, J, K) are its components and axes in SimpleITK's order, and its affine, unless another
     is given, turns LPS into RAS.
     """
-    itk = simpleitk()
+    itk, affine = simpleitk(), options.affine
+    if not isinstance(image, itk.Image):
+        return None
     # A copy shares the voxels until one of the two is written to.
     own = itk.Image(image)
     name = f"SimpleITK image {own.GetSize()} {own.GetPixelIDTypeAsString()}"

@@ -22,12 +22,19 @@ from ...core import IO_COUNTERS, Affine
 from ...core.errors import BadHeader
 from ...core.suggest import closest
 from ...storage.decompress import copy, decompress
-from ..backend import Backend
-from ..header import affine_entries
-from .chunked_backend import millimetres_in
+from ...volumes.backend import Backend
+from ...volumes.formats.chunked_backend import millimetres_in
+from ...volumes.formats.raw import (
+    RAS_OF_LPS,
+    LocalRaw,
+    RawHeader,
+    fastest_first,
+    open_raw,
+    world_affine,
+)
+from ...volumes.formats.stored_file import Format, StoredFile, check_size, what_to_do
+from ...volumes.header import affine_entries
 from .itk import open_with_itk
-from .raw import RAS_OF_LPS, LocalRaw, RawHeader, fastest_first, open_raw, world_affine
-from .stored_file import Format, StoredFile, check_size, what_to_do
 
 _NRRD_MAGIC = re.compile(rb"NRRD000[1-5]\r?\n")
 # The most that the format's own library reads.

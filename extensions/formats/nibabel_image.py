@@ -21,18 +21,24 @@ from numpy.typing import NDArray
 from ...core import Region
 from ...core.errors import CorruptVolume, UnknownFormat, VolumeError
 from ...storage.location import public_name
-from ..array_source import INLINE_BYTES, arrive, from_array, remember, share_array
-from ..backend import Backend, Channels
-from ..header import Header, Triple, affine_entries
-from ..registry import BackendRequest
-from ..session import SESSION, Source
-from ..source import LocatedSource, Options
-from ..voxels import Voxels, plain, refuse_unreadable
-from .chunked_backend import millimetres_in
+from ...volumes.array_source import INLINE_BYTES, arrive, from_array, remember, share_array
+from ...volumes.backend import Backend, Channels
+from ...volumes.formats.chunked_backend import millimetres_in
+from ...volumes.formats.nifti import head_of, is_colour, millimetres, parse_mgh, parse_nifti
+from ...volumes.formats.raw import RawHeader, fastest_first, open_raw
+from ...volumes.formats.stored_file import (
+    FilesBackend,
+    Format,
+    LocalStoredFile,
+    StoredFile,
+    library_errors,
+)
+from ...volumes.header import Header, Triple, affine_entries
+from ...volumes.registry import BackendRequest
+from ...volumes.session import SESSION, Source
+from ...volumes.source import LocatedSource, Options
+from ...volumes.voxels import Voxels, plain, refuse_unreadable
 from .itk import check_claims
-from .nifti import head_of, is_colour, millimetres, parse_mgh, parse_nifti
-from .raw import RawHeader, fastest_first, open_raw
-from .stored_file import FilesBackend, Format, LocalStoredFile, StoredFile, library_errors
 
 # How the names of files end that hold voxels in one compressed stream.
 _ENCODINGS = {".gz": "gzip", ".mgz": "gzip", ".bz2": "bzip2"}
@@ -52,8 +58,10 @@ def _fold(array: NDArray[Any]) -> NDArray[Any]:
     return np.moveaxis(voxels, -1, 0)
 
 
-def source_of_image(image: Any, options: Options) -> Source:
+def source_of_image(image: Any, options: Options) -> Source | None:
     """Return the source of an image of nibabel: lazy wherever its ``dataobj`` is."""
+    if not hasattr(image, "dataobj"):  # an object of nibabel that is no image
+        return None
     matrix = np.array(np.eye(4) if image.affine is None else image.affine, dtype=np.float64)
     with suppress(KeyError, TypeError, ValueError, IndexError):  # formats without the field
         matrix[:3] *= millimetres(

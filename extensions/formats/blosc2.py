@@ -31,13 +31,11 @@ from ...storage.decompress import copy
 from ...storage.disk_cache import cache_budget, cache_directory
 from ...storage.retry import DAMAGE, read_anew
 from ...storage.volume_cache import VolumeCache
-from ..backend import Backend, Channels
-from ..chunks.chunked_array import ChunkedArray, ChunkIndices, Index
-from ..chunks.native import ChunkPlaces, LocatedChunks, blosc2_items, native_decoder
-from ..session import opening_session
-from ..voxels import Voxels
-from .chunked_backend import ChunkedBackend, chunked_header, plain_layout
-from .stored_file import (
+from ...volumes.backend import Backend, Channels
+from ...volumes.chunks.chunked_array import ChunkedArray, ChunkIndices, Index
+from ...volumes.chunks.native import ChunkPlaces, LocatedChunks, blosc2_items, native_decoder
+from ...volumes.formats.chunked_backend import ChunkedBackend, chunked_header, plain_layout
+from ...volumes.formats.stored_file import (
     MAPPED_AROUND,
     MAPS,
     FilesBackend,
@@ -50,6 +48,8 @@ from .stored_file import (
     import_package,
     library_errors,
 )
+from ...volumes.session import opening_session
+from ...volumes.voxels import Voxels
 
 # Magic, bytes of the header (int32) and of the frame (uint64).
 _HEAD = struct.Struct(">2x8sxixQ")

@@ -21,7 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import BadHeader, CorruptVolume, TruncatedVolume, UnknownFormat, VolumeError
-from .stored_file import LocalStoredFile, import_package, library_errors, open_local
+from ...volumes.formats.stored_file import (
+    LocalStoredFile,
+    import_package,
+    library_errors,
+    open_local,
+)
 
 _MAGIC, _MAGIC_AT = b"DICM", 128
 _NO_LENGTH = 2**32 - 1

@@ -33,10 +33,12 @@ from ...core.errors import (
 )
 from ...core.suggest import closest, few_names
 from ...storage.content import content_key
-from ..backend import Backend
-from ..header import affine_entries
-from ..registry import BackendRequest
-from .chunked_backend import millimetres_in
+from ...volumes.backend import Backend
+from ...volumes.formats.chunked_backend import millimetres_in
+from ...volumes.formats.raw import LocalRaw, RawHeader, fastest_first, world_affine
+from ...volumes.formats.stored_file import Format, LocalStoredFile, import_package
+from ...volumes.header import affine_entries
+from ...volumes.registry import BackendRequest
 from .dicom_file import (
     FACTS,
     KINDS,
@@ -47,8 +49,6 @@ from .dicom_file import (
     Frame,
     is_dicom,
 )
-from .raw import LocalRaw, RawHeader, fastest_first, world_affine
-from .stored_file import Format, LocalStoredFile, import_package
 
 # Series lie among other files: a folder holds one if any of its first files is DICOM.
 _LOOKED_AT = 16

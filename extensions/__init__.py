@@ -1,0 +1,1 @@
+"""Parts of voxpipe that the engine does not import: each registers through entry points."""

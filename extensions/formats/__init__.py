@@ -1,0 +1,1 @@
+"""Formats that need a library of their own, registered as ``voxpipe.formats``."""
