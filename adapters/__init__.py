@@ -1,6 +1,9 @@
 """Adapters: each rewrites a graph before it runs."""
 
-from ..first_use import export as _export
+from typing import TYPE_CHECKING
+
+from ..first_use import at_first_use
+from ..first_use import extensions as _extensions
 from .adapter import Adapter as Adapter
 from .adapter import Annotation as Annotation
 from .adapter import note_of as note_of
@@ -11,7 +14,8 @@ from .on_error import OnError as OnError
 from .profile import Profile as Profile
 from .timeout import Limits as Limits
 from .timeout import Timeout as Timeout
-from .torchdata import CacheTimeout as CacheTimeout
-from .torchdata import Shuffle as Shuffle
 
-_export(globals())
+if TYPE_CHECKING:
+    from .exported_names import *  # noqa: F403
+# What a star import and `dir` list: these, and the adapters of installed packages.
+__getattr__, __dir__ = at_first_use(globals(), {}, points=_extensions("adapters"))

@@ -19,6 +19,7 @@ from ..datapipes.cost import passes_of
 from ..datapipes.datapipe import draws
 from ..datapipes.epoch import has_place, held_objects, is_library
 from ..datapipes.iter import BatchPatches, Flush, PatchSampler, Realize, SpatialPipe
+from ..first_use import extensions
 from ..graph import (
     Cut,
     NoCut,
@@ -124,7 +125,9 @@ class Lint(Adapter):
     idle-workers        the loader has workers, and no pipe is left for them: all of them plan
     ==================  ==================================================================
 
-    Each costs quality or speed and raises no error.
+    Each costs quality or speed and raises no error. Packages add mistakes by entry points
+    ``voxpipe.lint_rules``: a name, and a function of the last pipe that yields for each mistake the
+    pipe, what happens because of it, and how to mend it.
     Give it after the other adapters: it looks at the graph as they left it.
 
     Parameters
@@ -159,6 +162,9 @@ class Lint(Adapter):
             upstream[id(one)] = before.after(one)
         for name, look in _OF_GRAPHS.items():
             for at, what, do in () if name in self.ignore else look(pipe, split):
+                result.append(Mistake(name, what, do, origin_of(at)))
+        for name, point in extensions("lint_rules").items():
+            for at, what, do in () if name in self.ignore else point.load()(pipe):
                 result.append(Mistake(name, what, do, origin_of(at)))
         return result
 
@@ -287,4 +293,4 @@ _OF_GRAPHS: dict[str, Callable[[Pipe, Cut | NoCut], Places]] = {
     "own-state": _own_state,
     "whole-volumes": _whole_volumes,
 }
-NAMES = sorted([*_OF_PIPES, *_OF_GRAPHS, _IDLE])
+NAMES = sorted([*_OF_PIPES, *_OF_GRAPHS, _IDLE, *extensions("lint_rules")])

@@ -39,7 +39,7 @@ def nnunet(pipe: Any, *, normalize: bool) -> Any:
     Of isotropic patches. Different are the labels (nearest) and the lattice of low resolution.
     Mirrors come before the values are changed: so nothing is interpolated twice.
     """
-    from voxpipe.recipes import nnunet_augmentation
+    from voxpipe.extensions.recipes import nnunet_augmentation
 
     return nnunet_augmentation(pipe.normalize() if normalize else pipe)
 

@@ -1,8 +1,10 @@
 """DataLoader2: compile the graph, iterate, state."""
 
+from typing import TYPE_CHECKING
+
 from ..datapipes.shuffle_plans import ShuffleSpec as ShuffleSpec
 from ..diagnosing import Diagnosis as Diagnosis
-from ..first_use import at_first_use
+from ..first_use import at_first_use, names_at
 from ..reading_services import (
     CheckpointableReadingServiceInterface as CheckpointableReadingServiceInterface,
 )
@@ -22,12 +24,14 @@ from .dataloader2 import DataLoader2 as DataLoader2
 from .error import PauseIteration as PauseIteration
 from .iterator import DataLoader2Iterator as DataLoader2Iterator
 from .iterator import Stats as Stats
-from .lightning_data import VoxpipeDataModule as VoxpipeDataModule
 from .state import State as State
 
+if TYPE_CHECKING:
+    from .exported_names import *  # noqa: F403
 # As in torchdata, ``import voxpipe.dataloader2`` is enough to use these by their full names.
 __getattr__, __dir__ = at_first_use(
     globals(),
     {},
     ("adapter", "graph", "linter", "random", "reading_service", "shuffle_spec", "utils"),
+    names_at("dataloader2"),
 )

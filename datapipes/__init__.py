@@ -7,7 +7,6 @@ from torch.utils.data import functional_datapipe as functional_datapipe
 
 from ..first_use import export as _export
 from . import foreign as _foreign  # noqa: F401  (tells the graph what torch's pipes do)
-from . import general as _general  # noqa: F401  (registers the chained forms of its pipes)
 from . import iter as _iter  # noqa: F401  (registers the chained forms)
 from . import map as map
 from . import utils as utils
@@ -15,8 +14,10 @@ from .cost import explain as explain
 from .datapipe import DataPipe as DataPipe
 from .datapipe import PerItem as PerItem
 from .datapipe import chained_form as chained_form
+from .datapipe import register_extensions as _register_extensions
 from .shuffle_plans import ShuffleReport as ShuffleReport
 from .shuffle_plans import ShuffleSpec as ShuffleSpec
 from .shuffle_plans import shuffle_report as shuffle_report
 
+_register_extensions()
 _export(globals())

@@ -10,21 +10,6 @@ from .batch_patches import BatchPatches, Realize
 from .batch_steps import DeepSupervision, FillOutsidePipe
 from .cache import Cache, Flush
 from .channels import Stack, Unstack
-from .general.archives import Bz2FileLoader, CompressionType, Decompressor, Extractor, TarArchiveLoader, XzFileLoader, ZipArchiveLoader
-from .general.branches import Branch
-from .general.combine import IterKeyZipper, MapKeyZipper, MultiplexerLongest, ZipperLongest
-from .general.disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
-from .general.fsspec_files import FSSpecFileLister, FSSpecFileOpener, FSSpecSaver
-from .general.functions import BatchMapper, FlatMapper, InBatchShuffler, MaxTokenBucketizer, Rows2Columnar, ShuffledFlatMapper
-from .general.http_reader import HttpReader, OnlineReader
-from .general.in_memory_cache import InMemoryCacheHolder
-from .general.items import Cycler, Dropper, Enumerator, Flattener, Header, IndexAdder, LengthSetter, Repeater, Slicer
-from .general.main_process import FullSync, PinMemory, ShardingRoundRobinDispatcher, ToDevice
-from .general.map_pipe import IterToMapConverter
-from .general.streams import HashChecker, Saver
-from .general.text import CSVDictParser, CSVParser, JsonParser, LineReader, ParagraphAggregator, ShardExpander, WebDataset
-from .general.threads import BatchAsyncMapper, ThreadPoolMapper
-from .monai_pipes import MapMONAI, ToMetaTensor
 from .open_volume import OpenVolume
 from .patch_sampler import PatchSampler
 from .points_and_boxes import MoveBoxes, MovePoints
@@ -32,8 +17,25 @@ from .replay import Replay
 from .shuffle_plans import Interleave, ShufflePlans
 from .spatial import DataDependentPipe, SpatialPipe
 from .stitch import Stitch
-from .torchio_pipes import MapTorchIO, ToSubject
 from .values import ChoicePipe, ValuePipe
+from ..extensions.bridges.layouts import FromBids, FromDicom, FromNNUNet, from_bids, from_dicom, from_nnunet
+from ..extensions.bridges.monai_pipes import MapMONAI, ToMetaTensor
+from ..extensions.bridges.torchio_pipes import MapTorchIO, ToSubject
+from ..extensions.torchdata.archives import Bz2FileLoader, CompressionType, Decompressor, Extractor, TarArchiveLoader, XzFileLoader, ZipArchiveLoader
+from ..extensions.torchdata.branches import Branch, RandomSplitter, RoundRobinDemultiplexer, UnZipper
+from ..extensions.torchdata.combine import IterKeyZipper, MapKeyZipper, MultiplexerLongest, SampleMultiplexer, ZipperLongest
+from ..extensions.torchdata.disk_cache import EndOnDiskCacheHolder, OnDiskCacheHolder
+from ..extensions.torchdata.fsspec_files import FSSpecFileLister, FSSpecFileOpener, FSSpecSaver
+from ..extensions.torchdata.functions import BatchMapper, BucketBatcher, FlatMapper, InBatchShuffler, MaxTokenBucketizer, Rows2Columnar, ShuffledFlatMapper
+from ..extensions.torchdata.http_reader import HttpReader, OnlineReader
+from ..extensions.torchdata.in_memory_cache import InMemoryCacheHolder
+from ..extensions.torchdata.items import Cycler, Dropper, Enumerator, Flattener, Header, IndexAdder, LengthSetter, MapToIterConverter, Repeater, Slicer
+from ..extensions.torchdata.main_process import FullSync, PinMemory, ShardingRoundRobinDispatcher, ToDevice
+from ..extensions.torchdata.map_pipe import IterToMapConverter
+from ..extensions.torchdata.not_offered import AISFileLister, AISFileLoader, DataFrameMaker, GDriveReader, HuggingFaceHubReader, IoPathFileLister, IoPathFileOpener, IoPathSaver, ParquetDataFrameLoader, RarArchiveLoader, S3FileLister, S3FileLoader, TFRecordLoader
+from ..extensions.torchdata.streams import HashChecker, Saver
+from ..extensions.torchdata.text import CSVDictParser, CSVParser, JsonParser, LineReader, ParagraphAggregator, ShardExpander, WebDataset
+from ..extensions.torchdata.threads import BatchAsyncMapper, ThreadPoolMapper
 from ..graph import Pipe
 from ..spatial.plans.policy import Policy
 from ..volumes.axis_map import AxisMap
@@ -506,4 +508,4 @@ class TranslatePipe(SpatialPipe): ...
 class TransposePipe(SpatialPipe): ...
 class ZoomPipe(SpatialPipe): ...
 
-__all__ = ['AffinePipe', 'AnisotropyPipe', 'BiasFieldPipe', 'BlurPipe', 'BrightnessPipe', 'CenterCropPipe', 'ClampPipe', 'ContrastPipe', 'CropOrPadPipe', 'CropPipe', 'DivisiblePadPipe', 'DropBoxesPipe', 'DropChannelsPipe', 'DropComponentPipe', 'ElasticPipe', 'FlipPipe', 'ForegroundCropPipe', 'GammaPipe', 'GridDistortionPipe', 'LabelCropPipe', 'LowResolutionPipe', 'MapValuesPipe', 'MeanOfChannelsPipe', 'NoisePipe', 'NormalizePipe', 'OneHotPipe', 'OrientationPipe', 'PadPipe', 'PerChannelPipe', 'RandomCropPipe', 'RandomMorphologyPipe', 'RegionsPipe', 'RemapLabelsPipe', 'RescalePercentilesPipe', 'RescalePipe', 'ResizePipe', 'RicianNoisePipe', 'Rotate90Pipe', 'RotatePipe', 'SelectChannelsPipe', 'SharpenPipe', 'ShearPipe', 'SpacingPipe', 'TranslatePipe', 'TransposePipe', 'ZoomPipe']
+__all__ = ['AffinePipe', 'AnisotropyPipe', 'BiasFieldPipe', 'BlurPipe', 'BrightnessPipe', 'CenterCropPipe', 'ClampPipe', 'ContrastPipe', 'CropOrPadPipe', 'CropPipe', 'DivisiblePadPipe', 'DropBoxesPipe', 'DropChannelsPipe', 'DropComponentPipe', 'ElasticPipe', 'FlipPipe', 'ForegroundCropPipe', 'GammaPipe', 'GridDistortionPipe', 'LabelCropPipe', 'LowResolutionPipe', 'MapValuesPipe', 'MeanOfChannelsPipe', 'NoisePipe', 'NormalizePipe', 'OneHotPipe', 'OrientationPipe', 'PadPipe', 'PerChannelPipe', 'RandomCropPipe', 'RandomMorphologyPipe', 'RegionsPipe', 'RemapLabelsPipe', 'RescalePercentilesPipe', 'RescalePipe', 'ResizePipe', 'RicianNoisePipe', 'Rotate90Pipe', 'RotatePipe', 'SelectChannelsPipe', 'SharpenPipe', 'ShearPipe', 'SpacingPipe', 'TranslatePipe', 'TransposePipe', 'ZoomPipe', 'MapKeyZipper', 'IterKeyZipper', 'ZipperLongest', 'WebDataset', 'UnZipper', 'ToSubject', 'ToMetaTensor', 'IterToMapConverter', 'ToDevice', 'ThreadPoolMapper', 'Slicer', 'ShuffledFlatMapper', 'ShardingRoundRobinDispatcher', 'ShardExpander', 'LengthSetter', 'Saver', 'IoPathSaver', 'FSSpecSaver', 'Rows2Columnar', 'RoundRobinDemultiplexer', 'Repeater', 'LineReader', 'OnlineReader', 'HttpReader', 'GDriveReader', 'RandomSplitter', 'PinMemory', 'JsonParser', 'CSVDictParser', 'CSVParser', 'IoPathFileOpener', 'FSSpecFileOpener', 'OnDiskCacheHolder', 'MultiplexerLongest', 'MaxTokenBucketizer', 'MapTorchIO', 'MapMONAI', 'BatchMapper', 'ParquetDataFrameLoader', 'ZipArchiveLoader', 'XzFileLoader', 'TFRecordLoader', 'TarArchiveLoader', 'RarArchiveLoader', 'Bz2FileLoader', 'S3FileLoader', 'AISFileLoader', 'S3FileLister', 'IoPathFileLister', 'FSSpecFileLister', 'AISFileLister', 'ParagraphAggregator', 'InMemoryCacheHolder', 'InBatchShuffler', 'Header', 'FullSync', 'Flattener', 'FlatMapper', 'Extractor', 'Enumerator', 'EndOnDiskCacheHolder', 'Dropper', 'Decompressor', 'DataFrameMaker', 'Cycler', 'HashChecker', 'BucketBatcher', 'BatchAsyncMapper', 'IndexAdder', 'from_nnunet', 'from_dicom', 'from_bids', 'SampleMultiplexer', 'MapToIterConverter', 'HuggingFaceHubReader', 'FromNNUNet', 'FromDicom', 'FromBids', 'CompressionType']

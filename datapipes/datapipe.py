@@ -6,10 +6,11 @@ import contextlib
 import functools
 import gc
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import import_module
+from importlib.metadata import EntryPoint
 from itertools import chain, count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
@@ -24,6 +25,7 @@ from ..core.errors import add_location
 from ..core.redact import has_secrets, public_value
 from ..core.sample import case_of
 from ..core.suggest import FOREIGN_ARGUMENTS, RECIPES, closest
+from ..first_use import extensions, names_at
 from ..graph import Pipe, Traits, chain_code, describe, explain_graph, is_pipe, parents_of, walk
 from ..graph.node import swap_parents
 from ..graph.walk import branch_mark, stream_names
@@ -40,6 +42,9 @@ def chained_form(name: str) -> Callable[[C], C]:
 
     def register(cls: C) -> C:
         cls.form_name = name  # type: ignore[attr-defined]
+        table: Any = IterDataPipe if issubclass(cls, IterDataPipe) else MapDataPipe
+        if isinstance(table.functions.get(name), FirstUse):
+            del table.functions[name]  # loading the class puts it into the table
         functional_datapipe(name)(cls)
         return cls
 
@@ -67,13 +72,21 @@ class FirstUse:
         return self.pipe(*args, **kwargs)
 
 
-def register_forms(
-    package: str, iter_forms: Mapping[str, str], map_forms: Mapping[str, str]
-) -> None:
-    """Enter chained forms into torch's tables; names that another package has taken stay its."""
-    for table, forms in ((IterDataPipe, iter_forms), (MapDataPipe, map_forms)):
-        for name, place in forms.items():
-            table.functions.setdefault(name, FirstUse(f"{package}.{place}"))
+def register_extensions() -> None:
+    """Enter the chained forms of installed packages into torch's tables; forms in them stay.
+
+    An entry point ``voxpipe.forms`` has the name of a form, with ``map.`` before it for one of
+    map-style pipes, and the place of its class.
+    """
+    for name, point in extensions("forms").items():
+        table: Any = MapDataPipe if name.startswith("map.") else IterDataPipe
+        table.functions.setdefault(name.removeprefix("map."), FirstUse(point.value))
+
+
+def extension_pipes() -> dict[str, EntryPoint]:
+    """Return the entry points of :mod:`voxpipe.datapipes.iter` by the names that it offers."""
+    forms = {p.attr: p for name, p in extensions("forms").items() if not name.startswith("map.")}
+    return forms | names_at("datapipes.iter")
 
 
 def chained_form_if_free(name: str, to: type | None = None) -> Callable[[C], C]:

@@ -1,12 +1,15 @@
 """Iterable pipes. Importing this registers the chained forms on every torch datapipe.
 
-Pipes of volumes are here at once, torchdata's general ones at their first use.
+Pipes of volumes and torch's own are here at once, those of extensions at their first use.
 """
 
 from typing import TYPE_CHECKING
 
+from torch.utils.data import IterDataPipe as IterDataPipe
+from torch.utils.data.datapipes.iter import *  # noqa: F403
+from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES as SHARDING_PRIORITIES
+
 from ..first_use import at_first_use
-from . import general
 from .background_iterator import Prefetcher as Prefetcher
 from .batch_patches import BatchPatches as BatchPatches
 from .batch_patches import Realize as Realize
@@ -26,14 +29,7 @@ from .cases import from_manifest as from_manifest
 from .cases import list_cases as list_cases
 from .channels import Stack as Stack
 from .channels import Unstack as Unstack
-from .layouts import FromBids as FromBids
-from .layouts import FromDicom as FromDicom
-from .layouts import FromNNUNet as FromNNUNet
-from .layouts import from_bids as from_bids
-from .layouts import from_dicom as from_dicom
-from .layouts import from_nnunet as from_nnunet
-from .monai_pipes import MapMONAI as MapMONAI
-from .monai_pipes import ToMetaTensor as ToMetaTensor
+from .datapipe import extension_pipes
 from .open_volume import OpenVolume as OpenVolume
 from .patch_sampler import PatchSampler as PatchSampler
 from .points_and_boxes import MoveBoxes as MoveBoxes
@@ -43,13 +39,8 @@ from .shuffle_plans import Interleave as Interleave
 from .shuffle_plans import ShufflePlans as ShufflePlans
 from .spatial import *  # noqa: F403
 from .stitch import Stitch as Stitch
-from .torchio_pipes import MapTorchIO as MapTorchIO
-from .torchio_pipes import ToSubject as ToSubject
 from .values import *  # noqa: F403
 
 if TYPE_CHECKING:
     from .chained_forms import *  # noqa: F403
-    from .general import *  # noqa: F403
-__getattr__, __dir__ = at_first_use(
-    globals(), {f"general.{module}": names for module, names in general.HOMES.items()}
-)
+__getattr__, __dir__ = at_first_use(globals(), {}, points=extension_pipes())

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.utils.data.datapipes.utils.common import StreamWrapper as StreamWrapper
 
-from ..first_use import at_first_use
+from ..first_use import at_first_use, names_at
 from ..graph import Pipe
 from ..graph.explain import nodes_and_edges
 
-if TYPE_CHECKING:
-    from .general.main_process import pin_memory_fn
-    from .general.streams import janitor
-
-_HOMES = {"general.streams": ("janitor",), "general.main_process": ("pin_memory_fn",)}
-__all__ = ["janitor", "pin_memory_fn", "to_graph"]
-__getattr__, __dir__ = at_first_use(globals(), _HOMES)
+_POINTS = names_at("datapipes.utils")
+__all__ = [*_POINTS, "to_graph"]
+__getattr__, __dir__ = at_first_use(globals(), {}, points=_POINTS)
 _SOURCE, _INNER, _LAST = "lightblue", "white", "darkolivegreen1"
 
 

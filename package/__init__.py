@@ -18,15 +18,16 @@ if TYPE_CHECKING:
 # Where each public name lives. They are imported at first use: a process that only
 # reads volumes needs no torch, whose import takes a second and 190 MB.
 _HOMES = {
-    "adapters": "Adapter CacheTimeout FuseSpatial Lint OnError Profile Shuffle Timeout",
+    "adapters": "Adapter FuseSpatial Lint OnError Profile Timeout",
     "core": "Grid Region Sample Stream errors",
     "core.errors": "VoxpipeError",
     "dataloader2": "DataLoader2 check index",
-    "dataloader2.interop": "from_node to_dataset to_node",
-    "dataloader2.lightning_data": "VoxpipeDataModule",
     "datapipes": "DataPipe ShuffleSpec explain shuffle_report",
-    "datapipes.iter": "from_bids from_cases from_decathlon from_dicom from_manifest from_nnunet "
-    "from_table list_cases",
+    "datapipes.iter": "from_cases from_decathlon from_manifest from_table list_cases",
+    "extensions.bridges.interop": "from_node to_dataset to_node",
+    "extensions.bridges.layouts": "from_bids from_dicom from_nnunet",
+    "extensions.bridges.lightning_data": "VoxpipeDataModule",
+    "extensions.torchdata.adapters": "CacheTimeout Shuffle",
     "prediction.predict": "predict",
     "reading_services": "DistributedReadingService InProcessReadingService "
     "MultiProcessingReadingService SequentialReadingService ThreadReadingService",
@@ -35,7 +36,9 @@ _HOMES = {
     "normalize_index register_backend register_decoder resolve_backend save unregister_backend "
     "unregister_decoder",
 }
-__getattr__, __dir__ = at_first_use(globals(), _HOMES, ("intensity", "recipes", "spatial"))
+__getattr__, __dir__ = at_first_use(
+    globals(), _HOMES, ("extensions.recipes", "intensity", "spatial")
+)
 
 
 # Chained forms live on torch's datapipes: where torch's are loaded, ours must be. Where

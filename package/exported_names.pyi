@@ -1,13 +1,15 @@
 """The names of voxpipe, written by tools/write_chained_forms.py."""
 
-from .adapters import Adapter, CacheTimeout, FuseSpatial, Lint, OnError, Profile, Shuffle, Timeout
+from .adapters import Adapter, FuseSpatial, Lint, OnError, Profile, Timeout
 from .core import Grid, Region, Sample, Stream, errors
 from .core.errors import VoxpipeError
 from .dataloader2 import DataLoader2, check, index
-from .dataloader2.interop import from_node, to_dataset, to_node
-from .dataloader2.lightning_data import VoxpipeDataModule
 from .datapipes import DataPipe, ShuffleSpec, explain, shuffle_report
-from .datapipes.iter import from_bids, from_cases, from_decathlon, from_dicom, from_manifest, from_nnunet, from_table, list_cases
+from .datapipes.iter import from_cases, from_decathlon, from_manifest, from_table, list_cases
+from .extensions.bridges.interop import from_node, to_dataset, to_node
+from .extensions.bridges.layouts import from_bids, from_dicom, from_nnunet
+from .extensions.bridges.lightning_data import VoxpipeDataModule
+from .extensions.torchdata.adapters import CacheTimeout, Shuffle
 from .prediction.predict import predict
 from .reading_services import DistributedReadingService, InProcessReadingService, MultiProcessingReadingService, SequentialReadingService, ThreadReadingService
 from .spatial import LazyPatch, Policy, SpatialPlan

@@ -12,13 +12,16 @@ from typing import Any
 
 
 def at_first_use(
-    namespace: dict[str, Any], homes: Mapping[str, str | Sequence[str]], modules: Sequence[str] = ()
+    namespace: dict[str, Any],
+    homes: Mapping[str, str | Sequence[str]],
+    modules: Sequence[str] = (),
+    points: Mapping[str, EntryPoint] = MappingProxyType({}),
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package (PEP 562), or of a module in it.
 
     ``namespace`` is its ``globals()``; without ``__all__``, it gets that of these names, too, as by
     `export`. ``homes`` has names, as a list or in one text, by the module below the package that
-    has them; ``modules`` are reached as attributes.
+    has them; ``modules`` are reached as attributes; ``points`` are entry points by public name.
     """
     module, package = namespace["__name__"], namespace["__package__"]
     home_of = {
@@ -26,17 +29,19 @@ def at_first_use(
         for home, names in homes.items()
         for name in (names.split() if isinstance(names, str) else names)
     }
-
+    module_of = {path.rpartition(".")[2]: path for path in modules}
     if "__all__" not in namespace:
-        _list_public(namespace, [*home_of, *namespace.keys() & {"__version__"}])
+        _list_public(namespace, [*home_of, *points, *namespace.keys() & {"__version__"}])
 
     def first_use(name: str) -> Any:
-        if name in modules:
-            return import_module(f".{name}", package)
-        home = home_of.get(name)
-        if home is None:
+        if name in module_of:
+            return import_module(f".{module_of[name]}", package)
+        if name in points:
+            value = points[name].load()
+        elif name in home_of:
+            value = getattr(import_module(f".{home_of[name]}", package), name)
+        else:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        value = getattr(import_module(f".{home}", package), name)
         namespace[name] = value
         return value
 
@@ -54,6 +59,12 @@ def extensions(group: str) -> Mapping[str, EntryPoint]:
     """
     points = reversed(tuple(entry_points(group=f"voxpipe.{group}")))
     return MappingProxyType({point.name: point for point in points})
+
+
+def names_at(place: str) -> dict[str, EntryPoint]:
+    """Return the entry points ``voxpipe.names`` of a module below ``voxpipe``, by public name."""
+    pairs = ((key.rpartition("."), point) for key, point in extensions("names").items())
+    return {name: point for (module, _, name), point in pairs if module == place}
 
 
 def list_names(package: str, folder: Iterable[str], name: str) -> Iterator[Any]:

@@ -8,7 +8,7 @@ import functools
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOR_OTHERS = {"voxpipe.dataloader2.nnunet_trainers.voxpipe_trainers": "nnunetv2"}
+FOR_OTHERS = {"voxpipe.extensions.nnunet_trainers.voxpipe_trainers": "nnunetv2"}
 """Modules that another package imports by their place, as if they were in none, and which it is."""
 
 

@@ -8,9 +8,9 @@ from checkout import FOR_OTHERS, ROOT, modules
 
 # Whose examples need a library that a bridge leads to.
 NEEDS = {
-    "voxpipe.datapipes.monai_equals": ["monai"],
-    "voxpipe.datapipes.monai_pipes": ["monai"],
-    "voxpipe.datapipes.torchio_pipes": ["torchio"],
+    "voxpipe.extensions.bridges.monai_equals": ["monai"],
+    "voxpipe.extensions.bridges.monai_pipes": ["monai"],
+    "voxpipe.extensions.bridges.torchio_pipes": ["torchio"],
     "bridges.md": ["monai", "torchio"],
 }
 

@@ -3,6 +3,7 @@
 import ast
 import functools
 import itertools
+import re
 import sys
 from importlib.util import resolve_name
 
@@ -18,12 +19,12 @@ LAYERS = [
     {"batching"},
     {"stitching"},
     {"datapipes"},
-    {"recipes"},
     {"adapters"},
     {"reading_services"},
     {"diagnosing"},
     {"dataloader2"},
     {"prediction"},
+    {"extensions"},
     {"package"},
 ]
 # The same inside some of them; modules beside these folders are what all of them speak of.
@@ -38,6 +39,12 @@ FOLDERS = {
         {"plans"},
         {"resampling", "ops"},
         {"placing", "lazy"},
+    ],
+    "voxpipe.extensions": [
+        {"formats", "torchdata"},
+        {"recipes"},
+        {"bridges"},
+        {"nnunet_trainers"},
     ],
     "voxpipe.reading_services": [
         {"transport"},
@@ -211,20 +218,13 @@ def _is_ours(name):
     return name.partition(".")[0] == "voxpipe"
 
 
-# What offers torchdata's general pipes by name, at their first use.
-DOORS = {"voxpipe.datapipes", "voxpipe.datapipes.iter", "voxpipe.datapipes.map"}
-DOORS |= {"voxpipe.datapipes.utils"}
-GENERAL = "voxpipe.datapipes.general"
-
-
-def test_pipes_of_volumes_need_no_general_ones():
-    """Only the modules that offer the general pipes import them."""
-    wrong = [
-        f"{module} imports {name}"
-        for module, pairs in imports_by_module().items()
-        if module not in DOORS and not module.startswith(GENERAL)
-        for _, name in pairs
-        if name.startswith(GENERAL)
+def test_the_engine_names_no_extension():
+    """Extensions register by entry points; only the front door, and themselves, name them."""
+    names = [
+        module
+        for module, file in modules().items()
+        if layer_of(module) not in {"extensions", "package", ASIDE}
+        if re.search(r"\bextensions\.(bridges|formats|recipes|torchdata)", file.read_text("utf-8"))
     ]
 
-    assert wrong == []
+    assert names == []

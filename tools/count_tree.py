@@ -168,13 +168,24 @@ def count(modules: Mapping[str, Module]) -> Counts:
     )
 
 
+def parts(modules: Mapping[str, Module]) -> dict[str, list[Module]]:
+    """Return the modules of the engine, and those of the extensions."""
+    is_extension = {name: name.startswith("voxpipe.extensions") for name in modules}
+    return {
+        part: [module for name, module in modules.items() if is_extension[name] is value]
+        for part, value in (("engine", False), ("extensions", True))
+    }
+
+
 def main() -> None:
     """Print the counts of this checkout."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--list", action="store_true", help="name small modules and circles")
-    counts = count(read_modules())
-    print(f"modules                          {counts.modules:6}")
-    print(f"lines                            {counts.lines:6}")
+    modules = read_modules()
+    counts = count(modules)
+    for part, own in parts(modules).items():
+        print(f"{part + ': modules':31}  {len(own):6}")
+        print(f"{part + ': lines':31}  {sum(module.lines for module in own):6}")
     print(f"folders                          {counts.folders:6}")
     print(f"small modules with one importer  {len(counts.small):6}")
     print(f"circles                          {len(counts.circles):6}")

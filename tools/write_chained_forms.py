@@ -94,7 +94,13 @@ def pipes_of_ops() -> str:
         if "op_class" in vars(kind) and f"class {kind.__name__}(" not in source:
             names.append(kind.__name__)
             classes.append(f"class {kind.__name__}({kind.__mro__[1].__name__}): ...\n")
-    return "".join(classes) + f"\n__all__ = {names}\n"
+    return "".join(classes) + f"\n__all__ = {[*names, *extension_pipes()]}\n"
+
+
+def extension_pipes() -> dict[str, Any]:
+    """Return the entry points of :mod:`voxpipe.datapipes.iter`."""
+    points: dict[str, Any] = import_module("voxpipe.datapipes.datapipe").extension_pipes()
+    return points
 
 
 def forms() -> dict[str, type]:
@@ -202,6 +208,8 @@ def method(name: str, kind: type, imports: Imports) -> str:
 def stub() -> str:
     """Return the text of the stub."""
     imports = Imports()
+    for name, point in extension_pipes().items():
+        imports.add(point.module, name)
     methods = [method(name, kind, imports) for name, kind in forms().items()]
     own = (
         "class ChainedForms(IterDataPipe[Any]):\n"
@@ -215,6 +223,15 @@ def stub() -> str:
 def stubs() -> dict[Path, str]:
     """Return the text of each stub."""
     texts = {ROOT / p / "exported_ops.pyi": exported_ops(p) for p in ("intensity", "spatial")}
+    first_use = import_module("voxpipe.first_use")
+    points = {"adapters": first_use.extensions("adapters")}
+    points["dataloader2"] = first_use.names_at("dataloader2")
+    for folder, names in points.items():
+        homes: defaultdict[str, list[str]] = defaultdict(list)
+        for name, point in names.items():
+            homes[_relative(point.module)].append(name)
+        text = exports(f"The names of extensions in voxpipe.{folder}", homes)
+        texts[ROOT / folder / "exported_names.pyi"] = text
     lazy = {"package": "voxpipe"} | {p: f"voxpipe.{p}" for p in ("reading_services", "testing")}
     texts |= {ROOT / p / "exported_names.pyi": exported_names(name) for p, name in lazy.items()}
     return {ROOT / "datapipes" / "chained_forms.pyi": stub(), **texts}

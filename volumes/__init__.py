@@ -1,6 +1,7 @@
 """Volume, the backend registry, one file per format."""
 
 from ..first_use import export as _export
+from . import builtin as _builtin  # noqa: F401  (registers the formats of the engine)
 from .axis_map import AxisMap as AxisMap
 from .backend import Backend as Backend
 from .catalog.catalog import Finding as Finding
@@ -27,6 +28,11 @@ from .chunks.ranged_chunks import register_decoder as register_decoder
 from .chunks.ranged_chunks import unregister_decoder as unregister_decoder
 from .conversion.convert import convert as convert
 from .conversion.save import save as save
+from .formats.raw import RawHeader as RawHeader
+from .formats.raw import open_raw as open_raw
+from .formats.stored_file import FilesBackend as FilesBackend
+from .formats.stored_file import Format as Format
+from .formats.stored_file import StoredFile as StoredFile
 from .header import Header as Header
 from .registry import BackendRequest as BackendRequest
 from .registry import custom_backends as custom_backends

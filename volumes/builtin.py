@@ -1,7 +1,4 @@
-"""The formats that voxpipe reads by itself: what the files in ``formats/`` list as ``FORMATS``.
-
-The registry imports this when it is asked the first time.
-"""
+"""The formats of the engine: those that the files in ``formats/`` list as ``FORMATS``."""
 
 from ..first_use import list_names
 from . import formats

@@ -85,40 +85,33 @@ class _Matcher(NamedTuple):
 _ENTRIES: list[_Matcher] = []
 _FORMATS: list[Any] = []
 _LOADING = ForkSafeLock()
-_loaded: list[str] = []
+_PACKAGES: set[str] = set()  # entry points that were loaded
 
 
 def add_formats(formats: Iterable[Any]) -> None:
     """Add formats after the registered backends, those of lower rank first."""
-    ranked = sorted(formats, key=lambda each: each.rank)
-    _FORMATS.extend(ranked)
-    _ENTRIES.extend(_Matcher(each.name, each.recognises, each.backend) for each in ranked)
+    by_rank = sorted(formats, key=lambda each: each.rank)
+    _FORMATS.extend(by_rank)
+    _ENTRIES.extend(_Matcher(each.name, each.recognises, each.backend) for each in by_rank)
 
 
-def _load_extensions() -> list[_Matcher]:
-    """Add the formats of installed packages once; return all entries.
+def _all_entries() -> list[_Matcher]:
+    """Return the registered backends, after the formats of installed packages joined them.
 
     An entry point ``voxpipe.formats`` names a `Format`, or a tuple of them.
     """
-    entries = _entries()
     with _LOADING:
-        names = [name for name in extensions("formats") if name not in _loaded]
-        _loaded.extend(names)
-        loaded = (extensions("formats")[name].load() for name in names)
-        add_formats(f for each in loaded for f in (each if isinstance(each, tuple) else (each,)))
-    return entries
+        points = [p for name, p in extensions("formats").items() if name not in _PACKAGES]
+        _PACKAGES.update(point.name for point in points)
+        values = [point.load() for point in points]
+        add_formats(f for each in values for f in (each if isinstance(each, tuple) else (each,)))
+    return _ENTRIES
 
 
 def known_suffixes() -> tuple[str, ...]:
     """Return the suffixes of files of all formats, in lower case."""
-    _load_extensions()
+    _all_entries()
     return tuple(suffix for each in _FORMATS for suffix in each.suffixes)
-
-
-def _entries() -> list[_Matcher]:
-    """Return what is registered, which begins with the formats of this package."""
-    importlib.import_module(".builtin", __package__)
-    return _ENTRIES
 
 
 def register_backend(
@@ -144,13 +137,12 @@ def register_backend(
     that workers have them too.
     """
     unregister_backend(name)  # which also drops handles that others have opened
-    entries = _entries() if prepend else _load_extensions()
-    entries.insert(0 if prepend else len(entries), _Matcher(name, matcher, factory))
+    _ENTRIES.insert(0 if prepend else len(_ENTRIES), _Matcher(name, matcher, factory))
 
 
 def unregister_backend(name: str) -> None:
     """Forget a backend; nothing happens if there is none of this name."""
-    entries = _entries()
+    entries = _all_entries()
     entries[:] = [entry for entry in entries if entry.name != name]
     close_volumes()
 
@@ -172,11 +164,11 @@ def resolve_backend(request: BackendRequest) -> Any | None:
 
 def _matching(request: BackendRequest) -> _Matcher | None:
     """Return the first entry that matches; packages are imported where no other entry does."""
-    first = tuple(_entries())
+    first = tuple(_ENTRIES)
     early = next((entry for entry in first if entry.matcher(request)), None)
     if early is not None:
         return early
-    others = [entry for entry in tuple(_load_extensions()) if entry not in first]
+    others = [entry for entry in tuple(_all_entries()) if entry not in first]
     return next((entry for entry in others if entry.matcher(request)), None)
 
 
@@ -196,7 +188,7 @@ def is_recognised(request: BackendRequest) -> bool:
 
 def registered_names() -> tuple[str, ...]:
     """Return the names of all backends, in the order in which they are asked."""
-    return tuple(entry.name for entry in _load_extensions())
+    return tuple(entry.name for entry in _all_entries())
 
 
 def custom_backends() -> tuple[tuple[str, Matcher, Factory], ...]:
@@ -205,7 +197,7 @@ def custom_backends() -> tuple[tuple[str, Matcher, Factory], ...]:
     A worker that is not a fork has only what importing gives it; this is what it is told.
     """
     formats = {each.backend for each in _FORMATS}
-    mine = (entry for entry in tuple(_entries()) if entry.factory not in formats)
+    mine = (entry for entry in tuple(_ENTRIES) if entry.factory not in formats)
     return tuple((entry.name, entry.matcher, entry.factory) for entry in mine)
 
 
@@ -264,7 +256,7 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
     no backend opens scan.npz; installed: ..., .nii, .nii.gz, ... (backends: nifti)...
     """
     suffix = os.path.splitext(name)[1].lower()
-    _load_extensions()
+    _all_entries()
     missing = {each.needs for each in _FORMATS if each.needs and not _is_installed(each.needs)}
     here = [suffix for each in _FORMATS if each.needs not in missing for suffix in each.suffixes]
     what = (

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from nnunetv2.training.nnUNetTrainer.nnUNetTrainer import nnUNetTrainer
 
-from voxpipe.dataloader2.nnunet_trainers.voxpipe_trainers import (
+from voxpipe.extensions.nnunet_trainers.voxpipe_trainers import (
     nnUNetTrainerVoxpipe,
     nnUNetTrainerVoxpipe_raw,
 )

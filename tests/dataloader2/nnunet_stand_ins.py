@@ -10,8 +10,8 @@ from typing import Any
 import blosc2
 import numpy as np
 
-from voxpipe.dataloader2.nnunet_loaders import Batches, preprocessed_patches, with_targets
-from voxpipe.recipes import nnunet_augmentation
+from voxpipe.extensions.bridges.nnunet_loaders import Batches, preprocessed_patches, with_targets
+from voxpipe.extensions.recipes import nnunet_augmentation
 
 SHAPE = (10, 12, 14)
 SIZE = (4, 6, 8)

@@ -23,15 +23,15 @@ from tiny_nnunet import CASES as RAW_CASES
 from tiny_nnunet import LABELS, volumes_of, write_raw
 
 from voxpipe.core.errors import NotOffered, VolumeNotFound
-from voxpipe.dataloader2.nnunet_loaders import (
+from voxpipe.extensions.bridges.nnunet_loaders import (
     Batches,
     augmentation_of,
     preprocessed_patches,
     raw_chains,
     with_targets,
 )
-from voxpipe.dataloader2.nnunet_trainers import FOLDER
-from voxpipe.recipes import nnunet_augmentation
+from voxpipe.extensions.nnunet_trainers import FOLDER
+from voxpipe.extensions.recipes import nnunet_augmentation
 
 pytest.importorskip("blosc2")
 from nnunet_stand_ins import (
@@ -321,7 +321,7 @@ from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 
 from voxpipe.core import Stream
 from voxpipe.core.errors import NotOffered
-from voxpipe.dataloader2.nnunet_loaders import _DRAWN_AT_ONCE
+from voxpipe.extensions.bridges.nnunet_loaders import _DRAWN_AT_ONCE
 from voxpipe.reading_services.global_generators import seeded_globals
 
 sys.path.append({tests!r})

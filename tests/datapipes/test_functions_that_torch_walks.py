@@ -9,9 +9,9 @@ from torch.utils.data.graph import traverse_dps
 
 import voxpipe as vp
 from voxpipe.datapipes import DataPipe
-from voxpipe.datapipes.general.map_pipe import MapPipe
 from voxpipe.datapipes.iter import IterableWrapper
 from voxpipe.datapipes.map import SequenceWrapper
+from voxpipe.extensions.torchdata.map_pipe import MapPipe
 from voxpipe.graph import is_pipe, parents_of, walk
 
 

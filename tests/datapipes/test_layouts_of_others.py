@@ -12,7 +12,7 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.core.errors import LeadsOutside, SampleError, VolumeNotFound
-from voxpipe.datapipes.layouts import split_in_five
+from voxpipe.extensions.bridges.layouts import split_in_five
 
 
 def nifti(path: Path, value: int = 1) -> Path:

@@ -236,7 +236,7 @@ def test_noise_is_drawn_alike():
 
 def test_every_equal_is_tried():
     """Each has a comparison above, and a row on the page."""
-    from voxpipe.datapipes.monai_equals import _EQUALS
+    from voxpipe.extensions.bridges.monai_equals import _EQUALS
 
     exact = {name.partition(" ")[0] for name in EXACT}
     assert exact | set(DRAWN) | {"RandGaussianNoised"} == set(_EQUALS)

@@ -14,11 +14,11 @@ from reference_files import REFERENCES, collect
 
 from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import BadHeader, TruncatedVolume, UnknownFormat, VolumeError
+from voxpipe.extensions.formats.text_header import ItkOnly, parse_metaimage, parse_nrrd
 from voxpipe.storage.ranges import coalesce
 from voxpipe.volumes import Volume
 from voxpipe.volumes.formats import raw as raw_backends
 from voxpipe.volumes.formats.raw import RawHeader, fastest_first
-from voxpipe.extensions.formats.text_header import ItkOnly, parse_metaimage, parse_nrrd
 
 VOXELS = np.arange(24, dtype="<i2").tobytes()
 NRRD = "NRRD0004\ntype: short\ndimension: 3\nsizes: 2 3 4\nencoding: raw\nendian: little\n"

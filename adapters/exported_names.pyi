@@ -1,0 +1,5 @@
+"""The names of extensions in voxpipe.adapters, written by tools/write_chained_forms.py."""
+
+from ..extensions.torchdata.adapters import CacheTimeout, Shuffle
+
+__all__: list[str] = ['CacheTimeout', 'Shuffle']

@@ -1,0 +1,5 @@
+"""The names of extensions in voxpipe.dataloader2, written by tools/write_chained_forms.py."""
+
+from ..extensions.bridges.lightning_data import VoxpipeDataModule
+
+__all__: list[str] = ['VoxpipeDataModule']

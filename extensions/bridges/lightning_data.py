@@ -1,0 +1,211 @@
+"""Chains as a data module of Lightning: loaders made, closed and divided among ranks for it."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from types import FrameType, new_class
+from typing import Any
+
+from ...adapters import Adapter
+from ...core.validate import validate_int
+from ...dataloader2.compiler import adapter_list
+from ...dataloader2.dataloader2 import DataLoader2
+from ...dataloader2.iterator import REPEATS_EPOCH
+from ...graph import Pipe, is_pipe
+from ...reading_services import (
+    DistributedReadingService,
+    InProcessReadingService,
+    ReadingService,
+    SequentialReadingService,
+)
+from ...reading_services.replica import MAX_SEED
+
+# Both are one library, published twice: classes of one are none of the other.
+_LIBRARIES = ("lightning.pytorch", "pytorch_lightning")
+_STAGES = ("train", "val", "test", "predict")
+
+
+class VoxpipeDataModule:
+    """A ``LightningDataModule`` of chains, one for each stage that there is.
+
+    Lightning keeps the state of the loader in its checkpoints: ``fit(..., ckpt_path=...)`` goes on
+    in the middle of an epoch with the batches that an uninterrupted run gives, under any number of
+    workers. On several ranks each gets its part of every batch of the chain. Loaders are closed
+    when a stage ends.
+
+    It is a data module of ``lightning`` or ``pytorch_lightning``, whichever is imported when it is
+    made. Derive to change ``train_dataloader()`` and the like.
+
+    Parameters
+    ----------
+    train, val, test, predict
+        The last pipe of a chain each, which ends in batches; by default no such stage. ``val``,
+        ``test`` and ``predict`` may be lists of several.
+    adapters
+        As of ``DataLoader2``.
+    reading_service
+        As of ``DataLoader2``, for each loader. On several ranks it runs behind a
+        ``DistributedReadingService`` unless it divides among ranks itself. For training that one
+        leaves a last batch out that ranks cannot share; else it repeats the last item, as
+        Lightning's sampler does.
+    seed
+        As of ``DataLoader2``.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        Neither ``lightning`` nor ``pytorch_lightning`` is installed.
+    TypeError
+        A stage is no chain.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        """Return an instance of a class that derives from Lightning's, too."""
+        kind: Any = cls
+        return object.__new__(_with_lightning(kind, _bases()))
+
+    def __init__(
+        self,
+        train: Pipe | None = None,
+        val: Any = None,
+        *,
+        test: Any = None,
+        predict: Any = None,
+        adapters: Adapter | Iterable[Adapter] | None = None,
+        reading_service: ReadingService | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__()
+        chains = (train, val, test, predict)
+        self.chains: Mapping[str, Any] = dict(zip(_STAGES, chains, strict=True))
+        for stage, chain in self.chains.items():
+            several = isinstance(chain, (list, tuple)) and stage != "train"
+            if chain is not None and not all(map(is_pipe, chain if several else [chain])):
+                msg = f"{stage} of VoxpipeDataModule is the last pipe of a chain"
+                raise TypeError(f"{msg}, got {type(chain).__name__}")
+        self.adapters = adapter_list(adapters)
+        self.reading_service = reading_service
+        self.seed = seed if seed is None else validate_int("seed", seed, least=0, below=MAX_SEED)
+        self._loaders: dict[str, list[DataLoader2]] = {}
+        self._leave_out_stages()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Loaders stay; Lightning's class may be another one where it is unpickled.
+        own = ("_loaders", "trainer", *map(_hook_of, _STAGES))
+        state = {k: v for k, v in vars(self).items() if k not in own}
+        return _restore, (type(self).__mro__[1], state)
+
+    def train_dataloader(self) -> Any:
+        """Return the loader of ``train``."""
+        return self._loader("train")
+
+    def val_dataloader(self) -> Any:
+        """Return the loader of ``val``, or a list of them."""
+        return self._loader("val")
+
+    def test_dataloader(self) -> Any:
+        """Return the loader of ``test``, or a list of them."""
+        return self._loader("test")
+
+    def predict_dataloader(self) -> Any:
+        """Return the loader of ``predict``, or a list of them."""
+        return self._loader("predict")
+
+    def teardown(self, stage: str) -> None:
+        """Close the loaders of a stage of Lightning's: fit, validate, test or predict."""
+        mine = {"fit": ("train", "val"), "validate": ("val",)}.get(stage, (stage,))
+        for one in mine:
+            self._close(one)
+
+    def on_exception(self, exception: BaseException) -> None:
+        """Close all loaders."""
+        for stage in _STAGES:
+            self._close(stage)
+
+    def _leave_out_stages(self) -> None:
+        """Show Lightning no loader for a stage without a chain: it warns of an empty list."""
+        for stage, hook in zip(_STAGES, map(_hook_of, _STAGES), strict=True):
+            is_ours = getattr(type(self), hook) is getattr(VoxpipeDataModule, hook)
+            if is_ours and self.chains[stage] is None:
+                # It compares the code of a method with that of its own class.
+                vars(self)[hook] = getattr(super(), hook)
+
+    def _loader(self, stage: str) -> Any:
+        chain = self.chains[stage]
+        self._close(stage)
+        several = isinstance(chain, (list, tuple))
+        loaders = self._loaders[stage] = [
+            DataLoader2(one, self.adapters, self._service(stage), seed=self.seed)
+            for one in (chain if several else [chain])
+        ]
+        return loaders if several else loaders[0]
+
+    def _close(self, stage: str) -> None:
+        for loader in self._loaders.pop(stage, ()):
+            loader.shutdown()
+
+    def _service(self, stage: str) -> ReadingService | None:
+        """Return the service, behind one that gives each rank its part where there are several."""
+        service = self.reading_service
+        trainer: Any = vars(self).get("trainer")
+        first = getattr(service, "services", (service,))[0]
+        if getattr(trainer, "world_size", 1) == 1 or isinstance(first, DistributedReadingService):
+            return service
+        ranks = DistributedReadingService(uneven="drop" if stage == "train" else "pad")
+        return SequentialReadingService(ranks, service or InProcessReadingService())
+
+
+# Functions of Lightning between its trainer and ``sampler.set_epoch()`` of a loader.
+_MOST_FRAMES = 4
+
+
+def _overfits(frame: FrameType | None) -> bool:
+    """Return whether a trainer with ``overfit_batches`` calls: it repeats the first epoch."""
+    # Lightning replaces only the sampler of torch's loaders; other loaders get no notice.
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        with suppress(RuntimeError):  # a module without a trainer raises it
+            space = frame.f_locals
+            trainer = space.get("trainer") or getattr(space.get("self"), "trainer", None)
+            if getattr(trainer, "overfit_batches", 0):
+                return True
+        frame = frame.f_back
+    return False
+
+
+REPEATS_EPOCH.append(_overfits)
+
+
+def _hook_of(stage: str) -> str:
+    return f"{stage}_dataloader"
+
+
+def _bases() -> tuple[type, ...]:
+    """Return the data modules of the libraries that are imported, or of the first that is there."""
+    modules = [sys.modules[name] for name in _LIBRARIES if name in sys.modules]
+    for name in () if modules else _LIBRARIES:
+        with suppress(ModuleNotFoundError):
+            modules = [importlib.import_module(name)]
+            break
+    if not modules:
+        msg = "VoxpipeDataModule is a data module of Lightning: pip install lightning"
+        raise ModuleNotFoundError(msg)
+    return tuple(module.LightningDataModule for module in modules)
+
+
+@functools.cache
+def _with_lightning(kind: Any, bases: tuple[type, ...]) -> Any:
+    home = {"__module__": kind.__module__}
+    return new_class(kind.__name__, (kind, *bases), {}, lambda body: body.update(home))
+
+
+def _restore(kind: Any, state: Mapping[str, Any]) -> Any:
+    module = kind.__new__(kind)
+    vars(module).update(state, _loaders={})
+    module._leave_out_stages()
+    return module

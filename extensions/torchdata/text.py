@@ -1,0 +1,458 @@
+"""Pipes that parse open files and archives: lines, rows, JSON, members gathered to samples."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import json
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ...core.errors import StreamError, add_location
+from ...core.sample import parse_json
+from ...datapipes.datapipe import DataPipe, PerItem, locate_errors
+from ...graph import Pipe, Traits
+from .streams import janitor, named_stream, pair_of
+
+
+class _TextPipe(DataPipe):
+    """A pipe that yields several things of each file, and closes the file."""
+
+    # What it yields holds no open file.
+    traits: ClassVar[Any] = Traits(plain=True)
+
+    def __init__(
+        self,
+        parent: Pipe,
+        skip_lines: int = 0,
+        decode: bool = True,
+        encoding: str = "utf-8",
+        errors: str = "ignore",
+        return_path: bool = False,
+        **fmtparams: Any,
+    ) -> None:
+        super().__init__(parent)
+        if skip_lines < 0:
+            raise ValueError(f"'skip_lines' is required to be a positive integer, got {skip_lines}")
+        self.skip_lines, self.return_path, self.fmtparams = skip_lines, return_path, fmtparams
+        self.decode, self.encoding, self.errors = decode, encoding, errors
+
+    newline: ClassVar[str] = ""
+    """Where lines end, as of ``open``: "" keeps the ends that a quoted field may hold, for csv."""
+
+    def of_lines(self, lines: Iterator[Any]) -> Iterator[Any]:
+        raise NotImplementedError
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self.parent:
+            path, stream = pair_of(self, item)
+            del item
+            try:
+                lines = self._lines_of(stream)  # kept: it warns if it goes before the stream closes
+                for each in self.of_lines(itertools.islice(lines, self.skip_lines, None)):
+                    yield (path, each) if self.return_path else each
+            except (UnicodeError, csv.Error) as error:
+                do = "Check encoding= and errors=, and the form of the file."
+                msg = f"{path} cannot be read: {error}."
+                raise StreamError(msg, do=do).at(self.origin) from error
+            finally:  # at the end, or when nobody goes on
+                janitor(stream)
+                if hasattr(stream, "close"):
+                    stream.close()
+
+    def _lines_of(self, stream: Any) -> Iterator[Any]:
+        """Return the lines of a stream, with their ends."""
+        if not self.decode:
+            return iter(stream)
+        how = self.encoding, self.errors
+        # A list of lines cannot be asked for bytes.
+        if hasattr(stream, "readable") and isinstance(stream.read(0), bytes):
+            # Split after it is decoded: half of a UTF-16 letter may look like the end of a line.
+            return iter(io.TextIOWrapper(stream, *how, newline=self.newline))
+        return (x.decode(*how) if isinstance(x, bytes) else x for x in stream)
+
+
+class CSVParser(_TextPipe, form="parse_csv"):
+    r"""Yield each row of each CSV file as a list of texts; files are closed.
+
+    Parameters
+    ----------
+    parent
+        Yields ``(path, stream)``, of bytes or of text.
+    skip_lines
+        Lines left out at the beginning of each file.
+    decode, encoding, errors
+        Whether and how bytes become text; what cannot be decoded is left out by default.
+    return_path
+        Whether each row comes with the path of its file.
+    as_tuple
+        Whether rows are tuples.
+    **fmtparams
+        Of ``csv.reader``: ``delimiter``, ``quotechar``, ...
+
+    Raises
+    ------
+    StreamError
+        A file cannot be decoded, or is no CSV.
+
+    Examples
+    --------
+    >>> import io
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> files = [("a.csv", io.BytesIO(b'key;item\na;"1\n2"\n'))]
+    >>> list(IterableWrapper(files, deepcopy=False).parse_csv(delimiter=";"))
+    [['key', 'item'], ['a', '1\n2']]
+    """
+
+    def __init__(
+        self,
+        parent: Pipe,
+        *,
+        skip_lines: int = 0,
+        decode: bool = True,
+        encoding: str = "utf-8",
+        errors: str = "ignore",
+        return_path: bool = False,
+        as_tuple: bool = False,
+        **fmtparams: Any,
+    ) -> None:
+        super().__init__(parent, skip_lines, decode, encoding, errors, return_path, **fmtparams)
+        self.as_tuple = as_tuple
+
+    def of_lines(self, lines: Iterator[Any]) -> Iterator[Any]:
+        rows = csv.reader(lines, **self.fmtparams)
+        return map(tuple, rows) if self.as_tuple else rows
+
+
+class CSVDictParser(_TextPipe, form="parse_csv_as_dict"):
+    r"""Yield each row of each CSV file as a dict by the names in its first row; files are closed.
+
+    Parameters
+    ----------
+    parent, skip_lines, decode, encoding, errors, return_path
+        As of :class:`CSVParser`; the lines that are left out come before the names.
+    **fmtparams
+        Of ``csv.DictReader``: ``fieldnames``, ``delimiter``, ...
+
+    Examples
+    --------
+    >>> import io
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> files = [("a.csv", io.StringIO("key,item\na,1\nb,2\n"))]
+    >>> list(IterableWrapper(files, deepcopy=False).parse_csv_as_dict())
+    [{'key': 'a', 'item': '1'}, {'key': 'b', 'item': '2'}]
+    """
+
+    def of_lines(self, lines: Iterator[Any]) -> Iterator[Any]:
+        return iter(csv.DictReader(lines, **self.fmtparams))
+
+
+class JsonParser(PerItem, form="parse_json_files"):
+    """Yield ``(path, contents)`` for each ``(path, stream)`` of JSON; files are closed.
+
+    Parameters
+    ----------
+    parent
+        Yields ``(path, stream)``, of bytes or of text.
+    **kwargs
+        Of ``json.loads``.
+
+    Raises
+    ------
+    json.JSONDecodeError
+        A file is no JSON; a note says which.
+
+    Examples
+    --------
+    >>> import io
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> files = [("a.json", io.BytesIO(b'{"spacing": [1, 1, 2.5]}'))]
+    >>> list(IterableWrapper(files, deepcopy=False).parse_json_files())
+    [('a.json', {'spacing': [1, 1, 2.5]})]
+    """
+
+    traits: ClassVar[Any] = Traits(per_item=True, plain=True)
+
+    def __init__(self, parent: Pipe, **kwargs: Any) -> None:
+        super().__init__(parent)
+        self.kwargs = kwargs
+
+    def apply(self, item: Any) -> tuple[str, Any]:
+        name, stream = named_stream(self, item)
+        try:
+            data = stream.read()
+        finally:
+            stream.close()
+        try:
+            return name, json.loads(data, **self.kwargs)
+        except (ValueError, RecursionError) as error:
+            raise add_location(error, self.origin, name)  # noqa: B904  the very same error
+
+
+class LineReader(_TextPipe, form="readlines"):
+    r"""Yield ``(path, line)`` for each line of each ``(path, stream)``; files are closed.
+
+    Parameters
+    ----------
+    parent, skip_lines, encoding, errors, return_path
+        As of :class:`CSVParser`; each line comes with the path of its file by default.
+    strip_newline
+        Whether lines lose their ends.
+    decode
+        Whether bytes become text.
+
+    Raises
+    ------
+    StreamError
+        A file cannot be decoded (``errors="strict"``).
+
+    Examples
+    --------
+    >>> import io
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> files = [("a.txt", io.StringIO("one\ntwo\r\n")), ("b.txt", io.StringIO("three"))]
+    >>> list(IterableWrapper(files, deepcopy=False).readlines())
+    [('a.txt', 'one'), ('a.txt', 'two'), ('b.txt', 'three')]
+    """
+
+    def __init__(
+        self,
+        parent: Pipe,
+        *,
+        skip_lines: int = 0,
+        strip_newline: bool = True,
+        decode: bool = False,
+        encoding: str = "utf-8",
+        errors: str = "ignore",
+        return_path: bool = True,
+    ) -> None:
+        super().__init__(parent, skip_lines, decode, encoding, errors, return_path)
+        self.strip_newline = strip_newline
+
+    newline: ClassVar[str] = "\n"
+
+    def of_lines(self, lines: Iterator[Any]) -> Iterator[Any]:
+        if not self.strip_newline:
+            return lines
+        return (x.strip("\r\n") if isinstance(x, str) else x.strip(b"\r\n") for x in lines)
+
+
+def join_lines(lines: Sequence[str]) -> str:
+    """Return lines as one text, with ends of lines in between."""
+    return "\n".join(lines)
+
+
+class ParagraphAggregator(DataPipe, form="lines_to_paragraphs"):
+    """Yield ``(path, paragraph)``: lines of one file up to an empty one, joined.
+
+    Parameters
+    ----------
+    parent
+        Yields ``(path, line)``.
+    joiner
+        Makes a paragraph of a list of lines; by default ends of lines come in between.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> lines = [("a", "one"), ("a", "two"), ("a", ""), ("a", "three"), ("b", "four")]
+    >>> list(IterableWrapper(lines).lines_to_paragraphs(" ".join))
+    [('a', 'one two'), ('a', 'three'), ('b', 'four')]
+    """
+
+    @property
+    def traits(self) -> Traits:
+        return Traits(runs_user_code=self.joiner is not join_lines)
+
+    def __init__(self, parent: Pipe, joiner: Callable[[list[Any]], Any] = join_lines) -> None:
+        super().__init__(parent)
+        self.joiner = joiner
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        pairs = (pair_of(self, item) for item in self.parent)
+        for (path, is_text), lines in itertools.groupby(pairs, lambda p: (p[0], bool(p[1]))):
+            if is_text:
+                yield path, self.joiner([line for _, line in lines])
+
+
+_PATH = re.compile(r"^((?:.*/)?[^/]*?)(\.[^/]*)$")
+_TEXT = frozenset({"txt", "text", "transcript"})
+_NUMBER = frozenset({"cls", "cls2", "class", "count", "index", "inx", "id"})
+_JSON = frozenset({"json", "jsn"})
+# Formats that are pickles, or hold some.
+_CODE = frozenset({"pyd", "pickle", "pkl", "pck", "dill", "joblib", "pth", "pt", "ckpt"})
+
+
+def key_and_suffix(path: str) -> tuple[str, str]:
+    """Return what the members of a sample share, and what tells this one, from the first dot on."""
+    plain = path.replace("\\", "/")
+    match = _PATH.match(plain)
+    return (match[1], match[2]) if match else (plain, "")
+
+
+def value_of(path: str, data: Any) -> Any:
+    """Return what a member holds: text, a number, JSON, an array; else its bytes.
+
+    Examples
+    --------
+    >>> value_of("7.cls", b"3"), value_of("7.json", io.BytesIO(b"[1]")), value_of("7.jpg", b"...")
+    (3, [1], b'...')
+    """
+    kind = path.rpartition(".")[2].lower()
+    if kind in _CODE:
+        raise StreamError(
+            f"{path} is a pickle, and opening one runs whatever code it holds.",
+            do="Store arrays as .npy and the rest as .json; or leave decode=False, and open it "
+            "yourself if you trust everybody who could write it.",
+        )
+    content = data.read() if hasattr(data, "read") else data
+    try:
+        if kind in _TEXT or kind in _NUMBER:
+            text = content if isinstance(content, str) else bytes(content).decode("utf-8")
+            return text if kind in _TEXT else int(text)
+        if kind in _JSON:
+            return parse_json(content)
+        if kind == "npy":
+            return np.load(io.BytesIO(content), allow_pickle=False)
+    except (ValueError, EOFError, MemoryError) as error:
+        raise StreamError(f"{path} is not what its suffix says: {error}.") from error
+    return content
+
+
+class WebDataset(DataPipe, form="webdataset"):
+    """Yield ``{"__key__": name, ".jpg": data, ".cls": data, ...}`` of members side by side.
+
+    Members of one sample share their path up to the first dot of the name and follow each other;
+    the rest of the name is the key. Those without a suffix are left out.
+
+    Parameters
+    ----------
+    parent
+        Yields ``(path, data)``, e.g. of ``load_from_tar``.
+    decode
+        Whether streams are read and become values: ``.txt`` text, ``.cls`` and the like a
+        number, ``.json`` its contents, ``.npy`` an array, everything else bytes. No pickle is
+        opened. Without it data pass as they are; of an archive that arrives as a stream they
+        must be read (by ``map``) before this pipe, which takes members until the next sample.
+
+    Raises
+    ------
+    StreamError
+        A sample has two members with one suffix; with ``decode``, a member is a pickle
+        (``.pyd``, ``.pickle``, ``.pth``, ...) or not what its suffix says.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> members = [("a.tar/0.txt", b"ct"), ("a.tar/0.cls", b"3"), ("a.tar/1.txt", b"mr")]
+    >>> for sample in IterableWrapper(members).webdataset(decode=True):
+    ...     print(sample)
+    {'__key__': 'a.tar/0', '.txt': 'ct', '.cls': 3}
+    {'__key__': 'a.tar/1', '.txt': 'mr'}
+    """
+
+    traits: ClassVar[Any] = Traits(voxels=True)
+
+    def __init__(self, parent: Pipe, *, decode: bool = False) -> None:
+        super().__init__(parent)
+        self.decode = decode
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        sample: dict[str, Any] = {}
+        try:
+            for item in self.parent:
+                path, data = pair_of(self, item)
+                del item
+                key, suffix = key_and_suffix(path)
+                if not suffix:
+                    janitor(data)
+                    continue
+                if sample and key != sample["__key__"]:
+                    complete, sample = sample, {}
+                    yield complete
+                    del complete
+                self._add(sample, path, key, suffix, data)
+                del data
+            if sample:
+                complete, sample = sample, {}
+                yield complete
+        finally:
+            # One that nobody was given.
+            janitor(sample)
+
+    def _add(self, sample: dict[str, Any], path: str, key: str, suffix: str, data: Any) -> None:
+        """Put a member into the sample."""
+        if suffix in sample:
+            janitor(data)
+            do = "Members of one sample must follow each other, and each name be there once."
+            raise StreamError(f"sample {key} has two members {suffix}.", do=do).at(self.origin)
+        sample.setdefault("__key__", key)
+        if not self.decode:
+            sample[suffix] = data
+            return
+        try:
+            with locate_errors(self):
+                sample[suffix] = value_of(path, data)
+        finally:
+            janitor(data)
+
+
+_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
+
+
+def shards(pattern: str) -> Iterator[str]:
+    """Yield the names that a pattern stands for, the last braces fastest.
+
+    Examples
+    --------
+    >>> list(shards("{a}-{08..10}.tar")), list(shards("x-{8..10}"))
+    (['{a}-08.tar', '{a}-09.tar', '{a}-10.tar'], ['x-8', 'x-9', 'x-10'])
+    >>> list(shards("{0..1}{0..1}"))
+    ['00', '01', '10', '11']
+    """
+    match = _RANGE.search(pattern)
+    if match is None:
+        yield pattern
+        return
+    low, high = match.groups()
+    if len(low) < len(high) and low.startswith("0") and low != "0":
+        msg = f"shard_expand: low bound must not start with 0 if it is shorter, got {match[0]}"
+        raise ValueError(msg)
+    if len(low) > len(high):
+        raise ValueError(f"shard_expand: low bound must be shorter than high bound, got {match[0]}")
+    if int(low) > int(high):
+        raise ValueError(f"shard_expand: bad range in shard spec {pattern}")
+    # As many digits as both bounds have, if the lower one shows its zeros.
+    digits = len(low) if len(low) == len(high) and low.startswith("0") else 1
+    for number in range(int(low), int(high) + 1):
+        for rest in shards(pattern[match.end() :]):
+            yield f"{pattern[: match.start()]}{number:0{digits}d}{rest}"
+
+
+class ShardExpander(DataPipe, form="shard_expand"):
+    """Yield the names of shards that patterns like ``"ct-{000..127}.tar"`` stand for.
+
+    No storage is asked.
+
+    Parameters
+    ----------
+    parent
+        Yields patterns; a name without braces stands for itself.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> list(IterableWrapper(["ct-{09..11}.tar", "extra.tar"]).shard_expand())
+    ['ct-09.tar', 'ct-10.tar', 'ct-11.tar', 'extra.tar']
+    """
+
+    def __init__(self, parent: Pipe) -> None:
+        super().__init__(parent)
+
+    def __iter__(self) -> Iterator[str]:
+        for pattern in self.parent:
+            yield from shards(pattern)
