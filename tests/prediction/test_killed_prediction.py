@@ -1,43 +1,17 @@
 """A prediction that was killed goes on where it was."""
 
 import json
-import subprocess
-import sys
+import multiprocessing
+import os
+import signal
 
 import numpy as np
 import pytest
 import torch
 
 import voxpipe as vp
-
-# A process that ends by SIGKILL in the n-th window, and prints how many it ran if it does not.
-SCRIPT = """
-import os, signal, sys
-import torch
-import voxpipe as vp
 from voxpipe.volumes.conversion import volume_file
 
-source, result, last, way = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-
-count = 0
-
-def count_windows(module, inputs):  # no part of the model: a run is known again by that
-    global count
-    count += len(inputs[0])
-    if count == last:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-torch.nn.modules.module.register_module_forward_pre_hook(count_windows)
-torch.manual_seed(0)
-network = torch.nn.Conv3d(1, 3, 3, padding=1)
-chain = vp.from_cases([{"image": source, "case": "a"}]).open_volume()
-if way == "rows":
-    volume_file._LONG = 1  # as in files of a usual size
-if way == "spacing":
-    chain = chain.spacing(1.0)
-vp.predict(network, chain, result, patch=8, memory_bytes=20_000, progress=False)
-print(count)
-"""
 SHAPE = (24, 20, 32)
 WINDOWS = 5 * 4 * 7  # with half of each shared
 LAYER = 5 * 4
@@ -50,15 +24,40 @@ def scan(tmp_path):
     return path
 
 
+def predict_windows(counts, source, result, last, way):
+    """Predict here; send how many windows were run, or end by SIGKILL in window ``last``."""
+    count = 0
+
+    def count_windows(module, inputs):  # no part of the model: a run is known again by that
+        nonlocal count
+        count += len(inputs[0])
+        if count == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    torch.nn.modules.module.register_module_forward_pre_hook(count_windows)
+    torch.manual_seed(0)
+    network = torch.nn.Conv3d(1, 3, 3, padding=1)
+    chain = vp.from_cases([{"image": str(source), "case": "a"}]).open_volume()
+    if way == "rows":
+        volume_file._LONG = 1  # as in files of a usual size
+    if way == "spacing":
+        chain = chain.spacing(1.0)
+    vp.predict(network, chain, result, patch=8, memory_bytes=20_000, progress=False)
+    counts.send(count)
+
+
 def run(scan, result, last=0, way="straight"):
-    """Run a prediction; return how many windows it ran, None if it was killed."""
-    command = [sys.executable, "-c", SCRIPT, str(scan), str(result), str(last), way]
-    process = subprocess.run(command, check=False, capture_output=True, text=True)
-    if last:
-        assert process.returncode == -9, process.stderr
-        return None
-    assert process.returncode == 0, process.stderr
-    return int(process.stdout)
+    """Predict in another process; return how many windows it ran, None if it was killed."""
+    context = multiprocessing.get_context("forkserver")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=predict_windows, args=(sender, scan, result, last, way))
+    with receiver, sender:
+        process.start()
+        process.join(120)
+        count = receiver.recv() if receiver.poll() else None
+    assert process.exitcode == (-signal.SIGKILL if last else 0)
+    process.close()
+    return count
 
 
 @pytest.mark.parametrize(
