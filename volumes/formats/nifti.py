@@ -148,6 +148,11 @@ def _orientation(fields: Any, unit: float, name: str) -> tuple[float, ...]:
         # A damaged header may hold a signalling NaN, about which NumPy would warn.
         with np.errstate(invalid="ignore"):
             affine = np.array(fields.get_best_affine(), dtype=np.float64)
+            has_form = (
+                "sform_code" in fields and max(fields["sform_code"], fields["qform_code"]) > 0
+            )
+            if not has_form and (fields["pixdim"][1 : 1 + min(3, fields["dim"][0])] < 0).any():
+                raise ValueError("pixdim[1,2,3] should be positive")
     except (HeaderDataError, ValueError) as error:
         raise bad_nifti(name, f"its orientation cannot be read ({error})") from None
     affine[:3] *= unit
@@ -177,7 +182,10 @@ def fields_of(raw: bytes, name: str) -> tuple[Any, int]:
     from nibabel.nifti2 import Nifti2Header
 
     build: Any = Nifti1Header if size == NIFTI1_BYTES else Nifti2Header
-    return build(binaryblock=raw[:size], endianness=orders[size], check=False), size
+    fields = build(binaryblock=raw[:size], endianness=orders[size], check=False)
+    # The format's definition takes 0 for 1, the handedness of the quaternion's axes.
+    fields["pixdim"][0] = fields["pixdim"][0] or 1
+    return fields, size
 
 
 def is_colour(dtype: np.dtype[Any]) -> bool:

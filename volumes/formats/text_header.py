@@ -343,7 +343,7 @@ def _along_the_world(
     centres = fields.get("centerings", fields.get("centers", "")).lower().split()
     columns, origin = [], []
     for row, axis in enumerate(spatial):
-        step = spacings[axis] if math.isfinite(spacings[axis]) and spacings[axis] else 1.0
+        step = spacings[axis] if math.isfinite(spacings[axis]) else 1.0
         columns.append(tuple(step if other == row else 0.0 for other in range(3)))
         # A minimum is that of the first voxel's near face, if it is not said to be a node.
         is_node = len(centres) == count and centres[axis] == "node"
