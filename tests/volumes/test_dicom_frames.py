@@ -60,6 +60,9 @@ def write(path, pixels, syntax=ExplicitVRLittleEndian, sop=CT, **fields):
     one.BitsAllocated = one.BitsStored = 8 * pixels.itemsize
     one.PixelRepresentation = int(pixels.dtype.kind == "i")
     one.HighBit = one.BitsStored - 1
+    if sop == CT:
+        one.ImageOrientationPatient, one.PixelSpacing = [1, 0, 0, 0, 1, 0], [1, 1]
+        one.SliceThickness = 1
     for key, value in fields.items():
         setattr(one, key, value)
     one.file_meta = meta
@@ -220,6 +223,56 @@ def test_frames_without_places(tmp_path):
     volume = Volume(path, affine=np.diag([2.0, 2, 3, 1]))
     assert np.array_equal(volume.numpy()[0].T, FRAMES)
     assert volume.spacing == (2, 2, 3)
+
+
+PET = "1.2.840.10008.5.1.4.1.1.128"
+PROJECTION, CAPTURE = "1.2.840.10008.5.1.4.1.1.1", "1.2.840.10008.5.1.4.1.1.7"
+
+
+@pytest.mark.parametrize("keyword", ["PixelSpacing", "ImageOrientationPatient"])
+@pytest.mark.parametrize("sop", [CT, PET])
+def test_planes_without_a_geometry(tmp_path, sop, keyword):
+    """One slice of a series without a size or a direction is refused; ``affine`` opens it."""
+    path = write(tmp_path / "a.dcm", FRAMES[0], sop=sop, **{keyword: None})
+
+    with pytest.raises(BadHeader, match=rf"a\.dcm has no .*{keyword}"):
+        _ = Volume(path).shape
+    assert Volume(path, affine=np.diag([2.0, 2, 3, 1])).spacing == (2, 2, 3)
+
+
+def test_one_slice_without_pixel_spacing(tmp_path):
+    """It is named among others; the spacing of a detector is not that of a plane."""
+    spacing = [[2, 2], [2, 2], None, [2, 2]]
+    imager = {"ImagerPixelSpacing": [[2, 2]] * 4}
+    folder = series(tmp_path / "ct", FRAMES, (0, 3, 6, 9), PixelSpacing=spacing, **imager)
+
+    with pytest.raises(BadHeader, match=r"2\.dcm has no PixelSpacing"):
+        _ = Volume(folder).shape
+
+
+@pytest.mark.parametrize(
+    ("sop", "keyword"),
+    [(PROJECTION, "ImagerPixelSpacing"), (CAPTURE, "NominalScannedPixelSpacing"), (CAPTURE, "")],
+)
+def test_projections_and_captures(tmp_path, sop, keyword):
+    """They have a size of their own, or none, which is warned of."""
+    path = write(tmp_path / "a.dcm", FRAMES[0], sop=sop, **({keyword: [2, 3]} if keyword else {}))
+
+    if keyword:
+        assert Volume(path).spacing == (3, 2, 1)
+    else:
+        with pytest.warns(LikelyMistake, match="has no PixelSpacing; .* 1 mm wide"):
+            assert Volume(path).spacing == (1, 1, 1)
+
+
+def test_a_slice_without_a_thickness(tmp_path):
+    """One slice is warned of; of several, the places say how far they are apart."""
+    path = write(tmp_path / "a.dcm", FRAMES[0], SliceThickness=None)
+    folder = series(tmp_path / "ct", FRAMES, (0, 3, 6, 9), SliceThickness=None)
+
+    with pytest.warns(LikelyMistake, match=r"a\.dcm has no SliceThickness; .* 1 mm thick"):
+        assert Volume(path).spacing == (1, 1, 1)
+    assert Volume(folder).spacing == (1, 1, 3)
 
 
 @pytest.mark.parametrize("offsets", [(0, 3, 6, 9), (30, 33, 36, 39), (0, -3, -6, -9)])
@@ -494,15 +547,20 @@ def test_a_slice_without_its_rescale(tmp_path, keyword):
     [
         ("Units", ["BQML", "BQML", "CNTS", "BQML"]),
         ("RescaleType", ["HU", "US", "HU", "HU"]),
+        ("PhotometricInterpretation", ["MONOCHROME2", "MONOCHROME2", "MONOCHROME1", "MONOCHROME2"]),
+        ("EchoTime", [5.0, 10.0, 5.0, 10.0]),
+        ("EchoNumbers", [1, 1, 2, 2]),
+        ("DiffusionBValue", [0.0, 1000.0, 0.0, 1000.0]),
+        ("ConvolutionKernel", ["B30f", "B30f", "B70f", "B30f"]),
         ("FrameOfReferenceUID", ["1.2", "1.2", "1.3", "1.2"]),
         ("PatientID", ["p1", "p1", "p1", "p2"]),
     ],
 )
 def test_slices_that_are_no_one_scan(tmp_path, keyword, values):
-    """Other units are refused; another patient or frame of reference is warned of."""
+    """Other units or echoes are refused; another patient or frame of reference is warned of."""
     folder = series(tmp_path / "pet", FRAMES, (0, 3, 6, 9), **{keyword: values})
 
-    if keyword in ("Units", "RescaleType"):
+    if keyword not in ("PatientID", "FrameOfReferenceUID"):
         with pytest.raises(BadHeader, match=f"differ in {keyword}: .*dcm"):
             _ = Volume(folder).shape
     else:

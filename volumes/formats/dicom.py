@@ -299,20 +299,35 @@ def stack(
             what = f"the frames of {name} differ in size or direction: sizes {sizes}; {files}."
             do = "Choose those of one volume, by where={keyword: value} or files='pattern'."
             raise BadHeader(what, do=do)
-    _check_alike(frames, name)
     step = np.cross(*first.steps)
-    step *= first.thickness / np.linalg.norm(step)
+    step *= (first.thickness or 1) / np.linalg.norm(step)
     places = {one.place for one in frames}
     if len(frames) > 1 and not (is_placed and len(places) == 1):
         if None in places:
             what = f"{name} has {len(frames)} frames, and does not say where each of them lies."
             raise BadHeader(what, do="Pass affine= to stack them in the order of the file.")
         frames, step = _in_order(frames, name)
+    _check_alike(frames, name)
+    if not is_placed:
+        _check_geometry(frames)
     columns, rows, channels = first.layout
     millimetres_in("mm", name)  # of every DICOM file
     affine = world_affine([*first.steps, step], frames[0].place or (0.0, 0.0, 0.0))
     layout = fastest_first((columns, rows, len(frames)), colours=channels)
     return RawHeader(layout, _value_type(frames), 0, affine_entries(affine, name)), frames
+
+
+def _check_geometry(frames: Sequence[Frame]) -> None:
+    """Refuse planes without a pixel spacing or direction; warn of sizes that may be missing."""
+    vague = max(frames, key=lambda one: bool(one.missing))
+    what, do = f"{vague.file.name} has no {vague.missing}", "Pass affine= to say where it lies."
+    if vague.missing and vague.is_plane:
+        raise BadHeader(f"{what}.", do=do)
+    if vague.missing:
+        warn(f"{what}; its pixels are taken as 1 mm wide. {do}", LikelyMistake)
+    elif len(frames) == 1 and vague.is_plane and not vague.thickness:
+        what = f"{vague.file.name} has no SliceThickness"
+        warn(f"{what}; it is taken as 1 mm thick. {do}", LikelyMistake)
 
 
 def _check_alike(frames: Sequence[Frame], name: str) -> None:
