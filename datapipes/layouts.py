@@ -392,25 +392,23 @@ class FromDicom(CaseFinder):
         super().__init__(folder)
 
     def look(self) -> Cases:
-        from ..volumes.formats.dicom import series_in
+        from ..volumes.formats.dicom import series_below
 
         if is_url(self.location):
             raise SampleError("from_dicom looks through local folders", do="Copy them to a disk.")
-        cases, bad = [], []
-        for folder, below, _ in os.walk(self.location):
-            below[:] = sorted(name for name in below if not name.startswith("."))
-            volumes, errors = series_in(folder)
-            bad += errors
+        cases = []
+        volumes, bad = series_below(os.fspath(self.location))
+        here: dict[str, set[str]] = {}
+        for folder, options, _ in volumes:
+            here.setdefault(folder, set()).add(options["series"])
+        for folder, options, facts in volumes:
             place = os.path.relpath(folder, self.location).replace(os.sep, "/")
             place = "" if place == "." else place
-            is_only = len({options["series"] for options, _ in volumes}) == 1 and place
-            for options, facts in volumes:
-                parts = [] if is_only else [options["series"]]
-                parts += [f"{key}={value}" for key, value in options.get("where", {}).items()]
-                about = {**facts, **options.get("where", {}), "series": options["series"]}
-                volume = Volume(folder, **options)
-                name = posixpath.join(place, *parts)
-                cases.append({CASE: name, self.key: volume, "dicom": about})
+            parts = [] if len(here[folder]) == 1 and place else [options["series"]]
+            parts += [f"{key}={value}" for key, value in options.get("where", {}).items()]
+            about = {**facts, **options.get("where", {}), "series": options["series"]}
+            name = posixpath.join(place, *parts)
+            cases.append({CASE: name, self.key: Volume(folder, **options), "dicom": about})
         if bad and not cases:
             raise bad[0]
         if bad:

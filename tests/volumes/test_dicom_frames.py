@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shutil
 import tracemalloc
 
 import numpy as np
@@ -246,7 +247,7 @@ def test_one_slice_without_pixel_spacing(tmp_path):
     imager = {"ImagerPixelSpacing": [[2, 2]] * 4}
     folder = series(tmp_path / "ct", FRAMES, (0, 3, 6, 9), PixelSpacing=spacing, **imager)
 
-    with pytest.raises(BadHeader, match=r"2\.dcm has no PixelSpacing"):
+    with pytest.raises(BadHeader, match=r"2\.dcm .*has no PixelSpacing"):
         _ = Volume(folder).shape
 
 
@@ -582,6 +583,87 @@ def test_phases_under_one_series(tmp_path):
     assert sorted(cases) == ["ct/AcquisitionNumber=1", "ct/AcquisitionNumber=2"]
     assert np.array_equal(cases["ct/AcquisitionNumber=1"]["image"].numpy()[0].T, FRAMES[:2])
     assert cases["ct/AcquisitionNumber=2"]["dicom"]["AcquisitionNumber"] == 2
+
+
+@pytest.mark.parametrize("folders", [["IM1", "IM1", "IM2", "IM3"], ["", "", "a", "a/b"]])
+def test_slices_of_one_series_in_several_folders(tmp_path, folders):
+    """``from_dicom`` lists one case; ``Volume`` reads them with the folders below."""
+    names = [f"{folder}/{k}.dcm".lstrip("/") for k, folder in enumerate(folders)]
+    for name in names:
+        (tmp_path / "scan" / name).parent.mkdir(exist_ok=True, parents=True)
+    folder = series(tmp_path / "scan", FRAMES, (0, 3, 6, 9), name=names)
+    series(tmp_path / "scan" / "other", FRAMES, (0, 3, 6, 9), SeriesInstanceUID="1.5")
+
+    cases = {sample.case: sample["image"] for sample in vp.from_dicom(tmp_path)}
+
+    assert sorted(cases) == ["scan", "scan/other"]
+    files = sorted({f"{parent}/*".lstrip("/") for parent in folders})
+    for volume in (cases["scan"], Volume(folder, series="1.2.3.4"), Volume(folder, files=files)):
+        assert np.array_equal(volume.numpy()[0].T, FRAMES)
+        assert volume.spacing[2] == 3
+    if "" in folders:
+        assert np.array_equal(Volume(folder).numpy()[0].T, FRAMES)
+        assert Volume(folder, files="*").shape == (1, 8, 6, 2)
+
+
+def test_a_gap_between_folders(tmp_path):
+    """Two halves of a series with a slice missing between them are no two volumes."""
+    series(tmp_path / "scan" / "a", FRAMES[:2], (0, 3))
+    series(tmp_path / "scan" / "b", FRAMES[:2], (9, 12))
+
+    with pytest.raises(BadHeader, match="not evenly spaced"):
+        vp.from_dicom(tmp_path)
+
+
+def test_folders_that_share_some_places(tmp_path):
+    """One slice in two folders: nothing says which volume has it."""
+    series(tmp_path / "scan" / "a", FRAMES[:3], (0, 3, 6))
+    series(tmp_path / "scan" / "b", FRAMES[:2], (6, 9))
+
+    with pytest.raises(UnknownFormat, match=r"scan/a and in .*scan/b, some at the same places"):
+        vp.from_dicom(tmp_path)
+
+
+def test_phases_in_folders_of_their_own(tmp_path):
+    """Each is a case, also where one folder is in the other."""
+    outer = series(tmp_path / "scan", FRAMES[:2], (0, 3))
+    series(tmp_path / "scan" / "late", FRAMES[2:], (0, 3))
+
+    cases = {sample.case: sample["image"] for sample in vp.from_dicom(tmp_path)}
+
+    assert {case: int(volume.numpy()[0, 0, 0, 0]) for case, volume in cases.items()} == {
+        "scan": FRAMES[0, 0, 0],
+        "scan/late": FRAMES[2, 0, 0],
+    }
+    with pytest.raises(UnknownFormat, match=r"4 slices of .* lie at 2 places"):
+        _ = Volume(outer).shape
+
+
+def test_a_copy_of_a_series(tmp_path):
+    """The same images in two folders are warned of, with both names."""
+    folder = series(tmp_path / "scan", FRAMES, (0, 3, 6, 9))
+    shutil.copytree(folder, tmp_path / "spare")
+
+    with pytest.warns(LikelyMistake, match=r"(?s)/scan is in .*/spare again"):
+        cases = [sample.case for sample in vp.from_dicom(tmp_path)]
+
+    assert cases == ["scan", "spare"]
+
+
+def test_a_directory_record_among_folders(tmp_path):
+    """``DICOMDIR`` is no image: the series is in the folders below."""
+    record = write(tmp_path / "DICOMDIR", FRAMES[0])
+    one = pydicom.dcmread(record)
+    for key in ("PixelData", "Rows", "Columns", "SeriesInstanceUID"):
+        delattr(one, key)
+    one.SOPClassUID = one.file_meta.MediaStorageSOPClassUID = "1.2.840.10008.1.3.10"
+    one.save_as(record)
+    for k in range(4):
+        series(tmp_path / f"IM{k}", FRAMES[k : k + 1], [3 * k])
+
+    assert np.array_equal(Volume(tmp_path).numpy()[0].T, FRAMES)
+    (case,) = vp.from_dicom(tmp_path)
+    assert np.array_equal(case["image"].numpy()[0].T, FRAMES)
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ import itertools
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, BinaryIO
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,17 +62,16 @@ _SAME_STEPS = 1e-4
 _MOST_NAMES = 4
 
 
-def _read_folder(
-    folder: str, name: str, files: Any = None, select: Sequence[str] = ()
+def _read(
+    paths: Iterable[str], name: str, select: Sequence[str] = ()
 ) -> tuple[dict[str, list[Frame]], dict[str, list[VolumeError]]]:
-    """Return the frames of a folder by their series, and the errors of files that are unsound.
+    """Return the frames of files by their series, and the errors of files that are unsound.
 
-    The errors of ``""`` are of files that may belong to any series. ``files`` are names or
-    patterns: no others are read.
+    The errors of ``""`` are of files that may belong to any series.
     """
     frames: dict[str, list[Frame]] = {}
     errors: dict[str, list[VolumeError]] = {}
-    for path in _files(folder) if files is None else _named_files(folder, name, files):
+    for path in paths:
         series = ""
         if not (path.lower().endswith(_SUFFIXES) or is_dicom(path)):
             continue
@@ -86,6 +86,34 @@ def _read_folder(
     return frames, errors
 
 
+def _read_folder(
+    folder: str, name: str, files: Any, select: Sequence[str]
+) -> tuple[dict[str, list[Frame]], dict[str, list[VolumeError]]]:
+    """Return frames and errors of a folder, and those of its series in folders below.
+
+    Without an image in the folder itself, of all series below. ``files`` are names or patterns:
+    no others are read.
+    """
+    if files is not None:
+        return _read(_named_files(folder, name, files), name, select)
+    frames, errors = _read(_files(folder), name, select)
+    below = [path for each in itertools.islice(_folders(folder), 1, None) for path in _files(each)]
+    others, unsound = _read(below, name, select)
+    wanted = {*frames} or {*others, *unsound}
+    for uid in wanted & others.keys():
+        frames[uid] = frames.get(uid, []) + others[uid]
+    for uid in wanted & unsound.keys():
+        errors[uid] = errors.get(uid, []) + unsound[uid]
+    return frames, errors
+
+
+def _folders(folder: str) -> Iterator[str]:
+    """Yield a folder, and those below that are not hidden."""
+    for path, below, _ in os.walk(folder):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        yield path
+
+
 def _files(folder: str) -> list[str]:
     # Copies from macOS bring a hidden ._NAME for each file, and these come first.
     with os.scandir(folder) as entries:
@@ -97,26 +125,40 @@ def _files(folder: str) -> list[str]:
 
 
 def _named_files(folder: str, name: str, files: Any) -> list[str]:
-    """Return the files of a folder that names or patterns choose, each of which has to match."""
-    there, choice = {os.path.basename(path): path for path in _files(folder)}, set[str]()
+    """Return the files in or below a folder that names or patterns choose; each has to match."""
+    root, choice = os.path.realpath(folder), set[str]()
     patterns = [files] if isinstance(files, (str, os.PathLike)) else [*files]
     for text in (os.fspath(each) for each in patterns):
         parent, pattern = os.path.split(text)
-        hits = {one for one in there if one == pattern or fnmatch.fnmatchcase(one, pattern)}
-        ways = {os.path.realpath(parent), os.path.realpath(os.path.join(folder, parent))}
-        if not hits or (parent and os.path.realpath(folder) not in ways):
+        ways = map(os.path.realpath, (os.path.join(folder, parent), parent))
+        inside = (way for way in ways if os.path.isdir(way) and Path(way).is_relative_to(root))
+        place = next(inside, None)
+        hits = {
+            os.path.normpath(os.path.join(folder, os.path.relpath(path, root)))
+            for path in (_files(place) if place else ())
+            if os.path.basename(path) == pattern
+            or fnmatch.fnmatchcase(os.path.basename(path), pattern)
+        }
+        if not hits:
             what = f"{text!r} of files= matches no file in {name}."
             raise VolumeNotFound(what, do="Give names or patterns of files in this folder.")
         choice |= hits
     if not choice:
         raise VolumeNotFound(f"files= names no file in {name}.", do="Leave it out to read all.")
-    return [there[one] for one in sorted(choice)]
+    return sorted(choice)
 
 
 def _has_dicom(request: BackendRequest) -> bool:
-    """Whether a local file, or one of the first files of a local folder, is DICOM."""
+    """Whether a local file, or one of the first files of a local folder, is DICOM.
+
+    Folders below count where ``series`` or ``files`` choose slices.
+    """
     path = os.fspath(request.path or "")
-    paths = _files(path)[:_LOOKED_AT] if os.path.isdir(path) else [path]
+    paths = [path]
+    if os.path.isdir(path):
+        depth = None if request.reader_kwargs.keys() & {"series", "files"} else 1
+        every = (_files(each) for each in itertools.islice(_folders(path), depth))
+        paths = [*itertools.islice(itertools.chain.from_iterable(every), _LOOKED_AT)]
     is_name = any(one.lower().endswith(_SUFFIXES) for one in paths if os.path.isfile(one))
     return is_name or any(map(is_dicom, paths))
 
@@ -422,37 +464,110 @@ def _value_type(frames: Sequence[Frame]) -> np.dtype[Any]:
     return np.dtype(np.float32 if is_small else np.float64)
 
 
-def series_in(
-    folder: str,
-) -> tuple[list[tuple[dict[str, Any], dict[str, str]]], list[VolumeError]]:
-    """Return options of ``Volume`` and facts of each volume in a folder, and what is unsound.
+class _Part(NamedTuple):
+    """Slices of one series, and the folders that hold them."""
 
-    Several volumes of one series are told apart by ``where``.
+    frames: list[Frame]
+    folders: tuple[str, ...]
+
+
+def series_below(
+    root: str,
+) -> tuple[list[tuple[str, dict[str, Any], dict[str, str]]], list[VolumeError]]:
+    """Return folder, options of ``Volume`` and facts of each volume below, and all errors.
+
+    A series is one volume, whose slices may lie in several folders. ``where`` tells several
+    volumes of a series apart.
     """
-    if not any(map(is_dicom, _files(folder))):
-        return [], []
-    import_package("pydicom", f"the DICOM files of {folder}")
-    series, unsound = _read_folder(folder, folder)
-    volumes, errors = [], [error for each in unsound.values() for error in each]
-    if len(series) == 1 and unsound.get(""):
-        series = {}  # a file that cannot be read is one of its slices
-    for uid in sorted(series.keys() - (unsound.keys() - {""})):
-        every, groups = series[uid], dict[tuple[Any, ...], list[Frame]]()
-        keys = selectors(every)
-        for one in every:
-            groups.setdefault(tuple(one.facts.get(key) for key in keys), []).append(one)
-        facts = {fact: str(every[0].facts.get(key, "")) for key, fact in FACTS.items()}
-        facts = {fact: text for fact, text in facts.items() if text}
-        for values, frames in groups.items():
-            options: dict[str, Any] = {"series": uid}
-            if keys:
-                options["where"] = dict(zip(keys, values, strict=True))
-            try:
-                stack(frames, f"the series {uid} in {folder}")
-                volumes.append((options, facts))
-            except VolumeError as error:
-                errors.append(error)
-    return volumes, errors
+    series: dict[str, dict[str, list[Frame]]] = {}
+    errors: list[VolumeError] = []
+    unsound = set[tuple[str, str]]()
+    for folder in _folders(root):
+        if not any(map(is_dicom, _files(folder))):
+            continue
+        import_package("pydicom", f"the DICOM files of {folder}")
+        frames, bad = _read(_files(folder), folder)
+        errors += [error for each in bad.values() for error in each]
+        unsound |= {(uid, folder) for uid in bad}
+        if len(frames) == 1 and "" in bad:
+            unsound |= {(uid, folder) for uid in frames}  # one of its slices cannot be read
+        for uid, own in frames.items():
+            series.setdefault(uid, {})[folder] = own
+    volumes: list[tuple[str, dict[str, Any], dict[str, str]]] = []
+    for uid, folders in sorted(series.items()):
+        try:
+            parts = _parts(uid, folders)
+        except VolumeError as error:
+            errors.append(error)
+            continue
+        for part in parts:
+            if not any((uid, folder) in unsound for folder in part.folders):
+                folder, files = _patterns(part.folders, folders)
+                volumes += _volumes(uid, part.frames, folder, files, errors)
+    return sorted(volumes, key=lambda one: one[0].split(os.sep)), errors
+
+
+def _parts(uid: str, folders: Mapping[str, list[Frame]]) -> list[_Part]:
+    """Return the slices of a series in one part, or by folder where each has a whole volume.
+
+    Folders have a volume each where their slices differ in size or lie at the same places.
+    """
+    apart = [_Part(frames, (folder,)) for folder, frames in folders.items()]
+    places = [{(one.layout, one.place) for one in part.frames} for part in apart]
+    sizes = [{one.layout for one in part.frames} for part in apart]
+    pairs = list(itertools.combinations(range(len(apart)), 2))
+    if not any(places[a] & places[b] or sizes[a].isdisjoint(sizes[b]) for a, b in pairs):
+        return [_Part([*itertools.chain(*folders.values())], tuple(folders))]
+    for a, b in pairs:
+        first, other = apart[a].folders[0], apart[b].folders[0]
+        if not (sizes[a].isdisjoint(sizes[b]) or places[a] <= places[b] or places[b] <= places[a]):
+            what = (
+                f"the series {uid} has slices in {first} and in {other}, some at the same places."
+            )
+            raise UnknownFormat(what, do="Move those that belong to another volume elsewhere.")
+        uids = [{one.facts.get("SOPInstanceUID") for one in apart[n].frames} for n in (a, b)]
+        if not sizes[a].isdisjoint(sizes[b]) and uids[0] & uids[1]:
+            what = (
+                f"the series {uid} in {first} is in {other} again: two cases have the same images."
+            )
+            warn(f"{what} Remove one of the copies.", LikelyMistake)
+    return apart
+
+
+def _patterns(own: Sequence[str], every: Iterable[str]) -> tuple[str, list[str] | None]:
+    """Return the folder of some slices and the patterns of their files; None for all of them."""
+    folder = os.path.commonpath(own)
+    if len(own) == 1 and not any(Path(folder) in Path(other).parents for other in every):
+        return folder, None
+    return folder, [
+        os.path.normpath(os.path.join(os.path.relpath(one, folder), "*")) for one in own
+    ]
+
+
+def _volumes(
+    uid: str,
+    every: Sequence[Frame],
+    folder: str,
+    files: list[str] | None,
+    errors: list[VolumeError],
+) -> Iterator[tuple[str, dict[str, Any], dict[str, str]]]:
+    """Yield folder, options and facts of the volumes among some slices; note errors of others."""
+    keys, groups = selectors(every), dict[tuple[Any, ...], list[Frame]]()
+    for one in every:
+        groups.setdefault(tuple(one.facts.get(key) for key in keys), []).append(one)
+    facts = {fact: str(every[0].facts.get(key, "")) for key, fact in FACTS.items()}
+    facts = {fact: text for fact, text in facts.items() if text}
+    for values, frames in groups.items():
+        options: dict[str, Any] = {"series": uid}
+        if files is not None:
+            options["files"] = files
+        if keys:
+            options["where"] = dict(zip(keys, values, strict=True))
+        try:
+            stack(frames, f"the series {uid} in {folder}")
+            yield folder, options, facts
+        except VolumeError as error:
+            errors.append(error)
 
 
 FORMATS = (
