@@ -226,6 +226,11 @@ def test_broken_nrrd(tmp_path, start, lines, message):
         (META, "ElementNumberOfChannels = 0\n", "0 channels"),
         (META, "HeaderSize = -2\n", "HeaderSize"),
         (META, "a line of text\n", "a line"),
+        (
+            META,
+            "BinaryDataByteOrderMSB = True\nElementByteOrderMSB = False\n",
+            "ByteOrderMSB differ",
+        ),
     ],
 )
 def test_broken_metaimage(tmp_path, start, lines, message):
@@ -444,3 +449,24 @@ def test_files_of_planes_that_end_early(tmp_path):
 
     with pytest.raises(TruncatedVolume, match=r"s0\.raw"):
         _ = Volume(path).shape
+
+
+@pytest.mark.parametrize("reference", ["own", "LIST\nother\nown"])
+@pytest.mark.parametrize("name", ["a.nhdr", "a.mhd"])
+def test_a_header_that_names_itself(tmp_path, name, reference):
+    """Its own text is no voxels, alone or in a list."""
+    start, key = (NRRD, "data file: ") if name == "a.nhdr" else (META, "ElementDataFile = ")
+    (tmp_path / "other").write_bytes(VOXELS)
+    (tmp_path / name).write_text(f"{start}{key}{reference.replace('own', name)}\n\n")
+
+    with pytest.raises(BadHeader, match=rf"{name} names itself"):
+        _ = Volume(tmp_path / name).shape
+
+
+def test_voxels_behind_a_header_that_names_itself(tmp_path):
+    """The last bytes of the file are voxels, where the header says so."""
+    head = f"{META}HeaderSize = -1\nElementDataFile = a.mhd\n"
+    (tmp_path / "a.mhd").write_bytes(head.encode() + VOXELS)
+
+    array = SimpleITK.GetArrayFromImage(SimpleITK.ReadImage(tmp_path / "a.mhd"))
+    assert np.array_equal(Volume(tmp_path / "a.mhd").numpy()[0].T, array)

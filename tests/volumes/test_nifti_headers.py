@@ -389,3 +389,30 @@ def test_objects_without_an_inverse(slope):
 
     with pytest.raises(BadHeader, match="no inverse"):
         _ = Volume(image).shape
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("intent", [3000, 3002, 3099])
+def test_cifti(tmp_path, version, intent):
+    """Rows of surface vertices and voxels are no volume."""
+    kind = nibabel.Nifti1Image if version == 1 else nibabel.Nifti2Image
+    image = kind(np.zeros((1, 1, 1, 1, 2, 9), np.float32), np.eye(4))
+    image.header["intent_code"] = intent
+    nibabel.save(image, tmp_path / "a.dscalar.nii")
+
+    with pytest.raises(UnknownFormat, match=rf"a\.dscalar\.nii is CIFTI-2 \(intent {intent}\)"):
+        _ = Volume(tmp_path / "a.dscalar.nii").shape
+
+
+@pytest.mark.parametrize("name", ["lh.mgh", "lh.mgz", "lh.nii"])
+@pytest.mark.parametrize("length", [9, 642])
+def test_values_of_a_surface(tmp_path, name, length):
+    """One long row is warned of; a short one is a line of voxels."""
+    kind = nibabel.Nifti1Image if name == "lh.nii" else nibabel.MGHImage
+    nibabel.save(kind(np.ones((length, 1, 1), np.float32), np.eye(4)), tmp_path / name)
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+
+        assert Volume(tmp_path / name).shape == (1, length, 1, 1)
+
+    assert ["vertices" in str(note.message) for note in notes] == [True] * (length > 9)
