@@ -18,7 +18,7 @@ from .voxels import refuse_unreadable, value_dtype
 
 # Of an affine, in millimetres: a volume is a product of three, which has to stay a number.
 _LARGEST = 1e100
-# Of the volume that three steps of length 1 span: below it they lie in a plane.
+# Of the volume that three steps of length 1 span: below it they are in one plane.
 _FLAT = 1e-6
 # The largest distance from a whole number that a scale of 1 or more may give a label.
 _MOST_ERROR = 0.01
@@ -233,7 +233,9 @@ def given_affine(affine: ArrayLike, name: str) -> tuple[float, ...]:
     )
 
 
-def invertible_affine(entries: tuple[float, ...], sizes: Sequence[int], what: str) -> Any:
+def invertible_affine(
+    entries: tuple[float, ...], sizes: Sequence[int], what: str
+) -> tuple[float, ...]:
     """Return an affine with an inverse; refuse any other.
 
     An axis of one voxel whose step is zero gets a step of 1 mm across the others, with a warning.
@@ -244,7 +246,7 @@ def invertible_affine(entries: tuple[float, ...], sizes: Sequence[int], what: st
     if np.prod(lengths) and abs(np.linalg.det(steps / lengths)) > _FLAT:
         return entries
     missing = lengths == 0
-    if missing.any() and all(sizes[axis] == 1 for axis in np.flatnonzero(missing)):
+    if missing.any() and set(np.asarray(sizes)[missing]) == {1}:
         # The last right singular vectors are at right angles to all steps.
         across = np.linalg.svd(steps.T)[2][3 - missing.sum() :]
         across *= np.sign(across[np.arange(len(across)), np.abs(across).argmax(axis=1)])[:, None]

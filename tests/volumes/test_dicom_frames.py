@@ -606,6 +606,25 @@ def test_slices_of_one_series_in_several_folders(tmp_path, folders):
         assert Volume(folder, files="*").shape == (1, 8, 6, 2)
 
 
+def test_a_localizer_in_a_folder_of_its_own(tmp_path):
+    """Slices of another size or direction are another case; the others are joined."""
+    turned = [[1, 0, 0, 0, 0, 1]] * 2
+    series(tmp_path / "scan" / "a", FRAMES[:2], (0, 3))
+    series(tmp_path / "scan" / "b", FRAMES[2:], (6, 9))
+    series(tmp_path / "scan" / "small", FRAMES[:1, :3], (50,))
+    places = [[0, 3 * k, 0] for k in range(2)]
+    turns = {"ImageOrientationPatient": turned, "ImagePositionPatient": places}
+    series(tmp_path / "scan" / "turned", FRAMES[:2], (0, 0), SliceThickness=3, **turns)
+
+    shapes = {sample.case: sample["image"].shape for sample in vp.from_dicom(tmp_path)}
+
+    assert shapes == {
+        "scan": (1, 8, 6, 4),
+        "scan/small": (1, 8, 3, 1),
+        "scan/turned": (1, 8, 6, 2),
+    }
+
+
 def test_a_gap_between_folders(tmp_path):
     """Two halves of a series with a slice missing between them are no two volumes."""
     series(tmp_path / "scan" / "a", FRAMES[:2], (0, 3))
@@ -620,7 +639,7 @@ def test_folders_that_share_some_places(tmp_path):
     series(tmp_path / "scan" / "a", FRAMES[:3], (0, 3, 6))
     series(tmp_path / "scan" / "b", FRAMES[:2], (6, 9))
 
-    with pytest.raises(UnknownFormat, match=r"scan/a and in .*scan/b, some at the same places"):
+    with pytest.raises(UnknownFormat, match=r"scan/a and in .*scan/b, and folders share some"):
         vp.from_dicom(tmp_path)
 
 

@@ -603,8 +603,8 @@ def test_an_image_of_itk_with_other_facts(tmp_path):
     ):
         write(path, values, f"ITKImage/0/{name}")
 
-    with pytest.raises(BadHeader, match="Spacing, Directions of /ITKImage/0 .* do not fit 3 axes"):
+    with pytest.raises(BadHeader, match=r"Spacing, Directions of /ITKImage/0 .* do not fit 3 axes"):
         _ = Volume(path).shape
     assert Volume(path, affine=np.eye(4)).shape == (1, 2, 3, 4)
-    with pytest.raises(BadHeader, match="axes='xyz' .* differs from .* 'zyx'"):
+    with pytest.raises(BadHeader, match=r"axes='xyz' .* differs from .* 'zyx'"):
         _ = Volume(path, axes="xyz", affine=np.eye(4)).shape

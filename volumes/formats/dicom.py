@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -99,10 +99,10 @@ def _read_folder(
     frames, errors = _read(_files(folder), name, select)
     below = [path for each in itertools.islice(_folders(folder), 1, None) for path in _files(each)]
     others, unsound = _read(below, name, select)
-    wanted = {*frames} or {*others, *unsound}
-    for uid in wanted & others.keys():
+    uids_here = {*frames} or {*others, *unsound}
+    for uid in uids_here & others.keys():
         frames[uid] = frames.get(uid, []) + others[uid]
-    for uid in wanted & unsound.keys():
+    for uid in uids_here & unsound.keys():
         errors[uid] = errors.get(uid, []) + unsound[uid]
     return frames, errors
 
@@ -464,20 +464,13 @@ def _value_type(frames: Sequence[Frame]) -> np.dtype[Any]:
     return np.dtype(np.float32 if is_small else np.float64)
 
 
-class _Part(NamedTuple):
-    """Slices of one series, and the folders that hold them."""
-
-    frames: list[Frame]
-    folders: tuple[str, ...]
-
-
 def series_below(
     root: str,
 ) -> tuple[list[tuple[str, dict[str, Any], dict[str, str]]], list[VolumeError]]:
     """Return folder, options of ``Volume`` and facts of each volume below, and all errors.
 
-    A series is one volume, whose slices may lie in several folders. ``where`` tells several
-    volumes of a series apart.
+    Several folders may hold the slices of one volume. ``where`` separates
+    several volumes of a series.
     """
     series: dict[str, dict[str, list[Frame]]] = {}
     errors: list[VolumeError] = []
@@ -501,47 +494,44 @@ def series_below(
             errors.append(error)
             continue
         for part in parts:
-            if not any((uid, folder) in unsound for folder in part.folders):
-                folder, files = _patterns(part.folders, folders)
-                volumes += _volumes(uid, part.frames, folder, files, errors)
+            if not any((uid, folder) in unsound for folder in part):
+                own = [one for each in part for one in folders[each]]
+                folder, files = os.path.commonpath(part), None
+                if len(part) > 1 or any(Path(folder) in Path(other).parents for other in folders):
+                    below = (os.path.relpath(one, folder) for one in part)
+                    files = [os.path.normpath(os.path.join(one, "*")) for one in below]
+                volumes += _volumes(uid, own, folder, files, errors)
     return sorted(volumes, key=lambda one: one[0].split(os.sep)), errors
 
 
-def _parts(uid: str, folders: Mapping[str, list[Frame]]) -> list[_Part]:
-    """Return the slices of a series in one part, or by folder where each has a whole volume.
+def _parts(uid: str, folders: Mapping[str, Sequence[Frame]]) -> list[tuple[str, ...]]:
+    """Return the folders of each volume of a series: all that have slices of one form.
 
-    Folders have a volume each where their slices differ in size or lie at the same places.
+    Folders that share all places have a volume each: phases, or copies, which are warned of.
     """
-    apart = [_Part(frames, (folder,)) for folder, frames in folders.items()]
-    places = [{(one.layout, one.place) for one in part.frames} for part in apart]
-    sizes = [{one.layout for one in part.frames} for part in apart]
-    pairs = list(itertools.combinations(range(len(apart)), 2))
-    if not any(places[a] & places[b] or sizes[a].isdisjoint(sizes[b]) for a, b in pairs):
-        return [_Part([*itertools.chain(*folders.values())], tuple(folders))]
-    for a, b in pairs:
-        first, other = apart[a].folders[0], apart[b].folders[0]
-        if not (sizes[a].isdisjoint(sizes[b]) or places[a] <= places[b] or places[b] <= places[a]):
-            what = (
-                f"the series {uid} has slices in {first} and in {other}, some at the same places."
-            )
-            raise UnknownFormat(what, do="Move those that belong to another volume elsewhere.")
-        uids = [{one.facts.get("SOPInstanceUID") for one in apart[n].frames} for n in (a, b)]
-        if not sizes[a].isdisjoint(sizes[b]) and uids[0] & uids[1]:
-            what = (
-                f"the series {uid} in {first} is in {other} again: two cases have the same images."
-            )
-            warn(f"{what} Remove one of the copies.", LikelyMistake)
-    return apart
-
-
-def _patterns(own: Sequence[str], every: Iterable[str]) -> tuple[str, list[str] | None]:
-    """Return the folder of some slices and the patterns of their files; None for all of them."""
-    folder = os.path.commonpath(own)
-    if len(own) == 1 and not any(Path(folder) in Path(other).parents for other in every):
-        return folder, None
-    return folder, [
-        os.path.normpath(os.path.join(os.path.relpath(one, folder), "*")) for one in own
-    ]
+    forms: dict[Any, list[str]] = {}
+    for folder, frames in folders.items():
+        form = {(one.layout, *np.round(one.steps, 3).ravel().tolist()) for one in frames}
+        forms.setdefault(frozenset(form), []).append(folder)
+    places = {folder: {one.place for one in frames} for folder, frames in folders.items()}
+    parts: list[tuple[str, ...]] = []
+    for names in forms.values():
+        pairs = list(itertools.combinations(names, 2))
+        if not any(places[a] & places[b] for a, b in pairs):
+            parts.append(tuple(names))
+            continue
+        for a, b in pairs:
+            if not (places[a] <= places[b] or places[b] <= places[a]):
+                what = (
+                    f"the series {uid} is in {a} and in {b}, and folders share some of its places."
+                )
+                raise UnknownFormat(what, do="Move slices of other volumes to other folders.")
+            uids = [{one.facts.get("SOPInstanceUID") for one in folders[name]} for name in (a, b)]
+            if uids[0] & uids[1]:
+                what = f"the series {uid} in {a} is in {b} again, as two cases of the same images."
+                warn(f"{what} Remove one of the copies.", LikelyMistake)
+        parts += [(name,) for name in names]
+    return parts
 
 
 def _volumes(

@@ -117,7 +117,7 @@ class Frame:
     place: tuple[float, ...] | None  # of the first pixel, LPS; None where the file is silent
     thickness: float  # 0 where the file has none
     missing: str  # keywords of its geometry, for an error
-    is_plane: bool  # whether it has to lie in the patient, by its kind or its direction
+    is_plane: bool  # whether its kind or its direction needs a place in the patient
     scale: tuple[float, float]  # slope and intercept
     span: tuple[float, float]  # the smallest and the largest number that a pixel can be
     facts: Mapping[

@@ -315,6 +315,6 @@ def itk_place(
             what = f"{', '.join(keys)} of {group.name} in {name} do not fit {count} axes."
             raise BadHeader(what, do="Pass affine= to say where the voxels lie.")
         steps = rows * spacing[:, None]  # a row of directions for each axis
-        return affine_entries(world_affine(list(steps[:3, :3]), origin[:3]), name)
+        return affine_entries(world_affine(list(steps[:3, :3]), origin[:3].tolist()), name)
 
     return own, affine
