@@ -366,8 +366,8 @@ class FromDicom(CaseFinder):
     Every folder below is looked through, and its files are grouped by SeriesInstanceUID; SimpleITK
     reads them. Headers are read once, when the pipe is made; all passes have the same cases. Beside
     the volume, a sample holds ``"dicom"``, a mapping with ``modality``, ``description``, ``study``
-    and ``series`` of the first slice: ``filter()`` can choose by them. A series is read in one
-    folder; where its slices are spread over several, each folder is a case.
+    and ``series`` of the first slice: ``filter()`` can choose by them. The slices of a series
+    are joined from all folders; folders that share their places (phases, copies) are a case each.
 
     Parameters
     ----------
