@@ -11,12 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..core import Affine
-from ..core.errors import BadHeader
+from ..core.call_site import warn
+from ..core.errors import BadHeader, LikelyMistake
 from ..core.lru_cache import cached_property
 from .voxels import refuse_unreadable, value_dtype
 
 # Of an affine, in millimetres: a volume is a product of three, which has to stay a number.
 _LARGEST = 1e100
+# Of the volume that three steps of length 1 span: below it they are in one plane.
+_FLAT = 1e-6
 # The largest distance from a whole number that a scale of 1 or more may give a label.
 _MOST_ERROR = 0.01
 
@@ -225,12 +228,38 @@ def given_affine(affine: ArrayLike, name: str) -> tuple[float, ...]:
         msg = f"the affine given for {name} has the shape {np.shape(affine)}, and a 4x4 is needed."
         do = "Its first three columns are the step of each axis in mm, the fourth is the origin."
         raise BadHeader(msg, do=do)
-    entries = affine_entries(affine, name)
-    if np.linalg.matrix_rank(affine_matrix(entries)[:3, :3]) < 3:
-        msg = f"the affine given for {name} has no inverse: voxels would lie on top of each other."
-        do = "Pass a 4x4 whose first three columns say where each axis steps, in millimetres."
-        raise BadHeader(msg, do=do)
-    return entries
+    return invertible_affine(
+        affine_entries(affine, name), (0, 0, 0), f"the affine given for {name}"
+    )
+
+
+def invertible_affine(
+    entries: tuple[float, ...], sizes: Sequence[int], what: str
+) -> tuple[float, ...]:
+    """Return an affine with an inverse; refuse any other.
+
+    An axis of one voxel whose step is zero gets a step of 1 mm across the others, with a warning.
+    """
+    matrix = affine_matrix(entries)
+    steps = matrix[:3, :3]
+    lengths = np.linalg.norm(steps, axis=0)
+    if np.prod(lengths) and abs(np.linalg.det(steps / lengths)) > _FLAT:
+        return entries
+    missing = lengths == 0
+    if missing.any() and set(np.asarray(sizes)[missing]) == {1}:
+        # The last right singular vectors are at right angles to all steps.
+        across = np.linalg.svd(steps.T)[2][3 - missing.sum() :]
+        across *= np.sign(across[np.arange(len(across)), np.abs(across).argmax(axis=1)])[:, None]
+        steps[:, missing] = across.T + 0.0  # no negative zeros
+        if np.linalg.matrix_rank(steps) == 3:
+            warn(
+                f"{what} has a step of 0 mm along an axis of one voxel; 1 mm is used.",
+                LikelyMistake,
+            )
+            return tuple(float(v) for v in matrix.ravel())
+    msg = f"{what} has no inverse: voxels would lie on top of each other ({steps.tolist()})."
+    do = "Pass affine=, a 4x4 whose first three columns are the step of each axis in millimetres."
+    raise BadHeader(msg, do=do)
 
 
 def affine_matrix(entries: tuple[float, ...]) -> Affine:
@@ -253,4 +282,5 @@ def array_header(array: NDArray[Any], affine: tuple[float, ...], name: str, **mo
     shape = array.shape
     if min(shape) < 1:
         raise BadHeader(f"{name} holds no voxels: shape {shape}.", do="Give at least one voxel.")
-    return Header(shape, affine, array.dtype, **more)
+    entries = invertible_affine(affine, shape[1:], f"the affine of {name}")
+    return Header(shape, entries, array.dtype, **more)

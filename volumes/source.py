@@ -27,7 +27,7 @@ from ..storage.ranges import FOLLOW
 from ..storage.retry import read_anew
 from .backend import Backend, ForeignBackend
 from .formats.stored_file import LocalStoredFile
-from .header import FILE_UNITS, HAS_AFFINE, UNIT, affine_matrix
+from .header import FILE_UNITS, HAS_AFFINE, UNIT, affine_matrix, invertible_affine
 from .registry import (
     BackendRequest,
     custom_backends,
@@ -123,6 +123,10 @@ class LocatedSource:
         if backend is not None:
             ours = as_backend(backend, self.name)
             with_affine(ours, request)
+            if not has_affine:
+                header, what = ours.header, f"the affine of {self.name}"
+                affine = invertible_affine(header.affine, header.shape[1:], what)
+                ours.header = replace(header, affine=affine)
             if units and not has_affine:
                 unit = units.pop() if len(units) == 1 else UNIT
                 ours.header = replace(ours.header, file_unit=unit)

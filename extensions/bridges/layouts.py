@@ -366,8 +366,8 @@ class FromDicom(CaseFinder):
     Every folder below is looked through, and its files are grouped by SeriesInstanceUID; SimpleITK
     reads them. Headers are read once, when the pipe is made; all passes have the same cases. Beside
     the volume, a sample holds ``"dicom"``, a mapping with ``modality``, ``description``, ``study``
-    and ``series`` of the first slice: ``filter()`` can choose by them. A series is read in one
-    folder; where its slices are spread over several, each folder is a case.
+    and ``series`` of the first slice: ``filter()`` can choose by them. The slices of a series
+    are joined from all folders; folders that share their places (phases, copies) are a case each.
 
     Parameters
     ----------
@@ -392,25 +392,23 @@ class FromDicom(CaseFinder):
         super().__init__(folder)
 
     def look(self) -> Cases:
-        from ..formats.dicom import series_in
+        from ..formats.dicom import series_below
 
         if is_url(self.location):
             raise SampleError("from_dicom looks through local folders", do="Copy them to a disk.")
-        cases, bad = [], []
-        for folder, below, _ in os.walk(self.location):
-            below[:] = sorted(name for name in below if not name.startswith("."))
-            volumes, errors = series_in(folder)
-            bad += errors
+        cases = []
+        volumes, bad = series_below(os.fspath(self.location))
+        here: dict[str, set[str]] = {}
+        for folder, options, _ in volumes:
+            here.setdefault(folder, set()).add(options["series"])
+        for folder, options, facts in volumes:
             place = os.path.relpath(folder, self.location).replace(os.sep, "/")
             place = "" if place == "." else place
-            is_only = len({options["series"] for options, _ in volumes}) == 1 and place
-            for options, facts in volumes:
-                parts = [] if is_only else [options["series"]]
-                parts += [f"{key}={value}" for key, value in options.get("where", {}).items()]
-                about = {**facts, **options.get("where", {}), "series": options["series"]}
-                volume = Volume(folder, **options)
-                name = posixpath.join(place, *parts)
-                cases.append({CASE: name, self.key: volume, "dicom": about})
+            parts = [] if len(here[folder]) == 1 and place else [options["series"]]
+            parts += [f"{key}={value}" for key, value in options.get("where", {}).items()]
+            about = {**facts, **options.get("where", {}), "series": options["series"]}
+            name = posixpath.join(place, *parts)
+            cases.append({CASE: name, self.key: Volume(folder, **options), "dicom": about})
         if bad and not cases:
             raise bad[0]
         if bad:

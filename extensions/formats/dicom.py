@@ -12,8 +12,9 @@ import itertools
 import math
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -61,17 +62,16 @@ _SAME_STEPS = 1e-4
 _MOST_NAMES = 4
 
 
-def _read_folder(
-    folder: str, name: str, files: Any = None, select: Sequence[str] = ()
+def _read(
+    paths: Iterable[str], name: str, select: Sequence[str] = ()
 ) -> tuple[dict[str, list[Frame]], dict[str, list[VolumeError]]]:
-    """Return the frames of a folder by their series, and the errors of files that are unsound.
+    """Return the frames of files by their series, and the errors of files that are unsound.
 
-    The errors of ``""`` are of files that may belong to any series. ``files`` are names or
-    patterns: no others are read.
+    The errors of ``""`` are of files that may belong to any series.
     """
     frames: dict[str, list[Frame]] = {}
     errors: dict[str, list[VolumeError]] = {}
-    for path in _files(folder) if files is None else _named_files(folder, name, files):
+    for path in paths:
         series = ""
         if not (path.lower().endswith(_SUFFIXES) or is_dicom(path)):
             continue
@@ -86,6 +86,34 @@ def _read_folder(
     return frames, errors
 
 
+def _read_folder(
+    folder: str, name: str, files: Any, select: Sequence[str]
+) -> tuple[dict[str, list[Frame]], dict[str, list[VolumeError]]]:
+    """Return frames and errors of a folder, and those of its series in folders below.
+
+    Without an image in the folder itself, of all series below. ``files`` are names or patterns:
+    no others are read.
+    """
+    if files is not None:
+        return _read(_named_files(folder, name, files), name, select)
+    frames, errors = _read(_files(folder), name, select)
+    below = [path for each in itertools.islice(_folders(folder), 1, None) for path in _files(each)]
+    others, unsound = _read(below, name, select)
+    uids_here = {*frames} or {*others, *unsound}
+    for uid in uids_here & others.keys():
+        frames[uid] = frames.get(uid, []) + others[uid]
+    for uid in uids_here & unsound.keys():
+        errors[uid] = errors.get(uid, []) + unsound[uid]
+    return frames, errors
+
+
+def _folders(folder: str) -> Iterator[str]:
+    """Yield a folder, and those below that are not hidden."""
+    for path, below, _ in os.walk(folder):
+        below[:] = sorted(name for name in below if not name.startswith("."))
+        yield path
+
+
 def _files(folder: str) -> list[str]:
     # Copies from macOS bring a hidden ._NAME for each file, and these come first.
     with os.scandir(folder) as entries:
@@ -97,26 +125,40 @@ def _files(folder: str) -> list[str]:
 
 
 def _named_files(folder: str, name: str, files: Any) -> list[str]:
-    """Return the files of a folder that names or patterns choose, each of which has to match."""
-    there, choice = {os.path.basename(path): path for path in _files(folder)}, set[str]()
+    """Return the files in or below a folder that names or patterns choose; each has to match."""
+    root, choice = os.path.realpath(folder), set[str]()
     patterns = [files] if isinstance(files, (str, os.PathLike)) else [*files]
     for text in (os.fspath(each) for each in patterns):
         parent, pattern = os.path.split(text)
-        hits = {one for one in there if one == pattern or fnmatch.fnmatchcase(one, pattern)}
-        ways = {os.path.realpath(parent), os.path.realpath(os.path.join(folder, parent))}
-        if not hits or (parent and os.path.realpath(folder) not in ways):
+        ways = map(os.path.realpath, (os.path.join(folder, parent), parent))
+        inside = (way for way in ways if os.path.isdir(way) and Path(way).is_relative_to(root))
+        place = next(inside, None)
+        hits = {
+            os.path.normpath(os.path.join(folder, os.path.relpath(path, root)))
+            for path in (_files(place) if place else ())
+            if os.path.basename(path) == pattern
+            or fnmatch.fnmatchcase(os.path.basename(path), pattern)
+        }
+        if not hits:
             what = f"{text!r} of files= matches no file in {name}."
             raise VolumeNotFound(what, do="Give names or patterns of files in this folder.")
         choice |= hits
     if not choice:
         raise VolumeNotFound(f"files= names no file in {name}.", do="Leave it out to read all.")
-    return [there[one] for one in sorted(choice)]
+    return sorted(choice)
 
 
 def _has_dicom(request: BackendRequest) -> bool:
-    """Whether a local file, or one of the first files of a local folder, is DICOM."""
+    """Whether a local file, or one of the first files of a local folder, is DICOM.
+
+    Folders below count where ``series`` or ``files`` choose slices.
+    """
     path = os.fspath(request.path or "")
-    paths = _files(path)[:_LOOKED_AT] if os.path.isdir(path) else [path]
+    paths = [path]
+    if os.path.isdir(path):
+        depth = None if request.reader_kwargs.keys() & {"series", "files"} else 1
+        every = (_files(each) for each in itertools.islice(_folders(path), depth))
+        paths = [*itertools.islice(itertools.chain.from_iterable(every), _LOOKED_AT)]
     is_name = any(one.lower().endswith(_SUFFIXES) for one in paths if os.path.isfile(one))
     return is_name or any(map(is_dicom, paths))
 
@@ -299,20 +341,35 @@ def stack(
             what = f"the frames of {name} differ in size or direction: sizes {sizes}; {files}."
             do = "Choose those of one volume, by where={keyword: value} or files='pattern'."
             raise BadHeader(what, do=do)
-    _check_alike(frames, name)
     step = np.cross(*first.steps)
-    step *= first.thickness / np.linalg.norm(step)
+    step *= (first.thickness or 1) / np.linalg.norm(step)
     places = {one.place for one in frames}
     if len(frames) > 1 and not (is_placed and len(places) == 1):
         if None in places:
             what = f"{name} has {len(frames)} frames, and does not say where each of them lies."
             raise BadHeader(what, do="Pass affine= to stack them in the order of the file.")
         frames, step = _in_order(frames, name)
+    _check_alike(frames, name)
+    if not is_placed:
+        _check_geometry(frames)
     columns, rows, channels = first.layout
     millimetres_in("mm", name)  # of every DICOM file
     affine = world_affine([*first.steps, step], frames[0].place or (0.0, 0.0, 0.0))
     layout = fastest_first((columns, rows, len(frames)), colours=channels)
     return RawHeader(layout, _value_type(frames), 0, affine_entries(affine, name)), frames
+
+
+def _check_geometry(frames: Sequence[Frame]) -> None:
+    """Refuse planes without a pixel spacing or direction; warn of sizes that may be missing."""
+    vague = max(frames, key=lambda one: bool(one.missing))
+    what, do = f"{vague.file.name} has no {vague.missing}", "Pass affine= to say where it lies."
+    if vague.missing and vague.is_plane:
+        raise BadHeader(f"{what}.", do=do)
+    if vague.missing:
+        warn(f"{what}; its pixels are taken as 1 mm wide. {do}", LikelyMistake)
+    elif len(frames) == 1 and vague.is_plane and not vague.thickness:
+        what = f"{vague.file.name} has no SliceThickness"
+        warn(f"{what}; it is taken as 1 mm thick. {do}", LikelyMistake)
 
 
 def _check_alike(frames: Sequence[Frame], name: str) -> None:
@@ -407,37 +464,100 @@ def _value_type(frames: Sequence[Frame]) -> np.dtype[Any]:
     return np.dtype(np.float32 if is_small else np.float64)
 
 
-def series_in(
-    folder: str,
-) -> tuple[list[tuple[dict[str, Any], dict[str, str]]], list[VolumeError]]:
-    """Return options of ``Volume`` and facts of each volume in a folder, and what is unsound.
+def series_below(
+    root: str,
+) -> tuple[list[tuple[str, dict[str, Any], dict[str, str]]], list[VolumeError]]:
+    """Return folder, options of ``Volume`` and facts of each volume below, and all errors.
 
-    Several volumes of one series are told apart by ``where``.
+    Several folders may hold the slices of one volume. ``where`` separates
+    several volumes of a series.
     """
-    if not any(map(is_dicom, _files(folder))):
-        return [], []
-    import_package("pydicom", f"the DICOM files of {folder}")
-    series, unsound = _read_folder(folder, folder)
-    volumes, errors = [], [error for each in unsound.values() for error in each]
-    if len(series) == 1 and unsound.get(""):
-        series = {}  # a file that cannot be read is one of its slices
-    for uid in sorted(series.keys() - (unsound.keys() - {""})):
-        every, groups = series[uid], dict[tuple[Any, ...], list[Frame]]()
-        keys = selectors(every)
-        for one in every:
-            groups.setdefault(tuple(one.facts.get(key) for key in keys), []).append(one)
-        facts = {fact: str(every[0].facts.get(key, "")) for key, fact in FACTS.items()}
-        facts = {fact: text for fact, text in facts.items() if text}
-        for values, frames in groups.items():
-            options: dict[str, Any] = {"series": uid}
-            if keys:
-                options["where"] = dict(zip(keys, values, strict=True))
-            try:
-                stack(frames, f"the series {uid} in {folder}")
-                volumes.append((options, facts))
-            except VolumeError as error:
-                errors.append(error)
-    return volumes, errors
+    series: dict[str, dict[str, list[Frame]]] = {}
+    errors: list[VolumeError] = []
+    unsound = set[tuple[str, str]]()
+    for folder in _folders(root):
+        if not any(map(is_dicom, _files(folder))):
+            continue
+        import_package("pydicom", f"the DICOM files of {folder}")
+        frames, bad = _read(_files(folder), folder)
+        errors += [error for each in bad.values() for error in each]
+        unsound |= {(uid, folder) for uid in bad}
+        if len(frames) == 1 and "" in bad:
+            unsound |= {(uid, folder) for uid in frames}  # one of its slices cannot be read
+        for uid, own in frames.items():
+            series.setdefault(uid, {})[folder] = own
+    volumes: list[tuple[str, dict[str, Any], dict[str, str]]] = []
+    for uid, folders in sorted(series.items()):
+        try:
+            parts = _parts(uid, folders)
+        except VolumeError as error:
+            errors.append(error)
+            continue
+        for part in parts:
+            if not any((uid, folder) in unsound for folder in part):
+                own = [one for each in part for one in folders[each]]
+                folder, files = os.path.commonpath(part), None
+                if len(part) > 1 or any(Path(folder) in Path(other).parents for other in folders):
+                    below = (os.path.relpath(one, folder) for one in part)
+                    files = [os.path.normpath(os.path.join(one, "*")) for one in below]
+                volumes += _volumes(uid, own, folder, files, errors)
+    return sorted(volumes, key=lambda one: one[0].split(os.sep)), errors
+
+
+def _parts(uid: str, folders: Mapping[str, Sequence[Frame]]) -> list[tuple[str, ...]]:
+    """Return the folders of each volume of a series: all that have slices of one form.
+
+    Folders that share all places have a volume each: phases, or copies, which are warned of.
+    """
+    forms: dict[Any, list[str]] = {}
+    for folder, frames in folders.items():
+        form = {(one.layout, *np.round(one.steps, 3).ravel().tolist()) for one in frames}
+        forms.setdefault(frozenset(form), []).append(folder)
+    places = {folder: {one.place for one in frames} for folder, frames in folders.items()}
+    parts: list[tuple[str, ...]] = []
+    for names in forms.values():
+        pairs = list(itertools.combinations(names, 2))
+        if not any(places[a] & places[b] for a, b in pairs):
+            parts.append(tuple(names))
+            continue
+        for a, b in pairs:
+            if not (places[a] <= places[b] or places[b] <= places[a]):
+                what = (
+                    f"the series {uid} is in {a} and in {b}, and folders share some of its places."
+                )
+                raise UnknownFormat(what, do="Move slices of other volumes to other folders.")
+            uids = [{one.facts.get("SOPInstanceUID") for one in folders[name]} for name in (a, b)]
+            if uids[0] & uids[1]:
+                what = f"the series {uid} in {a} is in {b} again, as two cases of the same images."
+                warn(f"{what} Remove one of the copies.", LikelyMistake)
+        parts += [(name,) for name in names]
+    return parts
+
+
+def _volumes(
+    uid: str,
+    every: Sequence[Frame],
+    folder: str,
+    files: list[str] | None,
+    errors: list[VolumeError],
+) -> Iterator[tuple[str, dict[str, Any], dict[str, str]]]:
+    """Yield folder, options and facts of the volumes among some slices; note errors of others."""
+    keys, groups = selectors(every), dict[tuple[Any, ...], list[Frame]]()
+    for one in every:
+        groups.setdefault(tuple(one.facts.get(key) for key in keys), []).append(one)
+    facts = {fact: str(every[0].facts.get(key, "")) for key, fact in FACTS.items()}
+    facts = {fact: text for fact, text in facts.items() if text}
+    for values, frames in groups.items():
+        options: dict[str, Any] = {"series": uid}
+        if files is not None:
+            options["files"] = files
+        if keys:
+            options["where"] = dict(zip(keys, values, strict=True))
+        try:
+            stack(frames, f"the series {uid} in {folder}")
+            yield folder, options, facts
+        except VolumeError as error:
+            errors.append(error)
 
 
 FORMATS = (

@@ -61,13 +61,19 @@ SELECTORS = tuple(
 """Keywords that may tell apart frames at one place, the most usual first."""
 FACTS = {"Modality": "modality", "SeriesDescription": "description", "StudyInstanceUID": "study"}
 # What all slices of a volume have or lack; what they have to share, and what they usually share.
-SCALES, KINDS = ("RescaleSlope", "RescaleIntercept"), ("Units", "RescaleType")
+SCALES = ("RescaleSlope", "RescaleIntercept")
+KINDS = tuple(
+    str.split(
+        "Units RescaleType PhotometricInterpretation EchoNumbers EchoTime EffectiveEchoTime "
+        "DiffusionBValue ComplexImageComponent ConvolutionKernel"
+    )
+)
 OWNERS = ("FrameOfReferenceUID", "PatientID")
 _ALIKE = (*SCALES, *KINDS, *OWNERS)
 _OF_FRAME = str.split(
     "ImagePositionPatient ImageOrientationPatient PixelSpacing ImagerPixelSpacing SliceThickness "
-    "SpacingBetweenSlices RescaleSlope RescaleIntercept RealWorldValueSlope RealWorldValueIntercept"
-    " RealWorldValueLUTData"
+    "SpacingBetweenSlices NominalScannedPixelSpacing RescaleSlope RescaleIntercept "
+    "RealWorldValueSlope RealWorldValueIntercept RealWorldValueLUTData"
 )
 _PALETTES = [
     f"{prefix}{colour}PaletteColorLookupTable{part}"
@@ -81,6 +87,10 @@ _OF_FILE = str.split(
     "MaximumFractionalValue SharedFunctionalGroupsSequence PerFrameFunctionalGroupsSequence "
     "ExtendedOffsetTable ExtendedOffsetTableLengths"
 )
+_PIXEL_SIZES = ("PixelSpacing", "ImagerPixelSpacing", "NominalScannedPixelSpacing")
+_PLANE_KEYS = ("PixelSpacing", "ImageOrientationPatient")
+# Names of the kinds of images whose planes have a size and a direction in the patient.
+_PLANES = ("CT Image", "MR Image", "Positron", "RT Dose", "Enhanced", "Legacy Converted Enhanced")
 # Of a direction: its length is 1, and rows and columns are at right angles.
 _OFF = 1e-2
 # Millimetres.
@@ -110,7 +120,9 @@ class Frame:
     dtype: np.dtype[Any]  # of the pixels before they are rescaled, in native byte order
     steps: tuple[tuple[float, ...], tuple[float, ...]]  # along a row and a column, in mm, LPS
     place: tuple[float, ...] | None  # of the first pixel, LPS; None where the file is silent
-    thickness: float
+    thickness: float  # 0 where the file has none
+    missing: str  # keywords of its geometry, for an error
+    is_plane: bool  # whether its kind or its direction needs a place in the patient
     scale: tuple[float, float]  # slope and intercept
     span: tuple[float, float]  # the smallest and the largest number that a pixel can be
     facts: Mapping[
@@ -275,7 +287,7 @@ class DicomFile:
             bits, samples = int(self._dataset.RedPaletteColorLookupTableDescriptor[2]), 3
             dtype = np.dtype(f"u{bits // 8}")
         steps, place = self._geometry(number, facts)
-        between = facts.get("SpacingBetweenSlices") or facts.get("SliceThickness") or 1
+        between = facts.get("SpacingBetweenSlices") or facts.get("SliceThickness") or 0
         span = (-math.inf, math.inf)
         if dtype.kind in "iu":
             low = -(2.0 ** (bits - 1)) if dtype.kind == "i" else 0.0
@@ -288,6 +300,7 @@ class DicomFile:
             steps,
             place,
             abs(float(between)),
+            *self._missing(facts),
             self._scale(facts),
             span,
             {key: _plain(facts[key]) for key in self._keywords if key in facts},
@@ -310,12 +323,21 @@ class DicomFile:
             raise BadHeader(f"{self.name} has the rescale slope {slope}, intercept {intercept}.")
         return slope, intercept
 
+    def _missing(self, facts: Mapping[str, Any]) -> tuple[str, bool]:
+        """Return the keywords of the geometry that are missing, and whether it needs them."""
+        from pydicom.uid import UID
+
+        is_plane = UID(self._kind).name.startswith(_PLANES)
+        if is_plane or facts.get("ImageOrientationPatient"):
+            return " and no ".join(key for key in _PLANE_KEYS if not facts.get(key)), True
+        return "" if any(map(facts.get, _PIXEL_SIZES)) else "PixelSpacing", False
+
     def _geometry(self, number: int, facts: Mapping[str, Any]) -> tuple[Any, Any]:
         """Return the steps along a row and a column, and the place."""
         directions = facts.get("ImageOrientationPatient")
+        between = next((facts[key] for key in _PIXEL_SIZES if facts.get(key)), (1.0, 1.0))
         row, column = np.reshape(np.array(directions or (1, 0, 0, 0, 1, 0), dtype=float), (2, 3))
         lengths = np.linalg.norm(row), np.linalg.norm(column)
-        between = facts.get("PixelSpacing") or facts.get("ImagerPixelSpacing") or (1.0, 1.0)
         between_rows, between_columns = map(float, between)
         away = max(*(abs(length - 1) for length in lengths), abs(row @ column))
         if not (away <= _OFF and min(between_rows, between_columns) > 0):

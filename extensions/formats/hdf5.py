@@ -60,7 +60,7 @@ from ...volumes.formats.stored_file import (
 from ...volumes.header import IDENTITY, Header, affine_entries, stored_affine
 from ...volumes.session import opening_session
 from ...volumes.voxels import Voxels, plain
-from .hdf5_chunks import ChunkFilters, ChunkIndex, Hdf5Chunks, Hdf5File, Run, run_local
+from .hdf5_chunks import ChunkFilters, ChunkIndex, Hdf5Chunks, Hdf5File, Run, itk_place, run_local
 
 # A dataset of datasets of datasets is rare already; each level takes some of HDF5's stack.
 _MOST_VIRTUAL = 16
@@ -441,12 +441,13 @@ def _find(h5py: Any, h5: Any, key: Any, file: StoredFile, axes: Any) -> FoundDat
         dataset = chosen_dataset(h5py, h5, key, name)
         if dataset.is_virtual or dataset.external or dataset.file != h5:
             raise _in_other_files(name)
-    layout, dtype = _layout(dataset, name, axes), np.dtype(dataset.dtype)
+    itk = itk_place(dataset, name, axes)
+    layout, dtype = _layout(dataset, name, itk[0] if itk else axes), np.dtype(dataset.dtype)
     level = _bigdataviewer_level(h5py, h5, dataset, dtype)
     if level is not None:  # which has no other type, and stores it as the signed one
         dtype = np.dtype(dtype.str.replace("i", "u"))
     chunks = dataset.chunks or (1,) * len(layout.sizes)
-    affine = stored_affine(lambda: _affine(dataset, layout, level, name))
+    affine = stored_affine(itk[1] if itk else lambda: _affine(dataset, layout, level, name))
     header = chunked_header(layout, chunks, dtype, name, affine)
     header = replace(header, chunks=header.chunks if dataset.chunks else None)
     in_others = dataset.is_virtual or dataset.external
@@ -528,7 +529,9 @@ def chosen_dataset(h5py: Any, file: Any, key: Any, name: str) -> Any:
         if not isinstance(file[key], h5py.Dataset):
             raise BadHeader(f"{key} in {name} is a group.", do="Give the path of a dataset.")
         return file[key]
-    paths = [path for path in datasets_in(h5py, file) if not _TABLES.fullmatch(path)]
+    paths = datasets_in(h5py, file)
+    itk = [path for path in paths if itk_place(file[path], name)]
+    paths = itk or [path for path in paths if not _TABLES.fullmatch(path)]
     axes = {path: file[path].ndim for path in paths}
     fitting = [p for p in paths if 2 <= axes[p] <= 4 or _AXES in file[p].attrs]
     if len(fitting) == 1:

@@ -29,7 +29,9 @@ from ...storage.read_ahead import Ticket
 from ...storage.remote import Piece, RangeFile, RemoteFile
 from ...volumes.chunks.chunked_array import ChunkIndices, ChunkMap, Index
 from ...volumes.chunks.ranged_chunks import RangedChunks
+from ...volumes.formats.raw import world_affine
 from ...volumes.formats.stored_file import library_errors
+from ...volumes.header import affine_entries
 
 Errors = Callable[[], AbstractContextManager[None]]
 Run = Callable[[Callable[[], Any], Errors], Any]
@@ -288,3 +290,31 @@ def _unshuffle(data: Any, values: Sequence[int]) -> Any:
     if whole == len(data):
         return items.reshape(-1).data
     return items.tobytes() + bytes(data[whole:])  # what is left over is not shuffled
+
+
+def itk_place(
+    dataset: Any, name: str, axes: Any = None
+) -> tuple[str, Callable[[], tuple[float, ...]]] | None:
+    """Return the axes of an ITKImage's voxels and a function that reads its affine; else None.
+
+    ``axes`` are those that the user gave, and have to be the same.
+    """
+    group, at = dataset.parent, dataset.name.rsplit("/", 1)[-1]
+    keys = ("Origin", "Spacing", "Directions")
+    if at != "VoxelData" or not all(key in group for key in keys) or "Dimension" not in group:
+        return None
+    count = group["Dimension"].size
+    own = "tzyx"[-count:] + "c" * (dataset.ndim - count)
+    if axes not in (None, own):
+        what = f"axes={axes!r} of {name} differs from the axes of its ITKImage, {own!r}."
+        raise BadHeader(what, do="Leave axes= out.")
+
+    def affine() -> tuple[float, ...]:
+        origin, spacing, rows = (np.asarray(group[key], np.float64) for key in keys)
+        if not origin.shape == spacing.shape == rows.shape[:1] == rows.shape[1:] == (count,):
+            what = f"{', '.join(keys)} of {group.name} in {name} do not fit {count} axes."
+            raise BadHeader(what, do="Pass affine= to say where the voxels lie.")
+        steps = rows * spacing[:, None]  # a row of directions for each axis
+        return affine_entries(world_affine(list(steps[:3, :3]), origin[:3].tolist()), name)
+
+    return own, affine

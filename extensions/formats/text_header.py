@@ -189,9 +189,13 @@ def open_text(file: StoredFile, parse: Callable[[bytes, str], TextHeader]) -> Ba
         header = parse(file.head(HEAD_BYTES), file.name)
     except ItkOnly as why:
         return open_with_itk(file, str(why), why.data_files)
-    if len(header.data_files) > 1:
-        return _open_several(header, file)
-    data = file.beside(header.data_files[0]) if header.data_files else file
+    beside = [file.beside(name) for name in header.data_files]
+    if not header.from_end and file.content_key in [one.content_key for one in beside]:
+        what = f"{file.name} names itself as the file of its voxels."
+        raise BadHeader(what, do="Name the file that holds the voxels, or LOCAL.")
+    if len(beside) > 1:
+        return _open_several(header, file, beside)
+    data = beside[0] if beside else file
     skip, fields = header.skip, header.raw
     text = data.head(skip + HEAD_BYTES) if header.line_skip else b""
     for _ in range(header.line_skip):
@@ -208,7 +212,9 @@ def open_text(file: StoredFile, parse: Callable[[bytes, str], TextHeader]) -> Ba
     return open_raw(fields, files, file.name, encoding=header.encoding, skip=skip)
 
 
-def _open_several(header: TextHeader, header_file: StoredFile) -> Backend:
+def _open_several(
+    header: TextHeader, header_file: StoredFile, files: Sequence[StoredFile]
+) -> Backend:
     """Return the backend of voxels in several files, which are put together once when read.
 
     Each holds the same number of bytes, in order.
@@ -221,7 +227,6 @@ def _open_several(header: TextHeader, header_file: StoredFile) -> Backend:
             f"{len(header.data_files)} files.",
             do="Check whether a file is missing from the list.",
         )
-    files = [header_file.beside(name) for name in header.data_files]
     for file in files if header.encoding == "raw" else ():
         check_size(file.name, file.size, skip + part)
 
@@ -350,7 +355,7 @@ def _along_the_world(
     centres = fields.get("centerings", fields.get("centers", "")).lower().split()
     columns, origin = [], []
     for row, axis in enumerate(spatial):
-        step = spacings[axis] if math.isfinite(spacings[axis]) and spacings[axis] else 1.0
+        step = spacings[axis] if math.isfinite(spacings[axis]) else 1.0
         columns.append(tuple(step if other == row else 0.0 for other in range(3)))
         # A minimum is that of the first voxel's near face, if it is not said to be a node.
         is_node = len(centres) == count and centres[axis] == "node"
@@ -445,7 +450,10 @@ def _meta_dtype(fields: TextFields) -> np.dtype[np.generic]:
     code = _CODES.get(text.removesuffix("_ARRAY")) if text.startswith("MET_") else None
     if code is None:
         raise fields.error(f"its ElementType is {text[:40]!r}")
-    big = _truth(fields, "BinaryDataByteOrderMSB", "ElementByteOrderMSB")
+    keys = "BinaryDataByteOrderMSB", "ElementByteOrderMSB"
+    big, other = (_truth(fields, *each) for each in (keys, keys[::-1]))
+    if big != other:
+        raise fields.error(f"its {' and '.join(keys)} differ")
     return np.dtype((">" if big else "<") + code)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import shutil
 import tracemalloc
 
 import numpy as np
@@ -60,6 +61,9 @@ def write(path, pixels, syntax=ExplicitVRLittleEndian, sop=CT, **fields):
     one.BitsAllocated = one.BitsStored = 8 * pixels.itemsize
     one.PixelRepresentation = int(pixels.dtype.kind == "i")
     one.HighBit = one.BitsStored - 1
+    if sop == CT:
+        one.ImageOrientationPatient, one.PixelSpacing = [1, 0, 0, 0, 1, 0], [1, 1]
+        one.SliceThickness = 1
     for key, value in fields.items():
         setattr(one, key, value)
     one.file_meta = meta
@@ -220,6 +224,56 @@ def test_frames_without_places(tmp_path):
     volume = Volume(path, affine=np.diag([2.0, 2, 3, 1]))
     assert np.array_equal(volume.numpy()[0].T, FRAMES)
     assert volume.spacing == (2, 2, 3)
+
+
+PET = "1.2.840.10008.5.1.4.1.1.128"
+PROJECTION, CAPTURE = "1.2.840.10008.5.1.4.1.1.1", "1.2.840.10008.5.1.4.1.1.7"
+
+
+@pytest.mark.parametrize("keyword", ["PixelSpacing", "ImageOrientationPatient"])
+@pytest.mark.parametrize("sop", [CT, PET])
+def test_planes_without_a_geometry(tmp_path, sop, keyword):
+    """One slice of a series without a size or a direction is refused; ``affine`` opens it."""
+    path = write(tmp_path / "a.dcm", FRAMES[0], sop=sop, **{keyword: None})
+
+    with pytest.raises(BadHeader, match=rf"a\.dcm has no .*{keyword}"):
+        _ = Volume(path).shape
+    assert Volume(path, affine=np.diag([2.0, 2, 3, 1])).spacing == (2, 2, 3)
+
+
+def test_one_slice_without_pixel_spacing(tmp_path):
+    """It is named among others; the spacing of a detector is not that of a plane."""
+    spacing = [[2, 2], [2, 2], None, [2, 2]]
+    imager = {"ImagerPixelSpacing": [[2, 2]] * 4}
+    folder = series(tmp_path / "ct", FRAMES, (0, 3, 6, 9), PixelSpacing=spacing, **imager)
+
+    with pytest.raises(BadHeader, match=r"2\.dcm .*has no PixelSpacing"):
+        _ = Volume(folder).shape
+
+
+@pytest.mark.parametrize(
+    ("sop", "keyword"),
+    [(PROJECTION, "ImagerPixelSpacing"), (CAPTURE, "NominalScannedPixelSpacing"), (CAPTURE, "")],
+)
+def test_projections_and_captures(tmp_path, sop, keyword):
+    """They have a size of their own, or none, which is warned of."""
+    path = write(tmp_path / "a.dcm", FRAMES[0], sop=sop, **({keyword: [2, 3]} if keyword else {}))
+
+    if keyword:
+        assert Volume(path).spacing == (3, 2, 1)
+    else:
+        with pytest.warns(LikelyMistake, match="has no PixelSpacing; .* 1 mm wide"):
+            assert Volume(path).spacing == (1, 1, 1)
+
+
+def test_a_slice_without_a_thickness(tmp_path):
+    """One slice is warned of; of several, the places say how far they are apart."""
+    path = write(tmp_path / "a.dcm", FRAMES[0], SliceThickness=None)
+    folder = series(tmp_path / "ct", FRAMES, (0, 3, 6, 9), SliceThickness=None)
+
+    with pytest.warns(LikelyMistake, match=r"a\.dcm has no SliceThickness; .* 1 mm thick"):
+        assert Volume(path).spacing == (1, 1, 1)
+    assert Volume(folder).spacing == (1, 1, 3)
 
 
 @pytest.mark.parametrize("offsets", [(0, 3, 6, 9), (30, 33, 36, 39), (0, -3, -6, -9)])
@@ -494,15 +548,20 @@ def test_a_slice_without_its_rescale(tmp_path, keyword):
     [
         ("Units", ["BQML", "BQML", "CNTS", "BQML"]),
         ("RescaleType", ["HU", "US", "HU", "HU"]),
+        ("PhotometricInterpretation", ["MONOCHROME2", "MONOCHROME2", "MONOCHROME1", "MONOCHROME2"]),
+        ("EchoTime", [5.0, 10.0, 5.0, 10.0]),
+        ("EchoNumbers", [1, 1, 2, 2]),
+        ("DiffusionBValue", [0.0, 1000.0, 0.0, 1000.0]),
+        ("ConvolutionKernel", ["B30f", "B30f", "B70f", "B30f"]),
         ("FrameOfReferenceUID", ["1.2", "1.2", "1.3", "1.2"]),
         ("PatientID", ["p1", "p1", "p1", "p2"]),
     ],
 )
 def test_slices_that_are_no_one_scan(tmp_path, keyword, values):
-    """Other units are refused; another patient or frame of reference is warned of."""
+    """Other units or echoes are refused; another patient or frame of reference is warned of."""
     folder = series(tmp_path / "pet", FRAMES, (0, 3, 6, 9), **{keyword: values})
 
-    if keyword in ("Units", "RescaleType"):
+    if keyword not in ("PatientID", "FrameOfReferenceUID"):
         with pytest.raises(BadHeader, match=f"differ in {keyword}: .*dcm"):
             _ = Volume(folder).shape
     else:
@@ -524,6 +583,106 @@ def test_phases_under_one_series(tmp_path):
     assert sorted(cases) == ["ct/AcquisitionNumber=1", "ct/AcquisitionNumber=2"]
     assert np.array_equal(cases["ct/AcquisitionNumber=1"]["image"].numpy()[0].T, FRAMES[:2])
     assert cases["ct/AcquisitionNumber=2"]["dicom"]["AcquisitionNumber"] == 2
+
+
+@pytest.mark.parametrize("folders", [["IM1", "IM1", "IM2", "IM3"], ["", "", "a", "a/b"]])
+def test_slices_of_one_series_in_several_folders(tmp_path, folders):
+    """``from_dicom`` lists one case; ``Volume`` reads them with the folders below."""
+    names = [f"{folder}/{k}.dcm".lstrip("/") for k, folder in enumerate(folders)]
+    for name in names:
+        (tmp_path / "scan" / name).parent.mkdir(exist_ok=True, parents=True)
+    folder = series(tmp_path / "scan", FRAMES, (0, 3, 6, 9), name=names)
+    series(tmp_path / "scan" / "other", FRAMES, (0, 3, 6, 9), SeriesInstanceUID="1.5")
+
+    cases = {sample.case: sample["image"] for sample in vp.from_dicom(tmp_path)}
+
+    assert sorted(cases) == ["scan", "scan/other"]
+    files = sorted({f"{parent}/*".lstrip("/") for parent in folders})
+    for volume in (cases["scan"], Volume(folder, series="1.2.3.4"), Volume(folder, files=files)):
+        assert np.array_equal(volume.numpy()[0].T, FRAMES)
+        assert volume.spacing[2] == 3
+    if "" in folders:
+        assert np.array_equal(Volume(folder).numpy()[0].T, FRAMES)
+        assert Volume(folder, files="*").shape == (1, 8, 6, 2)
+
+
+def test_a_localizer_in_a_folder_of_its_own(tmp_path):
+    """Slices of another size or direction are another case; the others are joined."""
+    turned = [[1, 0, 0, 0, 0, 1]] * 2
+    series(tmp_path / "scan" / "a", FRAMES[:2], (0, 3))
+    series(tmp_path / "scan" / "b", FRAMES[2:], (6, 9))
+    series(tmp_path / "scan" / "small", FRAMES[:1, :3], (50,))
+    places = [[0, 3 * k, 0] for k in range(2)]
+    turns = {"ImageOrientationPatient": turned, "ImagePositionPatient": places}
+    series(tmp_path / "scan" / "turned", FRAMES[:2], (0, 0), SliceThickness=3, **turns)
+
+    shapes = {sample.case: sample["image"].shape for sample in vp.from_dicom(tmp_path)}
+
+    assert shapes == {
+        "scan": (1, 8, 6, 4),
+        "scan/small": (1, 8, 3, 1),
+        "scan/turned": (1, 8, 6, 2),
+    }
+
+
+def test_a_gap_between_folders(tmp_path):
+    """Two halves of a series with a slice missing between them are no two volumes."""
+    series(tmp_path / "scan" / "a", FRAMES[:2], (0, 3))
+    series(tmp_path / "scan" / "b", FRAMES[:2], (9, 12))
+
+    with pytest.raises(BadHeader, match="not evenly spaced"):
+        vp.from_dicom(tmp_path)
+
+
+def test_folders_that_share_some_places(tmp_path):
+    """One slice in two folders: nothing says which volume has it."""
+    series(tmp_path / "scan" / "a", FRAMES[:3], (0, 3, 6))
+    series(tmp_path / "scan" / "b", FRAMES[:2], (6, 9))
+
+    with pytest.raises(UnknownFormat, match=r"scan/a and in .*scan/b, and folders share some"):
+        vp.from_dicom(tmp_path)
+
+
+def test_phases_in_folders_of_their_own(tmp_path):
+    """Each is a case, also where one folder is in the other."""
+    outer = series(tmp_path / "scan", FRAMES[:2], (0, 3))
+    series(tmp_path / "scan" / "late", FRAMES[2:], (0, 3))
+
+    cases = {sample.case: sample["image"] for sample in vp.from_dicom(tmp_path)}
+
+    assert {case: int(volume.numpy()[0, 0, 0, 0]) for case, volume in cases.items()} == {
+        "scan": FRAMES[0, 0, 0],
+        "scan/late": FRAMES[2, 0, 0],
+    }
+    with pytest.raises(UnknownFormat, match=r"4 slices of .* lie at 2 places"):
+        _ = Volume(outer).shape
+
+
+def test_a_copy_of_a_series(tmp_path):
+    """The same images in two folders are warned of, with both names."""
+    folder = series(tmp_path / "scan", FRAMES, (0, 3, 6, 9))
+    shutil.copytree(folder, tmp_path / "spare")
+
+    with pytest.warns(LikelyMistake, match=r"(?s)/scan is in .*/spare again"):
+        cases = [sample.case for sample in vp.from_dicom(tmp_path)]
+
+    assert cases == ["scan", "spare"]
+
+
+def test_a_directory_record_among_folders(tmp_path):
+    """``DICOMDIR`` is no image: the series is in the folders below."""
+    record = write(tmp_path / "DICOMDIR", FRAMES[0])
+    one = pydicom.dcmread(record)
+    for key in ("PixelData", "Rows", "Columns", "SeriesInstanceUID"):
+        delattr(one, key)
+    one.SOPClassUID = one.file_meta.MediaStorageSOPClassUID = "1.2.840.10008.1.3.10"
+    one.save_as(record)
+    for k in range(4):
+        series(tmp_path / f"IM{k}", FRAMES[k : k + 1], [3 * k])
+
+    assert np.array_equal(Volume(tmp_path).numpy()[0].T, FRAMES)
+    (case,) = vp.from_dicom(tmp_path)
+    assert np.array_equal(case["image"].numpy()[0].T, FRAMES)
 
 
 @pytest.mark.parametrize(

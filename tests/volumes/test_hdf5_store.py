@@ -565,3 +565,46 @@ def test_numbers_of_fewer_bits_are_those_of_h5py(tmp_path, chunks, base, precisi
     assert reference.max() == max(value, 7)
 
     np.testing.assert_array_equal(Volume(tmp_path / "a.h5", axes="zyx").numpy()[0].T, reference)
+
+
+@pytest.mark.parametrize("components", [0, 3])
+@pytest.mark.parametrize("shape", [(4, 3, 2), (3, 2)])
+@pytest.mark.parametrize("options", [{}, {"dataset": "ITKImage/0/VoxelData"}])
+def test_an_image_of_itk(tmp_path, shape, components, options):
+    """Axes and place are those that SimpleITK wrote and reads."""
+    SimpleITK = pytest.importorskip("SimpleITK")  # noqa: N806
+    axes = len(shape)
+    array = numbered((*shape, components) if components else shape, np.int16)
+    image = SimpleITK.GetImageFromArray(array, isVector=bool(components))
+    image.SetSpacing((1.5, 2, 3)[:axes])
+    image.SetOrigin((10, 20, 30)[:axes])
+    image.SetDirection(np.eye(axes)[[*range(1, axes), 0]].ravel().tolist())
+    SimpleITK.WriteImage(image, tmp_path / "a.h5")
+
+    volume = Volume(tmp_path / "a.h5", **options)
+
+    planes = array.reshape(*shape, -1).reshape(-1, *shape[-2:], max(1, components))
+    assert np.array_equal(volume.numpy(), planes.T)
+    corner = [n - 1 for n in image.GetSize()]
+    world = np.zeros(3)
+    world[:axes] = image.TransformIndexToPhysicalPoint(corner)
+    found = volume.affine @ [*corner, *[0] * (3 - axes), 1]
+    assert np.allclose(found[:3], world * [-1, -1, 1])
+
+
+def test_an_image_of_itk_with_other_facts(tmp_path):
+    """Axes and geometries that do not fit are refused; ``affine`` replaces the geometry."""
+    path = write(tmp_path / "a.h5", numbered((4, 3, 2)), "ITKImage/0/VoxelData")
+    write(path, np.array([2, 3, 4]), "ITKImage/0/Dimension")
+    for name, values in (
+        ("Origin", np.zeros(3)),
+        ("Spacing", np.ones(2)),
+        ("Directions", np.eye(3)),
+    ):
+        write(path, values, f"ITKImage/0/{name}")
+
+    with pytest.raises(BadHeader, match=r"Spacing, Directions of /ITKImage/0 .* do not fit 3 axes"):
+        _ = Volume(path).shape
+    assert Volume(path, affine=np.eye(4)).shape == (1, 2, 3, 4)
+    with pytest.raises(BadHeader, match=r"axes='xyz' .* differs from .* 'zyx'"):
+        _ = Volume(path, axes="xyz", affine=np.eye(4)).shape

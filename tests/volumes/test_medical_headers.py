@@ -110,6 +110,35 @@ def test_oblique_directions_and_units(tmp_path):
     np.testing.assert_allclose(Volume(path).affine, expected)
 
 
+@pytest.mark.parametrize("start", [NRRD, META])
+def test_a_given_affine_opens_steps_of_zero(tmp_path, start):
+    """The affine of the user replaces one without an inverse."""
+    write, key = (nrrd, "spacings: ") if start == NRRD else (meta, "ElementSpacing = ")
+    affine = np.diag([2.0, 3, 4, 1])
+
+    volume = Volume(write(tmp_path, f"{key}1 0 1\n", start=start), affine=affine)
+
+    assert volume.affine.tolist() == affine.tolist()
+    assert volume.shape == (1, 2, 3, 4)
+
+
+@pytest.mark.parametrize(
+    "steps", [((1, 0, 0), (0, 2, 0)), ((0, 1, 0), (0, 0, 2)), ((0, 0.6, 0.8), (2, 0, 0))]
+)
+def test_a_plane_in_the_world(tmp_path, steps):
+    """The third axis of a 2-D NRRD is its normal, 1 mm long, as in the same plane of 3 axes."""
+    start = NRRD.replace("dimension: 3", "dimension: 2").replace("2 3 4", "4 6")
+    start += "space: left-posterior-superior\nspace origin: (1,2,3)\n"
+    path = nrrd(tmp_path, f"space directions: {' '.join(map(str, steps))}\n", start=start)
+
+    affine = Volume(path).affine
+
+    normal = np.cross(*steps) / 2
+    assert np.array_equal(affine[:3, :2], LPS[:3, :3] @ np.transpose(steps))
+    assert np.allclose(np.abs(affine[:3, 2]), np.abs(normal))
+    assert np.allclose(affine[:3, 2] @ affine[:3, :2], 0)
+
+
 def test_a_fourth_axis_is_time(tmp_path):
     """A world of four axes, as SimpleITK writes it, gives channels and a place in space."""
     array = np.arange(120, dtype=np.uint8).reshape(2, 3, 4, 5)
@@ -165,6 +194,8 @@ def test_a_header_of_the_raw_file_is_skipped(tmp_path):
         (NRRD, "byte skip: -2\n", "skips"),
         (NRRD, "line skip: 99\n", "fewer lines"),
         (NRRD, "spacings: 1 2\n", "spacings"),
+        (NRRD, "spacings: 1 2 0\n", "no inverse"),
+        (NRRD, DIRECTIONS.replace("0,0,4", "0,3,1"), "no inverse"),
     ],
 )
 def test_broken_nrrd(tmp_path, start, lines, message):
@@ -183,6 +214,8 @@ def test_broken_nrrd(tmp_path, start, lines, message):
         (META.replace("MET_SHORT", "MET_STRING"), "", "ElementType"),
         (META, "ElementSpacing = 1 2\n", "ElementSpacing"),
         (META, "ElementSpacing = inf 1 1\n", "finite 4x4"),
+        (META, "ElementSpacing = 1 0 1\n", "no inverse"),
+        (META, "TransformMatrix = 1 0 0 1 0 0 0 0 1\n", "no inverse"),
         (
             META,
             "ElementSpacing = 1e300 1 1\nTransformMatrix = 1e300 0 0 0 1 0 0 0 1\n",
@@ -193,6 +226,11 @@ def test_broken_nrrd(tmp_path, start, lines, message):
         (META, "ElementNumberOfChannels = 0\n", "0 channels"),
         (META, "HeaderSize = -2\n", "HeaderSize"),
         (META, "a line of text\n", "a line"),
+        (
+            META,
+            "BinaryDataByteOrderMSB = True\nElementByteOrderMSB = False\n",
+            "ByteOrderMSB differ",
+        ),
     ],
 )
 def test_broken_metaimage(tmp_path, start, lines, message):
@@ -411,3 +449,24 @@ def test_files_of_planes_that_end_early(tmp_path):
 
     with pytest.raises(TruncatedVolume, match=r"s0\.raw"):
         _ = Volume(path).shape
+
+
+@pytest.mark.parametrize("reference", ["own", "LIST\nother\nown"])
+@pytest.mark.parametrize("name", ["a.nhdr", "a.mhd"])
+def test_a_header_that_names_itself(tmp_path, name, reference):
+    """Its own text is no voxels, alone or in a list."""
+    start, key = (NRRD, "data file: ") if name == "a.nhdr" else (META, "ElementDataFile = ")
+    (tmp_path / "other").write_bytes(VOXELS)
+    (tmp_path / name).write_text(f"{start}{key}{reference.replace('own', name)}\n\n")
+
+    with pytest.raises(BadHeader, match=rf"{name} names itself"):
+        _ = Volume(tmp_path / name).shape
+
+
+def test_voxels_behind_a_header_that_names_itself(tmp_path):
+    """The last bytes of the file are voxels, where the header says so."""
+    head = f"{META}HeaderSize = -1\nElementDataFile = a.mhd\n"
+    (tmp_path / "a.mhd").write_bytes(head.encode() + VOXELS)
+
+    array = SimpleITK.GetArrayFromImage(SimpleITK.ReadImage(tmp_path / "a.mhd"))
+    assert np.array_equal(Volume(tmp_path / "a.mhd").numpy()[0].T, array)

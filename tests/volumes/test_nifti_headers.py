@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from nifti_files import crafted
 
 import voxpipe as vp
-from voxpipe.core.errors import BadHeader, TruncatedVolume, UnknownFormat, VolumeError
+from voxpipe.core.errors import (
+    BadHeader,
+    LikelyMistake,
+    TruncatedVolume,
+    UnknownFormat,
+    VolumeError,
+)
 from voxpipe.volumes import Volume
 from voxpipe.volumes.formats.nifti import parse_nifti
 
@@ -334,3 +340,79 @@ def test_a_given_affine_replaces_a_senseless_orientation(tmp_path, field):
     volume = Volume(tmp_path / "a.nii", affine=np.diag([1.0, 2, 3, 1]))
     assert volume.spacing == (1.0, 2.0, 3.0)
     assert volume.numpy()[0].ravel().tolist() == list(range(24))
+
+
+@pytest.mark.parametrize("codes", [{"qform": 1, "sform": 0}, {"qform": 0, "sform": 0}])
+@pytest.mark.parametrize("shape", [(2, 2), (2, 2, 1)])
+def test_a_step_of_zero_along_one_voxel_is_one(tmp_path, shape, codes):
+    """Nibabel repairs it in the same way; here a warning names the file."""
+    raw = crafted(shape, pixdim=(1, 2, 3, 0, 1, 1, 1, 1), **codes) + VOXELS[:8]
+    path = tmp_path / "a.nii"
+    path.write_bytes(raw)
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+
+        affine = Volume(path).affine
+
+    assert np.array_equal(affine, nibabel.load(path).affine)
+    is_used = len(shape) == 3 or codes["qform"]
+    assert [note.category for note in notes] == [LikelyMistake] * bool(is_used)
+    assert all("a.nii has a step of 0 mm" in str(note.message) for note in notes)
+
+
+@pytest.mark.parametrize("codes", [{"qform": 1, "sform": 0}, {"qform": 0, "sform": 0}])
+@pytest.mark.parametrize("step", [0, -3])
+def test_steps_that_are_not_positive(tmp_path, step, codes):
+    """A zero or negative voxel size is refused where the affine needs it."""
+    raw = crafted(pixdim=(1, 2, step, 4, 1, 1, 1, 1), **codes) + VOXELS
+    with pytest.raises(BadHeader, match=r"no inverse|should be positive"):
+        _ = written(tmp_path, raw).shape
+    raw = crafted(pixdim=(1, 2, step, 4, 1, 1, 1, 1)) + VOXELS
+    assert written(tmp_path, raw, "sform.nii").spacing == (2, 3, 4)
+
+
+def test_the_handedness_zero_is_one(tmp_path):
+    """The definition of NIfTI and nibabel take ``pixdim[0]`` 0 for 1."""
+    raw = crafted(pixdim=(0, 2, 3, 4, 1, 1, 1, 1), qform=1, sform=0) + VOXELS
+
+    affine = written(tmp_path, raw).affine
+
+    assert np.array_equal(affine, nibabel.load(tmp_path / "a.nii").affine)
+
+
+@pytest.mark.parametrize("slope", [1.0, -2.0])
+def test_objects_without_an_inverse(slope):
+    """An image in memory follows the rule of files."""
+    affine = np.eye(4)
+    affine[:2, :2] = [[1, slope], [1, slope]]
+    image = nibabel.Nifti1Image(np.zeros((2, 2, 2), np.int16), affine)
+
+    with pytest.raises(BadHeader, match="no inverse"):
+        _ = Volume(image).shape
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("intent", [3000, 3002, 3099])
+def test_cifti(tmp_path, version, intent):
+    """Rows of surface vertices and voxels are no volume."""
+    kind = nibabel.Nifti1Image if version == 1 else nibabel.Nifti2Image
+    image = kind(np.zeros((1, 1, 1, 1, 2, 9), np.float32), np.eye(4))
+    image.header["intent_code"] = intent
+    nibabel.save(image, tmp_path / "a.dscalar.nii")
+
+    with pytest.raises(UnknownFormat, match=rf"a\.dscalar\.nii is CIFTI-2 \(intent {intent}\)"):
+        _ = Volume(tmp_path / "a.dscalar.nii").shape
+
+
+@pytest.mark.parametrize("name", ["lh.mgh", "lh.mgz", "lh.nii"])
+@pytest.mark.parametrize("length", [9, 642])
+def test_values_of_a_surface(tmp_path, name, length):
+    """One long row is warned of; a short one is a line of voxels."""
+    kind = nibabel.Nifti1Image if name == "lh.nii" else nibabel.MGHImage
+    nibabel.save(kind(np.ones((length, 1, 1), np.float32), np.eye(4)), tmp_path / name)
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+
+        assert Volume(tmp_path / name).shape == (1, length, 1, 1)
+
+    assert ["vertices" in str(note.message) for note in notes] == [True] * (length > 9)

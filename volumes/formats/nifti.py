@@ -10,13 +10,20 @@ from __future__ import annotations
 import os
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ...core.errors import BadHeader, MissingDependency, TruncatedVolume, UnknownFormat
+from ...core.call_site import warn
+from ...core.errors import (
+    BadHeader,
+    LikelyMistake,
+    MissingDependency,
+    TruncatedVolume,
+    UnknownFormat,
+)
 from ..backend import Backend
 from ..header import affine_entries, stored_affine
 from ..voxels import refuse_unreadable
@@ -34,6 +41,9 @@ _UNITS = {0: None, 1: "m", 2: "mm", 3: "um"}
 _UNIT_BITS = 0b111
 # The format has room for seven axes, and an unused one has length 1.
 _MOST_AXES = 7
+_CIFTI = range(3000, 3100)  # intent codes (nifti.nimh.nih.gov, CIFTI-2)
+# FreeSurfer's smallest sphere (ico3) has 642 vertices.
+_MOST_VOXELS_OF_A_ROW = 641
 
 
 def parse_nifti(raw: bytes, name: str, *, single_file: bool = True) -> RawHeader:
@@ -64,6 +74,12 @@ def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHe
     shape = [int(n) for n in fields.get_data_shape()]
     if not 1 <= dims[0] <= _MOST_AXES or min(shape) < 1:
         raise bad_nifti(name, f"its dimensions are {dims}")
+    if "intent_code" in fields and int(fields["intent_code"]) in _CIFTI:
+        what = (
+            f"{name} is CIFTI-2 (intent {int(fields['intent_code'])}): rows of numbers, no voxels."
+        )
+        raise UnknownFormat(what, do="Write its volume with wb_command -cifti-separate.")
+    warn_of_surface(shape, name)
     slope, intercept = None, 0.0
     why = f"its data type {int(fields['datatype'])} is unknown"
     try:
@@ -90,6 +106,13 @@ def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHe
         return RawHeader(layout, dtype, int(offset), entries)
     scale = (1.0, 0.0) if slope is None else (float(slope), float(intercept))
     return RawHeader(fastest_first(shape), dtype, int(offset), entries, *scale)
+
+
+def warn_of_surface(shape: Sequence[int], name: str) -> None:
+    """Warn of one long row, as surfaces are stored: a value for each vertex."""
+    if shape[0] > _MOST_VOXELS_OF_A_ROW and not any(n > 1 for n in shape[1:3]):
+        what = f"{name} has the shape {tuple(shape)}, as values at the vertices of a surface have."
+        warn(f"{what} Neighbours in it need not be neighbours in space.", LikelyMistake)
 
 
 # Of voxel sizes: those of a quaternion and of pixdim are float32. And of a place, in voxels.
@@ -148,6 +171,11 @@ def _orientation(fields: Any, unit: float, name: str) -> tuple[float, ...]:
         # A damaged header may hold a signalling NaN, about which NumPy would warn.
         with np.errstate(invalid="ignore"):
             affine = np.array(fields.get_best_affine(), dtype=np.float64)
+            has_form = (
+                "sform_code" in fields and max(fields["sform_code"], fields["qform_code"]) > 0
+            )
+            if not has_form and (fields["pixdim"][1 : 1 + min(3, fields["dim"][0])] < 0).any():
+                raise ValueError("pixdim[1,2,3] should be positive")
     except (HeaderDataError, ValueError) as error:
         raise bad_nifti(name, f"its orientation cannot be read ({error})") from None
     affine[:3] *= unit
@@ -177,7 +205,10 @@ def fields_of(raw: bytes, name: str) -> tuple[Any, int]:
     from nibabel.nifti2 import Nifti2Header
 
     build: Any = Nifti1Header if size == NIFTI1_BYTES else Nifti2Header
-    return build(binaryblock=raw[:size], endianness=orders[size], check=False), size
+    fields = build(binaryblock=raw[:size], endianness=orders[size], check=False)
+    # The format's definition takes 0 for 1, the handedness of the quaternion's axes.
+    fields["pixdim"][0] = fields["pixdim"][0] or 1
+    return fields, size
 
 
 def is_colour(dtype: np.dtype[Any]) -> bool:
@@ -331,6 +362,7 @@ def parse_mgh(raw: bytes, name: str) -> RawHeader:
     # Numbers of a damaged header may be so large that their product is none; NumPy would warn.
     with np.errstate(over="ignore", invalid="ignore"):
         affine = fields.get_affine()
+    warn_of_surface(dims, name)
     millimetres_in("mm", name)  # of every MGH file
     # Frames, the fourth, become channels.
     return RawHeader(fastest_first(dims), dtype, MGH_BYTES, affine_entries(affine, name))

@@ -341,7 +341,7 @@ def world_affine(
     """Return the 4x4 matrix, RAS+, of steps along up to three voxel axes, and the first's place.
 
     World axes beyond the third (time) are dropped; missing ones are filled in, one unit long.
-    ``signs`` turn each world axis into R, A, S.
+    The third axis of a plane is its normal, upwards. ``signs`` turn each world axis into R, A, S.
 
     Examples
     --------
@@ -351,6 +351,11 @@ def world_affine(
     affine: NDArray[np.float64] = np.eye(4)
     for axis, step in enumerate(columns):
         affine[:3, axis] = (*step, 0.0, 0.0, 0.0)[:3]
+    if len(columns) == 2:  # a plane anywhere in the world
+        with np.errstate(all="ignore"):  # the header refuses numbers that are not finite
+            normal = np.cross(affine[:3, 0], affine[:3, 1])
+            length = np.linalg.norm(normal)
+            affine[:3, 2] = normal / (-length if normal[2] < 0 else length or 1.0)
     affine[:3, 3] = (*origin, 0.0, 0.0, 0.0)[:3]
     affine[:3] *= np.array(signs)[:, None]
     return affine + 0.0  # no negative zeros
