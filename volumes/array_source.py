@@ -289,6 +289,8 @@ def says_label(thing: Any) -> bool:
 
     VolumeError for a list of which only some are, as a volume has one kind.
     """
+    if isinstance(thing, (str, np.ndarray)):
+        return False
     parts = thing if isinstance(thing, (list, tuple)) else (thing,)
     labels = [one for one in parts if _is_label(one)]
     if labels and len(labels) < len(parts):
@@ -300,7 +302,7 @@ def says_label(thing: Any) -> bool:
 
 
 def _is_label(thing: Any) -> bool:
-    is_volume = is_instance(thing, f"{__package__}", "Volume")
+    is_volume = is_instance(thing, __package__, "Volume")
     return bool(thing.kind == "label") if is_volume else is_instance(thing, "torchio", "LabelMap")
 
 
