@@ -312,9 +312,12 @@ class DataLoader2(ForFrameworks):
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError where it is not known."""
+        return self._count(self._work)
+
+    def _count(self, work: Any) -> int:
         own = self._service
         # Ranks may have been started since the loader was made.
-        return batch_count(own.divide(self._work) if hasattr(own, "divide") else self._work)
+        return batch_count(own.divide(work) if hasattr(own, "divide") else work)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position as a small JSON-able dict, at any time.
@@ -361,6 +364,8 @@ class DataLoader2(ForFrameworks):
                 return State.from_json(state, outline=outline, order=chain.order, shares=shares)
 
         new_state = in_folders(read, folders)
+        if new_state.data == self._outline.data:
+            new_state.refuse_beyond(lambda: self._count(chain.work))
         restore = restorer(self._service, new_state.service)
         with self._taking_over("load_state_dict() of its DataLoader2 ended its epoch"):
             restore()

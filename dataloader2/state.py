@@ -28,6 +28,7 @@ from ..core.errors import BadState, StateMismatch
 from ..core.lru_cache import cached_property
 from ..core.redact import public_text
 from ..core.stream import MAX_EPOCH
+from ..datapipes.datapipe import without_opening
 from ..graph import (
     Pipe,
     chained_name,
@@ -97,6 +98,17 @@ class State:
             workers = str(abs(state.shares)) + (', order="as_ready"' if state.shares < 0 else "")
             raise StateMismatch(msg, do=_DO_SHARES.format(workers) if state.shares else _DO_SPLIT)
         return state
+
+    def refuse_beyond(self, count: Callable[[], int]) -> None:
+        """Raise BadState for a batch after the last one, where headers need not be read for it."""
+        try:
+            with without_opening():
+                batches = count()
+        except TypeError:  # no len()
+            return
+        if self.next_batch > batches:
+            msg = f"the next batch of the state is {self.next_batch}, of an epoch of {batches}"
+            raise BadState(msg, do="Load the state that state_dict() returned, as it was.")
 
 
 def saved_shares(service: ReadingService, work: Work) -> int:

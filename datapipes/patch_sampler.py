@@ -314,12 +314,13 @@ class PatchSampler(DataPipe):
         return PipeSteps([Step(op, self.stream_names[place], self.origin, common=self._is_shared)])
 
     def _op_of(self, sample: Any) -> MaskedPatch | WeightedPatch:
-        pending_of(self, sample)  # refuses what is no sample with volumes
+        pending = pending_of(self, sample)  # refuses what is no sample with volumes
         template: Any = self._template
         is_masked = isinstance(template, MaskedPatch)
         argument, kind = ("mask", "label") if is_masked else ("weights", "intensity")
         source: Any = self.mask if is_masked else self.weights
         if isinstance(source, Volume):
+            pending.refuse_unplaced(source, argument)
             return replace(template, **{argument: source, "key": source.name})  # type: ignore[no-any-return]
         volume = named_volume(source, sample, argument, kind=kind)
         if not is_masked:

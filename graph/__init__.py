@@ -18,7 +18,6 @@ from .explain import to_dot as to_dot
 from .explain import to_mermaid as to_mermaid
 from .fingerprint import fingerprint as fingerprint
 from .fingerprint import fingerprint_of_pipe as fingerprint_of_pipe
-from .fingerprint import has_lambda as has_lambda
 from .fingerprint import is_switched_off as is_switched_off
 from .node import Pipe as Pipe
 from .node import Traits as Traits

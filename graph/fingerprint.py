@@ -47,11 +47,6 @@ def fingerprint(sink: Pipe, leaves_out: Callable[[Pipe], bool] = lambda pipe: Fa
     return digest.hexdigest()
 
 
-def has_lambda(sink: Pipe) -> bool:
-    """Whether a setting is a lambda: it counts by its name, which is that of any other one."""
-    return any("<lambda>" in _text_of_pipe(pipe) for pipe in walk(sink))
-
-
 def fingerprint_of_pipe(pipe: Pipe) -> str:
     """Return 6 hex digits over the class and settings of one pipe."""
     return hashlib.blake2b(_text_of_pipe(pipe).encode(), digest_size=3).hexdigest()

@@ -158,10 +158,30 @@ def _in_words(result: Any) -> str:
     return f"a {type(result).__name__}{shape}"
 
 
-def model_key(model: Any) -> str:
-    """Return a digest of the weights of a module; empty for any other function."""
+def proven_digest(model: Any, settings: Sequence[Any]) -> str:
+    """Return a digest of a model and a chain; empty where not torch and voxpipe alone compute."""
+    has_hook: Any = torch.nn.modules.module._has_any_global_hook
+    if not isinstance(model, torch.nn.Module) or has_hook():
+        return ""
+    # A class of torch may have got another forward(), of which its name says nothing.
+    runs = (getattr(part.forward, "__module__", None) or "" for part in model.modules())
+    is_torch = all(module.partition(".")[0] == "torch" for module in runs)
+    return behaviour_digest(model, settings, is_proof=True) if is_torch else ""
+
+
+def model_key(model: Any) -> str | None:
+    """Return a digest of modules, weights and buffers; empty for a function, None if unreadable."""
     if not isinstance(model, torch.nn.Module):
         return ""
-    state = model.state_dict().items()  # with what get_extra_state() gives
-    weights = {k: v if isinstance(v, torch.Tensor) else repr(v) for k, v in state}
-    return f"{type(model).__module__}.{type(model).__qualname__} {behaviour_digest(weights)}"
+    parts = model.named_modules()
+    classes = {k: f"{type(part).__module__}.{type(part).__qualname__}" for k, part in parts}
+    state = {**dict(model.named_buffers()), **model.state_dict()}  # with get_extra_state()
+    weights = {k: _plain(v) if isinstance(v, torch.Tensor) else repr(v) for k, v in state.items()}
+    return behaviour_digest(classes, weights) or None
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the numbers of a tensor in a class and a layout that can be read byte by byte."""
+    if tensor.is_quantized:
+        return tensor.dequantize()
+    return tensor.to_dense() if tensor.layout != torch.strided else tensor

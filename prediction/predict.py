@@ -34,7 +34,7 @@ from ..datapipes.iter import from_cases, list_cases
 from ..datapipes.op_pipe import suggest_arguments
 from ..datapipes.open_volume import LABELS
 from ..datapipes.patch_sampler import PatchSampler
-from ..graph import Pipe, Rule, has_lambda, is_pipe, sweep, traits_of, walk
+from ..graph import Pipe, Rule, is_pipe, sweep, traits_of, walk
 from ..reading_services import MultiProcessingReadingService
 from ..spatial.lazy.lazy_patch import patches_of
 from ..stitching.activation import Activation
@@ -49,10 +49,9 @@ from ..stitching.stitched_volume import (
 from ..stitching.stitcher import Stitcher
 from ..stitching.stitching import Stitching, WindowOutput
 from ..stitching.windows import overlap_in_voxels
-from ..storage.content import behaviour_digest
 from ..storage.location import is_url, public_name
 from ..volumes import Volume
-from .model_calls import Heap, Model, evaluating, model_key, run_model
+from .model_calls import Heap, Model, evaluating, model_key, proven_digest, run_model
 from .ranks import Ranks
 
 IMAGE = "image"
@@ -136,10 +135,11 @@ def predict(
         Windows per batch, by default 1, and processes that make batches, by default none. A loader
         has its own.
     run
-        A name for what ``model`` and the functions of the chain compute. A run of that name, with
-        the same weights and settings, is continued, and its finished results are returned. Without
-        a name only a run that is proven to be the same is: a module and a chain whose code,
-        attributes and tensors are equal. Any other begins anew, or raises ``DestinationExists``.
+        A name for what ``model``, readers and the functions of the chain compute. A run of that
+        name, with the same weights and settings, is continued, and its finished results are
+        returned. Without a name only a run of torch's own modules and voxpipe's own pipes and
+        readers is: their version, attributes and tensors prove that it is the same. Any other
+        begins anew, or raises ``DestinationExists``.
     head
         The output of the model that counts, where it gives several: its position in a list or
         tuple, or its key in a mapping.
@@ -164,8 +164,8 @@ def predict(
     The result lies on the *stored* grid, also behind ``spacing()`` or ``foreground_crop()``:
     brought back in one resample, for classes of their shares. What no window covered is 0. A run
     that was killed goes on with the same command, where destination and source are files and
-    the model a module or named by ``run``. Under ``torch.distributed`` each rank runs its share of
-    the windows, the first one stitches, and the others return nothing.
+    ``run`` names the model, or all its modules are torch's own. Under ``torch.distributed`` each
+    rank runs its share of the windows, the first one stitches, and the others return nothing.
 
     Raises
     ------
@@ -210,9 +210,10 @@ def predict(
         else:
             chain = _set_origin(_windows_of(chain, **own), source, origin)
         stack.enter_context(evaluating(model))  # the mode is an attribute, which counts
+        own = {"is_proven": not run}
         run = _run_key(model, (axes, head), run, chain, key)
         classes = None if classes is None else validate_int("classes", classes, least=1)
-        own = {"overwrite": overwrite, "storage_options": options, "run": run, "classes": classes}
+        own |= {"overwrite": overwrite, "storage_options": options, "run": run, "classes": classes}
         how = HowToStitch(destination, blend, activation, memory_bytes, **own)
         bar = _Bar(progress if ranks.is_first else False)
         stack.callback(bar.close)
@@ -306,12 +307,10 @@ def _mirror_axes(mirror: bool | Sequence[int]) -> tuple[int, ...]:
 def _run_key(model: Model, how: Sequence[Any], run: str | None, chain: Any, key: str | None) -> str:
     """Return a key that is equal for runs of equal results; empty where nothing proves that."""
     graph = chain.datapipe if isinstance(chain, DataLoader2) else chain
-    if run:
-        computes = f"{run} {model_key(model)}"
-    elif isinstance(model, torch.nn.Module) and not has_lambda(graph):
-        computes = behaviour_digest(model, chain_settings(graph))
-    else:
-        computes = ""
+    weights = model_key(model) if run else None
+    computes = "" if weights is None else f"{run} {weights}"
+    if not run:
+        computes = proven_digest(model, chain_settings(graph))
     return computes and " ".join([computes, f"{how} of {key}", chain_key(graph)])
 
 

@@ -33,7 +33,7 @@ from .checkpoint import STATE, SUMS, Checkpoint
 from .open_cells import CellMemory, OpenCells
 from .outputs import Output, is_finished, output_at
 from .stitcher import Stitcher
-from .window_place import WindowPlace
+from .window_place import WindowPlace, readers_of
 
 MEMORY_BYTES = 512 * 1024**2
 """What open sums take in memory, by default; the rest lies in a file."""
@@ -83,6 +83,8 @@ class HowToStitch:
     """What distinguishes chains, as :func:`chain_key` says."""
     classes: int | None = None
     """Channels of the model's output, for a volume of which no window is run."""
+    is_proven: bool = False
+    """Whether ``run`` is a proof and not a name: a reader of the user's has none."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "storage_options", RedactedDict(self.storage_options))
@@ -138,7 +140,8 @@ class HowToStitch:
 
     def continues(self, place: WindowPlace) -> bool:
         """Whether a run that was killed is continued: its weights and its volumes are known."""
-        return bool(self.run and place.version)
+        is_known = bool(self.run and place.version)
+        return is_known and not (self.is_proven and place.has_own_readers)
 
     def key_of(self, place: WindowPlace) -> str:
         """Return what is equal for runs that give the same voxels."""
@@ -174,7 +177,9 @@ def chain_settings(graph: Pipe) -> list[Any]:
             is_ours = type(pipe).__module__.partition(".")[0] == __name__.partition(".")[0]
             private = ("origin", *(["_"] if is_ours else []))  # ours keep only what runs there
             own = {k: v for k, v in vars(pipe).items() if not k.startswith(private)}
-            facts += [type(pipe), {k: v for k, v in own.items() if not isinstance(v, Volume)}]
+            # A volume counts by its version, and the code that opens it here.
+            values = {k: readers_of(v) if isinstance(v, Volume) else v for k, v in own.items()}
+            facts += [type(pipe), values]
     return facts
 
 
@@ -246,7 +251,12 @@ class StitchedVolume:
         place, how = self._place, self._how
         own: Any = {"options": how.storage_options, "overwrite": how.overwrite}
         own |= {"key": self._key, "like": place.volume}
-        return output_at(destination, place.stored_grid, cells, **own)
+        try:
+            return output_at(destination, place.stored_grid, cells, **own)
+        except DestinationExists as error:
+            if place.version and not self._continues:
+                error.do += " A later call returns a finished result where run= names the model."
+            raise
 
     def _new_cells(self, folder: Path | None) -> OpenCells:
         path = folder / SUMS if folder is not None and self._continues else None

@@ -17,12 +17,19 @@ from ..spatial.plans.pull_back import COPY_TOLERANCE, Matrix, extremes
 from ..storage.location import is_url
 from ..volumes import Volume
 from ..volumes.conversion.convert import known_version, refuse_itself
+from ..volumes.registry import custom_backends
 from .windows import Triple, Windows
 
 _DO = (
     'Cut windows with lazy_patch(sampling="grid"), gather them with batch_patches(), and keep '
     "the entry meta of the batch."
 )
+
+
+def readers_of(volume: Any) -> list[Any]:
+    """Return what the user gave as ``reader=`` for a volume and its parts."""
+    sources = [part.located_source for part in getattr(volume, "parts", ())]
+    return [one.options.reader for one in sources if one and one.options.reader is not None]
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,11 @@ class WindowPlace:
         except VoxpipeError:  # no name of a file, or one that needs other options to be opened
             return ""
         return " ".join(versions) if all(versions) else ""
+
+    @property
+    def has_own_readers(self) -> bool:
+        """Whether code of the user's may open a volume of the sample, of which no file tells."""
+        return bool(custom_backends()) or any(map(readers_of, self._every_volume()))
 
     def _every_volume(self) -> list[Any]:
         volumes: list[Any] = [*self.given_volumes.values()]

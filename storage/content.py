@@ -182,14 +182,19 @@ _OUTSIDE |= {"load", "loads", "read", "read_text", "read_bytes", "fromfile", "me
 _OUTSIDE |= {"genfromtxt", "imread", "read_csv", "rand", "randn", "random", "default_rng", "File"}
 
 
-def behaviour_digest(*values: Any) -> str:
+# Packages, with the standard library, whose version alone proves what their code computes.
+_PROVEN = {__name__.partition(".")[0], "torch", "numpy", *sys.stdlib_module_names}
+
+
+def behaviour_digest(*values: Any, is_proof: bool = False) -> str:
     """Return a digest of the code, attributes, arrays and tensors that objects compute with.
 
     Equal digests mean equal results, in any process; different ones prove nothing. Installed
     packages count by version. Empty where a part is opaque: a handle, a C++ object, a class that
-    chooses its own state, or code that reads files, arguments or the environment.
+    chooses its own state, or code that reads files, arguments or the environment. ``is_proof``
+    makes every class and function opaque that is not of torch, NumPy, Python or voxpipe.
     """
-    behaviour = _Behaviour()
+    behaviour = _Behaviour(is_proof)
     try:
         behaviour.add(values)
     except Exception:
@@ -200,8 +205,9 @@ def behaviour_digest(*values: Any) -> str:
 class _Behaviour:
     """Digest objects, those that they refer to, and the code of their classes, each once."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_proof: bool) -> None:
         self.digest = hashlib.sha256()
+        self._is_proof = is_proof
         self._number: dict[int, int] = {}
         self._alive: list[Any] = []  # a freed object would pass its id to another
         data: Any = sys.modules.get("torch.utils.data")  # without it there are no pipes
@@ -259,6 +265,7 @@ class _Behaviour:
     def _add_version(self, module: str | None, *, is_needed: bool = False) -> bool:
         """Digest a module's version; return whether it has one, so that its code need not count."""
         version = version_of_module(module or "")
+        self._refuse_unproven(module, version)
         if is_needed and not version:
             raise TypeError(f"compiled code of {module}, whose version is unknown")
         self._note(f"{module} {version}")
@@ -266,10 +273,15 @@ class _Behaviour:
 
     def _add_installed(self, value: Any) -> bool:
         """Digest the name of a class or function; return whether it is that of a package."""
+        self._refuse_unproven(value.__module__, _version_of(value))
         self._note(f"{value.__module__}.{value.__qualname__} {_version_of(value)}")
         if _version_of(value) and value.__name__ in _OUTSIDE:
             raise TypeError(f"{value.__qualname__} depends on more than its arguments")
         return bool(_version_of(value))
+
+    def _refuse_unproven(self, module: str | None, version: str) -> None:
+        if self._is_proof and not (version and (module or "").partition(".")[0] in _PROVEN):
+            raise TypeError(f"code of {module}, which may be edited under one version")
 
     def _add_tensor(self, value: Any, torch: Any) -> None:
         self._add_version(type(value).__module__, is_needed=True)

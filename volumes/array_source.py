@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Affine
-from ..core.errors import SampleError, VolumeReadError
+from ..core.errors import SampleError, VolumeError, VolumeReadError
 from ..core.locks import ForkSafeLock
 from ..core.lru_cache import cached_property
 from ..storage.content import array_key, quick_key
@@ -285,9 +285,25 @@ def from_array(
 
 
 def says_label(thing: Any) -> bool:
-    """Whether an object, or each in a list, says that it is a label: a ``LabelMap`` of TorchIO."""
+    """Whether an object says that it is a label: a ``LabelMap`` of TorchIO, or a list of labels.
+
+    VolumeError for a list of which only some are, as a volume has one kind.
+    """
+    if isinstance(thing, (str, np.ndarray)):
+        return False
     parts = thing if isinstance(thing, (list, tuple)) else (thing,)
-    return bool(parts) and all(is_instance(one, "torchio", "LabelMap") for one in parts)
+    labels = [one for one in parts if _is_label(one)]
+    if labels and len(labels) < len(parts):
+        other = next(one for one in parts if not _is_label(one))
+        what = f"a list holds a label, {type(labels[0]).__name__}, and what is none, "
+        do = 'Give it a kind, vp.Volume([...], kind="label") or "intensity", or a key for each.'
+        raise VolumeError(f"{what}{type(other).__name__}; a volume has one kind", do=do)
+    return bool(labels)
+
+
+def _is_label(thing: Any) -> bool:
+    is_volume = is_instance(thing, __package__, "Volume")
+    return bool(thing.kind == "label") if is_volume else is_instance(thing, "torchio", "LabelMap")
 
 
 def is_instance(thing: Any, module: str, *classes: str) -> bool:

@@ -163,6 +163,11 @@ class Volume:
         return getattr(self._source, "statistics", None)
 
     @property
+    def has_given_affine(self) -> bool:
+        """Whether the user gave it its affine."""
+        return self._affine is not None
+
+    @property
     def axis_map(self) -> AxisMap | None:
         """Which stored sections it shows where; None if it shows them as they are stored."""
         return getattr(self._source, "axis_map", None)

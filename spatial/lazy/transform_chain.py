@@ -94,6 +94,20 @@ class TransformChain:
                 return False
         return self.moving is None
 
+    def refuse_unplaced(self, other: Any, argument: str) -> None:
+        """Raise GridMismatch where only one of the first volume and another says where it lies."""
+        name, first = next(iter(self.references.items()))
+        if other.has_given_affine or not hasattr(first, "has_given_affine"):
+            return
+        if _says_place(first) == _says_place(other):
+            return
+        silent = other if _says_place(first) else first
+        raise GridMismatch(
+            f"{argument}={other.name} and {name!r}, {first.name}, have no place in common: the "
+            f"affine of {silent.name} is the identity, as if it had none",
+            do=f"Give {argument}= its place, vp.Volume(..., affine=matrix); np.eye(4) if it is so.",
+        )
+
     @property
     def first_plan(self) -> SpatialPlan:
         """The plan before the first step, of all volumes, or GridMismatch; reads headers."""
@@ -232,6 +246,11 @@ def _warn_of_axes(volumes: Mapping[str, Any], first: str, plain: str) -> None:
 
 def _letters(volume: Any) -> str:
     return "yx" if volume.shape[3] == 1 else "zyx"
+
+
+def _says_place(volume: Any) -> bool:
+    """Whether a volume has another affine than the one that stands for none, or was given one."""
+    return volume.has_given_affine or not np.array_equal(volume.affine, np.eye(4))
 
 
 def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float) -> GridMismatch:

@@ -458,7 +458,7 @@ class _Classes:
         for flags, collector in zip(_flags(label[None], self.labels), self._runs, strict=True):
             collector.add(runs.choose(flags[0]))
 
-    def _add_each(self, volume: Any, runs: Runs, label: NDArray[np.int64]) -> None:
+    def _add_each(self, volume: Any, runs: Runs, label: NDArray[Any]) -> None:
         there = np.unique(label)
         for one in there[there != 0].tolist():
             if one not in self._classes:
@@ -480,7 +480,7 @@ class _Classes:
     def tables(self) -> tuple[WeightTable, ...]:
         """Return the table of each; small classes first are kept whole, the rest have one share."""
         if self._each:
-            order = np.argsort(np.array(self._classes, np.int64), kind="stable").tolist()
+            order = sorted(range(len(self._classes)), key=self._classes.__getitem__)
             self._classes = [self._classes[n] for n in order]
             self._runs = [self._runs[n] for n in order]
         room = max(LEAST_BYTES, math.prod(self.shape) // VOXELS_PER_BYTE - _BESIDE)
@@ -493,10 +493,11 @@ class _Classes:
         return tuple(tables[n] for n in range(len(self._runs)))
 
 
-def _whole(labels: NDArray[Any]) -> NDArray[np.int64]:
+def _whole(labels: NDArray[Any]) -> NDArray[Any]:
+    if labels.dtype.kind == "u":  # of 64 bits, int64 holds half of them
+        return labels
     whole = np.rint(np.nan_to_num(labels)) if labels.dtype.kind == "f" else labels
-    integers: NDArray[np.int64] = whole.astype(np.int64)
-    return integers
+    return whole.astype(np.int64)
 
 
 def _flags(values: NDArray[Any], classes: Classes) -> Iterator[NDArray[np.bool_]]:

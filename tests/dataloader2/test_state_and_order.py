@@ -10,7 +10,7 @@ from scenes import full_chain, same
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
-from voxpipe.core.errors import SampleError, StateMismatch
+from voxpipe.core.errors import BadState, SampleError, StateMismatch
 from voxpipe.graph import fingerprint
 
 
@@ -300,3 +300,13 @@ def test_a_state_that_is_refused_changes_nothing(bad, sequence):
 
         assert loader.state_dict() == state
         assert sorted([*seen, *batches]) == list(range(9))
+
+
+def test_a_batch_after_the_last_one_is_refused():
+    """A state may say the end of an epoch, and none beyond it."""
+    chain = vp.from_cases([{"image": np.zeros((4, 4, 4))}] * 3).open_volume().batch_patches(1)
+    with vp.DataLoader2(chain) as loader:
+        state = loader.state_dict()
+        loader.load_state_dict({**state, "next_batch": 3})
+        with pytest.raises(BadState, match="the next batch of the state is 4, of an epoch of 3"):
+            loader.load_state_dict({**state, "next_batch": 4})

@@ -1,11 +1,13 @@
 """``lazy_patch(sampling="grid", mask=...)``: the patches of a grid that touch a mask."""
 
+import nibabel as nib
 import numpy as np
 import pytest
+import tifffile
 
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
-from voxpipe.core.errors import PatchSizeError
+from voxpipe.core.errors import GridMismatch, PatchSizeError
 from voxpipe.spatial import forget_masks
 
 SHAPE = (30, 21, 17)
@@ -109,6 +111,29 @@ def test_a_coarse_mask_for_all_cases(label):
 
     # The second along I, the second and the third, which is moved inward, along J.
     assert found == [(0, 9 + 3), (0, 9 + 6)]
+
+
+@pytest.mark.parametrize("argument", ["mask", "weights"])
+@pytest.mark.parametrize("silent", ["mask", "image"])
+@pytest.mark.parametrize("kind", ["array", "npy", "tif"])
+def test_voxels_without_a_place_beside_placed_ones(tmp_path, kind, silent, argument):
+    """They are refused, the mask and the image, until the user says where the mask is."""
+    voxels, scan = np.ones((8, 8, 8), np.uint8), tmp_path / "scan.nii"
+    nib.save(nib.Nifti1Image(voxels, np.diag([2.0, 2, 2, 1])), scan)
+    np.save(tmp_path / "v.npy", voxels)
+    tifffile.imwrite(tmp_path / "v.tif", voxels)
+    plain = voxels if kind == "array" else tmp_path / f"v.{kind}"
+    image, mask = (scan, plain) if silent == "mask" else (plain, scan)
+
+    def cut(**place):
+        chain = vp.from_cases([{"image": image}]).open_volume()
+        return len(list(chain.lazy_patch(4, **{argument: vp.Volume(mask, **place)})))
+
+    with pytest.raises(
+        GridMismatch, match=rf"{argument}=.* and 'image', .* have no place in common"
+    ):
+        cut()
+    assert cut(affine=np.diag([2.0, 2, 2, 1])) == cut(affine=np.eye(4)) == 1
 
 
 def test_a_mask_is_read_once_and_not_by_estimates(tmp_path, label):

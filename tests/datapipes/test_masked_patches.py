@@ -230,3 +230,13 @@ def test_an_image_as_mask_is_refused_where_it_is_written():
 
     both = vp.from_cases([{"image": scan, "known": scan}]).open_volume(labels=("known",))
     assert len(list(both.lazy_patch(8, mask="known").realize())) == 1
+
+
+def test_labels_of_64_bits_are_classes_of_their_own_number():
+    """int64 has no such number."""
+    label = np.zeros((8, 8, 8), np.uint64)
+    label[:4], label[6] = 2**63 + 5, 3
+    opened = vp.from_cases([{"label": label}]).open_volume()
+    pipe = opened.lazy_patch(4, mask="label", oversample=1.0, samples_per_volume=8)
+    classes = {sample["label"].draws["lazy_patch"]["class"] for sample in pipe}
+    assert classes == {3, 2**63 + 5}

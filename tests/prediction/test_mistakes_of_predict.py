@@ -314,11 +314,12 @@ class Stateful(torch.nn.Module):
 def test_a_module_with_state_of_its_own(tmp_path):
     """It counts among what a run is known by."""
     nib.save(nib.Nifti1Image(ZEROS, np.eye(4)), tmp_path / "scan.nii")
+    named = {"patch": 8, "output": "logits", "run": "stateful"}
     how = (str(tmp_path / "scan.nii"), tmp_path / "out.nii")
-    vp.predict(Stateful("a"), *how, patch=8, output="logits")
-    vp.predict(Stateful("a"), *how, patch=8, output="logits")
+    vp.predict(Stateful("a"), *how, **named)
+    vp.predict(Stateful("a"), *how, **named)
     with pytest.raises(FileExistsError, match="there already"):
-        vp.predict(Stateful("b"), *how, patch=8, output="logits")
+        vp.predict(Stateful("b"), *how, **named)
 
 
 def test_a_field_that_is_drawn_behind_the_grid():

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import voxpipe as vp
-from voxpipe.core.errors import SampleError, UnknownFormat
+from voxpipe.core.errors import SampleError, UnknownFormat, VolumeError
 from voxpipe.volumes import Volume
 
 AFFINE = np.array([[0.8, 0, 0.1, 3], [0, 0.9, 0, -2], [0, 0, 2.5, 1], [0, 0, 0, 1]])
@@ -228,3 +228,20 @@ def test_views_that_torch_has_not_worked_out_are_read():
 
     assert np.unique(Volume(tensor).numpy()).tolist() == [1 - 2j]
     assert np.unique(Volume(tensor.imag).numpy()).tolist() == [-2]
+
+
+def test_a_list_of_labels_and_others():
+    """Its kind is not guessed: it is a label where all are, and refused where some are."""
+    voxels = np.ones((4, 4, 4), np.uint8)
+    label, other = vp.Volume(voxels, kind="label"), vp.Volume(voxels)
+    assert vp.Volume([label, label]).kind == "label"
+    for pair in ([label, other], [voxels, label]):
+        with pytest.raises(VolumeError, match="a list holds a label"):
+            vp.Volume(pair)
+        with pytest.raises(VolumeError, match="a list holds a label"):
+            list(vp.from_cases([{"image": pair}]).open_volume())
+        assert vp.Volume(pair, kind="intensity").kind == "intensity"
+    tio = pytest.importorskip("torchio")
+    tensor = torch.ones(1, 4, 4, 4)
+    with pytest.raises(VolumeError, match="LabelMap, and what is none, ScalarImage"):
+        vp.Volume([tio.LabelMap(tensor=tensor), tio.ScalarImage(tensor=tensor)])
