@@ -277,9 +277,9 @@ class WorkerPool:
         """Whether every worker has started."""
         return all(worker.is_up or worker.is_gone for worker in self.workers)
 
-    def is_well(self) -> bool:
-        """Whether every worker lives, and none is left in the middle of something."""
-        if self.is_broken or os.getpid() != self._process:
+    def is_well(self, payload: bytes | None = None) -> bool:
+        """Whether no worker is dead or unfinished, and all run ``payload`` (None: any)."""
+        if self.is_broken or os.getpid() != self._process or payload not in (None, self._payload):
             return False
         return all(worker.process.is_alive() for worker in self.workers)
 
