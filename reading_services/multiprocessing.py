@@ -231,10 +231,10 @@ class MultiProcessingReadingService:
         payload = payload_of(work, count)
         # worker_init_fn runs once in a process: a graph that changed needs new ones.
         prepares = isinstance(work, ReplicatedWork) and work.hooks.init is not None
-        if self._pool is not None and not self._pool.is_well(payload if prepares else None):
+        if self._pool is not None and not self._pool.is_well(payload.data if prepares else None):
             self.stop()
         if self._pool is not None:
-            self._pool.update(payload)
+            self._pool.update(payload.data)
         else:
             graph = work.cut.planner if isinstance(work, PlannedWork) else work.graph
             imports = sorted({m for p in walk(graph) for m in getattr(p, "imports", ())})

@@ -585,6 +585,31 @@ def test_a_graph_with_another_module_keeps_the_version_of_edited_code(tmp_path):
     assert output == "{1}\n" * 3
 
 
+NAMED_BY_DATA = (
+    HEAD
+    + """
+    def mark(batch, names):
+        return {**batch, "names": names}
+
+    if __name__ == "__main__":
+        import functools
+        import onlyhere
+        with loader(functools.partial(mark, names=("onlyhere",))) as batches:
+            print({b["names"] for b in batches}, flush=True)
+"""
+)
+
+
+def test_a_text_that_is_the_name_of_a_module_imports_none(tmp_path):
+    """Workers import modules of functions and classes; a text in the graph is a value."""
+    (tmp_path / "onlyhere.py").write_text("open('imports.txt', 'a').write('x')\n")
+    with run_script(tmp_path, NAMED_BY_DATA, "forkserver") as process:
+        output, _ = process.communicate("\n", timeout=60)
+
+    assert output == "{('onlyhere',)}\n"
+    assert (tmp_path / "imports.txt").read_text() == "x"
+
+
 BLOCKED = (
     HEAD
     + """
