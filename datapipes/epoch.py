@@ -322,15 +322,8 @@ _MOST_STEPS, _MOST_ITEMS = 5_000, 1_000
 _ONCE = WarnOnce()
 
 
-@dataclass(frozen=True)
-class Unseen:
-    """A place in a user's object whose generators the loader does not seed alike everywhere."""
-
-    path: str
-    why: str
-
-    def __str__(self) -> str:
-        return f"unseen-generators: random generators in {self.path} may not be seeded: {self.why}"
+class Unseen(str):
+    """The text about a place in a user's object whose generators may not be seeded."""
 
 
 UNSEEN_HINT = "Hold generators in attributes of the object itself, or draw from np.random or torch."
@@ -355,8 +348,7 @@ def held_objects(pipes: Iterable[Pipe]) -> Iterator[Any]:
         if id(thing) in holders or isinstance(thing, _LEAVES):
             continue
         if len(holders) >= _MOST_STEPS:
-            path = _path_of(holder, holders)
-            yield Unseen(path, f"the search ends after {_MOST_STEPS} objects")
+            yield _unseen(holder, holders, f"the search ends after {_MOST_STEPS} objects")
             return
         holders[id(thing)] = holder
         yield thing
@@ -364,7 +356,7 @@ def held_objects(pipes: Iterable[Pipe]) -> Iterator[Any]:
         if not is_numpy and not has_place(type(thing)):
             parts = [part for part in _parts_of(thing) if type(part) not in _DATA]
             if why := _limit_of(thing, parts):
-                yield Unseen(_path_of(thing, holders), why)
+                yield _unseen(thing, holders, why)
             waiting += [(part, thing) for part in (*parts[:_MOST_ITEMS], type(thing))]
 
 
@@ -385,15 +377,15 @@ def _is_data(part: Any) -> bool:
     return type(part) in (list, tuple, dict) and _DATA.issuperset(map(type, rows))
 
 
-def _path_of(thing: Any, holders: Mapping[int, Any]) -> str:
-    """Return the attributes that lead to an object, from the pipe on."""
+def _unseen(thing: Any, holders: Mapping[int, Any], why: str) -> Unseen:
+    """Return the text about an object, with the attributes that lead to it from the pipe on."""
     names = []
     while (holder := holders.get(id(thing))) is not None:
         own = getattr(holder, "__dict__", {})
         names.append(next((f".{name}" for name, v in own.items() if v is thing), "[...]"))
         thing = holder
-    first = chained_name(thing) or type(thing).__name__
-    return first + "".join(reversed(names))
+    path = "".join([chained_name(thing) or type(thing).__name__, *reversed(names)])
+    return Unseen(f"unseen-generators: generators in {path} may not be seeded: {why}")
 
 
 def _parts_of(thing: Any) -> list[Any]:

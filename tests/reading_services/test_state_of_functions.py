@@ -233,7 +233,7 @@ def test_places_that_are_not_searched_are_named_once(place, why, monkeypatch):
     for service in (None, vp.MultiProcessingReadingService(2, "fork")):
         monkeypatch.setattr("voxpipe.datapipes.epoch._ONCE", WarnOnce())  # once in a process
         (text,) = warnings_of(Unsearched(place), service)
-        assert text.startswith("unseen-generators: random generators in map.fn.parts")
+        assert text.startswith("unseen-generators: generators in map.fn.parts")
         assert why in text
         assert "attributes of the object itself" in text
     (mistake,) = vp.Lint().mistakes(chain().map(Unsearched(place)))
