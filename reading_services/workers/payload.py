@@ -192,8 +192,8 @@ def _pack(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None) 
     things = () if script is None else whole.own
     own = next((each for each in things if not _is_importable(each, script or {})), None)
     if script is None or own is None:
-        named, builtin = whole.modules & sys.modules.keys(), sys.stdlib_module_names
-        modules = frozenset(name for name in named if name.partition(".")[0] not in builtin)
+        names, builtin = whole.modules & sys.modules.keys(), sys.stdlib_module_names
+        modules = frozenset(name for name in names if name.partition(".")[0] not in builtin)
         return Payload(whole.data, modules)
     what = name = getattr(own, "__qualname__", shorten(own))
     at = None
