@@ -17,7 +17,7 @@ from ..core import CallSite
 from ..core.errors import LintWarning
 from ..datapipes.cost import passes_of
 from ..datapipes.datapipe import draws
-from ..datapipes.epoch import has_place, held_objects, is_library
+from ..datapipes.epoch import UNSEEN_HINT, Unseen, has_place, held_objects, is_library
 from ..datapipes.iter import BatchPatches, Flush, PatchSampler, Realize, SpatialPipe
 from ..first_use import extensions
 from ..graph import (
@@ -258,8 +258,9 @@ def _own_state(sink: Pipe, split: Cut | NoCut) -> Places:
     """Return the pipes whose functions have state that no seed sets, as counters and iterators."""
     places = []
     for pipe in walk(sink):
-        kinds = map(type, held_objects([pipe]))
-        kind = next((kind for kind in kinds if _has_own_state(kind)), None)
+        things = list(held_objects([pipe]))
+        places += [(pipe, str(each), UNSEEN_HINT) for each in things if isinstance(each, Unseen)]
+        kind = next((kind for kind in map(type, things) if _has_own_state(kind)), None)
         if kind is not None:
             what = f"{kind.__name__} in {describe(pipe)} has state that no seed sets: it depends "
             what += "on the number of workers, and is lost after a resume. Each worker begins an "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import random
 import sys
@@ -16,13 +17,14 @@ from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import IterDataPipe, MapDataPipe
 
 from ..core import Sample, Stream
-from ..core.call_site import looking_ahead
-from ..core.errors import VoxpipeError
+from ..core.call_site import WarnOnce, looking_ahead
+from ..core.errors import LikelyMistake, VoxpipeError
 from ..graph import (
     Pipe,
+    chained_name,
     clone,
     describe,
     is_own,
@@ -303,59 +305,107 @@ def _open_headers(patches: list[LazyPatch]) -> None:
             pass
 
 
-GENERATORS = (np.random.RandomState, np.random.Generator, torch.Generator, random.Random)
+GENERATORS = (
+    *(np.random.RandomState, np.random.Generator, np.random.BitGenerator),
+    *(np.random.SeedSequence, torch.Generator, random.Random),
+)
 """Classes of random generators that can be seeded."""
 # Code of these packages is not searched; objects of their classes are.
 _LIBRARIES = frozenset(
     {"numpy", "torch", "scipy", "monai", "torchio", "voxpipe", *sys.stdlib_module_names}
 ) - {"__main__"}
-_LEAVES = (*PLAIN, np.ndarray, torch.Tensor, io.IOBase, types.ModuleType, type, Dataset)
+_DATA = frozenset({*PLAIN, bytearray, np.dtype, torch.dtype, torch.device})
+_LEAVES: tuple[type, ...] = (*PLAIN, io.IOBase, types.ModuleType, types.CodeType)
+_LEAVES += (types.FrameType, types.TracebackType, IterDataPipe, MapDataPipe)
 # Bounds of the search, which takes some microseconds a step.
 _MOST_STEPS, _MOST_ITEMS = 5_000, 1_000
+_ONCE = WarnOnce()
+
+
+class Unseen(str):
+    """The text about a place in a user's object whose generators may not be seeded."""
+
+
+UNSEEN_HINT = "Hold generators in attributes of the object itself, or draw from np.random or torch."
 
 
 def held_objects(pipes: Iterable[Pipe]) -> Iterator[Any]:
     """Yield the objects that functions of the user hold, each once, in a fixed order.
 
-    They are attributes, closures, and names of their modules. Generators and iterators are not
-    searched.
+    They are attributes, entries of containers, closures, classes, and names of their modules.
+    Generators and iterators are not searched. An :class:`Unseen` is yielded for each limit.
     """
-    waiting: list[Any] = []
+    waiting: list[tuple[Any, Any]] = []  # each with its holder
     for pipe in pipes:
         traits = traits_of(pipe)
         if traits.runs_user_code or (traits.per_item and is_own(pipe)):
             # The pipe seeds its own generator, which a thread of a later pipe may draw from.
             own = ("origin", "_rng") if is_library(type(pipe)) else ("origin",)
-            waiting += [v for name, v in vars(pipe).items() if name not in own and not is_pipe(v)]
-    ids: set[int] = set()
-    kinds: set[type] = set()
-    for thing in waiting:  # grows meanwhile
-        if id(thing) in ids or isinstance(thing, _LEAVES) or len(ids) >= _MOST_STEPS:
+            values = [v for name, v in vars(pipe).items() if name not in own and not is_pipe(v)]
+            waiting += [(value, pipe) for value in (*values, type(pipe))]
+    holders: dict[int, Any] = {}
+    for thing, holder in waiting:  # grows meanwhile
+        if id(thing) in holders or isinstance(thing, _LEAVES):
             continue
-        ids.add(id(thing))
+        if len(holders) >= _MOST_STEPS:
+            yield _unseen(holder, holders, f"the search ends after {_MOST_STEPS} objects")
+            return
+        holders[id(thing)] = holder
         yield thing
-        if isinstance(thing, GENERATORS) or has_place(type(thing)):
-            continue
-        waiting += _parts_of(thing)
-        for kind in type(thing).__mro__ if type(thing) not in kinds else ():
-            # Methods, and generators that all objects of a class share, as those of MONAI do.
-            parts = () if is_library(kind) else (types.FunctionType,)
-            waiting += [v for v in vars(kind).values() if isinstance(v, (*GENERATORS, *parts))]
-        kinds.add(type(thing))
+        is_numpy = isinstance(thing, GENERATORS) and not isinstance(thing, random.Random)
+        if not is_numpy and not has_place(type(thing)):
+            parts = [part for part in _parts_of(thing) if type(part) not in _DATA]
+            if why := _limit_of(thing, parts):
+                yield _unseen(thing, holders, why)
+            waiting += [(part, thing) for part in (*parts[:_MOST_ITEMS], type(thing))]
+
+
+def _limit_of(thing: Any, parts: list[Any]) -> str:
+    """Return why generators in an object may be missed; empty where none can be."""
+    if not all(map(_is_data, parts[_MOST_ITEMS:])):
+        return f"the search ends after {_MOST_ITEMS} entries of a {type(thing).__name__}"
+    is_set = isinstance(thing, (set, frozenset))
+    several = is_set and sum(isinstance(part, GENERATORS) for part in parts) > 1
+    return "each process has its own order of a set" if several else ""
+
+
+def _is_data(part: Any) -> bool:
+    """Whether an entry of a long container is a value, or a row of values."""
+    if isinstance(part, (np.ndarray, np.generic, torch.Tensor)):
+        return not getattr(part.dtype, "hasobject", False)
+    rows = part.values() if type(part) is dict else part
+    return type(part) in (list, tuple, dict) and _DATA.issuperset(map(type, rows))
+
+
+def _unseen(thing: Any, holders: Mapping[int, Any], why: str) -> Unseen:
+    """Return the text about an object, with the attributes that lead to it from the pipe on."""
+    names = []
+    while (holder := holders.get(id(thing))) is not None:
+        own = getattr(holder, "__dict__", {})
+        names.append(next((f".{name}" for name, v in own.items() if v is thing), "[...]"))
+        thing = holder
+    path = "".join([chained_name(thing) or type(thing).__name__, *reversed(names)])
+    return Unseen(f"unseen-generators: generators in {path} may not be seeded: {why}")
 
 
 def _parts_of(thing: Any) -> list[Any]:
     """Return the objects that a thing refers to, as far as its calls may draw from them."""
-    if isinstance(thing, (list, tuple, dict)):
-        return [*islice(thing.values() if isinstance(thing, dict) else thing, _MOST_ITEMS)]
+    if isinstance(thing, type):
+        # Generators that all objects of a class share, as those of MONAI do; methods of the user.
+        pairs = ((kind, v) for kind in thing.__mro__ for v in vars(kind).values())
+        return [v for kind, v in pairs if isinstance(v, GENERATORS) or not is_library(kind)]
+    own = list(getattr(thing, "__dict__", {}).values())
     links = links_of(thing)
     if links is not None:
         is_open = isinstance(thing, types.FunctionType) and not is_library(thing)
-        return [*links, *_globals_of(thing)] if is_open else links
-    slots = (getattr(kind, "__slots__", ()) for kind in type(thing).__mro__)
-    names = (name for each in slots for name in ((each,) if isinstance(each, str) else each))
-    own = getattr(thing, "__dict__", {}).values()
-    return [*own, *(getattr(thing, name, None) for name in names)]
+        return [*links, *own, *(_globals_of(thing) if is_open else ())]
+    if isinstance(thing, dict):
+        return [*thing.values(), *thing, *own]
+    if isinstance(thing, (list, tuple)):
+        return [*thing, *own]
+    if isinstance(thing, np.ndarray):
+        return [*(thing.ravel().tolist() if thing.dtype.hasobject else ()), *own]
+    return [*own, *gc.get_referents(thing)]  # slots, and entries of other containers
 
 
 def _globals_of(function: types.FunctionType) -> list[Any]:
@@ -384,11 +434,16 @@ def is_library(thing: Any) -> bool:
 
 
 def held_generators(pipes: Iterable[Pipe]) -> tuple[Any, ...]:
-    """Return the random generators that functions of the user hold, each once, in a fixed order."""
+    """Return the random generators that functions of the user hold, each once, in a fixed order.
+
+    Warns once of each place that is not searched.
+    """
     generators: dict[int, Any] = {}
     for thing in held_objects(pipes):
         if isinstance(thing, GENERATORS) and not isinstance(thing, random.SystemRandom):
             generators.setdefault(id(getattr(thing, "bit_generator", thing)), thing)
+        elif isinstance(thing, Unseen):
+            _ONCE.warn(thing, f"{thing}. {UNSEEN_HINT}", LikelyMistake)
     return tuple(generators.values())
 
 
@@ -398,9 +453,10 @@ def set_seed_of(generator: Any, seed: int) -> None:
         generator.seed(seed)
     elif isinstance(generator, torch.Generator):
         generator.manual_seed(seed)
-    elif isinstance(generator, np.random.Generator):
-        bits = generator.bit_generator
-        bits.state = type(bits)(seed).state  # as those of NumPy take it
+    elif not isinstance(generator, np.random.RandomState):
+        # The state for pickle has the seed sequence too, from which ``spawn()`` makes children.
+        inner = getattr(generator, "bit_generator", generator)
+        restore_generator(inner, state_of_generator(type(inner)(seed)))
     elif isinstance(generator._bit_generator, np.random.MT19937):  # what nearly all have
         generator.seed([seed & 0xFFFFFFFF, seed >> 32])
     else:
@@ -412,7 +468,7 @@ def state_of_generator(generator: Any) -> Any:
     """Return the state of such a generator."""
     if isinstance(generator, torch.Generator):
         return generator.get_state()
-    return getattr(generator, "bit_generator", generator).__getstate__()
+    return getattr(generator, "bit_generator", generator).__reduce__()[2]
 
 
 def restore_generator(generator: Any, state: Any) -> None:

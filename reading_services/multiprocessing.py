@@ -227,12 +227,14 @@ class MultiProcessingReadingService:
         return max(1, work.workers) if work.shards else 1
 
     def _pool_for(self, work: Work) -> WorkerPool:
-        if self._pool is not None and not self._pool.is_well():
-            self.stop()
         count = self.shares(work) or work.workers
         payload = payload_of(work, count)
+        # worker_init_fn runs once in a process: a graph that changed needs new ones.
+        prepares = isinstance(work, ReplicatedWork) and work.hooks.init is not None
+        if self._pool is not None and not self._pool.is_well(payload.data if prepares else None):
+            self.stop()
         if self._pool is not None:
-            self._pool.update(payload)
+            self._pool.update(payload.data)
         else:
             graph = work.cut.planner if isinstance(work, PlannedWork) else work.graph
             imports = sorted({m for p in walk(graph) for m in getattr(p, "imports", ())})

@@ -6,11 +6,10 @@ import ast
 import functools
 import io
 import pickle
-import pickletools
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import util
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ...batching.collate import ApplyValue
 from ...batching.job import Job
@@ -100,13 +99,6 @@ _Part: TypeAlias = tuple[str, Any, Pipe | None]
 """What a worker is sent, in words; the thing; the pipe that it is part of, if any."""
 
 
-def cannot_follow(thing: Any, script: Mapping[str, str]) -> Any:
-    """Return what in ``thing`` is defined in a script that workers cannot import; else None."""
-    finder = _Finder()
-    finder.dump(thing)
-    return next((own for own in finder.own if not _is_importable(own, script)), None)
-
-
 def _is_importable(thing: Any, script: Mapping[str, str]) -> bool:
     if not script:
         return False
@@ -117,30 +109,43 @@ def _is_importable(thing: Any, script: Mapping[str, str]) -> bool:
 
 
 def why_not(thing: Any, script: Mapping[str, str]) -> tuple[str, str]:
-    """Return why workers cannot import what ``cannot_follow`` found, and what to do about it."""
+    """Return why workers cannot import a thing of the script, and what to do about it."""
     if script and is_guarded(thing, script):
         return _GUARD_HINT
     name = getattr(thing, "__qualname__", "it").partition(".")[0]
     return "is in no file (it was typed, or piped in)", _TYPED_HINT.format(name=name)
 
 
-class _Finder(pickle.Pickler):
-    """Collects what a pickle refers to by its name in the script."""
+class Payload(NamedTuple):
+    """A pickle for workers, and the modules that it needs, but for the script and Python's own."""
 
-    def __init__(self) -> None:
-        super().__init__(io.BytesIO(), pickle.HIGHEST_PROTOCOL)
+    data: bytes
+    modules: frozenset[str]
+
+
+class _Pickler(pickle.Pickler):
+    """Pickles a thing, and collects its references by name to modules and to the script."""
+
+    def __init__(self, thing: Any) -> None:
+        file = io.BytesIO()
+        super().__init__(file)
         self.own: list[Any] = []
+        self.modules: set[str] = set()
+        self.dump(thing)
+        self.data = file.getvalue()
 
     def reducer_override(self, thing: Any) -> Any:
-        """Note functions and classes of the script; pickle everything as ever."""
-        name = getattr(thing, "__qualname__", None)
+        """Note the module of a thing, and pickle it as ever."""
+        module = getattr(thing, "__module__", None)
+        if isinstance(module, str) and module != _MAIN:
+            self.modules.add(module)
         # An instance has the module of its class, and no name of its own.
-        if isinstance(name, str) and getattr(thing, "__module__", None) == "__main__":
+        elif module == _MAIN and isinstance(getattr(thing, "__qualname__", None), str):
             self.own.append(thing)
         return NotImplemented
 
 
-def payload_of(work: Work, workers: int, script: Mapping[str, str] | None = None) -> bytes:
+def payload_of(work: Work, workers: int, script: Mapping[str, str] | None = None) -> Payload:
     """Return the pickle that each of ``workers`` runs; a worker adds its own number.
 
     Raises
@@ -172,10 +177,10 @@ def payload_of(work: Work, workers: int, script: Mapping[str, str] | None = None
     return _pack((custom_backends(), custom_decoders(), thing), parts, script)
 
 
-def _pack(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None) -> bytes:
+def _pack(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None) -> Payload:
     """Return a pickle of a thing; raise ``NotPicklable`` with the part that cannot travel."""
     try:
-        data = pickle.dumps(thing)
+        whole = _Pickler(thing)
     except Exception as error:  # whatever a user's object raises from its __reduce__
         for what, part, pipe in parts:
             try:
@@ -184,30 +189,22 @@ def _pack(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None) 
                 refusal = NotPicklable(f"{what} cannot travel to a worker: {cause}", do=MOVE)
                 raise refusal.at(None if pipe is None else origin_of(pipe)) from error
         raise NotPicklable(f"the graph cannot travel to a worker: {error}", do=MOVE) from error
-    # A quick look saves the exact one.
-    own = None if script is None or b"__main__" not in data else cannot_follow(thing, script)
+    things = () if script is None else whole.own
+    own = next((each for each in things if not _is_importable(each, script or {})), None)
     if script is None or own is None:
-        return data
+        names, builtin = whole.modules & sys.modules.keys(), sys.stdlib_module_names
+        modules = frozenset(name for name in names if name.partition(".")[0] not in builtin)
+        return Payload(whole.data, modules)
     what = name = getattr(own, "__qualname__", shorten(own))
     at = None
     for text, part, pipe in parts:
-        if pipe is not None and (type(pipe) is own or cannot_follow(part, script) is own):
+        if pipe is not None and any(each is own for each in (type(pipe), *_Pickler(part).own)):
             what, at = text, origin_of(pipe)
             break
     why, do = why_not(own, script)
     msg = f"{what} cannot travel to a worker: workers cannot import {name}, which {why}"
     refusal = NotPicklable(msg, do=do)
     raise refusal.at(at)
-
-
-def modules_of(payload: bytes) -> frozenset[str]:
-    """Return the modules that a payload names, but for the script and those of Python itself."""
-    words = {word for _, word, _ in pickletools.genops(payload) if isinstance(word, str)}
-    return frozenset(
-        word
-        for word in words & sys.modules.keys()
-        if word != _MAIN and word.partition(".")[0] not in sys.stdlib_module_names
-    )
 
 
 def pickle_job(job: Any) -> bytes:

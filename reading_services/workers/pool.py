@@ -24,7 +24,7 @@ from ..transport.messages import STOP, Deal, DoJob, NewSlot, Notes, Ready, Retir
 from ..transport.shared_memory import has_message, receive_memory
 from ..transport.slot_reader import SlotReader
 from ..work import ReplicatedWork, Work, WorkerStatus, item_timeout
-from .payload import modules_of, pickle_job
+from .payload import Payload, pickle_job
 from .script import (
     SERVER,
     WORKER_NAME,
@@ -123,7 +123,7 @@ class WorkerPool:
     def __init__(
         self,
         work: Work,
-        payload: bytes,
+        payload: Payload,
         count: int,
         context: BaseContext,
         budget: SlotBudget,
@@ -137,7 +137,7 @@ class WorkerPool:
         self.affinity = Affinity()
         self.workers: list[Worker] = []
         self._woken, self._wake = context.Pipe(duplex=False)
-        self._payload = payload
+        self._payload = payload.data
         self._context = context
         self._budget = budget
         self._at = work.at
@@ -149,7 +149,7 @@ class WorkerPool:
                 "or of a multiprocessing.Pool is), which may not start workers of its own",
                 do="Use ThreadReadingService(num_threads) or num_workers=0 in it.",
             )
-        self._modules = modules_of(payload) if torch else ()
+        self._modules = payload.modules if torch else ()
         if context.get_start_method() == "forkserver":
             preload(context, [*(PRELOAD_TORCH if torch else []), *PRELOAD, *imports])
         self._share = budget.share(count)
@@ -277,9 +277,9 @@ class WorkerPool:
         """Whether every worker has started."""
         return all(worker.is_up or worker.is_gone for worker in self.workers)
 
-    def is_well(self) -> bool:
-        """Whether every worker lives, and none is left in the middle of something."""
-        if self.is_broken or os.getpid() != self._process:
+    def is_well(self, payload: bytes | None = None) -> bool:
+        """Whether no worker is dead or unfinished, and all run ``payload`` (None: any)."""
+        if self.is_broken or os.getpid() != self._process or payload not in (None, self._payload):
             return False
         return all(worker.process.is_alive() for worker in self.workers)
 

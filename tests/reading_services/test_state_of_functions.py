@@ -1,5 +1,7 @@
 """Workers take over what a forked child would have: state of objects, generators, code, signals."""
 
+import collections
+import dataclasses
 import functools
 import os
 import random
@@ -7,6 +9,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import warnings
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 
@@ -17,6 +20,7 @@ from scipy.stats import qmc
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
+from voxpipe.core.call_site import WarnOnce
 from voxpipe.core.errors import WorkerDied
 
 MODULE_RNG = np.random.default_rng(0)
@@ -113,6 +117,135 @@ def test_a_generator_of_a_module_that_a_function_imports(tmp_path, monkeypatch):
     first, again = (two_epochs(None, draw, "draw") for _ in range(2))
     assert first == again
     assert len({*first[0], *first[1]}) == 12
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Member:
+    generator: object
+
+
+class Base:
+    __slots__ = ("__inherited",)
+
+    def __init__(self):
+        self.__inherited = np.random.default_rng(0)
+
+    def inherited(self):
+        return self.__inherited.random()
+
+
+class PythonOfTwo(random.Random):
+    """As a subclass of random.Random with a generator of NumPy."""
+
+    def __init__(self, seed=None):
+        super().__init__(seed)
+        self.other = np.random.default_rng(0)
+
+
+class OfClass:
+    members = [np.random.default_rng(0)]  # noqa: RUF012  shared by all objects
+
+    class Nested:
+        generator = np.random.default_rng(0)
+
+
+class Hidden(Base):
+    """Holds generators where no attribute names them."""
+
+    __slots__ = ("__dict__", "kind", "python")
+
+    def __init__(self):
+        super().__init__()
+        self.kind, self.python = OfClass, PythonOfTwo(0)
+        self.queue = collections.deque([np.random.default_rng(0)])
+        self.array = np.array([None, np.random.default_rng(0)], object)
+        self.keys = {np.random.default_rng(0): "weight"}
+        self.group = frozenset([np.random.default_rng(0)])
+        self.map = collections.OrderedDict(a=[torch.Generator()])
+        self.bits = [np.random.PCG64(0), np.random.MT19937(0), np.random.Philox(0)]
+        self.seeds = np.random.SeedSequence(0)
+        self.parent = np.random.default_rng(0)
+        self.late = [*range(2000), Member([np.random.default_rng(0)])]
+        self.items = Items(None)
+        self.items.generator = np.random.default_rng(0)
+        self.list = List()
+        self.list.generator = np.random.default_rng(0)
+
+    def __call__(self, batch):
+        (child,), (seeds,) = self.parent.spawn(1), self.seeds.spawn(1)
+        generators = [*self.queue, self.array[1], *self.keys, *self.group, child]
+        generators += [np.random.Generator(bits) for bits in self.bits]
+        generators += [self.kind.members[0], self.kind.Nested.generator, self.python.other]
+        generators += [self.late[-1].generator[0], self.items.generator, self.list.generator]
+        draws = [self.python, np.random.default_rng(seeds), *generators]
+        last = float(torch.rand(1, generator=self.map["a"][0]))
+        return {**batch, "draws": (*(each.random() for each in draws), self.inherited(), last)}
+
+
+class List(list):
+    pass
+
+
+@pytest.mark.parametrize("stay", [False, True])
+def test_generators_in_hidden_places_draw_alike_everywhere(stay):
+    """Containers, keys, slots, classes, bit generators and seed sequences; no number twice."""
+    function = Hidden()
+    here = two_epochs(None, function, "draws")
+    numbers = [number for epoch in here for draws in epoch for number in draws]
+    assert len(set(numbers)) == len(numbers) == 2 * 6 * 18
+    assert vp.Lint().mistakes(chain().map(function)) == []
+    service = vp.ThreadReadingService(2) if stay else vp.MultiProcessingReadingService(2, "fork")
+    assert two_epochs(service, function, "draws") == here
+
+
+class Unsearched:
+    """Holds generators in places that the loader does not seed alike everywhere."""
+
+    def __init__(self, place):
+        generator = np.random.default_rng(0)
+        self.parts = {
+            "set": {generator, np.random.default_rng(1)},
+            "list": [*map(Member, range(1000)), Member(generator)],
+            "many": [[Member(n) for n in range(900)] for _ in range(7)],
+        }[place]
+
+    def __call__(self, batch):
+        return batch
+
+
+def warnings_of(function, service):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("default")
+        two_epochs(service, function, "meta")
+    return [str(one.message) for one in caught]
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [
+        ("set", "each process has its own order of a set"),
+        ("list", "the search ends after 1000 entries of a list"),
+        ("many", "the search ends after 5000 objects"),
+    ],
+)
+def test_places_that_are_not_searched_are_named_once(place, why, monkeypatch):
+    """By a warning with the path and the way out, and by Lint; plain values have no limit."""
+    for service in (None, vp.MultiProcessingReadingService(2, "fork")):
+        monkeypatch.setattr("voxpipe.datapipes.epoch._ONCE", WarnOnce())  # once in a process
+        (text,) = warnings_of(Unsearched(place), service)
+        assert text.startswith("unseen-generators: generators in map.fn.parts")
+        assert why in text
+        assert "attributes of the object itself" in text
+    (mistake,) = vp.Lint().mistakes(chain().map(Unsearched(place)))
+    assert (mistake.name, why in mistake.what) == ("own-state", True)
+
+
+def test_long_lists_of_values_are_no_places_of_generators():
+    """Numbers, names, and rows of them."""
+    function = Unsearched("set")
+    function.parts = [*range(2000), *([name, 1.5] for name in map(str, range(2000)))]
+    assert vp.Lint().mistakes(chain().map(function)) == []
+    assert warnings_of(function, None) == []
 
 
 class Sobol:
@@ -450,6 +583,31 @@ def test_a_graph_with_another_module_keeps_the_version_of_edited_code(tmp_path):
         output, _ = process.communicate("\n", timeout=60)
 
     assert output == "{1}\n" * 3
+
+
+NAMED_BY_DATA = (
+    HEAD
+    + """
+    def mark(batch, names):
+        return {**batch, "names": names}
+
+    if __name__ == "__main__":
+        import functools
+        import onlyhere
+        with loader(functools.partial(mark, names=("onlyhere",))) as batches:
+            print({b["names"] for b in batches}, flush=True)
+"""
+)
+
+
+def test_a_text_that_is_the_name_of_a_module_imports_none(tmp_path):
+    """Workers import modules of functions and classes; a text in the graph is a value."""
+    (tmp_path / "onlyhere.py").write_text("open('imports.txt', 'a').write('x')\n")
+    with run_script(tmp_path, NAMED_BY_DATA, "forkserver") as process:
+        output, _ = process.communicate("\n", timeout=60)
+
+    assert output == "{('onlyhere',)}\n"
+    assert (tmp_path / "imports.txt").read_text() == "x"
 
 
 BLOCKED = (

@@ -109,6 +109,36 @@ def test_init_runs_once_in_the_life_of_a_worker(tmp_path):
     assert found == {"0init": "x", "1init": "x", "0reset": "xxx", "1reset": "xxx"}
 
 
+class Level:
+    value = 0
+
+    def __call__(self, number):
+        return self.value, os.getpid()
+
+
+def test_init_runs_once_in_a_process_whose_graph_changes(tmp_path):
+    """Workers of an earlier graph end: new ones see the object as it is, and are prepared once."""
+    hook, level = functools.partial(note_process, tmp_path), Level()
+    options = {"persistent_workers": True, "worker_init_fn": hook}
+    service = vp.MultiProcessingReadingService(2, "fork", **options)
+    processes = []
+    with vp.DataLoader2(numbers().map(level), None, service, seed=7) as it:
+        for level.value in (0, 0, 1, 1):
+            values, own = map(set, zip(*it, strict=True))
+            assert values == {level.value}
+            processes.append(own)
+
+    assert processes[0] == processes[1] != processes[2] == processes[3]
+    prepared = {int(path.name): path.read_text() for path in tmp_path.iterdir()}
+    assert prepared == dict.fromkeys(processes[0] | processes[2], "x")
+
+
+def note_process(folder, datapipe, info):
+    with open(folder / str(os.getpid()), "a", encoding="utf-8") as file:
+        file.write("x")
+    return datapipe
+
+
 def test_a_split_graph_with_functions_is_run_whole(cases):
     """explain() says why; the items are those of the split graph, in the order of shares."""
     pipe = full_chain(cases, batch=1)
