@@ -38,6 +38,7 @@ from ...volumes.chunks.chunked_array import ChunkedArray
 from ...volumes.formats.chunked_backend import (
     ChunkedBackend,
     Layout,
+    axes_of_names,
     chunked_header,
     millimetres_in,
     named_layout,
@@ -555,6 +556,8 @@ def _layout(dataset: Any, name: str, axes: Any) -> Layout:
         if axes is None and len(shape) > 4:
             what = f"{dataset.name} of {name} has {len(shape)} axes, and nothing names them."
             raise UnknownFormat(what, do=_NAME_AXES)
+        labels = [dim.label or next(iter(dim.keys()), "") for dim in dataset.dims]
+        axes = axes or axes_of_names(labels, f"{dataset.name} of {name}")
         return plain_layout(shape, name, axes)
     with library_errors(f"{_AXES} of {name} make no sense"):
         axes = tuple(str(axis["key"]) for axis in json.loads(tags)["axes"])
