@@ -38,6 +38,7 @@ from ...volumes.chunks.chunked_array import ChunkedArray
 from ...volumes.formats.chunked_backend import (
     ChunkedBackend,
     Layout,
+    axes_of_names,
     chunked_header,
     millimetres_in,
     named_layout,
@@ -549,15 +550,18 @@ def chosen_dataset(h5py: Any, file: Any, key: Any, name: str) -> Any:
 
 def _layout(dataset: Any, name: str, axes: Any) -> Layout:
     """Return the layout that vigra's ``axistags`` give, as ilastik writes them; else the plain."""
+    where, tags = f"{dataset.name} of {name}", dataset.attrs.get(_AXES)
     if dataset.shape is None:
-        what = f"{dataset.name} of {name} is empty: it has no shape."
-        raise BadHeader(what, do="Give another one as dataset=.")
-    refuse_conventions(dataset.attrs, f"{dataset.name} of {name}")
-    shape, tags = tuple(dataset.shape), dataset.attrs.get(_AXES)
-    if tags is None or axes is not None:
+        raise BadHeader(f"{where} is empty: it has no shape.", do="Give another one as dataset=.")
+    refuse_conventions(dataset.attrs, where)
+    shape = tuple(dataset.shape)
+    if tags is None and axes is None:
+        labels = [dim.label or next(iter(dim.keys()), "") for dim in dataset.dims]
+        axes = axes_of_names(labels, where)
         if axes is None and len(shape) > 4:
-            what = f"{dataset.name} of {name} has {len(shape)} axes, and nothing names them."
+            what = f"{where} has {len(shape)} axes, and nothing names them."
             raise UnknownFormat(what, do=_NAME_AXES)
+    if tags is None or axes is not None:
         return plain_layout(shape, name, axes)
     with library_errors(f"{_AXES} of {name} make no sense"):
         axes = tuple(str(axis["key"]) for axis in json.loads(tags)["axes"])
@@ -595,6 +599,4 @@ def _affine(dataset: Any, layout: Layout, level: Any, name: str) -> tuple[float,
     return affine_entries(np.diag([*(lengths * millimetres_in("um", name)), 1.0]), name)
 
 
-FORMATS = (
-    Format("hdf5", (".h5", ".hdf5", ".hdf", ".he5"), open_hdf5, ("dataset", "axes"), "h5py"),
-)
+FORMATS = Format("hdf5", (".h5", ".hdf5", ".hdf", ".he5"), open_hdf5, ("dataset", "axes"), "h5py")

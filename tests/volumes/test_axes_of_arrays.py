@@ -82,12 +82,13 @@ def test_channels_and_time_are_folded(tmp_path, write):
 
 
 def test_zarr_names_its_dimensions(tmp_path):
-    """Version 3 does; other words than those of axes say nothing."""
+    """Version 3 does; other words than those of axes are warned of."""
     path = plain_zarr(tmp_path, ARRAY, dimension_names=["z", "y", "x"])
     assert np.array_equal(vp.Volume(path).numpy()[0], ARRAY.T)
     (tmp_path / "other").mkdir()
     path = plain_zarr(tmp_path / "other", ARRAY, dimension_names=["row", "y", "x"])
-    assert np.array_equal(vp.Volume(path).numpy()[0], ARRAY)
+    with pytest.warns(LikelyMistake, match="names its axes row, y, x"):
+        assert np.array_equal(vp.Volume(path).numpy()[0], ARRAY)
 
 
 def test_the_spacing_of_hdf5_follows_its_axes(tmp_path):

@@ -608,3 +608,22 @@ def test_an_image_of_itk_with_other_facts(tmp_path):
     assert Volume(path, affine=np.eye(4)).shape == (1, 2, 3, 4)
     with pytest.raises(BadHeader, match=r"axes='xyz' .* differs from .* 'zyx'"):
         _ = Volume(path, axes="xyz", affine=np.eye(4)).shape
+
+
+@pytest.mark.parametrize("how", ["labels", "scales"])
+def test_axes_have_labels_or_scales(tmp_path, how):
+    """HDF5's labels of axes order them, and the names of their scales, as netCDF writes them."""
+    array = np.arange(24, dtype="i2").reshape(2, 3, 4)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        dataset = file.create_dataset("d", data=array)
+        for dim, name in zip(dataset.dims, ("z", "y", "x"), strict=True):
+            if how == "labels":
+                dim.label = name
+                continue
+            scale = file.create_dataset(name, data=np.arange(1))
+            scale.make_scale(name)
+            dim.attach_scale(scale)
+
+    volume = Volume(tmp_path / "a.h5", dataset="d")
+
+    assert volume.numpy()[0].tolist() == array.T.tolist()

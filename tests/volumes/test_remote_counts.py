@@ -32,7 +32,8 @@ def asked(server):
     [
         (3, [("GET", "a.zarr/zarr.json")]),
         # zarr.json is asked for first: nothing else tells the formats apart.
-        (2, [("GET", "a.zarr/.zarray"), ("GET", "a.zarr/zarr.json")]),
+        # .zattrs has the names of axes and a scale of netCDF.
+        (2, [("GET", f"a.zarr/{name}") for name in (".zarray", ".zattrs", "zarr.json")]),
     ],
 )
 def test_what_opening_an_array_asks_for(server, client, version, expected):

@@ -14,6 +14,7 @@ from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import (
     BadHeader,
     CorruptVolume,
+    LikelyMistake,
     UnknownFormat,
     VolumeNotFound,
 )
@@ -27,6 +28,7 @@ LocalStore, MemoryStore = zarr.storage.LocalStore, zarr.storage.MemoryStore
 
 FORMATS = pytest.mark.parametrize("version", [2, 3], ids=["v2", "v3"])
 SPATIAL = dict.fromkeys("xyz", "micrometer")
+MILLIMETRES = dict.fromkeys("xyz", "millimeter")
 
 
 def write_array(store, array, chunks, version=3, **options):
@@ -115,8 +117,8 @@ class TestNiftiZarr(StoreContract):
         array = numbered((2, 5, 6, 7))
         header = nibabel.Nifti1Image(array.transpose(3, 2, 1, 0), AFFINE).header.copy()
         header["scl_slope"], header["scl_inter"] = 0.5, -3
-        # The OME metadata disagree: the NIfTI header has the word.
-        images = multiscales("tzyx", ((1, 9, 9, 9), None))
+        # The OME metadata know no rotation: the NIfTI header has the word.
+        images = multiscales("tzyx", ((1, 3, 2, 1.5), None), units=MILLIMETRES)
         raw = header.binaryblock + b"\1\0\0\0" + bytes(16)  # with an extension
         write_group(tmp_path / "a.nii.zarr", {"0": array}, images, request.param, raw)
         expected = (array.transpose(0, 3, 2, 1) * 0.5 - 3).astype(np.float32)
@@ -267,7 +269,7 @@ def test_levels_of_a_nifti_pyramid_lie_on_each_other(tmp_path, level, qform):
     """A coarser level covers the same place, whether or not the header has a qform."""
     fine, coarse = numbered((4, 6, 8)), numbered((2, 3, 4))
     # Edge-aligned: the centre of a coarse voxel lies between those of two fine ones.
-    images = multiscales("zyx", ((3, 2, 1), None), ((6, 4, 2), (1.5, 1, 0.5)))
+    images = multiscales("zyx", ((3, 2, 1.5), None), ((6, 4, 3), (1.5, 1, 0.75)), units=MILLIMETRES)
     image = nibabel.Nifti1Image(fine.transpose(2, 1, 0), None)
     image.set_sform(AFFINE, 1)
     image.set_qform(AFFINE, qform)
@@ -280,6 +282,92 @@ def test_levels_of_a_nifti_pyramid_lie_on_each_other(tmp_path, level, qform):
     step = 2**level
     expected = AFFINE @ scale(step, step, step, origin=[(step - 1) / 2] * 3)
     np.testing.assert_allclose(volume.affine, expected, atol=1e-12)
+
+
+def test_two_spacings_of_a_nifti_zarr(tmp_path):
+    """OME-Zarr metadata that were edited do not move voxels, and are warned of."""
+    array = numbered((4, 4, 4))
+    images = multiscales("zyx", ((3, 2, 9), None), units=MILLIMETRES)
+    raw = nibabel.Nifti1Image(array.transpose(2, 1, 0), AFFINE).header.binaryblock
+    write_group(tmp_path / "a.nii.zarr", {"0": array}, images, nifti=raw)
+
+    with pytest.warns(LikelyMistake, match="spacing 1.5x2x3 mm in its NIfTI header, 9x2x3 in OME"):
+        affine = Volume(tmp_path / "a.nii.zarr").affine
+
+    np.testing.assert_allclose(affine, AFFINE)
+
+
+@pytest.mark.parametrize("axis", "xyz")
+def test_an_axis_without_a_unit_among_others(tmp_path, axis):
+    """A length without a unit beside micrometres could be 1000 times off; affine= opens it."""
+    units = {name: unit for name, unit in SPATIAL.items() if name != axis}
+    images = multiscales("zyx", ((3, 2, 1), None), units=units)
+    write_group(tmp_path / "a.zarr", {"0": numbered((4, 4, 4))}, images)
+
+    with pytest.raises(BadHeader, match=f"no unit for the axis {axis}, and units for others"):
+        Volume(tmp_path / "a.zarr").affine  # noqa: B018
+
+    given = Volume(tmp_path / "a.zarr", affine=np.diag([1.0, 2, 3, 1])).affine
+    np.testing.assert_array_equal(given, np.diag([1.0, 2, 3, 1]))
+
+
+def test_a_flat_axis_without_a_unit(tmp_path):
+    """Along one voxel no length can be wrong."""
+    images = multiscales("zyx", ((1, 2, 1), None), units={"y": "micrometer", "x": "micrometer"})
+    write_group(tmp_path / "a.zarr", {"0": numbered((1, 4, 4))}, images)
+
+    np.testing.assert_allclose(Volume(tmp_path / "a.zarr").affine, scale(0.001, 0.002, 1))
+
+
+@pytest.mark.parametrize(
+    ("names", "shape"),
+    [
+        (("z", "y", "x"), (1, 4, 3, 2)),
+        (("time", "depth", "Height"), (2, 1, 4, 3)),
+        (("depth", "height", "width"), (1, 4, 3, 2)),
+        (("channel", "y", "x"), (2, 4, 3, 1)),
+        (("dim_0", "dim_1", "dim_2"), (1, 2, 3, 4)),
+        ((None, "y", "x"), None),
+        (("lat", "lon", "level"), None),
+    ],
+)
+@pytest.mark.parametrize("kind", ["v2", "v3", "v2 in a bucket"])
+def test_axes_have_names(tmp_path, names, shape, kind):
+    """Names of zarr 3 and of xarray in zarr 2 order the axes; unknown names are warned of."""
+    array = numbered((2, 3, 4))
+    store = f"memory://names/{abs(hash(names))}.zarr" if "bucket" in kind else tmp_path / "a.zarr"
+    more = {} if "v2" in kind else {"dimension_names": names}
+    made = write_array(store, array, array.shape, 2 if "v2" in kind else 3, **more, overwrite=True)
+    if "v2" in kind:
+        made.attrs["_ARRAY_DIMENSIONS"] = list(names)
+
+    if shape is not None:
+        assert Volume(store).shape == shape
+        return
+    with pytest.warns(LikelyMistake, match=r"unknown-axes: .* are read in stored order"):
+        assert Volume(store).shape == (1, 2, 3, 4)
+    assert Volume(store, axes="zyx").shape == (1, 4, 3, 2)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_scaled_values_in_a_bucket(version):
+    """NetCDF's scale is refused behind a URL, too."""
+    url = f"memory://scaled/{version}.zarr"
+    made = write_array(url, numbered((2, 3, 4)), (2, 3, 4), version, overwrite=True)
+    made.attrs["scale_factor"] = 0.5
+
+    with pytest.raises(UnknownFormat, match=r"scale_factor = 0\.5, which changes its values"):
+        Volume(url).numpy()
+
+
+@pytest.mark.parametrize("answer", ["false", 0, [True]])
+def test_a_completeness_that_is_no_truth_value(tmp_path, answer):
+    """Text is no truth value: a lost shard would be read as zeros."""
+    made = write_array(tmp_path / "a.zarr", numbered((2, 3, 4)), (2, 3, 4))
+    made.attrs["voxpipe"] = {"complete": answer}
+
+    with pytest.raises(BadHeader, match="is true or false, not"):
+        Volume(tmp_path / "a.zarr").numpy()
 
 
 def test_nifti_zarr_of_nifti2_big_endian_without_ome(tmp_path):
@@ -301,7 +389,7 @@ def test_nifti_zarr_of_nifti2_big_endian_without_ome(tmp_path):
 def test_transformations_of_the_image_act_after_those_of_the_level(tmp_path):
     """A scale of the whole image multiplies scale and translation of each level."""
     whole = {"coordinateTransformations": [{"type": "scale", "scale": [10, 10, 10]}]}
-    images = multiscales("zyx", ((3, 2, 1), (6, 5, 4)), units={"z": "meter"}, **whole)
+    images = multiscales("zyx", ((3, 2, 1), (6, 5, 4)), units=MILLIMETRES | {"z": "meter"}, **whole)
     write_group(tmp_path / "a.zarr", {"0": numbered((2, 2, 2))}, images)
 
     affine = Volume(tmp_path / "a.zarr").affine

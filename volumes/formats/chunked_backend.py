@@ -134,6 +134,37 @@ def plain_layout(shape: tuple[int, ...], name: str, axes: Any = None) -> Layout:
 
 
 _LETTERS = "xyzct"
+# Letters of axes by their names in files of xarray, netCDF, zarr and HDF5.
+_AXES_BY_NAME = {letter: letter for letter in _LETTERS} | {
+    **dict.fromkeys(("channel", "channels"), "c"),
+    **dict.fromkeys(("time", "frame", "frames"), "t"),
+    **dict.fromkeys(("depth", "plane", "planes", "slice", "slices"), "z"),
+    **dict.fromkeys(("height", "row", "rows"), "y"),
+    **dict.fromkeys(("width", "column", "columns", "col"), "x"),
+}
+
+
+def axes_of_names(names: Sequence[Any], name: str) -> str | None:
+    """Return the letters of axes that have names in a file; None, with a warning, for others.
+
+    Names that xarray and netCDF make up, ``dim_0`` for instance, say nothing.
+
+    Examples
+    --------
+    >>> axes_of_names(["Time", "depth", "y", "x"], "a.zarr")
+    'tzyx'
+    """
+    words = [str(each or "").lower() for each in names]
+    letters = [_AXES_BY_NAME.get(word, "") for word in words]
+    if all(letters) and len(set(letters)) == len(letters) > 1:
+        return "".join(letters)
+    if any(word and not word.startswith(("dim_", "phony_dim_")) for word in words):
+        warn(
+            f"unknown-axes: {name} names its axes {', '.join(map(str, names))}, and x, y, z, c and "
+            "t are known; they are read in stored order. Pass axes= to name them.",
+            LikelyMistake,
+        )
+    return None
 
 
 def check_axes(axes: Any, shape: Sequence[int], name: str) -> str:

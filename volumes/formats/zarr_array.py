@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,8 +31,10 @@ _OPTIONAL = ("attributes", "consolidated_metadata", "dimension_names", "storage_
 _MEMBERS = {"zarr_format", "node_type", *_ARRAY, *_OPTIONAL}
 
 
-def parse_v2(document: Mapping[str, Any], name: str) -> ArrayMetadata:
-    """Return what a ``.zarray`` says."""
+def parse_v2(
+    document: Mapping[str, Any], name: str, attributes: Mapping[str, Any] = MappingProxyType({})
+) -> ArrayMetadata:
+    """Return the metadata in a ``.zarray``, and the names of axes that xarray writes beside it."""
     with library_errors(f".zarray of {name} makes no sense", but=(NotOurs, ImportError)):
         shape, chunks = _shape(document["shape"]), _shape(document["chunks"])
         dtype = np.dtype(document["dtype"])
@@ -45,8 +48,10 @@ def parse_v2(document: Mapping[str, Any], name: str) -> ArrayMetadata:
         order = {"C": axes, "F": axes[::-1]}.get(document.get("order", "C"))
         if order is None:
             raise ValueError(f"order is 'C' or 'F', not {document['order']!r}")
+        refuse_conventions(attributes, name)
+        names = tuple(attributes.get("_ARRAY_DIMENSIONS") or ())
         metadata = ArrayMetadata(shape, chunks, dtype, fill, codecs, order, "", separator)
-        return _check(metadata, name)
+        return _check(replace(metadata, dimension_names=names), name)
 
 
 def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
@@ -112,7 +117,10 @@ def completeness(array: Any) -> bool | None:
 def completeness_in(attributes: Mapping[str, Any]) -> bool | None:
     """Return the completeness that the attributes of an array record."""
     record = attributes.get("voxpipe")
-    return record.get("complete") if isinstance(record, Mapping) else None
+    answer = record.get("complete") if isinstance(record, Mapping) else None
+    if answer is not None and not isinstance(answer, bool):
+        raise ValueError(f'"complete" of the attribute "voxpipe" is true or false, not {answer!r}')
+    return answer
 
 
 def _shape(value: Any) -> tuple[int, ...]:
@@ -290,10 +298,10 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
         document = _json(store.get(f"{path}.zarray"), f".zarray of {name}")
         if document is not None:
             _refuse_newer(document, 2, f"{path}.zarray of {name}")
-            if isinstance(store, LocalRanges):  # a bucket takes a request for each document
+            attrs = {}
+            if isinstance(store, LocalRanges) or not path:  # a bucket takes a request for each
                 attrs = _json(store.get(f"{path}.zattrs"), f".zattrs of {name}") or {}
-                refuse_conventions(attrs, name)
-            return ZarrArray(parse_v2(document, name), path, store, cache, token)
+            return ZarrArray(parse_v2(document, name, attrs), path, store, cache, token)
         document = _json(store.get(f"{path}.zgroup"), f".zgroup of {name}")
         if document is None:
             return None

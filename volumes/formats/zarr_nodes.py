@@ -23,9 +23,11 @@ from typing import Any
 import numpy as np
 
 from ...core import Affine, Region
+from ...core.call_site import warn
 from ...core.errors import (
     BadHeader,
     ForkUnsafe,
+    LikelyMistake,
     SampleError,
     UnknownFormat,
     VolumeNotFound,
@@ -38,7 +40,7 @@ from ...storage.fsspec_ranges import version_of
 from ...storage.ranges import RangeStore
 from ..array_source import INLINE_BYTES, original, remember, share_array
 from ..backend import Backend
-from ..header import IDENTITY, affine_entries, affine_matrix
+from ..header import HAS_AFFINE, IDENTITY, affine_entries, affine_matrix
 from ..registry import registered_names, resolve_backend
 from ..session import SESSION
 from ..source import LocatedSource, Options, as_backend
@@ -46,6 +48,7 @@ from .chunked_backend import (
     NO_LENGTHS,
     SPATIAL,
     Layout,
+    axes_of_names,
     check_number,
     millimetres_in,
     named_layout,
@@ -81,6 +84,7 @@ class Level:
     axes: tuple[str, ...]  # names as stored, lower case
     scale: tuple[float, float, float]  # spacing along x, y, z, in millimetres
     translation: tuple[float, float, float]  # place of voxel (0, 0, 0), in millimetres
+    silent_axes: tuple[str, ...] = ()  # spatial axes without a unit where others have one
 
     @property
     def affine(self) -> Affine:
@@ -158,7 +162,10 @@ def _level(dataset: Mapping[str, Any], image: Mapping[str, Any], version: int) -
     place = dict(zip(axes, zip(units * scale, units * shift, strict=True), strict=True))
     spatial = [place.get(axis, (1.0, 0.0)) for axis in SPATIAL]
     x, y, z = ((float(a), float(b)) for a, b in spatial)
-    return Level(str(dataset["path"]), axes, (x[0], y[0], z[0]), (x[1], y[1], z[1]))
+    pairs = zip(axes, records, strict=True)
+    silent = tuple(a for a, entry in pairs if a in SPATIAL and _word(entry) in NO_LENGTHS)
+    silent = () if {*silent} == {*axes} & {*SPATIAL} else silent
+    return Level(str(dataset["path"]), axes, (x[0], y[0], z[0]), (x[1], y[1], z[1]), silent)
 
 
 def _in_system(dataset: Any, image: Any) -> tuple[Any, list[Any]]:
@@ -182,10 +189,15 @@ def _in_system(dataset: Any, image: Any) -> tuple[Any, list[Any]]:
     return systems[name]["axes"], steps
 
 
+def _word(entry: Mapping[str, Any]) -> str:
+    """Return the unit of an axis, in lower case; empty for none."""
+    return str(entry.get("unit") or "").strip().lower().replace("metre", "meter")
+
+
 def _unit(axis: str, entry: Mapping[str, Any]) -> float:
     """Return how many millimetres along x, y or z of RAS+ a unit of an axis has."""
-    # An axis without a unit is taken for millimetres, like NIfTI's unknown unit.
-    unit = str(entry.get("unit") or "").lower().replace("metre", "meter")
+    # Where no axis has a unit, lengths are millimetres, like those of NIfTI's unknown unit.
+    unit = _word(entry)
     if axis not in SPATIAL:
         return 1.0
     if unit not in NO_LENGTHS and unit not in MILLIMETRES:
@@ -251,10 +263,10 @@ def image_of(node: Any, level: int, name: str, axes: Any = None) -> ZarrImage:
 def _of_array(array: Any, level: int, name: str, axes: Any) -> ZarrImage:
     check_number(level, 1, "level", name)
     names = getattr(array.metadata, "dimension_names", None) or ()
-    letters = "".join(str(each).lower()[:1] for each in names)
-    are_axes = [str(each).lower() in (*_NIFTI_AXES, "channel", "time") for each in names]
-    if axes is None and len(names) == len(array.shape) and all(are_axes):
-        axes = letters
+    if not names and not isinstance(array, ZarrArray):
+        names = dict(array.attrs).get("_ARRAY_DIMENSIONS") or ()
+    if axes is None and len(names) == len(array.shape):
+        axes = axes_of_names(names, name)
     return ZarrImage(array, plain_layout(tuple(array.shape), name, axes))
 
 
@@ -293,6 +305,7 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
     own = levels[level].axes if levels else _NIFTI_AXES[-array.ndim :]
     layout = named_layout(tuple(array.shape), own, name)
     if fields is None:
+        _refuse_mixed_units(levels[level], array.shape, name)
         affine, scale = levels[level].affine, (1.0, 0.0)
     else:
         affine, scale = affine_matrix(fields.affine), (fields.slope, fields.intercept)
@@ -300,10 +313,34 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
         if not level and header_shape != layout.shape[1:]:
             what = f"the NIfTI header of {name} has the shape {header_shape}"
             raise BadHeader(f"{what}, and its array {path!r} has {layout.shape[1:]}.")
+        if levels:
+            _report_other_spacing(levels[0], affine, name)
         # The header speaks of the finest level; the pyramid says how the others lie to it.
         if level:  # that of the finest is kept to the last bit
             affine = affine @ np.linalg.inv(levels[0].affine) @ levels[level].affine
     return ZarrImage(array, layout, affine_entries(affine, name), scale, coarser(levels, level))
+
+
+def _refuse_mixed_units(level: Level, shape: Sequence[int], name: str) -> None:
+    """Raise ``BadHeader`` for a long axis without a unit of length beside axes with one."""
+    sizes = dict(zip(level.axes, shape, strict=True))
+    silent = [axis for axis in level.silent_axes if sizes[axis] > 1]
+    if silent and not HAS_AFFINE.get():
+        what = f"the OME-Zarr metadata of {name} give no unit for the axis {', '.join(silent)}"
+        do = "Pass affine= to say where the voxels lie, or write the unit."
+        raise BadHeader(f"{what}, and units for others.", do=do)
+
+
+def _report_other_spacing(level: Level, affine: Affine, name: str) -> None:
+    """Warn of OME-Zarr metadata with another spacing than the NIfTI header, which counts."""
+    own = np.linalg.norm(affine[:3, :3], axis=0)
+    # Writers that know no spacing write 1 of some unit along each axis.
+    is_default = len({*level.scale}) == 1 and math.log10(abs(level.scale[0]) or 2).is_integer()
+    if not is_default and not np.allclose(np.abs(level.scale), own, rtol=1e-3):
+        texts = ["x".join(f"{n:.4g}" for n in numbers) for numbers in (own, level.scale)]
+        what = f"{name} has the spacing {texts[0]} mm in its NIfTI header, {texts[1]} in OME-Zarr's"
+        do = "The NIfTI header counts; convert the volume again, or pass affine=."
+        warn(f"two-spacings: {what}. {do}", LikelyMistake)
 
 
 def _part_is_lost(part: str, holds: str, name: str) -> BadHeader:
