@@ -575,6 +575,13 @@ def library_errors(
 _LFS = b"version https://git-lfs"
 _ANNEX = (b"/annex/objects/", b"../.git/annex/")
 _PAGE = (b"<!doctype", b"<html", b"<?xml")
+_COMPRESSIONS = {
+    b"(\xb5/\xfd": "zstd",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ\x00": "xz",
+    b"PK\x03\x04": "zip",
+    b'\x04"M\x18': "lz4",
+}
 
 
 def what_to_do(head: bytes, otherwise: str = "") -> str:
@@ -589,6 +596,9 @@ def what_to_do(head: bytes, otherwise: str = "") -> str:
     >>> what_to_do(b"n+1", "Check it.")
     'Check it.'
     """
+    for magic, kind in _COMPRESSIONS.items():
+        if head.startswith(magic):
+            return f"It is compressed with {kind}: decompress it, or compress it with gzip instead."
     if head.startswith(_LFS):
         return 'It is a pointer of Git LFS: fetch the file itself with "git lfs pull".'
     if head.startswith(_ANNEX):
