@@ -38,7 +38,7 @@ _NUMBERS = itertools.count()
 _DECISION, _BEGIN, _GIVEN_UP = "decided", "begun", "given up by "
 
 Cases = list[tuple[bool, list[Any]]]
-"""Of each source of cases: whether it lists a storage, and the cases or a text for each."""
+"""A pair for each source: whether it lists a storage, and its cases or a text for each."""
 
 _DO_START = (
     "Call torch.distributed.init_process_group() before the loop, in every rank (torchrun sets "
