@@ -229,7 +229,10 @@ class DataLoader2(ForFrameworks):
         work, service = self._work, self._service
         in_turn = not (isinstance(work, ReplicatedWork) and work.as_ready)
         step = 1 if in_turn else max(1, service.shares(work))
+        listings = hold_listings(self._original)
         running = service.epoch(work, seed, here.epoch, here.cursor)
+        if take_listings(listings, self._original):  # rank 0 had listed other cases
+            self._outline = self._outline.on(self._original)
         # Ranks agree on one seed: the state of each is that of all.
         with self._lock:
             self._seed = shared_seed = getattr(running, "seed", seed)

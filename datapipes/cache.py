@@ -65,7 +65,7 @@ class Cache(_Flushing):
         Folder or URL in which volumes are kept as sharded zarr: each is written once, by whoever
         needs it first, in any process on any machine. One that was killed is continued. The name
         of a volume is a digest of the file as it is now and of what is done to it, so another
-        file or chain has other volumes. Nothing is ever removed. None keeps them in memory.
+        file or chain has other volumes. Remove old volumes yourself. None keeps them in memory.
     memory_bytes
         Without a place: what is kept in memory, in bytes, by all workers of a loader together;
         those parts that were used least lately are made again. By default a quarter of the

@@ -209,6 +209,10 @@ class FindsCases(_CaseSource):
                 self._listing.cases = self.look()
         return self._listing.cases  # type: ignore[no-any-return]
 
+    def hold(self, cases: list[dict[str, Any]]) -> None:
+        """Let this pass have these cases, which another rank has listed."""
+        self._listing.cases = cases
+
     def __iter__(self) -> Iterator[Sample]:
         # No generator: list(pipe) calls len() before the first next(), and both are of one pass.
         if not (self.looks_once or self._listing.is_held or is_looking_ahead()):

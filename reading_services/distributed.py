@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from ..core.call_site import shorten
 from ..core.errors import GraphError
+from ..core.redact import public_text
 from ..datapipes.cases import FindsCases
 from ..graph import Pipe, chained_name, describe, fingerprint, parents_of, rebuild, traits_of, walk
 from ..graph.node import copy_pipe
@@ -21,7 +22,7 @@ from .delivered_batches import DeliveredBatches
 from .in_process import InProcessReadingService
 from .multiprocessing import MultiProcessingReadingService
 from .planner import UNEVEN, WRAP, RankPart
-from .ranks import CountedEpoch, LockstepEpoch, Ranks, checked_timeout, is_started
+from .ranks import Cases, CountedEpoch, LockstepEpoch, Ranks, checked_timeout, is_started
 from .reading_service import Epoch, ReadingService
 from .torchdata_service import ReadingServiceInterface, TorchdataService
 from .work import PlannedWork, ReplicatedWork, Work
@@ -81,7 +82,8 @@ class DistributedReadingService(_OuterService):
     run is the same on any number of ranks that divides the batch, and a state may be loaded under
     another one. (In torchdata the size is that of one rank.) Ranks agree on seed and position at
     the beginning of an epoch, through the store of the process group; after that they need nothing
-    of each other, because all make the same plan.
+    of each other, because all make the same plan. Where their listings of a storage differ, all
+    have the cases of rank 0.
 
     By itself it runs the graph in the rank's own process; put it before
     :class:`MultiProcessingReadingService` in a :class:`SequentialReadingService` for workers.
@@ -170,7 +172,13 @@ class DistributedReadingService(_OuterService):
             "data": self._data_of(work),
             "uneven": self.uneven,
         }
-        return int(self._ranks.agree(claim)["seed"])
+        sources = [p for p in walk(_graph(work)) if hasattr(type(p), "data_texts")]
+        first = self._ranks.agree(claim, partial(_cases_of, sources))
+        for source, (_, listing) in zip(sources, first.get("cases", ()), strict=False):
+            if isinstance(source, FindsCases):
+                source.hold(listing)
+                getattr(work, "replicas", {}).clear()
+        return int(first["seed"])
 
     def _in_step(
         self, work: Work, run: Callable[[DeliveredBatches], Epoch], cursor: DeliveredBatches
@@ -235,6 +243,16 @@ class DistributedReadingService(_OuterService):
 
     def __repr__(self) -> str:
         return f"DistributedReadingService(timeout={self.timeout:g}, uneven={self.uneven!r})"
+
+
+def _cases_of(sources: Sequence[Pipe]) -> Cases:
+    """Return the cases of sources that list a storage, and texts of the cases of others."""
+    return [
+        (True, source.listing())
+        if isinstance(source, FindsCases)
+        else (False, [public_text(text) for text in source.data_texts()])
+        for source in sources
+    ]
 
 
 _DO = (

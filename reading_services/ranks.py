@@ -10,8 +10,9 @@ import itertools
 import json
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any, NoReturn
 
 import torch.distributed as dist
@@ -36,6 +37,9 @@ _NUMBERS = itertools.count()
 # What becomes of a beginning, as it stands in the store; the number of a rank follows the latter.
 _DECISION, _BEGIN, _GIVEN_UP = "decided", "begun", "given up by "
 
+Cases = list[tuple[bool, list[Any]]]
+"""A pair for each source: whether it lists a storage, and its cases or a text for each."""
+
 _DO_START = (
     "Call torch.distributed.init_process_group() before the loop, in every rank (torchrun sets "
     "what it needs), or leave DistributedReadingService out."
@@ -55,24 +59,42 @@ class Ranks:
         self.rank, self.size = dist.get_rank(), dist.get_world_size()
         self._timeout = timeout
         self._name = f"voxpipe/{next(_NUMBERS)}"
-        self._turn = 0
+        self._turn, self._last = 0, ""
         self._barrier: RankBarrier | None = None
 
-    def agree(self, claim: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what rank 0 claims, once every rank has claimed the same but for the seed."""
-        texts = self._exchange("epoch", json.dumps(dict(claim)))
-        claims = {rank: json.loads(text) for rank, text in texts.items()}
+    def agree(
+        self, claim: Mapping[str, Any], cases: Callable[[], Cases] | None = None
+    ) -> dict[str, Any]:
+        """Return what rank 0 claims, once every rank has claimed the same but for the seed.
+
+        Where only the ``data`` differ, it has the ``cases`` of rank 0 too; an error names a case.
+        """
+        claims = self._exchange("epoch", dict(claim))
         first: dict[str, Any] = claims[0]
         for rank, other in claims.items():
             differs = [key for key in first if key != "seed" and first[key] != other.get(key)]
-            if differs:
-                key = differs[0]
-                raise RanksDiffer(
-                    f"rank {rank} is about to run {key} {other.get(key)!r}, rank 0 {first[key]!r}",
-                    do="Every rank makes the same chain of the same cases, loads the same state "
-                    "and runs its loaders in the same order.",
-                )
-        return first
+            if differs and differs[0] != "data":
+                raise self._differ(rank, differs[0], other, first)
+        if cases is None or all(other["data"] == first["data"] for other in claims.values()):
+            return first
+        lists = self._exchange("cases", cases())
+        for rank, other in lists.items():
+            for (are_listed, theirs), (_, ours) in zip(other, lists[0], strict=True):
+                if theirs != ours and not are_listed:
+                    alone = [text for text in theirs if text not in set(ours)]
+                    pairs = zip_longest(theirs, ours)
+                    one = alone[0] if alone else next(b or a for a, b in pairs if a != b)
+                    why = f": {one} is only on rank {rank if alone else 0}, or in another place"
+                    raise self._differ(rank, "data", claims[rank], first, why)
+        return {**first, "cases": lists[0]}
+
+    @staticmethod
+    def _differ(rank: int, key: str, other: Any, first: Any, why: str = "") -> RanksDiffer:
+        return RanksDiffer(
+            f"rank {rank} is about to run {key} {other.get(key)!r}, rank 0 {first[key]!r}{why}",
+            do="Every rank makes the same chain of the same cases, loads the same state "
+            "and runs its loaders in the same order.",
+        )
 
     def meet(self) -> RankBarrier:
         """Return the barrier in which ranks tell each other of every item; made by all at once."""
@@ -81,11 +103,12 @@ class Ranks:
             self._barrier = RankBarrier(self._timeout, do=_DO_LOOK)
         return self._barrier
 
-    def _exchange(self, what: str, text: str) -> dict[int, str]:
+    def _exchange(self, what: str, value: Any) -> dict[int, Any]:
         self._turn += 1
-        store, place = job_store(), f"{self._name}/{what}/{self._turn}"
+        store, before, self._last = job_store(), self._last, f"{what}/{self._turn}"
+        place = f"{self._name}/{self._last}"
         with store_reachable(self.rank):
-            store.set(f"{place}/{self.rank}", text)
+            store.set(f"{place}/{self.rank}", json.dumps(value, default=str))
         deadline = time.monotonic() + self._timeout
         texts, missing = {}, []
         for rank in range(self.size):
@@ -118,8 +141,8 @@ class Ranks:
             # Everybody has read the one before, or would not have put this one down.
             for key in (*range(self.size), _DECISION):
                 with contextlib.suppress(RuntimeError, NotImplementedError):
-                    store.delete_key(f"{self._name}/{what}/{self._turn - 1}/{key}")
-        return texts
+                    store.delete_key(f"{self._name}/{before}/{key}")
+        return {rank: json.loads(text) for rank, text in texts.items()}
 
     def close(self) -> None:
         """Leave the barrier, if there is one."""

@@ -32,7 +32,7 @@ def decompress(
     source: BinaryIO, raw: BinaryIO, encoding: str, size: int, name: str, *, trailing: bool = False
 ) -> None:
     """Decompress a stream into ``raw``: exactly the bytes that the header speaks of."""
-    count = 0
+    count, start, do = 0, source.tell(), "Copy or download the file again."
     is_zlib = encoding == "zlib"
     pieces = _zlib_pieces(source) if is_zlib else _file_pieces(source, encoding)
     try:
@@ -45,16 +45,25 @@ def decompress(
                 what = f"{name} decodes to more than the {size} bytes that its header speaks of."
                 do = "Write the file again; the header and the voxels do not fit."
                 raise CorruptVolume(what, do=do)
-    except EOFError:
-        pass  # counted below
-    except CorruptStream as error:
-        what = f"{name} cannot be decoded after {count} of {size} bytes: {error}."
-        raise CorruptVolume(what, do="Copy or download the file again.") from error
+    except (EOFError, CorruptStream) as error:
+        source.seek(start)
+        sound, other = _sound_gzip(source) if encoding == "gzip" else (count, b"")
+        if other:
+            where = f"after {sound} of {size} decoded bytes" if sound else "where its voxels begin"
+            what = f"{name} has bytes that are no gzip {where}: {other!r}."
+            do = "Remove these bytes: the voxels are complete." if sound >= size else do
+            raise CorruptVolume(what, do=do) from error
+        if isinstance(error, CorruptStream):
+            sound = max(count, sound)
+            what = f"{name} cannot be decoded after {sound} of {size} bytes: {error}."
+            raise CorruptVolume(what, do=do) from error
+        if count < size <= sound:
+            what = f"{name} ends within the check sum after its {sound} decoded bytes."
+            raise TruncatedVolume(what, do=do) from error
+        count = max(count, sound)
     if count < size:
-        raise TruncatedVolume(
-            f"{name} ends after about {count} of {size} bytes, decoded, that its header speaks of.",
-            do="Copy or download the file again.",
-        )
+        what = f"{name} ends after {count} of {size} bytes, decoded, that its header speaks of."
+        raise TruncatedVolume(what, do=do)
 
 
 def copy(stream: BinaryIO, raw: BinaryIO, size: int, name: str) -> None:
@@ -95,6 +104,21 @@ def _file_pieces(source: BinaryIO, encoding: str) -> Iterator[bytes]:
             if not piece:
                 return
             yield piece
+
+
+def _sound_gzip(source: BinaryIO) -> tuple[int, bytes]:
+    """Return how many bytes the members of gzip decode to, and the first of other bytes."""
+    count, data = 0, source.read(_INPUT_BYTES)
+    while data.startswith(b"\x1f\x8b"):
+        decoder = zlib.decompressobj(_EITHER)
+        with suppress(zlib.error):
+            while data and not decoder.eof:
+                count += len(decoder.decompress(data, _PIECE_BYTES))
+                data = decoder.unconsumed_tail or source.read(_INPUT_BYTES)
+        if not decoder.eof:
+            return count, b""
+        data = (decoder.unused_data + data).lstrip(b"\0")
+    return count, data[:4]
 
 
 def _zlib_pieces(source: BinaryIO) -> Iterator[bytes]:

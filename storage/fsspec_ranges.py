@@ -180,13 +180,14 @@ class FsspecRanges(RemoteRanges):
         kwargs = {**system.kwargs}
         headers = {**defaults, **(kwargs.pop("headers", None) or {})}
         session = await system.set_session()
-        if is_gzip_file(path):
+        if is_stored := is_gzip_file(path):
             kwargs["auto_decompress"] = False
         async with session.get(system.encode_url(path), headers=headers, **kwargs) as reply:
             system._raise_not_found_for_status(reply, path)
             encoding = reply.headers.get("Content-Encoding", "")
             # Ranges and sizes may count encoded bytes.
-            if not request.is_whole or request.size is not None or encoding not in _CODECS:
+            is_decoded = request.is_whole and request.size is None and encoding in _CODECS
+            if is_stored or not is_decoded:
                 check_encoding(encoding, path)
             if request.range_header:
                 _refuse_odd(reply.status, reply.content_type, reply.headers.get("Content-Range"))

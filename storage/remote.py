@@ -6,12 +6,18 @@ import glob
 import io
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any, BinaryIO
 
-from ..core.errors import MissingDependency, TruncatedVolume, VolumeChanged, VolumeNotFound
+from ..core.errors import (
+    MissingDependency,
+    TruncatedVolume,
+    VolumeChanged,
+    VolumeNotFound,
+    VolumeReadError,
+)
 from ..core.lru_cache import LRUCache
 from ..core.settings import REMOTE, read_setting
 from .content import content_key
@@ -77,22 +83,23 @@ _PAGE = 1000
 # 400 requests, whose entries take 120 MB.
 _FEW_OBJECTS, _MOST_OBJECTS = 4 * _PAGE, 400 * _PAGE
 
-Infos = dict[str, dict[str, Any]]
-"""Facts of files and folders as fsspec writes them, by path."""
+Matches = dict[str, bool]
+"""Whether each path is a folder, by path. A link is none."""
 
 
 class Globs:
     """The globs of one pass over a storage: they share one listing of each folder.
 
     A bucket is listed recursively, in pages of a thousand objects. If these pages return fewer
-    matches than there were requests, the folders are listed one by one.
+    matches than there were requests, the folders are listed one by one. On a disk, only folders
+    that the pattern matches are listed.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._options = options
-        self._listings: dict[tuple[str, int | None], Infos] = {}
+        self._listings: dict[tuple[str, int | None], Matches] = {}
 
-    def match(self, pattern: str) -> tuple[Any, str, Infos]:
+    def match(self, pattern: str) -> tuple[Any, str, Matches]:
         """Return the file system, the pattern as a path in it, and what matches, sorted.
 
         A folder that is called as the pattern is written is meant: ``"scans [2021]/*/"``.
@@ -106,20 +113,28 @@ class Globs:
         if not WILDCARD.search(rest):
             name = root + literal_name(rest)
             exists = list_with(system, "exists", name, pattern, self._options)
-            return system, path, {name: {"type": "file"}} if exists else {}
+            return system, path, {name: False} if exists else {}
         ends = "/" if pattern.endswith("/") and not rest.endswith("/") else ""
         regex = re.compile(re.escape(root) + glob_translate(rest + ends))
-        depth = None if "**" in rest else rest.strip("/").count("/") + 1
-        url = before + root if inside else ""
-        infos = self._listings.get((url, depth)) or self._below(system, url, root, depth, regex)
-        self._listings[url, depth] = infos if url else {}
         folders_only = ends or rest.endswith(("/", "**"))
-        matches = {
-            name: info
-            for name, info in sorted(infos.items())
-            if regex.match(f"{name}/" if folders_only and info["type"] == "directory" else name)
-        }
-        return system, path, matches
+
+        def matching(paths: Matches) -> Matches:
+            return {
+                name: is_folder
+                for name, is_folder in paths.items()
+                if regex.match(f"{name}/" if folders_only and is_folder else name)
+            }
+
+        if is_url(pattern):
+            depth = None if "**" in rest else rest.strip("/").count("/") + 1
+            url = before + root if inside else ""
+            paths = self._listings.get((url, depth)) or self._below(
+                system, url, root, depth, matching
+            )
+            self._listings[url, depth] = paths if url else {}
+        else:
+            paths = self._on_disk(root, rest.split("/"))
+        return system, path, dict(sorted(matching(paths).items()))
 
     def _escape_folders(self, system: Any, path: str, pattern: str) -> str:
         """Return a pattern in which the folders that exist as they are written are escaped."""
@@ -134,37 +149,81 @@ class Globs:
         return "/".join(parts)
 
     def _below(
-        self, system: Any, url: str, root: str, depth: int | None, regex: re.Pattern[str]
-    ) -> Infos:
-        for most in (_FEW_OBJECTS, _MOST_OBJECTS) if is_bucket(url) else ():
+        self,
+        system: Any,
+        url: str,
+        root: str,
+        depth: int | None,
+        matching: Callable[[Matches], Matches],
+    ) -> Matches:
+        # A pattern with ** needs all pages: folder by folder, there would be more requests.
+        limits = (_FEW_OBJECTS, _MOST_OBJECTS) if depth is not None else (None,)
+        for most in limits if is_bucket(url) else ():
             entries = open_remote(url, self._options).entries(most)
-            infos = _with_folders(root, [entry.key for entry in entries])
-            if len(entries) <= most:
-                return infos
-            if sum(map(bool, map(regex.match, infos))) < len(entries) // _PAGE:
+            paths = _with_folders(root, [entry.key for entry in entries])
+            if most is None or len(entries) <= most:
+                return paths
+            if len(matching(paths)) < len(entries) // _PAGE:
                 break
 
         def refuse(error: OSError) -> None:
             if advice_on(error) is not FaultAdvice.ABSENT:
                 raise error
 
+        # Without on_error, fsspec leaves a folder out that cannot be listed.
         how: dict[str, Any] = {"maxdepth": depth, "withdirs": True, "detail": True}
-        if is_url(url):  # else what fails is left out, and cases are missing
-            how["on_error"] = refuse
-        infos = list_with(system, "find", root, url or root, self._options, **how)
-        return {name.rstrip("/"): {"type": "file", **info} for name, info in infos.items()}
+        infos = list_with(system, "find", root, url or root, self._options, on_error=refuse, **how)
+        return {name.rstrip("/"): info.get("type") == "directory" for name, info in infos.items()}
+
+    def _on_disk(self, root: str, parts: Sequence[str]) -> Matches:
+        """Return the paths below a folder that match the parts of a pattern, one by one."""
+        from fsspec.utils import glob_translate
+
+        paths = {root.rstrip("/"): os.path.isdir(root)}
+        for part in parts:
+            folders = [name for name, is_folder in paths.items() if is_folder]
+            if part == "**":
+                for folder in folders:  # which grows
+                    below = self._inside(folder)
+                    paths |= below
+                    folders += [name for name, is_folder in below.items() if is_folder]
+                break
+            fits = re.compile(glob_translate(part)).match
+            paths = {
+                name: is_folder
+                for folder in folders
+                for name, is_folder in self._inside(folder).items()
+                if fits(name[len(folder) + 1 :])
+            }
+        return paths
+
+    def _inside(self, folder: str) -> Matches:
+        """Return the paths directly in a folder of a disk; a folder without access is empty."""
+        if (folder, 1) not in self._listings:
+            paths: Matches = {}
+            try:
+                with os.scandir(f"{folder}/") as entries:
+                    for entry in entries:
+                        paths[f"{folder}/{entry.name}"] = entry.is_dir(follow_symlinks=False)
+            except (FileNotFoundError, NotADirectoryError, PermissionError):
+                pass
+            except OSError as error:
+                what = f"listing {folder} failed: {error.strerror}."
+                raise VolumeReadError(what, do="Check the disk and how it is mounted.") from error
+            self._listings[folder, 1] = paths
+        return self._listings[folder, 1]
 
 
-def _with_folders(root: str, keys: Sequence[str]) -> Infos:
+def _with_folders(root: str, keys: Sequence[str]) -> Matches:
     """Return the objects of a listing, and the folders that they lie in."""
-    infos: Infos = {}
+    paths: Matches = {}
     for key in keys:
-        infos.setdefault(root + key, {"type": "file"})
+        paths.setdefault(root + key, False)
         folder = key.rpartition("/")[0]
-        while folder and infos.get(root + folder, {}).get("type") != "directory":
-            infos[root + folder] = {"type": "directory"}
+        while folder and not paths.get(root + folder):
+            paths[root + folder] = True
             folder = folder.rpartition("/")[0]
-    return infos
+    return paths
 
 
 class RemoteFile:

@@ -55,7 +55,9 @@ def check_encoding(encoding: str | None, path: str) -> None:
 
     Servers announce ``a.nii.gz`` as ``gzip``: the stored bytes are the bytes of that file.
     """
-    if (encoding or "identity").lower() != "identity" and not is_gzip_file(path):
+    codings = [coding.strip().lower() for coding in (encoding or "").split(",")]
+    codings = [coding for coding in codings if coding not in ("", "identity")]
+    if codings and not (codings in (["gzip"], ["x-gzip"]) and is_gzip_file(path)):
         raise CompressedAnswer(f"it sends {encoding}")
 
 

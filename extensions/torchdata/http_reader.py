@@ -19,6 +19,7 @@ from ...core.errors import AccessDenied, NotOffered, StreamError, VolumeNotFound
 from ...core.settings import REMOTE_DEADLINE
 from ...graph import Pipe, Traits
 from ...storage.location import Secrets, public_name, remote_errors
+from ...storage.remote_answers import check_encoding
 from ...storage.retry import Attempts, Retry, default_retry, retry_sync
 from .not_offered import DRIVE
 from .streams import StoragePipe, T
@@ -150,13 +151,10 @@ class _HttpStream(io.RawIOBase):
 
     def _begin(self, response: Any) -> None:
         """Check an answer, and skip to the place of the next read."""
+        check_encoding(response.headers.get("Content-Encoding"), self._url)
         version = response.headers.get("ETag") or response.headers.get("Last-Modified") or ""
-        if self._version and version != self._version:
-            do = "Read it again from its beginning."
-            raise StreamError(f"{self.name} changed while it was being read.", do=do)
-        self._version = version
         match = _CONTENT_RANGE.match(response.headers.get("Content-Range", ""))
-        rest = self._at
+        rest, before = self._at, (self._version, self._size)
         if response.status_code == 206:
             if match is None or int(match[1]) != self._at:
                 msg = f"the server of {self.name} sent another range than it was asked for"
@@ -164,6 +162,10 @@ class _HttpStream(io.RawIOBase):
             rest, self._size, self._ranges = 0, int(match[2]), True
         elif length := response.headers.get("Content-Length"):
             self._size = int(length)
+        self._version = version
+        if (before[0] and version != before[0]) or 0 <= before[1] != self._size:
+            do = "Read it again from its beginning."
+            raise StreamError(f"{self.name} changed while it was being read.", do=do)
         while rest:
             chunk = response.raw.read(min(_PIECE_BYTES, rest))
             if not chunk:

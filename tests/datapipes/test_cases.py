@@ -1,11 +1,23 @@
+import contextlib
+import errno
+import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import voxpipe as vp
-from voxpipe.core.errors import PatchSizeError, SampleError, VolumeNotFound
+from voxpipe.core.errors import PatchSizeError, SampleError, VolumeNotFound, VolumeReadError
 from voxpipe.core.suggest import path_hint
+from voxpipe.storage.remote import Globs
+
+
+def files_below(folder, *names):
+    """Make empty files."""
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
 
 
 @pytest.fixture
@@ -81,19 +93,84 @@ def test_a_bucket_by_url():
     ]
 
 
-def test_each_pass_lists_once_and_late(folders, monkeypatch):
+@pytest.fixture
+def listed(monkeypatch):
+    """Folders in the order in which they are listed; an entry that is asked for stat() fails."""
+    folders, scan = [], os.scandir
+
+    @contextlib.contextmanager
+    def scandir(folder):
+        folders.append(str(folder))
+        with scan(folder) as entries:
+            yield [SimpleNamespace(name=one.name, is_dir=one.is_dir) for one in entries]
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    return folders
+
+
+def test_each_pass_lists_once_and_late(folders, listed):
     """Nothing is listed before the first iteration, and once for all keys in each."""
+    pipe = vp.list_cases(f"{folders}/train/*/", image="ct.nii", label="seg.nii")
+    assert listed == []
+    for passes in (1, 2):
+        assert len(list(pipe)) == len(pipe) == 2
+        assert len(listed) == 3 * passes
+
+
+def test_only_folders_that_the_pattern_matches_are_listed(tmp_path, listed):
+    """Neither those beside them, nor what is in those, and no file is looked at."""
+    names = [f"sub-{n}/{kind}/{kind}.nii" for n in range(3) for kind in ("anat", "func", "dwi")]
+    files_below(tmp_path, *names, *(f"raw/{n}/deep/x" for n in range(50)))
+    patterns = {"image": "anat/anat.nii", "other": "dwi/*.nii"}
+
+    assert len(list(vp.list_cases(f"{tmp_path}/sub-*/", **patterns))) == 3
+    names = [os.path.relpath(folder, tmp_path) for folder in listed]
+    cases = [f"sub-{n}" for n in range(3)]
+    assert sorted(names) == sorted(
+        [".", *cases, *(f"{case}/{kind}" for case in cases for kind in ("anat", "dwi"))]
+    )
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("*", "*/", "**", "**/", "**/*.nii", "*/**", "*/**/*.nii", "p?/*.nii", "[pq]1/ct.nii"),
+        *("*/sub/ct.nii", "p1/**/ct.nii", "l*/ct.nii", "link/*", "no/*", "no/**", "*/*/", "*/no"),
+        *("p1/ct.nii/*", "**/sub/*", "?[[]a]/*", "p1/../*/ct.nii", "*/./ct.nii", ".h*/*"),
+    ],
+)
+def test_a_pattern_matches_on_a_disk_as_for_fsspec(tmp_path, pattern):
+    """Hidden files, links to folders and to nothing, stars for folders, brackets, dots."""
     from fsspec.implementations.local import LocalFileSystem
 
-    calls = []
-    find = LocalFileSystem.find
-    monkeypatch.setattr(LocalFileSystem, "find", lambda *a, **k: calls.append(a) or find(*a, **k))
+    names = ("p1/ct.nii", "p1/sub/ct.nii", "q1/.ct.nii", ".h/ct.nii", "z[a]/ct.nii", "top.nii")
+    files_below(tmp_path / "data", *names)
+    files_below(tmp_path, "elsewhere/ct.nii")
+    for link, target in (("link", "elsewhere"), ("broken", "nowhere")):
+        (tmp_path / "data" / link).symlink_to(tmp_path / target)
+    full = f"{tmp_path}/data/{pattern}"
+    _, _, matches = Globs({}).match(full)
 
-    pipe = vp.list_cases(f"{folders}/train/*/", image="ct.nii", label="seg.nii")
-    assert calls == []
-    for passes in (1, 2):
-        assert len(list(pipe)) == len(pipe)
-        assert len(calls) == passes
+    assert list(matches) == LocalFileSystem().glob(full)
+
+
+def test_a_folder_that_cannot_be_read_is_no_empty_folder(tmp_path, monkeypatch):
+    """A disk that fails is reported; folders without access are left out."""
+    files_below(tmp_path, "a/ct.nii", "b/ct.nii")
+    scan = os.scandir
+    error = PermissionError(errno.EACCES, "Permission denied")
+
+    def scandir(folder):
+        if str(folder).rstrip("/").endswith("b"):
+            raise error
+        return scan(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    pipe = vp.list_cases(f"{tmp_path}/*/", image="ct.nii")
+    assert [sample.case for sample in pipe] == ["a"]
+    error = OSError(errno.EIO, "Input/output error")
+    with pytest.raises(VolumeReadError, match="b failed: Input/output error"):
+        list(pipe)
 
 
 def test_a_case_without_a_volume_is_named(folders):

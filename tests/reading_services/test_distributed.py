@@ -1,11 +1,14 @@
 """Ranks of a torch.distributed job: the batches of one process, divided; all end together."""
 
+import contextlib
+import os
 import subprocess
 import sys
 import textwrap
 from itertools import chain
 from pathlib import Path
 
+import nibabel as nib
 import numpy as np
 import pytest
 import torch
@@ -246,6 +249,40 @@ class NotComparing(DistributedReadingService):
         return self._ranks.agree({"seed": seed})["seed"]
 
 
+def late_listings(rank, folder):
+    """Epochs of which one rank lists fewer files than the other, as over NFS."""
+    scan, hidden = os.scandir, set()
+
+    @contextlib.contextmanager
+    def scandir(place="."):
+        with scan(place) as entries:
+            yield [entry for entry in entries if entry.name not in hidden]
+
+    os.scandir = scandir
+    place = folder if rank == 0 else os.path.relpath(folder)
+    pipe = vp.list_cases(f"{place}/*/", image="ct.nii").open_volume().lazy_patch(2)
+    made = []
+    with vp.DataLoader2(pipe.batch_patches(2), None, sequence(None), seed=7) as loader:
+        for late in (1, None, 0):
+            hidden = {"p3"} if rank == late else set()
+            names = [meta["case"] for batch in loader for meta in batch["meta"]]
+            made.append((names, len(loader), loader.state_dict()))
+    return made
+
+
+def test_rank_0_lists_the_cases_of_all_ranks(tmp_path):
+    """A file that one rank sees later ends no job; all have the list, the length and the state."""
+    for number in range(4):
+        (tmp_path / f"p{number}").mkdir()
+        nib.save(nib.Nifti1Image(np.zeros((4, 4, 4)), np.eye(4)), tmp_path / f"p{number}/ct.nii")
+    first, second = run_ranks(WORLD, late_listings, str(tmp_path))
+
+    for one, other, cases in zip(first, second, (4, 4, 3), strict=True):
+        assert sorted(one[0] + other[0]) == [f"p{number}" for number in range(cases)][: cases & ~1]
+        assert one[1:] == other[1:]
+        assert one[1] == cases // 2
+
+
 @pytest.fixture(scope="module")
 def failures(cases):
     return run_ranks(WORLD, failing_scenes, cases)
@@ -256,6 +293,7 @@ def failures(cases):
     [
         ("chain", RanksDiffer, "rank 1 is about to run graph"),
         ("cases", RanksDiffer, "rank 1 is about to run data"),
+        ("cases", RanksDiffer, "is only on rank 0"),
         ("epoch", RanksDiffer, "rank 1 is about to run epoch 1, rank 0 0"),
         ("size", GraphError, "a batch of 3 cannot be divided among 2 ranks"),
         ("shard", GraphError, ".sharding_filter()"),

@@ -3,6 +3,7 @@
 import glob
 import itertools
 import json
+import sys
 
 import fsspec
 import nibabel as nib
@@ -12,6 +13,8 @@ from s3_server import Fault
 
 import voxpipe as vp
 from voxpipe.core.errors import StateMismatch, VolumeNotFound, VoxpipeError
+from voxpipe.storage.remote import Globs
+from voxpipe.volumes.catalog import find
 
 WAYS = ("GET", "HEAD")
 
@@ -333,3 +336,66 @@ def test_a_listing_that_fails_is_tried_once_for_all_pipes(server, client, monkey
                 list(loader)
 
     assert lists(server) <= 4
+
+
+def test_patterns_of_folders_are_listed_by_pages(server, monkeypatch):
+    """Many folders need no request each, whether a slash, stars or a file end the pattern."""
+    monkeypatch.setattr("voxpipe.storage.remote._FEW_OBJECTS", 1000)
+    for case in range(260):
+        folder = server.bucket / "train" / f"p{case}" / "anat"
+        folder.mkdir(parents=True)
+        for number in range(4):
+            (folder / f"{number}.nii").touch()
+    counts = {}
+    for pattern in ("*/*/", "*/anat/1.nii", "**/", "*/**", "*/**/1.nii"):
+        _, _, names = Globs(server.storage_options).match(f"s3://bucket/train/{pattern}")
+        counts[pattern] = len(names), lists(server)
+
+    assert counts == {
+        "*/*/": (260, 4),
+        "*/anat/1.nii": (260, 4),
+        "**/": (520, 2),
+        "*/**": (1560, 2),
+        "*/**/1.nii": (260, 2),
+    }
+
+
+def lines_of_find(call):
+    """Return how many lines of the search for volumes a call runs."""
+    count = 0
+
+    def trace(frame, event, _):
+        nonlocal count
+        count += event == "line"
+        return trace if frame.f_code.co_filename == find.__file__ else None
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("p{}/ct.zarr/zarr.json", "p{}/ct.zarr/c/0", "p{}/anat/ct.nii", "all/{}.nii"),
+        *("odd/{}x{}.nii", "site{}/images/a.nii", "imagesTr/{}_0000.nii"),
+    ],
+)
+@pytest.mark.parametrize("pattern", ["", "/*", "/**/*.[nz]*"])
+def test_a_search_takes_as_long_as_there_are_names(name, pattern):
+    """Twice as many objects cost twice as many steps, of volumes, cases and folders."""
+    memory = fsspec.filesystem("memory")
+    counts = []
+    for count in (60, 120):
+        for number in range(count):
+            memory.pipe(f"/found/{name.format(number, 'abcdefg'[number % 7] * number)}", b"")
+            memory.pipe(f"/found/b{number}.zarr/zarr.json", b"")
+        place = f"memory://found{pattern}"
+        counts.append(lines_of_find(lambda place=place: find.find_volumes(place)))
+    memory.rm("/found", recursive=True)
+
+    assert counts[1] < 2.2 * counts[0]

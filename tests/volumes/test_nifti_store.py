@@ -1,6 +1,8 @@
 """``.nii`` and ``.nii.gz``, local and by URL, fulfil the store contract."""
 
+import bz2
 import gzip
+import lzma
 import os
 import sys
 
@@ -9,9 +11,10 @@ import nibabel
 import numpy as np
 import pytest
 from nifti_files import AFFINE, DATA, channels_first, numbered, write_nifti
+from numcodecs import Zstd
 
 from voxpipe.core import IO_COUNTERS, Region
-from voxpipe.core.errors import CorruptVolume, TruncatedVolume
+from voxpipe.core.errors import CorruptVolume, TruncatedVolume, VolumeError
 from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.formats import raw as raw_backends
@@ -229,6 +232,38 @@ def test_a_gz_of_several_members_is_read_whole(tmp_path):
     (tmp_path / "a.nii.gz").write_bytes(gzip.compress(raw[:500]) + gzip.compress(raw[500:]))
 
     assert Volume(tmp_path / "a.nii.gz").numpy()[0].tolist() == numbered((5, 6, 7)).tolist()
+
+
+@pytest.mark.parametrize("has_isal", [True, False])
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (
+            lambda raw: gzip.compress(raw) + b"garbage" * 9,
+            "no gzip after 772 of 772.*b'garb'.*are c",
+        ),
+        (lambda raw: gzip.compress(raw) + b"garbage", "no gzip after 772 of 772.*b'garb'.*Remove"),
+        (lambda raw: gzip.compress(raw[:500]) + b"xy", "no gzip after 500 of 772 decoded.*Copy"),
+        (lambda raw: gzip.compress(raw)[:-3], "ends within the check sum after its 772 decoded"),
+        (lambda raw: gzip.compress(raw, 0)[:-80], r"ends after (69\d|70\d) of 772 bytes"),
+        (lambda raw: gzip.compress(gzip.compress(raw)), "is compressed with gzip twice"),
+        (lambda raw: raw, "not compressed with gzip: .*Remove .gz from its name"),
+        (lambda raw: b"", "holds 0 bytes"),
+        (lambda raw: b"\n<html>log in</html>" * 99, "not compressed with gzip.*It is a web page"),
+        (bz2.compress, "not compressed with gzip.*It is compressed with bzip2"),
+        (lzma.compress, "not compressed with gzip.*It is compressed with xz"),
+        (lambda raw: bytes(Zstd().encode(raw)), "not compressed with gzip.*compressed with zstd"),
+    ],
+)
+def test_an_error_says_what_is_no_gzip(tmp_path, monkeypatch, change, told, has_isal):
+    """Neither is a whole file with bytes after it called too short, nor another format damaged."""
+    if not has_isal:
+        monkeypatch.setitem(sys.modules, "isal", None)
+    raw = write_nifti(tmp_path / "a.nii", numbered((5, 6, 7))).read_bytes()
+    (tmp_path / "a.nii.gz").write_bytes(change(raw))
+
+    with pytest.raises(VolumeError, match=f"(?s)a.nii.gz.*{told}"):
+        Volume(tmp_path / "a.nii.gz").numpy()
 
 
 def test_without_isal_gzip_decodes(tmp_path, monkeypatch):

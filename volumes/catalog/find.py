@@ -73,7 +73,13 @@ def find_volumes(
     are one volume. Hidden files and folders are nobody's data.
     """
     folders, places = list_below(location, storage_options)
-    flat = {folder for folder in folders if not folder or _holds_cases(folder, folders)}
+    alike = Counter(map(_without_number, folders))
+    flat = {
+        folder
+        for folder, names in folders.items()
+        if not folder or (_are_cases(names) and alike[_without_number(folder)] == 1)
+    }
+    beside = Counter(posixpath.dirname(folder) for folder in flat if folder)
     keys = _keys({folder: names for folder, names in folders.items() if folder not in flat})
     cases: dict[tuple[str, str], dict[str, str]] = {}
     for folder, names in folders.items():
@@ -83,8 +89,8 @@ def find_volumes(
             labels = folders.get(posixpath.join(parent, f"labels{split[2]}"), ())
             entries = _of_split(names, split[1], {plain_name(label) for label in labels})
         elif folder in flat:
-            beside = sum(posixpath.dirname(other) == parent for other in flat if other)
-            entries = _of_flat(names, _KEYS_OF_FOLDERS.get(last, last if beside > 1 else IMAGE))
+            key = last if beside[parent] > 1 else IMAGE
+            entries = _of_flat(names, _KEYS_OF_FOLDERS.get(last, key))
         else:
             parent, entries = "", ((folder, keys[name], name) for name in names)
         for case, key, name in entries:
@@ -180,34 +186,32 @@ def list_below(
     return folders, places
 
 
-def _holds_cases(folder: str, folders: Mapping[str, Sequence[str]]) -> bool:
-    """Whether each volume of a folder is a case, by numbers in its name and in those beside it."""
-    names = folders[folder]
-    parent = posixpath.dirname(folder)
+def _are_cases(names: Sequence[str]) -> bool:
+    """Whether each volume of a folder is a case: there are many, alike but for their numbers."""
     kinds = {_DIGITS.sub("0", plain_name(name)) for name in names}
-    alike = sum(
-        posixpath.dirname(other) == parent and _without_number(other) == _without_number(folder)
-        for other in folders
-    )
-    return len(names) > _VOLUMES_OF_A_CASE and 4 * len(kinds) <= len(names) and alike == 1
+    return len(names) > _VOLUMES_OF_A_CASE and 4 * len(kinds) <= len(names)
 
 
 def _without_number(folder: str) -> str:
-    return _DIGITS.sub("0", posixpath.basename(folder))
+    parent, name = posixpath.split(folder)
+    return posixpath.join(parent, _DIGITS.sub("0", name))
 
 
 def _keys(folders: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the key of each volume in folders that are a case each."""
     short = {name: _short(folder, name) for folder, names in folders.items() for name in names}
     plain = Counter(plain_name(name) for name in short)
-    common = Counter(key for names in folders.values() for key in {short[n] for n in names})
+    alike: dict[tuple[str, str], set[str]] = {}
+    for folder, names in folders.items():
+        for name in names:
+            alike.setdefault((folder, short[name]), set()).add(plain_name(name))
+    common = Counter(key for _, key in alike)
 
     def is_better(folder: str, name: str) -> bool:
         whole, key = plain_name(name), short[name]
-        beside = {plain_name(other) for other in folders[folder] if short[other] == key}
         # What holds a number tells cases apart; a word does if the rest is found elsewhere.
         has_number = _short(folder, name, _DIGITS) == key
-        return len(beside) == 1 and (
+        return len(alike[folder, key]) == 1 and (
             (has_number and plain[whole] == 1) if key == IMAGE else (has_number or common[key] > 1)
         )
 
@@ -292,11 +296,11 @@ def matches_volumes(pattern: str, storage_options: Mapping[str, Any] | None = No
 
 def _matches(pattern: str, options: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
     """Return name below the fixed folder, place, and whether it is a folder, of each match."""
-    system, path, infos = Globs(options).match(pattern)
+    system, path, paths = Globs(options).match(pattern)
     root, matches = fixed_folder(path)[0], []
-    for match, info in infos.items():
+    for match, is_folder in paths.items():
         place = system.unstrip_protocol(match) if is_url(pattern) else match
-        is_folder = info["type"] == "directory" if is_url(pattern) else os.path.isdir(place)
+        is_folder = is_folder if is_url(pattern) else os.path.isdir(place)
         matches.append((match[len(root) :].strip("/"), place, is_folder))
     matches = [one for one in matches if not _DOT_FILE.search(one[0])]
     if not matches:
@@ -309,12 +313,12 @@ def _matches(pattern: str, options: Mapping[str, Any]) -> list[tuple[str, str, b
 
 def _below_matches(pattern: str, options: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Yield the volumes that a glob matches, and those below the folders that it matches."""
-    volumes: list[str] = []
+    volumes: set[str] = set()
     for name, place, is_folder in _matches(pattern, options):
-        if any(name.startswith(f"{volume}/") for volume in volumes):
+        if _outermost(name, volumes):
             continue  # what is in it belongs to the volume
         if is_volume(place):
-            volumes.append(name)
+            volumes.add(name)
             yield name, place
         elif is_folder:
             for below, volume in _list(place, options):
@@ -345,6 +349,13 @@ def _is_second_of_pair(relative: str, names: Collection[str]) -> bool:
         return False
     stem = relative[: -len(end)]
     return any(f"{stem}{header}" in names for header in (".hdr", ".hdr.gz", ".HDR"))
+
+
+def _outermost(path: str, places: Collection[str]) -> str:
+    """Return the outermost of ``places`` that is a path or a folder above it; empty for none."""
+    return next(
+        (p for p in itertools.accumulate(path.split("/"), "{}/{}".format) if p in places), ""
+    )
 
 
 def _list(place: str, options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
@@ -393,14 +404,17 @@ def _remote(location: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
     # An image holds arrays, and groups of labels; groups in other groups may be a plate.
     parents = set(map(posixpath.dirname, groups))
     above = {posixpath.dirname(p) for p in parents & groups if posixpath.basename(p) != "labels"}
+    images: dict[str, list[str]] = {}
     for place in sorted(above & groups, key=len):
-        if place in groups and (images := _images_in(open_remote(unstrip(place), options))):
-            groups -= {group for group in groups if f"{group}/".startswith(f"{place}/")}
-            groups |= {f"{place}/{image}" for image in images}
+        if not _outermost(place, images):
+            its = _images_in(open_remote(unstrip(place), options))
+            images |= {place: its} if its else {}
+    groups = {group for group in groups if not _outermost(group, images)}
+    groups |= {f"{place}/{image}" for place, its in images.items() for image in its}
     for path in paths:
-        its = [group for group in groups if path.startswith(f"{group}/")]
-        place = min(its, key=len) if its else path
-        if not _DOT_FILE.search(place[len(root) :]) and (its or "." in posixpath.basename(path)):
+        group = _outermost(path, groups)
+        place = group or path
+        if not _DOT_FILE.search(place[len(root) :]) and (group or "." in posixpath.basename(path)):
             places.add(place)
     return [
         (place[len(root) :].lstrip("/"), url)

@@ -257,7 +257,10 @@ def head_of(file: StoredFile, is_gzip: bool, do: str = "") -> bytes:
         return file.head(NIFTI2_BYTES)
     head = file.head(HEAD_BYTES)
     try:
-        return zlib.decompressobj(_GZIP).decompress(head, NIFTI2_BYTES)
+        raw = zlib.decompressobj(_GZIP).decompress(head, NIFTI2_BYTES)
+        if raw.startswith(_GZIP_MAGIC):
+            raise BadHeader(f"{file.name} is compressed with gzip twice.", do="Decompress it once.")
+        return raw
     except zlib.error:
         what = f"{file.name} is not compressed with gzip: it begins with {head[:4]!r}."
         do = do or "Remove .gz from its name if it is not compressed."

@@ -495,11 +495,10 @@ class FilesBackend(Backend):
 
     def is_as_of(self, moment: int) -> bool:
         """Whether no local one was replaced since by another of its size and time of writing."""
-        for file in self.files:
-            is_local = isinstance(file, LocalStoredFile)
-            if not (file.is_as_of(moment) if is_local else file.is_current):  # type: ignore[union-attr]
-                return False
-        return True
+        return all(
+            file.is_as_of(moment) if isinstance(file, LocalStoredFile) else file.is_current
+            for file in self.files
+        )
 
     @cached_property
     def version(self) -> Hashable:
@@ -575,6 +574,7 @@ def library_errors(
 _LFS = b"version https://git-lfs"
 _ANNEX = (b"/annex/objects/", b"../.git/annex/")
 _PAGE = (b"<!doctype", b"<html", b"<?xml")
+_ARCHIVES = {b"(\xb5/\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"PK\x03\x04": "zip"}
 
 
 def what_to_do(head: bytes, otherwise: str = "") -> str:
@@ -589,6 +589,8 @@ def what_to_do(head: bytes, otherwise: str = "") -> str:
     >>> what_to_do(b"n+1", "Check it.")
     'Check it.'
     """
+    if kinds := [kind for magic, kind in _ARCHIVES.items() if head.startswith(magic)]:
+        return f"It is compressed with {kinds[0]}: decompress it, or compress it with gzip."
     if head.startswith(_LFS):
         return 'It is a pointer of Git LFS: fetch the file itself with "git lfs pull".'
     if head.startswith(_ANNEX):

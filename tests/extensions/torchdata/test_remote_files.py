@@ -1,6 +1,7 @@
 """Files of web servers and buckets: streams that survive, errors and texts without secrets."""
 
 import gc
+import gzip
 import io
 import multiprocessing
 import pickle
@@ -86,6 +87,46 @@ def test_a_file_that_changes_in_between_is_told():
     with WebServer({"/a": CONTENT}, cuts=1, cut_after=300_000) as server:
         ((_, stream),) = IterableWrapper([server.url + "/a"]).read_from_http()
         server.version = "v2"
+        with pytest.raises(StreamError, match="changed while it was being read"):
+            stream.read()
+        stream.close()
+
+
+@pytest.mark.parametrize("ranges", [True, False])
+@pytest.mark.parametrize(
+    ("path", "encoding"),
+    [
+        *(("/a", encoding) for encoding in ("gzip", "deflate", "br", "zstd", "identity, GZip")),
+        *(("/a.nii.gz", "br"), ("/a.nii.gz", "gzip, gzip")),
+    ],
+)
+def test_a_compressed_answer_is_refused(path, encoding, ranges):
+    """The server was asked for the bytes of the file; of no coding there is a part."""
+    with WebServer({path: gzip.compress(CONTENT)}, ranges=ranges) as server:
+        server.headers["Content-Encoding"] = encoding
+        with pytest.raises(VolumeReadError, match=f"compresses its answers .it sends {encoding}"):
+            read(server, path)
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "encoding"),
+    [("/a", ""), ("/a", "identity"), ("/a.nii.gz?x=1", "gzip"), ("/a.TGZ", "X-Gzip")],
+)
+def test_the_bytes_of_a_file_come_as_they_are_stored(path, encoding):
+    """A server announces a file of gzip as what it is."""
+    stored = gzip.compress(CONTENT)
+    with WebServer({path.partition("?")[0]: stored}, cuts=1, cut_after=300) as server:
+        server.headers["Content-Encoding"] = encoding
+        assert read(server, path) == stored
+
+
+def test_a_file_of_another_size_is_another_file():
+    """Also from a server that tells no versions."""
+    with WebServer({"/a": CONTENT}, cuts=1, cut_after=300_000) as server:
+        server.version = ""
+        ((_, stream),) = IterableWrapper([server.url + "/a"]).read_from_http()
+        server.contents["/a"] = CONTENT + b"more"
         with pytest.raises(StreamError, match="changed while it was being read"):
             stream.read()
         stream.close()

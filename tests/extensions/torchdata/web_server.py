@@ -30,6 +30,7 @@ class WebServer:
         self.cuts, self.cut_after, self.fails = cuts, cut_after, fails
         self.status = status
         self.version = "v1"
+        self.headers = {}
         self.requests = []
         server = self
 
@@ -69,6 +70,8 @@ class WebServer:
             last = len(content) - 1
             request.send_header("Content-Range", f"bytes {start}-{last}/{len(content)}")
         request.send_header("ETag", self.version)
+        for name, value in self.headers.items():
+            request.send_header(name, value)
         body = content[start:]
         if self.length:
             request.send_header("Content-Length", str(len(body)))
