@@ -356,8 +356,7 @@ def hdf5_errors(name: str) -> Iterator[None]:
             ) from error
 
 
-# HDF5 would keep decoded chunks. What is kept is decided by voxpipe.
-_KEPT_BYTES = 0
+_KEPT_BYTES = 0  # that HDF5 keeps of decoded chunks: voxpipe has a cache of its own
 # ilastik and others: micrometres along the last three axes, in stored order.
 _SPACING = "element_size_um"
 _AXES = "axistags"
@@ -559,8 +558,7 @@ def _layout(dataset: Any, name: str, axes: Any) -> Layout:
         labels = [dim.label or next(iter(dim.keys()), "") for dim in dataset.dims]
         axes = axes_of_names(labels, where)
         if axes is None and len(shape) > 4:
-            what = f"{where} has {len(shape)} axes, and nothing names them."
-            raise UnknownFormat(what, do=_NAME_AXES)
+            raise UnknownFormat(f"{where} has {len(shape)} axes without names.", do=_NAME_AXES)
     if tags is None or axes is not None:
         return plain_layout(shape, name, axes)
     with library_errors(f"{_AXES} of {name} make no sense"):
