@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from voxpipe.core import Region, memory
-from voxpipe.core.errors import LikelyMistake, VolumeReadError
+from voxpipe.core.errors import EmptyVolume, LikelyMistake, VolumeReadError
 from voxpipe.core.memory import usable_memory
 from voxpipe.core.settings import CACHE_BYTES
 from voxpipe.volumes import Volume, close_volumes
@@ -106,6 +106,7 @@ def _judged(path, options):
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LikelyMistake)  # of a unit that no standard knows
+            warnings.simplefilter("ignore", EmptyVolume)  # of strips that no offset leads to
             values = _some(volume)
     except VolumeReadError as error:
         named = Path(path).name in str(error) or str(path) in str(error)
