@@ -81,11 +81,9 @@ class Ranks:
         for rank, other in lists.items():
             for (are_listed, theirs), (_, ours) in zip(other, lists[0], strict=True):
                 if theirs != ours and not are_listed:
-                    alone = [text for text in theirs if text not in set(ours)]
-                    pairs = zip_longest(theirs, ours)
-                    one = alone[0] if alone else next(b or a for a, b in pairs if a != b)
-                    why = f": {one} is only on rank {rank if alone else 0}, or in another place"
-                    raise self._differ(rank, "data", claims[rank], first, why)
+                    pairs = zip_longest(theirs, ours, fillvalue="nothing")
+                    each = next(f"rank {rank} has {a}, rank 0 {b}" for a, b in pairs if a != b)
+                    raise self._differ(rank, "data", claims[rank], first, f": first, {each}")
         return {**first, "cases": lists[0]}
 
     @staticmethod

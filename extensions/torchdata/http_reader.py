@@ -19,6 +19,7 @@ from ...core.errors import AccessDenied, NotOffered, StreamError, VolumeNotFound
 from ...core.settings import REMOTE_DEADLINE
 from ...graph import Pipe, Traits
 from ...storage.location import Secrets, public_name, remote_errors
+from ...storage.remote import Seekable
 from ...storage.remote_answers import check_encoding
 from ...storage.retry import Attempts, Retry, default_retry, retry_sync
 from .not_offered import DRIVE
@@ -44,7 +45,7 @@ def http_stream(url: str, options: Mapping[str, Any], timeout: float | None = No
     return io.BufferedReader(_HttpStream(url, options, retry, setting), _PIECE_BYTES)
 
 
-class _HttpStream(io.RawIOBase):
+class _HttpStream(Seekable):
     """Reads a URL; one request at a time, and one connection, closed with it.
 
     One request brings the whole file, as it is read. Where the connection breaks, the rest is
@@ -53,21 +54,17 @@ class _HttpStream(io.RawIOBase):
     """
 
     def __init__(self, url: str, options: Mapping[str, Any], retry: Retry, setting: str) -> None:
+        super().__init__(-1)  # the size of the file; -1 where the server gives none
         self.name = public_name(url)
         self._url, self._options, self._retry, self._setting = url, options, retry, setting
         if unknown := sorted(set(options) - OPTIONS):
             names = ", ".join(sorted(OPTIONS))
             raise TypeError(f"HTTP has no option {unknown[0]!r}; it has {names}")
         self._owner = os.getpid()
-        self._at = 0
-        self._size = -1  # of the file; -1 where the server gives none
         self._ranges = False
         self._version = ""
         self._response: Any = None
         self._try(self._connect)
-
-    def readable(self) -> bool:
-        return True
 
     def seekable(self) -> bool:
         return self._ranges
@@ -78,10 +75,8 @@ class _HttpStream(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         if not self._ranges:
             raise io.UnsupportedOperation(f"the server of {self.name} knows no ranges")
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        position = max(0, base + offset)
-        if position != self._at:
-            self._at = position
+        before = self._at
+        if super().seek(offset, whence) != before:
             self._disconnect()
         return self._at
 

@@ -293,7 +293,7 @@ def failures(cases):
     [
         ("chain", RanksDiffer, "rank 1 is about to run graph"),
         ("cases", RanksDiffer, "rank 1 is about to run data"),
-        ("cases", RanksDiffer, "is only on rank 0"),
+        ("cases", RanksDiffer, "first, rank 1 has nothing, rank 0 case="),
         ("epoch", RanksDiffer, "rank 1 is about to run epoch 1, rank 0 0"),
         ("size", GraphError, "a batch of 3 cannot be divided among 2 ranks"),
         ("shard", GraphError, ".sharding_filter()"),

@@ -315,7 +315,7 @@ def _below_matches(pattern: str, options: Mapping[str, Any]) -> Iterator[tuple[s
     """Yield the volumes that a glob matches, and those below the folders that it matches."""
     volumes: set[str] = set()
     for name, place, is_folder in _matches(pattern, options):
-        if _outermost(name, volumes):
+        if _outermost(name, volumes) is not None:
             continue  # what is in it belongs to the volume
         if is_volume(place):
             volumes.add(name)
@@ -351,11 +351,10 @@ def _is_second_of_pair(relative: str, names: Collection[str]) -> bool:
     return any(f"{stem}{header}" in names for header in (".hdr", ".hdr.gz", ".HDR"))
 
 
-def _outermost(path: str, places: Collection[str]) -> str:
-    """Return the outermost of ``places`` that is a path or a folder above it; empty for none."""
-    return next(
-        (p for p in itertools.accumulate(path.split("/"), "{}/{}".format) if p in places), ""
-    )
+def _outermost(path: str, places: Collection[str]) -> str | None:
+    """Return the outermost of ``places`` that is a path or a folder above it."""
+    above = itertools.accumulate(path.split("/"), "{}/{}".format)
+    return next((place for place in above if place in places), None)
 
 
 def _list(place: str, options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
@@ -406,15 +405,16 @@ def _remote(location: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
     above = {posixpath.dirname(p) for p in parents & groups if posixpath.basename(p) != "labels"}
     images: dict[str, list[str]] = {}
     for place in sorted(above & groups, key=len):
-        if not _outermost(place, images):
+        if _outermost(place, images) is None:
             its = _images_in(open_remote(unstrip(place), options))
             images |= {place: its} if its else {}
-    groups = {group for group in groups if not _outermost(group, images)}
+    groups = {group for group in groups if _outermost(group, images) is None}
     groups |= {f"{place}/{image}" for place, its in images.items() for image in its}
     for path in paths:
         group = _outermost(path, groups)
-        place = group or path
-        if not _DOT_FILE.search(place[len(root) :]) and (group or "." in posixpath.basename(path)):
+        place = path if group is None else group
+        is_named = group is not None or "." in posixpath.basename(path)
+        if is_named and not _DOT_FILE.search(place[len(root) :]):
             places.add(place)
     return [
         (place[len(root) :].lstrip("/"), url)
