@@ -186,7 +186,8 @@ class Globs:
                 for folder in folders:  # which grows
                     below = self._inside(folder)
                     paths |= below
-                    folders += [name for name, is_folder in below.items() if is_folder]
+                    inner = [name for name, is_folder in below.items() if is_folder]
+                    folders += [name for name in inner if not os.path.islink(name)]  # no circles
                 break
             fits = re.compile(glob_translate(part)).match
             paths = {
@@ -204,7 +205,7 @@ class Globs:
             try:
                 with os.scandir(f"{folder}/") as entries:
                     for entry in entries:
-                        paths[f"{folder}/{entry.name}"] = entry.is_dir(follow_symlinks=False)
+                        paths[f"{folder}/{entry.name}"] = entry.is_dir()
             except (FileNotFoundError, NotADirectoryError, PermissionError):
                 pass
             except OSError as error:

@@ -1,5 +1,6 @@
 import contextlib
 import errno
+import glob
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -135,23 +136,41 @@ def test_only_folders_that_the_pattern_matches_are_listed(tmp_path, listed):
     "pattern",
     [
         *("*", "*/", "**", "**/", "**/*.nii", "*/**", "*/**/*.nii", "p?/*.nii", "[pq]1/ct.nii"),
-        *("*/sub/ct.nii", "p1/**/ct.nii", "l*/ct.nii", "link/*", "no/*", "no/**", "*/*/", "*/no"),
+        *("*/sub/ct.nii", "p1/**/ct.nii", "link/*", "no/*", "no/**", "*/*/", "*/no"),
         *("p1/ct.nii/*", "**/sub/*", "?[[]a]/*", "p1/../*/ct.nii", "*/./ct.nii", ".h*/*"),
     ],
 )
 def test_a_pattern_matches_on_a_disk_as_for_fsspec(tmp_path, pattern):
-    """Hidden files, links to folders and to nothing, stars for folders, brackets, dots."""
+    """Hidden files, links to nothing, stars for folders, brackets, dots."""
     from fsspec.implementations.local import LocalFileSystem
 
     names = ("p1/ct.nii", "p1/sub/ct.nii", "q1/.ct.nii", ".h/ct.nii", "z[a]/ct.nii", "top.nii")
     files_below(tmp_path / "data", *names)
-    files_below(tmp_path, "elsewhere/ct.nii")
-    for link, target in (("link", "elsewhere"), ("broken", "nowhere")):
-        (tmp_path / "data" / link).symlink_to(tmp_path / target)
+    (tmp_path / "data" / "broken").symlink_to(tmp_path / "nowhere")
     full = f"{tmp_path}/data/{pattern}"
     _, _, matches = Globs({}).match(full)
 
     assert list(matches) == LocalFileSystem().glob(full)
+
+
+@pytest.mark.parametrize("pattern", ["*/ct.nii", "l*/ct.nii", "*/", "link/*", "l*/*/ct.nii"])
+def test_links_to_folders_are_entered(tmp_path, pattern):
+    """As by the module glob: cases are often links to a store of scans."""
+    files_below(tmp_path, "data/p1/ct.nii", "elsewhere/ct.nii", "elsewhere/sub/ct.nii")
+    (tmp_path / "data" / "link").symlink_to(tmp_path / "elsewhere")
+    full = f"{tmp_path}/data/{pattern}"
+
+    assert [*Globs({}).match(full)[2]] == [name.rstrip("/") for name in sorted(glob.glob(full))]
+
+
+def test_two_stars_enter_no_links(tmp_path):
+    """A link to a folder above would go round in circles."""
+    files_below(tmp_path, "data/p1/ct.nii")
+    (tmp_path / "data" / "p1" / "up").symlink_to(tmp_path / "data")
+
+    found = Globs({}).match(f"{tmp_path}/data/**/ct.nii")[2]
+
+    assert [os.path.relpath(name, tmp_path) for name in found] == ["data/p1/ct.nii"]
 
 
 def test_a_folder_that_cannot_be_read_is_no_empty_folder(tmp_path, monkeypatch):
