@@ -6,6 +6,7 @@ To add one, write a frozen dataclass with these members in a file of its own, an
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -123,13 +124,17 @@ _BEYOND = WarnOnce()
 
 
 def warn_beyond(name: str, unit: str, length: float, plan: SpatialPlan) -> None:
-    """Warn, once for each op and unit, of a length above that of the longest side of a volume."""
+    """Warn of a length above the longest side of a volume: once for each op, unit and size.
+
+    Volumes of one power of ten count as one size, as those of a data set.
+    """
+    size = math.floor(math.log10(plan.source.longest))
     text = (
         f"length-beyond-volume: {name} of {length:g} mm is more than the longest side of the "
         f'volume, {plan.source.longest:g} mm; the amount is in {unit}. Write unit="um", or another '
         'unit of length, or unit="voxel".'
     )
-    _BEYOND.warn((name, unit), text, LikelyMistake)
+    _BEYOND.warn((name, unit, size), text, LikelyMistake)
 
 
 MOST_VOXELS = 2**24

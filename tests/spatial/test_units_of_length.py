@@ -67,6 +67,18 @@ def test_a_length_beyond_the_volume_warns(name, monkeypatch):
         batch_of(name, 1e-3)
 
 
+def test_a_data_set_of_another_size_warns_anew(monkeypatch):
+    """Voxels of a micrometre first, then of a nanometre: each data set is named once."""
+    monkeypatch.setattr("voxpipe.spatial.ops.op._BEYOND", WarnOnce())
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        for size in (1e-3, 1e-3, 1e-6):
+            batch_of("translate", size)
+    sizes = [str(one.message).split("volume, ")[1].split(" mm")[0] for one in seen]
+
+    assert len(sizes) == len({*sizes}) == 2
+
+
 def test_a_volume_outside_the_others_is_told():
     """Resampled to their grid it is background; one that touches them is not told."""
     image = vp.Volume(np.ones(SHAPE, np.float32), affine=np.eye(4))
