@@ -22,23 +22,21 @@ _HOMES = {
     "core": "Grid Region Sample Stream errors",
     "core.errors": "VoxpipeError",
     "dataloader2": "DataLoader2 check index",
-    "datapipes": "DataPipe ShuffleSpec explain shuffle_report",
+    "datapipes": "DataPipe ShuffleSpec explain",
     "datapipes.iter": "from_cases from_decathlon from_manifest from_table list_cases",
     "extensions.bridges.interop": "from_node to_dataset to_node",
     "extensions.bridges.layouts": "from_bids from_dicom from_nnunet",
     "extensions.bridges.lightning_data": "VoxpipeDataModule",
-    "extensions.torchdata.adapters": "CacheTimeout Shuffle",
     "prediction.predict": "predict",
-    "reading_services": "DistributedReadingService InProcessReadingService "
-    "MultiProcessingReadingService SequentialReadingService ThreadReadingService",
+    "reading_services": "DistributedReadingService MultiProcessingReadingService "
+    "ThreadReadingService",
     "spatial": "LazyPatch Policy SpatialPlan",
-    "volumes": "AxisMap Backend BackendRequest Decoder Header Volume Voxels convert "
-    "normalize_index register_backend register_decoder resolve_backend save unregister_backend "
-    "unregister_decoder",
+    "volumes": "AxisMap Backend Decoder Header Volume Voxels convert register_backend "
+    "register_decoder save",
 }
-__getattr__, __dir__ = at_first_use(
-    globals(), _HOMES, ("extensions.recipes", "intensity", "spatial")
-)
+# These have more names, for those who write adapters, services and backends.
+_MODULES = "adapters datapipes extensions.recipes intensity reading_services spatial volumes"
+__getattr__, __dir__ = at_first_use(globals(), _HOMES, _MODULES.split())
 
 
 # Chained forms live on torch's datapipes: where torch's are loaded, ours must be. Where

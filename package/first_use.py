@@ -46,7 +46,8 @@ def at_first_use(
         return value
 
     def names() -> list[str]:
-        return sorted({*(n for n in namespace if n.startswith("__")), *namespace["__all__"]})
+        special = (name for name in namespace if name.startswith("__"))
+        return sorted({*special, *namespace["__all__"], *module_of})
 
     return first_use, names
 

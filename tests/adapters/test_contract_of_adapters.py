@@ -30,7 +30,7 @@ class TestCacheTimeout(AdapterContract):
     acts = False  # the chain has no cache
 
     def make(self):
-        return vp.CacheTimeout(600)
+        return vp.adapters.CacheTimeout(600)
 
 
 class TestOnError(AdapterContract):
@@ -56,4 +56,4 @@ class TestShuffle(AdapterContract):
     same_batches = False
 
     def make(self):
-        return vp.Shuffle(False)
+        return vp.adapters.Shuffle(False)

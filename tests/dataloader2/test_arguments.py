@@ -39,7 +39,7 @@ WRONG_TYPES = [
         f"reading_service is a reading service or None, got 2; give {SERVICE}",
     ),
     (
-        lambda: loader([], vp.InProcessReadingService),
+        lambda: loader([], vp.reading_services.InProcessReadingService),
         "a reading service is an object: write InProcessReadingService() instead of the class",
     ),
     (lambda: loader(num_workers=2), f"DataLoader2 has no num_workers; give {SERVICE}"),
@@ -105,7 +105,7 @@ WRONG_VALUES = [
         f"worker_prefetch_cnt {COUNT} 0, or None for the default, got -1",
     ),
     (
-        lambda: vp.InProcessReadingService(memory_bytes=0),
+        lambda: vp.reading_services.InProcessReadingService(memory_bytes=0),
         f"memory_bytes {BYTES} 1, {DEFAULT}, got 0",
     ),
     (lambda: loader(seed=-1), f"{SEED}, got -1"),

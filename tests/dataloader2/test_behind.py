@@ -188,7 +188,7 @@ def test_the_order_that_is_told_is_taken():
 
 def test_a_graph_without_such_pipes_is_left_as_it_is():
     """The very same object; also where two read from the pipe."""
-    service = vp.InProcessReadingService()
+    service = vp.reading_services.InProcessReadingService()
     for pipe in (chain(), chain().map(where), chain().prefetch(2)):
         body, tail = detach_tail(pipe, service)
         assert body is pipe

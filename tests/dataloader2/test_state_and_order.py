@@ -288,7 +288,11 @@ def test_what_is_no_list_of_runs_is_refused(ahead):
 @pytest.mark.parametrize("sequence", [False, True])
 def test_a_state_that_is_refused_changes_nothing(bad, sequence):
     """The epoch that runs goes on where it was."""
-    service = vp.SequentialReadingService(vp.InProcessReadingService()) if sequence else None
+    service = (
+        vp.reading_services.SequentialReadingService(vp.reading_services.InProcessReadingService())
+        if sequence
+        else None
+    )
     refused = (StateMismatch, TypeError) if bad == {"service": "AAAA"} else StateMismatch
     with vp.DataLoader2(IterableWrapper(range(9)).shuffle(), None, service, seed=7) as loader:
         batches = iter(loader)

@@ -47,7 +47,7 @@ def test_an_adapter_that_was_set_between_epochs_is_named():
     """Shuffled once, then not: the place belongs to the second order."""
     with vp.DataLoader2(chain(), seed=7) as loader:
         list(loader)
-        loader.adapters = [vp.Shuffle(False)]
+        loader.adapters = [vp.adapters.Shuffle(False)]
         unsaid = loader.state_dict()
         first = seen(loader, 2)
         state = json.loads(json.dumps(loader.state_dict()))
@@ -57,11 +57,11 @@ def test_an_adapter_that_was_set_between_epochs_is_named():
                 other.load_state_dict(one)
         assert "adapters" in str(told.value.do)
 
-        other.adapters = [vp.Shuffle(False)]
+        other.adapters = [vp.adapters.Shuffle(False)]
         other.load_state_dict(state)
         rest = seen(other, 4)
 
-    with vp.DataLoader2(chain(), vp.Shuffle(False), seed=7) as whole:
+    with vp.DataLoader2(chain(), vp.adapters.Shuffle(False), seed=7) as whole:
         list(whole)
         assert seen(whole, 6) == first + rest
 
@@ -71,9 +71,12 @@ def test_a_running_epoch_has_the_order_that_it_began_with():
     with vp.DataLoader2(chain(), seed=7) as loader:
         batches = iter(loader)
         next(batches)
-        loader.adapters = [vp.Shuffle(False)]
+        loader.adapters = [vp.adapters.Shuffle(False)]
         state = loader.state_dict()
-    with vp.DataLoader2(chain()) as same, vp.DataLoader2(chain(), vp.Shuffle(False)) as other:
+    with (
+        vp.DataLoader2(chain()) as same,
+        vp.DataLoader2(chain(), vp.adapters.Shuffle(False)) as other,
+    ):
         same.load_state_dict(state)
         with pytest.raises(StateMismatch, match=r"saved as written.*shuffle\(\) turned off"):
             other.load_state_dict(state)
@@ -83,10 +86,10 @@ QUIET = {
     "fused": [vp.FuseSpatial()],
     "eager": [Eager()],
     "profiled": [vp.FuseSpatial(), vp.Profile()],
-    "watched": [vp.Profile(), vp.Timeout(item=60), vp.CacheTimeout(5)],
+    "watched": [vp.Profile(), vp.Timeout(item=60), vp.adapters.CacheTimeout(5)],
     "prefetched": [lambda pipe: pipe.prefetch(2)],
     "lenient": [vp.OnError("skip")],
-    "shuffled already": [vp.Shuffle(True), vp.Shuffle(None)],
+    "shuffled already": [vp.adapters.Shuffle(True), vp.adapters.Shuffle(None)],
     "a function on batches": [lambda pipe: pipe.map(len)],
 }
 
@@ -175,7 +178,7 @@ def test_a_state_from_before_orders_were_told_is_taken():
     state = saved(None)
     del state["order"]
 
-    with vp.DataLoader2(chain(), vp.Shuffle(False)) as loader:
+    with vp.DataLoader2(chain(), vp.adapters.Shuffle(False)) as loader:
         loader.load_state_dict(state)
 
 
@@ -184,7 +187,7 @@ def test_a_state_of_many_changes_is_small():
     pipe = IterableWrapper(range(9))
     for n in range(100):
         pipe = pipe.shuffle(buffer_size=n + 1)
-    off, on = saved(vp.Shuffle(False), pipe), saved(None, pipe)
+    off, on = saved(vp.adapters.Shuffle(False), pipe), saved(None, pipe)
 
     assert len(json.dumps(off)) < 4096
     assert off["order"] != on["order"] == ""

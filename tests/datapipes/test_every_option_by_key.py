@@ -6,6 +6,7 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.core.errors import SampleError
+from voxpipe.reading_services import InProcessReadingService
 
 
 def constant(path, value=7.0):
@@ -117,7 +118,7 @@ def test_a_volume_has_its_options_already(tmp_path):
 def test_readers_by_key_reach_workers(tmp_path):
     """The mapping travels with the chain, and the state names it."""
     pipe = cases(tmp_path).open_volume(reader={"image": constant}).lazy_patch((4, 4, 4))
-    loader = vp.DataLoader2(pipe.batch_patches(2), [], vp.InProcessReadingService())
+    loader = vp.DataLoader2(pipe.batch_patches(2), [], InProcessReadingService())
 
     batch = next(iter(loader))
     loader.shutdown()

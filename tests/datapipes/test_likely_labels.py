@@ -167,7 +167,7 @@ def seen(told):
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize(
-    "report", [None, vp.explain, vp.shuffle_report], ids=["", "explain", "report"]
+    "report", [None, vp.explain, vp.datapipes.shuffle_report], ids=["", "explain", "report"]
 )
 def test_a_loader_tells_what_it_looked_at_before(workers, report):
     """It plans some batches to choose how to read; so do reports. The user sees it once."""
@@ -369,4 +369,4 @@ def test_warnings_of_other_libraries_are_not_swallowed():
         with vp.DataLoader2(pipe) as loader, pytest.warns(UserWarning, match="an old file"):
             next(iter(loader))
     finally:
-        vp.unregister_backend("loud")
+        vp.volumes.unregister_backend("loud")

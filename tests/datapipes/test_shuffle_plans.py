@@ -130,8 +130,8 @@ def test_the_adapter_turns_it_off():
     """Shuffle(False) leaves the natural order, Shuffle(True) the shuffled one."""
     pipe = patches().shuffle_plans()
 
-    assert order(vp.Shuffle(False)(pipe)) == order(patches())
-    assert order(vp.Shuffle(True)(pipe)) == order(pipe)
+    assert order(vp.adapters.Shuffle(False)(pipe)) == order(patches())
+    assert order(vp.adapters.Shuffle(True)(pipe)) == order(pipe)
 
 
 def test_the_report_tells_what_orders_cost(monkeypatch):
@@ -144,7 +144,7 @@ def test_the_report_tells_what_orders_cost(monkeypatch):
     monkeypatch.setattr(Volume, "read", read)
     size = 12**3
     told = {
-        spec.kind: vp.shuffle_report(
+        spec.kind: vp.datapipes.shuffle_report(
             patches(16, 8).shuffle_plans(spec).batch_patches(8), cache_bytes=4 * size
         )
         for spec in (ALL, vp.ShuffleSpec.chunk_local(4 * size), vp.ShuffleSpec.none())
@@ -167,7 +167,7 @@ def test_a_report_is_a_line_for_each_fact():
     """As text it has four lines."""
     pipe = vp.from_cases([{"image": np.zeros((8, 8, 8), np.float32)}]).open_volume()
     pipe = pipe.lazy_patch(4, samples_per_volume=2).shuffle_plans().batch_patches(1)
-    assert [line.split()[0] for line in str(vp.shuffle_report(pipe)).splitlines()] == [
+    assert [line.split()[0] for line in str(vp.datapipes.shuffle_report(pipe)).splitlines()] == [
         "2",
         "volumes",
         "cache",
@@ -178,7 +178,7 @@ def test_a_report_is_a_line_for_each_fact():
 def test_what_is_not_planned_has_no_report():
     """The reason is that for which the graph is not split."""
     with pytest.raises(GraphError, match="the order is not planned"):
-        vp.shuffle_report(patches().batch_patches(2).filter(bool).shuffle())
+        vp.datapipes.shuffle_report(patches().batch_patches(2).filter(bool).shuffle())
 
 
 def test_wrong_specs_are_refused():

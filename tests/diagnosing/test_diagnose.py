@@ -27,6 +27,7 @@ from voxpipe.diagnosing.measurement import (
     measure,
     reads_of,
 )
+from voxpipe.reading_services import InProcessReadingService
 from voxpipe.reading_services.delivered_batches import DeliveredBatches
 from voxpipe.reading_services.planner import jobs
 from voxpipe.reading_services.work import work_of
@@ -372,7 +373,7 @@ def test_what_cannot_be_told_apart_counts_as_decoding(tmp_path):
         with loader_of(chain.batch_patches(2), 0) as loader:
             diagnosis = loader.diagnose(**BRIEF)
     finally:
-        vp.unregister_backend("foreign")
+        vp.volumes.unregister_backend("foreign")
 
     assert "fetch" not in diagnosis.ceilings
     assert f"cannot be told apart for {path}" in str(diagnosis)
@@ -611,12 +612,12 @@ def test_made_up_times_are_found_again(
     try:
         chain = vp.from_cases([{"image": "a.slow"}]).open_volume()
         chain = chain.lazy_patch(4, samples_per_volume=8).batch_patches(1).map(slowly)
-        service = vp.InProcessReadingService()
+        service = InProcessReadingService()
         subject = Subject(chain, service, seed=0, epoch=0, cursor=DeliveredBatches())
         extent = Effort(batches=3, seconds=20.0, clock=Slow.clock)
         diagnosis = diagnose(subject, extent, step, cores=1)
     finally:
-        vp.unregister_backend("slow")
+        vp.volumes.unregister_backend("slow")
 
     ceilings = {"fetch": fetching, "decode": decoding, "consumer": stepping}
     ceilings["functions"] = resampling
@@ -640,7 +641,7 @@ def test_functions_of_threads_are_counted_one_at_a_time(monkeypatch):
         subject = Subject(chain, vp.ThreadReadingService(1), 0, 0, DeliveredBatches())
         found = diagnose(subject, Effort(batches=3, seconds=20.0, clock=Slow.clock), cores=2)
     finally:
-        vp.unregister_backend("slow")
+        vp.volumes.unregister_backend("slow")
 
     seconds = {n: 1 / found.forecast(threads=n).batches_per_second for n in (1, 2)}
     assert found.costs.functions == pytest.approx(3.0)
@@ -715,7 +716,7 @@ def broken(batch):
     raise ArithmeticError("no such batch")
 
 
-@pytest.mark.parametrize("service", [vp.InProcessReadingService(), vp.ThreadReadingService(1)])
+@pytest.mark.parametrize("service", [InProcessReadingService(), vp.ThreadReadingService(1)])
 def test_an_error_of_a_function_is_told_as_the_loader_tells_it(cases, service):
     """Without what torch adds of pipes that nobody wrote."""
     with (
@@ -750,10 +751,10 @@ def test_a_disk_is_waited_for_where_it_brings_bytes(monkeypatch, size):
     try:
         chain = vp.from_cases([{"image": "a.cold"}]).open_volume()
         chain = chain.lazy_patch(4, samples_per_volume=8).batch_patches(1)
-        subject = Subject(chain, vp.InProcessReadingService(), 0, 0, DeliveredBatches())
+        subject = Subject(chain, InProcessReadingService(), 0, 0, DeliveredBatches())
         found = measure(subject, Effort(batches=3, seconds=20.0, clock=Slow.clock), cores=1)
     finally:
-        vp.unregister_backend("cold")
+        vp.volumes.unregister_backend("cold")
 
     assert found.facts.waits is bool(size)
     assert found.costs.waiting == pytest.approx(3.0 if size else 0.0)
@@ -786,10 +787,10 @@ def test_what_is_done_once_for_each_volume_is_no_part_of_a_batch(monkeypatch):
     try:
         chain = vp.from_cases([{"image": f"{name}.packed"} for name in range(8)]).open_volume()
         chain = chain.lazy_patch(4).batch_patches(1).map(slowly)
-        subject = Subject(chain, vp.InProcessReadingService(), 0, 0, DeliveredBatches())
+        subject = Subject(chain, InProcessReadingService(), 0, 0, DeliveredBatches())
         found = measure(subject, Effort(batches=3, seconds=200.0, clock=Slow.clock), cores=1)
     finally:
-        vp.unregister_backend("packed")
+        vp.volumes.unregister_backend("packed")
 
     assert len(Packed.seen) > 3
     costs = found.costs

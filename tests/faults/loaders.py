@@ -58,5 +58,5 @@ def workers(rng: random.Random, **options: Any) -> Any:
 def service(rng: random.Random) -> Any:
     """Return any service."""
     if rng.random() < 0.5:
-        return vp.InProcessReadingService(prefetch_cnt=rng.choice([0, 2]))
+        return vp.reading_services.InProcessReadingService(prefetch_cnt=rng.choice([0, 2]))
     return workers(rng)

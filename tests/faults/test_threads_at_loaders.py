@@ -59,7 +59,7 @@ def _behind(items):
 def _service(rng):
     workers = rng.choice([0, 1, 2])
     if not workers:
-        return vp.InProcessReadingService(prefetch_cnt=rng.choice([0, 2]))
+        return vp.reading_services.InProcessReadingService(prefetch_cnt=rng.choice([0, 2]))
     stay = rng.choice([None, True])
     return vp.MultiProcessingReadingService(workers, "fork", persistent_workers=stay)
 

@@ -364,7 +364,7 @@ def test_a_backend_of_the_user(scan, tmp_path):
         with pytest.raises(DestinationExists, match="run= names the model"):
             run(windows(cases(image=scan)), place)
     finally:
-        vp.unregister_backend("of the user")
+        vp.volumes.unregister_backend("of the user")
 
 
 @pytest.mark.parametrize("way", ["in place", "another file"])

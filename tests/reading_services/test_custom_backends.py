@@ -33,7 +33,7 @@ def chain(tmp_path):
     path = tmp_path / "scan.counting"
     path.touch()
     yield vp.from_cases([{"image": str(path)}]).open_volume().batch_patches(1)
-    vp.unregister_backend("counting")
+    vp.volumes.unregister_backend("counting")
 
 
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])

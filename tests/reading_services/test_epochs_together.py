@@ -66,7 +66,7 @@ def test_the_last_epoch_closes(cases):
 
 def test_an_epoch_that_ends_twice_counts_once(cases):
     """Closing again what is closed takes nothing from an epoch that still runs."""
-    service = vp.InProcessReadingService()
+    service = vp.reading_services.InProcessReadingService()
     work = service.distribute(vp.from_cases(cases).open_volume().batch_patches(1))
     first, second = (service.epoch(work, 1, 0) for _ in range(2))
     next(second)

@@ -302,7 +302,7 @@ if __name__ == "__main__":
         print(batch, flush=True)
 """
 WORKERS = "vp.MultiProcessingReadingService(1)"
-HERE = "vp.InProcessReadingService()"
+HERE = "vp.reading_services.InProcessReadingService()"
 
 
 @pytest.mark.parametrize(

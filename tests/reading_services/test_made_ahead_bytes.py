@@ -49,9 +49,9 @@ def test_so_many_and_no_more(items, expected):
 
 def test_of_a_loader():
     """It takes prefetch_bytes; with nothing to spare each batch is made when it is asked for."""
-    service = vp.InProcessReadingService(prefetch_cnt=3, prefetch_bytes=0)
+    service = vp.reading_services.InProcessReadingService(prefetch_cnt=3, prefetch_bytes=0)
     with vp.DataLoader2(IterableWrapper(range(20)), None, service) as loader:
         assert list(loader) == list(range(20))
 
     with pytest.raises(ValueError, match="prefetch_bytes"):
-        vp.InProcessReadingService(prefetch_bytes=-1)
+        vp.reading_services.InProcessReadingService(prefetch_bytes=-1)

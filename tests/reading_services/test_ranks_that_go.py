@@ -37,7 +37,7 @@ def service(workers=0, uneven="drop"):
     ranks = DistributedReadingService(LIMIT, uneven=uneven)
     # A fork server of each rank would import torch anew.
     own = vp.MultiProcessingReadingService(workers, "fork")
-    return vp.SequentialReadingService(ranks, own) if workers else ranks
+    return vp.reading_services.SequentialReadingService(ranks, own) if workers else ranks
 
 
 def numbers(count=30):

@@ -11,12 +11,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:
 
 class TestInProcess(ServiceContract):
     def make(self):
-        return vp.InProcessReadingService()
+        return vp.reading_services.InProcessReadingService()
 
 
 class TestInProcessAhead(ServiceContract):
     def make(self):
-        return vp.InProcessReadingService(prefetch_cnt=2)
+        return vp.reading_services.InProcessReadingService(prefetch_cnt=2)
 
 
 class TestThreads(ServiceContract):
@@ -36,7 +36,7 @@ class TestForked(ServiceContract):
 
 class TestSequence(ServiceContract):
     def make(self):
-        return vp.SequentialReadingService(vp.MultiProcessingReadingService(1))
+        return vp.reading_services.SequentialReadingService(vp.MultiProcessingReadingService(1))
 
 
 class Unchanged(ReadingServiceInterface):

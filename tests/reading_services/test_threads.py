@@ -223,7 +223,7 @@ def gated(tmp_path):
 
     yield chain
     Gate.open_gates.set()
-    vp.unregister_backend("gate")
+    vp.volumes.unregister_backend("gate")
 
 
 def test_the_order_is_that_of_the_plan_or_of_readiness(gated):

@@ -15,6 +15,7 @@ from voxpipe.batching.job import Recipe
 from voxpipe.core.errors import GraphError, NotPicklable, StateMismatch, WorkerDied
 from voxpipe.datapipes import DataPipe
 from voxpipe.reading_services import (
+    InProcessReadingService,
     PrototypeMultiProcessingReadingService,
     SeedGenerator,
     WorkerInfo,
@@ -376,7 +377,7 @@ def test_worker_info_and_seeds_are_torchdatas():
 
 def test_functions_run_in_this_process_too():
     """Torchdata's service of one process takes them and forgets reset_fn; this one does not."""
-    service = vp.InProcessReadingService(0, init, reset)
+    service = InProcessReadingService(0, init, reset)
     with vp.DataLoader2(numbers(3), None, service, seed=7) as it:
         epochs = [list(it) for _ in range(2)]
 
@@ -399,7 +400,7 @@ def test_one_process_prefetches_in_a_thread(cases, monkeypatch, leaves):
         expected = list(it)
     monkeypatch.setattr(Recipe, "run", noted)
     threads = threading.active_count()
-    with vp.DataLoader2(full_chain(cases), None, vp.InProcessReadingService(2), seed=7) as it:
+    with vp.DataLoader2(full_chain(cases), None, InProcessReadingService(2), seed=7) as it:
         batches = iter(it)
         first = next(batches)
         if not leaves:
@@ -418,7 +419,10 @@ def test_a_thread_never_draws_beside_the_loop(cases):
     """With a function of the user's nothing is made ahead: the loop's own draws stay its own."""
     pipe = full_chain(cases).map(noisy)
     drawn = []
-    for service in (vp.InProcessReadingService(), vp.InProcessReadingService(2)):
+    for service in (
+        InProcessReadingService(),
+        InProcessReadingService(2),
+    ):
         torch.manual_seed(3)
         with vp.DataLoader2(pipe, None, service, seed=7) as it:
             drawn.append([(float(batch["noise"]), float(torch.rand(1))) for batch in it])

@@ -102,9 +102,9 @@ def test_one_in_a_bucket_is_told(server, client):
 @pytest.mark.parametrize(
     ("service", "adapters"),
     [
-        (vp.InProcessReadingService(prefetch_cnt=0), []),
-        (vp.InProcessReadingService(prefetch_cnt=2), []),
-        (vp.InProcessReadingService(prefetch_cnt=0), [vp.Timeout(item=60)]),
+        (vp.reading_services.InProcessReadingService(prefetch_cnt=0), []),
+        (vp.reading_services.InProcessReadingService(prefetch_cnt=2), []),
+        (vp.reading_services.InProcessReadingService(prefetch_cnt=0), [vp.Timeout(item=60)]),
     ],
     ids=["here", "ahead", "watched"],
 )

@@ -69,7 +69,7 @@ def write_planes(folder, array, version=1):
 def planes():
     vp.register_backend("planes", is_planes, Planes)
     yield
-    vp.unregister_backend("planes")
+    vp.volumes.unregister_backend("planes")
 
 
 @pytest.mark.usefixtures("planes")
@@ -124,7 +124,7 @@ def test_chunks_reach_the_scheme_of_a_loader(tmp_path):
     folder = write_planes(tmp_path / "a.planes", np.zeros((5, 6, 7), np.int16))
     pipe = vp.from_cases([{"image": str(folder)}]).open_volume(keys=["image"])
     pipe = pipe.lazy_patch((5, 6, 2), samples_per_volume=2).batch_patches(1)
-    loader = vp.DataLoader2(pipe, [], vp.InProcessReadingService())
+    loader = vp.DataLoader2(pipe, [], vp.reading_services.InProcessReadingService())
 
     scheme = loader.schemes()["image"]
     loader.shutdown()
@@ -227,7 +227,7 @@ def opens(request, tmp_path):
         make = Foreign if request.param == "TorchIO's kind" else Whole
         vp.register_backend("mine", lambda one: str(one.path).endswith(".mine"), make)
     yield name, file, how
-    vp.unregister_backend("mine")
+    vp.volumes.unregister_backend("mine")
 
 
 def write_other(file, array, moment=None):
@@ -279,8 +279,8 @@ def test_probe_has_the_affine_that_was_given(tmp_path):
         assert (volume.probe().affine == given).all()
         assert (volume.probe().grid.affine == volume.affine).all()
         assert (volume.header.affine == given.ravel()).all()
-    request = vp.BackendRequest(path=tmp_path / "a.nii", affine=torch.from_numpy(given))
-    assert (vp.resolve_backend(request).affine == given).all()
+    request = vp.volumes.BackendRequest(path=tmp_path / "a.nii", affine=torch.from_numpy(given))
+    assert (vp.volumes.resolve_backend(request).affine == given).all()
     assert (vp.Volume(tmp_path / "a.nii").probe().affine == np.eye(4)).all()
 
 
@@ -305,4 +305,4 @@ def test_a_factory_of_no_module():
         pipe = vp.from_cases([{"image": np.zeros((4, 4, 4))}]).open_volume()
         assert len(list(pipe)) == 1
     finally:
-        vp.unregister_backend("nowhere")
+        vp.volumes.unregister_backend("nowhere")

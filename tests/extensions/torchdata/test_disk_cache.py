@@ -289,7 +289,7 @@ def test_it_travels(tmp_path):
 def test_another_process_is_waited_for_last(tmp_path):
     """Others' files do not keep it from its own; the message says who, and what to do."""
     with claim(path_in(tmp_path, "b")):
-        items = iter(vp.CacheTimeout(0)(chain(tmp_path, "abcd")))
+        items = iter(vp.adapters.CacheTimeout(0)(chain(tmp_path, "abcd")))
         assert next(items) == path_in(tmp_path, "a")
         with pytest.raises(CacheBusy, match=f"process {os.getpid()} .*b.bin") as caught:
             next(items)
@@ -302,7 +302,7 @@ def test_another_process_is_waited_for_last(tmp_path):
 
 def test_two_chains_in_one_thread_do_not_wait_for_each_other(tmp_path):
     """No right is held while an item is handed out."""
-    one, other = (vp.CacheTimeout(0)(unpacked(tmp_path, ["3", "2"])) for _ in range(2))
+    one, other = (vp.adapters.CacheTimeout(0)(unpacked(tmp_path, ["3", "2"])) for _ in range(2))
 
     assert [a for a, b in zip(one, other, strict=True) if a != b] == []
     assert log_of(tmp_path) == ["3", "2"]
@@ -311,15 +311,15 @@ def test_two_chains_in_one_thread_do_not_wait_for_each_other(tmp_path):
 def test_the_adapter_changes_no_pipe_of_the_user(tmp_path):
     """And nothing at all where there is nothing to do."""
     pipe = chain(tmp_path, "a").map(str)
-    adapted = vp.CacheTimeout(7)(pipe)
+    adapted = vp.adapters.CacheTimeout(7)(pipe)
 
     assert adapted.datapipe.timeout == 7
     assert pipe.datapipe.timeout == 300
-    assert vp.CacheTimeout(7)(adapted) is adapted
-    assert repr(vp.CacheTimeout(7)) == "CacheTimeout(7)"
+    assert vp.adapters.CacheTimeout(7)(adapted) is adapted
+    assert repr(vp.adapters.CacheTimeout(7)) == "CacheTimeout(7)"
     for wrong in (None, -1, "5", float("nan"), True):
         with pytest.raises(ValueError, match="timeout should be integer"):
-            vp.CacheTimeout(wrong)
+            vp.adapters.CacheTimeout(wrong)
 
 
 def run_chain(folder, names, start):
@@ -374,10 +374,10 @@ def test_what_a_killed_process_held_is_taken_over(tmp_path, holding):
     try:
         assert owner_of(path).startswith(f"process {owner.pid} on ")
         with pytest.raises(CacheBusy, match=f"process {owner.pid}"):
-            list(vp.CacheTimeout(0)(chain(tmp_path, "a")))
+            list(vp.adapters.CacheTimeout(0)(chain(tmp_path, "a")))
         owner.kill()
         owner.join()
-        assert list(vp.CacheTimeout(0)(chain(tmp_path, "a"))) == [path]
+        assert list(vp.adapters.CacheTimeout(0)(chain(tmp_path, "a"))) == [path]
     finally:
         if child != owner.pid:
             os.kill(child, signal.SIGKILL)
@@ -413,7 +413,7 @@ def test_what_a_killed_process_had_written_is_written_over(tmp_path):
     theirs.close()
 
     assert len(left_over(tmp_path)) == 2
-    assert list(vp.CacheTimeout(0)(chain(tmp_path, "a"))) == [path_in(tmp_path, "a")]
+    assert list(vp.adapters.CacheTimeout(0)(chain(tmp_path, "a"))) == [path_in(tmp_path, "a")]
     assert left_over(tmp_path) == []
     assert (tmp_path / "a.bin").read_text() == "a"
 
@@ -435,7 +435,7 @@ def test_in_the_planner_of_the_loader(tmp_path):
     """Open files before the end of the cache do not keep the graph from being split."""
     pipe = unpacked(tmp_path, ["3", "1"]).map(with_size).batch(2)
     service = vp.MultiProcessingReadingService(2)
-    with vp.DataLoader2(pipe, [vp.CacheTimeout(60)], service) as loader:
+    with vp.DataLoader2(pipe, [vp.adapters.CacheTimeout(60)], service) as loader:
         assert "planned in this process" in loader.explain()
         batches = list(loader)
 
