@@ -42,6 +42,7 @@ from ...volumes.formats.chunked_backend import (
     chunked_header,
     millimetres_in,
     named_layout,
+    refuse_conventions,
 )
 from ...volumes.formats.raw import RawHeader, open_raw
 from ...volumes.formats.stored_file import (
@@ -96,6 +97,8 @@ class TiffImage(ChunkMap):
 _KIND = "shape dtype chunks bitspersample sampleformat compression predictor fillorder photometric"
 _KIND += " planarconfig extrasamples subsampling"
 _ORIENTATION, _PALETTE, _RESOLUTION_UNIT = 274, 320, 296
+_GDAL_METADATA = 42112
+_GDAL_NEUTRAL = {"scale": 1.0, "offset": 0.0}  # roles of its items that change the values
 _SHORT = reprlib.Repr()  # a palette has 768 numbers
 
 
@@ -176,6 +179,12 @@ def _refuse_other_kinds(pages: Any, first: Any, name: str) -> None:
                 raise UnknownFormat(f"{what}: {one}, not {two}.", do=do)
 
 
+def _refuse_scaled(text: str | None, name: str) -> None:
+    """Raise ``UnknownFormat`` where GDAL's metadata give a scale or offset of a band."""
+    for item in ElementTree.fromstring(text).iter("Item") if text else ():
+        refuse_conventions({str(item.get("role")): item.text}, name, _GDAL_NEUTRAL)
+
+
 def _series_number(all_series: Sequence[Any], series: int | None, name: str) -> int:
     """Return the number of a series: the first, unless others may be parts of the same volume."""
     first: Any = all_series[0]
@@ -212,6 +221,7 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
     axes = _name_axes((*(axis for axis, _ in between), *frame.axes.lower()))
     pages = math.prod(lead)
     _refuse_other_kinds(image, frame, name)
+    _refuse_scaled(frame.tags.valueof(_GDAL_METADATA), name)
     dtype = np.dtype(frame.dtype).newbyteorder(file.byteorder)
     files: tuple[str, ...] = (file.filename,)
     # An OME-TIFF may say that all of its planes are in another file.

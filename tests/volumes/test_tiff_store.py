@@ -475,3 +475,18 @@ def test_a_given_affine_replaces_a_senseless_spacing_of_a_tiff(tmp_path, kind):
     assert Volume(tmp_path / "a.tif", affine=np.diag([1.0, 2, 3, 1])).spacing == (1.0, 2.0, 3.0)
     with pytest.raises(BadHeader, match="Pass affine="):
         _ = Volume(tmp_path / "a.tif").shape
+
+
+@pytest.mark.parametrize(("role", "neutral"), [("scale", "1.0"), ("offset", "0")])
+def test_a_scale_of_gdal_is_refused(tmp_path, role, neutral):
+    """Of any band; one that changes nothing, and an item of another role, are accepted."""
+    for name, value in (("a", "0.5"), ("b", neutral)):
+        items = (
+            f'<Item name="MEAN">7</Item><Item sample="1" role="{role}">{value}</Item>'
+        )
+        tag = (42112, "s", 0, f"<GDALMetadata>{items}</GDALMetadata>", True)
+        tifffile.imwrite(tmp_path / f"{name}.tif", np.ones((4, 4), np.int16), extratags=[tag])
+
+    with pytest.raises(UnknownFormat, match=rf"a\.tif has the attribute {role} = '0\.5'"):
+        Volume(tmp_path / "a.tif").probe()
+    assert Volume(tmp_path / "b.tif").numpy().all()

@@ -230,17 +230,19 @@ def check_chunk_bytes(size: int, name: str) -> None:
 _NEUTRAL = {"scale_factor": 1.0, "add_offset": 0.0, "_Unsigned": "false"}
 
 
-def refuse_conventions(attributes: Mapping[str, Any], name: str) -> None:
-    """Raise ``UnknownFormat`` for attributes of netCDF by which stored numbers are no values."""
-    for key in filter(attributes.__contains__, _NEUTRAL):
-        value, neutral = np.asarray(attributes[key]), _NEUTRAL[key]
+def refuse_conventions(
+    attributes: Mapping[str, Any], name: str, neutral_values: Mapping[str, Any] = _NEUTRAL
+) -> None:
+    """Raise ``UnknownFormat`` for attributes by which stored numbers are no values."""
+    for key in filter(attributes.__contains__, neutral_values):
+        value, neutral = np.asarray(attributes[key]), neutral_values[key]
         try:
             is_neutral = set(value.astype(type(neutral)).ravel().tolist()) == {neutral}
         except (TypeError, ValueError):
             is_neutral = False
         if not is_neutral:
             what = f"{name} has the attribute {key} = {shorten(value.tolist())}"
-            do = "Read it with xarray, and give the values as an array."
+            do = "Read it with xarray or rasterio, and give the values as an array."
             raise UnknownFormat(f"{what}, which changes its values.", do=do)
 
 
