@@ -481,9 +481,7 @@ def test_a_given_affine_replaces_a_senseless_spacing_of_a_tiff(tmp_path, kind):
 def test_a_scale_of_gdal_is_refused(tmp_path, role, neutral):
     """Of any band; one that changes nothing, and an item of another role, are accepted."""
     for name, value in (("a", "0.5"), ("b", neutral)):
-        items = (
-            f'<Item name="MEAN">7</Item><Item sample="1" role="{role}">{value}</Item>'
-        )
+        items = f'<Item name="MEAN">7</Item><Item sample="1" role="{role}">{value}</Item>'
         tag = (42112, "s", 0, f"<GDALMetadata>{items}</GDALMetadata>", True)
         tifffile.imwrite(tmp_path / f"{name}.tif", np.ones((4, 4), np.int16), extratags=[tag])
 
