@@ -311,6 +311,22 @@ def test_an_axis_without_a_unit_among_others(tmp_path, axis):
     np.testing.assert_array_equal(given, np.diag([1.0, 2, 3, 1]))
 
 
+@pytest.mark.parametrize("wrong", [0, -0.5])
+@pytest.mark.parametrize("level", [0, 1])
+def test_a_scale_that_is_no_length_is_refused(tmp_path, wrong, level):
+    """Of any level; an affine that is given takes its place."""
+    images = multiscales("zyx", ((2, wrong, 1), None), ((4, 1, 2), None))
+    arrays = {"0": numbered((2, 4, 4)), "1": numbered((1, 2, 2))}
+    write_group(tmp_path / "a.zarr", arrays, images)
+
+    with pytest.raises(BadHeader, match=f"'y': {float(wrong)}"):
+        Volume(tmp_path / "a.zarr", level=level).probe()
+    given = scale(1, 2, 3)
+    volume = Volume(tmp_path / "a.zarr", level=level, affine=given)
+    np.testing.assert_array_equal(volume.affine, given)
+    assert volume.numpy()[0].T.tolist() == arrays[str(level)].tolist()
+
+
 def test_a_flat_axis_without_a_unit(tmp_path):
     """Along one voxel no length can be wrong."""
     images = multiscales("zyx", ((1, 2, 1), None), units={"y": "micrometer", "x": "micrometer"})

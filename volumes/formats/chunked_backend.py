@@ -156,7 +156,8 @@ def axes_of_names(names: Sequence[Any], name: str) -> str | None:
     """
     words = [str(each or "").lower() for each in names]
     letters = [_AXES_BY_NAME.get(word, "") for word in words]
-    if all(letters) and len(set(letters)) == len(letters) > 1:
+    is_known = all(letters) and len(set(letters)) == len(letters)
+    if is_known and len({*letters} & {*SPATIAL}) >= _LEAST_AXES:
         return "".join(letters)
     if any(word and not word.startswith(("dim_", "phony_dim_")) for word in words):
         warn(

@@ -109,7 +109,7 @@ def levels_of(attributes: Mapping[str, Any], name: str) -> tuple[Level, ...]:
     images = ome.get("multiscales") if isinstance(ome, Mapping) else None
     if not images:
         return ()
-    do = "Write them again, or open the array inside the group by its path."
+    do = "Write them again, or pass affine= to say where the voxels lie."
     with library_errors(f"the OME-Zarr metadata of {name} make no sense", do):
         version = _version(ome.get("version") or images[0].get("version"), name)
         return tuple(_level(dataset, images[0], version) for dataset in images[0]["datasets"])
@@ -158,6 +158,9 @@ def _level(dataset: Mapping[str, Any], image: Mapping[str, Any], version: int) -
     for step in steps:
         factor, offset = _transformation(step, len(axes))
         scale, shift = scale * factor, shift * factor + offset
+    sizes = {axis: float(n) for axis, n in zip(axes, scale, strict=True) if axis in SPATIAL}
+    if min(sizes.values()) <= 0 and not HAS_AFFINE.get():
+        raise ValueError(f"scales are {sizes}, and each has to be above 0")
     units = [_unit(axis, entry) for axis, entry in zip(axes, records, strict=True)]
     place = dict(zip(axes, zip(units * scale, units * shift, strict=True), strict=True))
     spatial = [place.get(axis, (1.0, 0.0)) for axis in SPATIAL]
