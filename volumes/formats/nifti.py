@@ -79,7 +79,8 @@ def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHe
             f"{name} is CIFTI-2 (intent {int(fields['intent_code'])}): rows of numbers, no voxels."
         )
         raise UnknownFormat(what, do="Write its volume with wb_command -cifti-separate.")
-    warn_of_surface(shape, name)
+    if max(shape) > _MOST_VOXELS_OF_A_ROW:
+        warn_of_surface(shape, name)
     slope, intercept = None, 0.0
     why = f"its data type {int(fields['datatype'])} is unknown"
     try:
