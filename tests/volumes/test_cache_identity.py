@@ -103,6 +103,7 @@ def kept(volume, folder, **settings):
     return next(iter(pipe))["image"].realize()[0]
 
 
+@pytest.mark.filterwarnings("ignore:level-without-place")
 def test_each_level_is_copied_for_itself(tmp_path, cache):
     """And each array of a group."""
     path = pyramid(tmp_path / "a.zarr")

@@ -276,6 +276,7 @@ def test_a_damaged_nifti_header_of_a_conversion_is_noticed(tmp_path):
         read(tmp_path / "a.nii.zarr")
 
 
+@pytest.mark.filterwarnings("ignore:level-without-place")
 @pytest.mark.parametrize("part", ["", "0"])
 def test_a_missing_shard_of_a_conversion_is_noticed(tmp_path, part):
     """Through the group or its array; a volume of zeros has all of its shards, and is read."""

@@ -327,6 +327,18 @@ def test_a_scale_that_is_no_length_is_refused(tmp_path, wrong, level):
     assert volume.numpy()[0].T.tolist() == arrays[str(level)].tolist()
 
 
+@pytest.mark.parametrize("where", ["folder", "bucket"])
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_level_by_its_own_path(tmp_path, where, version):
+    """The place of its voxels is in the group: without affine= that is warned of."""
+    store = tmp_path / "a.zarr" if where == "folder" else f"memory://levels/{version}.zarr"
+    write_group(store, {"0": numbered((2, 4, 4))}, multiscales("zyx", ((2, 1, 1), None)), version)
+
+    with pytest.warns(LikelyMistake, match=r"level-without-place: .* Open .*zarr with level="):
+        assert Volume(f"{store}/0").spacing == (1, 1, 1)
+    assert Volume(f"{store}/0", affine=scale(3, 2, 1)).spacing == (3, 2, 1)
+
+
 def test_a_flat_axis_without_a_unit(tmp_path):
     """Along one voxel no length can be wrong."""
     images = multiscales("zyx", ((1, 2, 1), None), units={"y": "micrometer", "x": "micrometer"})

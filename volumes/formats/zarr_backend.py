@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import math
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,8 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS, ChunkGrid, Region
+from ...core.call_site import warn
 from ...core.errors import (
     CorruptVolume,
+    LikelyMistake,
     TruncatedVolume,
     UnknownFormat,
     VolumeChanged,
@@ -30,13 +33,14 @@ from ...core.lru_cache import cached_property
 from ...core.suggest import path_hint
 from ...storage.content import content_key, folder_key, listing_key
 from ...storage.file_reader import file_system_at
+from ...storage.location import public_name
 from ...storage.ranges import LocalRanges, RangeStore, cannot_open
 from ...storage.remote import open_remote
 from ...storage.remote_ranges import RemoteRanges
 from ...storage.retry import LOOKS, MOST_MISSING, read_anew
 from ...storage.zip_ranges import ZipRanges
 from ..backend import Channels
-from ..header import Triple
+from ..header import IDENTITY, Triple
 from ..registry import BackendRequest
 from ..scheme import StoreLayout
 from ..session import opening_session
@@ -450,10 +454,24 @@ def open_zarr(request: BackendRequest, name: str, level: Any = 0, axes: Any = No
     """Return the backend of a zarr array or group, of several objects."""
     if request.zarr_store is not None:
         return StoreZarr(request.zarr_store, level, axes)
-    if request.path is None:
-        url = request.remote_zarr_uri or request.uri or ""
-        return RemoteZarr(url, request.storage_options, name, level, axes)
-    return LocalZarr(os.fspath(request.path), name, level, request.follow, axes)
+    url = "" if request.path else request.remote_zarr_uri or request.uri or ""
+    parent = _PARENT.fullmatch(url or os.fspath(request.path or ""))
+    backend: ListedZarr
+    if url:
+        backend = RemoteZarr(url, request.storage_options, name, level, axes)
+    else:
+        backend = LocalZarr(os.fspath(request.path or ""), name, level, request.follow, axes)
+    if parent and vars(request)["affine"] is None and backend.header.affine == IDENTITY:
+        group = open_remote(parent[1], request.storage_options) if url else LocalRanges(parent[1])
+        if any(b"multiscales" in (group.get(key) or b"") for key in ("zarr.json", ".zattrs")):
+            image = public_name(parent[1])
+            what = f"level-without-place: {name} is one array of {image}, whose metadata place it"
+            warn(f"{what}. Open {image} with level=, or pass affine=.", LikelyMistake)
+    return backend
+
+
+# Of an array in a folder that may be an image.
+_PARENT = re.compile(r"(.*\.zarr)/[^/?#]+/?")
 
 
 def _is_zarr(request: BackendRequest) -> bool:
