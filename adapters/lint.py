@@ -125,7 +125,7 @@ class Lint(Adapter):
     ==================  ==================================================================
 
     Each costs quality or speed and raises no error.
-    Give it after the other adapters: it looks at the graph as they left it.
+    Give it after adapters of your own: it checks the graph as they left it.
 
     Parameters
     ----------
