@@ -9,7 +9,6 @@ from functools import partial
 from ..datapipes.iter import BatchPatches, FusedSpatial, Realize, SpatialPipe, ValuePipe
 from ..graph import Pipe, Refused, RewriteResult, Rule, Site, parents_of, with_parents
 from .adapter import Adapter
-from .profile import Timer
 
 _LOG = logging.getLogger("voxpipe.fusion")
 
@@ -28,13 +27,12 @@ class FuseSpatial(Adapter):
         batch_patches
 
     Each volume of a sample is then read once and interpolated once, and no tensor of a
-    single patch exists. Items and draws stay the same. Give it before ``Profile``: a
-    timed pipe between two spatial ones keeps them apart, and the refusal says so.
+    single patch exists. Items and draws stay the same. A ``DataLoader2`` applies it by
+    itself, unless ``fuse=False`` is given.
 
-    What was fused and what was refused, with the reason, is in the ``changes`` of what
-    ``rewrite`` returns and in a loader's ``explain()``; and it is logged under
-    ``"voxpipe.fusion"`` at level DEBUG. Which volumes are sampled anew, and after what, is part of
-    the cost that ``explain()`` shows.
+    The ``changes`` of ``rewrite()`` and a loader's ``explain()`` list the pipes that were fused,
+    and each refusal with its reason; ``"voxpipe.fusion"`` logs them at level DEBUG. The cost that
+    ``explain()`` shows names the volumes that are sampled again, and the pipes that cause it.
     """
 
     def rules(self) -> Sequence[Rule]:
@@ -57,8 +55,6 @@ def _neighbours(site: Site) -> Pair | Refused | None:
     if not isinstance(second, SpatialPipe):
         return None
     first = second.parent
-    if isinstance(first, Timer) and isinstance(first.parent, (SpatialPipe, FusedSpatial)):
-        return Refused("a timed pipe stands between; give FuseSpatial before Profile")
     if not isinstance(first, (SpatialPipe, FusedSpatial)):
         return None
     for pipe in (first, second):
@@ -96,8 +92,7 @@ def _realized_before_values(site: Site) -> Pair | Refused | None:
 
 
 def _change_lazily(pair: Pair) -> Pipe:
-    realize, values = pair
-    return with_parents(realize, [with_parents(values, parents_of(realize))])
+    return with_parents(pair[0], [_skip_first(pair)])
 
 
 def _skip_first(pair: Pair) -> Pipe:

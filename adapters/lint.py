@@ -128,7 +128,7 @@ class Lint(Adapter):
     Each costs quality or speed and raises no error. Packages add mistakes by entry points
     ``voxpipe.lint_rules``: a name, and a function of the last pipe that yields for each mistake the
     pipe, what happens because of it, and how to mend it.
-    Give it after the other adapters: it looks at the graph as they left it.
+    Give it after adapters of your own: it checks the graph as they left it.
 
     Parameters
     ----------

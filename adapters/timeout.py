@@ -8,6 +8,7 @@ from typing import Any
 
 from ..core.errors import GraphError
 from ..datapipes.background_iterator import STOP_SECONDS as THREAD_SECONDS
+from ..datapipes.iter import FusedSpatial
 from ..graph import (
     NoCut,
     Pipe,
@@ -50,7 +51,8 @@ class Limits:
 
     def at(self, pipe: Pipe) -> float:
         """Return for how long a process may stay at ``pipe``."""
-        return min(self.idle, dict(self.pipes).get(chained_name(pipe), math.inf))
+        limits = dict(self.pipes)
+        return min(self.idle, *(limits.get(name, math.inf) for name in _names(pipe)))
 
     @property
     def poll(self) -> float | None:
@@ -62,6 +64,12 @@ class Limits:
     def thread_stop(self) -> float:
         """For how long threads of this process are waited for when an epoch is left."""
         return self.stop if self.explicit else THREAD_SECONDS
+
+
+def _names(pipe: Pipe) -> list[str]:
+    """Return the chained name of ``pipe``, or those of the pipes that were fused into it."""
+    calls = pipe.calls if isinstance(pipe, FusedSpatial) else (chained_name(pipe),)
+    return [call.partition("(")[0] for call in calls]
 
 
 class Timeout(Adapter):
@@ -127,7 +135,7 @@ class Timeout(Adapter):
         split = split_of(sink)
         here = before_dispatch(sink) if isinstance(split, NoCut) else set(map(id, walk(sink)))
         pipes = (pipe for pipe in walk(sink) if id(pipe) in here)
-        names = [chained_name(pipe) for pipe in pipes if not traits_of(pipe).watches]
+        names = [name for pipe in pipes if not traits_of(pipe).watches for name in _names(pipe)]
         if name not in names:
             others = ", ".join(dict.fromkeys(names)) or "none"
             msg = f"Timeout(at={name!r}) names no pipe that is watched; there is {others}"

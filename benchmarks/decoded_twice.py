@@ -107,7 +107,7 @@ def epoch(
     service = _Service(workers, threads_per_worker=1, memory_bytes=memory)
     service.cache = cache
     profile = vp.Profile()
-    with vp.DataLoader2(pipe, [vp.FuseSpatial(), profile], service, seed=1) as loader:
+    with vp.DataLoader2(pipe, [profile], service, seed=1) as loader:
         patches = sum(len(batch["meta"]) for batch in loader)
     decoded = sum(row["bytes_decoded"] for row in profile.to_json())
     return service.used[0], decoded / patches / 1e6

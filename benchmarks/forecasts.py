@@ -198,11 +198,11 @@ def _watching() -> Iterator[list[float]]:
 
 def forecast(job: dict[str, Any]) -> dict[str, Any]:
     """Return what is forecast for each number of workers, from parts that were measured once."""
-    from voxpipe import DataLoader2, FuseSpatial
+    from voxpipe import DataLoader2
 
     service = throughput.service_of(job)
     chain = throughput.chain_of(job)
-    loading = DataLoader2(chain, [FuseSpatial()], service, seed=0)
+    loading = DataLoader2(chain, None, service, seed=0)
     with loading as loader, _watching() as taken:
         found = loader.measure(seconds=job["part_seconds"])
     name = "threads" if found.facts.beside_loop else "workers"

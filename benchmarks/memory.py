@@ -219,7 +219,7 @@ def measure_epoch(job: dict[str, Any]) -> dict[str, int]:
     service = vp.MultiProcessingReadingService(job["workers"])
     seen = set()
     pipe = chain(job).batch_patches(BATCH)
-    with vp.DataLoader2(pipe, [vp.FuseSpatial()], service, seed=SEED) as loader:
+    with vp.DataLoader2(pipe, None, service, seed=SEED) as loader:
         for batch in loader:
             for patch, origin in zip(batch["image"], batch["meta"], strict=True):
                 # A hole or a missing chunk reads as zeros, noise never does.
@@ -237,7 +237,7 @@ def measure_idle(job: dict[str, Any]) -> dict[str, int]:
     pipe = vp.from_cases([{"image": np.ones((4, 4, 4), np.int16)}]).open_volume()
     pipe = pipe.lazy_patch(2, samples_per_volume=4 * BATCH).augment(rotate=(-15, 15))
     service = vp.MultiProcessingReadingService(job["workers"])
-    with vp.DataLoader2(pipe.batch_patches(BATCH), [vp.FuseSpatial()], service) as loader:
+    with vp.DataLoader2(pipe.batch_patches(BATCH), None, service) as loader:
         return {"patches": sum(len(batch["meta"]) for batch in loader)}
 
 

@@ -34,7 +34,7 @@ def main() -> None:
     print(machine.describe())
     with tempfile.TemporaryDirectory(prefix="voxpipe-bench-") as folder:
         chain = _chain(Path(folder), 2 * chosen.patch // PER_VOLUME)
-        with vp.DataLoader2(chain, [vp.FuseSpatial()], seed=7) as loader:
+        with vp.DataLoader2(chain, seed=7) as loader:
             state = {**loader.state_dict(), "next_batch": chosen.patch // BATCH}
             print(f"- a state of {len(json.dumps(state))} bytes at patch {chosen.patch}\n")
             loader.load_state_dict(state)

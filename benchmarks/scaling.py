@@ -235,7 +235,7 @@ def epoch(job: dict[str, Any]) -> list[Cost]:
 
     costs = []
     pipe = memory.chain(job).batch_patches(1)
-    with vp.DataLoader2(pipe, [vp.FuseSpatial()], seed=memory.SEED) as loader:
+    with vp.DataLoader2(pipe, seed=memory.SEED) as loader:
         batches = iter(loader)
         for _ in range(job["patches"]):
             before = _now()

@@ -294,7 +294,7 @@ def measure_rate(job: dict[str, Any]) -> dict[str, Any]:
     started = time.perf_counter()
     pipe = chain_of(job)
     service = service_of(job)
-    with vp.DataLoader2(pipe, [vp.FuseSpatial()], service, seed=0) as loader:
+    with vp.DataLoader2(pipe, None, service, seed=0) as loader:
         # Batches are dealt in turn and come in plan order: after these, every worker has
         # delivered twice, and its imports and first page faults are over.
         warm = max(1, 2 * job["workers"])

@@ -198,7 +198,7 @@ def patches(folder: Path, size: int, count: int) -> Any:
 
 def _loader(chain: Any, **options: Any) -> Any:
     service = vp.MultiProcessingReadingService(1, **options)
-    return vp.DataLoader2(chain, [vp.FuseSpatial()], service, seed=SEED)
+    return vp.DataLoader2(chain, None, service, seed=SEED)
 
 
 def _torch_loader(size: int, count: int) -> Any:

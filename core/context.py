@@ -12,7 +12,7 @@ import numpy as np
 T = TypeVar("T")
 
 
-class HeldValue(Generic[T]):
+class holding(Generic[T]):  # noqa: N801  it is used as a verb
     """A value that a context variable has inside a ``with`` block."""
 
     # A generator under ``contextmanager`` takes four times as long, and every patch enters several.
@@ -25,9 +25,6 @@ class HeldValue(Generic[T]):
 
     def __exit__(self, *_: object) -> None:
         self._variable.reset(self._token)
-
-
-holding = HeldValue
 
 
 _LENGTH_BYTES = 2

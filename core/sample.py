@@ -55,12 +55,11 @@ class Sample(dict[str, Any]):
             msg = f"the key {META!r} is taken by the provenance; name the volume otherwise"
             raise ValueError(msg)
         super().__init__(data)
-        set_ = object.__setattr__
-        set_(self, "case", case)
-        set_(self, "identity", identity)
-        set_(self, "seed", seed)
-        set_(self, "epoch", epoch)
-        set_(self, "patches", dict(patches or {}))
+        _set_case(self, case)
+        _set_identity(self, identity)
+        _set_seed(self, seed)
+        _set_epoch(self, epoch)
+        _set_patches(self, dict(patches or {}))
 
     case: str
     """Name of the case."""

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from torch.utils.data import MapDataPipe
 
-from ..adapters import Adapter, Lint
+from ..adapters import Adapter, FuseSpatial, Lint, Profile
 from ..core.call_site import shorten, warn
 from ..core.errors import GraphError, LintWarning
 from ..core.settings import check_settings
@@ -57,7 +57,7 @@ def refuse_unknown(others: Mapping[str, Any], datapipe: Any = None) -> None:
     batch = "batch_patches" if opens else "batch"
     for name, value in others.items():
         place = _ELSEWHERE.get(name, "").format(value=shorten(value), batch=batch)
-        has = "datapipe, datapipe_adapter_fn, reading_service and seed"
+        has = "datapipe, datapipe_adapter_fn, reading_service, seed and fuse"
         msg = f"DataLoader2 has no {name}; " + (f"give {place}" if place else f"it takes {has}")
         raise TypeError(msg)
 
@@ -141,13 +141,13 @@ class CompiledChain:
 
 
 def compile_chain(
-    original: Pipe, adapters: Sequence[AdapterLike], service: ReadingService
+    original: Pipe, adapters: Sequence[AdapterLike], service: ReadingService, fuse: bool
 ) -> CompiledChain:
     """Rewrite a copy of a verified chain, check it after each adapter, and distribute it."""
     check_settings()
     graph = clone(original)
     changes: list[Change] = []
-    for adapter in adapters:
+    for adapter in _with_fusion(adapters) if fuse else adapters:
         if isinstance(adapter, Adapter) and type(adapter).__call__ is Adapter.__call__:
             result = adapter.rewrite(graph)
             changes += result.changes
@@ -156,12 +156,19 @@ def compile_chain(
             graph = _verify(adapter, adapter(graph))
     body, tail = detach_tail(graph, service)
     work, order = service.distribute(body), changes_of_order(original, graph)
-    for adapter in adapters:
-        if isinstance(adapter, Lint):
-            mistake = adapter.mistake_of_workers(body, getattr(work, "workers", 0))
-            if mistake is not None:
-                warn(str(mistake), LintWarning)
+    for lint in (each for each in adapters if isinstance(each, Lint)):
+        if mistake := lint.mistake_of_workers(body, getattr(work, "workers", 0)):
+            warn(str(mistake), LintWarning)
     return CompiledChain(tuple(adapters), graph, body, tail, tuple(changes), work, order)
+
+
+def _with_fusion(adapters: Sequence[AdapterLike]) -> list[AdapterLike]:
+    """Insert the fusion before adapters that read its result, unless it is there already."""
+    late = (i for i, each in enumerate(adapters) if isinstance(each, (Lint, Profile)))
+    place = next(late, len(adapters))
+    before, after = adapters[:place], adapters[place:]
+    fusion = [] if any(isinstance(each, FuseSpatial) for each in before) else [FuseSpatial()]
+    return [*before, *fusion, *after]
 
 
 def _verify(adapter: AdapterLike, graph: Any) -> Pipe:

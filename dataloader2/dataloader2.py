@@ -20,7 +20,7 @@ from ..core.call_site import WarnOnce
 from ..core.context import holding
 from ..core.errors import BudgetExceeded, LoaderShutDown, RanksAlike
 from ..core.locks import ForkSafeLock
-from ..core.validate import validate_int
+from ..core.validate import as_flag, validate_int
 from ..datapipes.background_iterator import STOP_SECONDS
 from ..datapipes.cases import FOLDERS, hold_listings, take_listings
 from ..datapipes.cost import explain_cost, passes_of
@@ -89,13 +89,15 @@ class DataLoader2(ForFrameworks):
     datapipe
         The last pipe of a chain. The loader works on a copy: yours never changes.
     datapipe_adapter_fn
-        One adapter or several, applied in order: ``[FuseSpatial(), Timeout(item=60)]``.
+        One adapter or several, applied in order: ``[Timeout(item=60), Profile()]``.
     reading_service
         Where the graph runs; by default in this process.
     seed
         Seed of the run, 0 <= seed < 2**64. Without one it is drawn from torch's global
         generator at the first iteration, so that ``torch.manual_seed`` fixes it; called again
         between two epochs it begins another run.
+    fuse
+        Whether to merge spatial pipes (:class:`~voxpipe.FuseSpatial`); batches stay the same.
 
     Examples
     --------
@@ -115,6 +117,7 @@ class DataLoader2(ForFrameworks):
         reading_service: ReadingService | None = None,
         *,
         seed: int | None = None,
+        fuse: bool = True,
         **others: NoReturn,
     ) -> None:
         refuse_unknown(others, datapipe)
@@ -139,8 +142,8 @@ class DataLoader2(ForFrameworks):
         self._service = copy.copy(check_service(reading_service) or InProcessReadingService())
         self.reading_service = self._service
         self._tails: list[MainProcessTail] = []
-        adapters = adapter_list(datapipe_adapter_fn)
-        self._take(compile_chain(self._original, adapters, self._service))
+        self._fuse, adapters = as_flag("fuse", fuse), adapter_list(datapipe_adapter_fn)
+        self._take(compile_chain(self._original, adapters, self._service, self._fuse))
         self._outline = Outline.of(self._original)
         # Frees what a loader holds that is dropped without a word.
         self._finalizer = weakref.finalize(self, _free, self._service, self._tails)
@@ -180,7 +183,8 @@ class DataLoader2(ForFrameworks):
     @adapters.setter
     def adapters(self, adapters: AdapterLike | Iterable[AdapterLike] | None) -> None:
         # Compiled now, so that what is wrong is told here; the service stops at the next epoch.
-        self._coming = compile_chain(self._original, adapter_list(adapters), self._service)
+        run = self._service, self._fuse
+        self._coming = compile_chain(self._original, adapter_list(adapters), *run)
 
     @property
     def failures(self) -> tuple[Failure, ...]:
@@ -387,6 +391,7 @@ class DataLoader2(ForFrameworks):
         reading_service: ReadingService | None = None,
         *,
         folders: Mapping[str, str] | None = None,
+        fuse: bool = True,
     ) -> DataLoader2:
         """Return a loader of ``datapipe`` that continues where ``state`` was taken.
 
@@ -403,7 +408,7 @@ class DataLoader2(ForFrameworks):
         if datapipe is None or callable(getattr(datapipe, "distribute", None)):
             msg = "from_state(state, datapipe, adapters, reading_service): a state holds no chain"
             raise TypeError(f"{msg}; give the one that it was taken of, with its adapters")
-        loader = cls(datapipe, datapipe_adapter_fn, reading_service)
+        loader = cls(datapipe, datapipe_adapter_fn, reading_service, fuse=fuse)
         try:
             loader.load_state_dict(state, folders=folders)
         except BaseException:

@@ -10,5 +10,4 @@ __all__ = ["_check_shuffle_before_sharding"]
 
 def _check_shuffle_before_sharding(datapipe: Pipe) -> bool:
     """Whether on every path to every ``sharding_filter`` there is a ``shuffle`` before it."""
-    mistakes = Lint(ignore=set(NAMES) - {SHARDS}).mistakes(datapipe)
-    return not mistakes
+    return not Lint(ignore=set(NAMES) - {SHARDS}).mistakes(datapipe)

@@ -7,7 +7,7 @@ import io
 import os
 import posixpath
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ..core.errors import LeadsOutside, SampleError
@@ -96,9 +96,11 @@ class FromDecathlon(CaseFinder):
         if not is_url(self.location) and os.path.isdir(self.location):
             self.location = os.path.join(self.location, "dataset.json")
         document = read_json(self.location, self.storage_options)
-        entries = document.get(self.part) if isinstance(document, Mapping) else None
+        is_mapping = isinstance(document, Mapping)
+        entries = document.get(self.part) if is_mapping else None
         if not isinstance(entries, Sequence) or isinstance(entries, str):
-            lists = [k for k, v in _items(document) if isinstance(v, list) and v]
+            items = document.items() if is_mapping else ()
+            lists = [k for k, v in items if isinstance(v, list) and v]
             msg = f"{public_name(self.location)} has no list {self.part!r}"
             do = f"Give part= as one of {', '.join(map(repr, lists))}." if lists else ""
             raise SampleError(msg, do=do)
@@ -163,10 +165,6 @@ class FromTable(CaseFinder):
             msg = f"{public_name(self.location)} is no table: its name ends in .{kind}"
             raise SampleError(msg, do="Write .csv, .tsv, .json or .jsonl.")
         return _with_places(rows, self.location, "the table")
-
-
-def _items(document: Any) -> Iterable[tuple[str, Any]]:
-    return document.items() if isinstance(document, Mapping) else ()
 
 
 def _is_hidden(case: Mapping[str, Any]) -> bool:

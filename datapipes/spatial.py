@@ -116,7 +116,7 @@ def sampling_of(pipe: PerItem, arguments: Mapping[str, Any], ops: Sequence[Any] 
 
 
 class SpatialPipe(OpPipe):
-    """A pipe that adds one op to the plan of each sample; ``FuseSpatial`` makes one of several."""
+    """A pipe that adds one op to the plan of each sample; a loader merges several."""
 
     keywords: ClassVar[Mapping[str, Any]] = {"name": "", **dict.fromkeys(SAMPLING_ARGUMENTS)}
     sampling: Sampling = Sampling()

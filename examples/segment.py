@@ -66,7 +66,7 @@ def fit(chain: Any, seconds: float) -> Any:
     network = new_network(classes=1 + len(CLASSES), is_deep=True)
     service = vp.MultiProcessingReadingService(WORKERS, persistent_workers=True)
     with (
-        vp.DataLoader2(chain, [vp.FuseSpatial()], service, seed=SEED) as loader,
+        vp.DataLoader2(chain, None, service, seed=SEED) as loader,
         progress_bar(seconds) as show,
     ):
         history = train(network, epochs(loader), seconds=seconds, on_batch=show, decay=True)

@@ -421,12 +421,11 @@ def _run_bench(options: argparse.Namespace) -> int:
 
 
 def _measure(chain: Any, service: Any, options: argparse.Namespace) -> Any:
-    from .adapters import FuseSpatial
     from .dataloader2 import DataLoader2
     from .diagnosing.measurement import MEASURE_SECONDS
 
     if not isinstance(chain, DataLoader2):
-        chain = DataLoader2(chain, FuseSpatial(), service, seed=0)
+        chain = DataLoader2(chain, None, service, seed=0)
     try:
         with chain as loader:
             return loader.measure(seconds=options.seconds or MEASURE_SECONDS)

@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from numpy.typing import DTypeLike, NDArray
 
-from ..adapters import FuseSpatial
 from ..core import Sample, errors
 from ..core.call_site import CallSite, caller, is_looking_ahead, shorten
 from ..core.errors import GraphError, PatchSizeError, SampleError, add_location
@@ -369,7 +368,7 @@ def _select(
 def _loader(chain: Pipe, num_workers: int | None) -> DataLoader2:
     num_workers = validate_int("num_workers", num_workers or 0, least=0)
     workers = MultiProcessingReadingService(num_workers=num_workers) if num_workers else None
-    return DataLoader2(chain, [FuseSpatial()], workers)
+    return DataLoader2(chain, None, workers)
 
 
 class _Bar:

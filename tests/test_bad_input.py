@@ -102,7 +102,7 @@ def run(path, workers):
     pipe = vp.from_cases([{"case": "patient7", "image": str(path)}]).open_volume()
     pipe = pipe.lazy_patch(4).rotate((-9, 9)).batch_patches(1)
     service = vp.MultiProcessingReadingService(workers)
-    with vp.DataLoader2(pipe, vp.FuseSpatial(), service, seed=7) as loader:
+    with vp.DataLoader2(pipe, None, service, seed=7) as loader:
         list(loader)
 
 

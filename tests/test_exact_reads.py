@@ -44,7 +44,7 @@ def test_a_rotated_patch_reads_the_chunks_of_its_region_once(stored):
     pipe = vp.from_cases([{"image": store}]).open_volume().lazy_patch(10).rotate((-30, 30))
     pipe = pipe.batch_patches(1)
 
-    with vp.DataLoader2(pipe, vp.FuseSpatial(), seed=3) as loader:
+    with vp.DataLoader2(pipe, seed=3) as loader:
         before = IO_COUNTERS.snapshot()
         (batch,) = list(loader)
         done = IO_COUNTERS - before

@@ -46,7 +46,7 @@ def main():
         assert IO_COUNTERS.reads == 0
 
         # 2. Look at what will happen. This reads headers.
-        loader = vp.DataLoader2(pipe, [vp.FuseSpatial(), vp.Profile()], seed=7)
+        loader = vp.DataLoader2(pipe, [vp.Profile()], seed=7)
         print(loader.explain())
 
         # 3. Iterate. With workers: vp.MultiProcessingReadingService(num_workers=2).
@@ -59,11 +59,11 @@ def main():
         )
 
         # 4. Stop anywhere, go on anywhere.
-        again = vp.DataLoader2(pipe, [vp.FuseSpatial()], seed=7)
+        again = vp.DataLoader2(pipe, seed=7)
         iterator = iter(again)
         next(iterator)
         state = again.state_dict()
-        resumed = vp.DataLoader2(pipe, [vp.FuseSpatial()])
+        resumed = vp.DataLoader2(pipe)
         resumed.load_state_dict(state)
         rest = list(resumed)
         assert all((a["image"] == b["image"]).all() for a, b in zip(rest, batches[1:], strict=True))

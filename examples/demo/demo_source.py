@@ -11,7 +11,7 @@ from demo import Source
 from demo_data import Case
 from demo_plots import Shown, augmentation_in_words
 
-from voxpipe.adapters import FuseSpatial, Profile, Timeout
+from voxpipe.adapters import Profile, Timeout
 from voxpipe.core.errors import MissingDependency, VolumeError
 from voxpipe.dataloader2 import DataLoader2
 from voxpipe.datapipes.iter import from_cases
@@ -34,10 +34,10 @@ def stream(cases: Sequence[Case], say: Callable[[str], object] = print) -> Sourc
     training = [case for case in cases if not case.held_out]
     service = MultiProcessingReadingService(WORKERS, persistent_workers=True)
     profile = Profile()
-    adapters = [FuseSpatial(), Timeout(item=PATIENCE), profile]
+    adapters = [Timeout(item=PATIENCE), profile]
     loader = DataLoader2(training_chain(training), adapters, service, seed=SEED)
     testing = DataLoader2(
-        held_out_chain([case for case in cases if case.held_out]), FuseSpatial(), service, seed=SEED
+        held_out_chain([case for case in cases if case.held_out]), None, service, seed=SEED
     )
     say(loader.explain())
 

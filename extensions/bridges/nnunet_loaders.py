@@ -20,7 +20,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ...adapters import FuseSpatial
 from ...core import Sample, Stream
 from ...core.errors import NotOffered, RanksAlike, VolumeNotFound
 from ...core.lru_cache import LRUCache
@@ -238,7 +237,7 @@ class Batches:
         self, chain: Any, num_workers: int, seed: int, *, is_plane: bool, has_regions: bool
     ) -> None:
         service = MultiProcessingReadingService(num_workers, persistent_workers=True)
-        self.loader = DataLoader2(chain, [FuseSpatial()], service, seed=seed)
+        self.loader = DataLoader2(chain, None, service, seed=seed)
         self.is_plane, self.has_regions = is_plane, has_regions
         self._batches: Iterator[Any] = iter(())
 

@@ -60,9 +60,6 @@ class TransformChain:
     """Where the patch of a ``PlacedPatch`` begins: beside the steps, which items share."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "references", dict(self.references))
-        object.__setattr__(self, "identity", tuple(self.identity))
-        object.__setattr__(self, "steps", tuple(self.steps))
         if not self.references:
             raise ValueError("a plan needs at least one volume")
 

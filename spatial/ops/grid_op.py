@@ -140,8 +140,7 @@ class Resize:
     lattice: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        set_checked(self, extent=_as_extent)
-        set_checked(self, longest=as_flag)
+        set_checked(self, extent=_as_extent, longest=as_flag)
         each = entries_of(self.size) or (self.size,)
         fits = all(v is None or (is_integer(v) and v >= 1) for v in each) and len(each) in (1, 3)
         if not fits or (len(each) == 1 and self.size is None):

@@ -150,11 +150,10 @@ def test_choices_and_replay_are_eager_too() -> None:
 
 def test_a_loader_runs_it_and_says_so() -> None:
     """The cost is that of what runs; a fused pipe is not taken apart again."""
-    adapters = [Eager(), vp.FuseSpatial()]
-    with vp.DataLoader2(written().batch_patches(1), adapters, seed=3) as loader:
+    with vp.DataLoader2(written().batch_patches(1), Eager(), seed=3) as loader:
         told = loader.explain()
         (batch,) = list(loader)
-    with vp.DataLoader2(written().batch_patches(1), vp.FuseSpatial(), seed=3) as loader:
+    with vp.DataLoader2(written().batch_patches(1), seed=3) as loader:
         (fused,) = list(loader)
 
     assert batch["meta"][0]["draws"] == fused["meta"][0]["draws"]

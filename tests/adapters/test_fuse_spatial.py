@@ -6,7 +6,7 @@ from scenes import same, write_cases
 
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
-from voxpipe.datapipes.iter import Realize
+from voxpipe.datapipes.iter import FusedSpatial, Realize, SpatialPipe
 from voxpipe.graph import describe, find, walk
 
 
@@ -75,10 +75,10 @@ def test_one_read_and_one_interpolation_per_volume_per_sample(cases):
 
 def test_items_and_draws_stay_the_same(cases):
     """With and without fusing, batches are bit-identical."""
-    with vp.DataLoader2(written(cases), seed=5) as plain:
+    with vp.DataLoader2(written(cases), seed=5, fuse=False) as plain:
         expected = list(plain)
 
-    with vp.DataLoader2(written(cases), vp.FuseSpatial(), seed=5) as fused:
+    with vp.DataLoader2(written(cases), seed=5) as fused:
         assert same(list(fused), expected)
 
 
@@ -94,7 +94,7 @@ def test_nothing_is_made_but_the_batch(cases, monkeypatch):
         return realize(self, out)
 
     monkeypatch.setattr(LazyPatch, "realize", watch)
-    with vp.DataLoader2(written(cases), vp.FuseSpatial(), seed=5) as loader:
+    with vp.DataLoader2(written(cases), seed=5) as loader:
         (batch, *_) = list(loader)
 
     assert all(out is not None for out in given)
@@ -123,13 +123,47 @@ def test_the_reader_of_a_shared_rotation_is_refused(cases):
     assert {c.reason for c in rewritten.changes} == {"rotate(10) has another reader"}
 
 
-def test_profile_first_is_refused_with_the_fix(cases):
-    """Timed pipes keep spatial ones apart; the refusal says how to order the adapters."""
-    pipe = vp.Profile()(written(cases))
+class Spatial(vp.Adapter):
+    """Keeps the calls of the spatial pipes that it gets, in the order of the graph."""
 
-    refusals = {c.reason for c in vp.FuseSpatial().rewrite(pipe).changes}
+    def rewrite(self, pipe):
+        fused = find(pipe, FusedSpatial)
+        self.calls = [p.calls for p in fused] or [describe(p) for p in find(pipe, SpatialPipe)]
+        return super().rewrite(pipe)
 
-    assert "a timed pipe stands between; give FuseSpatial before Profile" in refusals
+
+@pytest.mark.parametrize(
+    "adapters",
+    [
+        [],
+        [vp.FuseSpatial()],
+        [vp.Profile(), vp.FuseSpatial()],
+        [vp.Lint(ignore=["one-volume-batches"]), vp.Profile()],
+    ],
+)
+def test_every_order_of_adapters_runs_the_fused_graph(cases, adapters):
+    """The loader fuses before adapters that need the result; those of users come earlier."""
+    own = Spatial()
+    pipes = "rotate((-20, 20))", "zoom((0.8, 1.2))", "flip(p=0.5)", "translate((-1, 1))"
+    with vp.DataLoader2(written(cases), [own, *adapters], seed=5) as loader:
+        (fused,) = find(loader.datapipe, FusedSpatial)
+        text = loader.explain()
+
+    assert tuple(own.calls) == fused.calls == pipes
+    assert text.count("translate((-1, 1))   (fuse spatial)") == 1
+
+
+def test_fusion_can_be_turned_off(cases):
+    """The graph runs as written, after another set of adapters and from a state too."""
+    with vp.DataLoader2(written(cases), seed=5, fuse=False) as loader:
+        loader.adapters = [vp.Timeout(item=60)]
+        list(loader)
+        assert not find(loader.datapipe, FusedSpatial)
+        state = loader.state_dict()
+    with vp.DataLoader2.from_state(state, written(cases), fuse=False) as loader:
+        assert not find(loader.datapipe, FusedSpatial)
+    with pytest.raises(ValueError, match="fuse is True or False, got 1"):
+        vp.DataLoader2(written(cases), fuse=1)
 
 
 def test_realize_with_another_reader_stays(cases):

@@ -20,7 +20,7 @@ def test_counts_per_pipe_are_those_of_the_epoch(cases, workers):
     """Items, reads and interpolations are counted where they happen, in every process."""
     profile = vp.Profile()
     service = vp.MultiProcessingReadingService(workers)
-    with vp.DataLoader2(full_chain(cases), [vp.FuseSpatial(), profile], service, seed=7) as it:
+    with vp.DataLoader2(full_chain(cases), [profile], service, seed=7) as it:
         list(it)
 
     rows = {row["pipe"].split("(")[0]: row for row in profile.to_json()}

@@ -25,7 +25,7 @@ def test_bytes_and_memory_come_from_the_processes_that_made_them(workers):
     """Batches weigh what their voxels weigh; planning is this process, realizing the workers'."""
     profile = vp.Profile()
     service = vp.MultiProcessingReadingService(workers)
-    with vp.DataLoader2(chain(), [vp.FuseSpatial(), profile], service, seed=7) as loader:
+    with vp.DataLoader2(chain(), [profile], service, seed=7) as loader:
         list(loader)
 
     rows = rows_of(profile)

@@ -6,6 +6,9 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 from voxpipe.adapters import Limits, note_of
+from voxpipe.core.errors import GraphError
+from voxpipe.datapipes.iter import FusedSpatial
+from voxpipe.graph import find
 
 
 def double(x):
@@ -57,6 +60,21 @@ def test_limits_survive_rewriting_the_sink():
     limited = vp.FuseSpatial()(vp.Timeout(item=5)(pipe))
 
     assert note_of(limited, Limits).item == 5
+
+
+@pytest.mark.parametrize("fuse_first", [False, True])
+def test_the_limit_of_a_pipe_survives_fusion(fuse_first):
+    """The fused pipe may take the least time that one of its members may."""
+    pipe = vp.from_cases([{"image": [[[0.0]]]}]).open_volume().rotate(3).flip().zoom(1.1)
+    adapters = [vp.Timeout(9, at="flip"), vp.Timeout(5, at="rotate")]
+
+    for adapter in (vp.FuseSpatial(), *adapters) if fuse_first else (*adapters, vp.FuseSpatial()):
+        pipe = adapter(pipe)
+
+    (fused,) = find(pipe, FusedSpatial)
+    assert note_of(pipe, Limits).at(fused) == 5
+    with pytest.raises(GraphError, match="there is FromCases, open_volume, rotate, flip, zoom"):
+        vp.Timeout(5, at="blur")(pipe)
 
 
 def slow_first(seen, item):

@@ -15,5 +15,5 @@ def cases(tmp_path_factory):
 @pytest.fixture(scope="module")
 def whole(cases):
     """Return two epochs of their six batches."""
-    with vp.DataLoader2(six_batches(cases), [vp.FuseSpatial()], seed=7) as loader:
+    with vp.DataLoader2(six_batches(cases), seed=7) as loader:
         return list(loader), list(loader)

@@ -49,7 +49,8 @@ WRONG_TYPES = [
     ),
     (
         lambda: loader(sed=2),
-        "DataLoader2 has no sed; it takes datapipe, datapipe_adapter_fn, reading_service and seed",
+        "DataLoader2 has no sed; it takes datapipe, datapipe_adapter_fn, reading_service, seed "
+        "and fuse",
     ),
     (
         lambda: loader(generator=None),

@@ -50,7 +50,7 @@ def test_batches_are_moved_in_this_process(service):
     """By the pipe that does it and by functions after it; the rest is split as ever."""
     pipe = chain().to_device("meta").map(where)
 
-    with vp.DataLoader2(pipe, [vp.FuseSpatial(), vp.Timeout(item=60), vp.Profile()], service) as dl:
+    with vp.DataLoader2(pipe, [vp.Timeout(item=60), vp.Profile()], service) as dl:
         seen = list(dl)
         assert len(dl) == 4
         text = dl.explain()

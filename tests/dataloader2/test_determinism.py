@@ -7,7 +7,7 @@ import voxpipe as vp
 
 @pytest.fixture(scope="module")
 def in_process(cases):
-    with vp.DataLoader2(full_chain(cases), seed=7) as loader:
+    with vp.DataLoader2(full_chain(cases), seed=7, fuse=False) as loader:
         return [list(loader), list(loader)]
 
 
@@ -35,8 +35,8 @@ def test_batches_do_not_depend_on_workers(cases, in_process, workers, method):
 
 @pytest.mark.parametrize(
     "adapters",
-    [[vp.FuseSpatial()], [vp.FuseSpatial(), vp.Profile()], [vp.Profile()], [vp.Timeout(item=60)]],
-    ids=["fuse", "fuse and profile", "profile", "timeout"],
+    [None, [vp.FuseSpatial()], [vp.Profile(), vp.FuseSpatial()], [vp.Timeout(item=60)]],
+    ids=["none", "fuse", "profile and fuse", "timeout"],
 )
 def test_batches_do_not_depend_on_adapters(cases, in_process, adapters):
     """No adapter changes a draw or a voxel."""

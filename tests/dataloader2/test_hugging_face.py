@@ -14,7 +14,7 @@ pytest.importorskip("accelerate")
 
 def loader_of(cases, service=None):
     chain = full_chain(cases, samples=4, batch=2)  # 6 batches
-    return vp.DataLoader2(chain, [vp.FuseSpatial()], service, seed=7)
+    return vp.DataLoader2(chain, None, service, seed=7)
 
 
 class Model(torch.nn.Module):

@@ -59,7 +59,7 @@ def trainer_in(folder, **options):
 
 
 def data_of(cases, **options):
-    return vp.VoxpipeDataModule(adapters=[vp.FuseSpatial()], seed=7, **options)
+    return vp.VoxpipeDataModule(seed=7, **options)
 
 
 def of(stage, seen):
@@ -151,7 +151,7 @@ class Module(pytorch_lightning.LightningModule):
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 chain = full_chain({cases!r}, samples=4, batch=2)
-data = vp.VoxpipeDataModule(chain, adapters=[vp.FuseSpatial()], seed=7)
+data = vp.VoxpipeDataModule(chain, seed=7)
 assert isinstance(data, pytorch_lightning.LightningDataModule)
 assert "lightning.pytorch" not in sys.modules
 trainer = pytorch_lightning.Trainer(accelerator="cpu", logger=False, enable_progress_bar=False,

@@ -29,13 +29,13 @@ def test_a_supervised_trainer_runs_epochs_of_a_loader(cases, workers):
     pytest.importorskip("ignite")
     from monai.engines import SupervisedTrainer
 
-    with vp.DataLoader2(six_batches(cases), [vp.FuseSpatial()], seed=7) as loader:
+    with vp.DataLoader2(six_batches(cases), seed=7) as loader:
         expected = [batch["image"] for batch in [*loader, *loader]]
     seen, parts = [], []
     network = Tiny(seen)
     before = network.layer.weight.detach().clone()
     service = vp.MultiProcessingReadingService(workers)
-    loader = vp.DataLoader2(six_batches(cases).to_metatensor(), [vp.FuseSpatial()], service, seed=7)
+    loader = vp.DataLoader2(six_batches(cases).to_metatensor(), None, service, seed=7)
 
     trainer = SupervisedTrainer(
         device=torch.device("cpu"),

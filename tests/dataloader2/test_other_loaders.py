@@ -36,7 +36,7 @@ class TestStatefulDataLoader:
         """And continue, each where it was."""
 
         def loader():
-            data = vp.to_dataset(six_batches(cases), [vp.FuseSpatial()], seed=7)
+            data = vp.to_dataset(six_batches(cases), seed=7)
             return StatefulDataLoader(
                 data, batch_size=None, num_workers=2, multiprocessing_context=context
             )
@@ -121,7 +121,7 @@ class TestNodes:
 
         def loader():
             service = vp.MultiProcessingReadingService(workers)
-            node = vp.to_node(six_batches(cases), [vp.FuseSpatial()], service, seed=7)
+            node = vp.to_node(six_batches(cases), None, service, seed=7)
             return node, Loader(Batcher(Prefetcher(node, 2), 2, drop_last=False))
 
         node, first = loader()
@@ -171,7 +171,7 @@ class TestFrameworks:
             model = Tiny()
             optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
             accelerator = accelerate.Accelerator(cpu=True)
-            loader = vp.DataLoader2(six_batches(cases), [vp.FuseSpatial()], seed=7)
+            loader = vp.DataLoader2(six_batches(cases), seed=7)
             accelerator.register_for_checkpointing(loader)
             return accelerator, loader, *accelerator.prepare(model, optimizer)
 
@@ -215,7 +215,7 @@ class TestFrameworks:
             every = lightning.pytorch.callbacks.ModelCheckpoint(
                 tmp_path, "saved-{step}", every_n_train_steps=4, save_top_k=-1
             )
-            loader = vp.DataLoader2(six_batches(cases), [vp.FuseSpatial()], seed=7)
+            loader = vp.DataLoader2(six_batches(cases), seed=7)
             trainer = lightning.Trainer(
                 accelerator="cpu",
                 max_steps=steps,

@@ -16,7 +16,7 @@ SAMPLES = 14  # 3 cases x 14 patches in batches of 2: 21 batches, so 20 places i
 def loader_of(cases, workers=0, **changes):
     chain = full_chain(cases, samples=changes.pop("samples", SAMPLES), batch=2)
     service = vp.MultiProcessingReadingService(workers, **changes)
-    return vp.DataLoader2(chain, [vp.FuseSpatial()], service, seed=7)
+    return vp.DataLoader2(chain, None, service, seed=7)
 
 
 @pytest.fixture(scope="module")

@@ -85,7 +85,7 @@ def test_a_running_epoch_has_the_order_that_it_began_with():
 QUIET = {
     "fused": [vp.FuseSpatial()],
     "eager": [Eager()],
-    "profiled": [vp.FuseSpatial(), vp.Profile()],
+    "profiled": [vp.Profile()],
     "watched": [vp.Profile(), vp.Timeout(item=60), vp.adapters.CacheTimeout(5)],
     "prefetched": [lambda pipe: pipe.prefetch(2)],
     "lenient": [vp.OnError("skip")],

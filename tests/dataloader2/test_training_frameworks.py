@@ -14,7 +14,7 @@ from voxpipe.datapipes.iter import IterableWrapper
 
 
 def loader_of(cases, service=None):
-    return vp.DataLoader2(six_batches(cases), [vp.FuseSpatial()], service, seed=7)
+    return vp.DataLoader2(six_batches(cases), None, service, seed=7)
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +194,7 @@ def test_a_default_device_does_not_reach_the_loader(cases, whole):
     """The seed, the order and the batches are made where they were."""
     torch.set_default_device("meta")
     try:
-        loader = vp.DataLoader2(six_batches(cases), [vp.FuseSpatial()], None)
+        loader = vp.DataLoader2(six_batches(cases))
         loader.state_dict()
         loader.seed(7)
         batches = list(loader)

@@ -31,7 +31,7 @@ def cases(tmp_path):
 
 def batches(pipe, workers=0):
     service = vp.MultiProcessingReadingService(num_workers=workers) if workers else None
-    loader = vp.DataLoader2(pipe, [vp.FuseSpatial()], service)
+    loader = vp.DataLoader2(pipe, None, service)
     loader.seed(3)
     found = [{k: v.clone() for k, v in batch.items() if k != "meta"} for batch in loader]
     loader.shutdown()

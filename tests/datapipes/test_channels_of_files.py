@@ -61,8 +61,7 @@ def turned(pipe):
 
 def batches(pipe, service=None):
     """Return the batches of an epoch; keys that were not stacked are put side by side."""
-    adapters = [vp.FuseSpatial()]
-    with vp.DataLoader2(pipe.batch_patches(2), adapters, service, seed=4) as loader:
+    with vp.DataLoader2(pipe.batch_patches(2), None, service, seed=4) as loader:
         found = list(loader)
     for batch in found:
         if "image" not in batch:
@@ -137,7 +136,7 @@ def test_chunks_of_every_file_are_counted_as_they_are_read(tmp_path):
     pipe = vp.from_cases([{"image": files}]).open_volume().crop((6, 6, 6), (4, 4, 4))
     told = sorted(chunk.bytes for chunk in needed_chunks(next(iter(pipe))))
 
-    with vp.DataLoader2(pipe.batch_patches(1), vp.FuseSpatial()) as loader:
+    with vp.DataLoader2(pipe.batch_patches(1)) as loader:
         text = str(loader.explain())
         before = IO_COUNTERS.snapshot()
         (batch,) = list(loader)
@@ -530,7 +529,7 @@ def test_a_replayed_stack_draws_what_was_recorded(cases):
     (batch,) = batches(pipe)
     draws = batch["meta"][0]["draws"]
 
-    with vp.DataLoader2(pipe.replay(draws).batch_patches(1), vp.FuseSpatial(), seed=9) as loader:
+    with vp.DataLoader2(pipe.replay(draws).batch_patches(1), seed=9) as loader:
         (again,) = list(loader)
 
     assert set(draws) == {"noise", "rotate"}

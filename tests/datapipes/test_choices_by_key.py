@@ -204,7 +204,7 @@ def test_a_loader_resumes_in_the_middle_and_knows_the_chain() -> None:
 
     def loader(key: str = "ct") -> Any:
         ops = [On(key, Brightness(add=(0, 1))), On("t1", Noise(1)), Flip(0)]
-        return vp.DataLoader2(opened(6).one_of(ops).batch_patches(1), vp.FuseSpatial(), seed=5)
+        return vp.DataLoader2(opened(6).one_of(ops).batch_patches(1), seed=5)
 
     with loader() as first:
         batches = iter(first)

@@ -36,7 +36,7 @@ def patches(cases):
 
 
 def batches(cases, service=None):
-    loader = vp.DataLoader2(patches(cases).batch_patches(2), [vp.FuseSpatial()], service)
+    loader = vp.DataLoader2(patches(cases).batch_patches(2), None, service)
     loader.seed(5)
     found = [(b["image"].clone(), b["seg"].clone()) for b in loader]
     loader.shutdown()

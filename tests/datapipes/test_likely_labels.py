@@ -225,7 +225,8 @@ def test_classes_in_a_batch_are_told_where_it_is_made(workers, realize):
     """Interpolated or not, once a key: that of 'gt' says label already; the image is none."""
     pipe = turned(vp.from_cases(blobs()).open_volume(), realize)
 
-    every = told_by(vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(workers)))
+    service = vp.MultiProcessingReadingService(workers)
+    every = told_by(vp.DataLoader2(pipe, None, service, fuse=not realize))
 
     (text,) = seen(every)
     assert text.startswith("'y'")
@@ -267,7 +268,7 @@ def test_classes_are_known_by_what_is_stored(dtype, size):
     label[6:18, 6:18, 6:18] = 1
     pipe = of_array(label, size)
 
-    (told,) = seen(told_by(vp.DataLoader2(pipe, [vp.FuseSpatial()])))
+    (told,) = seen(told_by(vp.DataLoader2(pipe)))
 
     assert told.startswith("'y' is sampled as an intensity")
     assert "batch_patches(2)" in told

@@ -36,7 +36,7 @@ def cases(tmp_path, monkeypatch):
 
 def batches(pipe, workers=0):
     service = vp.MultiProcessingReadingService(num_workers=workers) if workers else None
-    loader = vp.DataLoader2(pipe.batch_patches(4), [vp.FuseSpatial()], service)
+    loader = vp.DataLoader2(pipe.batch_patches(4), None, service)
     loader.seed(3)
     found = [(batch["image"].clone(), batch["label"].clone(), batch["meta"]) for batch in loader]
     loader.shutdown()

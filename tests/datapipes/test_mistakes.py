@@ -152,13 +152,13 @@ def test_a_batch_size_is_a_whole_number(size):
 
 
 @pytest.mark.parametrize("argument", [{"padding": "border"}, {"mode": "linear"}, {"fill": 1}])
-@pytest.mark.parametrize("adapters", [None, [vp.FuseSpatial()]])
-def test_a_misspelt_key_of_a_spatial_pipe_is_guessed(argument, adapters):
+@pytest.mark.parametrize("fuse", [False, True])
+def test_a_misspelt_key_of_a_spatial_pipe_is_guessed(argument, fuse):
     """The error stands at the line of the pipe that said it, fused or not."""
     ((name, value),) = argument.items()
     pipe = chain(case="c", image=VOLUME, label=VOLUME, age=4)
     pipe = pipe.rotate(10, **{name: {"lable": value}})
-    loader = vp.DataLoader2(pipe.flip().batch_patches(1), adapters)
+    loader = vp.DataLoader2(pipe.flip().batch_patches(1), fuse=fuse)
 
     with loader, pytest.raises(SampleError, match=rf"{name}= speaks of 'lable'") as e:
         list(loader)

@@ -257,7 +257,7 @@ REST = [
 def batches(transform, service=None, **options):
     chain = volumes(3).lazy_patch(8, samples_per_volume=4).shuffle()
     chain = chain.map_monai(transform, **options).batch_patches(2)
-    with vp.DataLoader2(chain, [vp.FuseSpatial()], service, seed=3) as loader:
+    with vp.DataLoader2(chain, None, service, seed=3) as loader:
         return [*loader, *loader]
 
 
@@ -508,7 +508,7 @@ class TestMetaTensors:
         """They become MetaTensors in the process of the loader, in the memory that they are in."""
         chain = volumes(3).lazy_patch(6).batch_patches(1)
         service = vp.MultiProcessingReadingService(1)
-        with vp.DataLoader2(chain.to_metatensor(), [vp.FuseSpatial()], service, seed=1) as loader:
+        with vp.DataLoader2(chain.to_metatensor(), None, service, seed=1) as loader:
             theirs = [batch["image"].as_tensor().clone() for batch in loader]
         with vp.DataLoader2(chain, seed=1) as loader:
             assert all(map(torch.equal, theirs, [batch["image"] for batch in loader]))

@@ -65,7 +65,7 @@ def test_a_deformed_lesion_lies_in_its_box() -> None:
 def test_a_batch_has_a_list_per_sample() -> None:
     """However many boxes each has; workers do the same."""
     pipe = opened().lazy_patch(6, samples_per_volume=4).move_boxes().batch_patches(4)
-    with vp.DataLoader2(pipe, vp.FuseSpatial(), seed=1) as loader:
+    with vp.DataLoader2(pipe, seed=1) as loader:
         (batch,) = list(loader)
 
     assert len(batch["boxes"]) == 4

@@ -21,7 +21,7 @@ def asking(pipe):
 def batches(pipe, workers=0):
     """Return the batches of an epoch."""
     service = vp.MultiProcessingReadingService(num_workers=workers) if workers else None
-    with vp.DataLoader2(pipe, [vp.FuseSpatial()], service, seed=2) as loader:
+    with vp.DataLoader2(pipe, None, service, seed=2) as loader:
         return list(loader)
 
 

@@ -53,7 +53,7 @@ def patches(samples=12, **kwargs):
 
 def batches(pipe, workers=0, seed=3):
     service = vp.MultiProcessingReadingService(num_workers=workers) if workers else None
-    with vp.DataLoader2(pipe, [vp.FuseSpatial()], service, seed=seed) as loader:
+    with vp.DataLoader2(pipe, None, service, seed=seed) as loader:
         return [seen(batch) for batch in loader]
 
 
@@ -134,10 +134,10 @@ def test_batches_are_the_same_whoever_makes_them(order):
         assert torch.equal(one[0], other[0])
         assert torch.equal(one[1], other[1])
         assert one[2] == other[2]
-    with vp.DataLoader2(pipe, [vp.FuseSpatial()], seed=3) as loader:
+    with vp.DataLoader2(pipe, seed=3) as loader:
         first = seen(next(iter(loader)))
         state = json.loads(json.dumps(loader.state_dict()))
-    with vp.DataLoader2(pipe, [vp.FuseSpatial()], seed=3) as loader:
+    with vp.DataLoader2(pipe, seed=3) as loader:
         loader.load_state_dict(state)
         rest = [seen(batch) for batch in loader]
     assert all(torch.equal(a[0], b[0]) for a, b in zip(here, [first, *rest], strict=True))

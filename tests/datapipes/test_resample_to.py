@@ -158,7 +158,7 @@ def test_a_given_grid_is_a_step_as_any_other(case: dict[str, str]) -> None:
     """It stands anywhere, fuses with its neighbours, and gives all volumes that grid."""
     target = Grid((5, 6, 7), CT.affine @ np.diag([3, 2, 2, 1]))
     pipe = vp.from_cases([{"ct": case["ct"]}]).open_volume().flip(0).resample_to(target).rotate(5)
-    loader = vp.DataLoader2(pipe.realize().batch_patches(1), [vp.FuseSpatial()])
+    loader = vp.DataLoader2(pipe.realize().batch_patches(1))
 
     (batch,) = list(loader)
 
@@ -171,7 +171,7 @@ def test_a_given_grid_is_a_step_as_any_other(case: dict[str, str]) -> None:
 def test_the_key_form_is_no_step_to_merge(case: dict[str, str]) -> None:
     """The graph keeps it apart and says why; the batch stays the same."""
     pipe = opened(case).resample_to("ct").flip(p=0.5).lazy_patch(6).batch_patches(1)
-    loader = vp.DataLoader2(pipe, [vp.FuseSpatial()], seed=7)
+    loader = vp.DataLoader2(pipe, seed=7)
 
     (batch,) = list(loader)
 

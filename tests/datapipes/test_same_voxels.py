@@ -31,13 +31,13 @@ def opened(**volumes: Any) -> Any:
     ],
     ids=["blur", "choice", "low_resolution", "no halo", "map_values"],
 )
-def test_an_adapter_changes_no_voxel_after_realize(change: Any) -> None:
-    """realize() leaves no volume around a patch, whatever adapters do."""
+def test_fusion_changes_no_voxel_after_realize(change: Any) -> None:
+    """realize() leaves no volume around a patch, fused or not."""
     batches = []
-    for adapters in ([], [vp.FuseSpatial()]):
+    for fuse in (False, True):
         pipe = opened().lazy_patch(8).rotate((-20, 20)).blur(1, unit="voxel").realize()
         torch.manual_seed(1)
-        loader = vp.DataLoader2(change(pipe).batch_patches(1), adapters)
+        loader = vp.DataLoader2(change(pipe).batch_patches(1), fuse=fuse)
         batches.append(next(iter(loader))["image"])
 
     assert torch.equal(*batches)

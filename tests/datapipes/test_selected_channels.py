@@ -29,7 +29,7 @@ def written(folder, form):
 
 def batch_of(pipe):
     """Return a batch, its reads and bytes as they are counted, and as they are foreseen."""
-    with vp.DataLoader2(pipe.batch_patches(2), [vp.FuseSpatial()], seed=3) as loader:
+    with vp.DataLoader2(pipe.batch_patches(2), seed=3) as loader:
         before = IO_COUNTERS.snapshot()
         batch = next(iter(loader))
         return batch, IO_COUNTERS - before

@@ -24,9 +24,9 @@ def patches(count=2, patches=1):
     return vp.from_cases(cases).open_volume().lazy_patch(4, samples_per_volume=patches)
 
 
-def loaded(pipe, *adapters, workers=0, seed=3):
+def loaded(pipe, *adapters, workers=0, seed=3, fuse=True):
     service = vp.MultiProcessingReadingService(workers)
-    with vp.DataLoader2(pipe, [*adapters], service, seed=seed) as loader:
+    with vp.DataLoader2(pipe, [*adapters], service, seed=seed, fuse=fuse) as loader:
         return list(loader)
 
 
@@ -208,7 +208,7 @@ def draws_of(batches):
 )
 def test_adapters_change_no_draw_of_a_branch(adapters):
     """Whatever they put in between."""
-    assert draws_of(loaded(views(), *adapters)) == draws_of(loaded(views()))
+    assert draws_of(loaded(views(), *adapters)) == draws_of(loaded(views(), fuse=False))
 
 
 def test_workers_change_no_draw_of_a_branch():
@@ -243,7 +243,7 @@ def test_a_chain_without_branches_draws_what_it_always_drew():
         .realize()
         .batch_patches(2)
     )
-    batches = loaded(chain, vp.FuseSpatial(), seed=7)
+    batches = loaded(chain, seed=7)
     draws = [sample["draws"] for batch in batches for sample in batch["meta"]]
 
     assert draws[0]["rotate"]["degrees"][0] == RECORDED_DEGREES

@@ -74,7 +74,7 @@ RANDOM = tio.Compose(
 
 def batches(service=None, transform=RANDOM):
     chain = volumes(3).lazy_patch(8, samples_per_volume=2).shuffle().map_torchio(transform)
-    with vp.DataLoader2(chain.batch_patches(2), [vp.FuseSpatial()], service, seed=3) as loader:
+    with vp.DataLoader2(chain.batch_patches(2), None, service, seed=3) as loader:
         return [*loader, *loader]
 
 
@@ -157,7 +157,7 @@ class TestSubjects:
         """A loader makes them in its own process."""
         chain = volumes(3).lazy_patch(6).batch_patches(1)
         service = vp.MultiProcessingReadingService(1)
-        with vp.DataLoader2(chain.to_subject(), [vp.FuseSpatial()], service, seed=1) as loader:
+        with vp.DataLoader2(chain.to_subject(), None, service, seed=1) as loader:
             theirs = [subject["image"].data.clone() for (subject,) in loader]
         with vp.DataLoader2(chain, seed=1) as loader:
             assert all(map(torch.equal, theirs, [batch["image"][0] for batch in loader]))

@@ -41,7 +41,7 @@ def opened(cases, **options):
 
 def batches(pipe, workers=0):
     service = vp.MultiProcessingReadingService(num_workers=workers) if workers else None
-    loader = vp.DataLoader2(pipe.batch_patches(4), [vp.FuseSpatial()], service)
+    loader = vp.DataLoader2(pipe.batch_patches(4), None, service)
     loader.seed(3)
     found = [batch["image"].clone() for batch in loader]
     loader.shutdown()
@@ -107,11 +107,11 @@ def test_workers_regions_and_a_resumed_epoch_give_the_same(cases):
         assert len(here) == 3
         assert all(map(torch.equal, here, there))
 
-        loader = vp.DataLoader2(pipe.batch_patches(4), [vp.FuseSpatial()], seed=3)
+        loader = vp.DataLoader2(pipe.batch_patches(4), seed=3)
         first = next(iter(loader))["image"].clone()
         state = loader.state_dict()
         loader.shutdown()
-        again = vp.DataLoader2(pipe.batch_patches(4), [vp.FuseSpatial()], seed=3)
+        again = vp.DataLoader2(pipe.batch_patches(4), seed=3)
         again.load_state_dict(state)
         rest = [batch["image"].clone() for batch in again]
         again.shutdown()

@@ -288,7 +288,7 @@ def test_without_step_the_loop_so_far_is_the_consumer(cases):
 @SERVICES
 def test_a_profile_counts_what_the_user_runs(cases, workers):
     """Measuring adds nothing to it."""
-    adapters = [vp.FuseSpatial(), vp.Timeout(item=60), vp.Profile()]
+    adapters = [vp.Timeout(item=60), vp.Profile()]
     with loader_of(full_chain(cases), workers, adapters) as loader:
         list(loader)
         before = loader.profile()

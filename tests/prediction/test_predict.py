@@ -104,7 +104,7 @@ def test_every_source_gives_the_same(scan, logits, workers):
     windows = cases.lazy_patch(8, sampling="grid", overlap=4)
     how = {"output": "logits", "num_workers": workers}
     service = vp.MultiProcessingReadingService(num_workers=workers) if workers else None
-    loader = vp.DataLoader2(windows.shuffle().batch_patches(3), [vp.FuseSpatial()], service, seed=0)
+    loader = vp.DataLoader2(windows.shuffle().batch_patches(3), None, service, seed=0)
 
     found = [
         vp.predict(network(), vp.Volume(scan), patch=8, **how),

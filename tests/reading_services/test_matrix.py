@@ -51,7 +51,7 @@ def cases(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(cases):
-    with vp.DataLoader2(full_chain(cases), seed=7) as it:
+    with vp.DataLoader2(full_chain(cases), seed=7, fuse=False) as it:
         return [plain(it) for _ in range(2)]
 
 
@@ -66,8 +66,7 @@ def epochs(rank, cases, rows, stay):
             options = {"persistent_workers": stay}
             inner = vp.MultiProcessingReadingService(workers, start, prefetch, prefetch, **options)
         service = SequentialReadingService(DistributedReadingService(120.0), inner)
-        adapters = [vp.FuseSpatial()] if fused else []
-        with vp.DataLoader2(full_chain(cases), adapters, service, seed=7) as it:
+        with vp.DataLoader2(full_chain(cases), None, service, seed=7, fuse=fused) as it:
             found.append([plain(it) for _ in range(2)])
     return found
 

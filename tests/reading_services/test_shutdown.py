@@ -40,7 +40,7 @@ def started_once(cases):
 
 def loader(cases, **options):
     service = vp.MultiProcessingReadingService(2, **options)
-    return vp.DataLoader2(full_chain(cases), [vp.FuseSpatial()], service, seed=7)
+    return vp.DataLoader2(full_chain(cases), None, service, seed=7)
 
 
 def open_files():

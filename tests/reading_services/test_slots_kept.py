@@ -44,7 +44,7 @@ def slots(monkeypatch):
 
 def loader(cases, workers=2, **options):
     service = vp.MultiProcessingReadingService(workers, **options)
-    return vp.DataLoader2(full_chain(cases, SIZE, SAMPLES), [vp.FuseSpatial()], service, seed=7)
+    return vp.DataLoader2(full_chain(cases, SIZE, SAMPLES), None, service, seed=7)
 
 
 @pytest.mark.parametrize(

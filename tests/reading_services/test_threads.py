@@ -158,7 +158,7 @@ def test_each_thread_counts_what_it_does_itself(cases, function):
         profile = vp.Profile()
         chain = full_chain(cases, samples=8)
         chain = chain if function is None else chain.map(function)
-        batches(chain, service, [vp.FuseSpatial(), profile])
+        batches(chain, service, [profile])
         names = ("items", "reads", "bytes_read", "interpolations", "value_passes", "bytes_out")
         rows.append([[row[name] for name in names] for row in profile.to_json()])
 

@@ -13,7 +13,6 @@ from checkout import ROOT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from voxpipe.adapters import FuseSpatial
 from voxpipe.core import IO_COUNTERS, Grid, Region
 from voxpipe.core.call_site import looking_ahead
 from voxpipe.core.errors import GraphError, PatchSizeError, SampleError
@@ -305,15 +304,15 @@ def test_fusing_pipes_changes_nothing(files: Any) -> None:
     """The pipe stands apart, with the reason; the plan is one all the same."""
     case, _, _ = files
 
-    def batch(*adapters: Any) -> tuple[Any, str]:
+    def batch(fuse: bool) -> tuple[Any, str]:
         chain = from_cases([case]).open_volume().rotate((-9, 9)).flip(p=0.5)
         chain = chain.foreground_crop("label", labels=3, margin=1).elastic(1, spacing=8).flip()
-        with DataLoader2(chain.batch_patches(1), list(adapters)) as loader:
+        with DataLoader2(chain.batch_patches(1), fuse=fuse) as loader:
             loader.seed(7)
             return next(iter(loader))["image"].numpy(), loader.explain()
 
-    plain, _ = batch()
-    fused, told = batch(FuseSpatial())
+    plain, _ = batch(False)
+    fused, told = batch(True)
 
     assert np.array_equal(plain, fused)
     assert "asks a volume of each sample" in told

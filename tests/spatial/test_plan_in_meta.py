@@ -44,7 +44,7 @@ def chain(case):
 
 def entries(pipe, service=None):
     """Return the first batch's images and what it says of each."""
-    with vp.DataLoader2(pipe.batch_patches(2), vp.FuseSpatial(), service, seed=3) as loader:
+    with vp.DataLoader2(pipe.batch_patches(2), None, service, seed=3) as loader:
         batch = next(iter(loader))
     return batch["image"], [sample["sources"]["image"] for sample in batch["meta"]]
 

@@ -312,7 +312,7 @@ def test_an_epoch_on_a_dead_store_asks_for_few_objects(server, client, kind, met
     pipe = vp.list_cases("s3://bucket/out/*/", storage_options=server.storage_options, **keys)
     chain = pipe.open_volume().lazy_patch(2, samples_per_volume=6).shuffle().batch_patches(9)
     server.fail(Fault(kind, key="nii", method=method))
-    loader = vp.DataLoader2(chain, [vp.FuseSpatial()], seed=1)
+    loader = vp.DataLoader2(chain, seed=1)
     with loader, pytest.raises(VoxpipeError):
         next(iter(loader))
     requests = [request.key for request in server.requests if "nii" in request.key]

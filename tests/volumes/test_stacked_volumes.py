@@ -169,7 +169,7 @@ def test_a_list_of_urls_reads_each_object_once(server, client):
         .batch_patches(1)
     )
 
-    (batch,) = list(vp.DataLoader2(pipe, vp.FuseSpatial()))
+    (batch,) = list(vp.DataLoader2(pipe))
 
     assert batch["image"].shape == (1, 2, 8, 8, 8)
     assert batch["image"][0, :, 0, 0, 0].tolist() == [97, 98]
