@@ -14,6 +14,7 @@ import socket
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import count
@@ -370,14 +371,18 @@ def remove_folders_of_the_dead(place: str) -> None:
                     _remove_if_dead(entry.path)
 
 
+_OLD_SECONDS = 3600.0
+
+
 def _remove_if_dead(folder: str) -> None:
     status = os.lstat(folder)
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid():
         return
     files = [os.path.join(folder, name) for name in os.listdir(folder)]
     sockets = [path for path in files if not os.path.basename(path).startswith(_NOTES)]
-    # An empty one may be about to be used.
-    if sockets and all(map(_nobody_listens, sockets)):
+    # An empty one may be about to be used, unless it is old: its process was killed right then.
+    is_old = not files and status.st_mtime < time.time() - _OLD_SECONDS
+    if is_old or (sockets and all(map(_nobody_listens, sockets))):
         for path in files:
             os.unlink(path)
         os.rmdir(folder)

@@ -131,7 +131,7 @@ def _waited(pid: int) -> int:
 def _left(session: int, folder: Path) -> list[str]:
     """Return what is still there of a session, after it has had the chance to go."""
     end = time.monotonic() + GRACE
-    while left := [*_processes(session), *os.listdir(folder)]:
+    while left := [*_processes(session), *filter(_is_used(folder), os.listdir(folder))]:
         if time.monotonic() > end:
             break
         select.select([], [], [], 0.02)
@@ -140,6 +140,14 @@ def _left(session: int, folder: Path) -> list[str]:
         if number.isdigit():
             os.kill(int(number), signal.SIGKILL)
     return left
+
+
+def _is_used(folder: Path) -> Callable[[str], bool]:
+    """Return whether a temporary file counts: not the empty folder of a fork server.
+
+    A process that is killed while its server starts leaves one; a loader removes it an hour later.
+    """
+    return lambda name: not (name.startswith("pymp-") and not os.listdir(folder / name))
 
 
 def _processes(session: int) -> list[str]:

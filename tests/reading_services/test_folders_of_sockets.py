@@ -53,9 +53,10 @@ def test_the_server_takes_its_folder_away(tmp_path, end):
 
 
 def test_what_the_dead_have_left_is_taken_away(tmp_path):
-    """Not where somebody listens, nor what holds anything else, or nothing yet."""
-    for name in ("pymp-dead", "pymp-alive", "pymp-other", "pymp-empty", "else"):
+    """Not where a server listens, nor with other files, nor an empty one of the last hour."""
+    for name in ("pymp-dead", "pymp-alive", "pymp-other", "pymp-empty", "pymp-old", "else"):
         (tmp_path / name).mkdir()
+    os.utime(tmp_path / "pymp-old", (0, 0))
     (tmp_path / "pymp-other" / "arena").write_bytes(b"")
     heard = [_bound(tmp_path / name / "listener-a") for name in ("pymp-dead", "pymp-alive", "else")]
     for index in (2, 0):
