@@ -381,7 +381,7 @@ def _remove_if_dead(folder: str) -> None:
     files = [os.path.join(folder, name) for name in os.listdir(folder)]
     sockets = [path for path in files if not os.path.basename(path).startswith(_NOTES)]
     # An empty one may be about to be used, unless it is old: its process was killed right then.
-    is_old = not files and status.st_mtime < time.time() - _OLD_SECONDS
+    is_old = not sockets and status.st_mtime < time.time() - _OLD_SECONDS
     if is_old or (sockets and all(map(_nobody_listens, sockets))):
         for path in files:
             os.unlink(path)

@@ -21,6 +21,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from voxpipe.reading_services.workers.script import remove_folders_of_the_dead
+
 SECONDS = 100
 """For how long one may run, before its stacks are printed and it is ended."""
 # What an orphan needs to notice, on a machine that is busy.
@@ -131,23 +133,20 @@ def _waited(pid: int) -> int:
 def _left(session: int, folder: Path) -> list[str]:
     """Return what is still there of a session, after it has had the chance to go."""
     end = time.monotonic() + GRACE
-    while left := [*_processes(session), *filter(_is_used(folder), os.listdir(folder))]:
+    while left := [*_processes(session), *os.listdir(folder)]:
         if time.monotonic() > end:
             break
         select.select([], [], [], 0.02)
+    if left == os.listdir(folder):  # of a fork server that was killed while it started
+        for name in left:
+            os.utime(folder / name, (0, 0))
+        remove_folders_of_the_dead(str(folder))  # as the next loader does
+        left = os.listdir(folder)
     for name in left:
         number, _, _ = name.partition(" ")
         if number.isdigit():
             os.kill(int(number), signal.SIGKILL)
     return left
-
-
-def _is_used(folder: Path) -> Callable[[str], bool]:
-    """Return whether a temporary file counts: not the empty folder of a fork server.
-
-    A process that is killed while its server starts leaves one; a loader removes it an hour later.
-    """
-    return lambda name: not (name.startswith("pymp-") and not os.listdir(folder / name))
 
 
 def _processes(session: int) -> list[str]:
