@@ -31,10 +31,9 @@ class FuseSpatial(Adapter):
     single patch exists. Items and draws stay the same. Give it before ``Profile``: a
     timed pipe between two spatial ones keeps them apart, and the refusal says so.
 
-    What was fused and what was refused, with the reason, is in the ``changes`` of what
-    ``rewrite`` returns and in a loader's ``explain()``; and it is logged under
-    ``"voxpipe.fusion"`` at level DEBUG. Which volumes are sampled anew, and after what, is part of
-    the cost that ``explain()`` shows.
+    Fused pipes, and refusals with the reason, are in the ``changes`` of ``rewrite``'s result and in
+    a loader's ``explain()``. They are logged under ``"voxpipe.fusion"`` at level DEBUG. The cost in
+    ``explain()`` lists volumes that are sampled anew, and the pipe before that.
     """
 
     def rules(self) -> Sequence[Rule]:
@@ -81,7 +80,7 @@ def _realized_before(reader: type, site: Site) -> Pair | Refused | None:
 
 
 def _realized_before_values(site: Site) -> Pair | Refused | None:
-    """Return what makes the same of a patch, whether or not there is a volume around it."""
+    """Return pipes with the same result for a patch, with or without a volume around it."""
     pair = _realized_before(ValuePipe, site)
     if not isinstance(pair, tuple):
         return pair

@@ -164,7 +164,7 @@ def add_steps(
         raise _no_lazy_volume(pipe, sample)
     identity = sample.identity if ordinal is None else (*sample.identity, ordinal)
     # ``place`` is that of a ``PlacedPatch``. Nearly always all patches share one plan, and their
-    # value ops commute. A planner calls this for each patch and pipe, so this case has its own code.
+    # value ops commute. A planner calls this for each patch and pipe, so this case is written out.
     lazy: dict[str, LazyPatch] = {}
     common: TransformChain | None = None
     for key, thing in sample.items():
