@@ -109,7 +109,7 @@ Places: TypeAlias = "tuple[tuple[Pipe, str, str], ...]"
 
 
 class Lint(Adapter):
-    """Warn of mistakes in a graph, each by name, with the fix and the line; changes nothing.
+    """Warn of mistakes in a graph, each by name, with the fix and the line, without any change.
 
     ==================  ==================================================================
     name                mistake
