@@ -347,7 +347,7 @@ class Outline:
             raise StateMismatch(f"{msg}: {what}" if what else msg, do=_DO_CASES)
 
     def _difference(self, pipes: str) -> tuple[str, Pipe | None]:
-        """Return in what pipe the chains begin to differ; nothing if the state does not know."""
+        """Return the first pipe where the chains differ; empty if the state has no names."""
         own = zip(self.pipes.split(), walk(self.sink), strict=False)
         pairs = zip_longest(pipes.split(), own) if pipes else ()
         for number, (theirs, mine) in enumerate(pairs):

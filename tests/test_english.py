@@ -13,7 +13,7 @@ BOUNDS = {
     "adapters": (1, 7),
     "batching": (68, 6),
     "core": (262, 23),
-    "dataloader2": (1, 14),
+    "dataloader2": (0, 14),
     "datapipes": (0, 53),
     "diagnosing": (0, 2),
     "extensions": (0, 67),
