@@ -17,5 +17,5 @@ from .timeout import Timeout as Timeout
 
 if TYPE_CHECKING:
     from .exported_names import *  # noqa: F403
-# What a star import and `dir` list: these, and the adapters of installed packages.
+# A star import and `dir` list these, and the adapters of installed packages.
 __getattr__, __dir__ = at_first_use(globals(), {}, points=_extensions("adapters"))

@@ -1,8 +1,8 @@
 """An adapter is a named list of rules that rewrites a graph before it runs.
 
 Calling one is torchdata-compatible, ``adapter(pipe) -> pipe``; :meth:`Adapter.rewrite`
-also tells what was done and what was refused. The graph that is given never changes,
-and a graph with nothing to do comes back as the same object.
+also returns changes and refusals. The given graph never changes, and a graph without
+any change is returned as the same object.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Adapter:
         return ()
 
     def rewrite(self, pipe: Pipe) -> RewriteResult:
-        """Return the graph after the rules, with what they did and refused."""
+        """Return the graph after the rules, with their changes and refusals."""
         return settle(pipe, self.rules())
 
     def __call__(self, pipe: Pipe) -> Pipe:
@@ -39,7 +39,7 @@ class Adapter:
 
 
 class Annotation(PerItem):
-    """Passes items on as they are; its note is for whoever runs the graph, and looks for it."""
+    """A pipe that passes items on unchanged; its note is for services that run the graph."""
 
     traits: ClassVar[Any] = Traits(per_item=True, watches=True)
 

@@ -30,9 +30,9 @@ class FuseSpatial(Adapter):
     single patch exists. Items and draws stay the same. A ``DataLoader2`` applies it by
     itself, unless ``fuse=False`` is given.
 
-    The ``changes`` of ``rewrite()`` and a loader's ``explain()`` list the pipes that were fused,
-    and each refusal with its reason; ``"voxpipe.fusion"`` logs them at level DEBUG. The cost that
-    ``explain()`` shows names the volumes that are sampled again, and the pipes that cause it.
+    Fused pipes, and refusals with the reason, are in the ``changes`` of ``rewrite``'s result and in
+    a loader's ``explain()``. They are logged under ``"voxpipe.fusion"`` at level DEBUG. The cost in
+    ``explain()`` lists volumes that are sampled anew, and the pipe before that.
     """
 
     def rules(self) -> Sequence[Rule]:
@@ -77,7 +77,7 @@ def _realized_before(reader: type, site: Site) -> Pair | Refused | None:
 
 
 def _realized_before_values(site: Site) -> Pair | Refused | None:
-    """Return what makes the same of a patch, whether or not there is a volume around it."""
+    """Return pipes with the same result for a patch, with or without a volume around it."""
     pair = _realized_before(ValuePipe, site)
     if not isinstance(pair, tuple):
         return pair

@@ -37,7 +37,7 @@ from ..graph.cut import split_of
 from .adapter import Adapter
 from .profile import without_timers
 
-# What a disk of 2 GB/s brings in half a second: less is not worth a word.
+# Bytes that a disk of 2 GB/s reads in half a second: fewer are not reported.
 MUCH_BYTES = 10**9
 _CACHES = ("in_memory_cache", "on_disk_cache", "end_caching")
 # Names of mistakes at a pipe; that of a graph and its loader.
@@ -53,11 +53,11 @@ class Mistake:
     """One mistake in a graph."""
 
     name: str
-    """What ``Lint(ignore=...)`` calls it."""
+    """Its name in ``Lint(ignore=...)``."""
     what: str
-    """What happens because of it, in one sentence."""
+    """Its effect, in one sentence."""
     do: str
-    """How to mend it."""
+    """The fix."""
     origin: CallSite | None
     """Where the user wrote the pipe."""
 
@@ -68,7 +68,7 @@ class Mistake:
 
 @dataclass(frozen=True)
 class Upstream:
-    """What lies upstream of a pipe, along one way at least, or along all."""
+    """Pipes upstream of a pipe, along one way at least, or along all."""
 
     is_shuffled: bool = False  # whether every way from a source goes through a shuffle
     shuffled_patches: bool = False
@@ -79,7 +79,7 @@ class Upstream:
 
     @classmethod
     def of(cls, parents: list[Upstream]) -> Upstream:
-        """Return what lies upstream of a pipe with these parents."""
+        """Return the upstream of a pipe with these parents."""
         if len(parents) == 1:
             return parents[0]
         return cls(
@@ -91,7 +91,7 @@ class Upstream:
         )
 
     def after(self, pipe: Pipe) -> Upstream:
-        """Return what lies upstream of the next pipe."""
+        """Return the upstream of the next pipe."""
         shuffles = isinstance(pipe, IterDataPipe) and hasattr(type(pipe), "set_shuffle")
         mixes = shuffles or chained_name(pipe) in ("interleave", "in_batch_shuffle")
         cuts = isinstance(pipe, PatchSampler)
@@ -105,14 +105,14 @@ class Upstream:
 
 
 Places: TypeAlias = "tuple[tuple[Pipe, str, str], ...]"
-"""Pipes with what happens because of them, and how to mend it."""
+"""Pipes with their effect and the fix."""
 
 
 class Lint(Adapter):
-    """Warn of mistakes in a graph, each by name, with the fix and the line; changes nothing.
+    """Warn of mistakes in a graph, each by name, with the fix and the line, without any change.
 
     ==================  ==================================================================
-    name                what is wrong
+    name                mistake
     ==================  ==================================================================
     unshuffled-shards   workers share items out that were not shuffled before
     one-volume-batches  the patches of a batch come from the same volume
@@ -121,14 +121,14 @@ class Lint(Adapter):
     twice-interpolated  a spatial pipe comes after voxels were made
     planned-functions   the graph can be split, but a function runs on the wrong side of it
     own-state           an object in a function has state of its own that no seed sets
-    whole-volumes       statistics, boxes or masks take a pass over volumes that lie far away
+    whole-volumes       statistics, boxes or masks take a pass over volumes in remote stores
     idle-workers        the loader has workers, and no pipe is left for them: all of them plan
     ==================  ==================================================================
 
     Each costs quality or speed and raises no error. Packages add mistakes by entry points
-    ``voxpipe.lint_rules``: a name, and a function of the last pipe that yields for each mistake the
-    pipe, what happens because of it, and how to mend it.
-    Give it after adapters of your own: it checks the graph as they left it.
+    ``voxpipe.lint_rules``: a name, and a function of the last pipe. The function yields the pipe,
+    the effect and the fix of each mistake.
+    Give it after adapters of your own: it checks the graph that they return.
 
     Parameters
     ----------
@@ -150,7 +150,7 @@ class Lint(Adapter):
         self.ignore = frozenset(ignore)
 
     def mistakes(self, pipe: Pipe) -> list[Mistake]:
-        """Return what is wrong with a graph: pipe by pipe, sources first, then as a whole."""
+        """Return the mistakes of a graph: pipe by pipe, sources first, then as a whole."""
         result = []
         split = split_of(pipe)
         upstream: dict[int, Upstream] = {}
@@ -169,7 +169,7 @@ class Lint(Adapter):
         return result
 
     def mistake_of_workers(self, pipe: Pipe, workers: int) -> Mistake | None:
-        """Return what is wrong if so many workers run a graph; a loader knows, and asks."""
+        """Return the mistake of a graph under so many workers, which only a loader knows."""
         split = split_of(pipe)
         if not workers or _IDLE in self.ignore or not isinstance(split, Cut) or split.realizing:
             return None
@@ -187,7 +187,7 @@ class Lint(Adapter):
 
 
 def _mistakes_at(pipe: Any, before: Upstream) -> Iterator[tuple[str, str, str]]:
-    """Yield name, what happens because of it, and how to mend it, of each mistake at a pipe."""
+    """Yield name, effect and fix of each mistake at a pipe."""
     traits, form, patches = traits_of(pipe), chained_name(pipe), before.patches
     if traits.shards and not before.is_shuffled:
         what = "each worker and rank sees the same share of the items in every epoch"
@@ -213,7 +213,7 @@ def _mistakes_at(pipe: Any, before: Upstream) -> Iterator[tuple[str, str, str]]:
 
 
 def _planned_functions(sink: Pipe, split: Cut | NoCut) -> Places:
-    """Find what no worker runs, though it may do what workers are for: functions, own pipes."""
+    """Find functions and own pipes that no worker runs, though they may do a worker's work."""
     if isinstance(split, NoCut):
         return ()
     open_ids: set[int] = set()

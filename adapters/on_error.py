@@ -17,10 +17,10 @@ BUDGET = 10
 
 
 class OnError(Adapter):
-    """Leave out what cannot be read, or put something else in its place, and tell of it.
+    """Leave out or replace items that cannot be read, and report them.
 
     ============  =========================================================================
-    action        what becomes of a batch with a bad item
+    action        result for a batch with a bad item
     ============  =========================================================================
     ``"raise"``   the error is raised, as without this adapter
     ``"skip"``    the batch is made of the other items; one without any is left out
@@ -28,23 +28,23 @@ class OnError(Adapter):
     ============  =========================================================================
 
     Either is a function of the batch alone: the batches are the same under any number of workers
-    and after a resume. ``loader.failures`` tells what failed: batch, case,
-    files, pipe, and what was said, without credentials. The count is part of the state.
+    and after a resume. ``loader.failures`` lists batch, case, files, pipe and error text of each
+    failure, without credentials. The count is part of the state.
 
     A batch that fails is made once more item by item, and once of the good ones. ``len()`` counts
     batches as if nothing failed. Cases that cannot be planned (``lazy_patch(sampling="grid")``
-    needs their headers) are left out, whatever the action: nothing stands in for a case. Under
+    needs their headers) are left out under any action: no other case replaces them. Under
     ``DistributedReadingService`` a rank needs a good item in its part of a batch.
 
     Parameters
     ----------
     action
-        What to do.
+        One of the table.
     budget
         Items that may fail in one epoch, on all ranks together; one more is a
         ``TooManyFailures``, on all of them. None for any number.
     errors
-        Classes of errors that it is about: by default those of volumes, never those of programs.
+        Classes of handled errors: by default those of volumes, never those of programs.
 
     Raises
     ------

@@ -29,12 +29,12 @@ from ..graph import (
 from ..graph.explain import is_branch
 from .adapter import Adapter
 
-# What timed pipes further up took while this one waited for them.
+# Counts of timed pipes further up while this one waited for them.
 _OUTER: ContextVar[PipeCounts | None] = ContextVar("timed", default=None)
 
 
 class Timer(SameLength):
-    """Yield the parent's items, and enter what the parent alone did in the ledger."""
+    """Yield the parent's items, and count the work of the parent alone."""
 
     traits: ClassVar[Any] = Traits(per_item=True, watches=True)
 
@@ -80,7 +80,7 @@ class Timer(SameLength):
 
 
 def without_timers(sink: Pipe) -> Pipe:
-    """Return a copy of the graph without timed pipes: a profile counts what the user runs."""
+    """Return a copy of the graph without timed pipes: a profile counts the user's pipes."""
 
     def without(old: Pipe, here: Pipe) -> Pipe:
         return parents_of(here)[0] if isinstance(old, Timer) else here
@@ -89,7 +89,7 @@ def without_timers(sink: Pipe) -> Pipe:
 
 
 class Profile(Adapter):
-    """Time every pipe, in every process, and merge what they did.
+    """Time every pipe, in every process, and merge their counts.
 
     ::
 
@@ -102,11 +102,11 @@ class Profile(Adapter):
     :meth:`to_json` for a program.
 
     ==================  ======================================================================
-    column              what it holds, over all processes
+    column              value, over all processes
     ==================  ======================================================================
     ``items``           items that the pipe yielded
     ``seconds``         wall time in the pipe itself, summed over the processes
-    ``wait``            wall time for which it waited for what comes before it
+    ``wait``            wall time for which it waited for the pipes before it
     ``reads``, ``MiB``  regions read from volumes by it, and their bytes
     ``MiB out``         arrays that it yielded; a description has none
     ``MiB held``        most memory that one process held right after it, looked at every 10 ms
@@ -133,7 +133,7 @@ class Profile(Adapter):
         changes = []
 
         def with_timed_parents(old: Pipe, new: Pipe) -> Pipe:
-            # Between torch's fork or demux and its children stands more than an iterator.
+            # torch's fork or demux and its children share more than an iterator.
             if isinstance(old, Timer) or is_branch(old):
                 return new
             copy = with_parents(new, list(map(self._with_timer, parents_of(new))))
@@ -145,18 +145,18 @@ class Profile(Adapter):
         return RewriteResult(pipe, after, tuple(changes))
 
     def _with_timer(self, pipe: Pipe) -> Pipe:
-        # Timers and limits only watch: what they cost is not the user's.
+        # Timers and limits only watch: their cost is not the user's.
         if traits_of(pipe).watches:
             return pipe
         return Timer(pipe, self.id, _name(pipe))
 
     def entries(self) -> list[tuple[str, PipeCounts]]:
-        """Return what each pipe did so far, in the order of the graph."""
+        """Return the counts of each pipe so far, in the order of the graph."""
         counts = PIPE_STATS.of(self.id)
         return [(name, counts.get(name, PipeCounts())) for name in dict.fromkeys(self._pipes)]
 
     def to_json(self) -> list[dict[str, Any]]:
-        """Return one dict per pipe: what the table shows, its IOCounters, the processes.
+        """Return one dict per pipe: the row of the table, its IOCounters, the processes.
 
         ``resident`` is by process id, in bytes; JSON has it as text.
         """
@@ -184,7 +184,7 @@ class Profile(Adapter):
         return self.table()
 
     def reset(self) -> None:
-        """Forget what was counted."""
+        """Reset all counts."""
         PIPE_STATS.forget(self.id)
 
 

@@ -1,4 +1,4 @@
-"""The adapter that limits how long the loader waits, and names what it waited for."""
+"""The adapter that limits the waits of the loader, and names the late pipe."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .adapter import Adapter, annotate, note_of
 START_SECONDS = 120.0
 # A batch from a slow bucket takes seconds; ten minutes without one is a hang.
 ITEM_SECONDS = 600.0
-# What is still running a second after it was asked to stop is killed.
+# A process that still runs a second after its stop is killed.
 STOP_SECONDS = 1.0
 
 
@@ -56,7 +56,7 @@ class Limits:
 
     @property
     def poll(self) -> float | None:
-        """How often to look at what processes are at; None for never."""
+        """Seconds between checks of the processes' current pipes; None for never."""
         least = min([self.idle, *(seconds for _, seconds in self.pipes)])
         return None if math.isinf(least) else max(_LEAST_POLL, least / _LOOKS)
 
@@ -73,7 +73,7 @@ def _names(pipe: Pipe) -> list[str]:
 
 
 class Timeout(Adapter):
-    """Set how long a batch may take; then ``ItemTimeout`` names what was being done.
+    """Set how long a batch may take; then ``ItemTimeout`` names the work in progress.
 
     Parameters
     ----------
@@ -97,9 +97,9 @@ class Timeout(Adapter):
 
     Notes
     -----
-    ``idle`` and ``at`` see all pipes of a graph that is split (``explain()`` shows how), in
-    workers and here, where pipes that plan, or make what is dealt out, run in a thread then; of a
-    graph that is not split they see those that run here.
+    ``idle`` and ``at`` watch all pipes of a graph that is split (``explain()`` shows how), in
+    workers and here. Pipes here that plan, or make items to deal out, then run in a thread. In a
+    graph that is not split they watch only the pipes here.
 
     Without this adapter the limits are 600, 120 and 1 s with workers, and none in
     process, where nothing can be interrupted without a thread. Threads get 2 s then; Python cannot

@@ -56,7 +56,7 @@ from ..volumes import (
 TIMEOUT = 60.0
 # Importing this package takes a second; a busy machine takes ten times that.
 _START_TIMEOUT = 60.0
-# After it was told to end, a worker has nothing more to do.
+# A worker that is stopped has nothing more to do.
 _STOP_TIMEOUT = 5.0
 
 Task = tuple[Volume, str, str]  # a volume, its case and its key
@@ -64,7 +64,7 @@ Task = tuple[Volume, str, str]  # a volume, its case and its key
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What a check found."""
+    """The findings of a check."""
 
     findings: tuple[Finding, ...]
     """One per volume, and one more per case whose volumes do not fit each other."""
@@ -188,7 +188,7 @@ def _volumes_and_gaps(
                 what = f"{error.what}. Add the file, or narrow the pattern."
                 missing.append(Finding.of_missing(case[CASE], key, labels, what))
         pipe = replace_pipe(pipe, listing, lenient)
-    # What the user did not open is told in words of the function that was called.
+    # If the user has not opened the volumes, errors name the called function.
     quiet: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if not _is_opened(pipe):
         options = storage_options or getattr(pipe, "storage_options", None)
@@ -212,7 +212,7 @@ def _keys_of_labels(
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the keys of images that look like labels, each with a warning, and those of labels.
 
-    Nothing is guessed where the user said what is a label, or opened the volumes: that pipe warns.
+    Nothing is guessed if the user has named the labels, or opened the volumes: that pipe warns.
     """
     if not volumes:
         raise _no_cases()
@@ -315,7 +315,7 @@ def _show_nothing(number: int, total: int) -> None:
 def _answer(
     worker: _CheckProcess, is_ready: bool, tasks: Sequence[Task], timeout: float
 ) -> tuple[Finding | None, bool]:
-    """Return what a worker found, None when it has started, and whether it is lost."""
+    """Return a worker's finding, None when it has started, and whether it is lost."""
     kind, why = "ItemTimeout", f"nothing came within {timeout:g} s"
     if is_ready:
         try:
@@ -338,7 +338,7 @@ def _start(voxels: bool) -> _CheckProcess:
         name=f"{WORKER_NAME}-check",
         daemon=True,
     )
-    # What the user registered may be defined in the script; else that is not needed.
+    # Registered backends and decoders may be defined in the script; else it is not needed.
     own = custom_backends() or custom_decoders()
     with without_signals("forkserver"), preparing(hides_script=not own):
         process.start()
@@ -360,7 +360,7 @@ def _end(worker: _CheckProcess) -> None:
 
 
 def _mismatches(findings: Iterable[Finding]) -> Iterator[Finding]:
-    """Yield one finding per case whose sound volumes do not lie on one grid."""
+    """Yield one finding per case whose sound volumes have different grids."""
     for case, group in groupby(findings, key=lambda finding: finding.case):
         volumes: Mapping[str, Any] = {
             f.key: SimpleNamespace(
@@ -398,8 +398,8 @@ def index(
     cases
         As of :func:`check`: a pipe of cases, a list, a folder or its URL, one volume.
     destination
-        Path or URL of the manifest. What is there already is used: volumes that did not change
-        since are not read again.
+        Path or URL of the manifest. An existing one is used: volumes that did not change since are
+        not read again.
     statistics
         Whether to read every voxel for mean, range, percentiles and classes.
     full_hash

@@ -1,6 +1,6 @@
-"""Compile a chain for a loader: check what is given, rewrite it by adapters, distribute it.
+"""Compile a chain for a loader: check the arguments, rewrite it by adapters, distribute it.
 
-Each mistake is one sentence that says what to write.
+Each error is one sentence with the code to write.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..reading_services.work import Work
 from .main_process_tail import MainProcessTail, detach_tail
 from .state import changes_of_order
 
-AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"  # what rewrites a graph
+AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"  # rewrites a graph
 
 _SERVICE = "reading_service=MultiProcessingReadingService(num_workers={value})"
 # Arguments of torch's DataLoader that people give out of habit, and where they belong here.
@@ -80,7 +80,7 @@ def check_service(service: Any) -> Any:
 def check_epoch(epoch: Any) -> int:
     """Return the number of an epoch; ``TypeError`` or ``ValueError`` if it is none."""
     number = validate_int("epoch", epoch, least=0)
-    # Whoever is below the least is not told of the most, which nobody reaches by counting.
+    # An error for a number below the least does not name the most, which no count reaches.
     return number if number < MAX_EPOCH else validate_int("epoch", number, least=0, below=MAX_EPOCH)
 
 
@@ -133,11 +133,11 @@ class CompiledChain:
 
     adapters: tuple[AdapterLike, ...]
     whole: Pipe
-    graph: Pipe  # what of it the service runs
-    tail: MainProcessTail  # what of it stays in this process, behind that
+    graph: Pipe  # run by the service
+    tail: MainProcessTail  # run in this process, after the graph
     changes: tuple[Change, ...]
-    work: Work  # what of it runs where
-    order: str  # what the adapters changed of the order in which items come; empty if nothing
+    work: Work  # the distribution of the graph
+    order: str  # changes of the order of items by adapters; empty if none
 
 
 def compile_chain(

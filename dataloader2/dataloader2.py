@@ -68,7 +68,7 @@ _LOOK = 0.05
 
 
 def _free(service: ReadingService, tails: list[MainProcessTail]) -> None:
-    """Stop a service, then the pipes behind it, which outlive the epochs of a loader."""
+    """Stop a service, then the pipes after it, which outlive the epochs of a loader."""
     try:
         service.stop()
     finally:
@@ -123,12 +123,12 @@ class DataLoader2(ForFrameworks):
         refuse_unknown(others, datapipe)
         self._seed: int | None = None
         self._draw: TorchSeed | None = None
-        # Of the epoch that an iterator was made for, else of the next one.
+        # Progress of the epoch that an iterator was made for, else of the next one.
         self._progress, self._epoch_is_set = Progress(Position()), False
         # Weak: an iterator that the caller drops must end its epoch at once.
         self._live: weakref.ref[DataLoader2Iterator] | None = None
-        # Who makes a batch, or begins or ends an epoch, has the turn for so long. What says where
-        # the loader is changes in the lock, inside of the turn, which nobody has for long.
+        # A thread holds the turn while it makes a batch, or begins or ends an epoch. The position
+        # of the loader changes under the lock, inside of the turn, which is held only briefly.
         self._turn, self._lock = Turn(), ForkSafeLock()
         self._shut_down, self._counts, self._once = False, Counts(), WarnOnce()
         self._negotiation: Negotiation | None = None
@@ -145,7 +145,7 @@ class DataLoader2(ForFrameworks):
         self._fuse, adapters = as_flag("fuse", fuse), adapter_list(datapipe_adapter_fn)
         self._take(compile_chain(self._original, adapters, self._service, self._fuse))
         self._outline = Outline.of(self._original)
-        # Frees what a loader holds that is dropped without a word.
+        # Frees the resources of a loader that is dropped without shutdown().
         self._finalizer = weakref.finalize(self, _free, self._service, self._tails)
         self._finalizer.atexit = False  # an epoch that runs ends first
         _LOADERS[next(_NUMBERS)] = self
@@ -153,7 +153,7 @@ class DataLoader2(ForFrameworks):
             self.seed(seed)
 
     def _take(self, chain: CompiledChain) -> None:
-        """Make ``chain`` what the next epochs run, and free the pipes of the last one."""
+        """Set the ``chain`` of the next epochs, and free the pipes of the last one."""
         for tail in self._tails:
             tail.shutdown()
         self._tails[:] = [chain.tail]
@@ -182,13 +182,13 @@ class DataLoader2(ForFrameworks):
 
     @adapters.setter
     def adapters(self, adapters: AdapterLike | Iterable[AdapterLike] | None) -> None:
-        # Compiled now, so that what is wrong is told here; the service stops at the next epoch.
+        # Compiled now, so that mistakes are raised here; the service stops at the next epoch.
         run = self._service, self._fuse
         self._coming = compile_chain(self._original, adapter_list(adapters), *run)
 
     @property
     def failures(self) -> tuple[Failure, ...]:
-        """What failed and was left out or replaced, by ``OnError``: the last thousand."""
+        """Failures that ``OnError`` left out or replaced: the last thousand."""
         return tuple(self._counts.failures)
 
     def __iter__(self) -> DataLoader2Iterator:
@@ -260,8 +260,8 @@ class DataLoader2(ForFrameworks):
     def _taking_over(self, why: str, most: float = math.inf) -> Iterator[None]:
         """End the running epoch, if any, and let no other thread at the loader inside the block.
 
-        A thread in the midst of a batch is asked to leave, and waited for ``most`` seconds; one
-        that is later ends the epoch itself when it comes back.
+        A thread in the middle of a batch is stopped, and gets ``most`` seconds to leave. A later
+        one ends the epoch itself when it returns.
         """
         deadline, had_turn = time.monotonic() + most, self._turn.is_mine()
         try:
@@ -329,7 +329,7 @@ class DataLoader2(ForFrameworks):
     def state_dict(self) -> dict[str, Any]:
         """Return the position as a small JSON-able dict, at any time.
 
-        What counts is what was handed to the caller; batches that workers made ahead do not.
+        Only batches that the caller has received count, not those that workers made ahead.
         """
         with self._lock:
             here, seed = self._progress.position, self._seed_of_run()
@@ -349,8 +349,8 @@ class DataLoader2(ForFrameworks):
     ) -> None:
         """Continue where ``state`` was taken, under any number of workers.
 
-        A state that is refused changes nothing: a running epoch goes on. Where the same files lie
-        in another folder, as in the ``$SLURM_TMPDIR`` of another job, give
+        A state that is refused changes nothing: a running epoch goes on. If the same files are in
+        another folder, as in the ``$SLURM_TMPDIR`` of another job, give
         ``folders={saved_folder: folder_here}``, as ``map_location`` of ``torch.load``.
 
         Raises
@@ -417,10 +417,10 @@ class DataLoader2(ForFrameworks):
         return loader
 
     def explain(self, *, measure: bool = False) -> str:
-        """Return the graph as written and as it runs, what was refused, where it runs, its cost.
+        """Return the graph as written and as it runs, refusals, processes and cost.
 
-        Says how voxels are read, too, and what was measured last. Reads the headers of the first
-        volumes, and no voxel, unless *measure* asks for :meth:`measure`.
+        Also shows how voxels are read, and the last measurement. Reads the headers of the first
+        volumes, and no voxel, unless *measure* calls :meth:`measure`.
         """
         if measure:
             self.measure()
@@ -453,7 +453,7 @@ class DataLoader2(ForFrameworks):
         return dict(self._agree().schemes)
 
     def _agree(self) -> Negotiation:
-        """Return what the chain, its stores and the service agreed on, at the first call here."""
+        """Return the negotiation of the chain, its stores and the service, made at first use."""
         with self._turn if self._negotiation is None else contextlib.nullcontext():
             if self._negotiation is None:
                 here = self._progress.position
@@ -471,18 +471,18 @@ class DataLoader2(ForFrameworks):
         batches: int = BATCHES,
         seconds: float = DIAGNOSE_SECONDS,
     ) -> Diagnosis:
-        """Measure what each part could do alone, and return which one limits the loader.
+        """Measure the rate of each part alone, and return the part that limits the loader.
 
         Copies of the graph and of the workers run the next batches, so the loader stays where it
-        is. Of several ranks it measures the one that calls it, which waits for no other. Takes
-        about ten times ``seconds``, and the start of the workers.
+        is. It measures only the rank that calls it, which waits for no other. Takes about ten times
+        ``seconds``, and the start of the workers.
 
         Parameters
         ----------
         step
-            What you do with a batch, e.g. one training step; it is called some dozen times with
+            Your function of a batch, e.g. one training step. It is called some dozen times with
             real batches, so give it a copy of a model that matters. It has to wait for a device
-            that it uses. Without it the time counts for which your loop has kept batches so far.
+            that it uses. By default the time for which your loop has kept batches so far.
         batches
             Different batches that are looked at.
         seconds
@@ -504,7 +504,7 @@ class DataLoader2(ForFrameworks):
         return diagnosis
 
     def measure(self, *, batches: int = BATCHES, seconds: float = MEASURE_SECONDS) -> Measurement:
-        """Measure what a patch takes, part by part, and predict patches per second from that.
+        """Measure the time of a patch, part by part, and predict patches per second from that.
 
         The first half of :meth:`diagnose`, without ``step`` and in less time: the loader is not run
         as a whole. Takes about nine times ``seconds``, and the start of the workers.
@@ -529,15 +529,15 @@ class DataLoader2(ForFrameworks):
     def datapipe(self) -> Pipe:
         """The last pipe of the chain as it runs: the loader's own copy, after the adapters.
 
-        It is there to be looked at (``voxpipe.graph.walk(loader.datapipe)``). To change what runs,
-        change your own chain or :attr:`~voxpipe.DataLoader2.adapters`.
+        It is read-only (``voxpipe.graph.walk(loader.datapipe)``). For a change, change your own
+        chain or :attr:`~voxpipe.DataLoader2.adapters`.
         """
         return self._chain.whole
 
     def stats(self) -> Stats:
-        """Return what was delivered and waited for so far; print it, or take ``to_json()``.
+        """Return the counts of delivered batches and of waits; print it, or use ``to_json()``.
 
-        With ``Profile`` among the adapters it holds what each pipe did, too.
+        With ``Profile`` among the adapters it also has the counts of each pipe.
         """
         here, counts, profile = self._progress.position, self._counts, self._profile()
         return Stats(
@@ -581,7 +581,7 @@ class DataLoader2(ForFrameworks):
 
 @atexit.register
 def _shut_down_all() -> None:
-    """End what still runs when the interpreter ends, while there are modules to end it with."""
+    """Shut down loaders when the interpreter ends, while its modules still exist."""
     EXITING.set()
     for reference in _LOADERS.valuerefs():
         loader = reference()

@@ -1,7 +1,7 @@
 """torchdata's functions on graphs: nested dicts of pipes, changed in place.
 
-For code that was written for torchdata. What they are made of, and what leaves the given pipes
-alone, is :mod:`voxpipe.graph`.
+For code that was written for torchdata. They use :mod:`voxpipe.graph`, whose functions do not
+change the given pipes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def find_dps(graph: DataPipeGraph, dp_type: type[P]) -> list[P]:
 
 
 def replace_dp(graph: DataPipeGraph, old_datapipe: Pipe, new_datapipe: Pipe) -> DataPipeGraph:
-    """Let whatever reads ``old_datapipe`` read ``new_datapipe``, in place; return the graph.
+    """Replace ``old_datapipe`` by ``new_datapipe`` for its readers, in place; return the graph.
 
     ``new_datapipe`` may read ``old_datapipe``. Where the last pipe is replaced, nothing reads it:
     take the new one from the graph that is returned. GraphError if the old one is not there.
@@ -74,7 +74,7 @@ def replace_dp(graph: DataPipeGraph, old_datapipe: Pipe, new_datapipe: Pipe) -> 
     _refuse_strangers(graph, old_datapipe)
     if last is old_datapipe:
         return traverse_dps(new_datapipe)
-    # Not in what the new pipe brings along: it may stand on the old one.
+    # Not in the new pipe itself, which may read the old one.
     for pipe in _breadth_first(graph):
         if pipe is not new_datapipe and any(p is old_datapipe for p in parents_of(pipe)):
             swap_parents(pipe, {id(old_datapipe): new_datapipe})
@@ -82,7 +82,7 @@ def replace_dp(graph: DataPipeGraph, old_datapipe: Pipe, new_datapipe: Pipe) -> 
 
 
 def remove_dp(graph: DataPipeGraph, datapipe: Pipe) -> DataPipeGraph:
-    """Let whatever reads ``datapipe`` read what it reads, in place; return the graph.
+    """Replace ``datapipe`` by its parent for its readers, in place; return the graph.
 
     NotRemovable, a ``RuntimeError``, if it is a source or reads from several pipes; GraphError if
     it is not there.

@@ -1,6 +1,6 @@
-"""One pass over a loader: takes batches, notes how far it has come, and ends what it began.
+"""One pass over a loader: it takes batches, notes its position, and ends its epoch.
 
-What a loader counts meanwhile, and shows as its figures, is here too.
+The counts and figures of a loader are here, too.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ class Progress:
     is_live: bool = False  # whether an iterator was made for it
     has_begun: bool = False  # whether a batch was asked for
     batches: Epoch | None = None
-    """What runs. Whoever takes over ends it, also while its iterator is being collected."""
+    """The running epoch. Its successor ends it, also while its iterator is being collected."""
 
     def close(self) -> None:
-        """End what runs; any number of times."""
+        """End the running epoch; any number of times."""
         batches, self.batches = self.batches, None
         if batches is not None:
             batches.close()
@@ -56,7 +56,7 @@ class Progress:
         return Position(self.position.epoch + 1) if self.has_begun else self.position
 
 
-# What is kept to be looked at; the counts go on.
+# Failures that are kept; the counts go on.
 _MOST_FAILURES = 1000
 # A message is read by a person.
 _MOST_LINES = 3
@@ -65,7 +65,7 @@ RECENT_BATCHES = 64
 
 
 class Counts:
-    """What a loader counts over all its epochs: failures, waits, how long batches are kept."""
+    """Counts of a loader over all its epochs: failures, waits, how long batches are kept."""
 
     def __init__(self) -> None:
         self.failures: deque[Failure] = deque(maxlen=_MOST_FAILURES)
@@ -75,7 +75,7 @@ class Counts:
         self._since: float | None = None
 
     def admit(self, outcome: BatchResult, policy: ErrorPolicy, before: int) -> int:
-        """Count what failed in one batch; return how many did in this epoch, if so many may."""
+        """Count the failures of one batch; return those of the epoch, if the budget allows."""
         self.failures += outcome.failures
         self.errors.update(failure.error for failure in outcome.failures)
         total = before + len(outcome.failures) + outcome.elsewhere
@@ -127,7 +127,7 @@ class Stats:
     failures: Mapping[str, int] = field(default_factory=dict)
     """How many errors of each class ``OnError`` let pass."""
     pipes: tuple[Mapping[str, Any], ...] = ()
-    """What each pipe did, if ``Profile`` is among the adapters."""
+    """The counts of each pipe, if ``Profile`` is among the adapters."""
 
     @property
     def rate(self) -> float | None:
@@ -155,7 +155,7 @@ class Stats:
 
 @dataclass(frozen=True)
 class RunningEpoch:
-    """What runs, once the first batch of an epoch was asked for."""
+    """The state of an epoch after its first batch was requested."""
 
     batches: Epoch  # its batches, after the pipes that stay in this process
     step: int
@@ -179,7 +179,7 @@ class Turn(ForkSafeLock):  # type: ignore[misc]  # final in typeshed alone
         self.acts.defer()
 
     def after_fork(self) -> None:
-        """Leave the lock of the parent, and what a thread of it is at, behind."""
+        """Drop the lock of the parent process, and the batch of its thread."""
         super().after_fork()
         self.in_a_batch = False
 
@@ -197,11 +197,11 @@ def refuse_copy(thing: Any) -> NoReturn:
 class DataLoader2Iterator:
     """One epoch of a loader, which makes it.
 
-    It belongs to the process that asked it first: a forked child is refused, whatever runs there.
-    Threads may share it; each gets batches of its own, in the order in which they ask.
+    It belongs to the process that used it first: a forked child is always refused. Threads may
+    share it; each gets batches of its own, in the order of their calls.
 
     It can be paused, by hand or after a number of batches: a ``for`` loop over it ends, and
-    another one goes on after :meth:`resume`. Workers keep what they have made meanwhile.
+    another one goes on after :meth:`resume`. Workers keep their finished batches meanwhile.
 
     Examples
     --------
@@ -256,8 +256,8 @@ class DataLoader2Iterator:
             with self._turn.acts, self._turn:
                 return self._next()
         finally:
-            # A daemon thread that is left over is kept: Python is about to end it where it stands,
-            # and what it would be told, that its workers are gone, is nobody's error.
+            # A remaining daemon thread waits here: Python is about to end it, and an error about
+            # its stopped workers would mislead.
             if EXITING.is_set() and threading.current_thread() is not threading.main_thread():
                 threading.Event().wait()
 
@@ -291,7 +291,7 @@ class DataLoader2Iterator:
         return batch
 
     def _deliver(self) -> Any:
-        """Return the next batch of which there is something, and note what was delivered."""
+        """Return the next batch that is not empty, and note its delivery."""
         while True:
             running = self._running or self._start()
             batch = next(running.batches)
@@ -302,11 +302,11 @@ class DataLoader2Iterator:
                 count, batch = self._counts.admit(outcome, running.policy, count), outcome.batch
                 if outcome.is_empty:
                     here.cursor.leave_out(outcome.failures)
-            # Last, and in one step: whoever interrupts this has the batch once more, not never.
+            # Last, and in one step: an interrupted batch comes once more, and is never lost.
             cursor = here.cursor.after(running.batches.last, running.step)
             self._progress.position = Position(here.epoch, cursor, count)
             if outcome is None or not outcome.is_empty:
-                if self._ended_by:  # somebody took over meanwhile, and maybe waits for this thread
+                if self._ended_by:  # replaced meanwhile; the new owner may wait for this thread
                     self._close()
                 return batch
 
@@ -321,15 +321,15 @@ class DataLoader2Iterator:
     def _end_with(self, error: BaseException) -> None:
         self._close()
         if self._ended_by and isinstance(error, Exception):
-            raise self._invalidation() from None  # it is what became of an epoch that was left
+            raise self._invalidation() from None  # the epoch was left
         if isinstance(error, StopIteration):
             self._end(self._progress)
             return
         if isinstance(error, VoxpipeError):
             error.at(self._origin)
         if isinstance(error, Exception):
-            # A copy: the traceback of the error holds the caller's frames, these hold the iterator,
-            # and so the caller's batch would be kept until the next collection.
+            # A copy: the traceback of the error holds the caller's frames, which hold the iterator.
+            # So the caller's batch would be kept until the next collection.
             self._failure = error
             with contextlib.suppress(Exception):  # a user's class may want more than its message
                 self._failure = copy.copy(error)
@@ -359,7 +359,7 @@ class DataLoader2Iterator:
         self._is_paused, self._remaining = False, self._most
 
     def leave(self, why: str) -> None:
-        """Ask whoever is in the midst of a batch to end; further use says why."""
+        """Stop a thread in the middle of a batch; further use raises the reason."""
         self._ended_by = self._ended_by or why
         running = self._running
         if running is not None:
@@ -399,9 +399,9 @@ class TorchSeed:
 
     def is_outdated(self) -> bool:
         """Whether the generator was seeded since, so that another run is meant to begin."""
-        # It was if its seed is another one, if it is where it was before this number was drawn, or
-        # if it is where a seed has just put it. One that was given its old seed again and then used
-        # otherwise than the first time looks like one that was only used.
+        # It was in three cases: it has another seed, or its state from before this draw, or the
+        # state right after a seed. A generator with its old seed that was then used in another way
+        # is not detected.
         now, seeded_with = torch.get_rng_state(), torch.initial_seed()
         if seeded_with != self._seeded_with or torch.equal(now, self._before):
             return True
@@ -444,7 +444,7 @@ class EpochSetter:
 
 
 class ForFrameworks:
-    """What frameworks look for on a loader of torch's."""
+    """Attributes of torch's loaders that frameworks read."""
 
     datapipe: Any
 

@@ -1,7 +1,7 @@
 """The end of a chain that runs in the loader's own process: devices and ranks.
 
-Such pipes, and what takes items one by one after them, are put behind the batches of a service.
-They yield one item for each, in order: what they make ahead does not count as delivered.
+Such pipes, and later pipes that take items one by one, run after the batches of a service. They
+yield one item for each, in order: items made ahead do not count as delivered.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def detach_tail(sink: Pipe, service: ReadingService) -> tuple[Pipe, MainProcessT
 
 
 def _refusal(local_pipe: Pipe, body: Pipe) -> VoxpipeError:
-    """Return the error of a pipe that has to stay here, and before what cannot follow it."""
+    """Return the error of a pipe that has to stay here, before a pipe that cannot follow it."""
     for bars in walk(body):
         follows = any(pipe is local_pipe for pipe in walk(bars)) and bars is not local_pipe
         if follows and not (traits_of(bars).per_item or traits_of(bars).main_process):
@@ -74,8 +74,8 @@ def _refusal(local_pipe: Pipe, body: Pipe) -> VoxpipeError:
 
 def _stays(pipe: Pipe, before: set[int]) -> bool:
     """Whether a pipe has to stay here."""
-    # One of which no more is known than that it cannot be replicated is planned here as it is,
-    # unless what comes before it goes to the workers.
+    # An unknown pipe that cannot be replicated is planned here, unless pipes before it run in the
+    # workers.
     traits = traits_of(pipe)
     return traits.main_process and (traits.is_known or bool(before))
 
@@ -99,7 +99,7 @@ def _end_of(sink: Pipe, before: set[int]) -> tuple[Pipe, ...]:
 
 
 class _Batches(IterDataPipe[Any]):
-    """Yields the batches of the epoch at hand: what the pipes read from."""
+    """The source of the pipes: yields the batches of the current epoch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class MainProcessTail:
         self.seeds = not threads and any(traits_of(pipe).runs_user_code for pipe in pipes)
 
     def shutdown(self) -> None:
-        """Free what the pipes keep from epoch to epoch: threads, a group of ranks."""
+        """Free resources that the pipes keep from epoch to epoch: threads, a group of ranks."""
         for pipe in walk(self.sink):
             own: Any = getattr(type(pipe), "shutdown", None)
             if own is not None:
@@ -159,8 +159,8 @@ class TailEpoch:
         self._epoch = epoch
         self._run = (seed, number)
         self._generators = held_generators(tail.pipes) if tail.seeds else ()
-        # Numbers of the batches that the pipes have taken and not yet given, and what failed in
-        # them; those without any item pass them by.
+        # Numbers and failures of batches that the pipes have read and not yet yielded; batches
+        # without any item bypass the pipes.
         self._under_way: deque[tuple[int, BatchResult | None]] = deque()
         self._ready: deque[tuple[int, Any]] = deque()
         set_epoch(tail.sink, seed, number)

@@ -22,16 +22,16 @@ from ..volumes.scheme import Budget, ReadScheme, SchemeRefusal
 
 @dataclass(frozen=True)
 class Negotiation:
-    """The read schemes that a loader and its stores agree on, and what has none."""
+    """The read schemes that a loader and its stores agree on, and keys without one."""
 
     schemes: Mapping[str, ReadScheme] = field(default_factory=dict)
     """By key; empty where nothing could be negotiated."""
     pattern: AccessPattern = field(default_factory=AccessPattern)
-    """What the chain asks, and of what nobody can tell."""
+    """The access pattern of the chain, and the keys for which it is unknown."""
     small: Mapping[str, str] = field(default_factory=dict)
-    """By key: what suits volumes so small that round trips are what they cost."""
+    """By key: advice for volumes so small that round trips are their main cost."""
     remote: bool = False
-    """Whether volumes lie behind URLs, also those that are decoded onto the local disk."""
+    """Whether volumes are at URLs, also those that are decoded onto the local disk."""
 
     def applied_to(self, work: Work) -> Work:
         """Return ``work`` with the cache, the read-ahead and the coalescing that were agreed on."""
@@ -48,7 +48,7 @@ class Negotiation:
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """What would spare reads, by key; once where keys agree."""
+        """Advice that spares reads, by key; once if keys agree."""
         texts = {scheme.advice: key for key, scheme in reversed(list(self.schemes.items()))}
         texts.update((text, key) for key, text in reversed(list(self.small.items())))
         return tuple(f"{key}: {text}." for text, key in texts.items() if text)
@@ -77,7 +77,7 @@ def negotiate(
     urls = any(source is not None and not source.path for source in sources)
     stay = getattr(service, "persistent_workers", False)
     if urls if stay is None else stay:
-        # What they keep in one epoch they have in the next.
+        # Workers that stay keep their cache for the next epoch.
         again = {key: replace(d, is_scattered=True) for key, d in pattern.demands.items()}
         pattern = replace(pattern, demands=again)
     if hasattr(service, "budgets"):
@@ -89,7 +89,7 @@ def negotiate(
 
 
 def _small(pattern: AccessPattern) -> dict[str, str]:
-    """Return what is better for volumes in chunks behind URLs, of which one request brings all."""
+    """Return advice for small remote volumes in chunks, which one request could read whole."""
     texts = {}
     for key, layout in pattern.layouts.items():
         size = math.prod(layout.shape) * layout.itemsize
@@ -129,8 +129,8 @@ def _schemes(pattern: AccessPattern, offers: tuple[Budget, ...]) -> dict[str, Re
 
 
 def _with_ahead(pattern: AccessPattern, offer: Budget, most: int) -> Budget:
-    """Return a default offer with what is fetched for later patches beside it."""
-    # Without that a bucket would be slow; what a user grants is for everything.
+    """Return a default offer, plus the bytes that are fetched for later patches."""
+    # Without that a bucket would be slow; a user's own budget includes everything.
     if not offer.thrifty:
         return offer
     sharing = max(1, sum(layout.remote for layout in pattern.layouts.values()))

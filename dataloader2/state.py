@@ -4,12 +4,12 @@ A state counts the batches that were delivered. With the seed and the epoch that
 there is to know: the plan is made again from them, under any number of workers.
 
 Two hashes decide whether a state belongs to a loader. A name and a short hash for each pipe, and
-a hash for each of a few dozen runs of cases, say where a foreign one differs. They are bounded,
-so that a state stays small whatever the chain and the data.
+a hash for each of a few dozen runs of cases, locate the difference of a foreign one. They are
+bounded, so that a state stays small for any chain and data.
 
-A state belongs to the chain as it was written: most adapters change neither which items come nor
-when. One that does (``Shuffle(False)``, a function that filters) makes the same place another one,
-so a state also holds how the order of the graph that ran differs from the written one.
+A state belongs to the chain as it was written: most adapters change neither the items nor their
+order. One that does (``Shuffle(False)``, a function that filters) changes the meaning of a place.
+So a state also holds the difference between the order of the graph that ran and the written one.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class State:
     version: int = VERSION
     pipes: str = ""  # name and short hash of each pipe, to say which one differs
     cases: str = ""  # the number of cases and short hashes of them, to say which ones differ
-    order: str | None = None  # what adapters changed of the order; None if that is not known
+    order: str | None = None  # changes of the order by adapters; None if unknown
     service: str = ""  # state of a reading service that has one of its own, in base 64
 
     def to_json(self) -> dict[str, Any]:
@@ -87,7 +87,7 @@ class State:
     @classmethod
     def from_json(cls, data: Any, *, outline: Outline, order: str, shares: int) -> State:
         """Return the state in ``data`` if it belongs to this graph, data set and order."""
-        # BadState names the field that is wrong, and StateMismatch what differs.
+        # BadState names the wrong field, and StateMismatch the difference.
         fields = _check(_plain(data))
         state = cls(**{**fields, "ahead": _runs(fields["ahead"])})
         outline.refuse(state.graph, state.data, state.pipes, state.cases)
@@ -112,7 +112,7 @@ class State:
 
 
 def saved_shares(service: ReadingService, work: Work) -> int:
-    """Return how a state tells among how many processes a graph is divided."""
+    """Return a state's number of processes among which a graph is divided."""
     shares = service.shares(work)
     return -shares if isinstance(work, ReplicatedWork) and work.as_ready else shares
 
@@ -176,8 +176,8 @@ _SCHEMA = {
 }
 
 
-# What JSON holds, and what state_dict() returns. Of no other class a method is called: an object
-# of one that is derived from these may say of itself what it likes.
+# The types of JSON and of state_dict(). No method of another class is called: an object of a
+# derived class may return anything.
 _LEAVES = frozenset((str, int, float, bool, type(None)))
 _LISTS = frozenset((list, tuple, BatchRun))
 _DICTS = frozenset((dict, OrderedDict))
@@ -252,7 +252,7 @@ def checkpoint_of(service: Any) -> str:
 
 
 def restorer(service: Any, checkpoint: str) -> Callable[[], None]:
-    """Return what gives a service its state back; raise, and change nothing, if it takes none."""
+    """Return a function that restores a service's state; raise if the service has none."""
     if not checkpoint:
         return lambda: None
     if not hasattr(service, "restore"):
@@ -347,7 +347,7 @@ class Outline:
             raise StateMismatch(f"{msg}: {what}" if what else msg, do=_DO_CASES)
 
     def _difference(self, pipes: str) -> tuple[str, Pipe | None]:
-        """Return in what pipe the chains begin to differ; nothing if the state does not know."""
+        """Return the first pipe where the chains differ; empty if the state has no names."""
         own = zip(self.pipes.split(), walk(self.sink), strict=False)
         pairs = zip_longest(pipes.split(), own) if pipes else ()
         for number, (theirs, mine) in enumerate(pairs):
@@ -411,10 +411,10 @@ _DO_ORDER = (
 
 
 def changes_of_order(original: Pipe, run: Pipe) -> str:
-    """Return in words in what pipes that decide on the order two graphs differ; empty if in none.
+    """Return the pipes, as text, by which the order of two graphs differs; empty if it does not.
 
-    Behind them stands a hash of all that decide, which says that two orders are the same: a shuffle
-    before a batch is not one after it.
+    They end with a hash of all pipes that decide on the order, for comparison: a shuffle before a
+    batch is not one after it.
     """
     before, after = list(_deciding(original)), list(_deciding(run))
     if before == after:
@@ -444,6 +444,6 @@ def _deciding(sink: Pipe) -> Iterator[tuple[str, str, bool]]:
     """Yield name, hash and whether it is off, of each pipe that decides which items come, when."""
     for pipe in walk(sink):
         traits = traits_of(pipe)
-        # Those that make items ahead, or stay in this process, hand on what comes as it comes.
+        # Pipes that make items ahead, or stay in this process, keep the order.
         if not (traits.per_item or traits.watches or traits.ahead or traits.main_process):
             yield chained_name(pipe), fingerprint_of_pipe(pipe), is_switched_off(pipe)

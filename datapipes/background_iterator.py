@@ -23,21 +23,20 @@ from ..graph import Pipe, Traits
 from .datapipe import DataPipe, Running, SameLength
 from .tensors import BUFFER_BYTES, bytes_of
 
-# Whoever leaves a pass tells every thread to end, and waits so long at most for the item or call
-# that it is at: what it reads from may be read by somebody else next. A thread that takes longer is
-# named in a warning, takes nothing more, and holds up neither the next pass nor the end of the
-# program. Pipes with threads are left one after the other, so the wait for one is taken from what
-# the others have: however many they are, they end within the 5 s that Ctrl-C may take. Only waits
-# count, and an item that goes through begins a new account. A loader sets one limit for all of them
-# from ``Timeout(stop=...)``.
-STOP_SECONDS = 2.0  # for how long one thread is waited for, unless told otherwise
-# The first may have two thirds of what all may have, the next two thirds of the rest, and so on:
-# nobody is left without a moment, in which an idle thread ends, and together they stay below this.
+# The end of a pass stops every thread, and waits at most this long for its current item or call:
+# the next pass may read from the same source. A slower thread is named in a warning, reads nothing
+# more, and delays neither the next pass nor the end of the program. Pipes with threads stop one
+# after the other and share one limit, so any number of them ends within the 5 s that Ctrl-C may
+# take. Only waits count, and each item that is made resets the limit. A loader sets one limit for
+# all threads from ``Timeout(stop=...)``.
+STOP_SECONDS = 2.0  # longest wait for one thread, by default
+# The first thread may use two thirds of the common limit, the next two thirds of the rest, and so
+# on: each has time to end if it is idle, and their sum stays below the limit.
 _OF_THE_REST = 2 / 3
 
 
 class _Limit:
-    """For how long the first thread is waited for, and what is called, once, before that."""
+    """Longest wait for the first thread, and a function that is called once before it."""
 
     def __init__(self, seconds: float, tell: Callable[[], None] | None = None) -> None:
         self.seconds, self.tell = seconds, tell
@@ -57,7 +56,7 @@ def stop_limit(
 
 
 def note_progress() -> None:
-    """Note that a pass goes on here: what is left after this is another one, with all its time."""
+    """Note that a pass continues: its later end has the full limit again."""
     _ACCOUNT.seconds = 0.0
 
 
@@ -74,9 +73,8 @@ def start_thread(thread: threading.Thread) -> None:
 
 
 def join_threads(*threads: threading.Thread, most: float = float("inf")) -> threading.Thread | None:
-    """Wait for threads that were told to end, but not for ever; return one that goes on, if any."""
-    # Not for the thread that calls: garbage is collected in any thread, so what is dropped may be
-    # its own.
+    """Wait for stopping threads up to the limit; return one that still runs, if any."""
+    # Skip the calling thread: garbage collection may drop an iterator in its own thread.
     others = [thread for thread in threads if thread is not threading.current_thread()]
     if not any(thread.is_alive() for thread in others):
         return None
@@ -183,14 +181,14 @@ class BackgroundIterator:
             self._condition.notify_all()
 
     def abandon(self) -> None:
-        """Tell the thread to end, and do not wait for it: not here, and not in :meth:`stop`."""
-        # For whoever has waited for the item at hand already.
+        """Stop the thread without a wait, neither here nor in :meth:`stop`."""
+        # The caller has waited for the current item already.
         with self._lock:
             self._stopping = self._is_abandoned = True
             self._condition.notify_all()
 
     def stop(self) -> None:
-        """End the thread, and drop what it made; any number of times."""
+        """End the thread, and drop its items; any number of times."""
         if os.getpid() != self._process:
             return
         with self._lock:
@@ -292,7 +290,7 @@ class RunningAhead(Running, DataPipe):
             ahead.stop()
 
     def pause(self) -> None:
-        """Return when nothing more is made ahead; what was made can still be taken."""
+        """Return when no more items are made ahead; finished items can still be read."""
         if self._ahead is not None:
             self._ahead.pause()
 
@@ -302,7 +300,7 @@ class RunningAhead(Running, DataPipe):
             self._ahead.resume()
 
     def shutdown(self) -> None:
-        """End the thread, if there is one, and drop what it made; any number of times."""
+        """End the thread, if any, and drop its items; any number of times."""
         self.reset()
 
 
@@ -318,13 +316,12 @@ class Prefetcher(RunningAhead, SameLength, form="prefetch"):
 
     Notes
     -----
-    The thread belongs to the iterator that began it: it ends with the last item, with an error,
-    which comes after the items made before it, or when the iterator is dropped. A copy of the
-    pipe, or one that was pickled, begins without items. What functions above draw from
-    the global generators of ``random``, NumPy or torch is not repeatable, as the thread shares
-    these with the rest of the program.
+    The thread belongs to the iterator that began it. It ends with the last item, with an error
+    (raised after the items before it), or when the iterator is dropped. A copied or unpickled pipe
+    begins without items. The thread shares the global generators of ``random``, NumPy and torch
+    with the rest of the program, so draws of earlier functions from them are not repeatable.
 
-    Behind the voxels of a ``DataLoader2`` whose graph is split, workers make whole batches ahead
+    After the voxels of a ``DataLoader2`` whose graph is split, workers make whole batches ahead
     anyway, and this pipe adds nothing. Without workers it makes that many batches ahead, unless
     the chain runs a function of yours or ``Timeout`` watches.
 
@@ -346,7 +343,7 @@ class Prefetcher(RunningAhead, SameLength, form="prefetch"):
         self.fresh()
 
     def change(self) -> Callable[[Any], Any] | None:
-        """Return what the thread does to each item; None for nothing."""
+        """Return the function that the thread applies to each item; None for none."""
         return None
 
     def __iter__(self) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Gather samples into a batch; lazy patches are realized where the batch lies."""
+"""Gather samples into a batch; lazy patches are realized in the batch's memory."""
 
 from __future__ import annotations
 
@@ -35,16 +35,15 @@ class BatchPatches(DataPipe):
     Notes
     -----
     The share of ``lazy_patch(oversample=)`` is one of each batch here: the last samples of a batch
-    are drawn about foreground. A pipe in between that looks at voxels, moves places or runs a
-    function has to know where a patch is before its batch is known; then each patch draws whether
-    it is about foreground, and a warning says so.
+    are drawn about foreground. A pipe in between that reads voxels, moves places or runs a function
+    needs the place of a patch before its batch is known. Then each patch draws whether it is about
+    foreground, with a warning.
 
     Lazy patches are realized straight into the batch's memory, without a tensor of their own;
     tensors are stacked. Numbers become one tensor, other things a list. Plain mappings are
-    stacked too, but without ``meta``; if the chain began with cases, a ``ProvenanceLost``
-    warning says so. Where keys of labels were not chosen in ``open_volume()``, the first batches
-    are looked at: an image whose stored voxels are few whole numbers brings a ``LikelyLabel``
-    warning.
+    stacked too, but without ``meta``, with a ``ProvenanceLost`` warning if the chain began with
+    cases. If ``open_volume()`` was given no keys of labels, the first batches are checked: an
+    image whose stored voxels are few whole numbers causes a ``LikelyLabel`` warning.
 
     Raises
     ------
@@ -70,14 +69,14 @@ class BatchPatches(DataPipe):
         self._likely = likely_labels(self.origin, parent)
         self._once = WarnOnce()
         shares, looking = _oversample_shares(parent)
-        # Of the chain as it is written: an adapter that takes realize() away changes no draw.
+        # From the chain as it is written: an adapter that removes realize() changes no draw.
         self.has_shares = bool(shares) and looking is None
         self._tell_of_shares(shares, looking)
         self.of_cases = any(isinstance(p, SeedStamper) and not parents_of(p) for p in walk(parent))
 
     @property
     def traits(self) -> Traits:
-        """Gathers, and realizes what is still lazy."""
+        """Traits of a pipe that gathers samples and realizes lazy patches."""
         return Traits(voxels=True, group=self.batch_size, drop_last=self.drop_last)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -146,8 +145,8 @@ class Realize(PerItem):
     """Read and resample every lazy patch of a sample; the rest passes through.
 
     Each becomes a tensor (C, I, J, K): labels in their stored type, intensities in
-    float32, or in their stored type where only lattice ops (crop, flip, ...) were asked for.
-    ``batch_patches`` realizes by itself; this pipe is for what needs voxels before.
+    float32, or in their stored type after lattice ops (crop, flip, ...) alone.
+    ``batch_patches`` realizes by itself; this pipe is for functions that need voxels before.
 
     Examples
     --------
@@ -173,6 +172,6 @@ class Realize(PerItem):
 
 
 def masks_and_weights(parent: Pipe) -> tuple[str, ...]:
-    """Return the keys by which pipes choose places: they open what is not opened yet."""
+    """Return the keys by which pipes choose places, which these pipes open if necessary."""
     names = [getattr(pipe, name, None) for pipe in walk(parent) for name in ("mask", "weights")]
     return tuple(dict.fromkeys(name for name in names if isinstance(name, str)))

@@ -1,4 +1,4 @@
-"""Pipes of whole batches: labels at several scales, and what lies outside of a mask."""
+"""Pipes of whole batches: labels at several scales, and a fill outside of a mask."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from .datapipe import PerItem, chained_form, locate_errors
 class DeepSupervision(PerItem):
     """Put a list of labels at several scales in the place of the labels of a batch.
 
-    A network that answers at several resolutions is told the truth at each: nnU-Net's deep
-    supervision. Nothing is read again: each scale takes the voxels in the middles of its larger
-    ones. It stands after ``batch_patches``, and after what changes labels.
+    For networks with outputs at several resolutions: nnU-Net's deep supervision. Nothing is read
+    again: each scale takes the voxels in the middles of its larger ones. Put it after
+    ``batch_patches``, and after pipes that change labels.
 
     Parameters
     ----------
@@ -39,7 +39,7 @@ class DeepSupervision(PerItem):
     Raises
     ------
     SampleError
-        It stands before ``batch_patches()``, or there is no such key.
+        It comes before ``batch_patches()``, or there is no such key.
 
     Examples
     --------
@@ -86,10 +86,10 @@ def _as_scale(value: Any) -> Scale:
 
 @chained_form("fill_outside")
 class FillOutsidePipe(PerItem):
-    """Fill volumes of a batch where a mask of it says that nothing is.
+    """Fill volumes of a batch outside of its mask.
 
-    What was normalized inside of a mask is to be 0 outside, whatever ops have made of it there:
-    nnU-Net's ``use_mask_for_norm``. It stands after ``batch_patches``.
+    For volumes normalized inside of a mask, which must be 0 outside after any op: nnU-Net's
+    ``use_mask_for_norm``. Put it after ``batch_patches``.
 
     Parameters
     ----------
@@ -98,9 +98,9 @@ class FillOutsidePipe(PerItem):
     mask
         Key of the mask. A voxel is outside where all of its channels are ``outside``.
     outside
-        The value of the mask that says so.
+        The value of the mask outside.
     fill
-        What volumes are there.
+        The new value of voxels outside.
     channels
         Which channels are filled; by default all.
     keep_mask

@@ -27,16 +27,16 @@ from .datapipe import (
     with_progress,
 )
 
-# Of the memory: decoded chunks, batches, and the model have the rest.
+# Divisor of the memory: decoded chunks, batches, and the model have the rest.
 _MEMORY_PART = 4
-# Where no system tells how much memory there is.
+# If the size of the memory is unknown.
 _USUAL_MEMORY = 2 * 1024**3
 
 
 class _Flushing(PerItem):
     """A pipe after which volumes are those that the chain so far gives."""
 
-    flushes: ClassVar[bool] = True  # what comes after it has plans and policies of its own
+    flushes: ClassVar[bool] = True  # later pipes have plans and policies of their own
     keys: tuple[str, ...] | None
 
     def apply(self, item: Any) -> Sample:
@@ -46,30 +46,30 @@ class _Flushing(PerItem):
         return sample
 
     def evaluate(self, patch: LazyPatch) -> LazyPatch:
-        """Return the patch of what another one gives."""
+        """Return a patch of another patch's result."""
         raise NotImplementedError
 
 
 @chained_form("cache")
 class Cache(_Flushing):
-    """Make the volumes of a chain once, keep them, and read patches from what is kept.
+    """Make the volumes of a chain once, keep them, and read patches from the kept volumes.
 
-    What comes before is the same in every epoch: ``spacing``, ``orientation``, ``foreground_crop``,
-    ``normalize`` and the like, with fixed parameters. It costs one interpolation per volume. What
-    comes after is as lazy as ever, and costs one interpolation per patch, which reads no more than
-    the chunks that it touches. Voxels are those of ``flush()`` in its place, bit for bit.
+    Earlier pipes must have fixed parameters: ``spacing``, ``orientation``, ``foreground_crop``,
+    ``normalize`` and the like. They cost one interpolation per volume. Later pipes stay lazy, and
+    cost one interpolation per patch, which reads only the chunks that it touches. Voxels are those
+    of ``flush()`` in its place, bit for bit.
 
     Parameters
     ----------
     place
-        Folder or URL in which volumes are kept as sharded zarr: each is written once, by whoever
-        needs it first, in any process on any machine. One that was killed is continued. The name
-        of a volume is a digest of the file as it is now and of what is done to it, so another
-        file or chain has other volumes. Remove old volumes yourself. None keeps them in memory.
+        Folder or URL in which volumes are kept as sharded zarr. The first process that needs a
+        volume, on any machine, writes it once. A write that was killed is continued. The name of a
+        volume is a digest of the current file and of its steps, so another file or chain has other
+        volumes. Remove old volumes yourself. None keeps them in memory.
     memory_bytes
-        Without a place: what is kept in memory, in bytes, by all workers of a loader together;
-        those parts that were used least lately are made again. By default a quarter of the
-        memory. Workers stay from epoch to epoch then.
+        Without a place: bytes of kept voxels in memory, for all workers of a loader together. The
+        least recently used parts are made again. By default a quarter of the memory. Workers then
+        stay from epoch to epoch.
     keys
         Volumes to keep; by default all.
     chunk
@@ -131,7 +131,7 @@ class Cache(_Flushing):
         return self.place is None
 
     def apply(self, item: Any) -> Sample:
-        """Return the sample with patches that begin with what is kept."""
+        """Return the sample with patches that begin with the kept volumes."""
         sample = super().apply(item)
         if not patches_of(sample):
             do = "Put it after open_volume() and before realize()."
@@ -185,7 +185,7 @@ def _memory(memory_bytes: int | None) -> int:
 
 @chained_form("flush")
 class Flush(_Flushing):
-    """End the fused plan here: spatial pipes that follow interpolate what this one has.
+    """End the fused plan here: later spatial pipes interpolate the result of this one.
 
     Nothing is read yet; later pipes read only the voxels that they need. Each flush costs one more
     interpolation and its blur. Use it to compare with eager libraries (one flush after every
@@ -214,6 +214,6 @@ class Flush(_Flushing):
         self.is_tiled = first_random_pipe(parent) is None and first_patch_pipe(parent) is None
 
     def evaluate(self, patch: LazyPatch) -> LazyPatch:
-        # An op that looks at all it is given is given what a patch reads, not the volume.
+        # An op on all of its input gets the region that a patch reads, not the volume.
         is_tiled = self.is_tiled and not patch.looks_at_all
         return patch.flush_plan(because=f"flush at {self.origin}", is_tiled=is_tiled)

@@ -54,7 +54,7 @@ class FromDecathlon(CaseFinder):
     Parameters
     ----------
     location
-        Path or URL of its ``dataset.json``, or its folder; files are found beside that.
+        Path or URL of its ``dataset.json``, or its folder; files are relative to that folder.
     part
         Which list of it: ``"training"``, ``"test"``, or another that it has.
     storage_options
@@ -67,7 +67,7 @@ class FromDecathlon(CaseFinder):
     SampleError
         It has no such list, or the list has no cases.
     LeadsOutside
-        A list behind a URL names a file that does not lie below it.
+        A remote list names a file that is not below its folder.
 
     Examples
     --------
@@ -112,10 +112,10 @@ class FromDecathlon(CaseFinder):
 class FromTable(CaseFinder):
     r"""Begin a chain with the rows of a table: each column is a key.
 
-    Cells that name a file of the table's folder, or a URL, become volumes; numbers become numbers,
-    other words travel along. An empty cell is a key that the case lacks. The column ``case`` names
-    the cases. ``open_volume()`` takes words with a dot or a slash for paths: name those that are
-    with its ``keys=`` where a column has others.
+    Cells that name a file of the table's folder, or a URL, become volumes. Numbers become numbers,
+    other text is kept. An empty cell is a key that the case lacks. The column ``case`` names the
+    cases. ``open_volume()`` opens text with a dot or a slash as a path. If a column has other such
+    text, name the columns of paths in its ``keys=``.
 
     Parameters
     ----------
@@ -190,7 +190,7 @@ def _with_place(key: str, value: Any, base: str) -> Any:
         return [_with_place(key, one, base) for one in value]
     if not isinstance(value, str) or key == CASE:
         return value
-    # What is there, or is called as a file; other words travel along.
+    # An existing file, or a name like that of a file; other text is kept.
     is_place = is_url(value) or _FILE_NAME.fullmatch(value) is not None
     if not is_place and not is_url(base):
         is_place = os.path.exists(os.path.join(folder_of(base), value))
@@ -198,7 +198,7 @@ def _with_place(key: str, value: Any, base: str) -> Any:
 
 
 def place_in(name: str, base: str) -> str:
-    """Return where a file lies that a list names; one behind a URL names files below it."""
+    """Return the path or URL of a file that a list names; a remote list names files below it."""
     if not is_url(base):
         return name if is_url(name) else os.path.normpath(os.path.join(folder_of(base), name))
     below = posixpath.normpath(name)
@@ -209,7 +209,7 @@ def place_in(name: str, base: str) -> str:
 
 
 def read_json(place: str, options: Mapping[str, Any] | None = None) -> Any:
-    """Return what a JSON file says, on a disk or behind a URL; refuses one that is too large."""
+    """Return the contents of a local or remote JSON file; refuse one that is too large."""
     text = _text(place, options or {})
     try:
         return parse_json(text)

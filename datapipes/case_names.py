@@ -35,8 +35,8 @@ def name_of(data: Mapping[str, Any], index: int) -> str:
 
 def names_of(cases: Sequence[Any]) -> list[str]:
     """Return a name for each case: the one it carries, else one that no other case has."""
-    # Files of one name in different folders are told apart by what differs in their folders, as
-    # ``list_cases`` does, else by the number of the case.
+    # Files of one name in different folders are named by the difference of their folders, as in
+    # ``list_cases``, else by the number of the case.
     has_case = [isinstance(case, Mapping) and CASE in case for case in cases]
     names = [
         str(case[CASE]) if has else name_of(case, index) if isinstance(case, Mapping) else ""
@@ -68,13 +68,13 @@ def is_hidden(path: str, pattern: str) -> bool:
 
 
 class Match(NamedTuple):
-    """What a path says of its case."""
+    """The case of a path, and the texts that match the wildcards of the pattern."""
 
-    name: str  # what it is called
+    name: str  # of the case
     stars: tuple[str, ...] = ()
-    """What the stars of the pattern stand for, of which the name is made."""
+    """The texts that match the stars of the pattern; the name consists of them."""
     others: tuple[tuple[str, str], ...] = ()
-    """Each ``?`` and ``[...]`` of the pattern, and what it stands for: no part of the name."""
+    """Each ``?`` and ``[...]`` of the pattern, and its text: no part of the name."""
 
     def is_of(self, other: Match) -> bool:
         """Return whether two paths of one name can be of one case."""
@@ -99,13 +99,13 @@ def name_by_folder(path: str, pattern: str) -> Callable[[str], Match | None]:
 
 
 def name_by_stars(path: str) -> Callable[[str], Match | None]:
-    """Return a function that names a case by what the stars of a pattern stand for.
+    """Return a function that names a case by the texts that match the stars of a pattern.
 
-    Stars that follow the same word stand for the same text: a path where they do not has no
-    name, None. The texts of all others follow each other in the name, also those that are alike,
-    and one that is empty keeps its place between two: else two scans had one name. Only a file
-    that is called as its folder (``*/*_t1.nii``) adds nothing. Where every star stands for
-    nothing, the file names the case.
+    Stars that follow the same word must match the same text; a path without that has no name
+    (None). The name joins the texts of all other stars. Equal texts are repeated, and an empty text
+    keeps its place between two: otherwise two scans could share a name. Only a file that is named
+    as its folder (``*/*_t1.nii``) adds nothing. If every star matches an empty text, the file names
+    the case.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def name_by_stars(path: str) -> Callable[[str], Match | None]:
             return None
         texts = [parts[f"s{star}"] for star in range(1, stars + 1)]
         wildcards = tuple((part, parts[f"o{number}"]) for number, part in enumerate(others))
-        # Of a fixed number of texts one less: a name that no other match has.
+        # One text less than in other names: no other match has this name.
         if called_alike and texts[file] == texts[file - 1]:
             del texts[file]
         case = "/".join(texts).strip("/") or plain_name(public_name(match))
@@ -169,7 +169,7 @@ def _first_paths(data: Any) -> list[str]:
 
 
 def _apart(folders: list[list[str]]) -> list[str]:
-    """Return what is left of each without the folders that all begin and end with."""
+    """Return each path without the folders that all paths begin and end with."""
     head = len(posixpath.commonprefix(folders))
     tails = [parts[head:][::-1] for parts in folders]
     end = len(posixpath.commonprefix(tails))

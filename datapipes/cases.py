@@ -42,7 +42,7 @@ _STARS_NAME = (
 # Names of arguments, and how alike a key is that was meant for one: option, optionals.
 _ARGUMENTS = ("optional", "storage_options")
 _LIKE_ARGUMENT = 0.75
-# Cases of one list are stored alike; a few tell the format.
+# Cases of one list are stored alike; a few show the format.
 _LOOKED_AT = 8
 
 
@@ -98,7 +98,7 @@ class _CaseSource(SeedStamper):
             yield Sample(data, case=name, identity=self._identity(index), seed=seed, epoch=epoch)
 
     def settings(self) -> Any:
-        """Return nothing: which cases there are is what :meth:`data_hash` is about."""
+        """Return nothing: :meth:`data_hash` covers the cases."""
         return ()
 
     def places(self) -> Iterable[str]:
@@ -130,8 +130,8 @@ class FromCases(_CaseSource):
     cases
         One mapping per case. A value is a path, a URL, a tensor, an array, a nibabel
         image or a zarr store; numbers and other things travel along. The key
-        ``"case"``, if present, names the case; else its first file does, or, where others
-        are called the same, what differs in their folders. Opening costs no file access.
+        ``"case"``, if present, names the case; else its first file does, or, for equal names, the
+        difference of their folders. Opening costs no file access.
 
     Examples
     --------
@@ -262,7 +262,7 @@ class ListCases(FindsCases):
         key is an error.
     storage_options
         For fsspec: credentials, endpoint and the like. They never appear in messages.
-        ``open_volume()`` opens what was found with them, unless it is given others.
+        ``open_volume()`` opens these files with them, unless it is given others.
     **patterns
         Per key, the file inside the case's folder (``image="ct.nii.gz"``, wildcards
         allowed); or, without ``url``, a path in which ``*`` stands for the case
@@ -311,7 +311,7 @@ class ListCases(FindsCases):
                 hint = f"; did you mean optional={near[0]!r}?" if near else ""
                 msg = f"optional={key!r} is none of the keys: {', '.join(self.patterns)}{hint}"
                 raise ValueError(msg)
-        patterns: Mapping[str, Any] = self.patterns  # whatever they are said to be
+        patterns: Mapping[str, Any] = self.patterns  # unchecked types
         for key, pattern in patterns.items():
             near = closest(key.lower(), _ARGUMENTS, _LIKE_ARGUMENT)
             hint = f"; did you mean {near[0]}=?" if near else ""
@@ -341,7 +341,7 @@ class ListCases(FindsCases):
         return f"list_cases({self._words()})"
 
     def _words(self) -> str:
-        """Return what it was called with, by the user or for ``predict()``."""
+        """Return its arguments, by the user or for ``predict()``."""
         url, patterns = self._show()
         arguments = [repr(url)] if url is not None else []
         arguments += [f"{key}={pattern!r}" for key, pattern in patterns.items()]
@@ -425,7 +425,7 @@ class ListCases(FindsCases):
         return errors
 
     def _matches(self, key: str, pattern: str, globs: Globs) -> dict[str, tuple[Match, str]]:
-        """Return what the path says, and the path or URL, by case name for one key."""
+        """Return the match of each path, and the path or URL, by case name for one key."""
         full = pattern if self.url is None else posixpath.join(self.url, pattern)
         fs, path, matches = _glob(full, globs)
         name = name_by_stars(path) if self.url is None else name_by_folder(path, pattern)
@@ -455,7 +455,7 @@ class ListCases(FindsCases):
         return by_case
 
     def _advice(self) -> str:
-        """Return what to do where nothing matches; looks whether folders of cases were meant."""
+        """Return the cure if nothing matches; checks whether folders of cases were meant."""
         if self.url is not None and not WILDCARD.search(self.url):
             below = posixpath.join(self.url, "*/")
             globs = Globs(self.storage_options)
@@ -481,7 +481,7 @@ class ListCases(FindsCases):
 
 
 def _glob(full: str, globs: Globs) -> tuple[Any, str, list[str]]:
-    """Return the file system, the pattern as a path in it, and what matches it, sorted."""
+    """Return the file system, the pattern as a path in it, and its matches, sorted."""
     # Local file systems know no empty names; in a bucket they are names.
     full = full if is_url(full) else re.sub("/{2,}", "/", full)
     fs, path, infos = globs.match(full)
@@ -502,10 +502,10 @@ class FromManifest(_CaseSource):
     storage_options
         For fsspec, for the manifest and for the volumes. They are never written anywhere.
     follow
-        ``"beside"``: volumes lie below the manifest; of one behind a URL on the same host, reached
-        by the same scheme; of a local one where it says that it was made of; and what their
-        headers name is beside these. ``"anywhere"``: all of them may be anywhere, and credentials
-        go there.
+        ``"beside"``: volumes are below the manifest. Those of a remote one may be anywhere on the
+        same host, with the same scheme; those of a local one in the folder that it was made of.
+        Files named by their headers are in their folder. ``"anywhere"``: all files may be anywhere,
+        and credentials are sent there.
 
     Raises
     ------

@@ -78,7 +78,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Shuffle within pools, sort within buckets, and batch; the result is a chain of small pipes."""
 
     def cache(self, place: Any = ..., *, memory_bytes: int | None = ..., keys: Collection[str] | None = ..., chunk: int | None = ..., codec: str = ..., storage_options: Mapping[str, Any] | None = ...) -> Cache:
-        """Make the volumes of a chain once, keep them, and read patches from what is kept."""
+        """Make the volumes of a chain once, keep them, and read patches from the kept volumes."""
 
     def center_crop(self, size: Any = ..., side: Any = ..., *, scale: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Keep a box about the centre; where a voxel is left over, ``side`` says where it is cut off."""
@@ -102,10 +102,10 @@ class ChainedForms(IterDataPipe[Any]):
         """Yield all items of the parent ``count`` times, or for ever."""
 
     def dataframe(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
 
     def decompress(self, file_type: str | CompressionType | None = ..., *, most_bytes: int = ...) -> Decompressor:
-        """Yield ``(path, stream of what is in it)`` for each ``(path, compressed stream)``."""
+        """Yield ``(path, decoded stream)`` for each ``(path, compressed stream)``."""
 
     def deep_supervision(self, scales: Sequence[float | Sequence[float]], keys: str | Sequence[str] = ...) -> DeepSupervision:
         """Put a list of labels at several scales in the place of the labels of a batch."""
@@ -129,7 +129,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Move control points at random and all voxels smoothly with them."""
 
     def end_caching(self, mode: str = ..., filepath_fn: Callable[[Any], Any] | None = ..., *, same_filepath_fn: bool = ..., skip_read: bool = ..., timeout: float = ...) -> EndOnDiskCacheHolder:
-        """End what ``on_disk_cache()`` began: write ``(name, data)`` to files, and yield their paths."""
+        """End the part of ``on_disk_cache()``: write ``(name, data)`` to files, and yield their paths."""
 
     def enumerate(self, starting_index: int = ...) -> Enumerator:
         """Yield ``(index, item)``."""
@@ -138,7 +138,7 @@ class ChainedForms(IterDataPipe[Any]):
         """The older name of :class:`Decompressor`."""
 
     def fill_outside(self, keys: str | Sequence[str], *, mask: str, outside: int = ..., fill: float = ..., channels: Sequence[int] | None = ..., keep_mask: bool = ...) -> FillOutsidePipe:
-        """Fill volumes of a batch where a mask of it says that nothing is."""
+        """Fill volumes of a batch outside of its mask."""
 
     def flatmap(self, fn: Callable[..., Iterable[Any]] | None = ..., input_col: Any = ...) -> FlatMapper:
         """Apply a function to each item, and yield the items that it returns."""
@@ -150,7 +150,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Reverse the order of the voxels along ``axes``, each on its own with its probability."""
 
     def flush(self, keys: Collection[str] | None = ...) -> Flush:
-        """End the fused plan here: spatial pipes that follow interpolate what this one has."""
+        """End the fused plan here: later spatial pipes interpolate the result of this one."""
 
     def foreground_crop(self, key: str = ..., above: float | str | None = ..., labels: Any = ..., margin: Any = ..., level: int = ..., *, divisible: Any = ..., overhang: bool = ..., otherwise: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> DataDependentPipe:
         """Keep the smallest box of the present grid with all voxels of interest, and a margin."""
@@ -186,34 +186,34 @@ class ChainedForms(IterDataPipe[Any]):
         """Yield ``(path, paragraph)``: lines of one file up to an empty one, joined."""
 
     def list_files_by_ais(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
 
     def list_files_by_fsspec(self, masks: str | list[str] = ..., **options: Any) -> FSSpecFileLister:
         """Yield the path or URL of everything directly in a folder, sorted."""
 
     def list_files_by_iopath(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
 
     def list_files_by_s3(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
 
     def load_files_by_ais(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
 
     def load_files_by_s3(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
 
     def load_from_bz2(self, length: int = ..., *, most_bytes: int = ...) -> Bz2FileLoader:
         """Yield ``(path without .bz2, stream)`` for each ``(path, bzip2 stream)``."""
 
     def load_from_rar(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
 
     def load_from_tar(self, mode: str = ..., length: int = ..., *, most_bytes: int | None = ...) -> TarArchiveLoader:
         """Yield ``(path of the member, stream)`` for each file in each tar archive."""
 
     def load_from_tfrecord(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
 
     def load_from_xz(self, length: int = ..., *, most_bytes: int = ...) -> XzFileLoader:
         """Yield ``(path without .xz, stream)`` for each ``(path, xz or lzma stream)``."""
@@ -222,7 +222,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Yield ``(path of the member, stream)`` for each file in each zip archive."""
 
     def load_parquet_as_df(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
 
     def low_resolution(self, factor: Any, *, axes: int | tuple[int, ...] = ..., by_inverse: bool = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Keep every ``factor``-th voxel along all axes, and interpolate linearly in between."""
@@ -273,7 +273,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Yield ``(path, stream)`` for each path or URL."""
 
     def open_files_by_iopath(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
 
     def open_volume(self, *, labels: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy] | None = ..., override: bool = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., storage_options: Mapping[str, Any] | None = ..., io: str | Mapping[str, str] = ..., **reader_kwargs: Any) -> OpenVolume:
         """Make a lazy volume of every path, URL, array or store in a sample."""
@@ -318,7 +318,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Return a list of pipes among which the parent's items are divided at random."""
 
     def read_from_gdrive(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
 
     def read_from_http(self, timeout: float | None = ..., skip_on_error: bool = ..., **options: Any) -> HttpReader:
         """Yield ``(URL, stream of bytes)`` for each URL of a web server."""
@@ -342,10 +342,10 @@ class ChainedForms(IterDataPipe[Any]):
         """Yield each item of the parent ``times`` times, one after the other."""
 
     def replay(self, draws: Mapping[str, Any]) -> Replay:
-        """Do to every sample what a record says, in the place of what it would draw."""
+        """Apply the draws of a record to every sample, in place of new draws."""
 
     def resample_to(self, grid: Grid, *, keys: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
-        """Bring volumes onto one grid: each voxel then holds what lies at its place in the world."""
+        """Resample volumes to one grid: each voxel then has the value at its place in the world."""
 
     def rescale(self, out: tuple[float, float] = ..., in_range: tuple[float, float] | None = ..., clamp: bool = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Bring the range of the volume, or a given one, to ``out``."""
@@ -375,7 +375,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Write the data of each ``(name, data)`` to a path or URL, and yield that."""
 
     def save_by_iopath(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+        """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
 
     def save_to_disk(self, mode: str = ..., filepath_fn: Callable[[Any], Any] | None = ...) -> Saver:
         """Write the data of each ``(name, data)`` to a file and yield its path."""
@@ -384,7 +384,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Keep some channels, in the order given."""
 
     def set_length(self, length: int) -> LengthSetter:
-        """Say how long the parent is, where that cannot be known: after ``filter``, for instance."""
+        """Set the length of a parent without a known one: after ``filter``, for instance."""
 
     def shard_expand(self) -> ShardExpander:
         """Yield the names of shards that patterns like ``"ct-{000..127}.tar"`` stand for."""
@@ -402,7 +402,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Shuffle patches before anything is read: descriptions change places."""
 
     def shuffled_flatmap(self, fn: Callable[..., Iterable[Any]] | None = ..., input_col: Any = ..., buffer_size: int = ...) -> ShuffledFlatMapper:
-        """Apply a function to each item, and yield what it returns, drawn from several at a time."""
+        """Apply a function to each item, and yield the results of several items mixed."""
 
     def slice(self, index: Hashable | list[Hashable], stop: int | None = ..., step: int | None = ...) -> Slicer:
         """Keep columns of tuples and lists, or keys of mappings."""
@@ -417,13 +417,13 @@ class ChainedForms(IterDataPipe[Any]):
         """Make several volumes the channels of one, in one slot of the batch."""
 
     def stitch(self, key: str, destination: Any = ..., *, blend: str = ..., output: str = ..., dtype: Any = ..., like: str | None = ..., run: str = ..., memory_bytes: int = ..., overwrite: bool = ..., storage_options: Mapping[str, Any] | None = ...) -> Stitch:
-        """Blend what a model gave for windows; of each batch yield the volumes that it finished."""
+        """Blend a model's outputs for windows; yield the volumes that each batch has finished."""
 
     def threadpool_map(self, fn: Callable[..., Any], input_col: Any = ..., output_col: Any = ..., scheduled_tasks: int = ..., max_workers: int | None = ..., *, buffer_bytes: int = ..., **threadpool_kwargs: Any) -> ThreadPoolMapper:
         """Apply a function to each item in a pool of threads; the order of the items is kept."""
 
     def to_device(self, device: Any, *, non_blocking: bool = ...) -> ToDevice:
-        """Move every tensor of an item to a device; what else it holds stays."""
+        """Move every tensor of an item to a device; other values stay."""
 
     def to_map_datapipe(self, key_value_fn: Callable[[Any], tuple[Hashable, Any]] | None = ...) -> IterToMapConverter:
         """Hold the items of a pipe by key; they are loaded when the first one is asked for."""
@@ -447,7 +447,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Return a list of pipes, one per column of the parent's sequences."""
 
     def webdataset(self, *, decode: bool = ...) -> WebDataset:
-        """Yield ``{"__key__": name, ".jpg": data, ".cls": data, ...}`` of members side by side."""
+        """Yield ``{"__key__": name, ".jpg": data, ".cls": data, ...}`` of adjacent members."""
 
     def zip_longest(self, *datapipes: Pipe, fill_value: Any = ...) -> ZipperLongest:
         """Yield tuples of one item of each pipe, until all are exhausted."""
@@ -456,7 +456,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Yield each item together with the item of another pipe that has the same key."""
 
     def zip_with_map(self, map_datapipe: Any, key_fn: Callable[[Any], Hashable], merge_fn: Callable[[Any, Any], Any] | None = ..., keep_key: bool = ...) -> MapKeyZipper:
-        """Yield each item together with what a map-style pipe holds under its key."""
+        """Yield each item together with the value of a map-style pipe for its key."""
 
     def zoom(self, factor: Any, *, axes: int | tuple[int, ...] = ..., by_inverse: bool = ..., space: Any = ..., keep_size: bool = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
         """Enlarge the content by ``factor``, above 1, or shrink it, below."""

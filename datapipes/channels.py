@@ -21,13 +21,13 @@ class RegroupKeys(PerItem):
     is_drawn = False  # the streams of its steps are names of places: a channel is selected
 
     def new_keys(self, key: str) -> tuple[str, ...]:
-        """Return what becomes of a key."""
+        """Return the new keys of a key."""
         raise NotImplementedError
 
     def _with(
         self, sample: Sample, old: Collection[str], where: str, new: dict[str, LazyPatch]
     ) -> Sample:
-        """Return the sample with ``new`` in the place of ``where``, and without what is gone."""
+        """Return the sample with ``new`` in the place of ``where``, and without ``old`` keys."""
         clashes = [key for key in new if key in sample and key not in old]
         if clashes:
             msg = f"{type(self).form_name}() makes {clashes[0]!r}, which the sample has already"
@@ -52,8 +52,8 @@ class Stack(RegroupKeys):
     The type of the result is the one that holds all of theirs (``np.result_type``): float32 for
     volumes that are interpolated. A label among intensities is sampled as a label.
 
-    Value pipes that follow take the channels together: ``normalize()`` has one mean for all of
-    them, and each its own where it stands before ``stack``. Spatial pipes fuse across it.
+    Later value pipes use all channels together: ``normalize()`` has one mean for all of them.
+    Before ``stack`` it has one for each volume. Spatial pipes fuse across ``stack``.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class Stack(RegroupKeys):
 class Unstack(RegroupKeys):
     """Make each channel of a volume a volume of its own.
 
-    Of a chunked or mapped file only that channel is read; of a list of files, only its file.
+    A read of a chunked or mapped file covers only that channel; of a list of files, only its file.
 
     Parameters
     ----------

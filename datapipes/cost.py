@@ -46,7 +46,7 @@ from .spatial import DataDependentPipe, PipeSteps
 from .stitch import Stitch
 from .values import ChoicePipe, ValuePipe
 
-# Enough plans that a mean says something, few enough headers that nobody waits.
+# Enough plans for a mean, few enough headers for a short wait.
 PLANS = 16
 _MB = 1e6
 
@@ -60,11 +60,11 @@ class WholePass:
     bytes_each: int
     """Stored voxels of the first of them, in bytes; chunks that are compressed take fewer."""
     volumes: int  # how many there are
-    remote: bool  # whether they lie behind URLs
+    remote: bool  # whether they are at URLs
 
     @property
     def bytes(self) -> int:
-        """Of all of them."""
+        """Stored voxels of all volumes, in bytes."""
         return self.bytes_each * self.volumes
 
     def __str__(self) -> str:
@@ -84,13 +84,15 @@ class Cost:
     reads: float  # reads per sample
     bytes_needed: float  # bytes of the source regions, per sample
     bytes_read: float
-    """Bytes of the chunks that are read for these, per sample: fewer where a patch lies across its
-    region, and chunks beside it are left out."""
+    """Bytes of the chunks that are read for these, per sample: fewer if a rotated patch leaves out
+    chunks of its region."""
     interpolations: float  # interpolations per sample
     copies: float  # plain copies per sample: plans that move whole voxels only
     notes: tuple[str, ...] = ()
-    """How volumes of the first sample are sampled, made once and kept, or sampled anew; what NumPy
-    does; what is read as a whole, and what resamples: a line each."""
+    """A line each for:
+
+    - volumes of the first sample: how they are sampled, made once and kept, or sampled anew;
+    - work of NumPy, volumes read as a whole, and the resampler."""
 
     def __str__(self) -> str:
         reads = f"{self.reads:g} reads"
@@ -105,10 +107,10 @@ class Cost:
 def cost_of(graph: Pipe, seed: int, epoch: int, tail: Sequence[Pipe] = ()) -> Cost | None:
     """Return the cost of the first patches of an epoch; None where nothing is planned lazily.
 
-    ``tail`` are the pipes behind the graph that run in the loader's process.
+    ``tail`` are the pipes after the graph that run in the loader's process.
     """
-    # Takes the graph as written: what adapters put in (timers, limits) is not asked to run. Reads
-    # the headers of the volumes concerned, and no voxel.
+    # Takes the graph as written: additions of adapters (timers, limits) do not run. Reads the
+    # headers of the volumes concerned, and no voxel.
     planner = _planner_of(graph)
     if planner is None:
         return None
@@ -145,7 +147,7 @@ def _patches_in(item: Any) -> dict[str, LazyPatch]:
 
 
 def _lines_of_branches(graph: Pipe) -> list[str]:
-    """Return a line for each pipe whose branches share what comes before it."""
+    """Return a line for each pipe whose branches share its items."""
     trunks = {id(p): p for one in walk(graph) if is_branch(one) for p in parents_of(one)}
     lines = []
     for trunk in trunks.values():
@@ -162,8 +164,8 @@ def _lines_of_branches(graph: Pipe) -> list[str]:
 
 def passes_of(graph: Pipe, seed: int, epoch: int) -> tuple[WholePass, ...]:
     """Return which volumes will be read as a whole, as the first case shows."""
-    # Statistics, boxes of foreground and tables of masks take a pass over each volume, unless a
-    # manifest or the cache has them, or the voxels are in memory. Reads the headers of one case.
+    # Statistics, boxes of foreground and tables of masks take a pass over each volume. Exceptions:
+    # a manifest or the cache has them, or the voxels are in memory. Reads the headers of one case.
     asking = [pipe for pipe in walk(graph) if _reads_whole(pipe)]
     planner = _planner_of(graph) if asking else None
     if planner is None:
@@ -214,7 +216,7 @@ def _reads_whole(pipe: Any) -> bool:
 
 
 def _change_of(pipe: Any) -> ApplyValue | None:
-    """Return what a pipe does to values, that of a choice included."""
+    """Return a pipe's change of values, that of a choice included."""
     if isinstance(pipe, ValuePipe):
         return pipe.instructions()[0]
     return pipe.change if isinstance(pipe, ChoicePipe) else None
@@ -223,7 +225,7 @@ def _change_of(pipe: Any) -> ApplyValue | None:
 def _passes_of_pipe(
     pipe: Any, volumes: Mapping[str, Volume], count: int
 ) -> Iterator[tuple[str, Volume, str, int]]:
-    """Yield which volumes a pipe reads as a whole, what for, and how many there are."""
+    """Yield the volumes that a pipe reads as a whole, the purpose, and their number."""
     if isinstance(pipe, PatchSampler):
         source: Any = pipe.weights if pipe.mask is None else pipe.mask
         if isinstance(source, Volume):
@@ -305,10 +307,10 @@ def _means(samples: list[list[LazyPatch]]) -> Cost | None:
 
 
 def explain(pipe: Pipe) -> str:
-    """Return a chain as text: one line per pipe, and what one patch costs.
+    """Return a chain as text: one line per pipe, and the cost of one patch.
 
     Reads the headers of the first volumes for the cost, and no voxel. A loader's own
-    ``explain()`` also shows what adapters changed and what runs in which process.
+    ``explain()`` also shows changes by adapters and the process of each pipe.
 
     Examples
     --------
@@ -334,19 +336,19 @@ def explain(pipe: Pipe) -> str:
 
 
 def explain_cost(graph: Pipe, seed: int, epoch: int, tail: Sequence[Pipe] = ()) -> str:
-    """Return :func:`cost_of` as text, or why nobody knows it, and what branches share."""
+    """Return :func:`cost_of` as text, or why it is unknown, and shared items of branches."""
     try:
         cost = cost_of(graph, seed, epoch, tail)
         lines = [] if cost is None else [str(cost)]
     except VoxpipeError as error:
         lines = [f"nothing could be planned: {error}"]
-    except (OSError, Warning):  # told when it is read, with its case and pipe
+    except (OSError, Warning):  # reported when it is read, with its case and pipe
         lines = []
     return "\n".join([*lines, *_lines_of_branches(graph)])
 
 
 def _fixed_angles(pipe: Pipe) -> Iterator[str]:
-    """Tell where one number stands for every angle, which others take for a range."""
+    """Yield a line for each single angle, which other libraries take for a range."""
     steps: Any = vars(pipe).get("steps")  # of a user's pipe it may be anything
     for step, name in product(steps if isinstance(steps, PipeSteps) else (), ("degrees", "rotate")):
         angle = getattr(step.op, name, None)
@@ -363,22 +365,22 @@ SAMPLE_COUNT = 256
 # Headers of a bucket take 0.1 s each, and the epoch waits for them; cases of one list are stored
 # alike. They are those with which the epoch goes on: it would read these headers anyway.
 CASES = 4
-# Of what an epoch takes to start: nothing that anybody notices.
+# Time that planning may add to the start of an epoch.
 SECONDS = 0.25
-# How far ahead of a resume it goes: patches there cost what they cost further on, and the way
-# through the order of an epoch is long.
+# Longest skip to the place of a resume: later patches cost the same, and a skip through the order
+# of an epoch is slow.
 FARTHEST = 10_000
-# So many are looked at however long they take: the first one of a bucket opens a connection, and
-# one patch says little of how many chunks the others touch.
+# Plans that are made in any case: the first one of a bucket opens a connection, and one patch is
+# no estimate of the chunks of others.
 LEAST_PLANS = 8
 
 
 @dataclass(frozen=True)
 class AccessPattern:
-    """What a chain asks, by key; or why nobody can tell beforehand."""
+    """The access pattern of a chain, by key; or why it is unknown beforehand."""
 
     layouts: Mapping[str, StoreLayout] = field(default_factory=dict)  # how they are stored
-    demands: Mapping[str, Demand] = field(default_factory=dict)  # what patches ask of them
+    demands: Mapping[str, Demand] = field(default_factory=dict)  # of the patches
     volumes: Mapping[str, Volume] = field(default_factory=dict)  # the first volume of each key
     left_out: Mapping[str, str] = field(default_factory=dict)  # by key: why nothing is known of it
     unknown: str = ""  # why nothing was measured
@@ -392,7 +394,7 @@ def measure_access(
     *,
     clock: Callable[[], float] = time.perf_counter,
 ) -> AccessPattern:
-    """Return what the next patches of an epoch ask of the stores."""
+    """Return the access pattern of the next patches of an epoch."""
     # Reads the headers of the first volumes, and no voxel.
     split = cut(graph)
     if isinstance(split, NoCut):
@@ -431,7 +433,7 @@ def measure_access(
             unknown = pattern.unknown if not left_out or by_key else "; ".join(left_out.values())
             return replace(pattern, left_out=left_out, unknown=unknown)
     except Exception as error:
-        # What cannot be planned is reported when it is read, with its case and pipe.
+        # An error of a plan is reported when its patch is read, with its case and pipe.
         return AccessPattern(unknown=f"planning ahead failed: {type(error).__name__}")
 
 
@@ -458,7 +460,7 @@ def _comes_after_others(cases: list[int], together: int) -> bool:
 
 
 def _pattern(by_key: Mapping[str, list[LazyPatch]], planner: Pipe, *how: Any) -> AccessPattern:
-    """Return what patches by key ask; ``how`` is what else :func:`_demand` needs."""
+    """Return the access pattern of patches by key; ``how`` are other arguments of ``_demand``."""
     if not by_key:
         return AccessPattern(unknown="nothing is read lazily")
     every = list(walk(planner))

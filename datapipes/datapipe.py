@@ -90,8 +90,8 @@ def extension_pipes() -> dict[str, EntryPoint]:
 
 
 def chained_form_if_free(name: str, to: type | None = None) -> Callable[[C], C]:
-    """Register the class as a chained form, unless another package, torchdata say, has the name."""
-    # Whoever is imported first keeps it: torch refuses to register it twice.
+    """Register the class as a chained form, unless another package, as torchdata, has the name."""
+    # The first import keeps the name: torch refuses to register it twice.
 
     def register(cls: C) -> C:
         own = IterDataPipe if issubclass(cls, IterDataPipe) else MapDataPipe
@@ -107,7 +107,7 @@ def chained_form_if_free(name: str, to: type | None = None) -> Callable[[C], C]:
 
 
 class UnknownForm(AttributeError):
-    """No pipe has this chained form. What to say is worked out when it is read: many only probe."""
+    """No pipe has this chained form. The text is made when it is read: many callers only probe."""
 
     def __init__(self, pipe: str, form: str) -> None:
         super().__init__(pipe, form)
@@ -127,8 +127,8 @@ class UnknownForm(AttributeError):
         return f"{pipe} has no chained form {form!r}{hint}"
 
 
-# A pipe asks its parents for their lengths, and each of two branches that meet asks what they have
-# in common: with plain ``len`` the time doubles with every diamond. So answers are remembered.
+# A pipe's length needs those of its parents, and merging branches share parents: with plain ``len``
+# the time doubles with every diamond. So lengths are remembered.
 _known_lengths: ContextVar[dict[int, Any] | None] = ContextVar("_known_lengths", default=None)
 _may_open: ContextVar[bool] = ContextVar("_may_open", default=True)
 
@@ -161,13 +161,13 @@ def length(pipe: Any) -> int:
     with holding(_known_lengths, answers):
         # Parents first: a chain of hundreds would be too deep to ask from its end.
         for each in walk(pipe) if is_pipe(pipe) else ():
-            with contextlib.suppress(Exception):  # nobody may want to know
+            with contextlib.suppress(Exception):  # the length may not be needed
                 _memoized_length(each, answers)
         return _memoized_length(pipe, answers)
 
 
 def without_opening() -> contextlib.AbstractContextManager[None]:
-    """Let lengths be unknown that only the headers of all volumes tell."""
+    """Leave lengths unknown that need the headers of all volumes."""
     return holding(_may_open, False)
 
 
@@ -194,7 +194,7 @@ def _memoized_length(pipe: Any, answers: dict[int, Any]) -> int:
 
 
 def _settings(pipe: Pipe) -> Any:
-    """Return what torch's pipe holds, with other parents."""
+    """Return the attributes of torch's pipe, with other parents."""
     # No copy of the pipe: when one of a shuffle goes, it empties the buffer that both have.
     settings: Any = SimpleNamespace(**vars(pipe))
     swap_parents(settings, {id(parent): _LengthProxy(parent) for parent in parents_of(pipe)})
@@ -216,7 +216,7 @@ _ERROR_LOG: ContextVar[ErrorLog | None] = ContextVar("_ERROR_LOG", default=None)
 
 
 def log_errors(log: ErrorLog) -> contextlib.AbstractContextManager[None]:
-    """Leave out what cannot be planned inside the ``with`` block, and note it (``OnError``)."""
+    """Leave out and note items that cannot be planned in the ``with`` block (``OnError``)."""
     return holding(_ERROR_LOG, log)
 
 
@@ -231,7 +231,7 @@ def note_error(pipe: DataPipe, item: Any, error: Exception) -> None:
 
 @contextlib.contextmanager
 def locate_errors(pipe: Any, item: Any = None) -> Iterator[None]:
-    """Say of what fails inside the ``with`` block in which pipe it was, and of which case."""
+    """Add the pipe and the case to errors inside the ``with`` block."""
     try:
         yield
     except Exception as error:
@@ -245,13 +245,13 @@ else:
     _Pipe = IterDataPipe
 
 T = TypeVar("T")
-# What torch says of an iterator of which a newer one took the place.
+# torch's text for an iterator that a newer one has replaced.
 _TAKEN_OVER = "another iterator has been created from the same IterDataPipe"
 
 
 def refuse_too_many(name: str, constructor: Any, args: Sequence[Any]) -> None:
-    """Raise TypeError where a pipe is given more by its place than it takes."""
-    # Python's own error names the class, and counts what the chain has put before.
+    """Raise TypeError for more positional arguments than a pipe has."""
+    # Python's own error names the class, and counts the parent, too.
     code = getattr(constructor, "__code__", None)
     if code is None or code.co_flags & inspect.CO_VARARGS or 1 + len(args) <= code.co_argcount:
         return
@@ -265,7 +265,7 @@ def refuse_too_many(name: str, constructor: Any, args: Sequence[Any]) -> None:
 
 
 class PipeBase:
-    """What pipes of both kinds share: they know where they were written, and with what."""
+    """Base of both kinds of pipes: its place in the user's code, and its arguments."""
 
     form_name: ClassVar[str] = ""  # name of the chained form
     origin: CallSite  # where the user wrote it
@@ -316,7 +316,7 @@ class PipeBase:
         return chain_code(cast(Any, self)) if "origin" in vars(self) else repr(self)
 
     def __getstate__(self) -> Any:
-        """Return what pickle takes; of torch's walk over graphs, which pickles, the parents."""
+        """Return the state for pickle; only the parents for torch's walk, which pickles."""
         # It looks into tuples, lists and mappings too: a lambda could not be pickled, and data
         # would be copied.
         hook = type(cast(Any, self)).getstate_hook
@@ -326,12 +326,12 @@ class PipeBase:
 
 
 class Running(PipeBase):
-    """A pipe with a buffer, thread or generator per pass: what is copied or pickled has none."""
+    """A pipe with a buffer, thread or generator per pass, which is not copied or pickled."""
 
-    running: ClassVar[tuple[str, ...]] = ()  # what belongs to one pass; :meth:`fresh` sets it
+    running: ClassVar[tuple[str, ...]] = ()  # attributes of one pass; :meth:`fresh` sets them
 
     def fresh(self) -> None:
-        """Set what is named in ``running`` to what it is before the first pass."""
+        """Set the attributes in ``running`` to their values before the first pass."""
 
     def __getstate__(self) -> Any:
         state = super().__getstate__()
@@ -350,13 +350,13 @@ class DataPipe(PipeBase, _Pipe):
     """
 
     traits: ClassVar[Any] = Traits()
-    """What rewrites and the cut need to know; a property where it depends on settings."""
+    """Read by rewrites and by the cut; a property if they depend on settings."""
     stream_names: tuple[str, ...] = ()
     """Names under which it draws random numbers; chosen at construction, never by position."""
     imports: tuple[str, ...] = ()
     """Modules that the volumes it speaks of will need: a fork server loads them for all workers."""
     explainer: ClassVar[Callable[[Pipe], str]] = staticmethod(explain_graph)
-    """What :meth:`explain` calls; ``cost.py``, which plans patches, puts its ``explain`` here."""
+    """Called by :meth:`explain`; ``cost.py``, which plans patches, sets its ``explain`` here."""
     _is_child_datapipe = False  # torch asks for this at every item
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -378,23 +378,23 @@ class DataPipe(PipeBase, _Pipe):
         return [name for name in super().__dir__() if not has_secrets(vars(self).get(name))]
 
     def explain(self) -> str:
-        """Return the chain up to here as text, with what one patch costs."""
+        """Return the chain up to here as text, with the cost of one patch."""
         return DataPipe.explainer(self)
 
     def instructions(self) -> tuple[Instruction, ...] | None:
-        """Return what the pipe does to items, as values that need no torch; None if it cannot.
+        """Return the pipe's work on items as values that need no torch; None if it cannot.
 
         Workers whose every pipe can are sent these and never import torch.
         """
         return None
 
     def settings(self) -> Any:
-        """Return what distinguishes this pipe from another of its class, as plain values."""
+        """Return the settings that distinguish this pipe in its class, as plain values."""
         return self._arguments
 
     @property
     def is_drawn(self) -> bool:
-        """Whether what it does to a sample is drawn, so that it is another in each epoch."""
+        """Whether its work on a sample is drawn, and so differs in each epoch."""
         if not self.stream_names:
             return False
         step = getattr(getattr(self, "change", None) or self, "step", None)
@@ -404,7 +404,7 @@ class DataPipe(PipeBase, _Pipe):
 
 
 def _explain_takeover(own: Callable[[Any], Iterator[Any]]) -> Callable[[Any], Iterator[Any]]:
-    """Return an ``__iter__`` that says what torch does not: which two pipes read one."""
+    """Return an ``__iter__`` whose error names the two pipes that read one, unlike torch's."""
 
     @functools.wraps(own)
     def iterate(self: Any) -> Iterator[Any]:
@@ -420,7 +420,7 @@ def _explain_takeover(own: Callable[[Any], Iterator[Any]]) -> Callable[[Any], It
 
 def _takeover_error(pipe: Pipe) -> errors.IteratorInvalidated:
     """Return the error of a pipe, or one that it reads from, that is gone through twice at once."""
-    # Who reads from a pipe is known by nobody; what fails may take the time to look.
+    # No pipe knows its readers, so search all objects; a failed pass may take the time.
     kinds = (IterDataPipe, MapDataPipe)
     every = [thing for thing in gc.get_objects() if issubclass(type(thing), kinds)]
     for read in reversed(list(walk(pipe))):
@@ -439,7 +439,7 @@ def _takeover_error(pipe: Pipe) -> errors.IteratorInvalidated:
 
 
 def _line_of(pipe: Pipe) -> tuple[int, str]:
-    """Return the line of a pipe, 0 if it does not know it, and what it is."""
+    """Return the line of a pipe, 0 if unknown, and its place or name."""
     origin = vars(pipe).get("origin")
     if isinstance(origin, CallSite):
         return origin.line, f"[{origin}]"
@@ -500,12 +500,12 @@ def stream_name(parent: Pipe, name: Any, kind: str) -> str:
 def first_random_pipe(sink: Pipe) -> Pipe | None:
     """Return the first pipe up to ``sink`` that draws something for samples; None if none does."""
     # One with fixed parameters, such as ``spacing(1.0)``, draws nothing, and neither does one that
-    # regroups keys, or cuts a grid of patches. Where nobody can tell, something is drawn.
+    # regroups keys, or cuts a grid of patches. An unknown pipe is assumed to draw.
     return next((pipe for pipe in walk(sink) if draws(pipe)), None)
 
 
 def draws(pipe: Any) -> bool:
-    """Whether what a pipe does to a sample is drawn, so that it is another in each epoch."""
+    """Whether a pipe's work on a sample is drawn, and so differs in each epoch."""
     return bool(pipe.is_drawn if isinstance(pipe, DataPipe) else stream_names(pipe))
 
 
@@ -563,7 +563,7 @@ def lazy_patches(pipe: DataPipe, item: Any, keys: Iterable[str] = ()) -> dict[st
 def with_progress(
     things: Sequence[T], name: str, unit: str, progress: Callable[[int, int], None] | None
 ) -> Iterator[T]:
-    """Yield things one by one, and tell ``progress(done, total)``, or show a bar, after each."""
+    """Yield things one by one, and call ``progress(done, total)``, or show a bar, after each."""
     from tqdm import tqdm
 
     # None: no bar where the output is no terminal.

@@ -1,4 +1,4 @@
-"""Seeds and epochs: tell the pipes of a graph which epoch comes, and plan its first items."""
+"""Seeds and epochs: set the next epoch of a graph's pipes, and plan its first items."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ _SEEDS = (0, 1)
 class SeedStamper(DataPipe):
     """A pipe that stamps seed and epoch on every sample that it makes.
 
-    The loader calls :meth:`begin`; torch's own loaders call :meth:`set_seed`. If nobody
-    does, each pass draws a seed from torch's global generator, as torch's ``shuffle``
-    does, so that ``torch.manual_seed`` makes it repeatable.
+    The loader calls :meth:`begin`; torch's own loaders call :meth:`set_seed`. Without such a
+    call, each pass draws a seed from torch's global generator, as torch's ``shuffle`` does, so
+    that ``torch.manual_seed`` makes it repeatable.
     """
 
     def __init__(self) -> None:
@@ -78,12 +78,12 @@ class SeedStamper(DataPipe):
         return self
 
     def coming_run(self) -> tuple[int, int]:
-        """Return seed and epoch of the next pass, which stay what they are."""
+        """Return seed and epoch of the next pass, without a change of them."""
         self._run = self._next_run()
         return self._run
 
     def skip_run(self) -> None:
-        """Begin no pass, and forget what was set for it."""
+        """Begin no pass, and forget its seed and epoch."""
         self._run = None
 
     def _next_run(self) -> tuple[int, int]:
@@ -117,12 +117,12 @@ class Drawing(Running, DataPipe):
         self._rng.seed(self.seed_of_pass(seed))
 
     def seed_of_pass(self, seed: int) -> int:
-        """Return what the generator is seeded with."""
+        """Return the seed of the generator."""
         return seed
 
 
 class Shuffling(Drawing):
-    """A pipe that shuffles, and can be told not to: torch's loaders and ``Shuffle`` do."""
+    """A pipe that shuffles, unless torch's loaders or ``Shuffle`` turn it off."""
 
     def __init__(self, parent: Any = None) -> None:
         super().__init__(parent)
@@ -144,19 +144,20 @@ class Shuffling(Drawing):
 
 @dataclass(frozen=True)
 class SeededCounts:
-    """How many pipes of a part of a graph are told by number of an epoch."""
+    """Numbers of the pipes of a part of a graph that ``set_epoch`` numbers."""
 
     sources: int  # sources of samples
     kinds: Mapping[str, int]  # other random pipes, by the name of their class
 
 
 def set_epoch(graph: Pipe, seed: int, epoch: int) -> None:
-    """Tell every random pipe of ``graph`` which epoch comes; the same on every worker."""
-    # Sources of samples take (seed, epoch) and their number among the sources. Any other pipe with
-    # ``set_seed``, torch's or ours, takes one integer, drawn from the stream of its class and its
-    # place among its kind; one with ``set_epoch`` takes the epoch, as samplers of torch do. What
-    # stands before a cache of items, and nowhere else, is told the first epoch each time: the items
-    # that are kept are those of that epoch, also where an epoch is resumed elsewhere.
+    """Set the next epoch of every random pipe of ``graph``; the same on every worker."""
+    # - Sources of samples get (seed, epoch) and their number among the sources.
+    # - Any other pipe with ``set_seed``, torch's or ours, gets one integer. It is drawn from the
+    #   stream of its class and its place among its kind.
+    # - A pipe with ``set_epoch`` gets the epoch, as samplers of torch do.
+    # - Pipes that only a cache of items reads get the first epoch each time. So the kept items are
+    #   those of that epoch, also after a resume in another process.
     first = _only_before_caches(graph)
     for pipe, is_source, number in _number_sources(graph):
         if is_source:
@@ -171,10 +172,10 @@ def set_epoch(graph: Pipe, seed: int, epoch: int) -> None:
 
 def _number_sources(graph: Pipe) -> Iterator[tuple[Any, bool, int | None]]:
     """Yield each pipe, whether it is a source of samples, and its number among these."""
-    # Of another one that takes a seed its number among its kind, else None.
+    # The number of another pipe with a seed counts its kind; otherwise it is None.
     counts: Counter[str] = Counter()
     sources = 0
-    every: Any = walk(graph)  # foreign pipes have what their classes say
+    every: Any = walk(graph)  # foreign pipes may have any attribute
     for pipe in every:
         kind = type(pipe)
         absent = vars(pipe).get("stands_for")
@@ -193,7 +194,7 @@ def _number_sources(graph: Pipe) -> Iterator[tuple[Any, bool, int | None]]:
 
 
 def _only_before_caches(graph: Pipe) -> set[int]:
-    """Return the ids of the pipes that are read by nobody but caches of items."""
+    """Return the ids of the pipes that only caches of items read."""
     every: Any = list(walk(graph))
     keeping = {id(pipe) for pipe in every if getattr(type(pipe), "keeps_items", False)}
     if not keeping:
@@ -206,7 +207,7 @@ def _only_before_caches(graph: Pipe) -> set[int]:
 
 
 def count_seeded(graph: Pipe) -> SeededCounts:
-    """Count the pipes of a graph that are told by number of an epoch."""
+    """Count the pipes of a graph that ``set_epoch`` numbers."""
     every = list(_number_sources(graph))
     kinds = Counter(type(p).__name__ for p, source, n in every if not source and n is not None)
     return SeededCounts(sum(is_source for _, is_source, _ in every), kinds)
@@ -230,7 +231,7 @@ class _Rest(DataPipe):
         self._whole = pipe
         self._items = islice(pipe, passed_over, None)
         self.passed_over = passed_over
-        """How many came before: what fails is told by its number in the whole pass."""
+        """Number of skipped items: errors name an item by its number in the whole pass."""
 
     def describe(self) -> str:
         return describe(self._whole)
@@ -241,8 +242,8 @@ class _Rest(DataPipe):
 
 def items_from(planner: Pipe, start: int) -> Iterator[Any]:
     """Return the items of a pass from the one numbered ``start`` on."""
-    # Pipes at the end that make one item of one, and remember nothing, are not run for those
-    # before. What shuffles, opens or cuts is: only it knows which items those are.
+    # Skipped items do not run through pipes at the end that make one item of one and remember
+    # nothing. Pipes that shuffle, open or cut do run: only they know these items.
     counts = readers(planner)
     tail: list[Pipe] = []
     pipe = planner
@@ -260,7 +261,7 @@ def items_from(planner: Pipe, start: int) -> Iterator[Any]:
 
 
 def copy_for_epoch(planner: Pipe, seed: int, epoch: int) -> Pipe:
-    """Return a copy that is told an epoch: a look at its items disturbs no epoch that runs."""
+    """Return a copy with its own epoch: its items can be read during another epoch."""
     copy = clone(planner)
     set_epoch(copy, seed, epoch)
     return copy
@@ -275,8 +276,8 @@ def may_look_ahead(planner: Pipe) -> bool:
 
 
 def count_planned(parent: Pipe, count: Callable[[Sample], int]) -> int:
-    """Return the sum of ``count(sample)`` over what a pipe plans; voxels are not read."""
-    # The headers of all volumes are, many at a time: of a manifest no file is opened.
+    """Return the sum of ``count(sample)`` over a pipe's planned samples; no voxel is read."""
+    # Reads the headers of all volumes, many at a time; with a manifest it opens no file.
     if not may_open() or not may_look_ahead(parent):
         raise TypeError("no len(): planning ahead would use up the source, or run your functions")
     planner = clone(parent)
@@ -457,7 +458,7 @@ def set_seed_of(generator: Any, seed: int) -> None:
         # The state for pickle has the seed sequence too, from which ``spawn()`` makes children.
         inner = getattr(generator, "bit_generator", generator)
         restore_generator(inner, state_of_generator(type(inner)(seed)))
-    elif isinstance(generator._bit_generator, np.random.MT19937):  # what nearly all have
+    elif isinstance(generator._bit_generator, np.random.MT19937):  # the usual kind
         generator.seed([seed & 0xFFFFFFFF, seed >> 32])
     else:
         kind = type(generator._bit_generator)

@@ -19,11 +19,11 @@ from .datapipe import DataPipe
 
 # The chained forms of torch's that warn of a function that cannot be pickled.
 _WARN = ("map", "filter", "collate")
-# torch says this at once. Whether the function has to travel is known later, and told then.
+# torch warns at once. Whether the function has to be pickled is known and reported later.
 _TORCH_ON_LAMBDAS = "(Lambda|Local) function is not supported"
 
 
-# Of torch's own pipes, those that only move items: order, combine, divide, gather by key.
+# torch's own pipes that only move items: order, combine, divide, gather by key.
 _MOVERS = (
     *("ConcaterIterDataPipe", "DemultiplexerIterDataPipe", "ForkerIterDataPipe"),
     *("GrouperIterDataPipe", "IterableWrapperIterDataPipe", "MultiplexerIterDataPipe"),
@@ -33,9 +33,9 @@ _MOVERS = (
 )
 
 
-# The table for torch's pipes; one that is not in it is taken to do anything. A filter may drop
-# items and a shuffle remembers them, so neither is per item: before voxels they run in the planner,
-# after voxels the graph cannot be cut. An open file cannot travel to a worker.
+# The table for torch's pipes; any other pipe may do anything. A filter may drop items and a shuffle
+# remembers them, so neither is per item. Before voxels they run in the planner; after voxels the
+# graph cannot be cut. An open file cannot be sent to a worker.
 for names, traits in (
     (("MapperIterDataPipe", "CollatorIterDataPipe"), Traits(per_item=True, runs_user_code=True)),
     (("FilterIterDataPipe",), Traits(runs_user_code=True, filters=True)),
@@ -53,22 +53,22 @@ register_traits(
 def _make_at(
     kind: type, name: str, make: Callable[..., Any], parent: Any, *args: Any, **kwargs: Any
 ) -> Any:
-    """Return what ``make`` makes, with where it was written; ``kind`` is its class."""
+    """Return the pipe of ``make``, with its place in the user's code; ``kind`` is its class."""
     if name in _WARN and any(isinstance(pipe, DataPipe) for pipe in walk(parent)):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=_TORCH_ON_LAMBDAS, category=UserWarning)
             result = make(parent, *args, **kwargs)
     else:
         result = make(parent, *args, **kwargs)
-    # Of what has several children, the pipe that they share runs the function.
+    # If there are several children, their shared pipe runs the function.
     pipe = result[0].main_datapipe if isinstance(result, list) else result
     values = tuple(arg for arg in args if not is_pipe(arg))
     pipe.origin = caller(call_text(name, values, kwargs))
     return result
 
 
-# torch keeps a table of chained forms; the entries of these are replaced by ones that make the very
-# same pipe. What torch warns of is left as it is in chains of its pipes alone.
+# Replace the entries of torch's table of chained forms by functions that make the same pipe. Chains
+# of torch's pipes alone keep torch's warnings.
 for name, function in list(IterDataPipe.functions.items()):
     kind: Any = getattr(function, "args", (object,))[0]
     is_known = getattr(function, "func", None) is _make_at

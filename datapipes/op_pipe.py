@@ -16,7 +16,7 @@ from ..intensity.filters import INVERSE, Anisotropy, LowResolution
 from .datapipe import PerItem, chained_form, locate_errors, stream_name
 
 F = TypeVar("F", bound=Callable[..., Any])
-# Arguments that are given by keyword alone, whatever else an op has.
+# Arguments of any op that are given by keyword alone.
 KEYWORD_ONLY = frozenset(
     {
         *("p", "space", "hard", "keep_size", "extent", "longest", "one", "where"),
@@ -26,12 +26,12 @@ KEYWORD_ONLY = frozenset(
     }
 )
 
-# Forms whose factor is how much larger voxels get, and what others call its inverse.
+# Forms whose factor enlarges voxels, and the names of its inverse in other libraries.
 _COARSER = (LowResolution.name, Anisotropy.name)
 _SCALES = ("scale", "scales", "scale_range", "zoom", "zoom_range")
 # So near that nothing else can be meant; spatial_size is not antialias.
 _MISSPELT = 0.6
-# The same where an argument may be for somebody else: "labls".
+# The same if an argument may be meant for another function: "labls".
 _NEARLY = 0.75
 
 
@@ -69,7 +69,7 @@ class OpPipe(PerItem):
             op = type(self).op_class(**own)
         self.stream_names = (stream_name(parent, arguments.get("name", ""), self.form_name),)
         self.hold(op, arguments, is_shared=bool(arguments.get("name")))
-        # Pipes tell this and ops do not, as ops are made again where nobody wrote anything.
+        # Pipes warn and ops do not, because ops are also made again without a line of the user.
         for mistake in getattr(op, "likely_mistakes", ()):
             warn(mistake, LikelyMistake, self.origin)
 
@@ -104,7 +104,7 @@ def _signature(op: Any, more: Mapping[str, Any], keywords_only: bool) -> inspect
 def bind_arguments(
     name: str, signature: inspect.Signature, args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the arguments by name, without the parent; what was left out is left out."""
+    """Return the given arguments by name, without the parent and without defaults."""
     names = [parameter for parameter in signature.parameters if parameter != "parent"]
     they_are = f"; it has {', '.join(names)}"
     for argument in kwargs:
@@ -116,7 +116,7 @@ def bind_arguments(
         arguments = dict(signature.bind(None, *args, **kwargs).arguments)
     except TypeError as error:
         by_name = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
-        # Of these weights and p are what people write by their place.
+        # Users often give weights and p by position.
         if len(by_name) < len(names):
             by_name = [one for one in ("weights", "p") if one in by_name] or by_name
         usage = " and ".join(f"{one}=" for one in by_name[:2])
@@ -127,7 +127,7 @@ def bind_arguments(
 
 
 def _instead(argument: str, names: Collection[str], cutoff: float = _MISSPELT) -> str:
-    """Return what to write in place of an argument that there is not; nothing if nobody knows."""
+    """Return the replacement of an unknown argument; empty if there is none."""
     near = [one for one in FOREIGN_ARGUMENTS.get(argument, ()) if one in names]
     if not near and argument in NO_COUNTERPART:
         return NO_COUNTERPART[argument]

@@ -32,7 +32,7 @@ from .sampling import nearest_key, overriding_keys, refuse_no_policies, unknown_
 
 
 def likely_labels(origin: CallSite, parent: Pipe) -> LikelyLabels | None:
-    """Return what looks for labels among images; None where nobody left that open."""
+    """Return a search for labels among images; None if the user has named the labels."""
     opening = [pipe for pipe in walk(parent) if traits_of(pipe).opens]
     is_open = any(getattr(pipe, "guesses", False) for pipe in opening)
     return LikelyLabels(origin, _first_data(parent)) if is_open else None
@@ -60,8 +60,8 @@ def inherited_options(parent: Pipe) -> BucketOptions:
 
 
 def options_for(source: Any, by_server: BucketOptions) -> RedactedDict | None:
-    """Return the options for a source; None unless it lies in one of the buckets."""
-    # A URL of another server gets none: credentials are for the place that they were given for.
+    """Return the options for a source; None unless it is in one of the buckets."""
+    # A URL of another server gets none: credentials are sent only to their own server.
     is_known = by_server and isinstance(source, (str, os.PathLike))
     return by_server.get(server_of(os.fspath(source))) if is_known else None
 
@@ -98,8 +98,8 @@ def _is_by_key(name: str, value: Any, keys: Collection[str]) -> bool:
 
 
 LABELS = ("label", "labels", "mask", "masks", "seg", "segmentation")
-"""Keys that hold labels unless ``open_volume(labels=...)`` says otherwise."""
-STORED_SUFFIX = "_stored"  # what is appended to a key for the mask of its missing sections
+"""Keys that hold labels, by default, of ``open_volume(labels=...)``."""
+STORED_SUFFIX = "_stored"  # appended to a key for the mask of its missing sections
 # A tap in a missing section spoils a value by its weight: so the mask is interpolated as the image.
 SHARE = Policy("linear", "constant", 0.0, np.dtype(np.float32))
 """How the mask of an intensity is sampled: the share of a value that is stored."""
@@ -125,10 +125,10 @@ class OpenVolume(SeedStamper, SameLength):
     keys
         Keys to open; by default every value that is a path, an array or a store.
     policies
-        ``Policy`` by key, for what differs from the kind's own.
+        ``Policy`` by key, if it differs from the kind's own.
     override
-        Whether these policies hold whatever later pipes ask for by ``mode=``, ``padding=``,
-        ``fill=``, ``dtype=`` or ``antialias=``. By default such a pipe is a conflict.
+        Whether these policies override ``mode=``, ``padding=``, ``fill=``, ``dtype=`` and
+        ``antialias=`` of later pipes. By default such a pipe is a conflict.
     axis_map
         ``AxisMap`` for missing, doubled or shifted sections, by key or of all volumes, whose
         labels are then filled with 0. Where cases differ, give each
@@ -147,9 +147,8 @@ class OpenVolume(SeedStamper, SameLength):
         For :class:`Volume`: ``reader=``, ``affine=`` in place of the stored one, ``level=1`` for
         a pyramid, ``axes="zyx"`` for an array that does not name its axes, ``dataset="ct"`` of an
         HDF5 file, ``series=``, ``follow="anywhere"`` for headers and links that lead out of their
-        folders, and whatever a backend or reader of your own
-        takes. These and ``io`` are one value for all volumes, or a mapping by key:
-        ``affine={"label": matrix}``.
+        folders, and arguments of your own backend or reader. These and ``io`` are one value for all
+        volumes, or a mapping by key: ``affine={"label": matrix}``.
 
     Examples
     --------
@@ -177,7 +176,7 @@ class OpenVolume(SeedStamper, SameLength):
     ) -> None:
         super().__init__()
         self.parent = parent
-        if not (custom_backends() or "reader" in reader_kwargs):  # whose options nobody knows
+        if not (custom_backends() or "reader" in reader_kwargs):  # with unknown options
             own = (*_ARGUMENTS, *BY_KEY)
             refuse_unknown_arguments("open_volume", reader_kwargs, own, only_misspelt=True)
         self.axis_map = axis_map
@@ -188,7 +187,7 @@ class OpenVolume(SeedStamper, SameLength):
                 raise TypeError(f'{msg}; write vp.AxisMap.missing("K", [17]), for instance')
         self.labels = (labels,) if isinstance(labels, str) else tuple(sorted(labels))
         self.guesses = labels is LABELS
-        """Whether keys are taken for intensities that nobody has spoken of."""
+        """Whether keys that the user has not named are taken for intensities."""
         self._once = WarnOnce()
         # Whether an array was looked at that might be a plane: the first sample's is like others.
         self._has_looked = False
@@ -198,7 +197,7 @@ class OpenVolume(SeedStamper, SameLength):
         self._known_keys: set[str] = set()
         # Keys that were named by the user, by argument; the first sample must have them.
         self._names: dict[str, tuple[str, ...]] = {
-            # The usual names may be there to spare, as in what LikelyLabel recommends.
+            # The usual names may be absent from the sample, as in LikelyLabel's advice.
             "labels": tuple(key for key in self.labels if key not in LABELS),
             "policies": tuple(policies or ()),
             "axis_map": tuple(axis_map) if isinstance(axis_map, Mapping) else (),
@@ -213,7 +212,7 @@ class OpenVolume(SeedStamper, SameLength):
         self._objects_last = _repeats_objects(parent)
         self.policies = dict(policies or {})
         refuse_no_policies(self.policies, self.origin)
-        # Keys whose policy holds whatever later pipes ask for.
+        # Keys whose policy overrides later pipes.
         self.overriding = overriding_keys(self.policies, override, self.origin)
         self.storage_options = None if storage_options is None else RedactedDict(storage_options)
         self._by_server: BucketOptions | None = None
@@ -223,7 +222,7 @@ class OpenVolume(SeedStamper, SameLength):
 
     def __iter__(self) -> Iterator[Sample]:
         run = self._by_server = None
-        # By which processes know what they read together; nothing that is drawn depends on it.
+        # Identifies this pass for processes that read together; no draw depends on it.
         by = uuid.uuid4().hex
         for position, item in enumerate(self.parent):
             if not isinstance(item, Sample):
@@ -270,7 +269,7 @@ class OpenVolume(SeedStamper, SameLength):
             raise SampleError(msg, do=nearest_key("keys", missing[0], sample))
         for key in sample if self.keys is None else keys:
             value = sample[key]
-            # Of volumes, and not of numbers or words.
+            # Only lists of volumes, and not of numbers or words.
             parts = value if isinstance(value, (list, tuple)) else ()
             if any(isinstance(one, (list, tuple)) and is_volume_source(one) for one in parts):
                 msg = f"{key!r} is a list in a list, {shorten(value)}"
@@ -324,7 +323,7 @@ class OpenVolume(SeedStamper, SameLength):
                 if key in its_keys:  # options and all
                     msg = f"{argument}= names {key!r}, which is a Volume already"
                     raise SampleError(msg, do=f"Give {argument}= to that Volume().")
-            # ``labels=`` says what is opened here, and nothing of what is a Volume already.
+            # ``labels=`` is for sources that are opened here, and not for a Volume.
             likely = looks_like_label(key) if self.guesses else key in self.labels
             if likely and source.kind != "label":
                 is_so, write = "is a Volume of an intensity", 'Volume(..., kind="label")'
@@ -337,13 +336,13 @@ class OpenVolume(SeedStamper, SameLength):
         options = {"kind": kind, **options_of(key, self._options, self._known_keys)}
         if not isinstance(source, (list, tuple)):
             return self._of_one(key, source, kind, options)
-        # Made anew each time: what it is a list of is looked at, or held, one by one.
+        # Made anew each time: the members of the list are checked, or held, one by one.
         return Volume([self._of_one(key, one, kind, options) for one in source], kind=kind)
 
     def _of_one(self, key: str, source: Any, kind: str, options: Mapping[str, Any]) -> Volume:
         if isinstance(source, Volume):
             return source
-        # One array may stand under two keys, of two kinds.
+        # One array may have two keys, of two kinds.
         own = key if any(key in its_keys for its_keys in self._by_key.values()) else ""
         entry = self._of_objects.get((id(source), kind, own))
         if entry is not None:
@@ -390,7 +389,7 @@ class OpenVolume(SeedStamper, SameLength):
         return {**super().__getstate__(), "_of_objects": {}}
 
     def settings(self) -> Any:
-        """Return the settings without the credentials, and without what changes no voxel."""
+        """Return the settings without credentials and settings that change no voxel."""
         own: tuple[Any, ...] = (self.labels, self.keys, self.policies, self.reader_kwargs)
         own += (self.overriding,) if self.overriding else ()
         if isinstance(self.axis_map, Mapping):
@@ -400,7 +399,7 @@ class OpenVolume(SeedStamper, SameLength):
 
 
 def _policy(key: str, volumes: Mapping[str, Volume]) -> Policy:
-    """Return the policy of a volume by its kind; a mask is sampled as what it speaks of."""
+    """Return the policy of a volume by its kind; a mask is sampled as its volume."""
     kind = volumes[key].kind
     of = volumes.get(key.removesuffix(STORED_SUFFIX)) if key.endswith(STORED_SUFFIX) else None
     if of is None or of.kind == "label" or of.stored_mask() is None:
@@ -410,7 +409,7 @@ def _policy(key: str, volumes: Mapping[str, Volume]) -> Policy:
 
 def _repeats_objects(parent: Pipe) -> bool:
     """Whether every epoch brings the same arrays: given in a list of cases, and only moved."""
-    # What a function, a sequence or a case makes anew each time must not be held.
+    # Objects that a function, a sequence or a case makes anew each time must not be held.
     every = list(walk(parent))
     if any(traits_of(pipe).runs_user_code or not traits_of(pipe).is_known for pipe in every):
         return False

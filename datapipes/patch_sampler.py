@@ -71,16 +71,16 @@ class PatchSampler(DataPipe):
         With ``"grid"``: voxels shared by neighbours: one number, for all axes along which a patch
         has more than one voxel; or three.
     region
-        With ``"uniform"``: all patches of one visit to a volume lie in one region of this size,
+        With ``"uniform"``: all patches of one visit to a volume are in one region of this size,
         which is drawn for the visit. Each place is as likely as without; patches of one visit are
-        closer to each other, so that chunks are decoded once for several of them. What it should
-        be is in the loader's ``explain()``. One number or three, at least ``size + align - 1``.
+        closer to each other, so that chunks are decoded once for several of them. The loader's
+        ``explain()`` recommends a size. One number or three, at least ``size + align - 1``.
     mask
-        With ``"uniform"``: patches lie where this says so. With ``"grid"``: patches that hold none
-        of it are left out, and with ``min_share`` those that hold less. Key of a label or boolean
-        volume of the sample, or a ``Volume`` for all cases; any voxel that is not 0 is inside. An
-        image is refused, told by its many values, unless ``class_weights`` names labels. It may be
-        coarser than the volumes and lie on a grid of its own: then leave its key out of
+        With ``"uniform"``: patches are drawn inside of it. With ``"grid"``: patches without it are
+        left out, and with ``min_share`` those that hold less. Key of a label or boolean volume of
+        the sample, or a ``Volume`` for all cases; any voxel that is not 0 is inside. An image, with
+        its many values, is refused unless ``class_weights`` names labels. It may be coarser than
+        the volumes and have a grid of its own: then leave its key out of
         ``open_volume(keys=...)``, and give a path or ``Volume(array, affine=...)``.
     min_share
         With ``mask``: part of the patch that is inside, at least; of a grid exactly, else to within
@@ -89,10 +89,10 @@ class PatchSampler(DataPipe):
         With ``mask``: how often a voxel of each label is in the middle, voxel ``n // 2`` of n,
         ``{0: 1, 2: 3}``; near a face the patch is moved inward. Labels that a volume lacks leave
         their part to the others; ``min_share`` is of the drawn one.
-        ``"other"`` stands for all that are not listed, together.
+        ``"other"`` is for all other labels together.
     oversample
         With ``mask``: the share of each batch that is drawn about foreground, as nnU-Net's
-        ``oversample_foreground_percent``; the rest lies anywhere. The foreground's class is drawn
+        ``oversample_foreground_percent``; the rest is anywhere. The foreground's class is drawn
         uniformly among the labels that the case has, 0 apart, or by ``class_weights``. The last
         patches of a batch are those, as many as ``n - round(n * (1 - oversample))`` of n. Patches
         that come in no batch of ``batch_patches()`` draw each whether they are one. A case without
@@ -112,15 +112,15 @@ class PatchSampler(DataPipe):
 
     Notes
     -----
-    A crop is *soft*: what is rotated later takes its corners from the volume around the
-    patch. Where the patch is larger than the volume, the patch is centred on it, the
-    padding rule fills the rest, and one warning says so.
+    A crop is *soft*: a later rotation reads its corners from the volume around the patch. A patch
+    that is larger than the volume is centred on it, the padding rule fills the rest, and one
+    warning reports it.
 
-    A mask or map of weights is read once per volume, by the process that first works out a plan
-    with it, and kept as runs of voxels that weigh the same, for files also on disk; :meth:`prepare`
-    does it for all cases now. They take a byte for 500 voxels of a mask, 1 MiB of a map of weights.
-    Where that is too little for every run, as many are kept as fit, spread evenly over all that can
-    be drawn: what is drawn is of its class always, and its place one of some ten thousand.
+    A mask or map of weights is read once per volume, by the process that first plans with it. It is
+    kept as runs of voxels of equal weight, for files also on disk; :meth:`prepare` does it for all
+    cases now. Runs take a byte for 500 voxels of a mask, 1 MiB of a map of weights. If not all runs
+    fit, the kept ones are spread evenly over all places: a drawn voxel always has its class, and
+    its place is one of some ten thousand.
 
     Raises
     ------
@@ -155,10 +155,11 @@ class PatchSampler(DataPipe):
     True
     """
 
-    cuts_patches: ClassVar[bool] = True  # what comes after it is not whole volumes
+    cuts_patches: ClassVar[bool] = True  # later pipes do not get whole volumes
     choose: Callable[[Sample, list[int]], Sequence[int]] | None = None
-    """Which patches of a grid come, and in which order, of a sample of the first one, and the
-    numbers of all: ``predict()`` leaves out those that are done."""
+    """Return the ordered patches of a grid, from a sample of the first one and all numbers.
+
+    ``predict()`` leaves out finished ones."""
 
     @property
     def is_drawn(self) -> bool:
@@ -201,7 +202,7 @@ class PatchSampler(DataPipe):
         self._length: int | None = None
         with locate_errors(self):
             self.given_size = size_of("size", size)
-            # What can be checked before a grid is known: None is as long as an axis may be.
+            # Checks without a grid: None is as long as an axis may be.
             each = self.given_size if isinstance(self.given_size, tuple) else (self.given_size,) * 3
             whole = tuple(_LONGEST if n is None else n for n in each)
             self.size = three("size", whole, least=1)
@@ -278,7 +279,7 @@ class PatchSampler(DataPipe):
             yield n, patch if self.choose is None else quiet(patch)
 
     def visits(self) -> Iterator[Callable[[int], Sample]]:
-        """Yield for each volume what makes its ``samples_per_volume`` patches, by ordinal."""
+        """Yield for each volume a function that makes its patches by ordinal."""
         # So patches can be taken in any order while none is kept. A grid has no such numbers.
         uniform = None if self._template else UniformPatch(self.given_size, self.origin)
         of_all = self._step(uniform), self._step(self.region, 1)
@@ -298,7 +299,7 @@ class PatchSampler(DataPipe):
         return self._of_samples(visit)
 
     def _of_samples(self, make: Callable[[Any], T]) -> Iterator[T]:
-        """Yield what ``make`` returns for each sample, but for those that may be left out."""
+        """Yield the result of ``make`` for each sample, except failures that may be left out."""
         for sample in self.parent:
             try:
                 result = make(sample)
@@ -314,7 +315,7 @@ class PatchSampler(DataPipe):
         return PipeSteps([Step(op, self.stream_names[place], self.origin, common=self._is_shared)])
 
     def _op_of(self, sample: Any) -> MaskedPatch | WeightedPatch:
-        pending = pending_of(self, sample)  # refuses what is no sample with volumes
+        pending = pending_of(self, sample)  # refuses items other than samples with volumes
         template: Any = self._template
         is_masked = isinstance(template, MaskedPatch)
         argument, kind = ("mask", "label") if is_masked else ("weights", "intensity")
@@ -350,7 +351,7 @@ class PatchSampler(DataPipe):
         return len(samples)
 
     def _grid(self, sample: Sample) -> tuple[Sequence[FixedPatch], NDArray[np.bool_] | None]:
-        """Return the patches of a volume, and which stay: None where only voxels tell."""
+        """Return the patches of a volume, and which stay: None if this depends on voxels."""
         pending = pending_of(self, sample)
         size = size_on(self.given_size, pending.plan)
         overlap = [0 if n == 1 else o for n, o in zip(size, self.overlap, strict=True)]
@@ -365,7 +366,7 @@ class PatchSampler(DataPipe):
     def __len__(self) -> int:
         """Return the number of patches; for a grid this reads the headers of all volumes, once.
 
-        Of a manifest it opens no file, and of others no voxel.
+        With a manifest it opens no file; it never reads a voxel.
 
         Raises
         ------
@@ -457,7 +458,7 @@ def _template(
         msg = f"{argument} is a key of the sample or a Volume, got {type(volume).__name__}"
         raise PatchSizeError(msg, do="Write vp.Volume(array, affine=...) around an array.")
     settings |= {"otherwise": otherwise, "origin": origin}
-    # One op of nothing: what the arguments alone show is refused where they were written.
+    # One op without a volume: it refuses wrong arguments at the user's line.
     patch = op_class(size, SimpleNamespace(token=""), **settings)
     if isinstance(patch, MaskedPatch):
         _check_background(patch, origin)
@@ -465,7 +466,7 @@ def _template(
 
 
 def _check_background(patch: MaskedPatch, origin: CallSite) -> None:
-    """Refuse, or tell of, the background as a class where patches anywhere are meant."""
+    """Refuse the background as a class, or warn of it, if patches anywhere are meant."""
     weights = dict(patch.class_weights)
     background = weights.get(0, 0.0)
     if not background:

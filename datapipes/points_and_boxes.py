@@ -96,22 +96,22 @@ class MovePlaces(PerItem):
 class MoveBoxes(MovePlaces):
     """Bring boxes from the voxels of the stored volume to those of the patch.
 
-    A box is (i, j, k, i, j, k), its lowest and its highest corner; integers are voxel centres. It
-    stands after the spatial pipes. No voxel is read.
+    A box is (i, j, k, i, j, k), its lowest and its highest corner; integers are voxel centres. Put
+    it after the spatial pipes. No voxel is read.
 
     Parameters
     ----------
     keys
-        Entries of the case that hold boxes (N, 6): lists, or arrays that ``open_volume`` was told
-        to leave alone by its ``keys=``.
+        Entries of the case that hold boxes (N, 6): lists, or arrays that are not among the
+        ``keys=`` of ``open_volume``.
     of
         Volume whose plan moves them; by default the first lazy one.
     least
-        Part of a box that lies in the patch, at least; others are left out. What hangs over is
-        cut off. 0 keeps every box whole, also those outside.
+        Part of a box inside the patch, at least; others are left out. Parts outside are cut off. 0
+        keeps every box whole, also those outside.
     with_
-        Entries of one row per box, such as their classes: of these the same rows are left out. It
-        takes one key of boxes.
+        Entries of one row per box, such as their classes, which lose the same rows. It requires one
+        key of boxes.
 
     Raises
     ------
@@ -127,7 +127,7 @@ class MoveBoxes(MovePlaces):
     >>> next(iter(pipe.move_boxes()))["boxes"]
     [[2.0, -0.5, 0.0, 5.0, 2.0, 3.0]]
 
-    Boxes as an array, with their classes: ``keys=`` says what is a volume.
+    Boxes as an array, with their classes: ``keys=`` names the volumes.
 
     >>> boxes = np.array([[0, 1, 2, 3, 4, 5], [6, 6, 6, 7, 7, 7]])
     >>> case = {"image": np.zeros((8, 8, 8)), "boxes": boxes, "classes": ["cyst", "tumour"]}
@@ -171,7 +171,7 @@ class MoveBoxes(MovePlaces):
 class MovePoints(MovePlaces):
     """Bring points from the voxels of the stored volume to those of the patch.
 
-    Integers are voxel centres. It stands after the spatial pipes. No voxel is read.
+    Integers are voxel centres. Put it after the spatial pipes. No voxel is read.
 
     Parameters
     ----------

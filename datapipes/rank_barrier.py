@@ -1,10 +1,14 @@
-"""The barrier of ranks: before every item each tells the others a number, or why it goes.
+"""The barrier of ranks: before every item each sends the others a number, or why it leaves.
 
-They tell each other over gloo, so each waits for all. A rank that goes does not wait: it puts down
-why in the store of the job, and closes its connections, which ends the wait of the others. They
-look there, and raise ``RankFailed`` if its pipes raised an error, ``PrefetchTimeoutError`` if it
-made no item within its limit, and ``RankMissing`` if its loop went on elsewhere, or it is gone
-without a word. A barrier that one has left is closed on all; the next epoch makes another.
+Numbers are sent over gloo, so each rank waits for all. A rank that leaves does not wait: it writes
+the reason to the store of the job, and closes its connections, which ends the wait of the others.
+They read the reason, and raise:
+
+- ``RankFailed`` if its pipes raised an error;
+- ``PrefetchTimeoutError`` if it made no item within its limit;
+- ``RankMissing`` if its loop left the epoch, or there is no reason.
+
+A barrier that one rank has left is closed on all; the next epoch makes another.
 """
 
 from __future__ import annotations
@@ -27,9 +31,9 @@ from ..core.redact import public_text
 FAILURE, LATE, DEPARTURE = "failed", "late", "left"
 # How often a store is asked: soon at first, as ranks mostly come together, then ten times a second.
 _FIRST_LOOK, _LOOK = 0.001, 0.1
-# A rank learns that another is missing at its own limit; then all tell each other within this.
+# A rank misses another at its own limit; then all ranks exchange the reason within this time.
 _LATE_SECONDS = 2.0
-# Of an error of another rank: what it is, and not the whole of what it has to say.
+# Characters of another rank's error: its cause, and not its whole text.
 _LONGEST = 300
 
 
@@ -52,7 +56,7 @@ class RankBarrier:
         return self._group is not None and not self._closing and os.getpid() == self._process
 
     def tell(self, word: int) -> list[int]:
-        """Tell all ranks a number, and return what each told; the barrier is closed if not."""
+        """Send all ranks a number, and return each rank's; a failure closes the barrier."""
         words = [torch.zeros(1, dtype=torch.int64, device="cpu") for _ in range(self.size)]
         with self._lock:
             if not self.is_open:
@@ -68,14 +72,14 @@ class RankBarrier:
             raise self._why_gone(error) from error.with_traceback(None)
         finally:
             del group
-            with self._lock:  # so that whoever closes meanwhile leaves it to one of the two
+            with self._lock:  # so that only one of two threads closes it
                 self._telling, closing = False, self._closing
             if closing:
                 self.close()
         return [int(number) for number in words]
 
     def part(self, error: BaseException | None = None) -> None:
-        """Leave the others, who are told why: ``error``, or that this rank went elsewhere."""
+        """Leave the others with a reason: ``error``, or that this rank has left the epoch."""
         if not self.is_open:
             return
         why, what = DEPARTURE, ""
@@ -88,7 +92,7 @@ class RankBarrier:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; any number of times. A thread that tells does it after that."""
+        """Close the connections; any number of times. A sending thread closes them afterwards."""
         # Not in a forked child, which shares them with the rank.
         if os.getpid() != self._process:
             return
@@ -102,7 +106,7 @@ class RankBarrier:
                 dist.destroy_process_group(group)  # the ranks may have parted already
 
     def _why_gone(self, error: RuntimeError | None) -> VoxpipeError:
-        """Return what the others are told of a rank that did not come."""
+        """Return the other ranks' error for a rank that did not come."""
         ends = f"so rank {self.rank} ends its epoch too"
         for rank in range(self.size):
             key, why, what = f"{self._name}/gone/{rank}", "", ""
@@ -153,9 +157,9 @@ def job_store() -> Any:
 
 
 def wait_for_key(store: Any, key: str, deadline: float) -> str | None:
-    """Return what is at ``key`` of a store; None if nothing is there at the deadline."""
-    # The store is asked again and again: its own wait cannot be interrupted by Ctrl-C, and torch
-    # prints two warnings whenever one ends without the key.
+    """Return the value at ``key`` of a store; None if there is none at the deadline."""
+    # Polls the store. Ctrl-C cannot interrupt the store's own wait, and torch prints two warnings
+    # if it ends without the key.
     pause = _FIRST_LOOK
     while not store.check([key]):
         remaining = deadline - time.monotonic()

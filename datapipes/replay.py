@@ -1,4 +1,4 @@
-"""Replay: what was drawn for one sample, done to others."""
+"""Replay: the draws of one sample, applied to others."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from .spatial import FusedSpatial
 from .values import ChoicePipe, ValuePipe
 
 _GIVE = 'Give it batch["meta"][0]["draws"].'
-# What an op draws has the form that it has for a volume that any patch fits into.
+# A volume that any patch fits into, for the form of an op's draws.
 _ANY_VOLUME = SpatialPlan.identity(Grid((512, 512, 512), np.eye(4)))
 
 
 @chained_form("replay")
 class Replay(PerItem):
-    """Do to every sample what a record says, in the place of what it would draw.
+    """Apply the draws of a record to every sample, in place of new draws.
 
-    It stands after the pipes that it speaks of. For the same augmentation of another volume, of a
-    prediction, or of a sample that somebody wants to see again.
+    Put it after the pipes of the record. For the same augmentation of another volume, of a
+    prediction, or of a sample to see again.
 
-    Of random numbers that belong to voxels (noise), their key is recorded. They come back where
-    voxels lie alike, in patches and under keys of the same names; ops of your own do as well
-    where they ask for ``facts.key_from`` a number that they drew.
+    For random numbers per voxel (noise), the record has their key. They are the same for the same
+    places in patches, under keys of the same names. So are those of your own ops that pass a drawn
+    number to ``facts.key_from``.
 
     Parameters
     ----------
     draws
-        By name of stream: ``batch["meta"][n]["draws"]``, or what became of that as JSON. Pipes that
-        are not in it draw for themselves.
+        By name of stream: ``batch["meta"][n]["draws"]``, also after JSON. Pipes that are not in it
+        draw for themselves.
 
     Raises
     ------
@@ -69,7 +69,7 @@ class Replay(PerItem):
             msg = "replay() takes what was drawn, and this is all that meta says of a sample"
             raise SampleError(msg, do=_GIVE).at(self.origin)
         self.draws = dict(draws)
-        for pipe in walk(parent):  # of steps that can be told from the pipes alone
+        for pipe in walk(parent):  # steps that are known from the pipes alone
             stable = isinstance(pipe, (ChoicePipe, FusedSpatial)) or getattr(pipe, "is_step", False)
             steps: list[Step | ValueStep] = [*pipe.steps] if stable else []
             if isinstance(pipe, ValuePipe):

@@ -18,13 +18,13 @@ from ..spatial.lazy.stack import StackedPatch
 from ..spatial.ops.op import is_hard
 
 SAMPLING_ARGUMENTS = ("mode", "padding", "fill", "dtype", "antialias")
-"""What every spatial pipe takes besides its own arguments."""
+"""Arguments that every spatial pipe has besides its own."""
 EVERY_INTENSITY = ""  # all volumes that are not labels; their sampling is only changed by key
 
 
 @dataclasses.dataclass(frozen=True)
 class Sampling:
-    """What one pipe asks for; empty if it leaves the policies alone."""
+    """One pipe's changes of policies; empty if there are none."""
 
     changes: tuple[tuple[str, str, Any], ...] = ()  # (key, field of Policy, value)
     origin: CallSite | None = dataclasses.field(default=None, compare=False)
@@ -32,7 +32,7 @@ class Sampling:
 
     @classmethod
     def of(cls, arguments: Mapping[str, Any], origin: CallSite) -> Sampling:
-        """Return what ``SAMPLING_ARGUMENTS`` ask for; each is a value or a mapping by key."""
+        """Return the changes by ``SAMPLING_ARGUMENTS``; each is a value or a mapping by key."""
         changes: list[tuple[str, str, Any]] = []
         for field in SAMPLING_ARGUMENTS:
             value = arguments.get(field)
@@ -91,7 +91,7 @@ class Sampling:
         same = was_constant and before.fill == policy.fill and patch.filled_after >= 0
         if same or not ("fill" in mine or (policy.padding == "constant" and not was_constant)):
             return new_patch
-        # What a pipe fills with is a value as they are there, after the value ops before it.
+        # The fill of a pipe is a value at its place, after the value ops before it.
         return dataclasses.replace(new_patch, filled_after=len(patch.values))
 
     def _policy(self, key: str, patch: LazyPatch, mine: Mapping[str, Any]) -> Policy:
@@ -121,7 +121,7 @@ def unknown_key(argument: str, key: str, keys: Collection[str]) -> SampleError:
 
 
 def nearest_key(argument: str, key: str, keys: Collection[str]) -> str:
-    """Return what to do about a key that there is not."""
+    """Return the cure for a missing key."""
     near = closest(key, keys, 0.5)
     if near:
         return f"Did you mean {near[0]!r}?"
@@ -129,9 +129,9 @@ def nearest_key(argument: str, key: str, keys: Collection[str]) -> str:
 
 
 def refuse_conflict(sampling: Sampling, origin: CallSite, parent: Pipe) -> None:
-    """Raise if a pipe of the same plan asked for something else for the same volumes."""
-    # A plan is resampled once, so it has one policy; taking the last would silently change what the
-    # first asked for. A flush begins a new plan.
+    """Raise if a pipe of the same plan has set another policy for the same volumes."""
+    # A plan is resampled once, so it has one policy; the last one would silently replace the first.
+    # A flush begins a new plan.
     if not sampling.changes:
         return
     openers = [pipe for pipe in walk(parent) if isinstance(vars(pipe).get("policies"), Mapping)]
@@ -154,7 +154,7 @@ def refuse_conflict(sampling: Sampling, origin: CallSite, parent: Pipe) -> None:
 
 
 def sampling_changes(pipe: Pipe) -> Sequence[tuple[str, str, Any]]:
-    """Return what a pipe asked for; of ``policies=`` what is not as it is by default."""
+    """Return a pipe's changes of policies; those of ``policies=`` that differ from defaults."""
     earlier = getattr(pipe, "sampling", None) if hasattr(type(pipe), "sampling") else None
     if isinstance(earlier, Sampling):
         return earlier.changes
@@ -171,7 +171,7 @@ def sampling_changes(pipe: Pipe) -> Sequence[tuple[str, str, Any]]:
 
 
 def refuse_no_policies(policies: Mapping[str, object], origin: CallSite) -> None:
-    """Raise where ``policies=`` holds what is none."""
+    """Raise if ``policies=`` holds another value than a ``Policy``."""
     for key, policy in policies.items():
         if not isinstance(policy, Policy):
             msg = f"policies= holds {shorten(policy)} for {key!r}, which is no Policy"
@@ -182,7 +182,7 @@ def refuse_no_policies(policies: Mapping[str, object], origin: CallSite) -> None
 def overriding_keys(
     policies: Mapping[str, Policy], override: bool, origin: CallSite
 ) -> tuple[str, ...]:
-    """Return the keys whose policies are to hold whatever pipes ask for."""
+    """Return the keys whose policies override those of pipes."""
     if as_flag("override", override) and not policies:
         msg = "override=True makes policies= hold, and none are given"
         raise SampleError(msg, do='Write policies={"image": vp.Policy(...)} beside it.').at(origin)

@@ -1,4 +1,4 @@
-"""Shuffle the plans of patches: all of them, within a window, or what a cache can serve."""
+"""Shuffle the plans of patches: all of them, within a window, or within the size of a cache."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MEMORY_BYTES = 256 * 1024**2
 
 @dataclass(frozen=True)
 class ShuffleSpec:
-    """What ``shuffle_plans()`` does; make one by the names below, or a subclass with :meth:`order`.
+    """A kind of ``shuffle_plans()``; make one by the names below, or a subclass with ``order``.
 
     ==================================  ==========================================================
     ``ShuffleSpec.none()``              the order of the plan: volume after volume
@@ -91,11 +91,11 @@ class ShuffleSpec:
     def order(
         self, counts: Sequence[int], cases: Sequence[str], generator: np.random.Generator
     ) -> Iterable[int]:
-        """Return in which order patches come: a subclass says it here.
+        """Return the order of patches; implemented by subclasses.
 
-        It is asked once per epoch, by whoever plans, and must be a function of its arguments and
-        of the fields of the subclass alone: so the order is the same under any number of workers,
-        and after a resume.
+        The planner calls it once per epoch. It must depend on its arguments and on the fields of
+        the subclass alone: so the order is the same under any number of workers, and after a
+        resume.
 
         Parameters
         ----------
@@ -130,7 +130,7 @@ class ShuffleSpec:
 
     @classmethod
     def chunk_local(cls, memory_bytes: int = MEMORY_BYTES) -> ShuffleSpec:
-        """Shuffle what a cache of so many bytes of decoded chunks serves."""
+        """Shuffle the patches of a cache of so many bytes of decoded chunks."""
         return cls(CHUNK_LOCAL, validate_int("memory_bytes", memory_bytes, least=1, unit="bytes"))
 
     def __repr__(self) -> str:
@@ -140,7 +140,7 @@ class ShuffleSpec:
         return f"ShuffleSpec.{name}({self.size or ''})"
 
 
-# Patches of the first visit that are looked at to tell what a visit takes in memory.
+# Patches of the first visit from which the memory of a visit is estimated.
 _LOOKED_AT = 64
 
 
@@ -157,13 +157,13 @@ class ShufflePlans(SameLength):
     """Shuffle patches before anything is read: descriptions change places.
 
     The order is a function of (seed, epoch): the same under any number of workers and after a
-    resume. Right after ``lazy_patch`` no patch is kept, only the cases and eight bytes per patch;
-    elsewhere the descriptions are, a kilobyte each. ``shuffle_report()`` tells what an order
-    costs and gives, without reading a voxel.
+    resume. Right after ``lazy_patch`` only the cases and eight bytes per patch are kept; elsewhere
+    the descriptions, a kilobyte each. ``shuffle_report()`` reports the cost and the mixing of an
+    order, without reading a voxel.
 
-    ``chunk_local`` reads the header of the first case, to tell how many visits fit into memory.
-    Each worker has a cache of its own, and is given the batches of the same visits where that
-    keeps no other one waiting.
+    ``chunk_local`` reads the header of the first case, to estimate how many visits fit into memory.
+    Each worker has a cache of its own, and gets the batches of the same visits if no other worker
+    has to wait for that.
 
     Parameters
     ----------
@@ -263,7 +263,7 @@ class ShufflePlans(SameLength):
         return SampleError(text, do=do).at(self.origin)
 
     def _visits(self) -> Iterator[Visit]:
-        """Yield what comes one after another of the same case."""
+        """Yield the consecutive patches of each case."""
         parent = self.parent
         if isinstance(parent, PatchSampler) and parent.sampling != "grid":
             for patch in parent.visits():
@@ -339,7 +339,7 @@ BATCHES = 256
 
 @dataclass(frozen=True)
 class ShuffleReport:
-    """What an order of patches costs and gives."""
+    """Cost and mixing of an order of patches."""
 
     batches: int
     """Batches that were planned."""
@@ -354,7 +354,7 @@ class ShuffleReport:
     bytes_per_sample: float
     """Decoded bytes that come anew into the cache, per sample."""
     cache_bytes: int
-    """What that cache holds. It forgets what was used longest ago; there is one for all samples."""
+    """Size of that cache, least recently used first out; there is one for all samples."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as plain data."""
@@ -377,7 +377,7 @@ def shuffle_report(
     batches: int = BATCHES,
     cache_bytes: int | None = None,
 ) -> ShuffleReport:
-    """Return what the order of a chain costs and gives. Headers are read, and no voxel.
+    """Return cost and mixing of the order of a chain. Headers are read, and no voxel.
 
     Parameters
     ----------
@@ -388,8 +388,7 @@ def shuffle_report(
     batches
         Batches of it that are planned, from the first.
     cache_bytes
-        Decoded chunks that are kept; by default what ``ShuffleSpec.chunk_local`` asks for, or
-        256 MiB.
+        Decoded chunks that are kept; by default those of ``ShuffleSpec.chunk_local``, or 256 MiB.
 
     Raises
     ------
@@ -442,9 +441,9 @@ class Interleave(SameLength):
 
     Put it after ``lazy_patch(samples_per_volume=...)``, with ``each`` the size of a batch: every
     batch then holds patches of one visit, neighbouring batches those of different visits. A
-    worker is given the batches of the same visits as long as that keeps no other one waiting,
-    so a chunk is decoded in one process. Which batches there are, and in which order, depends on
-    the chain alone, not on the number of workers. Nothing is read: descriptions wait.
+    worker gets the batches of the same visits as long as no other worker has to wait, so a chunk
+    is decoded in one process. Batches and their order depend on the chain alone, not on the number
+    of workers. Nothing is read: only descriptions are buffered.
 
     Parameters
     ----------
@@ -470,7 +469,6 @@ class Interleave(SameLength):
             self.each = whole_number("each", each, least=1)
 
     def __iter__(self) -> Iterator[Sample]:
-        # What comes one after another of the same case.
         coming = (deque(items) for _, items in groupby(self.parent, self._case_of))
         lanes = list(islice(coming, self.visits))
         turn = 0
@@ -479,8 +477,7 @@ class Interleave(SameLength):
             for _ in range(min(self.each, len(lane))):
                 yield lane.popleft()
             if not lane:
-                # The next visit takes the place of the one that is over, so that whoever had that
-                # gets this.
+                # The next visit replaces the finished one, so that the same worker gets it.
                 following = next(coming, None)
                 if following is None:
                     del lanes[turn]

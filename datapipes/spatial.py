@@ -49,8 +49,8 @@ _PASSING = ("ShufflerIterDataPipe", "ShardingFilterIterDataPipe")
 
 def refuse_useless_fill(sampling: Sampling, parent: Pipe, ops: Iterable[Any]) -> None:
     """Raise if a pipe asks for a fill that some volume certainly does not use."""
-    # Where that cannot be told from the chain, because a pipe of the user's or a source that is no
-    # list comes before, nothing is said; the first sample tells.
+    # The chain does not show it after a pipe of the user, or a source that is no list. Then nothing
+    # is raised here, but by the first sample.
     fills = [(key, fill) for key, field, fill in sampling.changes if field == "fill"]
     if not fills or any(map(is_hard, ops)):
         return
@@ -75,7 +75,7 @@ def refuse_useless_fill(sampling: Sampling, parent: Pipe, ops: Iterable[Any]) ->
 
 
 def _is_plain(pipe: Pipe) -> bool:
-    """Whether samples keep their keys and policies in it, but for what its ``sampling`` says."""
+    """Whether samples keep their keys and policies in it, except for its ``sampling``."""
     traits = traits_of(pipe)
     if not traits.is_known or traits.runs_user_code or isinstance(pipe, RegroupKeys):
         return False
@@ -94,14 +94,14 @@ def _intensities(pipes: Sequence[Pipe]) -> list[str]:
         keys = set(source.patterns)
     else:
         case = source.cases[0] if isinstance(source.cases[0], Mapping) else {}
-        # A Volume was made elsewhere: it may be a label whatever its key is.
+        # A Volume was made elsewhere: it may be a label under any key.
         keys = {
             k
             for k, value in case.items()
             if is_volume_source(value) and not isinstance(value, Volume)
         }
     names = keys if opening.keys is None else keys & set(opening.keys)
-    # What overrides the pipes says which fill there is.
+    # Overriding policies have a fill of their own.
     return sorted(names - set(opening.labels) - set(opening.overriding))
 
 
@@ -132,7 +132,7 @@ class SpatialPipe(OpPipe):
 
 
 class PipeSteps(tuple[Step, ...]):
-    """The steps of a pipe, and what they became for the last sample: all carry the same object."""
+    """The steps of a pipe, and the extended steps of the last sample, for all its volumes."""
 
     last: tuple[tuple[Step, ...], int, tuple[Step, ...]] | None = None
     """Those that were there before, the length of the identity, and all."""
@@ -163,8 +163,8 @@ def add_steps(
     if not isinstance(sample, Sample):
         raise _no_lazy_volume(pipe, sample)
     identity = sample.identity if ordinal is None else (*sample.identity, ordinal)
-    # ``place`` is that of a ``PlacedPatch``. Nearly always all patches share one plan, and values
-    # changed by what commutes. A planner asks for each patch and pipe, so that is written out.
+    # ``place`` is that of a ``PlacedPatch``. Nearly always all patches share one plan, and their
+    # value ops commute. A planner calls this for each patch and pipe, so this case is written out.
     lazy: dict[str, LazyPatch] = {}
     common: TransformChain | None = None
     for key, thing in sample.items():
@@ -217,10 +217,10 @@ def _add_on_other_grid(
     patch: LazyPatch, padding: str, steps: Sequence[Step], identity: tuple[int, ...]
 ) -> LazyPatch:
     """Return a patch of a volume that came from another grid with more steps on its plan."""
-    # What a hard crop of whole voxels leaves ends at voxels of the grid that the volume was brought
-    # to, between its own. Padding that repeats or mirrors these needs them, so after such a crop
-    # the volume is sampled anew from what it is on that grid. Fill needs none, and after an op that
-    # interpolates a hard crop leaves fill on any grid.
+    # A hard crop of whole voxels ends at voxels of the new grid, between the volume's own. Padding
+    # that repeats or mirrors needs voxels of the new grid, so after such a crop the volume is
+    # sampled anew from its values there. Fill needs none, and after an op that interpolates a hard
+    # crop leaves fill on any grid.
     for step in steps:
         pending = patch.pending
         whole = takewhile(lambda one: one.op.lattice, pending.steps)
@@ -245,7 +245,7 @@ def pending_of(pipe: DataPipe, sample: Any) -> TransformChain:
 
 
 def _no_lazy_volume(pipe: DataPipe, sample: Any) -> SampleError:
-    """Return the error of a sample without any lazy volume, or of what is no sample."""
+    """Return the error of a sample without any lazy volume, or of another item."""
     if isinstance(sample, Sample) and sample.patches:
         do = "Move realize() after the spatial pipes: they act on plans, not on voxels."
         return wrong_item(pipe, sample, "a lazy volume", do)
@@ -349,7 +349,7 @@ class FusedSpatial(PerItem):
 
     def apply(self, item: Any) -> Sample:
         every = [one for patch in patches_of(item).values() for one in patch.members or (patch,)]
-        # Of a volume from another grid a later member may ask what an earlier one left.
+        # A later member may need the result of an earlier one for a volume from another grid.
         if any(one.pending.moving is not None for one in every):
             for step, sampling in zip(self.steps, self.samplings, strict=True):
                 item = add_steps(self, PipeSteps((step,)), item, None, sampling)
@@ -361,15 +361,15 @@ class FusedSpatial(PerItem):
         return sample
 
 
-# The chained forms: ``.rotate(15)`` adds ``Rotate(15)`` to every sample. What they share (units,
-# ``space=``, ranges that are drawn, ``p=``, how volumes are sampled) is in docs/pipes.md.
+# The chained forms: ``.rotate(15)`` adds ``Rotate(15)`` to every sample. docs/pipes.md has their
+# common rules (units, ``space=``, ranges that are drawn, ``p=``, how volumes are sampled).
 
 
 class AugmentPipe(SpatialPipe, form="augment", op=Augment, keywords_only=True): ...
 
 
 class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
-    """Bring volumes onto one grid: each voxel then holds what lies at its place in the world.
+    """Resample volumes to one grid: each voxel then has the value at its place in the world.
 
     It is part of the one interpolation that the plan of each volume is.
 
@@ -380,8 +380,8 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
         key of a volume, whose grid the others get: then right after ``open_volume``, as volumes on
         different grids have no spatial op in common before.
     keys
-        With a key: the volumes to bring there, by default all others. What is not named must lie
-        on its grid.
+        With a key: the volumes to resample, by default all others. Volumes that are not named must
+        have its grid.
 
     Raises
     ------
@@ -429,7 +429,7 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
         start: dict[str, LazyPatch] = {}
 
         def begin(patch: LazyPatch) -> LazyPatch:
-            # With a volume, which stands where it was brought already, or may be brought there.
+            # With a volume that is on its target grid already, or may be resampled to it.
             begins = patch.commutes and not patch.members
             stands = key in targets or patch.pending.moving is None
             return patch if begins and stands else patch.flush_plan()
@@ -441,7 +441,7 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
         chain = replace(firsts[like].pending, references={like: firsts[like].volume, **references})
 
         def move(patch: LazyPatch) -> LazyPatch:
-            # The ops see the grids of the references, and draw what they draw for these.
+            # The ops get the grids of the references, and the same draws as for these.
             own = replace(chain, moving=patch.volume) if key in targets else chain
             return patch.with_pending(own)
 

@@ -24,17 +24,17 @@ from .datapipe import MainProcess, SameLength, chained_form, locate_errors
 
 @chained_form("stitch")
 class Stitch(MainProcess, SameLength):
-    """Blend what a model gave for windows; of each batch yield the volumes that it finished.
+    """Blend a model's outputs for windows; yield the volumes that each batch has finished.
 
     Windows are those of ``lazy_patch(sampling="grid", overlap=...)``, gathered by
-    ``batch_patches()``. They may come in any order, and those of several volumes side by side. One
-    mapping comes of each batch, ``{case: Volume}``, empty until the last window of a volume came.
-    This pipe is not replicable: a loader runs it in its own process, behind its workers.
+    ``batch_patches()``. They may come in any order, and mix several volumes. Each batch yields one
+    mapping, ``{case: Volume}``, empty until the last window of a volume has come. This pipe is not
+    replicable: a loader runs it in its own process, after its workers.
 
     Parameters
     ----------
     key
-        What holds the output of the model in a batch: a tensor or array (B, C, I, J, K).
+        Key of the model's output in a batch: a tensor or array (B, C, I, J, K).
     destination
         As of ``predict()``: a path or URL with ``{case}`` in it, an array, None for volumes in
         memory, or ``f(case)`` that returns one of these.
@@ -98,17 +98,17 @@ class Stitch(MainProcess, SameLength):
                 with locate_errors(self):
                     yield self._add(stitching, batch)
             with locate_errors(self):
-                dict(stitching.finish())  # which refuses what is not whole
+                dict(stitching.finish())  # which refuses incomplete volumes
         finally:
             stitching.close()
 
     def in_words(self, sample: Sample) -> str:
-        """Return what it does with the windows of the case of a planned sample, in one line."""
+        """Return its work on the windows of the case of a planned sample, in one line."""
         volumes = {key: patch.volume for key, patch in patches_of(sample).items()}
         try:
             place = WindowPlace.of(sample.provenance(), self.like, volumes)
             return f"stitch: {self.how.in_words(place)}"
-        except VoxpipeError:  # told when it runs
+        except VoxpipeError:  # raised when it runs
             return ""
 
     def _add(self, stitching: Stitching, batch: Any) -> dict[str, Volume]:

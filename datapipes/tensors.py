@@ -64,10 +64,10 @@ def need_cuda(call: str, device: torch.device | None = None, do: str = "") -> No
         raise NoDevice(msg, do="Choose one of them, or see CUDA_VISIBLE_DEVICES.")
 
 
-BUFFER_BYTES = 256 * 2**20  # that may wait in one pipe, unless told otherwise
-# Where more is an error. A full buffer of 256 MiB makes a thread wait, and nobody loses anything.
-# Where nothing can wait, as the one who reads is the one who would have to stop, the limit ends the
-# pass or drops an item: it is to meet two branches that drift apart, not a pass that works.
+BUFFER_BYTES = 256 * 2**20  # that may wait in one pipe, by default
+# The limit if more is an error. A full buffer of 256 MiB only makes a thread wait. If the reader
+# itself would have to wait, this limit ends the pass or drops an item: it has to catch two branches
+# that drift apart, not a working pass.
 WAITING_BYTES = 4 * BUFFER_BYTES
 _LEAVES = frozenset({int, float, bool, str, type(None)})
 _SEQUENCES = (list, tuple, set, frozenset, deque)
@@ -76,7 +76,7 @@ _SEQUENCES = (list, tuple, set, frozenset, deque)
 def bytes_of(item: Any) -> int:
     """Return the bytes of an item, the data of its arrays and tensors included.
 
-    Mappings, sequences and dataclasses count with what is in them, each thing once. A lazy
+    Mappings, sequences and dataclasses count with their contents, each object once. A lazy
     patch counts as a description, as its voxels have not been read.
 
     Examples
@@ -90,13 +90,13 @@ def bytes_of(item: Any) -> int:
     total, ids, waiting = 0, set(), [item]
     while waiting:
         thing = waiting.pop()
-        if type(thing) in _LEAVES:  # most of what there is, and nothing is in it
+        if type(thing) in _LEAVES:  # most objects, without contents
             total += sys.getsizeof(thing)
             continue
         if id(thing) in ids:
             continue
         ids.add(id(thing))
-        # What an array owns may be part of its own size or not: only its data are counted.
+        # getsizeof() of an array may include its data or not, so only its data are counted.
         data = _data_of(thing)
         total += data if isinstance(data, int) else sys.getsizeof(thing, 0)
         if isinstance(thing, Mapping):
@@ -118,10 +118,10 @@ def buffer_limit(buffer_bytes: int | None, *, no_limit: bool = False) -> int | N
 
 
 def _data_of(thing: Any) -> Any:
-    """Return the size of what an array or tensor holds; None for other things."""
+    """Return the size of the data of an array or tensor; None for other things."""
     if isinstance(thing, type):
         return None
     try:
         return getattr(thing, "nbytes", None)
-    except (NotImplementedError, RuntimeError):  # a sparse tensor, whose parts lie elsewhere
+    except (NotImplementedError, RuntimeError):  # a sparse tensor, whose parts are tensors
         return int(thing._nnz()) * int(thing.element_size())

@@ -1,4 +1,4 @@
-"""torchdata's place for what goes with datapipes: streams, drawings, page-locked memory."""
+"""torchdata's module of utilities for datapipes: streams, drawings, page-locked memory."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def to_graph(dp: Pipe, *, debug: bool = False) -> Any:
     dp
         The last pipe.
     debug
-        Whether to draw what stands between ``fork``, ``demux`` and their branches, too.
+        Whether to draw the pipes between ``fork``, ``demux`` and their branches, too.
 
     Raises
     ------

@@ -23,8 +23,8 @@ class _EachSample:
 
     def __init__(self, change: ApplyValue) -> None:
         self.change = change
-        # Of each patch of the last sample its value steps, its spatial ones, its kind, the length
-        # of its identity, and the value steps that it got. Replaced whole: another thread reads it.
+        # By patch of the last sample: value steps, spatial steps, kind, length of the identity, and
+        # the new value steps. Replaced whole: another thread reads it.
         self._last: dict[str, tuple[Any, Any, str, int, Any]] = {}
 
     def apply(self, item: Any) -> Any:
@@ -108,7 +108,7 @@ class ChoicePipe(OpPipe):
             self._each = _EachSample(self.change)
 
     def instructions(self) -> tuple[ApplyValue, ...] | None:
-        """Return what applies a choice among value ops; None where spatial ones are among them."""
+        """Return the change by a choice among value ops; None if spatial ops are among them."""
         return None if self.steps or self.change is None else (self.change,)
 
     def apply(self, item: Any) -> Any:

@@ -1,9 +1,9 @@
-"""What a loader gives, from times of its parts: pure, no clock, no process.
+"""Forecast of a loader's rate from times of its parts: pure, no clock, no process.
 
 A worker fetches, decodes and resamples one batch after another; meanwhile the consumer's
 process plans, takes batches over and uses them. So there are two lines, and the slower one
-sets the pace, unless both together want more cores than there are. Threads beside the loop share
-one lock, and leave functions of the user's to the loop; a loop alone is one line.
+sets the pace, unless both together want more cores than there are. Threads next to the loop share
+one lock, and leave functions of the user to the loop; a loop alone is one line.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ CONSUMERS_LINE = ("planning", "transport", "consumer")
 STAGES = ("planning", "fetch", "decode", "resample", "functions", "transport", "consumer")
 """Every part, in the order in which a batch comes by."""
 
-# Who finds the interpreter's lock taken sleeps and is woken, while nobody has it: as long again as
-# it is taken for. So six chains (patches of 32 to 96 from .nii and zarr) by two threads on two idle
-# cores (AMD EPYC, Python 3.11) are forecast within 15 %; with 1.5 they are, too.
+# Waiting for the interpreter's lock costs about as much again as holding it: the waiting thread
+# sleeps and is woken while the lock is free. With this factor the forecast for six chains is within
+# 15 %, as with 1.5. They were patches of 32 to 96 from .nii and zarr, made by two threads on two
+# idle cores (AMD EPYC, Python 3.11).
 HAND_OVER = 1.0
 ONLY_PLANS = (
     "no voxel is read and no worker or thread is started, as every pipe plans: these are figures "
@@ -38,7 +39,7 @@ MUCH_TOO_MUCH = 2.0
 
 @dataclass(frozen=True)
 class Forecast:
-    """What a loader is expected to give."""
+    """The expected rate of a loader, and its limit."""
 
     batches_per_second: float
     """inf if nothing takes any time."""
@@ -52,10 +53,10 @@ class Forecast:
 
 @dataclass(frozen=True)
 class CostModel:
-    """What the parts of a batch take, as measured; what a loader gives follows from it.
+    """The measured times of the parts of a batch, from which a loader's rate is forecast.
 
-    Seconds are those of one batch, made by one thread on a core of its own beside ``at_once - 1``
-    others.
+    Seconds are those of one batch, made by one thread on a core of its own while ``at_once - 1``
+    others run.
     """
 
     items: float
@@ -73,10 +74,9 @@ class CostModel:
     rest: float | None = None
     """Plans, collation and other Python; None where batches only are planned."""
     functions: float | None = None
-    """The user's functions behind the cut and what follows them; None where there are none."""
+    """The user's functions after the cut and later pipes; None if there are none."""
     lock: float = 0.0
-    """Of all that but functions: Python, with the interpreter's lock. At most so much, by
-    processor time."""
+    """Time with the interpreter's lock, without functions: an upper limit by processor time."""
     transport: float | None = None
     """From a worker to the consumer's process, or from a thread to the loop; None without both."""
     consumer: float | None = None
@@ -86,7 +86,7 @@ class CostModel:
     bytes_decoded: float = 0.0
     """Bytes of voxels per patch that were decoded: fewer where chunks were kept."""
     remote: bool = False
-    """Whether volumes lie behind URLs."""
+    """Whether volumes are at URLs."""
     at_once: int = 1
     """Makers of batches that had a core of their own, at once, when this was measured."""
     alone: float = 1.0
@@ -103,7 +103,7 @@ class CostModel:
         with_consumer: bool = True,
         beside_loop: bool = False,
     ) -> Forecast:
-        """Return what so many workers give, or so many threads of one process.
+        """Return the forecast for workers, or for threads of one process.
 
         Parameters
         ----------
@@ -119,7 +119,7 @@ class CostModel:
         with_consumer
             Whether the consumer's own step is part of it.
         beside_loop
-            Without workers: whether ``threads`` make a batch each beside the loop, as in
+            Without workers: whether ``threads`` make a batch each while the loop runs, as in
             ``ThreadReadingService``, and wait for each other's ``lock``.
         """
         is_shared = beside_loop and not workers
@@ -163,7 +163,7 @@ class CostModel:
         if is_shared:
             bounds["lock + planning + transport"] = self._with_lock + self.planning
         set_by = max(bounds, key=bounds.__getitem__)
-        # The limit is that of the consumer too, also where what happens is measured without it.
+        # The limit includes the consumer, also if the rate is measured without it.
         limit = max(_slowest_line(every, lines)[0], key=lambda part: every[part])
         return Forecast(
             rate_of(bounds[set_by]),
@@ -176,8 +176,8 @@ class CostModel:
         """Return how much longer each of some threads takes than ``whole`` seconds, by the lock.
 
         Mean value analysis of a closed queue (Lazowska et al., Quantitative System Performance,
-        1984, section 6.4): who comes finds the queue of one thread fewer. Where the lock was taken
-        then, it is handed over, for which each has it longer.
+        1984, section 6.4): an arriving thread finds the queue of one thread fewer. A lock that is
+        taken then has to be handed over, for which each thread holds it longer.
         """
         lock, queue, cycle = self._with_lock, 0.0, whole
         rest, stretch = max(0.0, whole - self.lock), self._with_lock
@@ -195,7 +195,7 @@ class CostModel:
 
     @property
     def lock_cores(self) -> float:
-        """Cores that threads of one process can use: what a batch takes, by that with the lock."""
+        """Cores that threads of one process can use: a batch's time over that with the lock."""
         if not self.lock:
             return math.inf
         whole = sum(self.one_by_one(self.alone)) - self.waiting - (self.functions or 0.0)
@@ -210,7 +210,7 @@ class CostModel:
 
 
 def _formula(line: Sequence[str], lines: int, threads: int, divisor: str) -> str:
-    """Return what the table calls a line's seconds; ``threads`` of a worker, 0 beside the loop."""
+    """Return the table's formula of a line; ``threads`` of a worker, 0 for threads with a loop."""
     if lines == 1:
         return "sum alone"
     if not {"fetch", "decode", "resample"} & {*line}:
@@ -226,14 +226,14 @@ def _slowest_line(
 ) -> tuple[tuple[str, ...], float]:
     """Return the parts that set the pace together, in order, and the seconds of all of them."""
     parts = [tuple(part for part in line if part in seconds) for line in lines]
-    # Of two that take equally long, the first that has a part.
+    # If two take equally long, the first that has a part.
     best = max(filter(None, parts), key=lambda line: sum(seconds[part] for part in line))
     return best, sum(seconds[part] for part in best)
 
 
 @dataclass(frozen=True)
 class LoaderFacts:
-    """What advice depends on, besides the times."""
+    """Facts for advice, besides the times."""
 
     workers: int
     """Worker processes; 0 if everything runs in one process."""
@@ -243,7 +243,7 @@ class LoaderFacts:
     threads: int = 1
     """Patches that each worker realizes at once; with ``beside_loop`` threads that make batches."""
     beside_loop: bool = False
-    """Whether threads of the consumer's process make batches, beside the loop."""
+    """Whether threads of the consumer's process make batches while the loop runs."""
     lock_cores: float = math.inf
     """Cores from which on these threads wait for the interpreter's lock."""
     ahead: int = 1
@@ -266,12 +266,12 @@ class LoaderFacts:
 
     @property
     def makers(self) -> int:
-        """Workers or threads that make batches beside the loop; 0 if it makes them itself."""
+        """Workers or threads that make batches for the loop; 0 if it makes them itself."""
         return self.workers or (self.threads if self.beside_loop else 0)
 
     @property
     def who(self) -> str:
-        """Who makes batches, in words."""
+        """Number and kind of the makers of batches, as text."""
         return count_text(self.makers, "thread" if self.beside_loop else "worker")
 
     @property
@@ -282,18 +282,18 @@ class LoaderFacts:
 
 @dataclass(frozen=True)
 class Measurement:
-    """What the parts of a loader take, and what that lets expect; the whole was not run."""
+    """The times of a loader's parts, with forecasts; the whole loader was not run."""
 
     costs: CostModel
     facts: LoaderFacts
     """Workers and cores with which it was measured."""
     notes: tuple[str, ...] = ()
-    """What was left out, and how the rest was measured."""
+    """Parts that were left out, and how the rest was measured."""
 
     def forecast(
         self, workers: int | None = None, *, threads: int | None = None, with_consumer: bool = False
     ) -> Forecast:
-        """Return what so many workers give, 0 for none, or the loader itself.
+        """Return the forecast for so many workers, 0 for none, or for the loader itself.
 
         Without *workers*, *threads* are those of ``ThreadReadingService``. TypeError or ValueError
         where a number is none, or too small.
@@ -317,7 +317,7 @@ class Measurement:
 
     @property
     def better(self) -> str:
-        """What does better on these cores than any number of threads; empty where nothing does."""
+        """Advice that is better on these cores than any number of threads; else empty."""
         facts = self.facts
         if not facts.beside_loop:
             return ""
@@ -350,7 +350,7 @@ class Measurement:
         costs = self.costs
         needs, decodes = (size / 1e6 for size in (costs.bytes_read, costs.bytes_decoded))
         place = "behind URLs" if costs.remote else "on this machine"
-        # What is mapped has no chunks, and is not decoded.
+        # Mapped voxels have no chunks, and are not decoded.
         chunks = ", in the chunks needed" if costs.decode or decodes else ""
         voxels = f"{decodes:.3g} MB of voxels"
         if not costs.decode and decodes:
@@ -414,14 +414,14 @@ def short_number(number: float) -> str:
     return f"{number:.0f}" if number >= 100 else f"{number:.3g}"
 
 
-# How launchers tell the ranks of one machine: torchrun and accelerate, Open MPI, Slurm.
+# Number of ranks of one machine, as set by torchrun and accelerate, Open MPI, Slurm.
 LAUNCHERS = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "SLURM_NTASKS_PER_NODE")
 
 
 def ranks_beside(ranks: int, environment: Mapping[str, str]) -> int:
-    """Return how many ranks of a job share this machine, the one that asks included.
+    """Return how many ranks of a job share this machine, this one included.
 
-    Where no launcher has told, all of them: that advises too few workers rather than too many.
+    If no launcher has set it, all of them: that advises too few workers rather than too many.
     """
     for name in LAUNCHERS:
         count = environment.get(name, "")

@@ -1,4 +1,4 @@
-"""Which part of a loader limits it, and what to change: decided from what its parts take.
+"""The limiting part of a loader, and advice, from the times of its parts.
 
 The limit is the longest part of the slower line (:mod:`.cost_model`).
 """
@@ -18,7 +18,7 @@ EXPLAINED_SHARE = 0.7
 
 @dataclass(frozen=True, kw_only=True)
 class Diagnosis(Measurement):
-    """Which part of a loader limits it, the ceiling of each, and what to change."""
+    """The limiting part of a loader, the ceiling of each part, and advice."""
 
     limit: str
     """One of ``STAGES``."""
@@ -30,11 +30,11 @@ class Diagnosis(Measurement):
     forecast_rate: float
     """Batches per second that the costs let expect for that."""
     has_step: bool = True
-    """Whether ``end_to_end`` and ``forecast_rate`` contain what the consumer does."""
+    """Whether ``end_to_end`` and ``forecast_rate`` contain the consumer's step."""
 
     @property
     def advice(self) -> str:
-        """What to change, in one or two sentences."""
+        """Recommended change, in one or two sentences."""
         seconds = {stage: 1 / rate for stage, rate in self.ceilings.items()}
         better = self.better if self.limit in WORKERS_LINE[:-1] else ""
         return better or advice_for(self.limit, seconds, self.facts)
@@ -76,7 +76,7 @@ def _figures(name: str, rate: float, items: float, where: str) -> tuple[str, ...
 
 
 def judge(measurement: Measurement, end_to_end: float, *, has_step: bool = True) -> Diagnosis:
-    """Return the diagnosis that follows from what each part takes."""
+    """Return the diagnosis that follows from the time of each part."""
     outlook = measurement.forecast(with_consumer=has_step)
     return Diagnosis(
         measurement.costs,
@@ -107,7 +107,7 @@ _CHUNKS = (
 _MAPPED_FORMATS = "uncompressed as .nii or .npy, which are mapped and not decoded."
 _KEEPS_UP = "The loader keeps up, and your own step is what takes the time: make it lighter, or "
 # By part and by the fact that it is for; of each part the cheapest change first. Empty: the fact.
-_TOO_FEW = "more makers"  # in place of a fact: what is said then depends on the makers
+_TOO_FEW = "more makers"  # in place of a fact: the text then depends on the makers
 _ADVICE = {
     ("planning", "planned_functions"): (
         "Functions of yours run in the planner, which is one process: make them cheaper, or move "
@@ -164,12 +164,12 @@ _ADVICE = {
 }
 
 
-# Seconds that no clock tells from none: what takes less is nothing to divide by.
+# Resolution of clocks in seconds: shorter times are no divisor.
 _TICK = 1e-9
 
 
 def advice_for(limit: str, seconds: Mapping[str, float], facts: LoaderFacts) -> str:
-    """Return what to change about the part that limits."""
+    """Return the advice for the limiting part."""
     more_makers = _more_makers(facts)
     rows = ((fact, text) for (part, fact), text in _ADVICE.items() if part == limit)
     text = next(

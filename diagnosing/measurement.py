@@ -1,8 +1,8 @@
-"""Measure what each part of a loader takes, on the batches that come next.
+"""Measure the time of each part of a loader, on the next batches.
 
 Everything runs on copies: of the graph, of the service and so of the workers. Each part is
-done by itself, for about as long as ``seconds``, by the loader's own number of processes, on
-the loader's own plans. What no part shows is what one process takes for whole batches besides.
+run by itself, for about as long as ``seconds``, by the loader's own number of processes, on
+the loader's own plans. The rest is the additional time of one process for whole batches.
 :func:`diagnose` then runs the whole once for comparison.
 """
 
@@ -48,11 +48,11 @@ from .cost_model import ONLY_PLANS, CostModel, LoaderFacts, Measurement, ranks_b
 from .diagnosis import Diagnosis, judge
 
 BATCHES = 8
-"""Batches whose plans are looked at: enough that their mean says something."""
+"""Batches whose plans are measured: enough for a mean."""
 DIAGNOSE_SECONDS = 1.0
-"""Time for which each part is measured: long against a batch, short for whoever waits."""
+"""Time for which each part is measured: long against a batch, short for the user."""
 MEASURE_SECONDS = 0.3
-"""The same where somebody waits for a forecast alone."""
+"""The same for a forecast alone."""
 
 DISK_SHARE = 0.1
 """Part of the bytes needed that a disk has to bring: fewer are those of folders and headers."""
@@ -79,7 +79,7 @@ class Effort:
             raise (ValueError if is_number(seconds) else TypeError)(msg)
 
     def stop_rule(self, least: int, most: int | None = None) -> Callable[[int], bool]:
-        """Return what says after ``number`` batches whether these are enough.
+        """Return a function of ``number`` batches that returns whether these are enough.
 
         They are when the time is over and ``least`` were made, or when ``most`` were.
         """
@@ -107,7 +107,7 @@ class Effort:
 def copy_service(service: ReadingService) -> ReadingService:
     """Return a service of its own, whose workers stay from one measurement to the next.
 
-    Of ranks it is this one: the others need not measure at the same time.
+    It serves this rank alone: the others need not measure at the same time.
     """
     alone = getattr(service, "alone", None)
     twin: ReadingService = copy.copy(service) if alone is None else alone()
@@ -152,14 +152,14 @@ class Tasks(IterDataPipe[Task]):
 
 
 class PartPipe(DataPipe):
-    """Does one part of each task of what realizes, with torch or functions if that needs it."""
+    """A pipe that runs one part of each task, with torch or functions if the part needs them."""
 
     def __init__(
         self, work: PlannedWork, seed: int, epoch: int, clock: Clock = time.perf_counter
     ) -> None:
         super().__init__()
         self.parent = work.cut.planner
-        # Functions are for one thread: of several, none makes more than what comes before them.
+        # Functions run in one thread: several threads run only the pipes before them.
         recipe = split_at_functions(work)[0].recipe if work.beside_loop else work.recipe
         self.parts = Parts(recipe or PipeRunner(work.cut), seed, epoch, clock)
         self.torch = work.workers > 0 and work.recipe is None
@@ -181,7 +181,7 @@ class PartPipe(DataPipe):
 
 # A difference of two times that is smaller than this share of them is noise.
 NOISE = 0.05
-# What comes faster than this does not come from a disk that anybody waits for.
+# A faster read comes from memory, or from a disk that causes no waits.
 MEMORY_BYTES_PER_SECOND = 2e9
 
 TrainStep: TypeAlias = "Callable[[Any], object]"
@@ -203,13 +203,13 @@ class Subject:
     apply_schemes: Callable[[Work], Work] = lambda work: work
     """Gives work the cache and the read-ahead that chain and stores have agreed on."""
     notes: tuple[str, ...] = ()
-    """What is to be said besides."""
+    """Other notes for the user."""
 
 
 def diagnose(
     subject: Subject, effort: Effort, step: TrainStep | None = None, cores: int | None = None
 ) -> Diagnosis:
-    """Return what limits a loader; GraphError if its parts cannot be measured apart."""
+    """Return the diagnosis of a loader; GraphError if its parts cannot be measured apart."""
     function: Any = step
     if function is not None and not callable(function):
         msg = "step is a function of a batch, e.g. one training step, or None"
@@ -221,7 +221,7 @@ def diagnose(
 
 
 def measure(subject: Subject, effort: Effort, cores: int | None = None) -> Measurement:
-    """Return what the parts of a loader take; it is not run as a whole."""
+    """Return the times of a loader's parts; it is not run as a whole."""
     with _measuring(subject, effort, cores) as measuring:
         return measuring.measurement(measuring.costs())
 
@@ -277,7 +277,7 @@ class _Measuring:
         self._names: list[str] = []
 
     def costs(self) -> CostModel:
-        """Measure the parts; what they leave of the time for whole batches is the rest."""
+        """Measure the parts; the rest is the time for whole batches without them."""
         planning, plans = self._planning()
         reads = {job.index: reads_of(job.items) for job in plans}
         tasks = self._tasks = [Task("", job, reads[job.index]) for job in plans]
@@ -297,11 +297,11 @@ class _Measuring:
             clock = time.thread_time if self._in_threads else self._effort.clock
             start, batches = clock(), self._pass("transport", most=KERNEL_BATCHES)
             costs = replace(costs, transport=(clock() - start) / len(batches))
-        self._service.stop()  # what follows needs the cores
+        self._service.stop()  # the next measurement needs the cores
         return self._rest(costs, decoded_bytes)
 
     def measurement(self, costs: CostModel) -> Measurement:
-        """Return the costs with what advice depends on besides."""
+        """Return the costs with the facts for advice."""
         work, split = self._work, self._work.cut
         ahead: Any = getattr(self._service, "jobs_per_worker", lambda remote: 1)
         facts = LoaderFacts(
@@ -375,9 +375,9 @@ class _Measuring:
         first, second = _mean(cold, "seconds"), _mean(warm, "seconds")
         size = costs.bytes_read * costs.items * self._makers
         slow = first > 0 and size / first < MEMORY_BYTES_PER_SECOND
-        # A busy machine is slow, too; of a network file system nobody counts bytes.
+        # A busy machine is slow, too; bytes of a network file system are not counted.
         far = any(read.volume.layout().latency > LOCAL_LATENCY for read in volumes.values())
-        # What a process counts is that of all its threads, which do the same.
+        # A process counts all its threads together, which do the same.
         cold_bytes = _mean(cold, "disk_bytes") / costs.items / self._sharing
         slow = slow and (far or cold_bytes > DISK_SHARE * costs.bytes_read)
         self._waits = costs.remote or (second < FROM_MEMORY * first and slow)
@@ -413,7 +413,7 @@ class _Measuring:
         return replace(costs, kernels=kernels, alone=faster, at_once=self._at_once)
 
     def _functions(self) -> tuple[float | None, float]:
-        """Run the user's functions and what follows them; seconds of a batch, of a processor."""
+        """Run the user's functions and later pipes; seconds of a batch, of a processor."""
         before, pipes = split_at_functions(self._work)
         if not pipes or before.recipe is None:
             return None, 0.0
@@ -432,9 +432,9 @@ class _Measuring:
         return fmean(first), fmean(second)
 
     def _rest(self, costs: CostModel, decoded_bytes: float) -> CostModel:
-        """Make whole batches in one thread here; return what of that no part has shown."""
-        # What is done once for each volume is no part of a batch: its copy, its statistics. A first
-        # run does that for all batches that the second makes.
+        """Make whole batches in one thread here; return the costs with the rest."""
+        # Work for each volume is no part of a batch: its copy, its statistics. A first run does it
+        # for all batches of the second run.
         number, *_ = self._whole_batches(len(self._tasks))
         _, seconds, busy, bytes_decoded, lock = self._whole_batches(number, number)
         functions, own_lock = self._functions()
@@ -479,13 +479,13 @@ class _Measuring:
         return number, seconds, busy / number, size / number, lock / number
 
     def _on_one_core(self, every: Sequence[PartResult], waiting: float = 0.0) -> float:
-        """Return the seconds of one thread on a core of its own, of what all makers did."""
+        """Return the seconds of one thread on a core of its own, from those of all makers."""
         return (_mean(every, "seconds") - waiting) * self._threads_at_once / self._makers
 
     def _pass(
         self, part: str, tasks: Sequence[Task] | None = None, most: int | None = None
     ) -> list[Any]:
-        """Do one part of the tasks, in turn, where batches are made; return what came of each."""
+        """Run one part of the tasks, in turn, where batches are made; return the results."""
         return self._run(self._cut(part, self._tasks if tasks is None else tasks, most))
 
     def _cut(self, part: str, tasks: Sequence[Task], most: int | None = None) -> Cut:
@@ -519,7 +519,7 @@ class _Measuring:
             yield from running
 
     def whole(self, costs: CostModel, step: TrainStep | None) -> tuple[float, CostModel]:
-        """Run the loader for a while on what comes next.
+        """Run the loader for a while on the next batches.
 
         Returns batches per second, and the costs with those of the consumer.
         """

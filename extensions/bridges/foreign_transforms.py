@@ -1,4 +1,4 @@
-"""What transforms of MONAI and TorchIO need here: voxels, a seed of their own, and the way back."""
+"""Pipes that run transforms of MONAI and TorchIO on voxels, with a seed for each sample."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ from ...datapipes.datapipe import (
 from ...graph import Pipe, Traits
 from ...spatial.lazy.lazy_patch import patches_of
 
-# A matrix entry below this, of millimetres per voxel, is what float32 leaves of an affine.
+# Rounding of an affine to float32, per matrix entry in millimetres per voxel.
 _SAME = 1e-4
-# A transform keeps what it drew in itself, and torch has one generator for all.
+# A transform keeps its draws in itself, and torch has one generator for all.
 _ONE_AT_A_TIME = ForkSafeLock()
 
 
 class Voxels(NamedTuple):
-    """What a transform has made of a volume."""
+    """The result of a transform for one volume."""
 
     tensor: torch.Tensor  # (C, I, J, K)
-    affine: NDArray[np.float64] | None  # 4x4, in millimetres, RAS+; None where nobody knows it
+    affine: NDArray[np.float64] | None  # 4x4, in millimetres, RAS+; None if unknown
 
 
 @dataclass(frozen=True)
 class ChangedPatch:
-    """Where voxels come from that a transform has brought to a grid of its own."""
+    """The provenance of voxels that a transform has brought to a grid of its own."""
 
-    patch: Any  # what they were made of
+    patch: Any  # the source of the voxels
     affine: NDArray[np.float64] | None
     shape: tuple[int, ...]
     changed_by: str
@@ -60,7 +60,7 @@ class ChangedPatch:
 
     @property
     def draws(self) -> Mapping[str, Any]:
-        """What was drawn for it before."""
+        """The draws of the patch before the transform."""
         draws: Mapping[str, Any] = self.patch.draws
         return draws
 
@@ -107,7 +107,7 @@ class OnVoxels(PerItem):
 
     @property
     def traits(self) -> Traits:
-        """Reads voxels, and runs what is not known here."""
+        """Traits of a pipe that reads voxels and runs unknown code."""
         return Traits(per_item=True, voxels=True, runs_user_code=True)
 
     def describe(self) -> str:
@@ -137,12 +137,12 @@ class OnVoxels(PerItem):
         return item
 
     def run(self, sample: Sample, seed: int) -> Mapping[str, Any]:
-        """Return what the transform makes of a sample: ``Voxels`` of its volumes, by key."""
+        """Return the transform's result for a sample: ``Voxels`` of its volumes, by key."""
         raise NotImplementedError
 
 
 def copy_of(transform: Any) -> Any:
-    """Return a transform of our own: they keep what they draw, and what the user holds stays."""
+    """Return a copy: transforms keep their draws, and the user's object must not change."""
     try:
         return copy.deepcopy(transform)
     except Exception as error:
@@ -193,7 +193,7 @@ class LastPipe(MainProcess, SameLength):
                 yield self.make(item)
 
     def make(self, item: Any) -> Any:
-        """Return what is made of a sample or a batch."""
+        """Return the result for a sample or a batch."""
         raise NotImplementedError
 
 
@@ -239,8 +239,8 @@ _MOST_LEVELS = 8  # of transforms in transforms; one of the user's may hold itse
 
 
 def settings_of(transform: Any, levels: int = _MOST_LEVELS) -> Any:
-    """Return names and settings of a transform, without what it drew, as plain values."""
-    # What a constructor takes and keeps under the same name is a setting.
+    """Return names and settings of a transform, without its draws, as plain values."""
+    # An argument of the constructor that is kept under the same name is a setting.
     kind = type(transform)
     names = (
         inspect.signature(kind.__init__).parameters if kind.__init__ is not object.__init__ else ()

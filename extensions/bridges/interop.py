@@ -36,7 +36,7 @@ class _WorkerPosition(DeliveredBatches):
         return index < self.next or index % self.workers != self.worker
 
     def leave_out(self, failures: Sequence[Failure]) -> None:
-        # Cases that cannot be planned are told after the last batch: then no turn is lost.
+        # Cases that cannot be planned are reported after the last batch: then no turn is lost.
         errors = [failure for failure in failures if failure.item >= 0]
         if self.workers == 1 or not errors:
             return
@@ -53,11 +53,10 @@ class _WorkerPosition(DeliveredBatches):
 class ResumableDataset(IterableDataset[Any]):
     """A chain as a data set for ``torch.utils.data.DataLoader(..., batch_size=None)``.
 
-    For torchdata's ``StatefulDataLoader``, which takes and continues states in the middle of an
-    epoch; alone it knows nothing of a shuffle, and goes on with other items. Each worker makes
-    its share of the batches, and together they come in the order of the plan. A state belongs to
-    the number of workers that it was taken with, as that loader has it; those of
-    :class:`DataLoader2` do not.
+    For torchdata's ``StatefulDataLoader``, which saves and resumes states in the middle of an
+    epoch. Without this class it does not know a shuffle, and resumes with other items. Each worker
+    makes its share of the batches; together they come in the order of the plan. A state requires
+    the same number of workers, unlike those of :class:`DataLoader2`.
 
     Parameters
     ----------
@@ -67,7 +66,7 @@ class ResumableDataset(IterableDataset[Any]):
         One adapter or several.
     seed
         Seed of the run. Without one torch's generator gives one: in this process once, in workers
-        for each epoch. With one, tell workers the epoch: :meth:`ResumableDataset.set_epoch`.
+        for each epoch. With one, set the epoch of workers by :meth:`ResumableDataset.set_epoch`.
 
     Examples
     --------
@@ -102,7 +101,7 @@ class ResumableDataset(IterableDataset[Any]):
         info = get_worker_info()
         seed = self._seed
         if seed is None and info is not None:
-            seed = info.seed - info.id  # what torch drew for this epoch; the same in all workers
+            seed = info.seed - info.id  # torch's draw for this epoch; the same in all workers
         loader = DataLoader2(self._datapipe, self._adapters, seed=seed)
         loader.set_epoch(self._epoch)
         if info is None:
@@ -147,7 +146,7 @@ class ResumableIterator(Iterator[Any]):
 
 
 class PipeNode(BaseNode[Any]):  # type: ignore[misc]  # torchdata ships no types
-    """A node that yields what a chain yields; what :func:`to_node` returns."""
+    """A node that yields the items of a chain; made by :func:`to_node`."""
 
     def __init__(self, loader: DataLoader2) -> None:
         super().__init__()
@@ -176,7 +175,7 @@ class PipeNode(BaseNode[Any]):  # type: ignore[misc]  # torchdata ships no types
             return self.loader.state_dict()
 
     def shutdown(self) -> None:
-        """Stop what the loader has started, after the item that is being made."""
+        """Stop the workers and threads of the loader, after the current item."""
         with self._turn:
             self.loader.shutdown()
 
@@ -208,8 +207,8 @@ class FromNode(DataPipe):
     """A node of ``torchdata.nodes`` as the source of a chain.
 
     Every pass resets the node. It stays in the process of the loader. After a resume its items are
-    taken again and dropped, because only the node could skip them: a chain in the middle of nodes
-    is better off as :func:`to_node`, with the node's own state.
+    read again and dropped, because only the node could skip them. For a chain in the middle of
+    nodes prefer :func:`to_node`, which has the node's own state.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Folders that others lay out: nnU-Net's raw datasets, BIDS, trees of DICOM."""
+"""Sources for standard folder layouts: nnU-Net's raw datasets, BIDS, trees of DICOM."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from ...volumes import Volume
 from ...volumes.catalog.find import list_below, plain_name
 
 FOLDS = 5
-"""Of the split that nnU-Net makes where nobody wrote one."""
+"""Number of folds of nnU-Net's default split."""
 _SEED_OF_SPLIT = 12345  # nnU-Net's
 _MOST_LINES = 10  # series that a warning names
 _ENTITY = re.compile(r"([a-zA-Z0-9]+)-([a-zA-Z0-9+.]+)")
-# As nnU-Net writes them into dataset.json: variables of the environment.
+# Environment variables that nnU-Net writes into dataset.json.
 _NNUNET_FOLDER = re.compile(r"\$\{?(nnUNet_(?:raw|preprocessed|results))\b\}?")
 
 
 class FromNNUNet(CaseFinder):
     """Begin a chain with the cases of a raw dataset of nnU-Net.
 
-    Images lie in ``imagesTr/CASE_0000.nii.gz``, a file for each channel, labels in ``labelsTr``;
-    or the dataset's ``dataset.json`` says where.
+    Images are ``imagesTr/CASE_0000.nii.gz``, a file for each channel, and labels are in
+    ``labelsTr``, unless the dataset's ``dataset.json`` lists other files.
 
     Parameters
     ----------
@@ -44,8 +44,8 @@ class FromNNUNet(CaseFinder):
     part
         ``"train"`` or ``"val"`` of the split, or ``"test"``: ``imagesTs``, without labels.
     splits
-        Path of ``splits_final.json``; by default beside ``dataset.json`` if it is there, else the
-        split in five that nnU-Net makes of the names.
+        Path of ``splits_final.json``; by default the one in the folder of ``dataset.json``, else
+        nnU-Net's split of the names in five.
     apart
         Whether channels are volumes of their own, ``image_0000``, ``image_0001``; by default the
         files of a case are the channels of one volume, ``image``. A case of one channel is an
@@ -239,7 +239,7 @@ class FromBids(CaseFinder):
     VolumeNotFound
         A case lacks a key, or there is none with all of them.
     SampleError
-        Several files of a case fit one key; the message names the entities that tell them apart.
+        Several files of a case fit one key; the message names the entities that distinguish them.
     """
 
     form_name = "from_bids"
@@ -364,10 +364,10 @@ class FromDicom(CaseFinder):
     """Begin a chain with the series of a tree of DICOM files, a case each.
 
     Every folder below is looked through, and its files are grouped by SeriesInstanceUID; SimpleITK
-    reads them. Headers are read once, when the pipe is made; all passes have the same cases. Beside
-    the volume, a sample holds ``"dicom"``, a mapping with ``modality``, ``description``, ``study``
-    and ``series`` of the first slice: ``filter()`` can choose by them. The slices of a series
-    are joined from all folders; folders that share their places (phases, copies) are a case each.
+    reads them. Headers are read once, when the pipe is made; all passes have the same cases. A
+    sample also holds ``"dicom"``, a mapping with ``modality``, ``description``, ``study`` and
+    ``series`` of the first slice: ``filter()`` can choose by them. The slices of a series are
+    joined from all folders; folders that share their places (phases, copies) are a case each.
 
     Parameters
     ----------

@@ -32,10 +32,10 @@ _STAGES = ("train", "val", "test", "predict")
 class VoxpipeDataModule:
     """A ``LightningDataModule`` of chains, one for each stage that there is.
 
-    Lightning keeps the state of the loader in its checkpoints: ``fit(..., ckpt_path=...)`` goes on
-    in the middle of an epoch with the batches that an uninterrupted run gives, under any number of
-    workers. On several ranks each gets its part of every batch of the chain. Loaders are closed
-    when a stage ends.
+    Lightning keeps the state of the loader in its checkpoints. ``fit(..., ckpt_path=...)`` resumes
+    in the middle of an epoch with the batches of an uninterrupted run, under any number of workers.
+    Each of several ranks gets its part of every batch of the chain. Loaders are closed when a
+    stage ends.
 
     It is a data module of ``lightning`` or ``pytorch_lightning``, whichever is imported when it is
     made. Derive to change ``train_dataloader()`` and the like.
@@ -48,9 +48,9 @@ class VoxpipeDataModule:
     adapters
         As of ``DataLoader2``.
     reading_service
-        As of ``DataLoader2``, for each loader. On several ranks it runs behind a
-        ``DistributedReadingService`` unless it divides among ranks itself. For training that one
-        leaves a last batch out that ranks cannot share; else it repeats the last item, as
+        As of ``DataLoader2``, for each loader. On several ranks it follows a
+        ``DistributedReadingService`` unless it divides among ranks itself. For training, that
+        service drops a last batch that ranks cannot share. Otherwise it repeats the last item, as
         Lightning's sampler does.
     seed
         As of ``DataLoader2``.
@@ -149,7 +149,7 @@ class VoxpipeDataModule:
             loader.shutdown()
 
     def _service(self, stage: str) -> ReadingService | None:
-        """Return the service, behind one that gives each rank its part where there are several."""
+        """Return the service, after one that gives each of several ranks its part."""
         service = self.reading_service
         trainer: Any = vars(self).get("trainer")
         first = getattr(service, "services", (service,))[0]

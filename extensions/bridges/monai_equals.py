@@ -1,8 +1,8 @@
-"""Which of MONAI's dictionary transforms are pipes here, with which arguments.
+"""The pipes, with their arguments, that equal MONAI's dictionary transforms.
 
-Only what means the same, or draws from the same distribution: docs/ops.md and docs/values.md have a
-row for each with the test that proves it. What takes statistics of the voxels at hand is not among
-them, as pipes take those of the whole volume.
+An equal pipe returns the same values, or draws from the same distribution. docs/ops.md and
+docs/values.md have a row for each with the test that proves it. Transforms with statistics of the
+current voxels have no equal, because pipes use those of the whole volume.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class EqualPipe:
     keys: tuple[str, ...] = ()  # of the transform, which is named ``of``
     of: str = ""
     sampling: Mapping[tuple[str, str], str] = field(default_factory=dict)
-    """Mode and padding by their name and key, for what interpolates."""
+    """Mode and padding by their name and key, for transforms that interpolate."""
 
     def after(self, parent: Any, name: str) -> Pipe:
         """Return the pipe on ``parent``."""
@@ -80,7 +80,7 @@ def split_transform(transform: Any, *, lazy: bool) -> tuple[tuple[EqualPipe, ...
     if not rest:
         return equals, None
     if equals or not is_compose:
-        # Also one alone: a Compose does what a lazy transform has put off.
+        # Also for one alone: a Compose runs the pending operations of a lazy transform.
         how = {"lazy": transform.lazy, "log_stats": transform.log_stats} if is_compose else {}
         return equals, mt.Compose(rest, **{"lazy": None, **how})
     return (), transform
@@ -103,7 +103,7 @@ def _leading_equals(transforms: Sequence[Any]) -> Iterator[EqualPipe]:
     sampling: dict[tuple[str, str], str] = {}
     for one in transforms:
         equal = equal_of(one)
-        # A volume is interpolated once, in one way; what asks for another interpolates anew.
+        # A volume is interpolated once, in one mode; a transform of another mode runs in MONAI.
         if equal is None or any(sampling.get(k, v) != v for k, v in equal.sampling.items()):
             return
         sampling.update(equal.sampling)
@@ -111,7 +111,7 @@ def _leading_equals(transforms: Sequence[Any]) -> Iterator[EqualPipe]:
 
 
 def _refuse(transform: Any) -> None:
-    """Raise for what cannot run on one sample of voxels, also inside of others."""
+    """Raise for transforms that cannot run on one sample of voxels, also nested ones."""
     import monai.transforms as mt
     from monai.transforms.traits import MultiSampleTrait
 
@@ -147,7 +147,7 @@ def equal_of(transform: Any) -> EqualPipe | None:
     """
     kind = type(transform)
     make = _EQUALS.get(kind.__name__) if kind.__module__.startswith("monai.transforms.") else None
-    # Of keys that may be missing nobody knows here which are there.
+    # Optional keys are unknown until a sample is read.
     if make is None or transform.allow_missing_keys:
         return None
     equal = make(transform)
@@ -289,7 +289,7 @@ def _rand_crop(t: Any) -> EqualPipe | None:
 def _size(value: Any) -> tuple[int, int, int] | None:
     sizes = np.ravel(value)
     if sizes.size not in (1, 3) or not (sizes > 0).all():
-        return None  # 0 and below stand for what the volume has
+        return None  # 0 and below mean the size of the volume
     i, j, k = (int(n) for n in np.broadcast_to(sizes, 3))
     return i, j, k
 

@@ -39,7 +39,7 @@ class MapMONAI(OnVoxels):
     patch. Which have an equal: docs/bridges.md.
 
     Generators of transforms are seeded for each sample from its stream, so that batches are the
-    same under any number of workers. Behind ``lazy_patch()`` an equal that moves voxels takes the
+    same under any number of workers. After ``lazy_patch()`` an equal that moves voxels reads the
     corners of a patch from the volume around it, where MONAI has padding.
 
     Parameters
@@ -81,7 +81,7 @@ class MapMONAI(OnVoxels):
 
     def __init__(self, parent: Pipe, transform: Any, *, lazy: bool = True, name: str = "") -> None:
         with locate_errors(self):
-            # Behind voxels nothing is left to be put off.
+            # After voxels are read, no step is lazy.
             lazy = lazy and not any(traits_of(pipe).voxels for pipe in walk(parent))
             transform = copy_of(transform)
             self.equals, rest = split_transform(transform, lazy=lazy)
@@ -131,7 +131,7 @@ def _as_voxels(thing: Any) -> Any:
 
 
 def _meta_tensor(tensor: torch.Tensor, *sources: Mapping[str, Any], is_batch: bool = False) -> Any:
-    """Return a MetaTensor that looks into the memory of a tensor, with what is known of it."""
+    """Return a MetaTensor that shares the memory of a tensor, with its metadata."""
     from monai.data import MetaTensor
     from monai.utils import TraceKeys
 
@@ -150,7 +150,7 @@ def _meta_tensor(tensor: torch.Tensor, *sources: Mapping[str, Any], is_batch: bo
 
 
 def _meta_of(source: Mapping[str, Any], shape: Any) -> dict[str, Any]:
-    """Return what MONAI's readers say of a volume."""
+    """Return the metadata of a volume as MONAI's readers name them."""
     from monai.utils import MetaKeys, SpaceKeys
 
     meta = {
@@ -173,10 +173,9 @@ class ToMetaTensor(LastPipe):
     """Make MONAI's ``MetaTensor`` of each volume of a batch, or of a realized sample.
 
     Each has the affine of its patch, that of the stored volume, spatial shape, file and case, as
-    MONAI's readers and ``list_data_collate`` leave them, so that ``decollate_batch`` takes a batch
-    apart. It could not do so with lists of mappings: ``meta`` leaves the batch. Voxels are not
-    copied. This pipe is not replicable: a loader runs it in its own process, behind its
-    workers.
+    from MONAI's readers and ``list_data_collate``. So ``decollate_batch`` can split a batch; it
+    cannot split lists of mappings, therefore ``meta`` is removed. Voxels are not copied. This pipe
+    is not replicable: a loader runs it in its own process, after its workers.
 
     Raises
     ------

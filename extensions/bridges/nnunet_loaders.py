@@ -1,9 +1,9 @@
 """Batches for nnU-Net's trainer: its cases and places, our reading, augmentation and workers.
 
-nnU-Net's own data loader says which cases come and where patches lie, so that oversampling, labels
-that are ignored and volumes smaller than a patch are its own. What it would do then, it is not
-asked to do: a patch is described here, and read and augmented where its batch is made. The trainers
-themselves are in ``nnunet_trainers``, which alone needs nnU-Net.
+nnU-Net's own data loader draws the cases and the places of patches, so that oversampling, ignored
+labels and volumes smaller than a patch follow its rules. Its other steps are replaced: a patch is
+described here, then read and augmented where its batch is made. The trainers themselves are in
+``nnunet_trainers``, which alone needs nnU-Net.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from ...reading_services.global_generators import seeded_globals
 from ...spatial import PlacedPatch, Policy, Step
 from ..recipes.nnunet import INSIDE, Facts, Plan, batches_of, raw_patches
 
-_OUTSIDE = -1  # what nnU-Net's preprocessed labels are where an image is 0
-# Of nnU-Net's tables of voxels by class, which are read again where they do not fit.
+_OUTSIDE = -1  # nnU-Net's preprocessed label where an image is 0
+# Memory of nnU-Net's tables of voxels by class; tables beyond it are read again.
 _LOCATION_BYTES = 256 * 1024**2
 # Batches whose places are drawn at once: to seed NumPy's generator takes longer than to draw.
 _DRAWN_AT_ONCE = 8
@@ -44,10 +44,10 @@ _SEED_BITS = 32
 
 
 class PlacedPatches(DataPipe):
-    """Cut patches without end out of cases that nnU-Net has preprocessed, where it says.
+    """Cut endless patches out of nnU-Net's preprocessed cases, at nnU-Net's places.
 
-    All patches share one step; where each begins travels beside it. ``drawer`` is nnU-Net's loader,
-    which draws cases and places, batch by batch.
+    All patches share one step; each has its own origin. ``drawer`` is nnU-Net's loader, which
+    draws cases and places, batch by batch.
     """
 
     cuts_patches = True
@@ -82,21 +82,21 @@ class PlacedPatches(DataPipe):
             yield str(case), tuple(map(int, start))
 
     def settings(self) -> Any:
-        """Return the size of a patch, and what nnU-Net draws places by."""
+        """Return the size of a patch, and nnU-Net's settings of its draws."""
         names = ("batch_size", "oversample_foreground_percent", "probabilistic_oversampling")
         drawn_by = [getattr(self.drawer, name, None) for name in names]
         return self._patch.size, drawn_by, _DRAWN_AT_ONCE
 
     def describe(self) -> str:
-        """Return what is cut, in words."""
+        """Return the name of the pipe and its patch, for messages."""
         return f"placed_patches({self._patch.describe()})"
 
 
 class _CaseFacts:
-    """What nnU-Net knows of a case: how large it is, and where its classes are."""
+    """nnU-Net's facts of a case: its shape, and the voxels of its classes."""
 
     def __init__(self, drawer: Any, case: str) -> None:
-        # nnU-Net unpickles what it has pickled; it is the one that knows how to.
+        # nnU-Net unpickles its own files.
         image, _, _, properties = drawer._data.load_case(case)
         self.shape = tuple(map(int, image.shape[1:]))
         self.locations = properties["class_locations"]
@@ -104,7 +104,7 @@ class _CaseFacts:
 
 
 def preprocessed_patches(drawer: Any, trainer: Any) -> Any:
-    """Return an endless chain of patches of what nnU-Net has preprocessed, not augmented.
+    """Return an endless chain of patches of nnU-Net's preprocessed cases, not augmented.
 
     ``drawer`` is nnU-Net's ``nnUNetDataLoader``, made for patches of the size of the plans.
 
@@ -142,7 +142,7 @@ def preprocessed_patches(drawer: Any, trainer: Any) -> Any:
 def raw_chains(trainer: Any, folder: str) -> tuple[Any, Any]:
     """Return chains of patches of the raw files, for training and validation, not augmented.
 
-    The trainer is initialized; raw datasets lie in ``folder``, ``nnUNet_raw``.
+    The trainer is initialized; ``folder``, ``nnUNet_raw``, holds the raw datasets.
 
     Raises
     ------
@@ -174,7 +174,7 @@ def raw_chains(trainer: Any, folder: str) -> tuple[Any, Any]:
 
 def augmentation_of(trainer: Any) -> dict[str, Any]:
     """Return the arguments of ``nnunet_augmentation`` as nnU-Net chooses them for a trainer."""
-    # It also tells the trainer which axes may be mirrored in prediction.
+    # It also sets the axes that the trainer may mirror in prediction.
     turn, is_flat, _, axes = trainer.configure_rotation_dummyDA_mirroring_and_inital_patch_size()
     missing = 3 - len(trainer.configuration_manager.patch_size)
     return {
@@ -207,7 +207,7 @@ def with_targets(pipe: Any, trainer: Any, *, augment: bool) -> Any:
 
 
 def mask_channels_of(trainer: Any) -> tuple[int, ...]:
-    """Return the channels that are 0 outside of what is not."""
+    """Return the channels whose normalization keeps 0 outside of a mask."""
     masks = trainer.configuration_manager.use_mask_for_norm or ()
     return tuple(channel for channel, has_mask in enumerate(masks) if has_mask)
 
@@ -228,9 +228,9 @@ def seeds_of(seed: int | None, rank: int) -> tuple[int, tuple[int, int]]:
 class Batches:
     """Batches without end, under the names and in the forms that nnU-Net's loop asks for.
 
-    ``chain`` is of batches with ``image`` and ``label``; ``num_workers`` processes make them, or
-    this one for 0. ``is_plane`` says that patches have one voxel along the first axis, which the
-    network does not know; ``has_regions`` that targets are channels of yes and no.
+    ``chain`` yields batches with ``image`` and ``label``; ``num_workers`` processes make them, or
+    this one for 0. With ``is_plane`` patches have one voxel along the first axis, which the network
+    lacks. With ``has_regions`` targets are boolean channels.
     """
 
     def __init__(

@@ -23,9 +23,9 @@ class MapTorchIO(OnVoxels):
     """Run a transform of TorchIO on the voxels of each sample.
 
     The sample becomes a ``Subject``: labels are ``LabelMap``, other volumes ``ScalarImage``, each
-    with the affine of the patch. What the transform returns goes on under the same keys. The
-    generator that TorchIO draws from, torch's, is seeded for each sample and put back, so that
-    batches are the same under any number of workers.
+    with the affine of the patch. Results of the transform keep their keys. TorchIO draws from
+    torch's generator, which is seeded for each sample and restored. So batches are the same under
+    any number of workers.
 
     Parameters
     ----------
@@ -37,8 +37,8 @@ class MapTorchIO(OnVoxels):
     Raises
     ------
     SampleError
-        It is no transform of TorchIO, stands before ``open_volume()`` or after ``batch_patches()``,
-        or the sample has no volume.
+        The transform is not TorchIO's, the pipe comes before ``open_volume()`` or after
+        ``batch_patches()``, or the sample has no volume.
 
     Examples
     --------
@@ -78,7 +78,7 @@ def _as_voxels(thing: Any) -> Any:
 
 
 def subject_of(sample: Sample) -> Any:
-    """Return a realized sample as a ``Subject``; what is no volume becomes an attribute of it."""
+    """Return a realized sample as a ``Subject``; other values than volumes become attributes."""
     import torchio
 
     entries = dict(sample)
@@ -102,9 +102,9 @@ def _image(tensor: torch.Tensor, is_label: bool, affine: Any) -> Any:
 class ToSubject(LastPipe):
     """Make TorchIO's ``Subject`` of each sample, or a list of them of each batch.
 
-    Of a batch, ``labels`` are ``LabelMap``; a ``Subject`` holds its sample's provenance as
-    ``meta``. Tensors look into the memory of the batch. This pipe is not replicable: a loader runs
-    it in its own process, behind its workers.
+    In a batch, ``labels`` become ``LabelMap``; a ``Subject`` holds its sample's provenance as
+    ``meta``. Tensors share the memory of the batch. This pipe is not replicable: a loader runs it
+    in its own process, after its workers.
 
     Parameters
     ----------

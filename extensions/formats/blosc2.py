@@ -1,11 +1,11 @@
-"""``.b2nd``, the array format of blosc2: what nnU-Net stores its preprocessed cases in.
+"""``.b2nd``, the array format of blosc2, in which nnU-Net stores its preprocessed cases.
 
-A chunk holds many small blocks, and a block is what is decoded: into place, and only those that
-a patch touches. The axes stay in stored order: nnU-Net's are (C, Z, Y, X) as SimpleITK gives them.
-Behind a URL the header is read by itself (README_CFRAME_FORMAT.rst, README_B2ND_METALAYER.rst of
-C-Blosc2), then the file once into the cache here: blosc2 reads files and memory only, and an epoch
-needs most of a case. The format has no check sums, so what was damaged on its way is found when its
-blocks are needed, maybe by a later run; then the copy is made again.
+A chunk holds many small blocks. Only blocks that a patch touches are decoded, each into place. The
+axes stay in stored order: nnU-Net's are (C, Z, Y, X), as in arrays of SimpleITK. The header of a
+remote file is read first (README_CFRAME_FORMAT.rst, README_B2ND_METALAYER.rst of C-Blosc2). Then
+the file is copied once into the cache: blosc2 reads files and memory only, and an epoch needs most
+of a case. The format has no check sums, so damage of a copy shows when its blocks are decoded,
+maybe in a later run. Then the copy is made again.
 """
 
 from __future__ import annotations
@@ -57,22 +57,22 @@ _MAGIC = b"b2frame\0"
 # Headers of plain arrays take 200 bytes; other layers of metadata may make them longer.
 HEAD_BYTES = 4096
 MOST_HEAD_BYTES = 1024**2
-# Where a frame says how many bytes of chunks follow its header.
+# Position of the number of bytes of chunks after the header of a frame.
 _STORED_BYTES = slice(0x27, 0x2F)
-# Of a chunk (README_CHUNK_FORMAT.rst): flags, decoded size, size of a block, stored size, filters,
-# and flags of version 2.
+# Header of a chunk (README_CHUNK_FORMAT.rst): flags, decoded size, size of a block, stored size,
+# filters, flags of version 2.
 _CHUNK = struct.Struct("<2xBx3i6B9xB")
-# In the place of the offset of a chunk of zeros.
+# Replaces the offset of a chunk of zeros.
 _ZEROS = -0x7F << 56
-# Those that need nothing but the chunk: none, shuffle, bit shuffle; up to zstandard; no dictionary.
+# Filters that need only the chunk: none, shuffle, bit shuffle; up to zstandard; no dictionary.
 _FILTERS = {0, 1, 2}
 _LAST_CODEC, _USES_DICTIONARY = 4, 1
-# In the map of layers: the name, then where its content lies.
+# In the map of layers: the name, then the position of its content.
 _LAYER = b"\xa4b2nd\xd2"
 
 
 class FrameHeader(NamedTuple):
-    """What is in a frame."""
+    """The header of a frame."""
 
     shape: tuple[int, ...]
     chunks: tuple[int, ...]
@@ -89,7 +89,7 @@ def frame_sizes(head: bytes, name: str) -> tuple[int, int]:
 
 
 def read_frame_header(head: bytes, name: str) -> FrameHeader:
-    """Return what the header of a frame says."""
+    """Return the header of a frame."""
     header, _ = frame_sizes(head, name)
     msgpack = import_package("msgpack", name)  # which blosc2 needs itself
     try:
@@ -129,7 +129,7 @@ class Blosc2Backend(ChunkedBackend):
                 f"speaks of {total}."
             )
         IO_COUNTERS.count(headers=1)
-        # Blocks are what is decoded; whole chunks only where they are one block.
+        # The unit of decoding is a block; a whole chunk only if it is one block.
         self.blocks = Blosc2Blocks(file_map, ndarray, name)
         cache, cuts = opening_session().chunks, ChunkGrid(shape, chunk, block)
         array = ChunkedArray(
@@ -148,9 +148,9 @@ class Blosc2Backend(ChunkedBackend):
 class Blosc2Blocks:
     """The blocks of one array, each decoded alone. The decoder is one object with one state.
 
-    In its chunk a block lies in one piece, the blocks in C order, each of full size: what
-    hangs over the edge of the chunk is stored as zeros. So a block is a run of items. The mapped
-    file has to live as long as the array; without one blosc2 reads the file whenever it is asked.
+    A block is a contiguous run of items in its chunk. Blocks are in C order, each of full size:
+    items beyond the edge of the chunk are stored as zeros. The mapped file has to live as long as
+    the array; without one blosc2 reads the file at each call.
     """
 
     strided = False
@@ -192,10 +192,10 @@ class Blosc2Blocks:
         return self.name
 
     def stored_chunks(self) -> None:
-        """Native code has found by itself what it decodes."""
+        """Return None: native code finds the chunks by itself."""
 
     def native_source(self) -> LocatedChunks | None:
-        """Return what finds and decodes blocks of the mapped file; None where there is nothing."""
+        """Return a native reader of blocks of the mapped file; None without map or decoder."""
         decoder = native_decoder("blosc2")
         if self._map is None or decoder is None or math.prod(self._chunks) > ChunkPlaces.MOST_UNITS:
             return None
@@ -204,24 +204,24 @@ class Blosc2Blocks:
         return LocatedChunks(decoder, places, None, partial(MAPS.touch, self._map), self._span)
 
     def items_of(self, blocks: ChunkIndices) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return in which chunk each block lies, and which item of that is its first."""
+        """Return the chunk of each block, and the index of its first item there."""
         chunk, inner = np.divmod(np.asarray(blocks), self._per_chunk)
         number = np.ravel_multi_index(tuple(chunk.T), self._chunks)
         return number, np.ravel_multi_index(tuple(inner.T), self._per_chunk) * self._size
 
     @cached_property
     def chunk_bytes(self) -> NDArray[np.int64]:
-        """Where the bytes of each chunk begin in memory, and how many there are: (2, N) int64.
+        """Address of each chunk in memory, and its number of bytes: (2, N) int64.
 
-        0 of one that is all zeros and not stored. Of no bytes are those that only blosc2's own
-        reader of frames can decode, or refuse.
+        The address is 0 for a chunk of zeros that is not stored. The number is 0 for chunks that
+        only blosc2's own reader of frames can decode, or refuse.
         """
         places = np.zeros((2, math.prod(self._chunks)), np.int64)
         places[0] = 1
         with memoryview(self._map or b"") as frame, suppress(struct.error, BadHeader):
             header = frame_sizes(bytes(frame[: _HEAD.size]), self.name)[0]
             end = header + int.from_bytes(frame[_STORED_BYTES], "big", signed=True)
-            # Offsets of the chunks behind the header, in one more chunk behind them all.
+            # Offsets of the chunks, from the end of the header, in one more chunk at the end.
             index = bytes(frame[end:]) if header <= end <= len(frame) else b""
             offsets = blosc2_items(index, places.shape[1], "<i8")
             if offsets is not None:
@@ -234,10 +234,7 @@ class Blosc2Blocks:
     def _sound_chunks(
         self, chunks: memoryview, offsets: NDArray[np.int64]
     ) -> dict[int, tuple[int, int]]:
-        """Return where chunks lie, by their number, whose headers say nothing unusual.
-
-        That is, of which a function that knows nothing but the chunk can decode items.
-        """
+        """Return offset and size, by number, of chunks that can be decoded without the frame."""
         sound = {}
         size = math.prod(self._per_chunk) * self._size * self.items.typesize
         for number, offset in enumerate(offsets.tolist()):
@@ -274,7 +271,7 @@ def _open(file: LocalStoredFile) -> tuple[MappedFile | None, Any]:
     blosc2, name = import_package("blosc2", file.name), file.name
     with library_errors(f"{name} is no sound blosc2 array"):
         with file.open() as stream:
-            # blosc2 4.14 never lets go of a file that it refuses.
+            # blosc2 4.14 never closes a file that it refuses.
             check_size(name, file.size, frame_sizes(stream.read(HEAD_BYTES), name)[1])
             file_map = MAPS.add(stream) if file.io in ("auto", "mmap") else None
         if file_map is None:

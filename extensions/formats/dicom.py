@@ -51,10 +51,10 @@ from .dicom_file import (
     is_dicom,
 )
 
-# Series lie among other files: a folder holds one if any of its first files is DICOM.
+# A folder with other files holds a series if any of its first files is DICOM.
 _LOOKED_AT = 16
 _SUFFIXES = (".dcm", ".ima")
-# Of the distance between slices. Positions are decimal text of up to 16 letters.
+# Tolerance of the distance between slices. Positions are decimal text of up to 16 letters.
 _UNEVEN = 1e-2
 # Millimetres along the normal: frames closer than this are at one place.
 _ONE_PLACE = 1e-3
@@ -327,7 +327,7 @@ def selectors(frames: Sequence[Frame]) -> tuple[str, ...]:
 def stack(
     frames: Sequence[Frame], name: str, *, is_placed: bool = False
 ) -> tuple[RawHeader, list[Frame]]:
-    """Return the header of frames that lie one behind the other, and these in order.
+    """Return the header of a stack of frames, and the frames in order.
 
     Frames without places of their own stay in the order of the file where ``is_placed``: the user
     gave an affine.

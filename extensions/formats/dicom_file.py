@@ -1,4 +1,4 @@
-"""One DICOM file, by pydicom: its frames, where each of them lies, and its pixels.
+"""One DICOM file, by pydicom: its frames, their places, and their pixels.
 
 A slice is a file of one frame. Every frame has its own place, rescale and facts. Native pixels are
 read from the file; SimpleITK decodes compressed frames, one by one.
@@ -39,7 +39,7 @@ _RUN_LENGTHS = f"{_IMPLICIT}.5"
 # JPEG (baseline, extended, lossless), JPEG-LS, JPEG 2000, which SimpleITK decodes; run lengths.
 _CODECS = ("4.50", "4.51", "4.57", "4.70", "4.80", "4.81", "4.90", "4.91", "5")
 _ITEM, _DELIMITER = b"\xfe\xff\x00\xe0", b"\xfe\xff\xdd\xe0"
-# Of a deflated file: header elements are in its first bytes.
+# Bytes of a deflated file that hold its header elements.
 _MOST_HEADER_BYTES = 64 * 1024**2
 _MOST_FRAMES = 2**16  # no scanner makes more
 # The best of the compressions: JPEG stores 192 bytes in 3 bits.
@@ -58,9 +58,9 @@ SELECTORS = tuple(
         "FrameReferenceTime AcquisitionTime FrameReferenceDateTime ContentTime SOPInstanceUID"
     )
 )
-"""Keywords that may tell apart frames at one place, the most usual first."""
+"""Keywords that may distinguish frames at one place, the most usual first."""
 FACTS = {"Modality": "modality", "SeriesDescription": "description", "StudyInstanceUID": "study"}
-# What all slices of a volume have or lack; what they have to share, and what they usually share.
+# Keywords that all slices of a volume have or lack, have to share, and usually share.
 SCALES = ("RescaleSlope", "RescaleIntercept")
 KINDS = tuple(
     str.split(
@@ -91,7 +91,7 @@ _PIXEL_SIZES = ("PixelSpacing", "ImagerPixelSpacing", "NominalScannedPixelSpacin
 _PLANE_KEYS = ("PixelSpacing", "ImageOrientationPatient")
 # Names of the kinds of images whose planes have a size and a direction in the patient.
 _PLANES = ("CT Image", "MR Image", "Positron", "RT Dose", "Enhanced", "Legacy Converted Enhanced")
-# Of a direction: its length is 1, and rows and columns are at right angles.
+# Tolerance of a direction: its length is 1, and rows and columns are at right angles.
 _OFF = 1e-2
 # Millimetres.
 _ONE_PLACE = 1e-3
@@ -127,7 +127,7 @@ class Frame:
     span: tuple[float, float]  # the smallest and the largest number that a pixel can be
     facts: Mapping[
         str, Any
-    ]  # values of ``SELECTORS``, of what slices share, and of the user's own keywords
+    ]  # values of ``SELECTORS``, of shared keywords, and of the user's own keywords
 
 
 class DicomFile:
@@ -222,7 +222,7 @@ class DicomFile:
 
     @property
     def is_image(self) -> bool:
-        """Whether it holds pixels; reports and plans lie among images."""
+        """Whether it holds pixels: folders of images also contain reports and plans."""
         from pydicom.uid import UID
 
         # One that was cut before its first pixel is no report.
@@ -245,7 +245,7 @@ class DicomFile:
             return [self._frame(number, each) for number, each in enumerate(facts)]
 
     def _check(self) -> None:
-        """Refuse pixels that are not what their header says, or that nobody here can read."""
+        """Refuse pixels that contradict their header, or that no reader here supports."""
         if not self.is_image:
             raise UnknownFormat(f"{self.name} is DICOM without an image ({self._kind}).")
         if not self._at or min(self.count, self.rows, self.columns) < 1:
@@ -400,7 +400,7 @@ class DicomFile:
         count = 0
         with tempfile.TemporaryDirectory() as folder:
             path = os.path.join(folder, "frame.dcm")
-            if itk is not None:  # what matters of its warnings is raised
+            if itk is not None:  # its serious warnings are raised
                 itk.ProcessObject.SetGlobalWarningDisplay(False)
             for number, frame in enumerate(frames):
                 if number in numbers:

@@ -1,6 +1,6 @@
-"""Datasets of HDF5 files: by chunk, or as raw voxels where they lie in one piece.
+"""Datasets of HDF5 files: by chunk, or as raw voxels if they are contiguous.
 
-HDF5 just follows links, to other files and in circles: they are looked at before it does.
+HDF5 follows any link, to other files and in circles, so links are checked first.
 """
 
 from __future__ import annotations
@@ -78,10 +78,10 @@ class Reach:
 
     name: str
     folder: Folder | None = None  # the files that they may lead to; None for all regular ones
-    paths: dict[str, None] = field(default_factory=dict)  # and what has led there
+    paths: dict[str, None] = field(default_factory=dict)  # all files on the way
 
     def note(self, path: str) -> None:
-        """Remember a file: where it changes, so may what is read."""
+        """Remember a file: its change may change the voxels."""
         self.paths[os.path.abspath(path)] = None
 
     def others(self, path: str) -> tuple[str, ...]:
@@ -89,7 +89,7 @@ class Reach:
         return tuple(other for other in self.paths if other != os.path.abspath(path))
 
     def check(self, path: str, reference: str) -> None:
-        """Raise ``LeadsOutside`` for what is not in the folder, ``BadHeader`` for a pipe there."""
+        """Raise ``LeadsOutside`` for a file outside the folder, ``BadHeader`` for a pipe in it."""
         self.note(path)
         if self.folder is not None:
             self.folder.check(path, f"{self.name}, which names {shorten(reference)},")
@@ -99,11 +99,11 @@ class Reach:
             error.what = f"{error.what.rstrip('.')}, and {self.name} names it."
             raise
         except OSError:
-            pass  # what is not there leads nowhere
+            pass  # a missing file has no links
 
 
 def refuse_links(h5py: Any, file: Any, key: Any, reach: Reach, depth: int = 0) -> None:
-    """Look at all links on the way to a dataset, before HDF5 opens what they lead to."""
+    """Check all links on the way to a dataset, before HDF5 opens their targets."""
     if not isinstance(key, str):
         return
     if depth > _MOST_LINKS:
@@ -175,8 +175,8 @@ def _leading_on(h5py: Any, file: Any, reach: Reach) -> Iterator[tuple[str, str]]
 def _places(file: str, reference: str, variable: str) -> list[str]:
     """Return where HDF5 looks for a file that another one names, in its order.
 
-    Where the name says, if it is absolute, and else in the folders of the variable, beside the
-    file, where the process is, and beside what the file is a link to.
+    An absolute name itself comes first. Then its file name, or the relative name, in the folders of
+    the variable, the folder of the file, the current folder, and the folder of the link's target.
     """
     absolute = [reference] if os.path.isabs(reference) else []
     name = os.path.basename(reference) if absolute else reference
@@ -200,8 +200,8 @@ def _external(dataset: Any) -> list[str]:
 
 
 def beside_its_file(h5py: Any, dataset: Any) -> Any:
-    """Return a dataset whose numbers lie in other files, of names beside its own file."""
-    # HDF5 looks for them where the process is when it reads. What a variable says goes first.
+    """Return a dataset whose external files are found in the folder of its own file."""
+    # HDF5 looks for them in the current folder when it reads. A prefix of the user has priority.
     names = _external(dataset)
     if not names or dataset.id.get_access_plist().get_efile_prefix():
         return dataset
@@ -211,7 +211,7 @@ def beside_its_file(h5py: Any, dataset: Any) -> Any:
         any(os.path.exists(os.path.join(at, name)) for name in names) for at in (beside, ".")
     ]
     if is_there == [False, True]:
-        beside = os.getcwd()  # what is looked at is what is read, wherever the process goes
+        beside = os.getcwd()  # checked and read files stay the same after chdir()
     access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
     access.set_efile_prefix(os.fsencode(beside))
     h5py.h5i.dec_ref(dataset.id)  # HDF5 opens it only once, in one way
@@ -227,7 +227,7 @@ def refuse_external(dataset: Any, reach: Reach) -> None:
         reach.check(path, name)
         if not os.path.exists(path):
             raise _missing(f"the numbers of {dataset.name} in {reach.name} lead", path)
-        # HDF5 reads zeros behind the end of such a file.
+        # HDF5 reads zeros after the end of such a file.
         check_size(f"{path} ({reach.name})", os.path.getsize(path), start + min(size, rest))
         rest -= min(size, rest)
 
@@ -271,7 +271,7 @@ def _refuse_gap(
 ) -> None:
     """Refuse a virtual dataset without one of its sources: HDF5 reads the fill value there.
 
-    Of a pattern (``%b``) HDF5 counts the sources from 0, and stops at the first that is missing.
+    HDF5 counts the sources of a pattern (``%b``) from 0, and stops at the first missing one.
     """
     file = dataset.file.filename
     reference = os.path.basename(file) if file_name == "." else file_name
@@ -319,7 +319,7 @@ def _matching(
 
 
 def _printf(pattern: str) -> re.Pattern[str]:
-    """Return what matches the names that HDF5 makes of a pattern, as of ``printf``."""
+    """Return a regular expression for the names that HDF5 makes of a ``printf`` pattern."""
     parts = _PATTERN.split(pattern)
     return re.compile(
         "".join("%" if p == "%%" else r"\d+" if p[:1] == "%" else re.escape(p) for p in parts)
@@ -342,7 +342,7 @@ def datasets_in(h5py: Any, file: Any) -> list[str]:
 
 @contextmanager
 def hdf5_errors(name: str) -> Iterator[None]:
-    """Turn what h5py raises on a file that is damaged or in use into errors that name it."""
+    """Turn h5py's errors for a file that is damaged or in use into errors that name it."""
     with library_errors(f"{name} is no sound HDF5 file"):
         try:
             yield
@@ -364,7 +364,7 @@ _NAME_AXES = (
     'Name its axes, dataset="name" and axes="tczyx", or as ilastik does: the attribute '
     """axistags of the dataset is '{"axes": [{"key": "t"}, {"key": "z"}, ...]}'."""
 )
-# Of BigDataViewer: the voxels of a level, and tables about the levels of all time points.
+# Names of BigDataViewer: the voxels of a level, and tables about the levels of all time points.
 _CELLS = re.compile(r"/t\d+/s(\d+)/(\d+)/cells")
 _TABLES = re.compile(r"s\d+/(resolutions|subdivisions)")
 _OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
@@ -391,8 +391,8 @@ def open_hdf5(file: StoredFile, dataset: Any = None, axes: Any = None) -> Backen
         pass  # says in our words that it cannot be read
     h5 = run(lambda: h5py.File(where, "r", rdcc_nbytes=_KEPT_BYTES), errors)
     try:
-        # HDF5 closes what is open when a process ends, after Python has gone: h5py's driver for
-        # file objects (3.16) then crashes. So they are closed before. A damaged file has no hash.
+        # HDF5 closes open files after Python has ended: h5py's driver for file objects (3.16) then
+        # crashes. So they are closed before. A damaged file has no hash.
         run(lambda: _OPEN.add(h5), errors)
         target = run(lambda: _find(h5py, h5, dataset, file, axes), errors)
         if target.offset is None:
@@ -413,13 +413,13 @@ class FoundDataset(NamedTuple):
     dataset: Any
     header: Header
     layout: Layout
-    files: Sequence[StoredFile]  # all that was followed to get there; its own is the last
-    offset: int | None  # where its numbers lie there in one piece, if they do
+    files: Sequence[StoredFile]  # all files on the way; its own is the last
+    offset: int | None  # of its contiguous numbers in the last file, else None
     is_stored: bool  # whether any of its numbers are, here or in other files
 
 
 def _find(h5py: Any, h5: Any, key: Any, file: StoredFile, axes: Any) -> FoundDataset:
-    """Look at all that leads to a dataset before HDF5 does; of a remote file in no other one."""
+    """Return a dataset after a check of all its links; a remote file may link to no other file."""
     name, files = file.name, [file]
     if isinstance(file, LocalStoredFile):
         path, anywhere = file.path, file.follow == "anywhere"
@@ -429,7 +429,7 @@ def _find(h5py: Any, h5: Any, key: Any, file: StoredFile, axes: Any) -> FoundDat
         refuse_external(dataset, reach)
         refuse_circle(h5py, dataset, (), name, reach)
         own = file
-        if dataset.file != h5:  # behind an external link
+        if dataset.file != h5:  # reached by an external link
             reach.note(path)
             path = os.path.abspath(dataset.file.filename)
             reach.check(path, dataset.file.filename)
@@ -507,7 +507,7 @@ class DatasetBackend(FilesBackend):
 
 
 class _NoReach(Reach):
-    """Follows no link: HDF5 would open what it leads to on the local disk."""
+    """A reach that follows no link: HDF5 would open its target on the local disk."""
 
     def check(self, path: str, reference: str) -> None:
         raise _in_other_files(self.name)

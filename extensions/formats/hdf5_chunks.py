@@ -1,10 +1,10 @@
-"""The stored chunks of an HDF5 dataset: where they lie, and the numbers that they hold.
+"""The stored chunks of an HDF5 dataset: their places, and the numbers that they hold.
 
-HDF5 says where chunks lie, and any store of byte ranges brings them. Its deflate filter doubles its
-memory until a chunk is decoded: a few kilobytes of a hostile file take gigabytes. So deflate,
-shuffle and check sums are undone here, into no more bytes than a chunk has; all others by HDF5, in
-a file in memory: szip, nbit and scaleoffset know how many bytes they make, and lzf makes at most 88
-of one.
+HDF5 returns the places of chunks, and any store of byte ranges reads them. HDF5's deflate filter
+doubles its memory until a chunk is decoded: a few kilobytes of a hostile file take gigabytes. So
+deflate, shuffle and check sums are undone here, into no more bytes than a chunk has. HDF5 undoes
+all other filters, in a file in memory. Their memory is limited: szip, nbit and scaleoffset know
+how many bytes they make, and lzf makes at most 88 of one.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from ...volumes.header import affine_entries
 
 Errors = Callable[[], AbstractContextManager[None]]
 Run = Callable[[Callable[[], Any], Errors], Any]
-"""``run(call, errors)`` returns what a function of HDF5 returns; ``errors()`` turns what it raises
-into errors of voxpipe."""
+"""``run(call, errors)`` returns the result of ``call``, a function of HDF5.
+
+``errors()`` turns its errors into errors of voxpipe."""
 
 # H5Zpublic.h.
 _DEFLATE, _SHUFFLE, _FLETCHER32 = 1, 2, 3
@@ -55,23 +56,23 @@ _PLUGINS = {
     32026: "blosc2",
     32028: "sperr",
 }
-# What one call may read: the tables of 100 000 chunks take 8 MB, in nodes scattered over pages.
+# Bytes that one call may read: the tables of 100 000 chunks take 8 MB, in scattered nodes.
 _MOST_BYTES = 128 * 1024**2
 # Before this version HDF5 counts from the end of a user block (HDFGroup/hdf5#4236).
 _COUNTS_USER_BLOCK = (1, 14, 4)
 
 
 class _NotHere(OSError):
-    """What was asked for has to be fetched first."""
+    """The requested bytes have to be fetched first."""
 
 
 class Hdf5File(RangeFile):
     """A remote file for HDF5, and one thread at a time: calls are made again until all is here.
 
     h5py holds one lock for all threads while HDF5 reads, and takes it to free any object of its
-    own. A read that waited for the thread that brings bytes would wait for ever if just that
-    thread were collecting garbage with an object of h5py in it. So a read of what is not here
-    fails, the bytes are fetched once HDF5 has been left, and the call is made again.
+    own. A read must not wait for the thread that fetches bytes: that thread may wait for the lock
+    when its garbage collection frees an object of h5py. So a read of absent bytes fails, the bytes
+    are fetched outside of HDF5, and the call is made again.
     """
 
     def __init__(self, file: RemoteFile) -> None:
@@ -81,7 +82,7 @@ class Hdf5File(RangeFile):
         self._absent: list[Span] = []
 
     def run(self, call: Callable[[], Any], errors: Errors) -> Any:
-        """Return what a function of HDF5 returns, which may be called several times."""
+        """Return the result of a function of HDF5, which may be called several times."""
         self._pieces = {}
         try:
             while True:
@@ -116,13 +117,13 @@ class Hdf5File(RangeFile):
 
 
 def run_local(call: Callable[[], Any], errors: Errors) -> Any:
-    """Return what a function of HDF5 returns of a local file."""
+    """Return the result of a function of HDF5 for a local file."""
     with errors():
         return call()
 
 
 class ChunkIndex(ChunkMap):
-    """Where the chunks of a dataset lie, asked of HDF5 once each, in the file ``key``."""
+    """The places of a dataset's chunks in the file ``key``; HDF5 is queried once for each."""
 
     def __init__(self, dataset: Any, key: str, run: Run, name: str) -> None:
         from h5py import version
@@ -134,11 +135,11 @@ class ChunkIndex(ChunkMap):
         self._errors = partial(library_errors, what, kind=CorruptVolume)
         # HDF5 has a lock of its own, in whose queue a reader would keep Python's.
         self._lock = threading.Lock()
-        # Where each lies, and one bit per filter that was left out for it, in the order of writing.
+        # Place of each chunk, and one bit per filter that it skipped, in the order of writing.
         self._places: dict[Index, tuple[ReadRange | None, int]] = {}
 
     def locate(self, chunks: ChunkIndices) -> ObjectRanges:
-        """Return where each chunk lies; HDF5 waits for what it reads of those not asked before."""
+        """Return the place of each chunk; HDF5 reads its tables for chunks not known yet."""
         chunks = [*map(tuple, np.asarray(chunks).tolist())]
         if not self._places.keys() >= {*chunks}:
             with self._lock:
@@ -171,7 +172,7 @@ class Hdf5Chunks(RangedChunks):
     """Chunks that are ranges of one file, whose places must be asked for before they are read."""
 
     def prefetch(self, chunks: ChunkIndices, size: int) -> Ticket | None:
-        """Begin to fetch; where chunks lie is asked here, not in the loop that brings them."""
+        """Begin to fetch; the chunks are located here, not in the loop that fetches them."""
         self._map.locate(chunks)
         return super().prefetch(chunks, size)
 
@@ -189,7 +190,7 @@ class ChunkFilters:
         self._bytes = math.prod(self._chunks) * self._type.get_size()
         self._filters = filters_of(self._plan)
         self._plain = self.are_plain(self._type, self._dtype)
-        absent_filters(self._plan)  # what is installed is there now; what is not may not be needed
+        absent_filters(self._plan)  # import plugins now; an absent filter may not be needed
         self._lock = threading.Lock()
         self._one: Any = None
 
@@ -268,7 +269,7 @@ def filters_of(plan: Any) -> list[Any]:
 
 def absent_filters(plan: Any) -> list[str]:
     """Return the filters that HDF5 does not have, after ``import hdf5plugin`` offered it more."""
-    # Workers do not import what the script of the user imports.
+    # Workers do not run the imports of the user's script.
     from h5py import h5z
 
     absent = [code for code, *_ in filters_of(plan) if not h5z.filter_avail(code)]
@@ -289,7 +290,7 @@ def _unshuffle(data: Any, values: Sequence[int]) -> Any:
         items[:, at] = planes[at]
     if whole == len(data):
         return items.reshape(-1).data
-    return items.tobytes() + bytes(data[whole:])  # what is left over is not shuffled
+    return items.tobytes() + bytes(data[whole:])  # the remainder is not shuffled
 
 
 def itk_place(

@@ -2,8 +2,8 @@
 
 The header is read without voxels. These are decoded once, into the cache directory, and
 mapped from there: ITK's readers decode everything for any region, but for a few formats.
-Some do not notice that a file ends early, or claims more than it holds, and hand out whatever the
-memory held (SimpleITK 2.5.7). So what such a file must hold is counted here, before it is read.
+Some do not notice a file that ends early, or claims more than it holds, and return uninitialised
+memory (SimpleITK 2.5.7). So the size of such a file is checked here, before it is read.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _VTK_BINARY = re.compile(rb"\A# vtk [^\n]*\n[^\n]*\nBINARY[ \t]*\n")
 _VTK_HEADER_BYTES = 4096
 _JPEG_END = b"\xff\xd9"
 _ENDS_BYTES = 64
-# Of all that ITK decodes: the sparsest JPEG stores a block of 192 bytes in 3 bits, and deflate
+# Best compression that ITK decodes: the sparsest JPEG stores 192 bytes in 3 bits, and deflate
 # makes 1032 bytes of one.
 _BEST_RATIO = 2000
 # A bitmap's header says how many colours its palette has; a palette is for up to 8 bits.
@@ -61,11 +61,11 @@ _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 
 
 def check_claims(path: str, name: str, follow: str = "beside") -> None:
-    """Raise ``BadHeader`` for a header that makes ITK take memory for what the file does not hold.
+    """Raise ``BadHeader`` for a header that makes ITK take more memory than its file holds.
 
-    Of bitmaps; readers of other formats take it when voxels are decoded. Of HDF5, under
-    whatever name, also for what leads to other files, unless ``follow`` is ``"anywhere"``, and for
-    what leads back to itself.
+    Only bitmaps and HDF5 files under any name are checked; readers of other formats take memory
+    when voxels are decoded. HDF5 files may not link in a circle, nor to other files unless
+    ``follow`` is ``"anywhere"``.
     """
     with open_local(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -93,7 +93,7 @@ def _is_hdf5(file: BinaryIO, size: int) -> bool:
 
 
 def check_end(file: StoredFile, image_io: str, voxel_bytes: int) -> None:
-    """Raise ``TruncatedVolume`` for a file that is too short, where its format lets us tell."""
+    """Raise ``TruncatedVolume`` for a file that is too short, if its format shows it."""
     check_ratio(file, voxel_bytes)
     if image_io in _HEADERS:
         if file.head(2) == b"\x1f\x8b":
@@ -171,7 +171,7 @@ def simpleitk() -> Any:
 def _reads(request: BackendRequest) -> bool:
     """Whether SimpleITK is installed and recognises a file, by its name or its beginning."""
     path = os.fspath(request.path or "")
-    # It opens what it is asked about, and would wait for the writer of a pipe.
+    # SimpleITK opens the file, and would wait for the writer of a pipe.
     if not os.path.isfile(path) or not is_installed():
         return False
     try:
@@ -180,7 +180,7 @@ def _reads(request: BackendRequest) -> bool:
             if file.read(2) in _DICOM_GROUPS:
                 return False
     except (BadHeader, MissingDependency):
-        return True  # whoever opens it is told
+        return True  # opening the file raises this error
     except OSError:
         return False
     return bool(_reader(path).GetImageIOFromFileName(path))
@@ -249,7 +249,7 @@ def from_itk(image: Any, options: Options) -> ArraySource | None:
     if count not in (2, 3):
         what = f"an {name} of itk has {count} axes, and an image with a place in the world 2 or 3."
         raise UnknownFormat(what, do="Give its parts of three axes.")
-    array = importlib.import_module("itk").array_from_image(image).T  # (x, y, z), behind components
+    array = importlib.import_module("itk").array_from_image(image).T  # (x, y, z), after components
     array = array[..., None] if count == 2 else array
     columns = np.asarray(image.GetDirection()) * np.array(list(image.GetSpacing()))
     first = image.TransformIndexToPhysicalPoint(image.GetBufferedRegion().GetIndex())
@@ -286,7 +286,7 @@ class _Memory:
 def _slab(
     path: str, name: str, fields: RawHeader, shape: Sequence[int], first: int, count: int
 ) -> NDArray[Any]:
-    """Return planes of a file along its last axis, C order; they must be what ``fields`` says."""
+    """Return planes of a file along its last axis, C order; they must match ``fields``."""
     reader, size = _reader(path), (*shape[:-1], count)
     if count < shape[-1]:
         reader.SetExtractIndex((*(0 for _ in shape[:-1]), first))
@@ -308,7 +308,7 @@ def _slab(
 
 def _reader(path: str) -> Any:
     itk = simpleitk()
-    # Its warnings go to the terminal, past Python's; what matters is raised.
+    # Its warnings go to the terminal, past Python's; serious ones are raised.
     itk.ProcessObject.SetGlobalWarningDisplay(False)
     reader = itk.ImageFileReader()
     reader.SetFileName(path)
@@ -316,7 +316,7 @@ def _reader(path: str) -> Any:
 
 
 def _fields(image: Any, name: str) -> RawHeader:
-    """Return what an image, or a reader that has read a header, says about the voxels."""
+    """Return the voxels' header of an image, or of a reader that has read a header."""
     size = tuple(int(n) for n in image.GetSize())
     count = len(size)
     dtype, is_vector = _pixel_type(image.GetPixelIDValue(), name)
@@ -347,7 +347,7 @@ def _pixel_type(pixel: int, name: str) -> tuple[np.dtype[Any], bool]:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the sentence of an ITK error that says what is wrong."""
+    """Return the sentence of an ITK error that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines or [type(error).__name__])[-1].rstrip(".")
 

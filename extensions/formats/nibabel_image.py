@@ -77,7 +77,7 @@ def source_of_image(image: Any, options: Options) -> Source | None:
     if reader is None:
         name = image.get_filename() or f"{type(image).__name__} {tuple(image.shape)}"
         return DataobjSource(dataobj, options.affine or affine, public_name(name))
-    # The affine is part of what the image says of the file.
+    # The image's own affine is part of the reader.
     return LocatedSource(
         dataobj.file_like, Options(options.affine, reader, io=options.io, follow=options.follow)
     )
@@ -85,7 +85,7 @@ def source_of_image(image: Any, options: Options) -> Source | None:
 
 @dataclass(frozen=True)
 class FileOfImage:
-    """Opens the file of an image with what the image knows, whatever its header says by now."""
+    """Opens the file of an image by the image's fields, even if the file's header has changed."""
 
     fields: RawHeader
     encoding: str  # "raw" for a file that is not compressed
@@ -101,7 +101,7 @@ class FileOfImage:
 
 
 def _fields_in(file: LocalStoredFile) -> RawHeader | None:
-    """Return what the header of a file says by itself; None for one that is not in the file."""
+    """Return the fields of a file's own header; None if the file holds none."""
     path = file.path.lower()
     if not path.endswith((".nii", ".mgh", ".nii.gz", ".mgz")):
         return None
@@ -135,9 +135,9 @@ def _as_in_a_file(dataobj: Any, affine: tuple[float, ...]) -> FileOfImage | None
 
 
 class DataobjSource:
-    """A ``dataobj`` that reads what it is asked for: nibabel's of other formats, dask's, HDF5's.
+    """A ``dataobj`` that reads on request: nibabel's of other formats, dask's, HDF5's.
 
-    It travels if its pickle is small; else its voxels do, in a temporary file.
+    A small pickle is sent to workers itself; otherwise a temporary file with its voxels.
     """
 
     def __init__(self, dataobj: Any, affine: tuple[float, ...], name: str, token: str = "") -> None:
@@ -151,7 +151,7 @@ class DataobjSource:
         return DataobjBackend(self.dataobj, self.affine, self.name)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        with suppress(Exception):  # what an object of somebody else's raises is its own business
+        with suppress(Exception):  # a foreign object may raise any error
             if len(pickle.dumps(self.dataobj)) <= INLINE_BYTES:
                 remember(self)
                 inline = self.dataobj, self.affine, self.name, self.token

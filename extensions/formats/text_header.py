@@ -1,10 +1,10 @@
 """Voxels that a header of text describes: NRRD and MetaImage.
 
-Raw ones are mapped or read by range, compressed ones decoded once. NRRD follows the format's
-definition (teem.sourceforge.net/nrrd/format.html), and ITK where that leaves a choice: a world that
-is not named is LPS, and without directions the axes go along the world's. MetaImage has lines ``Key
-= value``, of which the last names the voxels; as in ITK, rows of the matrix are the directions of
-the voxel axes, in LPS.
+Raw voxels are mapped or read by range, compressed ones decoded once. NRRD follows the format's
+definition (teem.sourceforge.net/nrrd/format.html), and ITK for undefined cases. An unnamed world
+is LPS, and axes without directions are those of the world. MetaImage has lines ``Key = value``; the
+last one names the voxels. As in ITK, rows of the matrix are the directions of the voxel axes, in
+LPS.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ N = TypeVar("N", int, float)
 
 
 class ItkOnly(Exception):
-    """Only SimpleITK can read the file, for the reason given: it, and what the header names."""
+    """The reason why only SimpleITK can read the file, and the data files of the header."""
 
     def __init__(self, why: str, data_files: Sequence[str] = ()) -> None:
         super().__init__(why)
@@ -91,18 +91,18 @@ class ItkOnly(Exception):
 
 @dataclass(frozen=True)
 class TextHeader:
-    """What a header says."""
+    """The fields of a header that locate and describe the voxels."""
 
     raw: RawHeader  # the voxels; ``offset`` counts from where the stream begins
     encoding: str  # ``"raw"``, or how the stream is compressed
-    data_files: tuple[str, ...]  # others that hold the voxels, none where they follow the header
+    data_files: tuple[str, ...]  # with the voxels; empty if these follow the header
     skip: int  # bytes before the stream, in the file that holds it
     line_skip: int = 0  # lines between these and the stream
     from_end: bool = False  # whether the voxels are the last bytes of the file
 
 
 class TextFields(dict[str, str]):
-    """The fields of a header by name. What makes no sense is an error."""
+    """The fields of a header by name. Invalid values are an error."""
 
     def __init__(self, name: str, kind: str) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ def header_lines(head: bytes, at: int = 0) -> Iterator[tuple[str, int]]:
 
 
 def open_text(file: StoredFile, parse: Callable[[bytes, str], TextHeader]) -> Backend:
-    """Open a file by its header, which may be in front of the voxels or beside them."""
+    """Open a file by its header, which may be in the file of the voxels or in its own."""
     try:
         header = parse(file.head(HEAD_BYTES), file.name)
     except ItkOnly as why:
@@ -404,7 +404,7 @@ def parse_metaimage(head: bytes, name: str) -> TextHeader:
     return TextHeader(raw, encoding, files, max(skip, lowest), from_end=skip == -1)
 
 
-# The fields that say what voxels are and where; notes may be called anything else.
+# The fields that describe voxels and their place; notes may have any other name.
 _META_KEYS = (
     *("ObjectType", "NDims", "BinaryData", "BinaryDataByteOrderMSB", "ElementByteOrderMSB"),
     *("CompressedData", "CompressedDataSize", "TransformMatrix", "Rotation", "Orientation"),
@@ -464,7 +464,7 @@ def _meta_affine(fields: TextFields, count: int) -> Affine:
     keys = ("TransformMatrix", "Rotation", "Orientation")
     matrix = np.reshape(fields.numbers(keys, count * count) or np.eye(count), (count, count))
     rank = min(count, 3)
-    with np.errstate(all="ignore"):  # what is not finite the header refuses
+    with np.errstate(all="ignore"):  # the header refuses values that are not finite
         columns = [spacing[axis] * matrix[axis, :rank] for axis in range(rank)]
     return world_affine(columns, origin[:3])
 

@@ -63,26 +63,26 @@ _PLAIN = ("generic", "shaped", "uniform")
 
 @dataclass(frozen=True, eq=False)
 class TiffImage(ChunkMap):
-    """One level of one series of a TIFF: where its segments lie, and what they hold."""
+    """One level of one series of a TIFF: places and contents of its segments."""
 
     shape: tuple[int, ...]  # per stored axis: those between pages first, then those of a page
     chunks: tuple[int, ...]  # of one segment: a strip or a part of it, a tile, or a page
     axes: tuple[str, ...]  # names, lower case; x, y, z are spatial
     dtype: np.dtype[Any]  # as stored, byte order included
-    fill_value: Any  # what a segment holds that is not stored
+    fill_value: Any  # of segments that are not stored
     affine: tuple[float, ...]  # index (x, y, z) to millimetres
-    files: tuple[str, ...]  # names, each beside the first
+    files: tuple[str, ...]  # names, all in one folder
     # (segments, 3): number of the file, offset, bytes; 0 bytes for one that is not stored.
     places: NDArray[np.int64]
     decode_segment: Callable[[memoryview, int], NDArray[Any]]  # of a segment, and its number
-    whole: int | None  # offset of all voxels where they lie in one file as they are, in C order
+    whole: int | None  # offset of all voxels if they are contiguous, bare and in C order
 
     @cached_property
     def _grid(self) -> tuple[int, ...]:
         return tuple(-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True))
 
     def locate(self, chunks: ChunkIndices) -> ObjectRanges:
-        """Return where each segment lies; one of no bytes is not stored."""
+        """Return the place of each segment; one of no bytes is not stored."""
         rows = np.ravel_multi_index(tuple(np.array(chunks).T), self._grid)
         file, start, length = self.places[rows].T
         return ObjectRanges(self.files, np.where(length, file, -1), start, start + length)
@@ -93,7 +93,7 @@ class TiffImage(ChunkMap):
         out[...] = self.decode_segment(data, number).reshape(self.chunks)
 
 
-# Of a page: what has to be the same for its bytes to mean the same.
+# Attributes of a page that define the meaning of its bytes.
 _KIND = "shape dtype chunks bitspersample sampleformat compression predictor fillorder photometric"
 _KIND += " planarconfig extrasamples subsampling"
 _ORIENTATION, _PALETTE, _RESOLUTION_UNIT = 274, 320, 296
@@ -102,7 +102,7 @@ _GDAL_NEUTRAL = {"scale": 1.0, "offset": 0.0}  # roles of its items that change 
 _SHORT = reprlib.Repr()  # a palette has 768 numbers
 
 
-# Of each page alone: places of its segments, and texts. Other tags are the same on most pages.
+# Tags of each page alone: places of its segments, and texts. Most pages share all other tags.
 _OWN_TAGS = (270, 273, 279, 285, 297, 305, 306, 324, 325)
 _MOST_TAGS = 4096  # of a page, as in tifffile
 # Kinds of series of which tifffile parses only the first page if the voxels are contiguous.
@@ -110,7 +110,7 @@ _CHAINS = ("imagej", "shaped")
 
 
 def _kind_of(page: Any) -> dict[str, Any]:
-    """Return what decides how the bytes of a page are read, by name."""
+    """Return the attributes that define the meaning of a page's bytes, by name."""
     kind = {name: getattr(page, name) for name in _KIND.split()}
     kind["orientation"] = page.tags.valueof(_ORIENTATION, 1)
     palette = page.tags.valueof(_PALETTE)
@@ -160,6 +160,9 @@ def _refuse_other_kinds(pages: Any, first: Any, name: str) -> None:
     # tifffile takes the tags of the first page for those of all. Parsing those of 3,000 pages takes
     # ten times as long as the rest of opening: equal bytes are parsed once.
     kind_of_first, equal = _kind_of(first), set[bytes | None]()
+    if kind_of_first["orientation"] != 1:
+        what = f"{name} says that its pages are turned: orientation {kind_of_first['orientation']}."
+        raise UnknownFormat(what, do="Write it with orientation 1, or pass reader=.")
     for number, tags in _tags_of_pages(pages, first):
         if tags is not None and tags in equal:
             continue
@@ -204,7 +207,7 @@ def _series_number(all_series: Sequence[Any], series: int | None, name: str) -> 
 
 
 def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage:
-    """Return what an open TIFF says of one level of one of its series."""
+    """Return one level of one series of an open TIFF."""
     series = _series_number(file.series, series, name)
     pyramid = file.series[series]
     check_number(level, len(pyramid.levels), "level", name)
@@ -239,7 +242,7 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
         if len(image) != pages:
             what = f"{len(image)} pages of {name} do not form {between}."
             raise UnknownFormat(what, do="Convert the file to OME-TIFF or zarr.")
-        # Where colours lie in planes of their own, tifffile leaves their axis out.
+        # tifffile leaves out the axis of colours that are stored in separate planes.
         inner = (1,) * (len(frame.shape) - len(frame.chunks)) + tuple(frame.chunks)
         per_page, whole = math.prod(frame.chunked), None
         # Each segment has an offset in the tags.
@@ -278,7 +281,7 @@ def named_files(file: Any) -> tuple[str, ...]:
 
 
 def _name_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the axes; a stack of pages that nothing is said about lies along z."""
+    """Return the axes; a stack of pages without a known axis becomes z."""
     if "z" in axes:
         return axes
     stack = next((axis for axis in axes if axis in _STACKS), None)
@@ -288,7 +291,7 @@ def _name_axes(axes: tuple[str, ...]) -> tuple[str, ...]:
 def _segments(
     image: Any, per_page: int, first: Any, name: str
 ) -> tuple[tuple[str, ...], NDArray[np.int64]]:
-    """Return the files and where each segment of each page lies, in the order of the pages."""
+    """Return the files and the place of each segment of each page, in the order of the pages."""
     files: dict[str, int] = {first.name: 0}
     places = np.zeros((len(image), per_page, 3), np.int64)
     for n, page in enumerate(image):
@@ -340,7 +343,7 @@ def _spacing(file: Any, series: int, name: str) -> tuple[float, float, float] | 
 
 
 def _ome_spacing(text: str, series: int, name: str) -> tuple[float, float, float] | None:
-    """Return what OME-XML says; its images are the series of the file, in order."""
+    """Return the spacing of OME-XML; its images are the series of the file, in order."""
     root = ElementTree.fromstring(text)
     pixels = [node for node in root.iter() if node.tag.rpartition("}")[2] == "Pixels"]
     if series >= len(pixels):
@@ -368,7 +371,7 @@ def _ome_spacing(text: str, series: int, name: str) -> tuple[float, float, float
 def _imagej_spacing(
     metadata: dict[str, Any], page: Any, name: str
 ) -> tuple[float, float, float] | None:
-    """Return what ImageJ says: pixels per unit in the tags, the unit and z in its text."""
+    """Return ImageJ's spacing: pixels per unit in the tags, the unit and z in its text."""
     # ImageJ writes the micro sign as an escape. Without a unit the ratio of lengths is known.
     in_tag = {2: "inch", 3: "cm"}.get(page.tags.valueof(_RESOLUTION_UNIT), "")
     unit = str(metadata.get("unit", in_tag)).replace("\\u00B5", "µ").lower()
@@ -389,8 +392,8 @@ def _positive(value: Any) -> float:
     return number
 
 
-# Complaints that change what the voxels are: the chain of pages, the series that they form, and
-# tags that say how voxels lie. Broken private tags of microscopes are none of these.
+# Complaints that change the voxels: the chain of pages, their series, and tags of the layout.
+# Broken private tags of microscopes do not.
 _LAYOUT_TAGS = "25[6-9]|26[26]|27[03789]|284|317|32[02-5]|33[089]|347"
 _SERIOUS = re.compile(
     rf"page offset|offset to page|tag list|series|circular|TiffTag ({_LAYOUT_TAGS})\b"
@@ -401,8 +404,8 @@ _LEVELS = ForkSafeLock()
 
 @contextmanager
 def raise_complaints(name: str) -> Iterator[None]:
-    """Raise what tifffile logs about the layout of a file, in this thread, as ``BadHeader``."""
-    # Its other messages go where they always go.
+    """Raise tifffile's logged errors on the layout of a file, in this thread, as ``BadHeader``."""
+    # Its other messages are logged as usual.
     logger, thread, messages = logging.getLogger(_LOGGER), threading.get_ident(), list[str]()
 
     def listen(record: logging.LogRecord) -> bool:
@@ -413,7 +416,7 @@ def raise_complaints(name: str) -> Iterator[None]:
 
     with _LEVELS:
         before = logger.level
-        # Somebody may have silenced it.
+        # The user may have silenced it.
         if not logger.isEnabledFor(logging.ERROR):
             logger.setLevel(logging.ERROR)
         logger.addFilter(listen)
@@ -426,7 +429,7 @@ def raise_complaints(name: str) -> Iterator[None]:
         raise BadHeader(f"the tags of {name} make no sense: {messages[0]}.")
 
 
-# Where four million segments lie, or what OME says of a hundred thousand planes.
+# Tags of four million segments, or OME-XML of a hundred thousand planes.
 _MOST_TAG_BYTES = 64 * 1024**2
 
 
@@ -438,9 +441,9 @@ def open_tiff(
     tifffile = import_package("tifffile", name)
     with file.open() as stream, library_errors(f"the tags of {name} make no sense"):
         if isinstance(file, LocalStoredFile):
-            # By its path, so that the other files of an OME-TIFF are found beside it.
+            # By its path, so that the other files of an OME-TIFF are found in its folder.
             with tifffile.TiffFile(file.path) as tiff:
-                # One that is not there is told where its planes are missing.
+                # A missing file is reported with its missing planes.
                 for reference in named_files(tiff):
                     with suppress(VolumeNotFound):
                         file.beside(reference)

@@ -1,6 +1,6 @@
-"""Trainers for nnU-Net's commands, which finds them where ``nnUNet_extTrainer`` says.
+"""Trainers for nnU-Net's commands, which search the folder in ``nnUNet_extTrainer``.
 
-nnU-Net imports what lies in this folder by itself, so nothing but trainers lies here.
+nnU-Net imports every module of this folder by itself, so it holds nothing but trainers.
 """
 
 from pathlib import Path as _Path
@@ -8,4 +8,4 @@ from pathlib import Path as _Path
 __all__ = ["FOLDER"]
 
 FOLDER = str(_Path(__file__).resolve().parent)
-"""What ``nnUNet_extTrainer`` is to be."""
+"""Value for ``nnUNet_extTrainer``."""

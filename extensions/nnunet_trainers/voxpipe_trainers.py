@@ -26,7 +26,7 @@ from voxpipe.extensions.recipes import nnunet_augmentation
 
 
 class nnUNetTrainerVoxpipe(nnUNetTrainer):  # type: ignore[misc]  # noqa: N801  nnU-Net's way
-    """nnU-Net's trainer, which gets its batches out of what nnU-Net has preprocessed from voxpipe.
+    """nnU-Net's trainer with voxpipe's batches of nnU-Net's preprocessed cases.
 
     Cases and places are drawn by nnU-Net's own loader; reading, augmentation and workers are ours.
     Combine it with another trainer that leaves the loaders alone:
@@ -34,7 +34,7 @@ class nnUNetTrainerVoxpipe(nnUNetTrainer):  # type: ignore[misc]  # noqa: N801  
     """
 
     voxpipe_seed: int | None = None
-    """Of all draws; by default another one in each run, which the log tells."""
+    """Seed of all draws; by default another one in each run, which is logged."""
 
     def voxpipe_augmentation(self, pipe: Any, **options: Any) -> Any:
         """Return a chain of training patches, augmented; the place of ``get_training_transforms``.
@@ -88,7 +88,7 @@ class nnUNetTrainerVoxpipe(nnUNetTrainer):  # type: ignore[misc]  # noqa: N801  
             "has_regions": self.label_manager.has_regions,
         }
         loaders = [Batches(*each, **forms) for each in zip(chains, counts, seeds, strict=True)]
-        for loader in loaders:  # what is wrong with the data is told now
+        for loader in loaders:  # errors of the data are raised now
             next(loader)
         return loaders[0], loaders[1]
 
@@ -102,7 +102,7 @@ class nnUNetTrainerVoxpipe(nnUNetTrainer):  # type: ignore[misc]  # noqa: N801  
 class nnUNetTrainerVoxpipe_raw(nnUNetTrainerVoxpipe):  # noqa: N801  nnU-Net's way
     """The same out of the raw files: resampled in the one interpolation of each patch.
 
-    nnU-Net's own validation at the end still reads what it has preprocessed.
+    nnU-Net's own validation at the end still reads its preprocessed cases.
     """
 
     def voxpipe_patches(self) -> tuple[Any, Any]:

@@ -35,7 +35,7 @@ def monai_segmentation(
     spacing
         Of the volumes, in millimetres.
     window
-        The values that become 0 and 1; what lies beyond is clamped.
+        The values that become 0 and 1; values outside are clamped.
     augment
         Whether anything is drawn but the places of patches.
 

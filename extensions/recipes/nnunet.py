@@ -36,7 +36,7 @@ _TURN, _TURN_IN_PLANE, _TURN_OBLONG = 30.0, 180.0, 15.0
 _REPLAN = "Give what nnUNetv2_plan_experiment wrote."
 _CT = ("mean", "std", "percentile_00_5", "percentile_99_5")  # of the foreground of a channel
 INSIDE = "inside"
-"""The key of what says where something is, for channels that are 0 elsewhere."""
+"""The key of the mask of channels that are 0 outside of it."""
 
 
 @suggest_arguments
@@ -110,12 +110,12 @@ def nnunet(
     augmentation, regions and the scales of deep supervision are those of the plans. Arrays have
     nnU-Net's axes, so a network of the plans takes them. Nothing is preprocessed: a patch is read
     from the raw files and interpolated once. The result is an ordinary chain:
-    ``print(pipe)`` writes its code; ``docs/recipes.md`` has what differs from nnU-Net's own loader.
+    ``print(pipe)`` writes its code; ``docs/recipes.md`` lists differences to nnU-Net's own loader.
 
     Parameters
     ----------
     plans
-        ``nnUNetPlans.json``, or what is in it.
+        ``nnUNetPlans.json``, or its contents.
     dataset
         The raw dataset: its folder, or ``dataset.json`` in it.
     fold
@@ -127,10 +127,10 @@ def nnunet(
         in windows.
     windows
         Whether batches hold whole cases in windows that overlap by half, without labels, in place
-        of patches at random: what ``vp.predict(network, pipe, "{case}.nii.gz")`` takes.
+        of patches at random, for ``vp.predict(network, pipe, "{case}.nii.gz")``.
     splits
-        ``splits_final.json``; by default beside the plans, then beside ``dataset.json``, else the
-        split that nnU-Net makes.
+        ``splits_final.json``; by default in the folder of the plans, then in that of
+        ``dataset.json``, else nnU-Net's split.
     previous
         For a cascade: the folder with the labels that the network before has predicted, a file
         for each case, called as its label.
@@ -316,13 +316,13 @@ def _folder_of_previous(previous: str | os.PathLike[str] | None, configuration: 
 
 @dataclass(frozen=True)
 class Facts:
-    """What ``dataset.json`` says."""
+    """The contents of ``dataset.json``."""
 
     document: Mapping[str, Any]
 
     @classmethod
     def read(cls, root: str) -> Facts:
-        """Return what the document in a folder says."""
+        """Return the facts of ``dataset.json`` in a folder."""
         document = read_json(f"{root.rstrip('/')}/dataset.json")
         if not isinstance(document, Mapping):
             raise SampleError(f"dataset.json of {public_name(root)} is no mapping")
@@ -336,7 +336,7 @@ class Facts:
 
     @property
     def ending(self) -> str:
-        """What the names of files end with."""
+        """The suffix of file names."""
         return str(self.document.get("file_ending", ".nii.gz"))
 
     @property
@@ -347,7 +347,7 @@ class Facts:
 
     @property
     def ignore(self) -> int | None:
-        """The label of what nobody has looked at."""
+        """The label of voxels that are not annotated."""
         return self._labels["ignore"][0] if "ignore" in self._labels else None
 
     @property
@@ -399,14 +399,14 @@ def _is_length(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a configuration of the plans says, in nnU-Net's order of the axes."""
+    """A configuration of the plans, in nnU-Net's order of the axes."""
 
     plans: Mapping[str, Any]
     configuration: Mapping[str, Any]
 
     @classmethod
     def read(cls, plans: Any, name: str) -> Plan:
-        """Return a configuration of plans, with what it inherits."""
+        """Return a configuration of plans, with its inherited values."""
         document = plans if isinstance(plans, Mapping) else read_json(os.fspath(plans))
         every = _field(document, "configurations", Mapping, "a mapping")
         names, chain = [name], []
@@ -460,7 +460,7 @@ class Plan:
 
     @property
     def spacing(self) -> tuple[float | None, ...]:
-        """Of the resampled volumes, in millimetres; planes stay as far apart as they are."""
+        """Spacing of the resampled volumes, in millimetres; the distance of planes is kept."""
         count = len(self._edges)
         are_lengths = partial(_are, rule=_is_length, counts=(count,))
         words = f"{count} lengths above 0, one for each axis of patch_size"
@@ -474,7 +474,7 @@ class Plan:
 
     @property
     def masks(self) -> list[bool]:
-        """Of which channels only what is not 0 counts, and the rest is 0 in the end."""
+        """Whether only values other than 0 of each channel are normalized, and the rest stays 0."""
         return list(map(bool, self.configuration["use_mask_for_norm"]))
 
     @property
@@ -502,12 +502,12 @@ class Plan:
 
     @property
     def has_previous(self) -> bool:
-        """Whether it begins with what another configuration has predicted."""
+        """Whether its input includes the prediction of another configuration."""
         return bool(self.configuration.get("previous_stage"))
 
     @property
     def scales(self) -> Scales:
-        """What part of the patch each output has along each axis; the coarsest one has none."""
+        """Size of each output per axis, relative to the patch, without the coarsest output."""
         network = self.configuration
         for key in ("architecture", "arch_kwargs"):
             if key in network:

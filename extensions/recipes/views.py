@@ -23,7 +23,7 @@ def two_views(
     """Return a chain whose batches hold the same places twice, augmented apart.
 
     For contrastive and self-distilling networks (SimCLR, BYOL, DINO). Both views are cut at one
-    place of one volume and changed by draws of their own. ``meta`` tells those of the first view.
+    place of one volume and changed by draws of their own. ``meta`` holds those of the first view.
 
     Parameters
     ----------
@@ -32,8 +32,8 @@ def two_views(
     size, samples_per_volume, batch_size
         Of the patches: how large, how many of each volume, how many in a batch.
     view
-        Takes a chain of patches and returns it with what makes a view of each; by default turns,
-        zooms, mirrors, blur, brightness, contrast and noise.
+        Returns a chain of patches with pipes that make a view of each; by default turns, zooms,
+        mirrors, blur, brightness, contrast and noise.
 
     Examples
     --------

@@ -66,8 +66,8 @@ class _CompleteTar(tarfile.TarInfo):
             raise tarfile.SubsequentHeaderError(str(error)) from error  # type: ignore[attr-defined]
 
     def _proc_member(self, tarfile_: Any) -> Any:
-        # tarfile's own place for this. It reads long names and the like into memory, whatever
-        # size the header says: a few bytes that are compressed may say gigabytes.
+        # tarfile reads long names into memory without a limit: the header of a small compressed
+        # file may announce gigabytes.
         if self.type in _NOTES and self.size > _MOST_NOTE_BYTES:
             msg = f"a header of {self.size} bytes"
             raise tarfile.SubsequentHeaderError(msg)  # type: ignore[attr-defined]
@@ -79,9 +79,9 @@ def open_tar(name: str, stream: Any, mode: str = "r:*") -> tarfile.TarFile:
     with naming_damage(name):
         can_go_back = hasattr(stream, "seekable") and stream.seekable()
         how: Any = mode if can_go_back else mode.replace(":", "|")
-        # What is open is the stream; the archive itself holds nothing.
+        # The archive holds no resource but the stream.
         tar = tarfile.open(fileobj=stream, mode=how, tarinfo=_CompleteTar)  # noqa: SIM115
-        # For those who call extractall() on it: nothing lands outside, no device is made.
+        # extractall() writes nothing outside of its folder and creates no device.
         if hasattr(tarfile, "data_filter"):
             tar.extraction_filter = tarfile.data_filter
         return tar
@@ -107,7 +107,7 @@ class _ArchiveLoader(DataPipe):
             try:
                 yield from self.members(name, stream)
             finally:
-                # Closed now, or with the last member that somebody holds.
+                # Closed now, or with the last open member.
                 stream.autoclose()
 
     def prepare(self, stream: Any) -> Any:
@@ -133,14 +133,14 @@ class TarArchiveLoader(_ArchiveLoader, form="load_from_tar"):
     Parameters
     ----------
     parent
-        Yields ``(path, binary stream)``. A stream that cannot go back will do; then each member
-        is read before the next one is asked for.
+        Yields ``(path, binary stream)``. From a stream that cannot seek, read each member before
+        the next one.
     mode
         As of ``tarfile.open``.
     length
-        What ``len()`` says, if it is known; else that is a TypeError.
+        Result of ``len()``; without it ``len()`` raises ``TypeError``.
     most_bytes
-        What one member may hold, decoded; by default 16 GiB in compressed archives.
+        Decoded bytes of one member, at most; by default 16 GiB in compressed archives.
 
     Raises
     ------
@@ -175,7 +175,7 @@ class TarArchiveLoader(_ArchiveLoader, form="load_from_tar"):
         while True:
             with naming_damage(name):
                 info = tar.next()
-            # What it has seen it would keep: a kilobyte for every member.
+            # tarfile would keep a kilobyte for every member.
             tar.members.clear()  # type: ignore[attr-defined]
             if info is None:
                 return
@@ -185,7 +185,7 @@ class TarArchiveLoader(_ArchiveLoader, form="load_from_tar"):
                     file = tar.extractfile(info)
                 most = self.most_bytes
                 if most is None:
-                    # Not compressed, a member is no larger than what is stored.
+                    # An uncompressed member is no larger than its stored bytes.
                     is_plain = (
                         tar.fileobj is stream or getattr(tar.fileobj, "comptype", "") == "tar"
                     )
@@ -204,7 +204,7 @@ def open_zip(name: str, stream: Any) -> zipfile.ZipFile:
 
 def seekable_copy(stream: Any) -> Any:
     """Return a stream that can go back: the same, or a copy in a file without a name."""
-    # The table of contents of a zip archive stands at its end.
+    # A zip archive ends with its table of contents.
     if hasattr(stream, "seekable") and stream.seekable():
         return stream
     # The wrapper closes it, and with that it is gone from the disk.
@@ -274,7 +274,7 @@ class ZipArchiveLoader(_ArchiveLoader, form="load_from_zip"):
 
 
 class CompressionType(Enum):
-    """What a file may be."""
+    """Supported types of compressed files and archives."""
 
     GZIP = "gzip"
     LZMA = "lzma"
@@ -302,7 +302,7 @@ _DECODERS: dict[CompressionType, Callable[[Any], Any]] = {
 
 
 class Decompressor(PerItem, form="decompress"):
-    """Yield ``(path, stream of what is in it)`` for each ``(path, compressed stream)``.
+    """Yield ``(path, decoded stream)`` for each ``(path, compressed stream)``.
 
     gzip, xz and bzip2 become a stream of bytes. For tar and zip the stream wraps an open
     ``TarFile`` or ``ZipFile``, which ``load_from_tar`` and ``load_from_zip`` take; its own
@@ -314,9 +314,9 @@ class Decompressor(PerItem, form="decompress"):
         Yields ``(path, binary stream)``.
     file_type
         ``"gzip"``, ``"lzma"``, ``"tar"``, ``"zip"``, ``"bz2"`` or a ``CompressionType``; by
-        default what the suffix of the path says.
+        default it follows from the suffix of the path.
     most_bytes
-        What a decoded stream may hold; 16 GiB.
+        Bytes of a decoded stream, at most; 16 GiB.
 
     Raises
     ------
@@ -383,9 +383,9 @@ class Extractor(Decompressor, form="extract"):
 class XzFileLoader(PerItem, form="load_from_xz"):
     """Yield ``(path without .xz, stream)`` for each ``(path, xz or lzma stream)``.
 
-    Bytes are decoded as they are read. ``length`` is what ``len()`` says if the parent does not
-    know, ``most_bytes`` what one file may hold, decoded; 16 GiB. Bytes that are damaged or cut off,
-    or more, are a ``StreamError``.
+    Bytes are decoded as they are read. ``length`` is the result of ``len()`` if the parent has
+    none. ``most_bytes`` limits the decoded bytes of one file (16 GiB). Damaged, truncated or too
+    many bytes raise ``StreamError``.
 
     Examples
     --------
@@ -398,8 +398,8 @@ class XzFileLoader(PerItem, form="load_from_xz"):
     """
 
     traits: ClassVar[Any] = Traits(per_item=True, voxels=True)
-    suffix: ClassVar[str] = ".xz"  # what the path loses
-    decoder: ClassVar[Any] = lzma.LZMAFile  # makes a file of what a compressed one holds
+    suffix: ClassVar[str] = ".xz"  # removed from the path
+    decoder: ClassVar[Any] = lzma.LZMAFile  # opens the decoded file
 
     def __init__(self, parent: Pipe, length: int = -1, *, most_bytes: int = MOST_BYTES) -> None:
         super().__init__(parent)

@@ -22,7 +22,7 @@ NO_LIMIT = -1  # as ``buffer_size``: no limit
 
 
 class _Trunk(Running, DataPipe):
-    """Deals the items of the parent out to branches, and keeps what waits for the others."""
+    """Deals the items of the parent out to branches, and buffers items not read yet."""
 
     form_name = "unzip"
     running = (
@@ -69,7 +69,7 @@ class _Trunk(Running, DataPipe):
         self._generation += 1
 
     def reset(self) -> None:
-        """Begin a pass, and close the streams that nobody took."""
+        """Begin a pass, and close the streams that were not read."""
         with self._lock:
             self._drop()
             self._restart()
@@ -91,7 +91,7 @@ class _Trunk(Running, DataPipe):
         return self._has_begun and not (self._at_end and all(self._absent))
 
     def items_of(self, branch: int) -> Iterator[Any]:
-        """Yield what a branch gets."""
+        """Yield the items of a branch."""
         generation = self._generation
         try:
             while True:
@@ -135,7 +135,7 @@ class _Trunk(Running, DataPipe):
         if self.columns is not None:
             dealt = [(branch, item[column]) for branch, column in enumerate(self.columns)]
         for branch, value in dealt:
-            # What the asker takes at once does not wait.
+            # The value of the asking branch is yielded at once.
             size = 0 if branch == asker or self.buffer_bytes is None else bytes_of(value)
             self._waiting[branch].append((value, size))
             self._bytes += size
@@ -146,7 +146,7 @@ class _Trunk(Running, DataPipe):
 
     def _too_far(self, waiting: list[int]) -> BufferError | None:
         """Return an error if more waits than may; ``waiting`` items for each branch."""
-        # How many wait in all, or how far the slowest column lies behind.
+        # All waiting items, or the lag of the slowest column.
         room = sum(waiting) if self.columns is None else max(waiting)
         if self.buffer_size != NO_LIMIT and room > self.buffer_size:
             what = f"buffer size {self.buffer_size} is insufficient"
@@ -236,7 +236,7 @@ class UnZipper(DataPipe, form="unzip"):
     columns_to_skip
         Columns for which there is to be no pipe.
     buffer_bytes
-        Bytes that what waits may take, with the data of arrays and tensors; one item of each pipe
+        Bytes of waiting items, at most, with the data of arrays and tensors; one item of each pipe
         may take more. None for 1 GiB, or for any number if ``buffer_size`` is -1.
 
     Raises
@@ -400,7 +400,7 @@ class _Division:
             weights[index] -= 1
             if weights[index] < 0:
                 weights[index] = 0
-                # What is left goes to the others; after the last item there is nothing.
+                # The other parts share the remaining items; after the last item none remain.
                 if sum(weights) > 0:
                     weights = self._scale(weights, self.total_length - number)
             yield name

@@ -66,7 +66,7 @@ class ZipperLongest(DataPipe, form="zip_longest"):
     *datapipes
         The parents.
     fill_value
-        What stands for the items of a pipe that has ended.
+        Replaces the items of a pipe that has ended.
 
     Examples
     --------
@@ -87,7 +87,7 @@ class ZipperLongest(DataPipe, form="zip_longest"):
         return max((length_of(self, pipe) for pipe in self.parents), default=0)
 
 
-# torchdata's words, which filters of warnings may look for; what follows says by how much.
+# torchdata's text, which filters of warnings may match.
 _DROPPED_HINT = (
     "Buffer reaches the upper limit, so reference key-data pair begins to be removed from buffer "
     "in FIFO order. Please consider increase buffer size."
@@ -124,8 +124,8 @@ class IterKeyZipper(_KeyZipper, form="zip_with_iter"):
     source_datapipe
         The parent, whose order is kept.
     ref_datapipe
-        Where the other item comes from. It is read until a key matches; what is passed over is
-        kept for later.
+        Source of the other item. It is read until a key matches; items passed over are kept for
+        later.
     key_fn, ref_key_fn
         Return the key of an item of the one and of the other pipe; the same function by default.
     keep_key
@@ -246,13 +246,13 @@ class _KeyBuffer:
         return item
 
     def close(self) -> None:
-        """Close the streams of what is kept."""
+        """Close the streams of the kept items."""
         for item, _ in self._items.values():
             StreamWrapper.close_streams(item)
 
 
 class MapKeyZipper(_KeyZipper, form="zip_with_map"):
-    """Yield each item together with what a map-style pipe holds under its key.
+    """Yield each item together with the value of a map-style pipe for its key.
 
     Parameters
     ----------
@@ -312,8 +312,8 @@ class SampleMultiplexer(Drawing):
     pipes_to_weights_dict
         Weight above 0 by pipe. When one is exhausted the others go on, by their relative weights.
     seed
-        Enters what is drawn. Outside a loader every pass is the same with it; in a loader each
-        epoch differs in any case, and depends on the loader's seed too.
+        Seed of the draws. Outside a loader it makes every pass the same. In a loader each epoch
+        differs in any case, and depends on the loader's seed too.
 
     Examples
     --------

@@ -1,15 +1,14 @@
-"""Keep on the local disk what a part of a chain makes of each item, for all processes and runs.
+"""Cache the results of a part of a chain on the local disk, for all processes and runs.
 
-The part between ``on_disk_cache()`` and ``end_caching()`` is run for one item at a time, and only
-for items whose files are not there. So which files an item became is known for certain, whatever
-that part does, and nothing has to be remembered of other items.
+The part between ``on_disk_cache()`` and ``end_caching()`` runs for one item at a time, and only
+for items without files. So the files of each item are known, for any steps of that part.
 
-- One process makes the files of an item; the others go on with the next ones, and wait only where
-  there is nothing else to do.
-- A file appears by renaming, the list of several after all of them: whole or not at all.
-- A failure, or the death of the process, leaves nothing that anybody waits for.
-- No right is held while an item is handed out: two chains in one thread never wait for each other.
-- Files come in the order of the items, whoever made them and whenever.
+- One process makes the files of an item. The others continue with the next items, and wait only
+  if no other item is left.
+- A file appears by renaming, whole or not at all. A list of several files appears after them.
+- A failure, or the death of the process, leaves no lock that another process waits for.
+- No lock is held while an item is yielded: two chains in one thread never wait for each other.
+- Files come in the order of the items, independent of the process that made them.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from ...storage.ranges import open_regular
 from .streams import ExpectedHashes, checked_mode, janitor, local_target, pair_of, write_atomically
 
 PROMISE = ".promise"
-"""End of the name of a promise: the lock file of the process that makes the file beside it."""
+"""Suffix of a promise: the lock file of the process that makes the file of the same name."""
 _MOST_BYTES = 256
 
 
@@ -61,21 +60,21 @@ def claim(path: str) -> Iterator[bool]:
 
 
 def owner_of(path: str) -> str:
-    """Return who makes the file at ``path``; nothing if nobody does, or has not said so yet."""
+    """Return the process that makes the file at ``path``; empty if none has announced it."""
     with suppress(OSError), open(f"{path}{PROMISE}", "rb") as file:
         return file.read(_MOST_BYTES).decode("utf-8", "replace")
     return ""
 
 
 LIST = ".files.json"
-"""End of the name of a list: it stands where an item became anything else than its own file."""
+"""Suffix of a list: the paths of an item that became other files than its own."""
 
 
 TIMEOUT_SECONDS = 300.0
-"""Longest wait for another process that makes the files of one item, unless told otherwise."""
+"""Longest wait, by default, for another process that makes the files of one item."""
 # Items that may be looked at while another process makes the files of an earlier one.
 _AHEAD = 64
-# Short against a download, long against asking the disk.
+# Short against a download, long against a query of the disk.
 _POLL_SECONDS = 0.02
 _END: Any = object()
 
@@ -83,8 +82,8 @@ _END: Any = object()
 class OnDiskCacheHolder(DataPipe, form="on_disk_cache"):
     """Begin a part of the chain whose results are kept on the local disk.
 
-    ``end_caching()`` ends it. What stands in between is run for one item at a time, and not at all
-    for items whose files are there.
+    ``end_caching()`` ends it. The part runs for one item at a time, and is skipped for items whose
+    files exist.
 
     Parameters
     ----------
@@ -99,7 +98,7 @@ class OnDiskCacheHolder(DataPipe, form="on_disk_cache"):
     hash_type
         ``"sha256"`` or ``"md5"``.
     extra_check_fn
-        Says of a path whether the file there will do; if not, it is made again.
+        Returns whether the file at a path is valid; if not, it is made again.
 
     Raises
     ------
@@ -185,7 +184,7 @@ class _PendingItem:
 
 
 class EndOnDiskCacheHolder(DataPipe, form="end_caching"):
-    """End what ``on_disk_cache()`` began: write ``(name, data)`` to files, and yield their paths.
+    """End the part of ``on_disk_cache()``: write ``(name, data)`` to files, and yield their paths.
 
     Paths come in the order of the items, whether the files were there or not. Other processes may
     run the same chain: each file is made by one of them.
@@ -195,13 +194,13 @@ class EndOnDiskCacheHolder(DataPipe, form="end_caching"):
     parent
         Yields ``(name, data)``: bytes, text, or an open file, which is copied in pieces and closed.
     mode
-        ``"w"``, ``"wt"`` or ``"wb"``. What the data are decides; it is here for torchdata's sake.
+        ``"w"``, ``"wt"`` or ``"wb"``. No effect: the type of the data decides (torchdata has it).
     filepath_fn
         Makes the path of the name; by default the name is the path.
     same_filepath_fn
         Whether to use the ``filepath_fn`` of ``on_disk_cache()``.
     skip_read
-        Has no effect: what can be read is read, what is bytes or text is written.
+        No effect: open files are read, bytes and text are written.
     timeout
         Seconds to wait for another process that makes the files of one item; the adapter
         ``CacheTimeout`` sets it for a whole graph.
@@ -241,7 +240,7 @@ class EndOnDiskCacheHolder(DataPipe, form="end_caching"):
         self.mode = checked_mode(mode)
         self.timeout = timeout
         holder = _unended_cache(self)
-        # What it ends cannot be ended by another one.
+        # Only one pipe may end a cache.
         holder.has_end = True
         self.token = holder.token
         self.filepath_fn = holder.filepath_fn if same_filepath_fn else filepath_fn
@@ -292,7 +291,7 @@ class EndOnDiskCacheHolder(DataPipe, form="end_caching"):
         return True
 
     def _make(self, holder: OnDiskCacheHolder, entry: _PendingItem) -> list[str]:
-        """Run the part of the chain on one item; return the paths of what it made."""
+        """Run the part of the chain on one item; return the paths of the new files."""
         key = hashlib.blake2b(entry.path.encode(), digest_size=8).hexdigest()
         paths: list[str] = []
         item: Any = None

@@ -97,7 +97,7 @@ class FSSpecFileLister(StoragePipe, form="list_files_by_fsspec"):
 
 
 def _as_written(root: str, name: str, system: Any) -> str:
-    """Return a name in the form of the root: with its protocol, and what it is chained to."""
+    """Return a name in the form of the root: with its protocol and its chained URL."""
     before, chain, after = root.partition("::")
     protocol, is_url, _ = before.partition("://")
     if not is_url:
@@ -117,8 +117,8 @@ _TEXT = frozenset({"encoding", "errors", "newline"})
 class FSSpecFileOpener(StoragePipe, form="open_files_by_fsspec"):
     """Yield ``(path, stream)`` for each path or URL.
 
-    A stream from a bucket or a server asks for ranges as it is read, tries again what fails for
-    a moment, and can go back and forth where the server knows ranges. Errors are those of
+    A stream from a bucket or a server requests ranges as it is read, and retries transient
+    failures. It can seek if the server supports ranges. Errors are those of
     :class:`FSSpecFileLister`.
 
     Parameters
@@ -130,7 +130,7 @@ class FSSpecFileOpener(StoragePipe, form="open_files_by_fsspec"):
         system.
     kwargs_for_open
         ``encoding``, ``errors`` and ``newline`` for text; with other options the file system's
-        own ``open()`` is used, which tries nothing again once it is open.
+        own ``open()`` is used, which retries nothing once it is open.
     storage_options, **options
         Of the file system. They are never written anywhere.
 

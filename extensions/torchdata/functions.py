@@ -50,7 +50,7 @@ class Columns:
         return cls(input_col, output_col)
 
     def arguments(self, item: Any) -> tuple[Any, ...]:
-        """Return what the function is called with."""
+        """Return the arguments of the function."""
         if self.source is None:
             return (item,)
         if isinstance(self.source, (list, tuple)):
@@ -77,7 +77,7 @@ class Columns:
                 fields[self.target] = result
         elif isinstance(self.source, (list, tuple)):
             fields[self.source[0]] = result
-            # From the last on, so that the indices of those before stay what they are.
+            # From the last on, so that earlier indices stay valid.
             others = self.source[1:]
             for column in sorted(others, reverse=True) if isinstance(fields, list) else others:
                 del fields[column]
@@ -131,7 +131,7 @@ class Rows2Columnar(PerItem, form="rows2columnar"):
 
 
 def identity(item: Any, *others: Any) -> Any:
-    """Return what it is given."""
+    """Return the argument, or a tuple of several."""
     return (item, *others) if others else item
 
 
@@ -143,8 +143,7 @@ class FlatMapper(DataPipe, form="flatmap"):
     fn
         Returns any number of items; without it the items of the parent are unpacked.
     input_col
-        Index or key of what ``fn`` gets, or a list of them for several arguments; None for the
-        item.
+        Index or key of the argument of ``fn``, or a list of them for several; None for the item.
 
     Examples
     --------
@@ -174,9 +173,9 @@ _END = object()
 
 
 class ShuffledFlatMapper(FlatMapper, Shuffling, form="shuffled_flatmap"):
-    """Apply a function to each item, and yield what it returns, drawn from several at a time.
+    """Apply a function to each item, and yield the results of several items mixed.
 
-    Which of them comes next is drawn; within one result the order stays. Without shuffling it is
+    The next result is drawn at random; within one result the order stays. Without shuffling it is
     ``flatmap``.
 
     Parameters
@@ -184,8 +183,8 @@ class ShuffledFlatMapper(FlatMapper, Shuffling, form="shuffled_flatmap"):
     datapipe, fn, input_col
         As of :class:`FlatMapper`.
     buffer_size
-        How many results are under way at once, at least 1. Each is read one item at a time, so what
-        a generator yields is not held.
+        Number of results under way at once, at least 1. Each is read one item at a time, so the
+        items of a generator are not held.
 
     Examples
     --------
@@ -247,7 +246,7 @@ class BatchMapper(SameLength, form="map_batches"):
     batch_size
         Items in a group, at least 1; the last may be smaller.
     input_col
-        Index or key of what ``fn`` gets of each item, or a list of them; None for the item.
+        Index or key of the part of each item for ``fn``, or a list of them; None for the item.
 
     Examples
     --------
@@ -343,7 +342,7 @@ class MaxTokenBucketizer(DataPipe, form="max_token_bucketize"):
     Parameters
     ----------
     max_token_count
-        What the lengths of a batch may add up to.
+        Sum of the lengths of a batch, at most.
     len_fn
         Returns the length of an item: voxels, tokens, samples.
     min_len, max_len

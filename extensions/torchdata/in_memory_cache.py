@@ -34,25 +34,25 @@ def limit_in_bytes(size: float | None) -> float:
 class InMemoryCacheHolder(Running, DataPipe, form="in_memory_cache"):
     """Keep the last items of the first pass in memory, and yield them from there in later ones.
 
-    The very same objects are yielded in every pass: do not change them in place. Only samples
-    are new ones that tell the epoch, so that pipes further down draw anew. What was kept
-    does not travel to a worker; each keeps its own, and stays for the next epoch where it runs
-    the cache. An unfinished pass keeps nothing.
+    Every pass yields the same objects: do not change them in place. Only samples are new objects
+    with the number of the epoch, so that later pipes draw anew. Kept items are not sent to
+    workers: each worker keeps its own, and then stays for the next epoch. An unfinished pass
+    keeps nothing.
 
     Parameters
     ----------
     source_dp
-        The parent. It has to yield the same items in every pass: put what draws at random
-        (``shuffle``, ``lazy_patch``, ``augment``) after the cache.
+        The parent. It has to yield the same items in every pass: put random pipes (``shuffle``,
+        ``lazy_patch``, ``augment``) after the cache.
     size
         Megabytes that items may take, with the data of their arrays and tensors; None for any
-        number. If they take more it is the first ones that are made anew in each pass, so that
-        the parent is not read beyond them.
+        number. If they take more, the first items are made anew in each pass, so that the parent
+        is not read beyond them.
 
     Raises
     ------
     GraphError
-        If something was drawn for the samples that come in, as that differs in every epoch.
+        Random values were drawn for the incoming samples: they differ in every epoch.
 
     Examples
     --------
@@ -63,7 +63,7 @@ class InMemoryCacheHolder(Running, DataPipe, form="in_memory_cache"):
     """
 
     keeps_items: ClassVar[bool] = True
-    """In a loader what comes before is told the first epoch in each of them."""
+    """In a loader, earlier pipes get the number of the first epoch in every epoch."""
     outlives_epochs: ClassVar[bool] = True
     """The process that runs it, where that is a worker, stays from epoch to epoch."""
     running = ("_items", "_before")
@@ -120,7 +120,7 @@ class InMemoryCacheHolder(Running, DataPipe, form="in_memory_cache"):
         self._items, self._before = deque(item for item, _ in items), before
 
     def __len__(self) -> int:
-        """Return the parent's length, or what was counted in the first pass."""
+        """Return the parent's length, or the number of items of the first pass."""
         if self._items is not None:
             return self._before + len(self._items)
         try:
@@ -147,7 +147,7 @@ def _of_run(item: Any, run: tuple[int, int]) -> Any:
 def _patch_of_run(
     patch: LazyPatch, run: tuple[int, int], plans: dict[int, TransformChain]
 ) -> LazyPatch:
-    """Return a patch that draws for another epoch, which its plan tells, or those of members."""
+    """Return a patch whose plan, or whose members' plans, draw for another epoch."""
     if isinstance(patch, StackedPatch):
         return patch.with_members([_patch_of_run(one, run, plans) for one in patch.members])
     old = patch.pending

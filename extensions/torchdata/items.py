@@ -61,14 +61,14 @@ class Header(SameLength, form="header"):
 
 
 class LengthSetter(SameLength, form="set_length"):
-    """Say how long the parent is, where that cannot be known: after ``filter``, for instance.
+    """Set the length of a parent without a known one: after ``filter``, for instance.
 
     Parameters
     ----------
     source_datapipe
         The parent; all its items are yielded, however many they are.
     length
-        What ``len()`` returns, from 0.
+        Result of ``len()``, from 0.
 
     Examples
     --------
@@ -168,10 +168,10 @@ class Repeater(SameLength, form="repeat"):
 
 
 class _ColumnPipe(PerItem):
-    """A pipe on columns of tuples and lists, or keys of mappings; it warns of what lacks some."""
+    """A pipe on columns of tuples and lists, or keys of mappings; it warns of missing columns."""
 
     def columns_of(self, item: Any) -> dict[Any, Any] | None:
-        """Return what an item holds by index or key; None, with a warning, if it has no columns."""
+        """Return an item's values by index or key; None, with a warning, if it has no columns."""
         if isinstance(item, (tuple, list)):
             return dict(enumerate(item))
         if isinstance(item, Mapping):
@@ -195,7 +195,7 @@ class _ColumnPipe(PerItem):
 class Dropper(_ColumnPipe, form="drop"):
     """Leave out columns of tuples and lists, or keys of mappings.
 
-    What an item lacks, and items that have no columns, bring one warning.
+    Missing columns, and items without columns, cause one warning.
 
     Parameters
     ----------
@@ -225,7 +225,7 @@ class Dropper(_ColumnPipe, form="drop"):
 class Slicer(_ColumnPipe, form="slice"):
     """Keep columns of tuples and lists, or keys of mappings.
 
-    What an item lacks, and items that have no columns, bring one warning.
+    Missing columns, and items without columns, cause one warning.
 
     Parameters
     ----------
@@ -305,8 +305,8 @@ class IndexAdder(SameLength, form="add_index"):
     Parameters
     ----------
     source_datapipe
-        The parent, whose items are mappings. They stay as they are: what is yielded is a copy
-        with one key more; of a sample another sample.
+        The parent, whose items are mappings. They do not change: the pipe yields a copy with one
+        more key, and for a sample another sample.
     index_name
         The key.
 
@@ -367,12 +367,12 @@ class MapToIterConverter(DataPipe, form="to_iter_datapipe", to=MapDataPipe):
 class Flattener(_ColumnPipe, form="flatten"):
     """Unpack tuples and lists in tuples and lists, or mappings in mappings, by one level.
 
-    A key that there is already keeps its value, with one warning; so does what an item lacks.
+    An existing key keeps its value, with one warning; missing columns cause one warning, too.
 
     Parameters
     ----------
     indices
-        Index or key of what is unpacked, or a list of them; all by default.
+        Index or key to unpack, or a list of them; all by default.
 
     Examples
     --------

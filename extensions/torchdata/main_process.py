@@ -35,13 +35,13 @@ def pin_memory_fn(data: Any, device: Any = None) -> Any:
 class PinMemory(MainProcess, Prefetcher, form="pin_memory"):
     """Copy the tensors of each item into page-locked memory, in a thread, two items ahead.
 
-    Batches of a ``DataLoader2`` with workers lie in page-locked memory already, once CUDA has
+    Batches of a ``DataLoader2`` with workers are in page-locked memory already, once CUDA has
     been initialised. This pipe is not replicable: a loader runs it in its own process.
 
     Parameters
     ----------
     device
-        For what ``pin_memory_fn`` wants it; the current CUDA device by default.
+        Argument of ``pin_memory_fn``; the current CUDA device by default.
     pin_memory_fn
         ``f(item, device)``; a default that goes into mappings, lists and tuples.
     buffer_bytes
@@ -75,9 +75,9 @@ class PinMemory(MainProcess, Prefetcher, form="pin_memory"):
 
 
 class ToDevice(MainProcess, SameLength, form="to_device"):
-    """Move every tensor of an item to a device; what else it holds stays.
+    """Move every tensor of an item to a device; other values stay.
 
-    This pipe is not replicable: a loader runs it in its own process, behind its workers.
+    This pipe is not replicable: a loader runs it in its own process, after its workers.
 
     Parameters
     ----------
@@ -114,11 +114,11 @@ class ToDevice(MainProcess, SameLength, form="to_device"):
             yield map_tensors(item, lambda one: one.to(self.device, non_blocking=self.non_blocking))
 
 
-TIMEOUT = 1800.0  # seconds that a rank may take for an item, unless told otherwise: half an hour
+TIMEOUT = 1800.0  # seconds that a rank may take for an item by default: half an hour
 
 
 class RankMessage(IntEnum):
-    """What a rank tells the others before each item."""
+    """Message of a rank to the others before each item."""
 
     ITEM = 1
     END = 2
@@ -129,9 +129,9 @@ class FullSync(MainProcess, RunningAhead, SameLength, form="fullsync"):
 
     Without it a rank whose share is longer waits for ever for the others in its next collective.
 
-    Before each item the ranks tell each other, over gloo, whether they have one. Each has one
-    item made ahead by a thread. With one rank there is nothing to agree upon. This pipe
-    is not replicable: a loader runs it in its own process, behind its workers.
+    Before each item the ranks agree over gloo whether all have one. A thread makes one item ahead
+    in each rank. One rank alone sends no message. This pipe is not replicable: a loader runs it
+    in its own process, after its workers.
 
     Parameters
     ----------
@@ -211,9 +211,9 @@ class FullSync(MainProcess, RunningAhead, SameLength, form="fullsync"):
 class ShardingRoundRobinDispatcher(SameLength, form="sharding_round_robin_dispatch"):
     """Mark that everything above runs in one process, which deals its items out to the workers.
 
-    By itself it passes the items on. A reading service with workers heeds it: what comes before
-    runs once, in the process of the loader, and what comes after runs in the workers. Several that
-    meet are one, where they meet.
+    By itself it passes the items on. A reading service with workers runs the pipes before it once,
+    in the process of the loader, and the pipes after it in the workers. Several such pipes in
+    merging branches act as one, where the branches merge.
 
     Parameters
     ----------

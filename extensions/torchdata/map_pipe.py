@@ -22,7 +22,7 @@ from .in_memory_cache import limit_in_bytes
 class MapPipe(PipeBase, MapDataPipe[Any]):
     """A map-style pipe that remembers where the user wrote it."""
 
-    traits: ClassVar[Traits] = Traits()  # what rewrites and the cut need to know
+    traits: ClassVar[Traits] = Traits()  # read by rewrites and by the cut
 
 
 class IterToMapConverter(Running, MapPipe, form="to_map_datapipe", to=IterDataPipe):
@@ -33,8 +33,8 @@ class IterToMapConverter(Running, MapPipe, form="to_map_datapipe", to=IterDataPi
     datapipe
         The pipe to go through, once.
     key_value_fn
-        Returns key and value of an item; without it every item is such a pair. Of a key that
-        comes twice the later value holds, and a warning says so.
+        Returns key and value of an item; without it every item is such a pair. The later value
+        of a repeated key replaces the earlier one, with a warning.
 
     Raises
     ------
@@ -103,10 +103,10 @@ class IterToMapConverter(Running, MapPipe, form="to_map_datapipe", to=IterDataPi
 
 
 class InMemoryCacheHolder(Running, MapPipe, form="in_memory_cache"):
-    """Keep each item that was asked for in memory.
+    """Keep each requested item in memory.
 
-    The very same object is returned each time: do not change it in place. What was kept does
-    not travel to a worker.
+    The same object is returned each time: do not change it in place. Kept items are not sent to
+    workers.
 
     Parameters
     ----------

@@ -42,7 +42,7 @@ DRIVE = (
     "quota) that change without notice, instead of the file",
     "Copy the files to a bucket or a web server, or download them once with gdown.",
 )
-"""Why, and what to do."""
+"""The reason and the cure."""
 _RAR = (
     "rar archives are not opened: the format is proprietary, and reading it means to run a program "
     "that is not part of Python on every archive",
@@ -51,7 +51,7 @@ _RAR = (
 
 
 class _LeftOut(DataPipe):
-    """Refuse with :class:`~voxpipe.errors.NotOffered`, which says what to use."""
+    """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
 
     refusal: ClassVar[tuple[str, str]]
 

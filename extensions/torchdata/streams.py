@@ -67,14 +67,14 @@ def named_stream(pipe: DataPipe, item: Any) -> tuple[str, Any]:
 
 # A stream that ends with an error where it would give more than it may.
 #
-# A few stored bytes may stand for gigabytes (1 kB of xz for 7 MB, 50 kB of nested ones for more
-# than a disk holds). What is read in pieces does no harm, so nothing is decoded ahead; what is
-# read in one go is stopped here, before memory or disk are full.
+# A few stored bytes may decode to gigabytes: 1 kB of xz to 7 MB, 50 kB of nested archives to more
+# than a disk holds. Reads in pieces are harmless, so nothing is decoded ahead. A read of the whole
+# stream stops here, before memory or disk are full.
 
 MOST_BYTES = 16 * 1024**3
-"""What one file may hold, decoded, unless the user says otherwise: a volume of 2048 cubed int16."""
+"""Decoded bytes of one file, at most, by default: a volume of 2048 cubed int16."""
 _PIECE_BYTES = 1024**2
-# What decoders say of damaged bytes; OSError of gzip and bzip2, without a number.
+# Errors of decoders for damaged bytes; gzip and bzip2 raise OSError without a number.
 _DAMAGE = (EOFError, zlib.error, lzma.LZMAError, tarfile.TarError, zipfile.BadZipFile)
 # zipfile: encrypted members, and compressions that it does not know.
 _REFUSALS = (RuntimeError, NotImplementedError)
@@ -83,7 +83,7 @@ _CANNOT_GO_BACK = "seeking backwards is not allowed"
 
 @contextmanager
 def naming_damage(name: str) -> Iterator[None]:
-    """Turn what a decoder says of damaged bytes into a ``StreamError`` that names the file."""
+    """Turn a decoder's error for damaged bytes into a ``StreamError`` that names the file."""
     try:
         yield
     except VoxpipeError:
@@ -145,7 +145,7 @@ class _BoundedStream(io.BufferedIOBase):
 
     def _take(self, take: Callable[[int], bytes], limit: int) -> bytes:
         with naming_damage(self.name):
-            # One byte more tells that there are more.
+            # One byte beyond the limit proves that there are more.
             chunk = take(min(limit, max(0, self._most - self._at + 1)))
         self._at += len(chunk)
         if self._at > self._most:
@@ -171,7 +171,7 @@ T = TypeVar("T")
 
 
 class StoragePipe(SameLength):
-    """A pipe with options that may hold credentials: they are shown nowhere, nor told apart.
+    """A pipe with options that may hold credentials: they are neither shown nor compared.
 
     torchdata gives them as plain keywords; ``storage_options=`` takes them, too.
     """
@@ -193,7 +193,7 @@ class StoragePipe(SameLength):
 
 
 def with_retries(url: str, options: Mapping[str, Any], doing: str, call: Callable[[], T]) -> T:
-    """Return what ``call`` returns; what fails for a moment is tried again, until the deadline."""
+    """Return the result of ``call``; transient failures are retried until the deadline."""
     with remote_errors(url, options, doing):
         what = f"{doing} {public_name(url)}"
         attempts = Attempts(default_retry(), what, Secrets(options, url).describe)
@@ -205,7 +205,7 @@ KINDS = ("sha256", "md5")  # kinds of hashes that files are checked with
 
 @dataclass(frozen=True)
 class ExpectedHashes:
-    """What files must be."""
+    """Expected hashes of files."""
 
     by_name: Mapping[str, str]  # hash in hexadecimal digits, by name or path
     kind: str = "sha256"  # ``"sha256"`` or ``"md5"``
@@ -216,11 +216,11 @@ class ExpectedHashes:
             raise ValueError(msg)
 
     def new_digest(self) -> Any:
-        """Return what takes the bytes."""
+        """Return a new hash object."""
         return hashlib.new(self.kind, usedforsecurity=False)
 
     def check(self, name: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        """Yield pieces; in the end raise ``HashMismatch`` unless they are what ``name`` must be."""
+        """Yield pieces; at the end raise ``HashMismatch`` unless they have the hash of ``name``."""
         digest = self.new_digest()
         for piece in pieces:
             digest.update(piece)
@@ -237,7 +237,7 @@ class ExpectedHashes:
             )
 
     def match(self, path: str) -> bool:
-        """Whether the file at ``path`` is what it must be; False if nobody knows."""
+        """Whether the file at ``path`` has its expected hash; False if none is given."""
         if path not in self.by_name:
             return False
         with open(path, "rb", opener=open_regular) as file:
@@ -246,7 +246,7 @@ class ExpectedHashes:
 
 
 def pieces_of(data: Any) -> Iterator[bytes]:
-    r"""Yield what is to be written: bytes, text (as UTF-8), a stream, or several of the former."""
+    r"""Yield the bytes of bytes, text (as UTF-8), a stream, or several bytes or texts."""
     if isinstance(data, str):
         yield data.encode()
     elif isinstance(data, (bytes, bytearray, memoryview)):
@@ -320,7 +320,7 @@ class FileWriter(PerItem):
 class Saver(FileWriter, form="save_to_disk"):
     """Write the data of each ``(name, data)`` to a file and yield its path.
 
-    A file appears whole, under its name, or not at all; folders are made. What is there is
+    A file appears whole, under its name, or not at all; folders are made. An existing file is
     replaced.
 
     Parameters
@@ -329,14 +329,14 @@ class Saver(FileWriter, form="save_to_disk"):
         Yields ``(name, data)``: bytes, text (written as UTF-8), or an open file, which is copied in
         pieces and closed.
     mode
-        ``"w"``, ``"wt"`` or ``"wb"``. What the data are decides; it is here for torchdata's sake.
+        ``"w"``, ``"wt"`` or ``"wb"``. No effect: the type of the data decides (torchdata has it).
     filepath_fn
         Makes the path of the name; by default the name is the path.
 
     Raises
     ------
     SampleError
-        The parent yields something else than pairs, or what cannot be written.
+        The parent yields something else than pairs, or data that cannot be written.
 
     Examples
     --------
@@ -354,7 +354,7 @@ class Saver(FileWriter, form="save_to_disk"):
 
 
 class RedactingFile:
-    """Does what the file does; what fails in it arrives as an error without secrets."""
+    """A wrapper of a file that redacts secrets in its errors."""
 
     def __init__(self, file: Any, url: str, options: Mapping[str, Any]) -> None:
         self._file = file
@@ -386,7 +386,7 @@ class RedactingFile:
             try:
                 return call(*args, **kwargs)
             except (AttributeError, io.UnsupportedOperation) as error:
-                failure: Exception = error  # what a file cannot do is asked by trying
+                failure: Exception = error  # unsupported operations show only by trying
             except ValueError as error:
                 if not getattr(self._file, "closed", False):
                     raise

@@ -22,7 +22,7 @@ from .streams import janitor, named_stream, pair_of
 class _TextPipe(DataPipe):
     """A pipe that yields several things of each file, and closes the file."""
 
-    # What it yields holds no open file.
+    # Its items hold no open file.
     traits: ClassVar[Any] = Traits(plain=True)
 
     def __init__(
@@ -59,7 +59,7 @@ class _TextPipe(DataPipe):
                 do = "Check encoding= and errors=, and the form of the file."
                 msg = f"{path} cannot be read: {error}."
                 raise StreamError(msg, do=do).at(self.origin) from error
-            finally:  # at the end, or when nobody goes on
+            finally:  # at the end, or when the pass is abandoned
                 janitor(stream)
                 if hasattr(stream, "close"):
                     stream.close()
@@ -86,7 +86,7 @@ class CSVParser(_TextPipe, form="parse_csv"):
     skip_lines
         Lines left out at the beginning of each file.
     decode, encoding, errors
-        Whether and how bytes become text; what cannot be decoded is left out by default.
+        Whether and how bytes become text; undecodable bytes are left out by default.
     return_path
         Whether each row comes with the path of its file.
     as_tuple
@@ -288,14 +288,14 @@ _CODE = frozenset({"pyd", "pickle", "pkl", "pck", "dill", "joblib", "pth", "pt",
 
 
 def key_and_suffix(path: str) -> tuple[str, str]:
-    """Return what the members of a sample share, and what tells this one, from the first dot on."""
+    """Return the common name of a sample's members, and the suffix from the first dot on."""
     plain = path.replace("\\", "/")
     match = _PATH.match(plain)
     return (match[1], match[2]) if match else (plain, "")
 
 
 def value_of(path: str, data: Any) -> Any:
-    """Return what a member holds: text, a number, JSON, an array; else its bytes.
+    """Return the value of a member: text, a number, JSON, an array; else its bytes.
 
     Examples
     --------
@@ -324,7 +324,7 @@ def value_of(path: str, data: Any) -> Any:
 
 
 class WebDataset(DataPipe, form="webdataset"):
-    """Yield ``{"__key__": name, ".jpg": data, ".cls": data, ...}`` of members side by side.
+    """Yield ``{"__key__": name, ".jpg": data, ".cls": data, ...}`` of adjacent members.
 
     Members of one sample share their path up to the first dot of the name and follow each other;
     the rest of the name is the key. Those without a suffix are left out.
@@ -343,7 +343,7 @@ class WebDataset(DataPipe, form="webdataset"):
     ------
     StreamError
         A sample has two members with one suffix; with ``decode``, a member is a pickle
-        (``.pyd``, ``.pickle``, ``.pth``, ...) or not what its suffix says.
+        (``.pyd``, ``.pickle``, ``.pth``, ...) or does not match its suffix.
 
     Examples
     --------
@@ -381,7 +381,7 @@ class WebDataset(DataPipe, form="webdataset"):
                 complete, sample = sample, {}
                 yield complete
         finally:
-            # One that nobody was given.
+            # A sample that was not yielded.
             janitor(sample)
 
     def _add(self, sample: dict[str, Any], path: str, key: str, suffix: str, data: Any) -> None:

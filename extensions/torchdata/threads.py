@@ -1,7 +1,6 @@
-"""Threads for calls of the user's functions, which nobody has to wait for at the end.
+"""Daemon threads for calls of the user's functions.
 
-Those of ``ThreadPoolExecutor`` are joined when the interpreter ends, however long their calls take;
-these are daemons.
+The interpreter joins threads of ``ThreadPoolExecutor`` at its end, however long their calls take.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Threads:
         self._futures: list[Future[Any]] = []
 
     def submit(self, call: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Have a call made; return what becomes of it."""
+        """Queue a call; return its future."""
         note_progress()
         self._futures = [future for future in self._futures if not future.done()]
         new_future: Future[Any] = Future()
@@ -107,7 +106,7 @@ class Threads:
                 if failure is not None:
                     raise BrokenThreadPool("the initializer of the threads failed") from failure
                 result = call()
-            except BaseException as error:  # handed to whoever asked, whatever it is
+            except BaseException as error:  # raised where the result is read
                 future.set_exception(error)
             else:
                 future.set_result(result)
@@ -121,26 +120,25 @@ def _at_once(most: int, busy: int, most_bytes: int, largest: int) -> int:
     return max(1, min(most, most_bytes // largest)) if largest else min(most, busy)
 
 
-# What ThreadPoolExecutor itself takes where it is not told.
+# The defaults of ThreadPoolExecutor.
 _EXTRA_THREADS, _MOST_THREADS = 4, 32
 
 
 class ThreadPoolMapper(SameLength, form="threadpool_map"):
     """Apply a function to each item in a pool of threads; the order of the items is kept.
 
-    What the function draws from the global generators of ``random``, NumPy or torch depends on
-    which thread comes first. An error is raised when it is the turn of its item. When the pass
-    ends, fails or is abandoned, calls that have not begun are cancelled and the others awaited, for
-    2 s at most (in a loader with ``Timeout(stop=...)`` so long; all such pipes of a chain together
-    half as long again); then a warning names the thread.
+    Draws of the function from the global generators of ``random``, NumPy or torch depend on the
+    order of the threads. An error is raised when it is the turn of its item. When the pass ends,
+    fails or is abandoned, calls that have not begun are cancelled and the others awaited, for at
+    most 2 s, or the ``Timeout(stop=...)`` of a loader. All such pipes of a chain together wait
+    half as long again. Then a warning names the thread.
 
     Parameters
     ----------
     fn
         Should release Python's lock, as reading, NumPy and torch do, for threads to pay.
     input_col
-        Index or key of what ``fn`` gets, or a list of them for several arguments; None for the
-        item.
+        Index or key of the argument of ``fn``, or a list of them for several; None for the item.
     output_col
         Where the result goes; by default in place of the (first) input, whose others are
         removed. -1 is the end of a list or tuple.
@@ -231,8 +229,8 @@ class BatchAsyncMapper(SameLength, form="async_map_batches"):
     buffer_bytes
         Bytes that the results of a group may take, with the data of arrays and tensors. Where items
         are yielded there are fewer of them in a group: as many as results of the largest size seen
-        so far fit, at least one; None for 256 MiB. A list is what you asked for: one that takes
-        more is an error; None for 1 GiB.
+        so far fit, at least one; None for 256 MiB. Without ``flatten`` a list that takes more is
+        an error; None for 1 GiB.
 
     Raises
     ------

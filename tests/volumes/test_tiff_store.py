@@ -488,3 +488,12 @@ def test_a_scale_of_gdal_is_refused(tmp_path, role, neutral):
     with pytest.raises(UnknownFormat, match=rf"a\.tif has the attribute {role} = '0\.5'"):
         Volume(tmp_path / "a.tif").probe()
     assert Volume(tmp_path / "b.tif").numpy().all()
+
+
+def test_a_page_that_is_turned_is_refused(tmp_path):
+    """Tifffile returns the pixels as they are stored; the tag says that they are mirrored."""
+    tags = [(274, "H", 1, 2, True)]
+    tifffile.imwrite(tmp_path / "a.tif", np.zeros((2, 3, 4), np.uint8), extratags=tags)
+
+    with pytest.raises(UnknownFormat, match="its pages are turned: orientation 2"):
+        Volume(tmp_path / "a.tif").probe()
