@@ -1,4 +1,4 @@
-"""How much a voxel of a window counts where windows overlap."""
+"""Weights of a window's voxels where windows overlap."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# The width of the bell beside that of the window, and the least weight: MONAI's, and nnU-Net's
-# width; in its corners a window would else count nothing.
+# Width of the bell relative to the window, as in MONAI and nnU-Net, and MONAI's least weight.
+# Without it the corners of a window would have no weight.
 _SIGMA = 0.125
 _LEAST = 1e-3
 
@@ -40,7 +40,7 @@ BLENDS: dict[str, Callable[[Sequence[int]], NDArray[np.float32]] | None] = {
     "mean": None,
     "crop": None,
 }
-"""What makes the weights of a window of a size; None: each voxel counts 1."""
+"""Function from a window's size to its weights; None: each voxel counts 1."""
 
 
 def weights_of(blend: str, size: Sequence[int]) -> NDArray[np.float32] | None:
