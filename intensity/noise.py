@@ -1,4 +1,4 @@
-"""Noise, and boxes taken away: random numbers computed from the places of voxels."""
+"""Noise and dropped boxes: random numbers computed from the places of voxels."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from . import native
 from .native import Change
 from .value_op import ANY, FROM_0, Facts, Params, RandomValueOp
 
-# Normal numbers that belong to voxels of a lattice: the same wherever a patch begins.
+# Normal numbers per voxel of a lattice, independent of the patch.
 #
-# A voxel's number is a function of a key and of its index, so patches that overlap agree, and so do
-# workers. Four voxels along the last axis share one call of Philox 4x32-10 (Salmon, Moraes, Dror &
-# Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011), whose four words become four normal
-# numbers (Box & Muller, 1958). NumPy here is the reference; ``native/noise.h`` takes the same steps
-# in the same order, and gives the same bits.
+# A voxel's number is a function of a key and its index, so overlapping patches agree in all
+# workers. Four voxels along the last axis share one call of Philox 4x32-10. Its four words become
+# four normal numbers (Box & Muller, 1958). NumPy is the reference; ``native/noise.h`` takes the
+# same steps in the same order, and gives the same bits.
+#
+# Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
 _LOW, _HIGH = 0xFFFFFFFF, 32
 _ROUNDS = 10
@@ -71,8 +72,8 @@ def normals(
 ) -> NDArray[np.float32]:
     """Return a normal number for every voxel of a patch, float32.
 
-    ``corner`` is the lattice index of its first voxel, ``key`` below 2^64; the planes 0 and 1 are
-    two fields of numbers that have nothing to do with each other.
+    ``corner`` is the lattice index of its first voxel, ``key`` below 2^64. The planes 0 and 1 are
+    two independent fields of numbers.
     """
     count, *size = shape
     first, last = corner[2] >> 2, corner[2] + size[2] - 1 >> 2
@@ -214,7 +215,7 @@ class RicianNoise(RandomValueOp):
     """The noise of magnitude images: normal noise in both parts of a complex number.
 
     ``sqrt((value + a) ** 2 + b ** 2)``, with ``a`` and ``b`` normal, of mean 0 and deviation
-    ``std``: where the value is ``v``, a number of the Rice distribution of ``v`` and ``std``.
+    ``std``. For a value ``v`` it follows the Rice distribution of ``v`` and ``std``.
 
     References
     ----------
@@ -248,9 +249,9 @@ _PER_WORD = 2.0**-32
 class DropBoxes(RandomValueOp):
     """Fill boxes with one value, strewn evenly over the lattice of the result.
 
-    Space is cut into cubes as large as the largest box; in each of them a box begins, or none.
-    So patches that overlap agree, wherever they begin. Boxes lie along the axes of the result,
-    whatever spatial ops come later.
+    Space is cut into cubes as large as the largest box; a cube holds the start of one box, or none.
+    So overlapping patches agree. Boxes follow the axes of the result, independent of later spatial
+    ops.
 
     With edges from ``low`` to ``high``, cubes are ``high`` voxels wide, and the chance of a box in
     each is ``fraction / ((low + high) / (2 high)) ** 3``. It begins at any voxel of its cube, and
