@@ -37,8 +37,7 @@ from ..volumes import Volume, is_volume
 class RealizedArray:
     """An array that the user sees as a tensor of the same memory."""
 
-    # A worker that only realizes plans does not import torch, which takes a second and 190 MB. The
-    # tensor is made when the batch is handed over.
+    # Workers that only realize plans do not import torch, which takes a second and 190 MB.
 
     array: NDArray[Any]
 
@@ -79,9 +78,8 @@ def batches_in(memory: BatchMemory | None) -> AbstractContextManager[None]:
     return holding(_MEMORY, memory)
 
 
-# Threads for the patches of one batch. Decoding and resampling release the interpreter lock, so a
-# worker with several cores realizes several patches at once. The caller of a recipe sets the
-# number; the default is one.
+# Threads for the patches of one batch: decoding and resampling release the interpreter lock. The
+# caller of a recipe sets the number; the default is one.
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -107,8 +105,7 @@ def using_threads(count: int) -> Iterator[None]:
 
 def in_threads(function: Callable[[T], R], things: Iterable[T]) -> list[R]:
     """Return ``function`` of each thing, in order; raise the first error in order."""
-    # Returns or raises only after all calls: none may write into memory that the caller then
-    # releases.
+    # Returns or raises only after all calls, because the caller then releases their memory.
     executor, items = _EXECUTOR.get(), list(things)
     if executor is None or len(items) < 2:
         return [function(thing) for thing in items]
@@ -118,8 +115,7 @@ def in_threads(function: Callable[[T], R], things: Iterable[T]) -> list[R]:
     try:
         return list(map(Future.result, futures))
     finally:
-        # An error refers to this frame and its callers. Clear the futures, or their voxels would
-        # stay until garbage collection.
+        # An error keeps this frame alive: drop the futures, which hold the voxels.
         futures.clear()
 
 
@@ -131,8 +127,7 @@ _LOOKED_AT = 16
 class LikelyLabels:
     """Checks in the first batches of a process whether an image holds classes."""
 
-    # Checks stored voxels, because interpolation makes values between classes. Copies of a pipe
-    # share one instance; a worker starts anew.
+    # Checks stored voxels, before interpolation. Copies of a pipe share one instance.
 
     def __init__(self, origin: CallSite | None, data: str = "") -> None:
         self._origin = origin

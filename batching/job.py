@@ -111,8 +111,7 @@ def tickets_of(job: Any) -> list[Any]:
     tickets: list[Any] = []
     all_items = job.items if isinstance(job, Job) else ()
     items = [item for item in all_items if type(item) is Sample or isinstance(item, Mapping)]
-    # All images before the first label, in the order in which a batch is filled. So prefetched
-    # bytes are not dropped before their use.
+    # All images before the first label, the order in which a batch is filled.
     try:
         for key in dict.fromkeys(chain.from_iterable(items)):
             with holding(READ_KEY, key):
@@ -292,9 +291,8 @@ class _Clock:
 
 # Handling of a batch whose items fail: a pure function of the batch.
 #
-# A failed batch is made again item by item, to find the bad items. Then it is made without them, or
-# with others in their places. The result does not depend on the worker. Failures travel with the
-# batch to the process that counts them.
+# A failed batch is made again item by item, to find the bad items, and then without them or with
+# others in their places. Failures travel with the batch to the process that counts them.
 
 RAISE, SKIP, REPLACE = "raise", "skip", "replace"
 ACTIONS = (RAISE, SKIP, REPLACE)

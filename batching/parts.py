@@ -25,8 +25,7 @@ from ..volumes.voxels import Voxels, touch
 from .collate import ArraySpec, RealizedArray, batches_in, in_threads, new_arrays
 from .job import Job, Maker, Recipe
 
-# Limit of the voxels that one process keeps for resampling. A batch of 4 rotated patches of 96^3,
-# image and label, takes about 26 MB.
+# Limit of the voxels that one process keeps: 4 rotated patches of 96^3 with labels take 26 MB.
 MOST_HELD_BYTES = 256 * 1024**2
 
 

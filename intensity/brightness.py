@@ -315,8 +315,7 @@ def power(base: NDArray[np.float32], exponent: float) -> NDArray[np.float32]:
     >>> power(np.array([0, 0.25, 1], np.float32), 0.5).tolist()
     [0.0, 0.5, 1.0]
     """
-    # The part of the exponent for whole powers of 2 has 12 bits, and the product is exact. So
-    # errors do not grow with the exponent.
+    # The exponent's part for whole powers of 2 has 12 bits: the product is exact.
     large = (np.array(exponent, np.float32).view(np.uint32) & _UPPER_BITS).view(np.float32)[()]
     y, e, x, z = log_of_mantissa(base)
     t = (x + (y + z * np.float32(-0.5))) * np.float32(exponent * _LOG2_E)

@@ -141,8 +141,7 @@ class OneHot(ValueOp):
     classes: int | tuple[int, ...]
     """How many, from 0; or which labels, of which 0 may be left out."""
     others: Literal["error", "drop"] = "error"
-    """Handling of a voxel with none of the labels: an error with the label, or 0 in every
-    channel."""
+    """Handling of a voxel without any of the labels: an error, or 0 in every channel."""
 
     name: ClassVar[str] = "one_hot"
     keeps_dtype: ClassVar[bool] = True

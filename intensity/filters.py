@@ -63,8 +63,7 @@ class AxisFilters:
     """A symmetric filter along each axis, one after another."""
 
     weights: tuple[NDArray[np.float32], ...]
-    """Weights for each axis: of the voxel itself, then of its neighbours on one side. An axis
-    without weights is left alone."""
+    """Weights for each axis: of the voxel, then of neighbours on one side; may be empty."""
 
     name: ClassVar[str] = "blur"
 
@@ -355,8 +354,7 @@ class Anisotropy(_Coarser):
     factor: ParameterRange
     """How much longer the voxels are, at least 1: a number, or (low, high)."""
     axes: int | tuple[int, ...] = (0, 1, 2)
-    """One of these is drawn, of those along which the volume has more than one voxel: of 2-D data
-    never K."""
+    """One of these is drawn, among those with more than one voxel: of 2-D data never K."""
 
     name: ClassVar[str] = "anisotropy"
 

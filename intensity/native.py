@@ -85,8 +85,7 @@ def change_values(array: NDArray[np.float32], changes: Sequence[Change]) -> None
 
 def _change_channel(channel: NDArray[np.float32], number: int, changes: Sequence[Change]) -> None:
     waiting: list[ArrayChange] = []
-    # A stack (next change last) instead of recursion, which would keep the channel, and so the slot
-    # of a batch, until garbage collection.
+    # A stack, next change last: recursion would keep the channel until garbage collection.
     rest = [*enumerate(changes)][::-1]
     while rest:
         place, change = rest.pop()
@@ -115,8 +114,7 @@ def _do(
     return ChannelStatistics(*numbers.tolist())
 
 
-# The library sums in the same order (``native/gamma.h``), to the same bits: in sixteen lanes along
-# the last axis.
+# The library sums in the same order, in sixteen lanes along the last axis: the same bits.
 _LANES = 16
 
 

@@ -271,8 +271,7 @@ class DropBoxes(RandomValueOp):
     size: ParameterRange
     """Edge in voxels, drawn for each edge of each box: a whole number >= 1, or (low, high)."""
     fraction: ParameterRange
-    """About which part of all voxels is taken away, overlaps not counted: a number, or (low,
-    high)."""
+    """Part of all voxels to drop, overlaps not counted: a number, or (low, high)."""
     fill: float = 0.0
     """The value inside."""
 

@@ -186,8 +186,7 @@ class ValueOp:
     keeps_dtype: ClassVar[bool] = False
     """Whether it takes and gives arrays of any type; else float32, in and out."""
     pointwise: ClassVar[bool] = False
-    """Whether a value's result depends on that value and the parameters alone, so that
-    statistics can follow."""
+    """Whether a result depends only on its value and parameters, so that statistics follow."""
     kind: ClassVar[str] = "intensity"
     """The kind of volume that it changes by default."""
 
@@ -424,9 +423,8 @@ class TwoSidedOp(RandomValueOp):
     """An op whose factor or power may be drawn below and above 1 equally often."""
 
     two_sided: bool = field(default=False, kw_only=True, metadata=LATER)
-    """Whether first a side is drawn, below or above 1 with equal probability, and then the amount.
-    So half of the draws from (0.7, 1.5) are below 1. A range that begins at 1 or above has one
-    side."""
+    """Whether first a side of 1 is drawn, evenly, and then the amount: half of (0.7, 1.5) are below
+    1. A range that begins at 1 or above has one side."""
 
     about_1: ClassVar[str]
     """The amount that it is about."""

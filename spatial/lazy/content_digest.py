@@ -30,8 +30,7 @@ _DIGESTS: LRUCache[str] = LRUCache()
 
 def digest_of_made(volume: Any, *, at_open: bool = False) -> str:
     """Return a digest of a virtual volume: its source, its ops, and their draws."""
-    # ``at_open`` uses the content that this process opened, without a second request. The default
-    # checks the files again. Reads headers.
+    # ``at_open`` uses the content as opened; the default checks the files again. Reads headers.
     return _key_of(volume.patch, (volume.soft, volume.is_tiled), at_open)
 
 

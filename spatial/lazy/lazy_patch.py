@@ -260,9 +260,8 @@ class LazyPatch(NoArithmetic):
         self, plan: SpatialPlan | None = None, *, through: bool = False
     ) -> tuple[ReadPlan, ...]:
         """Return the file reads of the patch, or of a soft crop of it on ``plan``."""
-        # Single source for counting, negotiation, joined reads and ``explain``. One read per
-        # stacked file. A kept copy counts as the file; ``through`` returns the reads of the copy's
-        # source.
+        # Single source for counting, negotiation, joined reads and ``explain``: one read per file.
+        # A kept copy counts as the file; ``through`` returns the reads of the copy's source.
         reads = self._read(self.pending.plan if plan is None else plan).reads
         if len(reads) == 1 and not isinstance(reads[0].volume, VirtualVolume):  # most patches
             return reads
@@ -562,8 +561,7 @@ def patches_of(item: object) -> dict[str, LazyPatch]:
 
 def _axes_of(plan: SpatialPlan, slices: Sequence[int] = ()) -> tuple[int, ...]:
     """Return the axes of the output along which the volume has more than one voxel."""
-    # ``slices`` are source axes that count as longer than 1: a flush left one slice there, which
-    # must change no draw.
+    # ``slices``: source axes that count as longer than 1, so that a flush changes no draw.
     moves = np.abs(plan.matrix[:3, :3]) > _FLAT
     flat = [n == 1 and axis not in slices for axis, n in enumerate(plan.source.shape)]
     return tuple(axis for axis in range(3) if moves[np.logical_not(flat), axis].any())

@@ -34,8 +34,7 @@ def _refusal(patch: Any, sign: str) -> SampleError:
 class NoArithmetic:
     """Makes every operator and NumPy function of elements a SampleError, which is a TypeError."""
 
-    # NumPy would read the voxels in the planner for ``1 + patch``, and ``patch + 1`` would raise an
-    # error without a cure.
+    # NumPy would read the voxels for ``1 + patch``, and raise without a cure for ``patch + 1``.
 
     __slots__ = ()
 
@@ -62,9 +61,8 @@ class Provenance(dict[str, Any]):
     """Source of a patch's voxels: plain data, and two entries made on access."""
 
     # ``plan`` (for ``SpatialPlan.from_json``) and ``affine`` are written out at the first access to
-    # them or to the whole. So ``json.dumps``, ``==`` and ``dict()`` work as for any dictionary. A
-    # change also writes them out first, so that the new values stay. A batch from a worker carries
-    # some 300 bytes for the two, and no text.
+    # them or to the whole, so ``json.dumps``, ``==`` and ``dict()`` work as for any dictionary.
+    # Changes write them out first. A batch from a worker carries some 300 bytes for the two.
 
     _plan: Any = None
 

@@ -24,9 +24,8 @@ def replay_draws(
     patches: Mapping[str, LazyPatch], draws: Mapping[str, Any]
 ) -> dict[str, LazyPatch]:
     """Return the patches with recorded parameters in place of their own draws."""
-    # ``draws`` are by name of stream, as in a batch's ``meta``. Other steps draw for themselves.
-    # For random numbers per voxel (noise) a record holds the key. These repeat only if the patch
-    # has the recorded place.
+    # ``draws`` are by name of stream, as in a batch's ``meta``; other steps draw for themselves.
+    # For noise a record holds the key, so it repeats only at the recorded place.
 
     def record_step(step: S) -> S:
         if step.stream_name not in draws:

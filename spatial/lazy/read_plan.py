@@ -260,9 +260,8 @@ def _coarsest_level(volume: Volume, plan: SpatialPlan) -> tuple[Volume, SpatialP
 
 
 # ``low_resolution`` and ``anisotropy`` keep some voxels of the present grid and interpolate
-# linearly between them. A later linear op gives the same values from the kept voxels alone, if
-# these are whole voxels apart. So the first interpolation needs only a part: one voxel in 27 for a
-# factor of 3.
+# linearly between them. A later linear op needs only the kept voxels, if these are whole voxels
+# apart: one voxel in 27 for a factor of 3.
 
 
 @dataclass(frozen=True, eq=False)
@@ -334,8 +333,7 @@ def _coarse_grid(
     factors: tuple[int, int, int], corner: tuple[int, int, int], shape: tuple[int, int, int]
 ) -> tuple[NDArray[np.float64], tuple[int, int, int]]:
     """Return the matrix from index of kept voxels to index of all, and the shape."""
-    # ``corner`` is the lattice index of the first voxel. Kept voxels have multiples of the factors;
-    # the first is at or before ``corner``.
+    # ``corner`` is the first voxel's lattice index; kept voxels have multiples of the factors.
     matrix = np.diag([*map(float, factors), 1.0])
     counts = []
     for axis, (factor, first, count) in enumerate(zip(factors, corner, shape, strict=True)):

@@ -36,8 +36,7 @@ from .virtual_volume import RealizedVolume, VirtualVolume
 
 def stack_patches(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
     """Return one patch of the channels of all, in this order; reads nothing."""
-    # Output grids are compared when the patches are made. ``explain`` prints ``because`` where a
-    # later spatial op resamples the stack.
+    # Output grids are compared when the patches are made. ``because`` is for ``explain``.
     first = patches[0]
     volumes: list[Any] = [getattr(patch.volume, "stored_volume", patch.volume) for patch in patches]
     if all(_is_like(patch, first) for patch in patches):

@@ -346,8 +346,7 @@ def opened_again(voxels: Any, patch: Any, kind: str, options: Mapping[str, Any])
 
 def realized_patch(sample: Sample, key: str) -> Any:
     """Return the patch whose grid a key's array has; None without ``realize()``."""
-    # A new key has the first grid of its size. An array of a changed size has no known place: a
-    # SampleError.
+    # A new key has the first grid of its size. An array of a changed size is a SampleError.
     lazy: dict[str, Any] = {k: p for k, p in sample.patches.items() if hasattr(p, "with_pending")}
     shape = tuple(sample[key].shape)
     spatial = shape[-3:] if len(shape) > 2 else (*shape, 1)

@@ -99,8 +99,7 @@ class Rotate(_LinearOp):
     space: Space = "world"
     """``"world"``: about x, y, z in millimetres; ``"voxel"``: about the array's axes."""
     keep_size: bool = True
-    """Whether the grid keeps its shape; else it grows until the turned one fits in, to the
-    nearest whole voxel on each axis."""
+    """Whether the grid keeps its shape; else it grows to hold the turned one, in whole voxels."""
     p: float = 1.0
     """Probability that the op acts."""
     method: Literal["forward", "backward"] = field(default="forward", metadata=LATER)
@@ -235,8 +234,7 @@ class Shear(_LinearOp):
     """
 
     factor: Amount
-    """Tangent of the angle of shear. A scalar or range holds for each of (xy, xz, yz) on its own;
-    or three entries in this order."""
+    """Tangent of the angle; a scalar or range for each of (xy, xz, yz), or three entries."""
     space: Space = "world"
     """``"world"``: x, y, z in millimetres; ``"voxel"``: along the array's axes."""
     p: float = 1.0
@@ -304,8 +302,7 @@ class Zoom(_LinearOp):
     space: Space = "world"
     """``"world"``: along x, y, z; ``"voxel"``: along the array's axes."""
     keep_size: bool = True
-    """Whether the grid keeps its shape. Else it has as many whole voxels as the enlarged grid
-    holds, with the same centre and spacing."""
+    """Whether the grid keeps its shape; else it has the whole voxels of the enlarged grid."""
     p: float = 1.0
     """Probability that the op acts."""
     axes: int | tuple[int, ...] = field(default=(0, 1, 2), kw_only=True, metadata=LATER)
@@ -390,8 +387,7 @@ class Augment:
     shear: Amount = 0.0
     """Factors, as in ``Shear``."""
     flip: float | Sequence[float] = 0.0
-    """Probability that an axis flips, each on its own, of 2-D data in their plane; or three, per
-    axis."""
+    """Probability that each axis flips (of 2-D data in their plane); or three, per axis."""
     p: float = 1.0
     """Probability that the bundle acts at all."""
     space: Space = "world"

@@ -33,8 +33,7 @@ class Flip:
     """
 
     axes: int | Sequence[int] = (0, 1, 2)
-    """Spatial axes 0, 1, 2 of (I, J, K). All three leave the flat one of
-    2-D data as it is."""
+    """Spatial axes 0, 1, 2 of (I, J, K). All three leave the flat axis of 2-D data alone."""
     p: float | Sequence[float] = 1.0
     """Probability that an axis flips: one number for each, or one per axis of ``axes``."""
     one: bool = False
@@ -105,8 +104,7 @@ class Rotate90:
     """
 
     k: int | Sequence[int] = 1
-    """Number of quarter turns; negative ones turn the other way. ``(low, high)`` is drawn, each
-    number from ``low`` to ``high`` as likely."""
+    """Number of quarter turns, negative for the other way; or (low, high), ends included."""
     axes: Sequence[int] = (0, 1)
     """Two different spatial axes out of 0, 1, 2."""
     p: float = 1.0
@@ -256,8 +254,7 @@ class Orientation:
 
 def directions(affine: NDArray[np.float64]) -> list[tuple[int, int]]:
     """Return for each axis of the array the world axis next to it, and +1 along or -1 against."""
-    # Each axis gets its own, as in nibabel's ``io_orientation``: from the rotation nearest to the
-    # affine, without shears and voxel sizes.
+    # As nibabel's ``io_orientation``: by the nearest rotation, without shears and voxel sizes.
     linear = np.asarray(affine, dtype=np.float64)[:3, :3]
     lengths = np.sqrt((linear**2).sum(axis=0))
     if not np.isfinite(linear).all() or np.linalg.matrix_rank(linear) < 3:

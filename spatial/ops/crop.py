@@ -69,15 +69,13 @@ class Crop:
     start: Sequence[int] | None = None
     """First voxel on each axis."""
     size: Any = None
-    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
-    keeps an axis."""
+    """Voxels: one number (of 2-D data in their plane), or one per axis; None keeps an axis."""
     end: Sequence[int] | None = None
     """First voxel after the box, on each axis; instead of ``size``."""
     center: Sequence[int] | None = None
     """Voxel in the middle, the upper one of two; instead of ``start``."""
     slices: Any = None
-    """Three slices of step 1, with NumPy's rules: negative numbers count from the end, and larger
-    ones are clipped."""
+    """Three slices of step 1, with NumPy's rules for negative and for large numbers."""
     hard: bool = False
     """Whether the voxels outside are gone; a soft crop lets later ops read them."""
 
@@ -193,11 +191,9 @@ class CenterCrop:
     """
 
     size: Any = None
-    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
-    keeps an axis."""
+    """Voxels: one number (of 2-D data in their plane), or one per axis; None keeps an axis."""
     scale: Any = None
-    """Part of each axis instead, above 0 and up to 1, one number or three: ``ceil(scale * n)``
-    voxels of n."""
+    """Part of each axis instead, in (0, 1], one number or three: ``ceil(scale * n)`` voxels."""
     hard: bool = False
     """Whether the voxels outside are gone."""
     side: CropSide = field(default="end", metadata=LATER)
@@ -390,8 +386,7 @@ class Pad(_Padding):
     """
 
     amount: Any = None
-    """Voxels on every side, of 2-D data in their plane; or three numbers, per axis; or three
-    pairs (before, after)."""
+    """Voxels on every side (of 2-D data in their plane), per axis, or (before, after) per axis."""
     size: Size | None = None
     """Least number of voxels, instead of amounts: one number, of 2-D data in their plane, or one
     per axis. An axis that has them stays as it is."""
@@ -495,14 +490,13 @@ class CropOrPad:
     """
 
     size: Any
-    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
-    keeps an axis."""
+    """Voxels: one number (of 2-D data in their plane), or one per axis; None keeps an axis."""
     hard: bool = False
     """Whether cut voxels are gone; a soft crop lets later ops read them."""
     side: CropSide = field(default="end", metadata=LATER)
     """Side where an odd voxel is cut off or added: ``"end"``, or ``"start"`` as in TorchIO.
-    ``"center"``, as in MONAI, adds it at the end, and maps voxel ``n // 2`` to ``size // 2`` in a
-    cut."""
+    ``"center"``, as in MONAI, adds at the end, and cuts so that ``n // 2`` maps to ``size //
+    2``."""
 
     name: ClassVar[str] = "crop_or_pad"
     lattice: ClassVar[bool] = True

@@ -54,8 +54,7 @@ class Elastic:
     """
 
     amount: Amount
-    """Largest move of a control point along each axis: a number, a range to draw it from once per
-    axis, or three entries."""
+    """Largest move of a point along each axis: a number, a range drawn per axis, or three."""
     spacing: Any = 32.0
     """Distance between control points: one number, or three."""
     locked_layers: int = 0
@@ -110,9 +109,8 @@ class Elastic:
         spacing = [d / s for d, s in zip(distances, sizes, strict=True)]
         if not any(params["amount"]):
             return plan.interpolate()
-        # Points are centred on the grid, from its first voxel centre to the last or a little
-        # beyond. An axis of one voxel has one point. Rounding must not add a point where the
-        # spacing fits.
+        # Points are centred on the grid and cover all voxel centres. An axis of one voxel has one
+        # point. Rounding must not add a point where the spacing fits.
         extents = [(n - 1, d) for n, d in zip(plan.shape, spacing, strict=True)]
         counts = [math.ceil(without_noise(extent / d)) + 1 for extent, d in extents]
         if max(counts) > MOST_POINTS:

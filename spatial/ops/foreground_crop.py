@@ -24,11 +24,10 @@ from .op import Params, one_or_three, size_of, size_on, size_text, three
 Otherwise = Literal["error", "whole"]
 _as_otherwise = partial(as_choice, choices=("error", "whole"))
 
-# Contract of ops that need voxels to decide.
+# Ops that need voxels to decide do not read.
 #
-# Such an op does not read. It declares a need: the box of the voxels of interest in one volume. The
-# box is found once per volume, from this volume alone; then the op crops as any other. Earlier ops
-# are undone in coordinates only.
+# They declare a need: the box of the voxels of interest in one volume. The box is found once per
+# volume; then the op crops as any other. Earlier ops are undone in coordinates only.
 
 
 @dataclass(frozen=True)
@@ -118,8 +117,7 @@ class NeedingOp:
 
     def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Params | None:
         """Return the parameters for one item."""
-        # ``box`` is in voxels of the present output, None for an estimate; ``volume`` is for
-        # messages.
+        # ``box`` is in voxels of the present output, None for an estimate; ``volume`` is a name.
         raise NotImplementedError
 
     def of_interest(self, box: Region | None, plan: SpatialPlan, volume: str) -> Region:
@@ -207,8 +205,8 @@ class ForegroundCrop(NeedingOp):
     divisible: Any = 1
     """The size is made a multiple of this, by adding on both sides: one number, or one per axis."""
     overhang: bool = False
-    """Whether margin and multiple may reach over the grid, where the padding rule fills; else the
-    box ends at the grid's faces."""
+    """Whether margin and multiple may reach over the grid, filled by padding; else they end
+    there."""
     otherwise: Otherwise = "error"
     """Where nothing is of interest: ``"error"``, or the ``"whole"`` grid stays."""
     level: int = 0
@@ -288,8 +286,7 @@ class LabelCrop(NeedingOp):
     """
 
     size: Any
-    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
-    keeps an axis."""
+    """Voxels: one number (of 2-D data in their plane), or one per axis; None keeps an axis."""
     key: str = "label"
     """Which volume of the sample is asked."""
     labels: Any = None

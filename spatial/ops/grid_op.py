@@ -127,11 +127,9 @@ class Resize:
     """
 
     size: Any
-    """Number of voxels: one number, of 2-D data in their plane; or three, of which None keeps an
-    axis."""
+    """Voxels: one number (of 2-D data in their plane), or three; None keeps an axis."""
     longest: bool = False
-    """Whether ``size`` is one number and that of the longest axis; the others keep their ratio to
-    it, to the nearest voxel."""
+    """Whether ``size`` is that of the longest axis, and the others keep their ratio to it."""
     extent: Extent = "edges"
     """Fixed part of the grid: ``"edges"`` or ``"centers"``."""
 

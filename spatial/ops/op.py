@@ -132,8 +132,7 @@ def warn_beyond(name: str, unit: str, length: float, plan: SpatialPlan) -> None:
 
 
 MOST_VOXELS = 2**24
-"""Voxels along an axis, more than any volume has: a mouse brain of 10 mm at 4 nm has 2.5
-million."""
+"""Limit of voxels along an axis: a mouse brain of 10 mm at 4 nm has 2.5 million."""
 
 _FORMS = "a number, (low, high), or three entries, each a number or (low, high)"
 

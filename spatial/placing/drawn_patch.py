@@ -70,8 +70,7 @@ class MaskedPatch(_DrawnPatch):
     """
 
     size: Any
-    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
-    keeps an axis."""
+    """Voxels: one number (of 2-D data in their plane), or one per axis; None keeps an axis."""
     mask: Any = field(compare=False, repr=False)  # mask ``Volume``, on any grid
     key: str = "mask"  # the user's key
     min_share: float = 0.0  # least part of the patch inside the drawn class
@@ -183,8 +182,7 @@ class MaskedPatch(_DrawnPatch):
 
     def _with_all(self, mask: SamplingMask, present: Region, plan: SpatialPlan) -> SamplingMask:
         """Return the mask, or one of the box alone if a class happens to have no place there."""
-        # An inexact table holds some thousand places of a class. A small crop may hold none of them
-        # though it has voxels of the class.
+        # An inexact table samples a class, so a small crop may miss all its sampled places.
         if mask.is_exact or present == plan.source.region or present.is_empty:
             return mask
         if all(table.is_exact or table.has_some(present) for table in mask.tables):
@@ -284,8 +282,7 @@ class WeightedPatch(_DrawnPatch):
     """
 
     size: Any
-    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
-    keeps an axis."""
+    """Voxels: one number (of 2-D data in their plane), or one per axis; None keeps an axis."""
     weights: Any = field(compare=False, repr=False)  # weights ``Volume``, on any grid
     key: str = "weights"  # the user's key
     otherwise: str = "error"

@@ -53,8 +53,7 @@ class UniformPatch(PatchOp):
     """
 
     size: Any
-    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
-    keeps an axis."""
+    """Voxels: one number (of 2-D data in their plane), or one per axis; None keeps an axis."""
     origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it, for the warning."""
 
@@ -189,8 +188,7 @@ def positions(
 
 def patch_size(value: Any, *, one: bool = False) -> Any:
     """Return the size of a patch as three positive integers; PatchSizeError for anything else."""
-    # ``one`` also allows one number, which leaves flat axes of 2-D data alone, and None for a whole
-    # axis.
+    # ``one`` also allows one number, which leaves flat axes alone, and None for a whole axis.
     try:
         if one and (is_integer(value) or None in entries_of(value)):
             return size_of("a patch", value)

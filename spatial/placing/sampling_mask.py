@@ -113,9 +113,8 @@ def refuse_shares(volume: Any, values: NDArray[Any]) -> None:
 
 def refuse_image(volume: Any, values: NDArray[Any], distinct: set[int]) -> None:
     """Refuse an image: nearly all its voxels would count as inside."""
-    # A volume that is not marked as a label is judged by its number of values. A label is judged by
-    # its values below 0: there may be thousands of instances, but few ignored ones. ``distinct``
-    # collects the values of all slabs.
+    # Other volumes are judged by their number of values, labels by their values below 0: instances
+    # may be thousands, but few labels are ignored. ``distinct`` collects the values of all slabs.
     is_label = volume.kind == "label"
     if is_label and values.dtype.kind == "u":
         return

@@ -88,9 +88,8 @@ class WeightTable:
     places: int  # number of these that can be drawn
     is_exact: bool
     """Whether all runs are kept: then each voxel is as likely as its weight, to a thousandth of it.
-    Else runs were dropped to save memory. The kept ones are one from each of many parts of equal
-    weight, and are drawn alike. So places follow the weights, and a drawn voxel always has a
-    weight."""
+    Else the table keeps one run from each of many parts of equal weight, drawn alike. So places
+    follow the weights, and a drawn voxel always has a weight."""
     payload: bytes  # the runs
 
     @property
@@ -217,8 +216,7 @@ class RunCollector:
 
 def tabulate(shape: Triple, parts: Iterable[tuple[Region, NDArray[Any]]], most: int) -> WeightTable:
     """Return the table of weights in parts, in ``most`` bytes."""
-    # Parts are regions that cover a grid, each voxel once, and the weights (i, j, k) there, finite
-    # and from 0.
+    # Parts cover a grid, each voxel once, with weights (i, j, k), finite and from 0.
     collector = RunCollector(shape)
     for region, weights in parts:
         runs, values = runs_of(weights, region, shape)

@@ -21,8 +21,7 @@ from .stages import Clip, Displacement, Stage, pull_back_points
 Floats = NDArray[np.float64]
 
 TOLERANCE = 0.05
-"""Largest error of a place that comes back, in voxels of the patch: a tenth of the half voxel that
-decides nearest sampling."""
+"""Largest error of a place that comes back, in voxels: a tenth of nearest sampling's half."""
 _STEPS = 100
 """Steps of the iteration; each halves the error even of a field at four fifths of folding."""
 _CLOSE = 1e-7
@@ -44,8 +43,7 @@ def to_output(
     back: Floats, stages: Sequence[Stage], points: Floats
 ) -> tuple[Floats, NDArray[np.bool_]]:
     """Return the output places of source points (N, 3), and whether each was found."""
-    # ``back`` is the 4x4 matrix to the output, without displacements. Folds elsewhere do not
-    # matter.
+    # ``back`` is the 4x4 matrix to the output, without displacements.
     places, errors = _search(points.T, stages)
     return np.asarray((back[:3, :3] @ places + back[:3, 3:]).T), errors < _NEAR
 
@@ -165,8 +163,7 @@ def _missing(
 
 def _coefficients(samples: Floats) -> Floats:
     """Return the control points of the cubic B-spline through samples (3, a, b, c)."""
-    # Each axis is a tridiagonal system: a sample is (1, 4, 1) / 6 of the points around it. Beyond
-    # the ends the last point repeats.
+    # A sample is (1, 4, 1) / 6 of the points around it; beyond the ends the last point repeats.
     result = samples
     for axis, size in enumerate(samples.shape[1:], start=1):
         system = (4 * np.eye(size) + np.eye(size, k=1) + np.eye(size, k=-1)) / 6
@@ -253,8 +250,7 @@ def _before(stage: Displacement, box: Floats) -> Floats:
     return bounds
 
 
-# Relative rounding noise. A float32 header gives 0.49999998 mm for 0.5 (3e-8), a turned one three
-# such errors; matrices of float64 add 1e-15.
+# Relative rounding noise: a float32 header gives 3e-8, a turned one three such errors.
 _NOISE = 1e-6
 
 

@@ -165,8 +165,7 @@ def growing(
     backward: bool = False,
 ) -> tuple[Affine3x4, Shape]:
     """Return the pull-back of a forward map, and the shape of a grid that holds its image."""
-    # ``whole`` rounds an extent between outer faces to voxels; ``backward`` uses the extents of the
-    # inverse map.
+    # ``whole`` rounds an extent to voxels; ``backward`` uses the extents of the inverse map.
     turn = linear_of(pull_back(plan, forward, space=space))
     out = turn if backward else inverse(turn)
     rows = (out[0:3], out[3:6], out[6:9])

@@ -42,8 +42,7 @@ NAMES: dict[type[Stage], str] = {Clip: "clip", Displacement: "displacement"}
 _PLAN = ("version", "source", "matrix", "shape", "bounds", "stages", "keeps_dtype", "slices")
 _DO = "Write plans with SpatialPlan.to_json(), of this version of voxpipe."
 _LAST_ROW = [0.0, 0.0, 0.0, 1.0]
-# Beyond this, doubles cannot separate neighbouring voxels, and products of a few overflow. A matrix
-# of a plan or a grid has three such factors.
+# Beyond this, doubles cannot separate neighbours; a plan multiplies three such factors.
 _LARGEST = 2**53
 Triple = tuple[int, int, int]
 
@@ -206,8 +205,7 @@ class SpatialPlan:
         *,
         rows: Matrix | Affine3x4 | None = None,
     ) -> None:
-        # ``dataclasses.replace`` passes every field by name, so it passes the present rows together
-        # with a new matrix. The new matrix wins.
+        # ``dataclasses.replace`` passes the present rows along with a new matrix, which wins.
         if matrix is None:
             matrix = rows
         if matrix is None or shape is None:

@@ -48,8 +48,7 @@ class Policy:
     outer face of the last voxel. ``"constant"`` gives ``fill`` beyond half a voxel, and clamps
     before. ``"zeros"`` blends each tap outside with zero, as torch's ``grid_sample`` does."""
     fill: float = 0.0
-    """The value outside, after slope and intercept; also outside hard crops. In a pipe after value
-    ops it is in their units."""
+    """Value outside the volume and hard crops, after slope and intercept and earlier value ops."""
     dtype: np.dtype[Any] | None = None
     """Type of the result; None: stored type where nothing is interpolated, else float32."""
     antialias: Antialias = False

@@ -53,11 +53,10 @@ def sigmas(rows: Affine3x4) -> Sigmas:
     return (i, j, k)
 
 
-# Reflection of coordinates outside the volume.
+# Reflection of coordinates outside the volume; other padding is clipping or a mask.
 #
-# The other padding rules need no map: clamping is clipping, and fill is a mask. Reflection is
-# half-sample symmetric: the mirror is the outer face of the last voxel, half a voxel beyond its
-# centre. So the last voxel is repeated once.
+# It is half-sample symmetric: the mirror is the outer face of the last voxel, half a voxel beyond
+# its centre. So the last voxel is repeated once.
 
 
 def fold(values: Any, start: int, stop: int) -> NDArray[np.float64]:
@@ -143,8 +142,7 @@ def extremes(rows: Sequence[float], shape: Sequence[int]) -> tuple[list[float], 
     i, j, k = max(i - 1, 0), max(j - 1, 0), max(k - 1, 0)
     lows, highs = [], []
     for m0, m1, m2, t in (rows[:4], rows[4:8], rows[8:]):
-        # Written out: min and max would take most of the time of a plan's source regions.
-        # So would round().
+        # Written out, because min, max and round() would take most of the time.
         a = ((m0 * i * GRAINS + _WHOLE) - _WHOLE) / GRAINS
         b = ((m1 * j * GRAINS + _WHOLE) - _WHOLE) / GRAINS
         c = ((m2 * k * GRAINS + _WHOLE) - _WHOLE) / GRAINS
@@ -242,10 +240,7 @@ def source_box(
     moves: Moves = (),
 ) -> OrientedBox | None:
     """Return the oriented box that holds every tap of :func:`source_region`."""
-    # None if the box does not help:
-    # - the plan turns nothing, so that region and box are equal,
-    # - the matrix cannot be inverted,
-    # - reflection reads taps elsewhere.
+    # None without a use: nothing is turned, no inverse exists, or reflection reads elsewhere.
     if not _turns(rows):
         return None
     if padding == "reflection":
@@ -256,8 +251,7 @@ def source_box(
         if any(low < a or high > b - 1 for low, high, (a, b) in ends):
             return None
     each = [_TAP_REACH[mode] + CENTRE_TOLERANCE] * 3
-    # A coordinate beyond a face is clamped to it, with taps this many voxels inside. Taps of weight
-    # 0 are read, too.
+    # A coordinate beyond a face is clamped, with this many taps inside; taps of weight 0 count.
     inside = (_FACE_TAPS[mode],) * 3
     if smooths:
         halo = list(map(reach, sigmas(rows)))

@@ -25,9 +25,8 @@ from ...core.affine3x4 import IDENTITY, Affine3x4, matrix4x4, translate
 from ...core.lru_cache import cached_property
 from .pull_back import REACH, Matrix, Moves, coordinate, extremes
 
-# A displacement field is a uniform cubic B-spline, computed on the fly by the resampler. Every
-# value is a weighted mean of control points. So the largest of them bounds the field, and the
-# voxels that a plan needs.
+# A displacement field is a uniform cubic B-spline, computed on the fly by the resampler. Its values
+# are weighted means of control points, which bound the field and the voxels to read.
 
 Floats = NDArray[np.float64]
 
@@ -53,8 +52,8 @@ class Displacement(_ByValue):
     """(3, a, b, c) float64: displacement along each source axis, in source voxels. Point ``p`` is
     at control index ``p``; beyond the ends the last point repeats."""
     matrix: Matrix
-    """4x4 float64, to the index in the control grid: from the source index in a plan, from the
-    output index where ``resample`` is called."""
+    """4x4 float64 to the control grid's index, from that of the source (or of ``resample``'s
+    out)."""
 
     def __repr__(self) -> str:
         """Return how many control points there are: a plan with all of them fills a screen."""
@@ -84,8 +83,7 @@ class Displacement(_ByValue):
 
     def bounds_between(self, lows: Sequence[float], highs: Sequence[float]) -> Moves:
         """Return the bounds of the displacement inside a box, per source axis."""
-        # The corners are in the input coordinates of the matrix. An affine map of a box has its
-        # extremes row by row: those of each summand.
+        # An affine map of a box, in the matrix's input, has its extremes row by row.
         parts = self.matrix[:3, :3] * np.array([lows, highs], dtype=np.float64)[:, None, :]
         low = parts.min(axis=0).sum(axis=1) + self.matrix[:3, 3]
         high = parts.max(axis=0).sum(axis=1) + self.matrix[:3, 3]
@@ -163,8 +161,8 @@ class Clip(_ByValue):
     """A box in its own grid."""
 
     matrix: Matrix
-    """4x4 float64, to the index in the cropped grid: from the source index in a plan, from the
-    output index where ``resample`` is called."""
+    """4x4 float64 to the cropped grid's index, from that of the source (or of ``resample``'s
+    out)."""
     shape: tuple[int, int, int]  # shape of the cropped grid
 
     def __post_init__(self) -> None:

@@ -77,8 +77,7 @@ class Axis(NamedTuple):
 class SampledArray(NamedTuple):
     """The sampled array: each channel as a one-dimensional view of its memory, with its layout."""
 
-    # A view of a box in a large map spans more elements than the array, but only those of the array
-    # are read. Only unaligned arrays are copied.
+    # Views of a box span more elements than are read. Only unaligned arrays are copied.
 
     source: SourceVoxels
     channels: list[NDArray[Any]]  # per channel, the elements from its lowest to its highest address
@@ -162,14 +161,12 @@ def interpolate(
             np.copyto(target, fill, where=(along < lowest) | (along > highest))
 
 
-# Displacements, as in the kernel (``native/bend.h``): polynomials of control cells in float32, in
-# the same order, so that both give the same bits. Stages that the kernel leaves to NumPy use
-# float64.
+# Displacements, as in the kernel (``native/bend.h``): float32 polynomials of control cells, in the
+# same order, for the same bits. Stages left to NumPy use float64.
 
 _SHORT = 8  # least voxels of a run: shorter axes are replaced by the output's longest axis
 _MOST_REACH = 124  # largest move in voxels to either side
-# Orders of control axes in evaluation, the last one first, by the axis that runs follow (-1:
-# several).
+# Orders of control axes, evaluated from the last, by the axis of runs (-1: several).
 _ORDERS = {-1: (0, 1, 2), 0: (0, 2, 1), 1: (1, 2, 0), 2: (2, 1, 0)}
 _Field = tuple[Displacement, NDArray[np.float64]]
 
@@ -355,8 +352,7 @@ def _blend_finite(
     real: np.dtype[Any],
 ) -> Floats:
     """Return the result of :func:`_blend`, with taps of weight 0 ignored."""
-    # Zero times infinity would give NaN for an exact hit next to an infinite voxel. Results that
-    # are NaN are therefore computed again.
+    # Zero times infinity gives NaN next to an infinite voxel: compute such results again.
     if memory.dtype.kind != "f":
         return _blend(memory, where, steps, real)
     with np.errstate(invalid="ignore"):

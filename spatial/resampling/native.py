@@ -74,8 +74,7 @@ class SourceVoxels:
 
 def available() -> bool:
     """Whether resampling uses the native kernel."""
-    # False where ``VOXPIPE_NATIVE=0`` or where the library was not built, which is said once, in a
-    # warning.
+    # False with ``VOXPIPE_NATIVE=0``, or without the library, with one warning.
     return path() is not None
 
 
@@ -100,8 +99,7 @@ def run(
     bfloat16: bool = False,
 ) -> bool:
     """Write ``out`` as ``resample`` says, or return False and leave ``out`` alone."""
-    # ``source`` holds exactly the voxels needed; ``mode`` is that of the policy, or ``"copy"``
-    # where ``rows`` are whole.
+    # ``source`` holds the needed voxels; ``mode`` is the policy's, or ``"copy"`` for whole rows.
     path_number = native_level()
     source_type, result = _TYPES.get(source.array.dtype), _TYPES.get(out.dtype)
     result = _BFLOAT16 if bfloat16 else result

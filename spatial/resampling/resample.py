@@ -31,8 +31,7 @@ from . import native
 from .interpolate import bfloat16_bits, convert_one, interpolate, one_tap_type, real_type
 from .native import SourceVoxels
 
-# Plans of whole voxels: a crop, flip, turn or pad is copied in its stored type. Every value that
-# the output type can hold stays bit for bit.
+# Plans of whole voxels copy values in their stored type, bit for bit if the output type fits.
 
 
 def copy_voxels(
