@@ -78,8 +78,7 @@ def batches_in(memory: BatchMemory | None) -> AbstractContextManager[None]:
     return holding(_MEMORY, memory)
 
 
-# Threads for the patches of one batch: decoding and resampling release the interpreter lock. The
-# caller of a recipe sets the number; the default is one.
+# Decoding and resampling release the interpreter lock: several threads pay for one batch.
 
 T = TypeVar("T")
 R = TypeVar("R")

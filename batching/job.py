@@ -165,8 +165,7 @@ class QueuedJob:
             ticket.close()
 
 
-# A worker that hangs or dies cannot report its step. So it notes step and item before each step, in
-# two stores of 4 bytes that the consumer's process can read.
+# A worker that hangs cannot report: it notes each step in memory that the consumer reads.
 
 NOWHERE = -1  # no step, or no single item
 NOTE_BYTES = 8

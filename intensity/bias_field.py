@@ -68,12 +68,10 @@ def _from_nodes(length: int, nodes: NDArray[np.float64]) -> NDArray[np.float64]:
 class BiasField(RandomValueOp):
     """Multiply by ``exp`` of a polynomial of the place in the volume.
 
-    The field belongs to the volume. So overlapping patches agree, and later turns move it, but
-    displacements do not.
+    The field belongs to the volume: overlapping patches agree, and only turns move it later.
 
-    ``value * exp(sum of c_abc x ** a y ** b z ** c)`` over ``a + b + c <= order``. The coordinates
-    x, y and z run along the axes of the whole volume, from -1 at the first voxel to 1 at the last
-    one.
+    ``value * exp(sum of c_abc x ** a y ** b z ** c)`` over ``a + b + c <= order``, with x, y and z
+    from -1 at the volume's first voxel to 1 at the last one, along its axes.
 
     References
     ----------

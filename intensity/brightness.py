@@ -57,10 +57,9 @@ class Brightness(TwoSidedOp, AffineValueOp):
 class Contrast(TwoSidedOp, AffineValueOp):
     """``(value - middle) * factor + middle``.
 
-    The mean of a CT is near that of the air around the body, far below the mean of a patch inside.
-    ``over="patch"`` spreads values about the patch's mean, as nnU-Net does. It uses mean and range
-    of each channel of the op's input, with the halo that later filters need. Overlapping patches
-    then differ in the overlap.
+    The mean of a CT is near that of air, far below the mean of a patch inside the body. With
+    ``over="patch"``, as in nnU-Net, mean and range are those of each channel of the op's input,
+    with the halo of later filters. Overlapping patches then differ.
 
     Examples
     --------
@@ -179,9 +178,8 @@ class Gamma(TwoSidedOp):
     Values beyond the ends are mirrored at the lower one, so that no root of a negative number is
     taken. Commutes with interpolation nearly, as far as the curve is straight from voxel to voxel.
 
-    MONAI's ``AdjustContrast`` has this formula between the ends of its input. For a patch that is
-    ``over="patch"``: the ends of each channel, as in nnU-Net. Overlapping patches then differ in
-    the overlap.
+    MONAI's ``AdjustContrast`` is ``over="patch"`` on a patch: the ends are those of each channel,
+    as in nnU-Net. Overlapping patches then differ.
 
     Examples
     --------

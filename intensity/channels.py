@@ -192,8 +192,7 @@ class OneHot(ValueOp):
 class RemapLabels(ValueOp):
     """Give labels other numbers; several may become one.
 
-    Commutes with spatial ops for labels with the default sampling, ``"nearest"``. The fill outside
-    the volume is remapped, too.
+    Commutes with spatial ops with the default sampling, ``"nearest"``; remaps the fill, too.
 
     Examples
     --------
@@ -257,9 +256,9 @@ class RemapLabels(ValueOp):
 class Regions(ValueOp):
     """A channel for every region, 1 where one of its labels is and 0 elsewhere, uint8.
 
+    Regions may overlap, unlike the classes of ``one_hot``: the whole tumour holds its core.
     Regions may overlap, unlike the classes of ``one_hot``: the whole tumour holds its core. Labels
-    of no region are 0 everywhere. Commutes with spatial ops where labels are sampled as they are by
-    default, ``"nearest"``.
+    of no region are 0 everywhere. Commutes with spatial ops as ``remap_labels`` does.
 
     Examples
     --------

@@ -280,7 +280,6 @@ class _Coarser(RandomValueOp):
         return (0, 1, 2)
 
     def halo(self, params: Params, grid: Grid) -> Halo:
-        # Largest distance of the nearest kept voxels.
         i, j, k = (math.ceil(f) + 1 if f > 1 else 0 for f in self.coarser(params))
         return (i, j, k)
 

@@ -155,8 +155,7 @@ def change_natively(
 ) -> bool:
     """Apply steps to a channel, (I, J, K) in C order, in place; False if not possible.
 
-    ``number`` is the channel's, for its noise. ``statistics`` receives four float64, of the values
-    afterwards.
+    ``number`` is the channel's, for noise; ``statistics`` receives four float64 afterwards.
     """
     path, library = native_level(), _library()
     if path is None or library is None or channel.dtype != np.float32:

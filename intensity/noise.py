@@ -31,8 +31,8 @@ _FACTORS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROOT_HALF = np.int32(0x3F3504F3)  # the bits of sqrt(1/2)
 _MANTISSA = np.int32(0x007FFFFF)
-# Cephes Mathematical Library, logf, sinf and cosf (S. Moshier): the logarithm by pairs of powers,
-# the lowest first, the others the highest power first.
+# Cephes Mathematical Library (S. Moshier): logf by pairs from the lowest power, sinf and cosf from
+# the highest.
 _LOG = (
     (-2.4999993993e-1, 3.3333331174e-1),
     (-1.6668057665e-1, 2.0000714765e-1),
@@ -72,8 +72,7 @@ def normals(
 ) -> NDArray[np.float32]:
     """Return a normal number for every voxel of a patch, float32.
 
-    ``corner`` is the lattice index of its first voxel, ``key`` below 2^64. The planes 0 and 1 are
-    two independent fields of numbers.
+    ``corner`` is the first voxel's lattice index, ``key`` below 2^64; planes are independent.
     """
     count, *size = shape
     first, last = corner[2] >> 2, corner[2] + size[2] - 1 >> 2
@@ -249,9 +248,8 @@ _PER_WORD = 2.0**-32
 class DropBoxes(RandomValueOp):
     """Fill boxes with one value, strewn evenly over the lattice of the result.
 
-    Space is cut into cubes as large as the largest box; a cube holds the start of one box, or none.
-    So overlapping patches agree. Boxes follow the axes of the result, independent of later spatial
-    ops.
+    Space is cut into cubes as large as the largest box; each holds the start of at most one box. So
+    overlapping patches agree. Boxes follow the axes of the result.
 
     With edges from ``low`` to ``high``, cubes are ``high`` voxels wide, and the chance of a box in
     each is ``fraction / ((low + high) / (2 high)) ** 3``. It begins at any voxel of its cube, and

@@ -41,8 +41,7 @@ def normalize(
     >>> normalize(np.array([1, 3], np.int16), mean=2, std=0.5).tolist()
     [-2.0, 2.0]
     """
-    # Subtraction in float64, block by block inside NumPy: small differences of large numbers keep
-    # their digits, without a float64 copy of the whole.
+    # Subtract in float64, block by block inside NumPy, without a float64 copy of the whole.
     result = np.empty(array.shape, np.float32) if out is None else out
     np.subtract(array, np.float64(mean), out=result, dtype=np.float64, casting="same_kind")
     if std != 0:

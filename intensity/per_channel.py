@@ -67,9 +67,8 @@ class _OfChannels(ValueOp):
 class PerChannel(ChannelwiseOp):
     """Apply an op to each channel on its own: its ``p`` and its amounts are drawn for each.
 
-    nnU-Net has two probabilities: ``p`` here is that of the image, the op's is that of each
-    channel. Statistics of the whole volume are of all channels together. Those of the patch
-    (``over="patch"``) are of each channel.
+    As in nnU-Net, ``p`` is the probability of the image, and the op's that of each channel.
+    Statistics of the volume are of all channels together, those of the patch of each channel.
 
     Examples
     --------

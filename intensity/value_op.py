@@ -155,9 +155,8 @@ class Facts(Protocol):
     def key(self) -> tuple[int, int]:
         """Two integers below 2^64: a key for random numbers that belong to voxels of the lattice.
 
-        A function of seed, epoch, item and step. A step before patches are cut has one key for all
-        patches of its case. The key is not recorded. An op with repeatable random numbers draws a
-        number and calls ``key_from`` with it.
+        A function of seed, epoch, item and step, equal for all patches cut after the step. The key
+        is not recorded: for repeatable numbers draw one and call ``key_from`` with it.
         """
 
     def key_from(self, params: int) -> tuple[int, int]:
@@ -220,8 +219,7 @@ class ValueOp:
     def of_key(self, key: str, *, is_target: bool) -> ValueOp:
         """Return the op for the volume of a key.
 
-        ``is_target`` is whether the pipe is for that volume. Only a choice treats volumes
-        differently.
+        ``is_target`` is whether the pipe is for that volume; only a choice has others.
         """
         return self
 
@@ -257,8 +255,7 @@ class ValueOp:
     def by_channel(self) -> bool:
         """Whether a channel's result is independent of other channels.
 
-        Then the op is done to each file of a stack as that is sampled, and to no channel that is
-        not asked for.
+        Then the op applies to each file of a stack, and only to channels in use.
         """
         return self.pointwise and not self.takes_statistics
 
@@ -340,8 +337,7 @@ class ValueOp:
     def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         """Return the result for ``array``, (C, I, J, K), which may be changed in place.
 
-        The result still has the halo; the caller removes it. By default ``changes`` are applied: an
-        op defines these, or its own method.
+        The caller removes the halo. An op defines ``changes``, or its own method.
         """
         changes = self.changes(params, facts)
         if changes is None:

@@ -77,8 +77,7 @@ def total_halo(acting: Sequence[Acting], grid: Grid, far: Halo | None = None) ->
 def types_of(steps: Sequence[ValueStep], first: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:
     """Return the input type of the first step, and the type of each result.
 
-    ``first`` is the type of the resampled patch. It becomes float32 if the first step needs that,
-    so that nothing is converted twice.
+    ``first`` is the resampled patch's type; float32 if the first step works in it.
     """
     if steps and not steps[0].op.keeps_dtype:
         first = np.dtype(np.float32)

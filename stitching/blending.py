@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# Width of the bell relative to the window, as in MONAI and nnU-Net, and MONAI's least weight.
-# Without it the corners of a window would have no weight.
+# Width of the bell (MONAI, nnU-Net), and MONAI's least weight, for the corners of a window.
 _SIGMA = 0.125
 _LEAST = 1e-3
 

@@ -1,7 +1,6 @@
 """Arrays that are being summed: in memory up to a limit, then in a file.
 
-With a checkpoint the file has a name. Slots of the checkpoint are not overwritten before the next
-one is complete.
+With a checkpoint the file has a name, and its slots stay until the next checkpoint.
 """
 
 from __future__ import annotations

@@ -229,7 +229,6 @@ class StitchedVolume:
         self._ready: Volume | None = None
         self._is_whole = False
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        # Compared again at the end.
         self._version = place.version if isinstance(destination, str) else ""
         self._output = self._open_output(destination)
         with ExitStack() as stack:

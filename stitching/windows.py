@@ -1,8 +1,7 @@
 """Places of the windows that cover a volume, and the cells between their faces.
 
-The faces of all windows cut each axis into intervals, and the volume into cells. No face of a
-window cuts a cell, so a window covers a whole cell or none of it. A cell is finished after its last
-window, in any order.
+The faces of all windows cut each axis into intervals, and the volume into cells. A window covers a
+whole cell or none of it. A cell is finished after its last window, in any order.
 """
 
 from __future__ import annotations
@@ -37,8 +36,7 @@ class _Axis:
         starts = tuple(start for (start,) in positions((extent,), (size,), (overlap,)))
         ends = [(max(start, 0), min(start + size, extent)) for start in starts]
         if cuts:
-            # Neighbours share the overlap in halves. The last window is moved inward, but still
-            # starts at its own half: the later of two windows fills a voxel.
+            # Neighbours share the overlap in halves; the later of two windows fills a voxel.
             firsts = [0, *(start + overlap - overlap // 2 for start in starts[1:])]
             ends = list(itertools.pairwise([*firsts, extent]))
         return cls(starts, tuple(ends))

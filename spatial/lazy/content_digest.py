@@ -40,8 +40,7 @@ def _key_of(patch: Any, flags: tuple[bool, ...], at_open: bool) -> str:
         (
             _digest_of_step(step),
             json.dumps(params),
-            # The key counts only for steps that draw by key or hold it in their parameters.
-            # Otherwise one copy serves a file under every key.
+            # The key counts only if a step draws by it or has it in its parameters.
             step.key if step.is_drawn or '"key"' in json.dumps(params) else "",
             "" if step.mask is None else content(step.mask),
         )

@@ -1,8 +1,7 @@
 """A patch that has not been read: its volume, plan and sampling policy.
 
-A sample holds one under each key after its volumes are opened. Its shape and affine need at most
-headers. ``realize`` reads the source region once, resamples it once, and applies the value ops in
-place.
+A sample holds one under each key after its volumes are opened. Shape and affine need at most
+headers. ``realize`` reads and resamples the region once, then applies the value ops in place.
 """
 
 from __future__ import annotations
@@ -97,7 +96,6 @@ class LazyPatch(NoArithmetic):
         return patch
 
     def __getstate__(self) -> dict[str, Any]:
-        # Without cached properties: they are valid for this patch only.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     def with_volume(self, volume: Any) -> LazyPatch:
@@ -285,7 +283,6 @@ class LazyPatch(NoArithmetic):
         selects = 0
         if not self.members and len(volumes) < 2:
             volumes, is_stored = (self.volume,), isinstance(self.volume, Volume)
-            # Levels are those of the volume as it is stored.
             if is_stored and self.values and self.policy.antialias != LEVEL:
                 volume, selects = select_first(self.volume, self.values)
                 volumes = (volume,)
@@ -491,8 +488,7 @@ class LazyPatch(NoArithmetic):
 
     def _fills(self) -> NDArray[np.float64]:
         """Return the fill of each channel, or one fill for all."""
-        # A fill from before a flush or realize() passes through the pointwise value ops since then.
-        # Other ops are skipped, as they are for statistics.
+        # A fill from before a flush or realize() passes through the pointwise ops since then.
         before = getattr(self.volume, "patch", None)
         if self.filled_after >= 0 or before is None:
             return np.array([self.policy.fill])

@@ -124,8 +124,7 @@ def streams_of(patch: LazyPatch) -> set[str]:
     return mine
 
 
-# Ops that decide where to cut read a volume as it is stored. Labels that ``remap_labels`` made map
-# back to stored labels; other ops have no inverse.
+# Ops that decide where to cut read stored labels; only ``remap_labels`` can be inverted.
 
 
 def stored_labels(patch: Any, labels: Sequence[int], who: str, key: str) -> tuple[int, ...]:

@@ -1,10 +1,9 @@
 """The read plan of a patch: level, region and chunks of one volume. Single source for all callers.
 
 A plan that takes every fourth voxel of a volume reads 64 times its output, for smoothing. Many
-volumes are stored at several resolutions, smoothed when they were written. A level is fine enough
-if neighbours of the output are at least one of its voxels apart. That holds if no singular value of
-the fused matrix from that level is below 1. The remaining scale from the level to the output is
-smoothed as usual.
+volumes are stored at several smoothed resolutions. A level is fine enough if neighbours of the
+output are at least one of its voxels apart: if no singular value of the matrix from it is below 1.
+The remaining scale is smoothed as usual.
 """
 
 from __future__ import annotations
@@ -259,9 +258,8 @@ def _coarsest_level(volume: Volume, plan: SpatialPlan) -> tuple[Volume, SpatialP
     return volume, plan, 0
 
 
-# ``low_resolution`` and ``anisotropy`` keep some voxels of the present grid and interpolate
-# linearly between them. A later linear op needs only the kept voxels, if these are whole voxels
-# apart: one voxel in 27 for a factor of 3.
+# ``low_resolution`` and ``anisotropy`` interpolate linearly between kept voxels. A later linear op
+# needs only the kept voxels, if whole voxels apart: one in 27 for a factor of 3.
 
 
 @dataclass(frozen=True, eq=False)
@@ -292,9 +290,8 @@ def coarse_read(
     virtual: VirtualVolume, plan: SpatialPlan, policy: Policy
 ) -> tuple[CoarseVolume, SpatialPlan] | None:
     """Return a virtual volume's kept voxels and the plan from them; None if they do not suffice."""
-    # Conditions:
-    # - The coarsening op acts last, by whole factors, after pointwise ops.
-    # - The plan interpolates linearly inside the volume.
+    # For a coarsening op that acts last, by whole factors, after pointwise ops, and for a plan that
+    # interpolates linearly inside the volume.
     if policy.mode != "linear" or policy.antialias or plan.is_copy or not _inside(plan):
         return None
     patch: Any = virtual.patch

@@ -1,8 +1,7 @@
 """Patches whose channels become one patch, in one slot of a batch; and a patch taken apart.
 
-Patches that are sampled alike become a patch of one volume with all channels, and later ops treat
-it as any other. Patches that differ in value ops, sampling or position are made one by one, each
-into its own channels.
+Patches that are sampled alike become a patch of one volume with all channels. Others, with other
+value ops, sampling or position, are made one by one, each into its own channels.
 """
 
 from __future__ import annotations
@@ -126,7 +125,6 @@ def unstack_patch(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list
             return [patch.with_value(step_of(channel)) for channel in range(count)]
         how: Any = {"values": patch.values, "filled_after": patch.filled_after}
         return [replace(one, **how) for one in apart]
-    # Each file keeps its own type.
     parts = patch.members or patch.parts
     if isinstance(patch.volume, Volume) and len(parts) == 1:
         parts = tuple(map(patch.with_volume, patch.volume.mapped_parts))
@@ -160,8 +158,7 @@ def _step_of_member(step_of: Callable[[int], ValueStep], first: int, channel: in
 class StackedPatch(LazyPatch):
     """Patches, its ``members``, that are made one by one, each into channels of its own."""
 
-    # Its value steps follow the members' steps, on all channels. A spatial op applies to each
-    # member, or to the result of the value steps if there are any.
+    # Value steps follow the members' on all channels; a later spatial op applies to their result.
 
     because: str = ""  # place of the stacking, for ``explain``
 

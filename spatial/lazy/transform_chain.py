@@ -192,8 +192,7 @@ class TransformChain:
     @property
     def from_stored(self) -> SpatialPlan:
         """Plan of the references from their stored voxels, through all flushes."""
-        # Decisions of one volume for all use this plan. Volumes of a sample may have been flushed
-        # at different places, and all need the same decision.
+        # All volumes of a sample need the same decisions, wherever they were flushed.
         return self.through_flushes(self.shared_plan)
 
     def through_flushes(self, plan: SpatialPlan) -> SpatialPlan:
@@ -204,7 +203,6 @@ class TransformChain:
         return compose_plans(first.part_of(first.patch.pending.from_stored), plan)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Without cached properties: they are recomputed in microseconds.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     def describe(self) -> str:

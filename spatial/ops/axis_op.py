@@ -94,8 +94,7 @@ def mirror(plan: SpatialPlan, axes: Sequence[int]) -> Affine3x4:
 class Rotate90:
     """Turn by ``k`` quarter turns from the first axis towards the second, as ``numpy.rot90``.
 
-    The array turns at any spacing: an odd ``k`` swaps the lengths of the two axes, and the affine
-    follows.
+    The array turns at any spacing: odd ``k`` swap the axes' lengths, and the affine follows.
 
     Examples
     --------

@@ -199,8 +199,7 @@ def RandomApply(ops: Any, p: float = 0.5) -> Choices:  # noqa: N802
 def On(keys: str | Collection[str], op: Any) -> ValueOp:  # noqa: N802
     """Return a member of a choice that changes the volumes of some keys only.
 
-    The pipe's ``keys=`` does not apply to it, only to other members. All volumes of a sample see
-    one choice, and one draw of the op.
+    Other members follow the pipe's ``keys=``. A sample has one choice, and one draw of the op.
 
     Parameters
     ----------

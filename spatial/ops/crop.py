@@ -112,7 +112,6 @@ class Crop:
                 return
             size = (size,) * 3 if isinstance(size, int) else size
             start = _start_about(middle, size)
-        # One canonical form, so that equal crops compare equal.
         start = as_triple("start", start, low=0)
         self.__dict__.update(start=start, size=size, end=None, center=None)
 
@@ -256,8 +255,7 @@ def part_of(count: int, scale: float) -> int:
 class RandomCrop:
     """Keep a box whose size or place is drawn; every place where it fits is as likely.
 
-    For each axis on its own a size is drawn from a range (low, high): whole numbers of voxels, ends
-    included, each as likely.
+    Each axis draws its own size from (low, high): whole voxels, ends included, equally likely.
 
     Examples
     --------
@@ -374,8 +372,7 @@ class _Padding:
 class Pad(_Padding):
     """Add voxels before and after on each axis: a number of voxels, or up to a size.
 
-    The policy's padding fills the new voxels. If the present grid is a soft crop, they are the
-    voxels around it instead.
+    The policy's padding fills the new voxels, but a soft crop shows the voxels around it.
 
     Examples
     --------

@@ -30,9 +30,8 @@ from ..plans.plan import SpatialPlan
 from .affine_op import in_words
 from .op import Amount, Params, as_amount, draw_amount, per_axis, three, warn_beyond
 
-# Largest move of control points, as a part of their spacing on each axis, for which a uniform cubic
-# B-spline in 3-D is one to one: 1 / 2.479472335. (Choi and Lee 2000, "Injectivity conditions of 2D
-# and 3D uniform cubic B-spline functions", Graphical Models 62)
+# Largest move of control points, as a part of their spacing, without folds in 3-D. (Choi and Lee
+# 2000, "Injectivity conditions of 2D and 3D uniform cubic B-spline functions", Graphical Models 62)
 ONE_TO_ONE = 1 / 2.479472335
 _MOST_SIDES = 2  # control points further apart than this many volume sides get a warning
 MOST_POINTS = 128
@@ -109,8 +108,7 @@ class Elastic:
         spacing = [d / s for d, s in zip(distances, sizes, strict=True)]
         if not any(params["amount"]):
             return plan.interpolate()
-        # Points are centred on the grid and cover all voxel centres. An axis of one voxel has one
-        # point. Rounding must not add a point where the spacing fits.
+        # Points cover all voxel centres, in the middle; rounding must not add one where they fit.
         extents = [(n - 1, d) for n, d in zip(plan.shape, spacing, strict=True)]
         counts = [math.ceil(without_noise(extent / d)) + 1 for extent, d in extents]
         if max(counts) > MOST_POINTS:

@@ -54,8 +54,7 @@ class BoxNeed:
 
     def find(self, volume: Any, plan: SpatialPlan) -> Region | None:
         """Return the box in voxels of the present output; empty if nothing is of interest."""
-        # ``volume`` is in a file or in memory, and the plan begins at stored voxels. Returns None
-        # if the box is unknown and nothing may be read now.
+        # The plan begins at stored voxels. None if the box is unknown and must not be read now.
         from ...volumes.catalog.whole_pass import ForegroundRule, known_box, occupied_box
         from ...volumes.stack_source import on_one_grid
 
@@ -72,7 +71,6 @@ class BoxNeed:
             if region is None:
                 return None
             boxes.append(region if region.is_empty else box_to_output(plan, region, part.grid))
-        # Join the boxes that are not empty.
         full = [box for box in boxes if not box.is_empty] or boxes[:1]
         start = map(min, zip(*(box.start for box in full), strict=True))
         stop = map(max, zip(*(box.stop for box in full), strict=True))

@@ -46,8 +46,7 @@ class SpatialOp(Protocol):
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         """Return the parameters for one item, or None if the op does not act on it.
 
-        Use the generator only during this call. The number and order of draws must not depend on a
-        drawn value.
+        Use the generator only during this call; draws must not depend on drawn values.
         """
 
     def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:

@@ -61,10 +61,9 @@ class MaskedPatch(_DrawnPatch):
     """A patch about a voxel drawn from a mask, within the present grid.
 
     Each voxel of the class is equally likely to be the middle of the patch, voxel n // 2 of n. Near
-    a face the patch is moved inward, so that it still holds the voxel. This is exact for a stored
-    volume, and for a crop, flip or quarter turn of it. After ops that interpolate, the middle is a
-    voxel whose nearest source voxel is of the class. If no draw finds one, the nearest voxel to one
-    is used.
+    a face the patch is moved inward and still holds it. This is exact for stored volumes, and for
+    their crops, flips and quarter turns. After ops that interpolate, the middle is a voxel whose
+    nearest source voxel is of the class, or the nearest one to such a voxel.
 
     With ``oversample`` only a share of the patches uses the mask; the others are anywhere.
     """

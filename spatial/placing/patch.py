@@ -213,10 +213,9 @@ def nearest_box(plan: SpatialPlan) -> Region:
 class UniformRegion:
     """A drawn region, in which a patch is then drawn like in a volume of its own.
 
-    The possible starts of a patch are divided into blocks. A region is the union of the patches
-    that start in one block, so every start has one region. A region is drawn with the probability
-    of its block, so each start is as likely as without regions. An axis that is shorter than the
-    patch stays whole.
+    A region is the union of the patches that start in one block of places, so every start has one
+    region. It is drawn with the probability of its block, so each start is as likely as without
+    regions. An axis that is shorter than the patch stays whole.
     """
 
     region: Sequence[int]  # most voxels on each axis
@@ -267,7 +266,6 @@ class UniformRegion:
 
 def usual_align(region: Sequence[int], size: Sequence[int]) -> tuple[int, ...]:
     """Return the largest divisors of a region that leave room for a patch."""
-    # So a region of whole chunks is often aligned to them without their size.
     return tuple(
         max((d for d in range(1, r - s + 2) if r % d == 0), default=1)
         for r, s in zip(region, size, strict=True)

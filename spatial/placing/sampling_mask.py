@@ -51,8 +51,7 @@ def values_on(
     away = np.abs(matrix - np.eye(4))
     stays = away[:3, :3].max() < _HALF and away[:3, 3].max() < _HALF
     is_same = plan.is_copy and volume.grid.shape == grid.shape and stays
-    # Whole cells in whole chunks, so that no chunk is decoded twice. Chunks of 60 and cells of 8
-    # meet every 120 voxels; others do not meet within a slab.
+    # Whole cells in whole chunks, so that no chunk is decoded twice, if both fit into a slab.
     chunks = volume.chunks or (1, 1, 1)
     i, j, k = (math.lcm(a, b) for a, b in zip(cell, chunks, strict=True))
     unit = (i, j, k) if is_same and i * j * k <= SLAB_VOXELS else cell

@@ -37,8 +37,7 @@ _BYTES_PER_RUN = 2.0
 # Weights of runs: their lengths, all equal, or a number for each voxel.
 _BY_LENGTH, _ALIKE, _OWN = range(3)
 
-# Numbers of tries: a few, which nearly always suffice, then more at once. If half of a turned box
-# is outside, one draw in 10^19 has to check every voxel.
+# Numbers of tries: nearly always a few suffice, even if half of a turned box is outside.
 _TRIES = (2, 6, 56)
 NUMBERS = (1 + sum(_TRIES), 5)
 """Shape of the draws for one patch, independent of their use. The first row chooses; the others are
@@ -189,7 +188,6 @@ class RunCollector:
         """Return the table, in ``most`` bytes at most."""
         runs = self._join()
         content = b""
-        # A run needs at least a few bits.
         is_exact = not self._is_thin and len(runs) < 4 * most + 64
         if is_exact:
             content = pack(runs)

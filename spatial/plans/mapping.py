@@ -100,7 +100,6 @@ def field_back(
         middles = [(axis[:-1] + axis[1:]) / 2 for axis in axes]
         grid = np.meshgrid(*middles, indexing="ij")
         target = _missing(matrix, back, stages, middles)
-        # Half a voxel around the centres of the output is inside.
         last = np.array(shape).reshape(3, 1, 1, 1) - 0.5
         inside = np.all((grid + target > -0.5) & (grid + target < last), axis=0)
         error = float(np.abs(field.at_places(grid) - target)[:, inside].max())
@@ -214,7 +213,6 @@ def boxes_to_source(matrix: Floats, stages: Sequence[Stage], boxes: Floats) -> F
     bounds = around(matrix, boxes)
     for stage in reversed(stages):
         if isinstance(stage, Displacement):
-            # Bounds of the moves of both corners.
             moves = [stage.bounds_between(box[:3].tolist(), box[3:].tolist()) for box in bounds]
             bounds = bounds + np.array(moves).reshape(-1, 3, 2).swapaxes(1, 2).reshape(-1, 6)
     return bounds
@@ -269,7 +267,6 @@ def whole_voxels(faces: Floats, shape: Sequence[int]) -> Region:
     limits = faces.tolist()
     start, stop, size = [], [], float(max(shape))
     for a, b in zip(limits[:3], limits[3:], strict=True):
-        # Faces are exactly between voxels if whole voxels move.
         first, last = math.ceil(without_noise(a, size)), math.floor(without_noise(b, size))
         # A face through centres belongs to neither side.
         if first > last:

@@ -14,10 +14,9 @@ from .plan import Shape, SpatialPlan
 
 # Data without extent along some axis: 2-D images, which have K = 1.
 #
-# An op with one amount "for every axis" leaves such an axis alone, because nothing can be
-# interpolated along it. The stored volume has to be flat there, too. A patch of one slice from a
-# 3-D volume is turned as any other, because it has neighbours. This still holds after a flush or
-# ``realize().open_volume()``, which drop the neighbours.
+# An op with one amount "for every axis" leaves such an axis alone, as it cannot be interpolated.
+# The stored volume has to be flat there, too: a slice of a 3-D volume has neighbours and is turned
+# out of its plane, even after a flush or ``realize().open_volume()``.
 
 # Tolerance for a source axis that follows one output axis only.
 _ALONE = 1e-9

@@ -211,7 +211,6 @@ class SpatialPlan:
         if matrix is None or shape is None:
             raise TypeError("a plan is given its source, a matrix of 4x4 and a shape")
         i, j, k = shape
-        # One dictionary update: a chain makes several plans per sample.
         self.__dict__.update(
             source=source,
             rows=affine3x4(matrix),
@@ -367,8 +366,7 @@ class SpatialPlan:
     def source_box(self, policy: Policy = INTENSITY) -> OrientedBox | None:
         """Return the oriented box of the taps of :meth:`source_region`.
 
-        None where it is no smaller than the region: nothing is turned, or padding
-        leads taps elsewhere.
+        None if no smaller than the region: nothing is turned, or padding reads elsewhere.
         """
         how = (policy.mode, policy.padding, policy.antialias is not False)
         return source_box(self.rows, self.shape, self.bounds, *how, self.moves)
@@ -376,9 +374,8 @@ class SpatialPlan:
     def inverse(self, tolerance: float = mapping.TOLERANCE) -> SpatialPlan:
         """Return the plan that brings an output of this one back onto the source grid.
 
-        The inverse is one resample. Crops and voxels outside the bounds of this plan become padding
-        or fill. A displacement comes back within ``tolerance`` voxels of the output; all else
-        exactly.
+        The inverse is one resample; crops and voxels outside this plan's bounds become padding or
+        fill. Displacements come back within ``tolerance`` voxels of the output; all else exactly.
 
         Raises
         ------
@@ -499,7 +496,6 @@ class SpatialPlan:
         return f"{sizes}: {', '.join(parts)}; {amount} read, {count}"
 
     def __getstate__(self) -> dict[str, Any]:
-        # Without cached properties, which are computed again.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
 
@@ -541,10 +537,9 @@ def _keeps_apart(rows: Affine3x4, shape: Sequence[int]) -> bool:
 def box_to_output(plan: SpatialPlan, box: Region, grid: Grid | None = None) -> Region:
     """Return the smallest output box with every voxel of a source box.
 
-    It is exact for a copy, and the bounding box for a turned or displaced plan. A displacement
-    counts with its largest possible move. A box without a voxel centre gives the nearest voxels.
-    The result may exceed the output. The box is in voxels of ``grid``, by default the plan's
-    source; world places are kept.
+    It is exact for a copy, else the bounding box with the largest displacement. A box without a
+    voxel centre gives the nearest voxels. The result may exceed the output. ``box`` is in voxels of
+    ``grid``, by default the plan's source; world places are kept.
     """
     faces = np.array([[*(a - 0.5 for a in box.start), *(b - 0.5 for b in box.stop)]])
     if grid is not None:

@@ -1,7 +1,6 @@
 """The sampling policy of a kind of volume: interpolation, padding, fill, type of the result.
 
-A policy belongs to the *kind* of a volume (intensity or label), never to the op
-that happens to come last in a chain.
+A policy belongs to the *kind* of a volume (intensity or label), and not to an op.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Pull-back matrices: copies, source regions and boxes, downsampling and padding.
 
-A matrix here is a pull-back, ``index_in = matrix @ index_out``, 3x4 or 4x4 float64. The resampler
-computes a coordinate as ``m0*i + m1*j + m2*k + t``, each of the four rounded to a multiple of 2^-24
-voxel. Sums of such numbers are exact in any order, so float64 and integer arithmetic find the same
-voxel and weight. Each summand is monotonic, so the corners of the output box give the exact
-extremes of the coordinates.
+A matrix here is a pull-back, ``index_in = matrix @ index_out``, 3x4 or 4x4 float64. A coordinate is
+``m0*i + m1*j + m2*k + t``, each of the four rounded to a multiple of 2^-24 voxel. Such sums are
+exact in any order: float64 and integers find the same voxel and weight. Each summand is monotonic,
+so the output box's corners give the exact extremes.
 """
 
 from __future__ import annotations
@@ -102,15 +101,13 @@ REACH = 0.5 + CENTRE_TOLERANCE
 GRAINS = 2.0**24
 # Adding it rounds to whole numbers, half to even as np.rint, for values below 2^27 voxels.
 _WHOLE = 1.5 * 2.0**52
-# A parallelepiped with a smaller part of the volume of its edges' box is flat. A test against its
-# inverse would lose more digits than the saved chunks are worth.
+# A flatter parallelepiped than this part of its edges' box has no safe inverse.
 _FLAT = 1e-9
 
 
 @lru_cache(_MEMORY_ENTRIES)
 def whole_rows(rows: Affine3x4, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the plan as a signed permutation plus whole shift; None if it is not one."""
-    # That is, if some output voxel is ``COPY_TOLERANCE`` voxels or more off.
     i, j, k = shape
     lasts = max(i - 1, 0), max(j - 1, 0), max(k - 1, 0), 1
     whole: list[int] = []
@@ -119,8 +116,7 @@ def whole_rows(rows: Affine3x4, shape: tuple[int, ...]) -> tuple[int, ...] | Non
         if not -(2.0**62) < number < 2.0**62:
             return None
         near = round(number)
-        # Early exit for most rotations: such an entry moves one of the far corners by the
-        # tolerance. The factor has a reserve of two for rounding.
+        # Early exit for most rotations: such entries move a far corner by twice the tolerance.
         if abs(number - near) * last >= 4 * COPY_TOLERANCE:
             return None
         whole.append(near)

@@ -239,8 +239,7 @@ def kernel_stages(stages: Sequence[Stage], matrix: Matrix) -> KernelStages:
 
 def displacement_bounds(rows: Affine3x4, shape: Sequence[int], stages: KernelStages) -> Moves:
     """Return how far displacements may move any place of an output, per source axis."""
-    # Empty without displacement. Only control points within reach of the output count. So a patch
-    # of a deformed volume reads only its own surroundings.
+    # Only control points within reach of the output count, for patches of a deformed volume.
     if stages.displacement is None or 0 in shape:
         return ()
     moves = stages.displacement.bounds_between((0, 0, 0), [n - 1 for n in shape])

@@ -161,8 +161,7 @@ def interpolate(
             np.copyto(target, fill, where=(along < lowest) | (along > highest))
 
 
-# Displacements, as in the kernel (``native/bend.h``): float32 polynomials of control cells, in the
-# same order, for the same bits. Stages left to NumPy use float64.
+# Displacements, as in the kernel (``native/bend.h``): the same float32 operations in order.
 
 _SHORT = 8  # least voxels of a run: shorter axes are replaced by the output's longest axis
 _MOST_REACH = 124  # largest move in voxels to either side
@@ -369,8 +368,7 @@ def _blend(
     apart: bool = False,
 ) -> Floats:
     """Interpolate along the axes of ``steps``, (stride, weight of the upper tap) each."""
-    # ``where`` is the tap with the lowest address: on a backward axis the upper one. With ``apart``
-    # a NaN result becomes its only tap with weight, if there is one.
+    # ``where`` is the tap with the lowest address. ``apart`` keeps NaN to taps with a weight.
     if not steps:
         return np.take(memory, where, mode="clip").astype(real)
     (stride, weight), rest = steps[0], steps[1:]

@@ -207,7 +207,6 @@ def _in_numpy(source: SourceVoxels, copies: bool, where: Any, *, bfloat16: bool)
     if epilogue is not None:
         values = epilogue.of(values)
         if policy.fill and real == np.float32 and (policy.padding == "constant" or stages.clips):
-            # The fill must not be rounded before.
             flat = np.zeros_like(source.array[:1], np.uint8)
             zeros = SourceVoxels(flat, source.start, source.bounds)
             flags = sample(zeros, replace(policy, fill=1), np.empty((1, *out.shape[1:]), np.uint8))
