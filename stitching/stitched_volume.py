@@ -322,7 +322,7 @@ class StitchedVolume:
         count = self._how.classes or own or channels or least
         if not count:
             msg = f"no window of {self._place.case} touches the mask, so the model was not run, "
-            msg += "and nobody knows how many channels it gives"
+            msg += "and its number of channels is unknown"
             raise SampleError(msg, do="Give classes=, the number of channels.")
         return int(count)
 

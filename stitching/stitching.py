@@ -116,7 +116,7 @@ class Stitching:
                 if self._places.setdefault(own, place.identity) != place.identity:
                     refuse_shared(destination)
             if self._names.setdefault(place.case, place.identity) != place.identity:
-                msg = f"two cases are called {place.case!r}, and the results are told by that"
+                msg = f"two cases are called {place.case!r}, and results are named by case"
                 raise SampleError(msg, do="Give each case= of its own.")
             if is_place:
                 place.refuse_itself(destination)

@@ -69,7 +69,7 @@ class WindowPlace:
         sources = meta.get("sources", {})
         if not sources or (key is not None and key not in sources):
             have = ", ".join(map(repr, sources)) or "none"
-            raise SampleError(f"meta speaks of volumes {have}, and not of {key or 'any'!r}", do=_DO)
+            raise SampleError(f"meta has the volumes {have}, and not {key or 'any'!r}", do=_DO)
         name = next(iter(sources)) if key is None else key
         source = sources[name]
         draws = [one for one in meta["draws"].values() if isinstance(one, Mapping)]

@@ -182,7 +182,7 @@ def _refuse_another_zero(op: RemapLabels, new: dict[int, int], who: str, key: st
     zero = {old for old, label in new.items() if label == 0} | ({0} - set(new))
     if zero != {0} or op.other == 0 or (op.other is not None and 0 not in new):
         raise SampleError(
-            f"{who} looks at what of {key!r} is not 0 as it is stored, and {op.describe()}, which "
-            "comes before it, changes what is 0",
+            f"{who} uses the stored zeros of {key!r}, but {op.describe()} before it changes which "
+            "labels are 0",
             do=f"Name the labels, or put {who} before it.",
         )

@@ -318,8 +318,8 @@ class WeightedPatch(_DrawnPatch):
             return self._anywhere(numbers, plan)
         what = "all its weights are 0" if not table.total else "no weight above 0 lies there"
         raise PatchSizeError(
-            f"{self.weights.name} ({self.key!r}) says nowhere that a patch shall have its middle "
-            f"in what patches are cut from: {what}",
+            f"{self.weights.name} ({self.key!r}) has no positive weight where a patch centre may "
+            f"lie: {what}",
             do='Give otherwise="anywhere", or leave such cases out.',
         )
 

@@ -398,8 +398,8 @@ def _sound(volume: Any, region: Region, values: NDArray[Any]) -> NDArray[Any]:
     at = tuple(int(a + b) for a, b in zip(wrong[0], region.start, strict=True))
     raise PatchSizeError(
         f"{volume.name} is given as weights=, and holds {values[tuple(wrong[0])]} at voxel {at} "
-        "of what patches are cut from: weights are finite numbers from 0.",
-        do="Write 0 where no patch shall have its middle; add a number to all if some are below.",
+        "of the grid: weights are finite numbers from 0.",
+        do="Write 0 where no patch may have its middle; add a number to all if some are below.",
     )
 
 
@@ -409,7 +409,7 @@ def _build_mask(
     """Return the mask: one pass over the volume, all classes at once."""
     channels = volume.shape[0]
     if classes not in ((), (EACH,)) and channels > 1:
-        msg = f"{volume.name} has {channels} channels, and classes are told by the labels of one."
+        msg = f"{volume.name} has {channels} channels, and classes need the labels of one."
         do = "Leave class_weights out: then a voxel is inside where any channel is not 0."
         raise PatchSizeError(msg, do=do)
     labels = () if channels > 1 else classes
