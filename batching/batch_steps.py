@@ -1,4 +1,4 @@
-"""What is done to a whole batch: labels at several scales, and what lies outside of a mask."""
+"""Ops on a whole batch: labels at several scales, and a fill outside of a mask."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def size_at(scale: Scale, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def voxels_kept(size: int, length: int) -> NDArray[np.intp]:
-    """Return which of ``length`` voxels ``size`` larger ones show: those in their middles.
+    """Return the indices of ``size`` larger voxels' middles among ``length`` voxels.
 
     Examples
     --------
     >>> voxels_kept(2, 4).tolist(), voxels_kept(3, 8).tolist()
     ([1, 3], [1, 4, 6])
     """
-    # In float32, so that it is torch's "nearest-exact" where a middle lies between two voxels.
+    # float32, to match torch's "nearest-exact" for a middle between two voxels.
     step = np.float32(length) / np.float32(size)
     middles = np.floor((np.arange(size, dtype=np.float32) + np.float32(0.5)) * step).astype(np.intp)
     return np.asarray(np.minimum(middles, length - 1))
@@ -81,7 +81,7 @@ class ScaleLabels:
 
 @functools.lru_cache(maxsize=256)
 def _index_of(size: int, length: int) -> Any:
-    """Return the index of the voxels that are kept: a slice, so a view, where they lie evenly."""
+    """Return the index of the kept voxels: a slice, and so a view, for even steps."""
     places = voxels_kept(size, length)
     steps = np.unique(np.diff(places)).tolist()
     return places if len(steps) > 1 else slice(int(places[0]), int(places[-1]) + 1, *steps)
@@ -89,7 +89,7 @@ def _index_of(size: int, length: int) -> Any:
 
 @dataclass(frozen=True)
 class FillOutside:
-    """Fill volumes where a mask says outside, in place."""
+    """Fill volumes in place where the mask has the label ``outside``."""
 
     keys: tuple[str, ...]
     mask: str
@@ -134,7 +134,7 @@ def _holds(dtype: np.dtype[Any], value: float) -> bool:
 def arrays_of(
     batch: Any, keys: Collection[str], who: str, origin: CallSite
 ) -> dict[str, NDArray[Any]]:
-    """Return the arrays of a batch by key, or say which is missing."""
+    """Return the arrays of a batch by key; SampleError for a missing one."""
     if isinstance(batch, Sample) or not isinstance(batch, Mapping):
         msg = f"{who}() changes batches, got {type(batch).__name__}"
         raise SampleError(msg, do=f"Put {who}() after batch_patches().").at(origin)

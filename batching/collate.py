@@ -37,8 +37,7 @@ from ..volumes import Volume, is_volume
 class RealizedArray:
     """An array that the user sees as a tensor of the same memory."""
 
-    # A worker that only realizes plans has no torch, whose import takes a second and 190 MB; the
-    # tensor is made where the batch is handed over.
+    # Workers that only realize plans do not import torch, which takes a second and 190 MB.
 
     array: NDArray[Any]
 
@@ -57,10 +56,9 @@ ArraySpec: TypeAlias = "tuple[tuple[int, ...], np.dtype[np.generic]]"  # of one 
 
 
 class BatchMemory(Protocol):
-    """Something that hands out memory for all arrays of a batch at once."""
+    """Source of memory for all arrays of a batch at once."""
 
-    # A worker puts a slot of shared memory in the place of the process's own, so that a batch is
-    # written where the consumer will read it.
+    # A worker uses a slot of shared memory, so that the consumer reads the batch in place.
 
     def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
         """Return one C-ordered, uninitialised array per spec."""
@@ -70,7 +68,7 @@ _MEMORY: ContextVar[BatchMemory | None] = ContextVar("batch_memory", default=Non
 
 
 def new_arrays(specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
-    """Return one C-ordered, uninitialised array per spec, of the memory in use."""
+    """Return one C-ordered, uninitialised array per spec, from the memory in use."""
     memory = _MEMORY.get()
     return [np.empty(*spec) for spec in specs] if memory is None else memory.take(specs)
 
@@ -80,9 +78,7 @@ def batches_in(memory: BatchMemory | None) -> AbstractContextManager[None]:
     return holding(_MEMORY, memory)
 
 
-# Threads for the patches of one batch. Decoding and resampling release the interpreter lock, so a
-# worker that has several cores to itself realizes several patches at once. Who runs a recipe says
-# how many; by default one.
+# Decoding and resampling release the interpreter lock: several threads pay for one batch.
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -90,7 +86,7 @@ _EXECUTOR: ContextVar[Executor | None] = ContextVar("threads", default=None)
 
 
 def usable_cores() -> int:
-    """Return how many cores this process may run on, or has a quota for."""
+    """Return the number of cores that this process may use, within its quota."""
     has_mask = hasattr(os, "sched_getaffinity")
     count = len(os.sched_getaffinity(0)) if has_mask else os.cpu_count() or 1
     quota = core_quota()
@@ -107,61 +103,58 @@ def using_threads(count: int) -> Iterator[None]:
 
 
 def in_threads(function: Callable[[T], R], things: Iterable[T]) -> list[R]:
-    """Return ``function`` of each thing, in order; the first error, in order, is raised."""
-    # It returns or raises when every call has ended: none still writes into memory that the caller
-    # then gives away.
+    """Return ``function`` of each thing, in order; raise the first error in order."""
+    # Returns or raises only after all calls, because the caller then releases their memory.
     executor, items = _EXECUTOR.get(), list(things)
     if executor is None or len(items) < 2:
         return [function(thing) for thing in items]
-    # What holds for the caller's reads holds in the threads too.
+    # Threads inherit the context of the caller's reads.
     futures = [executor.submit(copy_context().run, function, thing) for thing in items]
     wait(futures)
     try:
         return list(map(Future.result, futures))
     finally:
-        # What one of them raised holds this call, and all callers up to who takes the error; were
-        # it held here, their voxels would wait for a collection of garbage.
+        # An error keeps this frame alive: drop the futures, which hold the voxels.
         futures.clear()
 
 
 _NOTHING = nullcontext()
-# So many batches of a key are looked at: random patches of an organ are often empty.
+# Batches that are checked per key: random patches of an organ are often empty.
 _LOOKED_AT = 16
 
 
 class LikelyLabels:
-    """Looks whether what is taken for an image holds classes: in the first batches of a process."""
+    """Checks in the first batches of a process whether an image holds classes."""
 
-    # It sees the voxels as they are stored: between classes that were interpolated lie others.
-    # Copies of a pipe share one; in a worker it begins anew.
+    # Checks stored voxels, before interpolation. Copies of a pipe share one instance.
 
     def __init__(self, origin: CallSite | None, data: str = "") -> None:
         self._origin = origin
-        self._data = data  # a line that names the data set; empty where that is unknown
+        self._data = data  # a line that names the data set, if known
         self._looks = Counter[str]()
         self._samples: dict[str, list[ValueSample]] = {}
         self.over: set[str] = set()
-        """Keys that were looked at enough."""
+        """Keys whose check is finished."""
         self._lock = ForkSafeLock()  # threads of one process may make several batches at once
 
     def watch(self, key: str, patch: LazyPatch) -> AbstractContextManager[None]:
-        """Look at what is read for a patch inside the ``with`` block, if that is to be known."""
+        """Record the stored voxels of a patch inside the ``with`` block, if its key is checked."""
         is_guess = patch.volume.kind != "label" and patch.policy.mode != "nearest"
-        # Of a key that looks like a label ``open_volume`` has warned.
+        # ``open_volume`` has warned of keys that look like a label.
         is_over = key in self.over or looks_like_label(key)
         if not is_guess or is_over or is_looking_ahead():
             return nullcontext()
         samples, is_resampled = self._samples.setdefault(key, []), _is_interpolated(patch)
 
         def show(source: SourceVoxels) -> None:
-            # Integers that nothing interpolates stay what they are.
+            # Integers without interpolation keep their values.
             if is_resampled or source.array.dtype.kind == "f":
                 samples.append(look_at(source.array, source.slope, source.intercept))
 
         return show_stored_to(show)
 
     def judge(self, key: str) -> None:
-        """Warn, once, where the voxels that were seen are few whole numbers."""
+        """Warn once if the recorded voxels are few whole numbers."""
         with self._lock:
             samples = self._samples.get(key, [])
             if not samples or key in self.over or is_looking_ahead():
@@ -187,7 +180,7 @@ class LikelyLabels:
 
 
 def _is_interpolated(patch: LazyPatch | None) -> bool:
-    """Whether some step of a patch, or of one that it begins with, interpolates."""
+    """Whether some step of a patch, or of an earlier one, interpolates."""
     while patch is not None:
         if not patch.pending.keeps_dtype:
             return True
@@ -200,13 +193,13 @@ class Collate:
     """Stack samples into ``{"image": (B, C, I, J, K), ..., "meta": [provenance, ...]}``."""
 
     origin: CallSite | None = None
-    of_cases: bool = False  # whether the chain began with cases, whose provenance is not to be lost
+    of_cases: bool = False  # whether the chain began with cases: their provenance must not be lost
     likely: LikelyLabels | None = field(default=None, compare=False, repr=False)
     """None where the user has said which are labels."""
     once: WarnOnce = field(default_factory=WarnOnce, compare=False, repr=False)
-    """Knows the keys of which it was said that they hold paths, or that they hold none."""
+    """Keys that were checked for paths."""
     place_keys: tuple[str, ...] = ()
-    """Keys of masks and weights, which a pipe before has opened by itself."""
+    """Keys of masks and weights, opened by an earlier pipe."""
 
     def __call__(self, items: Sequence[Any]) -> list[dict[str, Any]]:
         """Return one batch of ``items``, in a list."""
@@ -260,7 +253,7 @@ class Collate:
             out[...] = voxels
 
     def _warn_of_paths(self, things: Mapping[str, Any]) -> None:
-        """Warn of volumes that ``open_volume()`` was told to leave alone, or did not recognise."""
+        """Warn of volumes that ``open_volume()`` skipped, by ``keys=`` or by their name."""
         for key, thing in things.items():
             paths = thing if isinstance(thing, (list, tuple)) and thing else [thing]
             if (
@@ -276,12 +269,12 @@ class Collate:
                     f"  Name {key!r} in open_volume(keys=...), or leave keys= out."
                 )
                 self.once.warn(key, text, errors.UnopenedVolume, self.origin)
-            else:  # the disk is not asked again
+            else:  # do not check the disk again
                 self.once.leave(key)
 
 
 def _refuse_unopened(sample: Sample) -> None:
-    """Say so where paths would be collected, and nothing else."""
+    """Raise SampleError for a batch of paths without voxels."""
     names = [key for key, thing in sample.items() if isinstance(thing, (str, PathLike, Volume))]
     if names:
         keys = ", ".join(names)
@@ -290,7 +283,7 @@ def _refuse_unopened(sample: Sample) -> None:
 
 
 def _refuse_other_keys(samples: Sequence[Any]) -> None:
-    """Raise of the first item that is no mapping, or has other keys."""
+    """Raise for the first item that is no mapping, or has other keys."""
     for sample in samples:
         if not isinstance(sample, Mapping):
             do = "Use torch's batch() and collate() for other items."
@@ -308,10 +301,10 @@ def _refuse_other_keys(samples: Sequence[Any]) -> None:
 
 
 def _spec_of(samples: Sequence[Any], key: str) -> ArraySpec | None:
-    """Return shape and type of what is stacked; None of what is listed."""
+    """Return shape and type of a stacked key; None for a listed one."""
     first = samples[0][key]
     if not isinstance(first, (LazyPatch, RealizedArray, np.ndarray)):
-        # A tensor counts, but is not asked for its class by name.
+        # Tensors count, without an import of torch.
         like = hasattr(type(first), "__array__") and hasattr(type(first), "numpy")
         if not like or isinstance(first, (np.generic, Volume)):
             return None
@@ -341,7 +334,7 @@ def _array_of(thing: Any) -> NDArray[Any]:
 
 
 def _as_list(things: list[Any]) -> Any:
-    """Return numbers as one array, other things as they are, in a list."""
+    """Return numbers as one array, other things unchanged in a list."""
     if not all(isinstance(thing, (bool, int, float)) for thing in things):
         return things
     numbers = np.array(things)
@@ -354,7 +347,7 @@ def _name(sample: Any) -> str:
 
 @dataclass(frozen=True)
 class RealizePatches:
-    """Read and resample every lazy patch of each sample; the rest passes through."""
+    """Read and resample every lazy patch of each sample; other items stay."""
 
     origin: CallSite
     likely: LikelyLabels | None = field(default=None, compare=False, repr=False)
@@ -395,14 +388,14 @@ def _refuse_no_sample(item: Any, do: str, origin: CallSite) -> NoReturn:
 
 @dataclass(frozen=True)
 class ApplyValue:
-    """Apply a value op to each sample: put off on lazy patches, at once on realized ones."""
+    """Apply a value op to each sample: deferred on lazy patches, at once on realized ones."""
 
     step: ValueStep
-    keys: Collection[str] | None  # by default all of the kind that the op is for
+    keys: Collection[str] | None  # default: all of the op's kind
     origin: CallSite
 
     def __call__(self, items: Sequence[Any]) -> list[Sample]:
-        """Return the samples with the op applied, or with that still to be done."""
+        """Return the samples with the op applied or deferred."""
         return [self._sample(item) for item in items]
 
     def _sample(self, item: Any) -> Sample:
@@ -414,7 +407,7 @@ class ApplyValue:
             _refuse_no_sample(item, do, self.origin)
         both = (*item.patches.items(), *item.items())
         patches = {key: one for key, one in both if isinstance(one, LazyPatch)}
-        if not patches and not item.patches:  # nothing yet whose values could change
+        if not patches and not item.patches:  # no volumes yet
             have = ", ".join(f"{key!r} ({type(one).__name__})" for key, one in item.items())
             msg = f"{op.name}() changes opened volumes, and the sample has {have or 'nothing'}"
             do = "Put open_volume() before it."
@@ -442,7 +435,7 @@ class ApplyValue:
         return item.replace(data=data, patches=sources)
 
     def _apply_to(self, sample: Sample, key: str, *, primary: bool) -> tuple[Any, LazyPatch | None]:
-        """Return the volume with the op applied; and, if it is realized, what it is made of."""
+        """Return the volume with the op applied, and the source patch of a realized one."""
         op = self.step.op.of_key(key, is_target=primary)
         step = replace(self.step, op=op, key=key, mask=self._mask(sample, op.mask_key))
         thing = sample[key]
@@ -457,7 +450,7 @@ class ApplyValue:
         return RealizedArray(after.changed_by_last(thing.array)), after
 
     def _mask(self, sample: Sample, key: str | None) -> Any:
-        """Return the stored volume that the op wants statistics inside of, if it wants one."""
+        """Return the stored mask volume for the op's statistics, or None."""
         if key is None:
             return None
         patch: Any = sample.get(key)

@@ -1,4 +1,4 @@
-"""The descriptions of one batch, what makes it of them, and what of those that cannot be made."""
+"""Jobs, the recipes that make their batches, and the handling of failures."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from ..storage.ranges import READ_KEY
 from ..volumes import Volume
 from .collate import RealizedArray, batches_in
 
-# A message is read by a person; the batch is in the plan.
+# Limit for readable messages; the plan has the whole batch.
 _MOST_CASES = 4
 
 
 @dataclass(frozen=True)
 class Failure:
-    """One item that could not be made, in words."""
+    """Description of one item that could not be made."""
 
     batch: int
     """Position of its batch in the epoch."""
@@ -47,9 +47,9 @@ class Failure:
     error: str
     """Class of the error."""
     what: str
-    """What it said, without credentials."""
+    """Message of the error, without credentials."""
     instead: str = ""
-    """The case that took its place."""
+    """The case that replaced it."""
 
     def __str__(self) -> str:
         lines = [f"batch {self.batch}: {self.error}: {self.what}"]
@@ -65,13 +65,13 @@ class Job:
 
     index: int  # position of the batch in its epoch
     items: tuple[Any, ...]
-    part: int = 0  # which part of the batch of all ranks this is
+    part: int = 0  # index of this rank's part of the batch
     failures: tuple[Failure, ...] = ()  # cases before it that could not be planned
     numbers: tuple[int, ...] = ()
-    """Which items of the epoch these are, on all ranks together; empty where nobody asks."""
+    """Positions of the items in the epoch, on all ranks together; empty if not needed."""
 
     def number(self, item: int) -> int:
-        """Return which item of the epoch an item of this batch is."""
+        """Return the position in the epoch of an item of this batch."""
         return self.numbers[item] if self.numbers else item
 
     def cases(self) -> str:
@@ -79,7 +79,7 @@ class Job:
         return ", ".join(dict.fromkeys(filter(None, map(case_of, self.items))))
 
     def place(self, item: int = -1) -> str:
-        """Return which batch, or which item of it, this is, for messages: "item 1 of batch 3"."""
+        """Return the place of the batch or item for messages: "item 1 of batch 3"."""
         alone = item < 0 or len(self.items) <= 1
         return f"batch {self.index}" if alone else f"item {item} of batch {self.index}"
 
@@ -107,12 +107,11 @@ def _files_of(item: Any) -> list[str]:
 
 
 def tickets_of(job: Any) -> list[Any]:
-    """Begin to fetch what the lazy patches of a job read; return what keeps it."""
+    """Begin to prefetch the reads of a job's lazy patches; return their tickets."""
     tickets: list[Any] = []
     all_items = job.items if isinstance(job, Job) else ()
     items = [item for item in all_items if type(item) is Sample or isinstance(item, Mapping)]
-    # All images before the first label: so a batch is filled, and what is announced in this
-    # order is kept as long as it is needed.
+    # All images before the first label, the order in which a batch is filled.
     try:
         for key in dict.fromkeys(chain.from_iterable(items)):
             with holding(READ_KEY, key):
@@ -126,7 +125,7 @@ def tickets_of(job: Any) -> list[Any]:
 
 
 class QueuedJob:
-    """One job that has arrived, as a ``message`` perhaps."""
+    """One job that has arrived, possibly as a ``message``."""
 
     def __init__(self, load: Callable[[], Any], message: Any = None) -> None:
         self.message = message
@@ -138,27 +137,27 @@ class QueuedJob:
         self._tickets: list[Any] = []
 
     def job(self) -> Any:
-        """Return the job, what it reads being fetched; raise what unpickling it raised."""
+        """Return the job with its reads in prefetch; raise an error of unpickling."""
         self.look()
         if self._error is not None:
             raise self._error
         return self._job
 
     def look(self) -> None:
-        """Unpickle the job and begin to fetch what it reads, unless that was done."""
+        """Unpickle the job and begin to prefetch its reads, once."""
         with self._lock:
             if self._looked_at:
                 return
             self._looked_at = True
             try:
                 self._job = self._load()
-            except BaseException as error:  # told to the consumer when its turn comes
+            except BaseException as error:  # raised by job()
                 self._error = error
                 return
             self._tickets = tickets_of(self._job)
 
     def close(self) -> None:
-        """Let go of what was fetched, used or not."""
+        """Release the prefetched bytes, used or not."""
         with self._lock:
             self._looked_at = True
             tickets, self._tickets = self._tickets, []
@@ -166,21 +165,20 @@ class QueuedJob:
             ticket.close()
 
 
-# A worker that hangs or dies cannot say what it was doing. So it writes down which step of which
-# item it is at before each step, two stores of 4 bytes, where the consumer's process can look.
+# A worker that hangs cannot report: it notes each step in memory that the consumer reads.
 
 NOWHERE = -1  # no step, or no single item
 NOTE_BYTES = 8
 
 
 class CurrentStep:
-    """The step and the item at hand."""
+    """The current step and item."""
 
     def __init__(self) -> None:
         self._numbers: NDArray[np.int32] = np.full(2, NOWHERE, np.int32)
 
     def share(self, memory: NDArray[np.uint8]) -> None:
-        """Keep the numbers in ``memory``, at least 8 bytes, from now on."""
+        """Keep the numbers in ``memory`` of at least 8 bytes from now on."""
         self._numbers = memory[:NOTE_BYTES].view(np.int32)
         self.at(NOWHERE)
 
@@ -202,25 +200,25 @@ def step_noted_in(memory: Any) -> tuple[int, int]:
 
 CURRENT_STEP = CurrentStep()  # of a process, which makes one batch at a time
 STEP_OF_THREAD: ContextVar[CurrentStep] = ContextVar("step", default=CURRENT_STEP)
-"""Where a thread notes its own, as several of a process make batches at once."""
+"""Notes of one thread, because several threads may make batches at once."""
 
 
 class Transform(Protocol):
-    """A frozen, picklable value that makes items of items. It remembers nothing."""
+    """A frozen, picklable, stateless function from items to items."""
 
     def __call__(self, items: Sequence[Any]) -> list[Any]:
-        """Return what ``items`` become."""
+        """Return the transformed items."""
 
 
 @dataclass(frozen=True)
 class Watch:
-    """Enter in the ledger what the instructions since the last watch took."""
+    """Add the cost of the instructions since the last watch to the statistics."""
 
-    profile: str  # whose entry
+    profile: str  # name of the statistics
     pipe: str  # the pipe as the user wrote it
 
 
-Instruction: TypeAlias = "Transform | Watch"  # one thing to do with the items at hand
+Instruction: TypeAlias = "Transform | Watch"  # one step of a recipe
 
 
 @dataclass(frozen=True)
@@ -235,7 +233,7 @@ class Recipe:
         return items[0] if len(items) == 1 else the_batch(job, items)
 
     def items(self, job: Job) -> Sequence[Any]:
-        """Return what the items of ``job`` become: the batch, or what others make it of."""
+        """Return the transformed items of ``job``: the batch, or the input of later pipes."""
         items: Sequence[Any] = job.items
         here = STEP_OF_THREAD.get()
         is_watched = any(isinstance(one, Watch) for one in self.instructions)
@@ -255,7 +253,7 @@ class Recipe:
 
 
 def the_batch(job: Job, items: Sequence[Any], *, filters: bool = False) -> Any:
-    """Return the one item that was made of a job, or refuse; with ``filters`` there may be none."""
+    """Return the single item of a job, or raise; ``filters`` allows none."""
     if len(items) == 1:
         return items[0]
     if not items and filters:
@@ -276,7 +274,7 @@ class _Clock:
         self._start, self._before = time.perf_counter(), counts_here()
 
     def enter(self, watch: Watch, items: Sequence[Any]) -> None:
-        """Put down what was done since the last time."""
+        """Record the cost since the last watch."""
         seconds, counts = time.perf_counter() - self._start, counts_here() - self._before
         entry = PipeCounts(
             len(items),
@@ -290,11 +288,10 @@ class _Clock:
         self._begin()
 
 
-# What becomes of a batch of which some items cannot be made: a pure function of the batch.
+# Handling of a batch whose items fail: a pure function of the batch.
 #
-# A batch that fails is made again item by item, to find those at fault. Then it is made of the
-# others, or of others in their places. Which worker does that never enters, and failures travel
-# with the batch to whoever counts them.
+# A failed batch is made again item by item, to find the bad items, and then without them or with
+# others in their places. Failures travel with the batch to the process that counts them.
 
 RAISE, SKIP, REPLACE = "raise", "skip", "replace"
 ACTIONS = (RAISE, SKIP, REPLACE)
@@ -304,26 +301,26 @@ DATA_ERRORS: tuple[type[Exception], ...] = (errors.VolumeError, errors.GridMisma
 
 @dataclass(frozen=True)
 class ErrorPolicy:
-    """What is done about items that cannot be made."""
+    """Policy for items that cannot be made."""
 
     action: str = RAISE  # "raise", "skip" or "replace"
-    errors: tuple[type[Exception], ...] = DATA_ERRORS  # which errors it is about
+    errors: tuple[type[Exception], ...] = DATA_ERRORS  # the tolerated errors
     budget: int | None = None  # failures that one epoch may have; None for any number
 
     @property
     def tolerates(self) -> bool:
-        """Whether anything but raising is asked for."""
+        """Whether the policy is not to raise."""
         return self.action != RAISE
 
 
 @dataclass(frozen=True)
 class BatchResult:
-    """A batch in which something failed."""
+    """A batch with failed items."""
 
-    batch: Any  # what could be made; None if nothing could
+    batch: Any  # the remaining batch, or None
     failures: tuple[Failure, ...]
     is_empty: bool = False  # whether there is no batch
-    elsewhere: int = 0  # how many items of other ranks' parts of the batch could not be made
+    elsewhere: int = 0  # failed items in other ranks' parts of the batch
 
 
 _PLAIN = frozenset({int, float, str, bytes, bool, list, tuple, type(None)})
@@ -332,13 +329,13 @@ _PLAIN = frozenset({int, float, str, bytes, bool, list, tuple, type(None)})
 def as_tensors(thing: Any) -> Any:
     """Return a batch or sample with a tensor, of the same memory, for each realized array.
 
-    Of a ``BatchResult`` its batch is changed.
+    A ``BatchResult`` gets its batch changed.
     """
-    if type(thing) in _PLAIN:  # that it is no mapping takes longer to tell
+    if type(thing) in _PLAIN:  # faster than the check for a mapping
         return thing
     if isinstance(thing, BatchResult):
         return replace(thing, batch=as_tensors(thing.batch))
-    import torch  # here, as a worker that only realizes plans has none
+    import torch  # here, because workers that only realize plans have no torch
 
     if isinstance(thing, RealizedArray):
         return torch.from_numpy(thing.array)
@@ -366,7 +363,7 @@ def as_arrays(thing: Any) -> Any:
 
 
 def apply_transforms(instructions: Sequence[Transform], thing: Any) -> Any:
-    """Return what the instructions make of one sample, with tensors in it."""
+    """Return one sample, with tensors, after the instructions."""
     items = [as_arrays(thing)]
     for instruction in instructions:
         items = instruction(items)
@@ -374,7 +371,7 @@ def apply_transforms(instructions: Sequence[Transform], thing: Any) -> Any:
 
 
 class Maker(Protocol):
-    """Makes batches of jobs: a ``Recipe``, or what stands for one where pipes are needed."""
+    """Makes batches of jobs: a ``Recipe``, or a replacement where pipes are needed."""
 
     def run(self, job: Job, seed: int, epoch: int) -> Any:
         """Return the batch of ``job``."""
@@ -386,7 +383,7 @@ class ErrorTolerant:
 
     maker: Maker
     policy: ErrorPolicy
-    together: bool = False  # whether other ranks make parts of it, so that this must have some
+    together: bool = False  # whether other ranks make parts of it: this part must not be empty
 
     def run(self, job: Job, seed: int, epoch: int) -> Any:
         """Return the batch of ``job``; a ``BatchResult`` if something failed."""
@@ -398,7 +395,7 @@ class ErrorTolerant:
         except self.policy.errors:
             bad = self._errors(job, seed, epoch)
             if not bad:
-                # It was the weather, or the items do not fit together: this tells which.
+                # A transient error, or items that do not fit together: the retry shows which.
                 return self.maker.run(job, seed, epoch)
             items = remaining(job.items, set(bad), self.policy.action)
             if not items and self.together:
@@ -411,7 +408,7 @@ class ErrorTolerant:
                 return BatchResult(None, failures, is_empty=True)
             numbers = remaining(job.numbers, set(bad), self.policy.action) if job.numbers else ()
             batch = self.maker.run(replace(job, items=items, numbers=numbers), seed, epoch)
-        if isinstance(batch, BatchResult):  # there may be none, of items that were filtered out
+        if isinstance(batch, BatchResult):  # the batch may be None after filters
             return replace(batch, failures=failures)
         return BatchResult(batch, failures) if failures else batch
 
@@ -429,7 +426,7 @@ class ErrorTolerant:
 
 
 def remaining(items: tuple[Any, ...], bad: set[int], action: str) -> tuple[Any, ...]:
-    """Return the items of which a batch is made: without the bad, or with others in their places.
+    """Return the items of a batch: without the bad ones, or with others in their places.
 
     Examples
     --------
@@ -447,7 +444,7 @@ def remaining(items: tuple[Any, ...], bad: set[int], action: str) -> tuple[Any, 
 def describe_failure(
     error: Exception, batch: int, item: int, thing: Any, instead: str = "", pipe: str = ""
 ) -> Failure:
-    """Return what is told of an error, without credentials."""
+    """Return the description of an error, without credentials."""
     secrets, what = Secrets({}), str(error)
     if isinstance(error, errors.VoxpipeError):
         what = error.what

@@ -1,6 +1,6 @@
-"""One part of making a batch at a time: what ``diagnose`` runs where batches are made.
+"""Single parts of making a batch: ``diagnose`` runs them where batches are made.
 
-A service is given tasks instead of jobs, so workers, channels and slots are those of the loader.
+The service runs tasks instead of jobs, so the loader's workers, channels and slots are used.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from ..volumes.voxels import Voxels, touch
 from .collate import ArraySpec, RealizedArray, batches_in, in_threads, new_arrays
 from .job import Job, Maker, Recipe
 
-# What one process keeps in memory to resample from: a batch of 4 rotated patches of 96^3, image
-# and label, takes about 26 MB.
+# Limit of the voxels that one process keeps: 4 rotated patches of 96^3 with labels take 26 MB.
 MOST_HELD_BYTES = 256 * 1024**2
 
 
@@ -36,7 +35,7 @@ class Task:
 
     part: str  # ``"open"``, ``"fetch"``, ``"read"``, ``"kernel"`` or ``"transport"``
     job: Job
-    reads: tuple[ReadPlan, ...]  # what the batch reads
+    reads: tuple[ReadPlan, ...]  # the reads of the batch
 
     @property
     def case(self) -> str:
@@ -45,20 +44,20 @@ class Task:
 
 
 class PartResult(NamedTuple):
-    """What came of a part, and what it took in the process that did it."""
+    """Result of a part, and its cost in the process that ran it."""
 
     result: Any
-    seconds: float  # by the clock
-    busy: float  # of processors, in seconds, all threads of the process together
-    bytes_decoded: int  # of voxels that chunks were decoded to
-    disk_bytes: int  # that came from a disk and not from memory
+    seconds: float  # wall clock
+    busy: float  # processor seconds of all threads of the process
+    bytes_decoded: int  # bytes of decoded voxels
+    disk_bytes: int  # bytes read from a disk and not from the page cache
 
 
 class Parts:
-    """An instruction that does the part that each task names."""
+    """An instruction that runs the part of each task."""
 
-    # Unlike others it remembers: the voxels that it holds in memory, and the layout of a batch.
-    # Neither travels. Threads of a process share the voxels, and each samples into its own memory.
+    # Unlike other instructions it has a state: voxels in memory, and the layout of a batch. Neither
+    # is pickled. Threads of a process share the voxels; each has its own output memory.
 
     def __init__(
         self, maker: Maker, seed: int, epoch: int, clock: Callable[[], float] = time.perf_counter
@@ -77,7 +76,7 @@ class Parts:
         return Parts, (self._maker, *self._run, self._clock)
 
     def __call__(self, items: Sequence[Any]) -> list[Any]:
-        """Return what comes of each task: of ``transport`` a batch, of others what it took."""
+        """Return a batch for ``transport`` tasks, and a ``PartResult`` for others."""
         return [
             self.transport(task) if task.part == "transport" else self._run_part(task)
             for task in items
@@ -92,7 +91,7 @@ class Parts:
         return PartResult(result, seconds, busy, size, disk_bytes() - disk)
 
     def open(self, task: Task) -> None:
-        """Open the volumes, and fetch and decode a voxel of each, with all that this imports."""
+        """Open the volumes, and fetch and decode a voxel of each, imports included."""
         for read in task.reads:
             start = read.region.start
             voxel = Region(start, tuple(n + 1 for n in start))
@@ -100,7 +99,7 @@ class Parts:
             read.volume.read(voxel)
 
     def fetch(self, task: Task) -> tuple[str, ...]:
-        """Bring in the stored bytes; return the volumes of which that cannot be done alone."""
+        """Fetch the stored bytes; return the volumes that cannot fetch without decoding."""
         pairs = zip(task.reads, in_threads(_fetch, task.reads), strict=True)
         return tuple(read.volume.name for read, is_apart in pairs if not is_apart)
 
@@ -109,9 +108,9 @@ class Parts:
         in_threads(_read, task.reads)
 
     def kernel(self, task: Task) -> dict[str, float]:
-        """Realize patches of voxels that are in memory, whose plans are known.
+        """Realize patches with voxels in memory and known plans.
 
-        Returns the seconds by key, of one thread, the value ops of the patches included.
+        Returns the seconds by key, of one thread, with the value ops of the patches.
         """
         seconds: dict[str, float] = {}
         with self._lock:
@@ -129,7 +128,7 @@ class Parts:
         return seconds
 
     def _in_memory(self, task: Task) -> tuple[Any, ...]:
-        """Return the items of a batch with voxels that are in memory, as far as there is room."""
+        """Return the items of a batch with voxels in memory, within the limit."""
         if not any(task.job.index == index for index, _ in self._batches):
             if self._batches and self._held_bytes >= MOST_HELD_BYTES:
                 self._turn += 1
@@ -137,11 +136,11 @@ class Parts:
             items, size = hold_reads(task.job.items)
             self._batches.append((task.job.index, items))
             self._held_bytes += size
-            self.kernel(task)  # works out plans, and what is known once per volume
+            self.kernel(task)  # computes plans and the facts of volumes
         return next(items for index, items in self._batches if index == task.job.index)
 
     def transport(self, task: Task) -> Any:
-        """Return a batch of the real layout, whose arrays are new and hold nothing."""
+        """Return a batch of the real layout with new, uninitialised arrays."""
         with self._lock:
             if self._template is None:
                 memory = _RecordedMemory()
@@ -170,7 +169,7 @@ def _read(read: ReadPlan) -> None:
 
 
 def hold_reads(items: Sequence[Any]) -> tuple[tuple[Any, ...], int]:
-    """Read what lazy patches need; return items that find it in memory, and its bytes."""
+    """Read the voxels of lazy patches; return items with these in memory, and their bytes."""
     cache: dict[tuple[int, Region], Voxels] = {}
     copies = tuple(map_patches(items, lambda patch: _in_memory(patch, cache)))
     return copies, sum(voxels.array.nbytes for voxels in cache.values())
@@ -210,7 +209,7 @@ class HeldRegion:
         self._voxels = voxels
 
     def read(self, region: Region) -> Voxels:
-        """Return voxels of the region that is there, or read others."""
+        """Return voxels from the held region, or read others."""
         if region.intersect(self._region) != region:
             voxels: Voxels = self._volume.read(region)
             return voxels
@@ -222,7 +221,7 @@ class HeldRegion:
 
 
 def with_voxels(patch: LazyPatch, region: Region, voxels: Voxels) -> LazyPatch:
-    """Return a patch of a stored volume that finds a region of it in memory."""
+    """Return a patch of a stored volume with a region of it in memory."""
     volume: Any = patch.volume
     statistics = patch.statistics or volume_statistics
     wrapper: Any = HeldRegion(volume, region, voxels)
@@ -230,8 +229,8 @@ def with_voxels(patch: LazyPatch, region: Region, voxels: Voxels) -> LazyPatch:
 
 
 def map_patches(items: Sequence[Any], change: Callable[[LazyPatch], LazyPatch]) -> Iterator[Any]:
-    """Yield the items with each lazy patch changed, and its plan not worked out yet."""
-    # A plan is worked out once per object; a batch that is made twice has to do it twice.
+    """Yield the items with each lazy patch changed, with unresolved plans."""
+    # A plan is computed once per object; a second run has to compute it again.
     for item in items:
         if not isinstance(item, Sample):
             yield item
@@ -254,7 +253,7 @@ def reads_of(items: Sequence[Any]) -> tuple[ReadPlan, ...]:
 
 
 class _RecordedMemory:
-    """Batch memory that remembers what it has handed out, and where that lies."""
+    """Batch memory that records its arrays and their addresses."""
 
     def __init__(self) -> None:
         self.specs: list[Sequence[ArraySpec]] = []
@@ -269,7 +268,7 @@ class _RecordedMemory:
 
 
 def _swap(thing: Any, arrays: dict[int, NDArray[Any]]) -> Any:
-    """Return a batch with the arrays at these addresses replaced; what lay elsewhere stays."""
+    """Return a batch with the arrays at these addresses replaced; others stay."""
     if isinstance(thing, dict):
         return {key: _swap(value, arrays) for key, value in thing.items()}
     if type(thing) in (list, tuple):

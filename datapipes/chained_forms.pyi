@@ -51,7 +51,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Write the number of each item into it."""
 
     def affine(self, matrix: Any, shape: Sequence[int] | None = ..., *, unit: str = ..., space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
-        """Move what lies at ``centre + x`` to ``centre + A x + t``, with ``matrix = [A | t]``."""
+        """Move content from ``centre + x`` to ``centre + A x + t``, with ``matrix = [A | t]``."""
 
     def anisotropy(self, factor: Any, axes: int | tuple[int, ...] = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """Keep every ``factor``-th voxel along one axis, and interpolate linearly in between."""
@@ -69,7 +69,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Multiply by ``exp`` of a polynomial of the place in the volume."""
 
     def blur(self, sigma: Any, unit: str = ..., *, per_axis: bool = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
-        """A Gaussian filter, on what the chain so far gives; later spatial ops interpolate that."""
+        """A Gaussian filter on the chain's result so far, which later spatial ops interpolate."""
 
     def brightness(self, factor: Any = ..., add: Any = ..., *, two_sided: bool = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """``value * factor + add``, the same for all voxels."""
@@ -81,7 +81,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Make the volumes of a chain once, keep them, and read patches from the kept volumes."""
 
     def center_crop(self, size: Any = ..., side: Any = ..., *, scale: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
-        """Keep a box about the centre; where a voxel is left over, ``side`` says where it is cut off."""
+        """Keep a box about the centre; ``side`` decides where an odd voxel is cut off."""
 
     def check_hash(self, hash_dict: Mapping[str, str], hash_type: str = ..., rewind: bool = ...) -> HashChecker:
         """Pass ``(name, data)`` on if the data have the hash that the name must have."""
@@ -96,7 +96,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Keep the voxels ``start <= index < end`` of the present grid."""
 
     def crop_or_pad(self, size: Any, side: Any = ..., *, hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
-        """Cut or add voxels on each axis until the grid has ``size``; ``side`` says where odd ones."""
+        """Cut or add voxels on each axis to reach ``size``; ``side`` decides about odd ones."""
 
     def cycle(self, count: int | None = ...) -> Cycler:
         """Yield all items of the parent ``count`` times, or for ever."""
@@ -177,7 +177,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Let the patches of several visits to volumes take turns, some of each at a time."""
 
     def label_crop(self, size: Any, key: str = ..., labels: Any = ..., level: int = ..., *, otherwise: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> DataDependentPipe:
-        """Keep a box of ``size`` about the middle of the box that labels lie in."""
+        """Keep a box of ``size`` about the middle of the box of labels."""
 
     def lazy_patch(self, size: Any, *, samples_per_volume: int = ..., sampling: str = ..., overlap: Any = ..., region: Any = ..., align: Any = ..., mask: str | Volume | None = ..., min_share: float = ..., class_weights: Mapping[Any, float] | None = ..., oversample: float | None = ..., weights: str | Volume | None = ..., otherwise: str = ..., name: str = ...) -> PatchSampler:
         """Yield patches of each volume: descriptions of where to cut, no voxels."""
@@ -282,7 +282,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Swap and mirror the axes so that each points most nearly to its letter."""
 
     def pad(self, amount: Any = ..., size: Any = ..., side: Any = ..., *, where: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
-        """Add voxels before and after on each axis: so many, or as many as a size lacks."""
+        """Add voxels before and after on each axis: a number of voxels, or up to a size."""
 
     def parse_csv(self, *, skip_lines: int = ..., decode: bool = ..., encoding: str = ..., errors: str = ..., return_path: bool = ..., as_tuple: bool = ..., **fmtparams: Any) -> CSVParser:
         """Yield each row of each CSV file as a list of texts; files are closed."""
@@ -309,7 +309,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Keep a box whose size or place is drawn; every place where it fits is as likely."""
 
     def random_morphology(self, radius: Any = ..., operators: tuple[str, ...] = ..., *, p_channel: float = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
-        """Grow, shrink, close or open each channel's mask by a ball; what grows takes from the others."""
+        """Grow, shrink, close or open each channel's mask by a ball; growth takes from others."""
 
     def random_order(self, ops: Any, *, p: float = ..., keys: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> ChoicePipe:
         """Apply all of several ops, in an order that is drawn per item."""
@@ -351,10 +351,10 @@ class ChainedForms(IterDataPipe[Any]):
         """Bring the range of the volume, or a given one, to ``out``."""
 
     def rescale_percentiles(self, lower: float = ..., upper: float = ..., out: tuple[float, float] = ..., clamp: bool = ..., above: float | None = ..., inside: str | None = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
-        """Bring two percentiles of the volume to ``out``, and clamp what lies beyond."""
+        """Map two percentiles of the volume to ``out``, and clamp values beyond."""
 
     def resize(self, size: Any, *, longest: bool = ..., extent: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
-        """Give the grid ``size`` voxels that take the place of the present ones."""
+        """Give the grid ``size`` voxels over the present extent."""
 
     def rician_noise(self, std: Any, *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
         """The noise of magnitude images: normal noise in both parts of a complex number."""
@@ -438,7 +438,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Move the content by ``amount``: millimetres in world space, voxels in voxel space."""
 
     def transpose(self, axes: Sequence[int] = ..., *, name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
-        """Put the axes of the array in another order, as ``numpy.transpose``; the affine says so."""
+        """Put the axes of the array in another order, as ``numpy.transpose``; the affine follows."""
 
     def unstack(self, key: str, names: Sequence[str]) -> Unstack:
         """Make each channel of a volume a volume of its own."""

@@ -1,7 +1,6 @@
-"""Value ops: what changes the values of a patch and not where they lie.
+"""Value ops: they change the values of a patch, and not its place.
 
-A file ends with the ops that it offers, ``OPS = (Posterize,)``: each is then a name here, and the
-chained form that its ``name`` says.
+A file ends with its ops, ``OPS = (Posterize,)``: names here, and chained forms by ``name``.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -14,7 +14,7 @@ from ..core.errors import BadRecord
 from ..core.validate import ParameterRange, is_integer, parse_range, value_at
 from .value_op import Facts, Params, RandomValueOp
 
-# A polynomial of more has thousands of terms, and is no longer slow.
+# A polynomial of a higher order has thousands of terms, and is not smooth.
 MOST_ORDERS = 8
 
 
@@ -38,7 +38,7 @@ def polynomial(
     the same order; so a few values give it, axis by axis.
     """
     to_source = np.linalg.solve(source.affine, grid.affine)
-    # As many indices as a polynomial of one variable has coefficients (Chebyshev's).
+    # As many nodes as a polynomial of one variable has coefficients (Chebyshev's).
     angles = np.pi * (np.arange(order + 1) + 0.5) / (order + 1)
     nodes = [(n - 1) / 2 + n / 2 * np.cos(angles) for n in grid.shape]
     places = np.stack(np.meshgrid(*nodes, indexing="ij"))
@@ -68,11 +68,10 @@ def _from_nodes(length: int, nodes: NDArray[np.float64]) -> NDArray[np.float64]:
 class BiasField(RandomValueOp):
     """Multiply by ``exp`` of a polynomial of the place in the volume.
 
-    The field lies in the volume, so patches that overlap agree, and it turns with what is turned
-    later; over displacements it stays where it is.
+    The field belongs to the volume: overlapping patches agree, and only turns move it later.
 
-    ``value * exp(sum of c_abc x ** a y ** b z ** c)`` over ``a + b + c <= order``, where x, y and z
-    run from -1 at the first voxel of the whole volume to 1 at the last one, along its axes.
+    ``value * exp(sum of c_abc x ** a y ** b z ** c)`` over ``a + b + c <= order``, with x, y and z
+    from -1 at the volume's first voxel to 1 at the last one, along its axes.
 
     References
     ----------
@@ -88,7 +87,7 @@ class BiasField(RandomValueOp):
     strength: ParameterRange = 0.5
     """Coefficients are drawn from (-strength, strength), or from (low, high)."""
     order: int = 3
-    """Of the polynomial, 0 to 8."""
+    """Order of the polynomial, 0 to 8."""
 
     name: ClassVar[str] = "bias_field"
     checks: ClassVar[Any] = {"strength": parse_range}

@@ -57,10 +57,9 @@ class Brightness(TwoSidedOp, AffineValueOp):
 class Contrast(TwoSidedOp, AffineValueOp):
     """``(value - middle) * factor + middle``.
 
-    The mean of a CT is that of the air around the body, far below a patch inside. nnU-Net, and
-    whoever changes cut patches, spreads values about the mean of the patch: ``over="patch"``, which
-    takes mean and range of each channel of what the op is given, the voxels around the patch
-    included that filters after it look at. Patches that overlap then differ where they do.
+    The mean of a CT is near that of air, far below the mean of a patch inside the body. With
+    ``over="patch"``, as in nnU-Net, mean and range are those of each channel of the op's input,
+    with the halo of later filters. Overlapping patches then differ.
 
     Examples
     --------
@@ -73,11 +72,11 @@ class Contrast(TwoSidedOp, AffineValueOp):
     factor: ParameterRange
     """A number >= 0, or (low, high)."""
     middle: float | None = None
-    """What stays as it is; None for the mean of the volume."""
+    """Value that stays; None for the mean of the volume."""
     keep_range: bool = False
     """Whether to clamp to the smallest and largest value of the volume."""
     over: str = VOLUME
-    """Mean and range of what: ``"volume"``, or ``"patch"``."""
+    """Source of mean and range: ``"volume"``, or ``"patch"``."""
 
     name: ClassVar[str] = "contrast"
     about_1: ClassVar[str] = "factor"
@@ -166,7 +165,7 @@ class Clamp(AffineValueOp):
         return f"{self.in_words()} to {low:g} .. {high:g}"
 
 
-# batchgeneratorsv2's: of a patch that is constant afterwards.
+# batchgeneratorsv2's constant, for a patch that is constant afterwards.
 _LEAST_STD = 1e-7
 # One by less is no float32.
 _LEAST_RANGE = 2.0**-126
@@ -179,9 +178,8 @@ class Gamma(TwoSidedOp):
     Values beyond the ends are mirrored at the lower one, so that no root of a negative number is
     taken. Commutes with interpolation nearly, as far as the curve is straight from voxel to voxel.
 
-    MONAI's ``AdjustContrast`` has this formula, between the ends of what it is given, which is
-    ``over="patch"`` of a patch: the ends of each channel, as nnU-Net has it, too. Patches that
-    overlap then differ where they do.
+    MONAI's ``AdjustContrast`` is ``over="patch"`` on a patch: the ends are those of each channel,
+    as in nnU-Net. Overlapping patches then differ.
 
     Examples
     --------
@@ -196,11 +194,11 @@ class Gamma(TwoSidedOp):
     in_range: tuple[float, float] | None = None
     """The ends (low, high); None for the smallest and largest value of the volume."""
     over: str = VOLUME
-    """The ends of what: ``"volume"``, or ``"patch"``."""
+    """Source of the ends: ``"volume"``, or ``"patch"``."""
     keep_statistics: bool = False
     """Whether each channel of the patch gets its mean and deviation back; of a patch only."""
     invert: bool = False
-    """Whether to bend the values upside down: what is bright is bent most."""
+    """Whether to mirror the values first, so that bright values are bent most."""
 
     name: ClassVar[str] = "gamma"
     about_1: ClassVar[str] = "gamma"
@@ -272,9 +270,9 @@ class _Bend:
 
     @property
     def numbers(self) -> tuple[float, float, float]:
-        """Where distances begin, what makes a part of the range of one, and what a distance."""
+        """Start of distances, factor to a part of the range, and factor back."""
         size = self.high - self.low
-        # Upside down the lower end is the upper one, and each value as far from it.
+        # Inverted, distances start at the upper end.
         start, sign = (self.high, -1) if self.invert else (self.low, 1)
         return start, sign / size if abs(size) >= _LEAST_RANGE else 0.0, sign * size
 
@@ -283,7 +281,7 @@ class _Bend:
 
     def in_numpy(self, channel: NDArray[np.float32], number: int) -> None:
         start, inward, outward = map(np.float32, self.numbers)
-        # Plane by plane: what lies in between stays in the cache.
+        # Plane by plane, so that temporaries stay in the cache.
         for plane in channel:
             part = (plane - start) * inward
             plane[...] = np.copysign(power(np.abs(part), self.gamma), part) * outward + start
@@ -291,7 +289,7 @@ class _Bend:
 
 _LOG2_E = 1.4426950408889634
 _UPPER_BITS = np.uint32(0xFFFFF000)
-_ROUNDS = np.float32(12582912)  # 1.5 * 2^23: what is added to it is rounded, half to even
+_ROUNDS = np.float32(12582912)  # 1.5 * 2^23: adding it rounds half to even
 _MOST_EXPONENT = 300
 # Cephes Mathematical Library, exp2f (S. Moshier), the lowest power first.
 _POWERS_OF_2 = (
@@ -307,16 +305,15 @@ _POWERS_OF_2 = (
 def power(base: NDArray[np.float32], exponent: float) -> NDArray[np.float32]:
     """Return ``base ** exponent`` for ``base >= 0`` and ``exponent > 0``, float32.
 
-    Within 2.5 units of the last place for exponents up to 2, and 4 up to 5; a base below 2^-126
-    counts as 0.
+    Accurate to 2.5 units of the last place for exponents up to 2, and 4 up to 5. A base below
+    2^-126 counts as 0.
 
     Examples
     --------
     >>> power(np.array([0, 0.25, 1], np.float32), 0.5).tolist()
     [0.0, 0.5, 1.0]
     """
-    # The part of the exponent that is multiplied by whole powers of 2 has 12 bits, and the product
-    # is exact; so an error does not grow with them.
+    # The exponent's part for whole powers of 2 has 12 bits: the product is exact.
     large = (np.array(exponent, np.float32).view(np.uint32) & _UPPER_BITS).view(np.float32)[()]
     y, e, x, z = log_of_mantissa(base)
     t = (x + (y + z * np.float32(-0.5))) * np.float32(exponent * _LOG2_E)

@@ -91,7 +91,7 @@ class DropChannels(RandomValueOp):
     """
 
     chance: float
-    """Of each channel, 0 to 1."""
+    """Probability of each channel, 0 to 1."""
     fill: float = 0.0
     """The value that a dropped channel has."""
 
@@ -141,8 +141,7 @@ class OneHot(ValueOp):
     classes: int | tuple[int, ...]
     """How many, from 0; or which labels, of which 0 may be left out."""
     others: Literal["error", "drop"] = "error"
-    """What happens where a voxel has none of these: an error that names its label, or 0 in every
-    channel."""
+    """Handling of a voxel without any of the labels: an error, or 0 in every channel."""
 
     name: ClassVar[str] = "one_hot"
     keeps_dtype: ClassVar[bool] = True
@@ -193,8 +192,7 @@ class OneHot(ValueOp):
 class RemapLabels(ValueOp):
     """Give labels other numbers; several may become one.
 
-    Commutes with spatial ops where labels are sampled as they are by default, ``"nearest"``. What
-    a patch has outside the volume is remapped too.
+    Commutes with spatial ops with the default sampling, ``"nearest"``; remaps the fill, too.
 
     Examples
     --------
@@ -205,7 +203,7 @@ class RemapLabels(ValueOp):
     mapping: Any
     """Old label to new label."""
     other: int | None = None
-    """What labels become that are not in ``mapping``; None: they stay."""
+    """New label of all labels that are not in ``mapping``; None keeps them."""
 
     name: ClassVar[str] = "remap_labels"
     keeps_dtype: ClassVar[bool] = True
@@ -258,9 +256,9 @@ class RemapLabels(ValueOp):
 class Regions(ValueOp):
     """A channel for every region, 1 where one of its labels is and 0 elsewhere, uint8.
 
+    Regions may overlap, unlike the classes of ``one_hot``: the whole tumour holds its core.
     Regions may overlap, unlike the classes of ``one_hot``: the whole tumour holds its core. Labels
-    of no region are 0 everywhere. Commutes with spatial ops where labels are sampled as they are by
-    default, ``"nearest"``.
+    of no region are 0 everywhere. Commutes with spatial ops as ``remap_labels`` does.
 
     Examples
     --------

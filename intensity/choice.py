@@ -1,4 +1,4 @@
-"""Value ops of which some are applied, or which are applied to some volumes only."""
+"""Value ops that apply some of several ops, or one op to some volumes only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .value_op import NO_HALO, Epilogue, Facts, Halo, Params, ValueOp, same_as
 
 
 class _OpWrapper(ValueOp):
-    """What holds an op and draws as that does."""
+    """A wrapper that holds an op and draws as the op does."""
 
     op: ValueOp
 
@@ -39,15 +39,15 @@ class _OpWrapper(ValueOp):
 
 @dataclass(frozen=True)
 class OnKeys(_OpWrapper):
-    """What ``op`` does, to the volumes that are named; of other volumes the choice has none.
+    """``op`` on the named volumes; the choice skips it on others.
 
-    A choice makes of it the op itself for these keys, and :class:`Elsewhere` for the others.
+    A choice replaces it by the op itself for these keys, and by :class:`Elsewhere` for others.
     """
 
     keys: tuple[str, ...]
     """The volumes, by their keys in the sample."""
     op: ValueOp
-    """What is done to them."""
+    """The op for the named volumes."""
 
     name: ClassVar[str] = "on"
     named_keys = same_as("keys")
@@ -69,13 +69,13 @@ class OnKeys(_OpWrapper):
 
 @dataclass(frozen=True)
 class Elsewhere(_OpWrapper):
-    """Change nothing, and draw what ``op`` draws: it acts on other volumes of the sample.
+    """Change nothing, and draw as ``op``, which acts on other volumes of the sample.
 
     So the record of a choice is the same for all of them.
     """
 
     op: ValueOp
-    """What is done to other volumes."""
+    """The op for the other volumes."""
 
     name: ClassVar[str] = "elsewhere"
     keeps_dtype: ClassVar[bool] = True
@@ -92,18 +92,18 @@ class Elsewhere(_OpWrapper):
 
 
 Path = tuple[int, int]
-"""Which member, and which place in it."""
+"""Index of the member, and position in it."""
 
 _SIGN_BIT = 2**63  # the second number of a stream is a signed one
 
 
 def _of_all(name: str) -> Any:
-    """Return a property: whether all ops of a choice have that of this name."""
+    """Return a property: whether it holds for all ops of a choice."""
     return property(lambda self: all(getattr(op, name) for op in self.bare_ops()))
 
 
 def _of_any(name: str) -> Any:
-    """Return a property: whether one op of a choice has that of this name."""
+    """Return a property: whether it holds for any op of a choice."""
     return property(lambda self: any(getattr(op, name) for op in self.bare_ops()))
 
 
@@ -113,7 +113,7 @@ class ValueChoice(ChosenOps, ValueOp):  # type: ignore[override]  # its name is 
 
     commutes = _of_all("commutes")
     keeps_dtype = _of_all("keeps_dtype")
-    """So the type does not depend on which is chosen."""
+    """The type must not depend on the choice."""
     pointwise = _of_all("pointwise")
     keeps_faces = _of_all("keeps_faces")
     by_channel = _of_all("by_channel")
@@ -132,7 +132,7 @@ class ValueChoice(ChosenOps, ValueOp):  # type: ignore[override]  # its name is 
             raise ValueError("the members of a choice take statistics inside one label at most")
 
     def bare_ops(self) -> Iterator[ValueOp]:
-        """Yield the ops, without the keys of those that act on some volumes only."""
+        """Yield the ops; an ``OnKeys`` yields its op."""
         return (op.op if isinstance(op, OnKeys) else op for op in self.ops())
 
     @property
@@ -154,14 +154,14 @@ class ValueChoice(ChosenOps, ValueOp):  # type: ignore[override]  # its name is 
 
     @property
     def for_given_keys(self) -> bool:
-        """Whether a member acts on the volumes that the pipe is for, and not on keys of its own."""
+        """Whether a member acts on the pipe's volumes, and not on its own keys."""
         return any(
             op.for_given_keys if isinstance(op, ValueChoice) else not isinstance(op, OnKeys)
             for op in self.ops()
         )
 
     def of_key(self, key: str, *, is_target: bool) -> ValueChoice:
-        # What acts elsewhere is still drawn, and does nothing.
+        # Members that act elsewhere are still drawn, and change nothing.
         if is_target and not self.named_keys:
             return self
         return self._with(lambda op: _of_key(op, key, is_target=is_target))
@@ -228,8 +228,8 @@ def _of_key(op: ValueOp, key: str, *, is_target: bool) -> ValueOp:
 class _FactsOfKey:
     """Facts with a key of their own, so that no two ops of a choice draw the same noise.
 
-    It follows from where the op stands, member and place. In a choice within a choice it follows
-    from the whole path: the outer one's key is the seed of the inner one's.
+    The key follows from member and position of the op. In nested choices it follows from the whole
+    path: the outer key is the seed of the inner one.
     """
 
     def __init__(self, facts: Facts, path: Path) -> None:

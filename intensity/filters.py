@@ -34,21 +34,21 @@ from .value_op import (
     number_text,
 )
 
-# A symmetric filter along one axis, in place; beyond its ends the outermost voxels go on.
+# A symmetric filter along one axis, in place; the outermost voxels repeat beyond its ends.
 #
-# NumPy here is the reference; ``native/filter.h`` adds in the same order, and gives the same bits.
+# NumPy is the reference; ``native/filter.h`` adds in the same order, and gives the same bits.
 
 # Where SciPy's gaussian_filter ends the kernel, in standard deviations.
 TRUNCATE = 4.0
 
 
 def reach(sigma: float) -> int:
-    """Return how many voxels on either side a Gaussian of ``sigma`` voxels looks at."""
+    """Return the radius in voxels of a Gaussian of ``sigma`` voxels."""
     return int(TRUNCATE * sigma + 0.5)
 
 
 def gaussian(sigma: float) -> NDArray[np.float32]:
-    """Return the weights of a voxel itself and of its neighbours on one side, which sum to 1."""
+    """Return the weights of a voxel and its neighbours on one side; all sum to 1."""
     radius = reach(sigma)
     weights = [1.0]
     weights += [math.exp(-0.5 * (t / sigma) ** 2) for t in range(1, radius + 1)]
@@ -63,8 +63,7 @@ class AxisFilters:
     """A symmetric filter along each axis, one after another."""
 
     weights: tuple[NDArray[np.float32], ...]
-    """For each axis those of the voxel itself, then of the neighbours on either side alike; one
-    that has none is left alone."""
+    """Weights for each axis: of the voxel, then of neighbours on one side; may be empty."""
 
     name: ClassVar[str] = "blur"
 
@@ -96,7 +95,7 @@ def _filter_axis(channel: NDArray[Any], axis: int, weights: NDArray[np.float32])
 
 @dataclass(frozen=True)
 class _Gaussian(RandomValueOp):
-    """What blur and sharpen share: the filter, its reach, its unit."""
+    """Shared behaviour of blur and sharpen: the filter, its radius, its unit."""
 
     sigma: ParameterRange
     """Standard deviation along every axis: a number >= 0, or (low, high)."""
@@ -138,7 +137,7 @@ class _Gaussian(RandomValueOp):
 
 @dataclass(frozen=True)
 class Blur(_Gaussian):
-    """A Gaussian filter, on what the chain so far gives; later spatial ops interpolate that.
+    """A Gaussian filter on the chain's result so far, which later spatial ops interpolate.
 
     Beyond the volume, the padding of the volume's sampling goes in.
 
@@ -181,7 +180,7 @@ class Sharpen(_Gaussian):
     """
 
     amount: ParameterRange = 1.0
-    """How much of what a blur takes away is added: a number >= 0, or (low, high)."""
+    """Amount of the blurred-away detail to add: a number >= 0, or (low, high)."""
 
     name: ClassVar[str] = "sharpen"
     amounts: ClassVar[Any] = {"sigma": FROM_0, "amount": FROM_0}
@@ -203,14 +202,14 @@ class Sharpen(_Gaussian):
 
 @dataclass(frozen=True)
 class CoarserVoxels:
-    """Keep only every few voxels along each axis, and draw lines in between: K first, I last.
+    """Keep every few voxels along each axis, and interpolate linearly: K first, I last.
 
-    The array has ``ceil(factor) + 1`` voxels around what is wanted. Which voxels stay is a matter
-    of the lattice: number ``m`` is the voxel nearest to ``m * factor``.
+    The array has a halo of ``ceil(factor) + 1`` voxels. The lattice determines the kept voxels:
+    number ``m`` is the voxel nearest to ``m * factor``.
     """
 
     factors: tuple[float, float, float]
-    """Along each axis; one of 1 is left alone."""
+    """Factor along each axis; 1 leaves an axis alone."""
     corner: tuple[int, int, int]
     """Index of the first voxel on the lattice."""
 
@@ -236,17 +235,17 @@ def _coarsen_axis(channel: NDArray[np.float32], axis: int, factor: float, corner
     part = (place - before).astype(np.float32).reshape(-1, *[1] * (2 - axis))
     first, last = (np.take(channel, places, axis=axis) for places in (low, high))
     np.add(first, (last - first) * part, out=channel)
-    # A voxel that is kept is what it is, beside an infinite one too.
+    # Kept voxels stay exact, also next to an infinite one.
     np.copyto(channel, first, where=part == 0)
 
 
 INVERSE = "; factor says how much larger voxels get: write factor=2 for a scale of 0.5"
-"""What to write in the place of a scale below 1, as other libraries have it."""
+"""Advice for a scale below 1, as in other libraries."""
 _TWO_GRIDS = "a coarser grid is made of the voxels so far, and what follows is sampled from that"
 
 
 def at_inverse(factor: ParameterRange, u: float) -> float:
-    """Return the factor whose inverse a uniform number from [0, 1) stands for.
+    """Return the factor whose inverse is drawn by a uniform number from [0, 1).
 
     Examples
     --------
@@ -258,7 +257,7 @@ def at_inverse(factor: ParameterRange, u: float) -> float:
 
 
 class _Coarser(RandomValueOp):
-    """What ops share that make voxels larger: along each axis by a factor."""
+    """Shared behaviour of ops that make voxels larger along axes by a factor."""
 
     commutes: ClassVar[bool] = False
     late_because: ClassVar[str] = _TWO_GRIDS
@@ -281,7 +280,6 @@ class _Coarser(RandomValueOp):
         return (0, 1, 2)
 
     def halo(self, params: Params, grid: Grid) -> Halo:
-        # How far the nearest voxels that stay may be.
         i, j, k = (math.ceil(f) + 1 if f > 1 else 0 for f in self.coarser(params))
         return (i, j, k)
 
@@ -312,7 +310,7 @@ class LowResolution(_Coarser):
     factor: ParameterRange
     """How much larger the voxels are, at least 1: a number, or (low, high)."""
     axes: int | tuple[int, ...] = field(default=(0, 1, 2), kw_only=True, metadata=LATER)
-    """Along which they are."""
+    """Axes along which voxels get larger."""
     by_inverse: bool = field(default=False, kw_only=True, metadata=LATER)
     """Whether 1 / factor is drawn evenly, the scale of nnU-Net and MONAI, and not the factor."""
 
@@ -355,8 +353,7 @@ class Anisotropy(_Coarser):
     factor: ParameterRange
     """How much longer the voxels are, at least 1: a number, or (low, high)."""
     axes: int | tuple[int, ...] = (0, 1, 2)
-    """One of these is drawn, of those along which the volume has more than one voxel: of 2-D data
-    never K."""
+    """One of these is drawn, among those with more than one voxel: of 2-D data never K."""
 
     name: ClassVar[str] = "anisotropy"
 

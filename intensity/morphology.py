@@ -1,4 +1,4 @@
-"""Ops on masks, a channel each: grown, shrunk, without one of their parts."""
+"""Ops on masks, one per channel: morphology, and removal of parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPERATORS = ("dilate", "erode", "close", "open")
 
 
 def dilate(mask: Mask, radius: float) -> Mask:
-    """Return the voxels no further than ``radius`` voxels from one of the mask.
+    """Return the voxels within ``radius`` voxels of the mask.
 
     Examples
     --------
@@ -35,8 +35,8 @@ def dilate(mask: Mask, radius: float) -> Mask:
     >>> dilate(line, 1.5).astype(int).ravel().tolist()
     [0, 0, 1, 1, 1, 0, 0]
     """
-    # Squares of the distance along K, then J, then I: the least of the sums is that in space
-    # (Felzenszwalb and Huttenlocher 2012), and none beyond the radius is asked for.
+    # Squares of the distance along K, then J, then I: the least sum is the distance in space
+    # (Felzenszwalb and Huttenlocher 2012). Distances beyond the radius are skipped.
     far = math.floor(radius)
     beyond = 3 * far * far + 1
     near: NDArray[np.int32] = np.where(mask, 0, beyond).astype(np.int32)
@@ -53,7 +53,7 @@ def dilate(mask: Mask, radius: float) -> Mask:
 
 
 def erode(mask: Mask, radius: float) -> Mask:
-    """Return the voxels further than ``radius`` from all that are not of the mask.
+    """Return the voxels further than ``radius`` from all voxels outside the mask.
 
     Beyond the array the mask goes on, so nothing is worn off at its faces.
     """
@@ -61,7 +61,7 @@ def erode(mask: Mask, radius: float) -> Mask:
 
 
 def morph(mask: Mask, operator: str, radius: float) -> Mask:
-    """Return what one of ``OPERATORS`` makes of a mask, by a ball of ``radius`` voxels."""
+    """Return a mask after one of ``OPERATORS`` with a ball of ``radius`` voxels."""
     first, second = {"close": (dilate, erode), "open": (erode, dilate)}.get(operator, (None, None))
     if first is None or second is None:
         return dilate(mask, radius) if operator == "dilate" else erode(mask, radius)
@@ -69,7 +69,7 @@ def morph(mask: Mask, operator: str, radius: float) -> Mask:
 
 
 def parts_of(mask: Mask) -> tuple[NDArray[np.int64], int]:
-    """Return the number of the part that each voxel is of, 0 outside, and how many parts there are.
+    """Return each voxel's part number, 0 outside, and the number of parts.
 
     Voxels that touch, by a corner too, are of one part. Parts are numbered by their first voxels.
 
@@ -79,7 +79,7 @@ def parts_of(mask: Mask) -> tuple[NDArray[np.int64], int]:
     >>> labels[0].tolist(), count
     ([[1, 1, 0, 1], [0, 0, 1, 0]], 1)
     """
-    # Runs along K are joined with those of the four rows before that touch them.
+    # Runs along K are joined with touching runs of the four rows before.
     wide = np.pad(mask, ((1, 1), (1, 1), (1, 1)))
     steps = np.diff(wide.astype(np.int8), axis=2)
     rows = wide.shape[1]
@@ -87,7 +87,7 @@ def parts_of(mask: Mask) -> tuple[NDArray[np.int64], int]:
     stop = np.nonzero(steps == -1)[2]
     row = i * rows + j
     parent = np.arange(len(row))
-    # Of two rows as one number line: a run is found by the place of its end.
+    # Two rows as one number line, so that searchsorted finds a run by its end.
     width = wide.shape[2] + 1
     first, last = row * width + start, row * width + stop
     edges = []
@@ -118,7 +118,7 @@ def parts_of(mask: Mask) -> tuple[NDArray[np.int64], int]:
 
 @dataclass(frozen=True)
 class _MorphologyOfChannel(RandomValueOp):
-    """What is drawn for a channel."""
+    """Draws for a channel."""
 
     radius: ParameterRange
     operator: ParameterRange
@@ -130,7 +130,7 @@ class _MorphologyOfChannel(RandomValueOp):
 
 @dataclass(frozen=True)
 class _PartOfChannel(RandomValueOp):
-    """What is drawn for a channel: which of its parts, as a number from 0 to 1."""
+    """Draws for a channel: its part, as a number from 0 to 1."""
 
     turn: ParameterRange = (0.0, 1.0)
     which: ParameterRange = (0.0, 1.0)
@@ -141,12 +141,12 @@ class _PartOfChannel(RandomValueOp):
 
 @dataclass(frozen=True)
 class _MaskOp(ChannelwiseOp):
-    """What ops share that change masks, a channel each, in a drawn order."""
+    """Shared behaviour of ops that change masks, one per channel, in a drawn order."""
 
     p: float = field(default=1.0, kw_only=True)
     """Probability that anything is changed."""
     p_channel: float = field(default=1.0, kw_only=True)
-    """Of that, the probability of each channel."""
+    """Probability of each channel, given that the op acts."""
 
     kind: ClassVar[str] = "label"
     keeps_dtype: ClassVar[bool] = True
@@ -168,11 +168,11 @@ class _MaskOp(ChannelwiseOp):
         return array
 
     def margin(self, values: Params) -> int:
-        """Return how far from a mask its voxels may change, and what is looked at."""
+        """Return the largest distance of changes from a mask, and of reads."""
         return 0
 
     def change(self, channels: NDArray[Any], number: int, values: Params, voxels: int) -> None:
-        """Change one of the channels, of which the mask and what lies around it are given."""
+        """Change one of the channels in place; the array has the mask and its surroundings."""
         raise NotImplementedError
 
     def in_words(self, text: str) -> str:
@@ -183,7 +183,7 @@ class _MaskOp(ChannelwiseOp):
 
 
 def _box_of(mask: Mask, margin: int) -> tuple[slice, slice, slice] | None:
-    """Return the box of what is inside, wider by a margin; None of nothing."""
+    """Return the bounding box of a mask, with a margin; None for an empty mask."""
     sides = []
     for axis in range(3):
         inside = np.flatnonzero(mask.any(axis=tuple(n for n in range(3) if n != axis)))
@@ -196,7 +196,7 @@ def _box_of(mask: Mask, margin: int) -> tuple[slice, slice, slice] | None:
 
 @dataclass(frozen=True)
 class RandomMorphology(_MaskOp):
-    """Grow, shrink, close or open each channel's mask by a ball; what grows takes from the others.
+    """Grow, shrink, close or open each channel's mask by a ball; growth takes from others.
 
     nnU-Net does this to the segmentation of a coarser network that it is given, so that it does not
     learn to copy it. It acts on the patch: at its faces nothing is worn off.
@@ -208,7 +208,7 @@ class RandomMorphology(_MaskOp):
     """
 
     radius: ParameterRange = (1.0, 8.0)
-    """Of the ball, in voxels: a number above 0, or (low, high)."""
+    """Radius of the ball, in voxels: a number above 0, or (low, high)."""
     operators: tuple[str, ...] = OPERATORS
     """One of these is drawn for each channel."""
 
@@ -257,7 +257,7 @@ class DropComponent(_MaskOp):
     """
 
     most: float = 0.15
-    """The share of the patch that a part has to be smaller than."""
+    """Limit of a part's size, as a share of the patch."""
 
     name: ClassVar[str] = "drop_component"
     checks: ClassVar[Any] = {"most": as_probability}

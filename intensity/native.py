@@ -1,6 +1,6 @@
-"""Changes of values in place: of a channel of a patch in one call of the native library.
+"""Changes of values in place: one call of the native library per channel of a patch.
 
-Where it is missing, the same steps are taken in NumPy: to the same bits, many times slower.
+Without the library, NumPy takes the same steps: to the same bits, many times slower.
 """
 
 from __future__ import annotations
@@ -32,33 +32,33 @@ class ChannelStatistics(NamedTuple):
 
 
 class ArrayChange(Protocol):
-    """What is done to the values of an array, in native code, or in NumPy to the same bits."""
+    """A change of an array's values, in native code, or in NumPy to the same bits."""
 
     @property
     def name(self) -> str:
         """The op that does it."""
 
     def native_step(self) -> bytes:
-        """Return what the native code is to do."""
+        """Return the packed step for the native code."""
 
     def in_numpy(self, channel: NDArray[np.float32], number: int) -> None:
         """Change a channel (I, J, K) in place; ``number`` is its own."""
 
 
 class ByStatistics(NamedTuple):
-    """What is done to a channel of a patch by its statistics before."""
+    """A change of a channel by its statistics before."""
 
     name: str
     """The op that does it."""
     changes: Callable[[ChannelStatistics], Sequence[Any]]
-    """Returns what is done, one after another."""
+    """Returns the changes, in order."""
 
 
 Change = ArrayChange | ByStatistics
 
 
 class NoRange(ValueError):
-    """Values of which some are not finite have no mean and no range."""
+    """Raised for a mean or range of values that are not all finite."""
 
     def __init__(self, change: Change, number: int) -> None:
         msg = f"a patch with NaN or infinite values has no mean or range for {change.name}()"
@@ -67,9 +67,9 @@ class NoRange(ValueError):
 
 
 def change_values(array: NDArray[np.float32], changes: Sequence[Change]) -> None:
-    """Change ``array``, (C, I, J, K), in place, in as few passes as the changes can be done in.
+    """Change ``array``, (C, I, J, K), in place, in as few passes as possible.
 
-    ``NoRange`` has the number of a change that needs a mean or range that is not there.
+    ``NoRange`` has the number of the change that needs a missing mean or range.
     """
     if not array.size:
         return
@@ -85,8 +85,7 @@ def change_values(array: NDArray[np.float32], changes: Sequence[Change]) -> None
 
 def _change_channel(channel: NDArray[np.float32], number: int, changes: Sequence[Change]) -> None:
     waiting: list[ArrayChange] = []
-    # The next one is the last. A function that calls itself would keep the channel, and so the slot
-    # of a batch, until garbage is collected.
+    # A stack, next change last: recursion would keep the channel until garbage collection.
     rest = [*enumerate(changes)][::-1]
     while rest:
         place, change = rest.pop()
@@ -105,7 +104,7 @@ def _change_channel(channel: NDArray[np.float32], number: int, changes: Sequence
 def _do(
     channel: NDArray[np.float32], number: int, changes: Sequence[ArrayChange], counts: bool = False
 ) -> ChannelStatistics:
-    """Do what does not ask; return the statistics afterwards, if it ``counts``."""
+    """Apply changes that need no statistics; return the statistics afterwards if it ``counts``."""
     steps, numbers = [change.native_step() for change in changes], np.zeros(4)
     if not change_natively(channel, number, steps, numbers if counts else None):
         for change in changes:
@@ -115,19 +114,18 @@ def _do(
     return ChannelStatistics(*numbers.tolist())
 
 
-# The library counts in the same order (``native/gamma.h``), and so to the same bits: in sixteen
-# lanes along the last axis.
+# The library sums in the same order, in sixteen lanes along the last axis: the same bits.
 _LANES = 16
 
 
 def _statistics_of(channel: NDArray[np.float32]) -> ChannelStatistics:
-    first = float(channel[0, 0, 0])  # all are counted from it, so that squares keep their digits
+    first = float(channel[0, 0, 0])  # reference for all sums, so that squares keep their digits
     length, count = channel.shape[-1], channel.size
     lanes = np.zeros((*channel.shape[:-1], -(-length // _LANES) * _LANES))
     np.subtract(channel, first, out=lanes[..., :length], dtype=np.float64)
     lanes = lanes.reshape(-1, _LANES)
     total, squares = float(_sum(_sum(lanes))), float(_sum(_sum(lanes * lanes)))
-    # Of a sample, n - 1, as nnU-Net has it.
+    # Sample deviation (n - 1), as in nnU-Net.
     variance = max((squares - total * total / count) / max(count - 1, 1), 0.0)
     std = math.sqrt(variance) if math.isfinite(variance) else math.nan
     return ChannelStatistics(first + total / count, std, float(channel.min()), float(channel.max()))
@@ -155,10 +153,9 @@ def pack_step(
 def change_natively(
     channel: NDArray[Any], number: int, steps: Sequence[bytes], statistics: Any = None
 ) -> bool:
-    """Do steps to a channel, (I, J, K) in C order, in place; False if it was left alone.
+    """Apply steps to a channel, (I, J, K) in C order, in place; False if not possible.
 
-    ``number`` is its own, on which noise depends. ``statistics`` are four float64, of the values
-    afterwards.
+    ``number`` is the channel's, for noise; ``statistics`` receives four float64 afterwards.
     """
     path, library = native_level(), _library()
     if path is None or library is None or channel.dtype != np.float32:
@@ -167,7 +164,7 @@ def change_natively(
     places = channel.ctypes.data, number, *channel.shape, payload.ctypes.data
     room = 0 if statistics is None else statistics.ctypes.data
     status = library.voxpipe_values(_JOB.pack(path, *places, len(steps), room))
-    if status == _NO_MEMORY:  # after some passes, maybe: they are not to be done twice
+    if status == _NO_MEMORY:  # some passes may be done: do not repeat them in NumPy
         raise MemoryError("there is no memory for a plane of values between two passes")
     return bool(status == _OK)
 

@@ -1,4 +1,4 @@
-"""Noise, and boxes taken away: random numbers computed from the places of voxels."""
+"""Noise and dropped boxes: random numbers computed from the places of voxels."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from . import native
 from .native import Change
 from .value_op import ANY, FROM_0, Facts, Params, RandomValueOp
 
-# Normal numbers that belong to voxels of a lattice: the same wherever a patch begins.
+# Normal numbers per voxel of a lattice, independent of the patch.
 #
-# A voxel's number is a function of a key and of its index, so patches that overlap agree, and so do
-# workers. Four voxels along the last axis share one call of Philox 4x32-10 (Salmon, Moraes, Dror &
-# Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011), whose four words become four normal
-# numbers (Box & Muller, 1958). NumPy here is the reference; ``native/noise.h`` takes the same steps
-# in the same order, and gives the same bits.
+# A voxel's number is a function of a key and its index, so overlapping patches agree in all
+# workers. Four voxels along the last axis share one call of Philox 4x32-10. Its four words become
+# four normal numbers (Box & Muller, 1958). NumPy is the reference; ``native/noise.h`` takes the
+# same steps in the same order, and gives the same bits.
+#
+# Salmon, Moraes, Dror & Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 
 _LOW, _HIGH = 0xFFFFFFFF, 32
 _ROUNDS = 10
@@ -30,8 +31,8 @@ _FACTORS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
 _ROOT_HALF = np.int32(0x3F3504F3)  # the bits of sqrt(1/2)
 _MANTISSA = np.int32(0x007FFFFF)
-# Cephes Mathematical Library, logf, sinf and cosf (S. Moshier): the logarithm by pairs of powers,
-# the lowest first, the others the highest power first.
+# Cephes Mathematical Library (S. Moshier): logf by pairs from the lowest power, sinf and cosf from
+# the highest.
 _LOG = (
     (-2.4999993993e-1, 3.3333331174e-1),
     (-1.6668057665e-1, 2.0000714765e-1),
@@ -71,8 +72,7 @@ def normals(
 ) -> NDArray[np.float32]:
     """Return a normal number for every voxel of a patch, float32.
 
-    ``corner`` is the lattice index of its first voxel, ``key`` below 2^64; the planes 0 and 1 are
-    two fields of numbers that have nothing to do with each other.
+    ``corner`` is the first voxel's lattice index, ``key`` below 2^64; planes are independent.
     """
     count, *size = shape
     first, last = corner[2] >> 2, corner[2] + size[2] - 1 >> 2
@@ -214,7 +214,7 @@ class RicianNoise(RandomValueOp):
     """The noise of magnitude images: normal noise in both parts of a complex number.
 
     ``sqrt((value + a) ** 2 + b ** 2)``, with ``a`` and ``b`` normal, of mean 0 and deviation
-    ``std``: where the value is ``v``, a number of the Rice distribution of ``v`` and ``std``.
+    ``std``. For a value ``v`` it follows the Rice distribution of ``v`` and ``std``.
 
     References
     ----------
@@ -248,9 +248,8 @@ _PER_WORD = 2.0**-32
 class DropBoxes(RandomValueOp):
     """Fill boxes with one value, strewn evenly over the lattice of the result.
 
-    Space is cut into cubes as large as the largest box; in each of them a box begins, or none.
-    So patches that overlap agree, wherever they begin. Boxes lie along the axes of the result,
-    whatever spatial ops come later.
+    Space is cut into cubes as large as the largest box; each holds the start of at most one box. So
+    overlapping patches agree. Boxes follow the axes of the result.
 
     With edges from ``low`` to ``high``, cubes are ``high`` voxels wide, and the chance of a box in
     each is ``fraction / ((low + high) / (2 high)) ** 3``. It begins at any voxel of its cube, and
@@ -270,8 +269,7 @@ class DropBoxes(RandomValueOp):
     size: ParameterRange
     """Edge in voxels, drawn for each edge of each box: a whole number >= 1, or (low, high)."""
     fraction: ParameterRange
-    """About which part of all voxels is taken away, overlaps not counted: a number, or (low,
-    high)."""
+    """Part of all voxels to drop, overlaps not counted: a number, or (low, high)."""
     fill: float = 0.0
     """The value inside."""
 

@@ -41,8 +41,7 @@ def normalize(
     >>> normalize(np.array([1, 3], np.int16), mean=2, std=0.5).tolist()
     [-2.0, 2.0]
     """
-    # The subtraction is done in float64, block by block inside NumPy: a small difference of
-    # large numbers keeps its digits, and no float64 copy of the whole is made.
+    # Subtract in float64, block by block inside NumPy, without a float64 copy of the whole.
     result = np.empty(array.shape, np.float32) if out is None else out
     np.subtract(array, np.float64(mean), out=result, dtype=np.float64, casting="same_kind")
     if std != 0:
@@ -61,9 +60,9 @@ class Normalize(ValueOp):
     """
 
     mean: float | None = None
-    """What to subtract; None for the mean of the volume."""
+    """Value to subtract; None for the mean of the volume."""
     std: float | None = None
-    """What to divide by, above or equal 0; None for the deviation of the volume."""
+    """Divisor, above or equal 0; None for the deviation of the volume."""
     above: float | None = None
     """Statistics of voxels above this; None for all."""
     inside: str | None = None
@@ -84,7 +83,7 @@ class Normalize(ValueOp):
         return self.mean is None or self.std is None
 
     def _numbers(self, facts: Facts) -> tuple[float, float]:
-        """Return mean and deviation; statistics are asked for only if needed."""
+        """Return mean and deviation; computes statistics only if needed."""
         mean, std = self.mean, self.std
         if mean is None or std is None:
             statistics = self._statistics(facts)
@@ -93,7 +92,7 @@ class Normalize(ValueOp):
         return mean, std
 
     def _statistics(self, facts: Facts) -> VolumeStatistics:
-        """Return those of the voxels that count; of all where all are of one value."""
+        """Return the statistics of the selected voxels, or of all in a constant volume."""
         statistics = facts.statistics(self.above)
         if (self.above is None and self.inside is None) or not math.isnan(statistics.mean):
             return statistics
@@ -125,8 +124,8 @@ class Normalize(ValueOp):
 
 
 def rescaling(low: float, high: float, out: Pair, *, clamp: bool) -> tuple[Epilogue, ...]:
-    """Return what brings ``low .. high`` to ``out``; a range of one value goes to ``out[0]``."""
-    # In two steps where float32 would lose digits: what lies near ``low`` is subtracted first.
+    """Return the changes from ``low .. high`` to ``out``; a range of one value gives ``out[0]``."""
+    # Two steps where float32 would lose digits: a value near ``low`` is subtracted first.
     scale = (out[1] - out[0]) / (high - low) if high > low else 0.0
     ends = (min(out), max(out)) if clamp else (-math.inf, math.inf)
     if not MOST_SHIFT * abs(out[1] - out[0]) < abs(low * scale) < math.inf:
@@ -167,7 +166,7 @@ class Rescale(AffineValueOp):
     """
 
     out: tuple[float, float] = (0.0, 1.0)
-    """What the ends become. The first may be the larger: ``(1, 0)`` turns dark into bright."""
+    """New values of the ends. The first may be the larger: ``(1, 0)`` turns dark into bright."""
     in_range: tuple[float, float] | None = None
     """The ends, low < high; None for the smallest and largest value of the volume."""
     clamp: bool = False
@@ -195,7 +194,7 @@ class Rescale(AffineValueOp):
 
 @dataclass(frozen=True)
 class RescalePercentiles(AffineValueOp):
-    """Bring two percentiles of the volume to ``out``, and clamp what lies beyond.
+    """Map two percentiles of the volume to ``out``, and clamp values beyond.
 
     ``out[0] + (out[1] - out[0]) * (value - a) / (b - a)``, where ``a`` and ``b`` are percentiles:
     linear between the two values next in rank, as ``numpy.percentile`` has them.
@@ -217,7 +216,7 @@ class RescalePercentiles(AffineValueOp):
     upper: float = 99.5
     """See ``lower``."""
     out: tuple[float, float] = (0.0, 1.0)
-    """What the percentiles become."""
+    """New values of the percentiles."""
     clamp: bool = True
     """Whether values beyond the percentiles become those of the percentiles."""
     above: float | None = None

@@ -15,9 +15,9 @@ from .value_op import NO_HALO, Facts, Halo, Params, ValueOp, same_as
 
 
 class ChannelwiseOp(ValueOp):
-    """A value op that draws for each channel what ``op`` draws, if it acts on any, which is ``p``.
+    """A value op that draws ``op`` for each channel, after one draw for ``p``.
 
-    What it drew is ``{"channels": [...]}``, None for a channel that is left alone.
+    Its parameters are ``{"channels": [...]}``, None for an unchanged channel.
     """
 
     op: Any
@@ -26,7 +26,7 @@ class ChannelwiseOp(ValueOp):
 
     @property
     def recorded_channels(self) -> tuple[Any, int]:
-        """What draws for each channel, and the number of channels, 0 if it is not known."""
+        """The op of each channel, and the number of channels, 0 if unknown."""
         return self.op, 0
 
     def of_channels(self, count: int) -> ValueOp:
@@ -36,7 +36,7 @@ class ChannelwiseOp(ValueOp):
         return self.draw_for(1, generator)
 
     def draw_for(self, count: int, generator: np.random.Generator) -> Params | None:
-        """Return the parameters for so many channels, or None if none is changed."""
+        """Return the parameters for ``count`` channels, or None if the op does not act."""
         acts = generator.random() < self.p
         each = [self.op.draw(generator) for _ in range(count)]
         channels = [None if values is None else dict(values) for values in each]
@@ -67,9 +67,8 @@ class _OfChannels(ValueOp):
 class PerChannel(ChannelwiseOp):
     """Apply an op to each channel on its own: its ``p`` and its amounts are drawn for each.
 
-    nnU-Net has two probabilities: that of the image, which is ``p`` here, and that of each channel,
-    which is the op's. Statistics of the whole volume are still those of all channels together;
-    those of the patch (``over="patch"``) are each channel's anyway.
+    As in nnU-Net, ``p`` is the probability of the image, and the op's that of each channel.
+    Statistics of the volume are of all channels together, those of the patch of each channel.
 
     Examples
     --------

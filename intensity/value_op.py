@@ -1,4 +1,4 @@
-"""The base class of value ops: they change the values of a patch, never where they lie.
+"""The base class of value ops: they change the values of a patch, never its place.
 
 To add one, write a frozen dataclass that derives from :class:`ValueOp` in a file of its own, and
 subclass ``voxpipe.testing.ValueOpContract`` in its test. A value op acts after the one
@@ -131,7 +131,7 @@ def recorded_percentile(
 
 
 class Facts(Protocol):
-    """What a value op may ask about the patch, and the volume that it comes from.
+    """Facts about the patch and its volume for a value op.
 
     Facts are passed in: a value op opens no file.
     """
@@ -148,16 +148,15 @@ class Facts(Protocol):
     def corner(self) -> tuple[int, int, int]:
         """Index of the array's first voxel on a lattice that all patches of one chain share.
 
-        Patches that overlap agree on it, whatever was cut.
+        Overlapping patches agree on it.
         """
 
     @property
     def key(self) -> tuple[int, int]:
         """Two integers below 2^64: a key for random numbers that belong to voxels of the lattice.
 
-        A function of seed, epoch, item and step. A step that was put before patches are cut has
-        one key for all patches of its case. It is no part of what is recorded: an op whose
-        random numbers are to come back draws a number, and asks for ``key_from`` that.
+        A function of seed, epoch, item and step, equal for all patches cut after the step. The key
+        is not recorded: for repeatable numbers draw one and call ``key_from`` with it.
         """
 
     def key_from(self, params: int) -> tuple[int, int]:
@@ -169,11 +168,9 @@ class Facts(Protocol):
     def statistics(self, above: float | None = None) -> VolumeStatistics:
         """Return the statistics of the whole volume; may read it, once.
 
-        They are those of the stored values after the ops before this one, as far as these change
-        each value on its own (``pointwise``) or keep some channels; others, such as noise, are
-        passed over. With
-        ``above`` only larger values count, and with a mask (``ValueOp.mask_key``) only
-        voxels inside it.
+        They are those of the stored values after the earlier ops, as far as these are ``pointwise``
+        or keep some channels. Other ops, such as noise, are skipped. With ``above`` only larger
+        values count, and with a mask (``ValueOp.mask_key``) only voxels inside it.
         """
 
 
@@ -183,35 +180,34 @@ class ValueOp:
     name: ClassVar[str] = ""
     """The chained form, e.g. ``"normalize"``."""
     commutes: ClassVar[bool] = True
-    """Whether spatial ops that come later may be done first: true of what treats every voxel alike,
-    exactly or nearly. Else a later spatial op interpolates anew, of what this op made."""
+    """Whether later spatial ops may be done first: true if every voxel is treated alike, at least
+    nearly. Else a later spatial op interpolates the result of this op."""
     keeps_dtype: ClassVar[bool] = False
     """Whether it takes and gives arrays of any type; else float32, in and out."""
     pointwise: ClassVar[bool] = False
-    """Whether a value's result depends on that value and the parameters alone, so that
-    statistics can follow."""
+    """Whether a result depends only on its value and parameters, so that statistics follow."""
     kind: ClassVar[str] = "intensity"
-    """The kind of volume that it changes where none is named."""
+    """The kind of volume that it changes by default."""
 
     named_keys: ClassVar[tuple[str, ...]] = ()
-    """The volumes that it names itself: those of members of a choice that act on some only."""
+    """The volumes that it names itself: those of a choice's members with keys."""
 
     late_because: ClassVar[str] = ""
-    """Why later spatial ops wait for it, where that is not plain."""
+    """Why later spatial ops wait for it, if that is not obvious."""
     checks: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {}
-    """What fields are brought to: functions of name and value, which refuse what is none."""
+    """Checks of fields: functions of name and value that return the stored value or raise."""
 
     def __post_init__(self) -> None:
         set_checked(self, **self.checks)
 
     def __init_subclass__(cls) -> None:
-        # Who changes arrays otherwise than the class above changes nothing as that does.
+        # A class with its own ``apply`` must not inherit ``changes``.
         if "apply" in vars(cls) and "changes" not in vars(cls):
             cls.changes = ValueOp.changes  # type: ignore[method-assign]
         super().__init_subclass__()
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Any:
-        """Say what to write where an op is told the keys that its pipe takes."""
+        """Raise TypeError with the cure if an op gets its pipe's ``keys``."""
         if "keys" in kwargs and "keys" not in getattr(cls, "__dataclass_fields__", {}):
             raise TypeError(
                 f"{cls.__name__}() has no argument 'keys'; write "
@@ -221,16 +217,15 @@ class ValueOp:
         return super().__new__(cls)
 
     def of_key(self, key: str, *, is_target: bool) -> ValueOp:
-        """Return what it does to the volume of a key.
+        """Return the op for the volume of a key.
 
-        ``is_target`` is whether that is among the volumes that the pipe is for. Only a choice does
-        different things to different volumes.
+        ``is_target`` is whether the pipe is for that volume; only a choice has others.
         """
         return self
 
     @property
     def waited_for(self) -> str:
-        """What of it later spatial ops wait for, where it does not commute."""
+        """Name of the cause for which later spatial ops wait, if it does not commute."""
         return self.name
 
     @property
@@ -258,10 +253,9 @@ class ValueOp:
 
     @property
     def by_channel(self) -> bool:
-        """Whether what becomes of a channel is the same with others beside it as alone.
+        """Whether a channel's result is independent of other channels.
 
-        Then the op is done to each file of a stack as that is sampled, and to no channel that is
-        not asked for.
+        Then the op applies to each file of a stack, and only to channels in use.
         """
         return self.pointwise and not self.takes_statistics
 
@@ -343,8 +337,7 @@ class ValueOp:
     def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         """Return the result for ``array``, (C, I, J, K), which may be changed in place.
 
-        The halo around it is still there afterwards; whoever called cuts it off. By default the
-        ``changes`` are done: an op has these, or a method of its own.
+        The caller removes the halo. An op defines ``changes``, or its own method.
         """
         changes = self.changes(params, facts)
         if changes is None:
@@ -358,7 +351,7 @@ class ValueOp:
 
 
 def same_as(path: str) -> Any:
-    """Return a property: what is found at a dotted path of attributes."""
+    """Return a property for a dotted path of attributes."""
     return property(attrgetter(path))
 
 
@@ -369,7 +362,7 @@ VOLUME, PATCH = "volume", "patch"
 
 
 def as_over(name: str, value: Any) -> str:
-    """Return what statistics are taken of, ``"volume"`` or ``"patch"``; ValueError for others."""
+    """Return the source of statistics, ``"volume"`` or ``"patch"``; ValueError for others."""
     if not isinstance(value, str) or value not in (VOLUME, PATCH):
         raise ValueError(f'{name} is "{VOLUME}" or "{PATCH}", got {value!r}')
     return str(value)
@@ -386,7 +379,7 @@ class RandomValueOp(ValueOp):
     """Probability that the op acts."""
 
     amounts: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    """The fields that are numbers or ranges, in the order of drawing, and what they may be."""
+    """Names of fields that are numbers or ranges, in the order of drawing, with their limits."""
     draws_key: ClassVar[bool] = False
     """Whether random numbers belong to its voxels: ``"key"`` is drawn last, for these."""
 
@@ -413,7 +406,7 @@ class RandomValueOp(ValueOp):
         )
 
     def in_words(self, **words: Any) -> str:
-        """Return the chained form, what was given, and ``p`` where it is not 1."""
+        """Return the chained form with the arguments, and ``p`` if it is not 1."""
         text = "".join(
             f" {number_text(value)}" if name == self.name else f" {name} {number_text(value)}"
             for name, value in words.items()
@@ -423,12 +416,11 @@ class RandomValueOp(ValueOp):
 
 @dataclass(frozen=True)
 class TwoSidedOp(RandomValueOp):
-    """An op whose factor, or power, may be drawn below 1 and above alike, whatever its range."""
+    """An op whose factor or power may be drawn below and above 1 equally often."""
 
     two_sided: bool = field(default=False, kw_only=True, metadata=LATER)
-    """Whether first a side is drawn, below 1 or above with the same probability, and then how much:
-    of (0.7, 1.5) every second one is below 1. Where the range begins at 1 or above, there is one
-    side."""
+    """Whether first a side of 1 is drawn, evenly, and then the amount: half of (0.7, 1.5) are below
+    1. A range that begins at 1 or above has one side."""
 
     about_1: ClassVar[str]
     """The amount that it is about."""
@@ -489,8 +481,8 @@ class MapValues(ValueOp):
     function: Callable[[NDArray[np.float32]], NDArray[Any]]
     """For workers at the top of a module, where they find it. It may change its array."""
     commutes: bool = False  # type: ignore[misc]  # of other ops a matter of the class
-    """Whether later spatial ops may be done first, in the same interpolation as earlier ones: true
-    where the function treats every voxel alike and nearly linearly."""
+    """Whether later spatial ops may be done first, in the same interpolation as earlier ones. Set
+    it for functions that treat every voxel alike and nearly linearly."""
 
     name: ClassVar[str] = "map_values"
     checks: ClassVar[Any] = {"commutes": as_flag}
@@ -503,7 +495,7 @@ class MapValues(ValueOp):
 
     @property
     def looks_at_all(self) -> bool:
-        # Nobody knows, unless the function treats every voxel alike.
+        # Unknown, unless the function treats every voxel alike.
         return not self.commutes
 
     def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:

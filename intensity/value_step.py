@@ -1,4 +1,4 @@
-"""One value op where it stands in a chain, and a chain of them on an array."""
+"""One value op of a chain, and the application of a chain to an array."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from .value_op import NO_HALO, Epilogue, Facts, Halo, Params, ValueOp
 
 @dataclass(frozen=True)
 class ValueStep(OpStep):
-    """One value op where it stands in a chain."""
+    """One value op of a chain."""
 
     op: ValueOp
-    """What is done."""
+    """The op."""
     key: str = ""
-    """Which volume of the sample: parameters are drawn for the sample, noise for each volume."""
+    """Key of the volume: parameters are drawn for the sample, noise for each volume."""
     mask: Any = None
-    """The volume that ``op.mask_key`` names, where it names one."""
+    """The volume of ``op.mask_key``, if any."""
     draws_from: str = ""
-    """Name of a stream that it shares, so that both choose alike; empty for its own."""
+    """Name of a shared stream, so that both parts choose alike; empty for its own."""
 
     @property
     def is_drawn(self) -> bool:
-        """Whether items get different parameters, or some get none, by what is drawn for them."""
+        """Whether parameters, or whether the op acts, differ between items by draws."""
         return self.record is None and is_random(self.op.draw)
 
     def draw(self, generator: np.random.Generator, op: ValueOp) -> Params | None:
@@ -46,7 +46,7 @@ class ValueStep(OpStep):
         return self.record.params
 
     def channels(self, count: int) -> int:
-        """Return how many channels there are after it, or say where the user wrote it."""
+        """Return the number of channels afterwards; an error carries the user's line."""
         try:
             return self.op.channels(count)
         except VoxpipeError as error:
@@ -54,12 +54,12 @@ class ValueStep(OpStep):
 
 
 Acting = tuple[ValueStep, Params]
-"""A step that acts on an item, with what it drew."""
+"""A step that acts on an item, with its draws."""
 
 
 def total_halo(acting: Sequence[Acting], grid: Grid, far: Halo | None = None) -> Halo:
-    """Return how many voxels around a patch all steps look at: of one after another the sum."""
-    # Further than ``far`` from the patch values change no more, and some ops look no further.
+    """Return the halo of all steps together: the sum of their halos."""
+    # Beyond ``far`` values do not change, and some ops need no halo there.
     halos = [step.op.halo(params, grid) for step, params in acting]
     i, j, k = (sum(axis) for axis in zip(NO_HALO, *halos, strict=True))
     if far is None or not all(step.op.keeps_faces for step, _ in acting):
@@ -67,18 +67,17 @@ def total_halo(acting: Sequence[Acting], grid: Grid, far: Halo | None = None) ->
     looks = [0, 0, 0]
     for n in reversed(range(len(halos))):
         for axis, reach in enumerate(halos[n]):
-            # What a filter makes goes on unchanged where it sees nothing else.
+            # A filter keeps constant input unchanged.
             edge = far[axis] + sum(before[axis] for before in halos[:n])
-            # One voxel beyond the patch at least: an axis of a single one is filtered otherwise.
+            # At least one voxel: an axis of a single voxel is filtered differently.
             looks[axis] = min(looks[axis] + reach, max(looks[axis], edge, 1))
     return (looks[0], looks[1], looks[2])
 
 
 def types_of(steps: Sequence[ValueStep], first: np.dtype[Any]) -> tuple[np.dtype[Any], ...]:
-    """Return the type that the first step is given, and that of each result.
+    """Return the input type of the first step, and the type of each result.
 
-    ``first`` is the type of the resampled patch, which is float32 instead where the
-    first step works in it, so that nothing is converted twice.
+    ``first`` is the resampled patch's type; float32 if the first step works in it.
     """
     if steps and not steps[0].op.keeps_dtype:
         first = np.dtype(np.float32)
@@ -91,7 +90,7 @@ def types_of(steps: Sequence[ValueStep], first: np.dtype[Any]) -> tuple[np.dtype
 def apply_steps(
     acting: Sequence[tuple[ValueStep, Params, Facts]], array: NDArray[Any]
 ) -> NDArray[Any]:
-    """Return what the steps make of ``array``, in turn; it may be changed in place."""
+    """Return ``array`` after the steps, in order; it may be changed in place."""
     waiting: list[tuple[ValueStep, Change]] = []
     for step, params, facts in acting:
         if not step.op.keeps_dtype and array.dtype != np.float32:
@@ -113,7 +112,7 @@ def apply_steps(
 
 
 def _change(array: NDArray[Any], waiting: list[tuple[ValueStep, Change]]) -> list[Any]:
-    """Do what waits, in as few passes as it can be done in; nothing waits any more."""
+    """Apply the waiting changes in as few passes as possible; return an empty list."""
     try:
         if waiting:
             change_values(array, [change for _, change in waiting])
@@ -125,7 +124,7 @@ def _change(array: NDArray[Any], waiting: list[tuple[ValueStep, Change]]) -> lis
 def fold_epilogues(
     acting: Sequence[tuple[ValueStep, Params, Facts]],
 ) -> tuple[Epilogue | None, Sequence[tuple[ValueStep, Params, Facts]]]:
-    """Return the first steps as one epilogue, as far as that goes, and the others."""
+    """Return as many first steps as possible as one epilogue, and the others."""
     together: Epilogue | None = None
     for n, (step, params, facts) in enumerate(acting):
         try:

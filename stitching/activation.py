@@ -1,4 +1,4 @@
-"""What is made of the blended output of a model: classes, shares, or the numbers themselves."""
+"""Result of the blended output of a model: classes, shares, or the numbers themselves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OUTPUTS = ("argmax", "softmax", "sigmoid", "logits")
 
 @dataclass(frozen=True)
 class Activation:
-    """What is made of the blended output of a model, voxel by voxel.
+    """Conversion of the blended output of a model, voxel by voxel.
 
     Examples
     --------
@@ -42,13 +42,13 @@ class Activation:
 
     @property
     def before_resampling(self) -> Activation:
-        """What is made before a resample that interpolates, where this is made in the end."""
+        """Conversion before a resample that interpolates."""
         first = "softmax" if self.output == "argmax" else self.output
         return Activation(first, np.dtype(np.float32))
 
     @property
     def after_resampling(self) -> Activation:
-        """What is left to be made after it."""
+        """Conversion after that resample."""
         return self if self.output == "argmax" else Activation("logits", self.dtype)
 
     def channels(self, count: int) -> int:
@@ -56,7 +56,7 @@ class Activation:
         return 1 if self.output == "argmax" else count
 
     def dtype_of(self, count: int) -> np.dtype[Any]:
-        """Return the type of the result of a model with so many channels."""
+        """Return the type of the result for a number of channels of the model."""
         if self.dtype is not None:
             if self.output == "argmax" and _largest_whole(self.dtype) < count - 1:
                 msg = f"dtype={str(self.dtype)!r} cannot hold the labels of {count} classes"

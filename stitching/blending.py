@@ -1,4 +1,4 @@
-"""How much a voxel of a window counts where windows overlap."""
+"""Weights of a window's voxels where windows overlap."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# The width of the bell beside that of the window, and the least weight: MONAI's, and nnU-Net's
-# width; in its corners a window would else count nothing.
+# Width of the bell (MONAI, nnU-Net), and MONAI's least weight, for the corners of a window.
 _SIGMA = 0.125
 _LEAST = 1e-3
 
@@ -40,7 +39,7 @@ BLENDS: dict[str, Callable[[Sequence[int]], NDArray[np.float32]] | None] = {
     "mean": None,
     "crop": None,
 }
-"""What makes the weights of a window of a size; None: each voxel counts 1."""
+"""Function from a window's size to its weights; None: each voxel counts 1."""
 
 
 def weights_of(blend: str, size: Sequence[int]) -> NDArray[np.float32] | None:

@@ -1,7 +1,7 @@
-"""What is needed to go on after a kill: which windows came, and the sums that were open then.
+"""Checkpoint of a stitched volume: the windows that came, and the sums that were open.
 
-JSON beside the file of the sums, and written after it, under another name first: a kill leaves the
-one before. It speaks of places in that file that nobody writes over until the next one is there.
+A JSON file next to the file of the sums, written after it and then renamed. A kill leaves the
+checkpoint before, whose slots are not overwritten until the next one is complete.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from .stitcher import Stitcher
 STATE = "state.json"
 """The name of a checkpoint."""
 SUMS = "sums"
-"""The name of the file of the sums, beside it."""
+"""The name of the file of the sums, in the same folder."""
 _VERSION = 1
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run stood."""
+    """State of a run."""
 
     channels: int
-    """Of the model's output; 0 before the first window."""
+    """Channels of the model's output; 0 before the first window."""
     present: NDArray[np.bool_]
     """Windows that were added."""
     past: NDArray[np.bool_]
     """Windows that were added or left out."""
     table: list[tuple[tuple[Any, ...], Slot]]
-    """Where open sums lie in the file."""
+    """Slots of the open sums in the file."""
 
     @classmethod
     def read(cls, folder: Path | None, key: str, count: int) -> Checkpoint | None:
-        """Return the checkpoint of a run of ``count`` windows; None where there is none of it."""
-        # Without a name of this start of the machine nobody knows what has reached the disk.
+        """Return the checkpoint of a run of ``count`` windows; None without a valid one."""
+        # Without an identifier of this boot the written bytes cannot be trusted.
         if folder is None or not boot():
             return None
         with suppress(OSError, ValueError, KeyError, TypeError):
             with open(folder / STATE, "rb", opener=open_no_link) as file:
                 state = parse_json(file.read())
-            # What the machine had not written when it went down is not there.
+            # Bytes that were not synced before a crash of the machine are lost.
             if [state["version"], state["key"], state["boot"]] == [_VERSION, key, boot()]:
                 table = [
                     (tuple(name), Slot(int(offset), tuple(map(int, shape)), str(np.dtype(dtype))))
@@ -63,7 +63,7 @@ class Checkpoint:
 
     @staticmethod
     def write(folder: Path, key: str, stitcher: Stitcher, cells: OpenCells) -> None:
-        """Write where a run stands; nothing where :meth:`read` would take nothing."""
+        """Write the state of a run; write nothing if :meth:`read` would refuse it."""
         if not boot():
             return
         table = cells.write_all()

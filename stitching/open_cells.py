@@ -1,7 +1,6 @@
-"""Arrays that are being added to: in memory up to a limit, beyond that in a file.
+"""Arrays that are being summed: in memory up to a limit, then in a file.
 
-With a checkpoint the file has a name, and what a checkpoint speaks of is not written over before
-the next one is whole.
+With a checkpoint the file has a name, and its slots stay until the next checkpoint.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from ..core.memory import private_pages
 from ..storage.disk_cache import open_no_link
 
 Key = tuple[Any, ...]
-# Below this a map costs more than it gives back.
+# Below this size a map costs more than it saves.
 _OWN_PAGES = 64 * 1024
-_HUGE_PAGE = 2 * 1024**2  # that of x86 and of ARM with pages of 4 KiB
+_HUGE_PAGE = 2 * 1024**2  # on x86, and on ARM with pages of 4 KiB
 
 
 class Slot(NamedTuple):
-    """Where an array lies in the file."""
+    """Place of an array in the file."""
 
     offset: int
     shape: tuple[int, ...]
@@ -40,15 +39,15 @@ class Slot(NamedTuple):
 
 
 class CellMemory:
-    """What arrays of several ``OpenCells`` may take together, but for the one that is in use."""
+    """Shared memory limit of several ``OpenCells``, except for the array in use."""
 
     def __init__(self, limit: int) -> None:
         self._limit, self._bytes = limit, 0
         self._sizes: OrderedDict[tuple[OpenCells, Key], int] = OrderedDict()
-        self.most_bytes = 0  # that were there at once
+        self.most_bytes = 0  # peak of the bytes
 
     def use(self, cells: OpenCells, key: Key, size: int) -> None:
-        """Count an array in use; those that were used least recently leave for their files."""
+        """Count an array in use; the least recently used ones are written to their files."""
         self._bytes += size - self._sizes.pop((cells, key), 0)
         self._sizes[cells, key] = size
         while self._bytes > self._limit and len(self._sizes) > 1:
@@ -57,7 +56,7 @@ class CellMemory:
         self.most_bytes = max(self.most_bytes, self._bytes)
 
     def forget(self, cells: OpenCells, key: Key) -> None:
-        """Count an array no more."""
+        """Remove an array from the count."""
         self._bytes -= self._sizes.pop((cells, key))
 
 
@@ -67,9 +66,9 @@ class OpenCells:
     Parameters
     ----------
     memory
-        What they may take in memory; the rest goes to the file.
+        The memory limit; the rest is written to the file.
     path
-        Of the file; by default it has no name, and is gone with the process.
+        Path of the file; by default it has no name, and is gone with the process.
     """
 
     def __init__(self, memory: CellMemory, path: str | None = None) -> None:
@@ -77,7 +76,7 @@ class OpenCells:
         self._arrays: dict[Key, NDArray[Any]] = {}
         self._dirty: set[Key] = set()
         self._slots: dict[Key, Slot] = {}
-        self._safe: dict[Key, Slot] = {}  # those of the last checkpoint
+        self._safe: dict[Key, Slot] = {}  # slots of the last checkpoint
         self._free: defaultdict[int, list[int]] = defaultdict(list)  # offsets by size
         self._file: Any = None  # unbuffered
         self._end = 0
@@ -163,13 +162,13 @@ class OpenCells:
             self._free[slot.size].append(slot.offset)
 
     def write_all(self) -> list[tuple[Key, Slot]]:
-        """Write what is not in the file yet; return where everything lies, for a checkpoint."""
+        """Write all changed arrays; return all slots, for a checkpoint."""
         for key in [key for key in self._arrays if key in self._dirty]:
             self._write(key)
         return list(self._slots.items())
 
     def keep(self, table: Iterable[tuple[Key, Slot]]) -> None:
-        """Note that a checkpoint speaks of these: what the one before spoke of may go."""
+        """Protect the slots of a new checkpoint, and free those of the one before."""
         slots = dict(table)
         current = {*slots.values(), *self._slots.values()}
         for slot in self._safe.values():
@@ -178,16 +177,16 @@ class OpenCells:
         self._safe = slots
 
     def restore(self, table: Sequence[tuple[Key, Slot]]) -> None:
-        """Take up what a checkpoint of another process spoke of."""
+        """Load the slots of a checkpoint of another process."""
         self._slots = dict(table)
         self._safe = dict(table)
         self._end = max((slot.offset + slot.size for slot in self._slots.values()), default=0)
 
     def _open(self) -> Any:
-        # Places are sought, as no other thread uses the file: preadv() is none of all systems.
+        # seek() is safe, as no other thread uses the file; preadv() is not on all systems.
         if self._file is None:
             if self._path is None:
-                # No name: nothing is left of it, however the process ends.
+                # No name, so that nothing is left after any end of the process.
                 self._file = tempfile.TemporaryFile(prefix="voxpipe-cells-", buffering=0)  # noqa: SIM115
             else:
                 own = open_no_link(self._path, os.O_RDWR | os.O_CREAT)
@@ -195,7 +194,7 @@ class OpenCells:
         return self._file
 
     def close(self) -> None:
-        """Let go of the arrays and of the file; one with a name stays."""
+        """Release the arrays and the file; a named file stays."""
         for key in [*self._arrays]:
             self._forget(key)
         if self._file is not None:
@@ -207,13 +206,13 @@ class OpenCells:
 
 
 def new_array(shape: Sequence[int], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return zeros in pages of their own, which go back to the system when they are let go."""
+    """Return zeros in their own pages, which return to the system when freed."""
     size = int(np.prod(shape)) * dtype.itemsize
     if size < _OWN_PAGES:
         return np.zeros(shape, dtype)
     pages = private_pages(size)
     if size >= _HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # of a system without them
+        with suppress(OSError):  # not on all systems
             pages.madvise(mmap.MADV_HUGEPAGE)  # one fault instead of 512
     return np.frombuffer(pages, dtype).reshape(shape)
 

@@ -1,6 +1,6 @@
-"""Where finished voxels go: an array, a sharded zarr, a file that viewers read.
+"""Outputs of finished voxels: an array, a sharded zarr, or a file for viewers.
 
-All of them take boxes in any order, and one box again after a kill: it holds the same voxels.
+Boxes may come in any order. After a kill a box may come again with the same voxels.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from ..volumes.conversion.volume_file import (
 )
 from .open_cells import OpenCells
 
-_IDENTITY_ROWS = (1.0, 0, 0, 0, 0, 1.0, 0, 0, 0, 0, 1.0, 0)  # the rows of a plan that copies all
-_SHARD = "shard"  # the first entry of the keys of shards, beside those of cells
-# A shard is whole in memory until its last voxel came, so it is smaller than one of convert().
+_IDENTITY_ROWS = (1.0, 0, 0, 0, 0, 1.0, 0, 0, 0, 0, 1.0, 0)  # the rows of the identity plan
+_SHARD = "shard"  # first entry of shard keys, unlike those of cells
+# A shard stays in memory until its last voxel, so it is smaller than one of convert().
 _CHUNKS_PER_SHARD = 4
 
 
@@ -55,34 +55,34 @@ class Output(Protocol):
     """Where finished voxels go."""
 
     folder: Path | None
-    """Where what is needed to go on after a kill can be kept; None where nothing is."""
+    """Folder for a checkpoint; None if none is kept."""
     cells: OpenCells
-    """What holds arrays that are not finished."""
+    """Arrays that are not finished."""
 
     def begin(self, channels: int, dtype: np.dtype[Any]) -> None:
-        """Learn what will come, before the first voxels do."""
+        """Set channels and type, before the first voxels."""
 
     def write(self, region: Region, voxels: NDArray[Any]) -> None:
-        """Take the voxels (C, I, J, K) of a box."""
+        """Write the voxels (C, I, J, K) of a box."""
 
     def flush(self) -> None:
-        """Write what is neither written nor in ``cells``, so that a kill loses none of it."""
+        """Write all voxels outside ``cells``, so that a kill loses none of them."""
 
     def resume(self, regions: Iterable[Region]) -> None:
-        """Learn what was written before a kill; ``cells`` has what was open."""
+        """Register boxes written before a kill; ``cells`` has the open arrays."""
 
     def finish(self, kind: str) -> Volume:
-        """Return the whole volume, of which every voxel was written."""
+        """Return the whole volume, after every voxel was written."""
 
     def drop(self) -> None:
-        """Remove what is being written: nobody goes on with it."""
+        """Remove an unfinished result that no run will continue."""
 
     def close(self) -> None:
-        """Let go of locks and files; what is written stays, for the next run."""
+        """Release locks and files; written voxels stay for the next run."""
 
 
 class ArrayOutput:
-    """An array in memory, or one of the user's: whatever takes ``array[:, i, j, k] = voxels``."""
+    """An array in memory, or the user's: any object with ``array[:, i, j, k] = voxels``."""
 
     folder: Path | None = None
 
@@ -90,7 +90,7 @@ class ArrayOutput:
         self.grid, self.cells, self.array = grid, cells, array
 
     def begin(self, channels: int, dtype: np.dtype[Any]) -> None:
-        """Make the array, or look at the one that was given."""
+        """Make the array, or check the user's."""
         shape = (channels, *self.grid.shape)
         if self.array is None:
             self.array = np.zeros(shape, dtype)
@@ -103,7 +103,7 @@ class ArrayOutput:
             raise TypeError(f"{msg}. Give dtype={str(own)!r}, or an array of {dtype}")
 
     def write(self, region: Region, voxels: NDArray[Any]) -> None:
-        """Put the voxels of a box into their place."""
+        """Write the voxels of a box."""
         value: Any = voxels
         if hasattr(self.array, "new_tensor"):  # a tensor takes tensors
             value = self.array.new_tensor(voxels)
@@ -120,15 +120,15 @@ class ArrayOutput:
         return Volume(self.array, affine=self.grid.affine, kind=kind)
 
     def drop(self) -> None:
-        """Do nothing: an array goes with whoever holds it."""
+        """Do nothing: the array's owner frees it."""
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Release the open arrays."""
         self.cells.close()
 
 
 class _LockedOutput:
-    """What is written at a place that one process at a time writes to, and in it one output."""
+    """An output to a place under a lock: one process and one output at a time."""
 
     def __init__(
         self, place: str, cells: OpenCells, target: Destination, *, overwrite: bool, is_file: bool
@@ -142,27 +142,27 @@ class _LockedOutput:
             if check_destination(target, overwrite=overwrite, is_file=is_file) and not is_file:
                 target.make_way()
         except BaseException:
-            # Without the error, so that what a run has written that was killed stays.
+            # Only release the lock, so that the bytes of a killed run stay.
             self._locks.close()
             raise
         self.folder = target.folder if isinstance(target, LocalDestination) else None
 
     def flush(self) -> None:
-        """Do nothing: what waits is in ``cells``."""
+        """Do nothing: all unfinished voxels are in ``cells``."""
 
     def drop(self) -> None:
-        """Remove what is being written on a local disk: nobody goes on with it."""
+        """Remove an unfinished result on a local disk."""
         if isinstance(self.target, LocalDestination):
             self.target.drop()
 
     def close(self) -> None:
-        """Let go of the lock; what is written stays, for the next run."""
+        """Release the lock; written voxels stay for the next run."""
         self.cells.close()
         self._locks.close()
 
 
 class ZarrOutput(_LockedOutput):
-    """A sharded zarr, local or in a bucket; a shard is written when its last voxel came."""
+    """A sharded zarr, local or in a bucket; a complete shard is written at once."""
 
     def __init__(
         self,
@@ -181,7 +181,7 @@ class ZarrOutput(_LockedOutput):
         self._counts: dict[tuple[int, int, int], int] = {}
 
     def begin(self, channels: int, dtype: np.dtype[Any]) -> None:
-        """Make the arrays, or find those of the run that was killed."""
+        """Create the arrays, or open those of a killed run."""
         header = Header.of((channels, *self.grid.shape), dtype, self.grid.affine)
         side = plan_conversion(header).chunk
         self._plan = plan_conversion(
@@ -203,7 +203,7 @@ class ZarrOutput(_LockedOutput):
             if key in self.cells:
                 buffer = self.cells.change(key)
             else:
-                # As it is stored: nothing is left to be turned when it is whole.
+                # In the stored order of axes, so that a complete shard needs no transpose.
                 shape = (voxels.shape[0], *reversed(shard.shape))
                 buffer = self.cells.new(key, shape, self._plan.dtype)
             place = part.shift([-a for a in shard.start])
@@ -213,13 +213,13 @@ class ZarrOutput(_LockedOutput):
                 self._write_shard(index, shard, self.cells.pop(key).transpose(0, 3, 2, 1))
 
     def resume(self, regions: Iterable[Region]) -> None:
-        """Count what is left of each shard."""
+        """Count the missing voxels of each shard."""
         for region in regions:
             for index, _, part in self._shards_of(region):
                 self._counts[index] -= part.size
 
     def _shards_of(self, region: Region) -> Iterable[tuple[tuple[int, int, int], Region, Region]]:
-        """Yield index and box of the shards that a box touches, and what they have in common."""
+        """Yield index and box of each shard that a box touches, and their intersection."""
         assert self._plan is not None
         sizes = self._plan.shard
         pairs = zip(region.start, region.stop, sizes, strict=True)
@@ -240,7 +240,7 @@ class ZarrOutput(_LockedOutput):
         self.target.note(index)
 
     def finish(self, kind: str) -> Volume:
-        """Write the metadata, by which the volume begins to exist."""
+        """Write the metadata, which makes the volume visible."""
         assert self._plan is not None
         name = posixpath.basename(self.target.name.rstrip("/"))
         document = group_document(self._plan, name, {"key": self._key})
@@ -252,7 +252,7 @@ class ZarrOutput(_LockedOutput):
 
 
 class FileOutput(_LockedOutput):
-    """A NIfTI, NRRD or MetaImage file, written in place; behind a URL it is sent when whole."""
+    """A NIfTI, NRRD or MetaImage file, written in place; uploaded at the end for a URL."""
 
     def __init__(
         self,
@@ -286,30 +286,30 @@ class FileOutput(_LockedOutput):
         self.folder = None if self._url else self.folder
 
     def begin(self, channels: int, dtype: np.dtype[Any]) -> None:
-        """Make the file, or find that of the run that was killed."""
+        """Create the file, or open that of a killed run."""
         header = Header.of((channels, *self.grid.shape), file_dtype(dtype), self.grid.affine)
         self._header = header
         folder, own = part_folder(self.place), (self._like, self._key, copy_natively)
         self._file = VolumeFile(self._path, folder, header, *own)
 
     def write(self, region: Region, voxels: NDArray[Any]) -> None:
-        """Put the voxels of a box into their place."""
+        """Write the voxels of a box."""
         assert self._file is not None
         assert self._header is not None
         self._file.write(region, as_stored(voxels, self._header))
 
     def flush(self) -> None:
-        """Write what waits for more of its row."""
+        """Write the voxels that wait for the rest of their row."""
         if self._file is not None:
             self._file.flush()
 
     def resume(self, regions: Iterable[Region]) -> None:
-        """Do nothing: what was written is in the file."""
+        """Do nothing: the file has all written voxels."""
 
     def finish(self, kind: str) -> Volume:
-        """Give the file its name, and send it where it belongs."""
+        """Rename the file to its name, and upload it."""
         assert self._file is not None
-        # Somebody else, who knows nothing of the lock, may have put a file there.
+        # A program without the lock may have written a file there.
         check_destination(self.target, overwrite=self._overwrite, is_file=True)
         self._file.finish()
         self.cells.close()
@@ -322,7 +322,7 @@ class FileOutput(_LockedOutput):
         return Volume(self._url or self.place, kind=kind, storage_options=options)
 
     def close(self) -> None:
-        """Let go of the file and the lock."""
+        """Release the file and the lock."""
         try:
             if self._file is not None:
                 self._file.release()
@@ -336,7 +336,7 @@ class FileOutput(_LockedOutput):
 
 
 def is_finished(place: str, key: str, options: Mapping[str, Any]) -> bool:
-    """Whether what is at a place was written with this key."""
+    """Whether the result at a place has this key."""
     if not refuse_unwritable(place):
         record = destination_of(place, options).record()
         return record is not None and record.get("key") == key

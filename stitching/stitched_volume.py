@@ -36,11 +36,11 @@ from .stitcher import Stitcher
 from .window_place import WindowPlace, readers_of
 
 MEMORY_BYTES = 512 * 1024**2
-"""What open sums take in memory, by default; the rest lies in a file."""
-BETWEEN = "windows.nii.zarr"  # what is on the grid of windows, until it is brought back
-# Boxes in which a result is brought back: as large as a window of a network.
+"""Memory for open sums, by default; the rest is written to a file."""
+BETWEEN = "windows.nii.zarr"  # result on the windows' grid, before the resample to the stored one
+# Edge of the boxes of that resample: as large as a window of a network.
 _BACK = 128
-# What lies outside of the windows' grid is no class and no number.
+# Outside of the windows' grid the result is 0.
 _SHARES = Policy("linear", "constant", fill=0.0)
 _COPIES = Policy("nearest", "constant", fill=0.0)
 
@@ -49,7 +49,7 @@ Destination = Any
 
 
 def _refuse_no_array(place: Any) -> None:
-    """Raise TypeError for a destination that is nothing that voxels can be written to."""
+    """Raise TypeError for a destination to which voxels cannot be written."""
     if not hasattr(place, "shape") or not hasattr(place, "__setitem__"):
         kind = type(place).__name__
         msg = f"destination is a path, an array (C, I, J, K), f(case) or None, got {kind}"
@@ -57,7 +57,7 @@ def _refuse_no_array(place: Any) -> None:
 
 
 def refuse_shared(destination: Any) -> None:
-    """Raise DestinationExists where the results of two cases would be one."""
+    """Raise DestinationExists if two cases would have the same result."""
     is_place = isinstance(destination, (str, os.PathLike))
     if destination is None or callable(destination):
         return
@@ -69,7 +69,7 @@ def refuse_shared(destination: Any) -> None:
 
 @dataclass(frozen=True)
 class HowToStitch:
-    """What volumes are made of windows by."""
+    """Settings for stitching windows to volumes."""
 
     destination: Destination = None
     blend: str = "gaussian"
@@ -78,13 +78,13 @@ class HowToStitch:
     overwrite: bool = False
     storage_options: Mapping[str, Any] = field(default_factory=dict)
     run: str = ""
-    """What distinguishes runs, such as a digest of the weights; empty: none is continued."""
+    """Identifier of the run, such as a digest of the weights; empty: no run is continued."""
     chain: str = ""
-    """What distinguishes chains, as :func:`chain_key` says."""
+    """Identifier of the chain, from :func:`chain_key`."""
     classes: int | None = None
-    """Channels of the model's output, for a volume of which no window is run."""
+    """Channels of the model's output, for a volume without windows."""
     is_proven: bool = False
-    """Whether ``run`` is a proof and not a name: a reader of the user's has none."""
+    """Whether ``run`` is a proof and not a name, so that custom readers prevent continuing."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "storage_options", RedactedDict(self.storage_options))
@@ -93,7 +93,7 @@ class HowToStitch:
             _refuse_no_array(place)
 
     def destination_of(self, case: str) -> Any:
-        """Return where the volume of a case goes."""
+        """Return the destination of a case's volume."""
         place = self.destination
         if callable(place):
             place = place(case)
@@ -122,7 +122,7 @@ class HowToStitch:
         return text
 
     def in_words(self, place: WindowPlace) -> str:
-        """Return how the windows of a volume become one, with what is open at once, in one line."""
+        """Return one line about the windows of a volume and their memory."""
         windows = place.windows(self.blend)
         size, overlap, shape = (
             "x".join(map(str, n)) for n in (place.size, place.overlap, windows.shape)
@@ -139,12 +139,12 @@ class HowToStitch:
         )
 
     def continues(self, place: WindowPlace) -> bool:
-        """Whether a run that was killed is continued: its weights and its volumes are known."""
+        """Whether a killed run is continued: its weights and its volumes must be known."""
         is_known = bool(self.run and place.version)
         return is_known and not (self.is_proven and place.has_own_readers)
 
     def key_of(self, place: WindowPlace) -> str:
-        """Return what is equal for runs that give the same voxels."""
+        """Return a key that is equal for runs with the same voxels."""
         facts: list[Any] = [self.run, self.chain, self.blend, str(self.activation), self.classes]
         facts += [next(iter(place.files)), place.file, place.version if self.run else ""]
         facts += [place.plan.to_json(), place.size, place.overlap]
@@ -152,13 +152,13 @@ class HowToStitch:
 
 
 def chain_key(graph: Pipe) -> str:
-    """Return what tells a chain from others that give other voxels; it need not be as it was.
+    """Return a key of a chain, different for chains with other voxels.
 
-    Batches count nothing, nor does which cases there are: their volumes are asked themselves.
+    Batches and the list of cases do not count: volumes have their own versions.
     """
     facts = [fingerprint(graph, lambda pipe: not parents_of(pipe) or bool(traits_of(pipe).group))]
     for pipe in walk(graph):
-        # One that is an argument is none of the sample's, such as a mask of all cases.
+        # Volumes that are arguments, such as a mask of all cases.
         own = [one for one in vars(pipe).values() if isinstance(one, Volume)]
         facts += [known_version(volume) or volume.token for volume in own]
         # The options of a volume are not in its name.
@@ -175,16 +175,16 @@ def chain_settings(graph: Pipe) -> list[Any]:
     for pipe in walk(graph):
         if parents_of(pipe) and not traits_of(pipe).group:
             is_ours = type(pipe).__module__.partition(".")[0] == __name__.partition(".")[0]
-            private = ("origin", *(["_"] if is_ours else []))  # ours keep only what runs there
+            private = ("origin", *(["_"] if is_ours else []))  # ours are runtime state
             own = {k: v for k, v in vars(pipe).items() if not k.startswith(private)}
-            # A volume counts by its version, and the code that opens it here.
+            # A volume counts by its version and by its reader.
             values = {k: readers_of(v) if isinstance(v, Volume) else v for k, v in own.items()}
             facts += [type(pipe), values]
     return facts
 
 
 class _WithActivation:
-    """Makes classes or shares of blended voxels before an output takes them."""
+    """Converts blended voxels to classes or shares for an output."""
 
     def __init__(self, output: Output, activation: Activation) -> None:
         self._output, self._activation = output, activation
@@ -208,13 +208,12 @@ class _WithActivation:
 class StitchedVolume:
     """The target of the windows of one volume.
 
-    Where the grid that windows cover is not the stored one, the result is made on that grid first,
-    and then brought back in one resample by the inverse of the plan: classes where whole voxels
-    were moved only; shares of classes where something was interpolated, and the largest share
-    gives the class.
+    If windows cover another grid than the stored one, the result is made on that grid first. The
+    inverse of the plan then resamples it once. A plan of whole voxels copies classes. Any other
+    interpolates the shares of classes, and the largest share gives the class.
 
-    ``destination`` is what ``how.destination_of()`` gave for the case: a function of the user's may
-    make another array each time that it is asked. Its open sums count in ``memory``.
+    ``destination`` comes from ``how.destination_of()``, called once per case: a user's function may
+    return a new array each time. The open sums count in ``memory``.
     """
 
     def __init__(
@@ -230,7 +229,6 @@ class StitchedVolume:
         self._ready: Volume | None = None
         self._is_whole = False
         self._scratch: tempfile.TemporaryDirectory[str] | None = None
-        # Looked at again at the end.
         self._version = place.version if isinstance(destination, str) else ""
         self._output = self._open_output(destination)
         with ExitStack() as stack:
@@ -242,7 +240,7 @@ class StitchedVolume:
             self.stitcher = Stitcher(windows, how.blend, _WithActivation(goal, first), goal.cells)
             self._goal = goal
             self._resume()
-            stack.pop_all()  # open it stays
+            stack.pop_all()  # keep it open
 
     def _open_output(self, destination: Any) -> Output:
         is_file = isinstance(destination, (str, os.PathLike))
@@ -263,7 +261,7 @@ class StitchedVolume:
         return OpenCells(self._memory, None if path is None else str(path))
 
     def _open_between(self) -> Output:
-        """Return the output of the grid that windows cover: in memory, or beside the result."""
+        """Return the output on the windows' grid: in memory, or next to the result."""
         folder, place = self._output.folder, None
         if folder is not None:
             place = str(folder / BETWEEN)
@@ -271,7 +269,7 @@ class StitchedVolume:
             self._scratch = tempfile.TemporaryDirectory(prefix="voxpipe-")
             place = f"{self._scratch.name}/{BETWEEN}"
         if place is not None and self._continues and is_finished(place, self._key, {}):
-            self._ready = Volume(place)  # the run was killed while it brought this back
+            self._ready = Volume(place)  # killed during the resample
         cells = self._new_cells(None if place is None else part_folder(place))
         own: Any = {"options": {}, "overwrite": True, "key": self._key, "like": None}
         return output_at(place, self._place.plan.grid, cells, **own)
@@ -289,7 +287,7 @@ class StitchedVolume:
             stitcher.resume(state.present, state.past, state.channels)
             goal.resume(stitcher.finished_regions())
         elif self._folder is not None:
-            # Of no use here, so nor to another rank that looks for it later.
+            # An invalid checkpoint must not be read by another rank later.
             (self._folder / STATE).unlink(missing_ok=True)
 
     def note_layer(self) -> None:
@@ -299,9 +297,9 @@ class StitchedVolume:
             Checkpoint.write(self._folder, self._key, self.stitcher, self._goal.cells)
 
     def finish(self, channels: int = 0) -> Volume:
-        """Return the volume: whole, in its place.
+        """Return the finished volume at its destination.
 
-        ``channels`` is how many other volumes have, for one of which no window came.
+        ``channels`` is the number of other volumes, for a volume without windows.
         """
         if self._ready is None and not self.stitcher.channels:
             self.stitcher.begin(self._channels_without_window(channels))
@@ -316,34 +314,34 @@ class StitchedVolume:
         return volume
 
     def _channels_without_window(self, channels: int) -> int:
-        """Return how many channels a model would give; SampleError where nobody tells."""
+        """Return the number of a model's channels; SampleError if it is unknown."""
         shape = getattr(self.destination, "shape", ())
         own = shape[0] if shape and self._how.activation.output != "argmax" else 0
-        # Of classes, two or more, one channel is left, whatever their number.
+        # The argmax of any number of classes has one channel.
         least = 2 if self._how.activation.output == "argmax" else 0
         count = self._how.classes or own or channels or least
         if not count:
             msg = f"no window of {self._place.case} touches the mask, so the model was not run, "
-            msg += "and nobody knows how many channels it gives"
+            msg += "and its number of channels is unknown"
             raise SampleError(msg, do="Give classes=, the number of channels.")
         return int(count)
 
     def _refuse_changed(self) -> None:
-        """Raise VolumeChanged where a volume was written again: windows of both are in it."""
+        """Raise VolumeChanged if a volume was rewritten: the result would mix versions."""
         if self._version and replace(self._place).version != self._version:
             msg = f"{self._place.file}, or another volume of {self._place.case}, was written "
             do = "Predict it again once it is written."
             raise VolumeChanged(f"{msg}again while it was predicted.", do=do)
 
     def _can_go_on(self) -> bool:
-        """Whether another run finds something to go on with."""
+        """Whether another run can continue this one."""
         folder = self._output.folder
         if folder is None or not self._continues:
             return False
         return (folder / BETWEEN).exists() or any(folder.rglob(STATE))
 
     def close(self) -> None:
-        """Let go of what is open; what a next run needs to go on stays."""
+        """Release open files; the state for the next run stays."""
         if self._between is not None:
             self._between.close()
         if not (self._is_whole or self._can_go_on()):
@@ -354,9 +352,9 @@ class StitchedVolume:
 
 
 def past_windows(place: WindowPlace, how: HowToStitch) -> NDArray[np.bool_]:
-    """Return which windows need not be run again; opens nothing, so that every rank may ask.
+    """Return the flags of windows to skip; opens nothing, so that every rank may call it.
 
-    What the one that stitches has written since it began counts too: it has got those windows.
+    Windows written by the stitching process since its start count, too.
     """
     count = len(place.windows(how.blend))
     none, every = np.zeros(count, np.bool_), np.ones(count, np.bool_)
@@ -381,7 +379,7 @@ def past_windows(place: WindowPlace, how: HowToStitch) -> NDArray[np.bool_]:
 def bring_back(
     between: Volume, place: WindowPlace, activation: Activation, output: Output, is_copy: bool
 ) -> None:
-    """Write a result on the stored grid: one resample, box by box, by the inverse of the plan."""
+    """Resample a result to the stored grid, box by box, by the inverse of the plan."""
     back = place.plan.inverse()
     channels = between.shape[0]
     last = Activation("logits", between.dtype) if is_copy else activation.after_resampling

@@ -1,4 +1,4 @@
-"""Add windows up, and let each cell go as soon as no window touches it any more."""
+"""Sum windows, and finish each cell after its last window."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from .blending import weights_of
 from .open_cells import CellMemory, OpenCells, new_array
 from .windows import Cell, Windows
 
-# Sums of weights that are kept: cells far from the faces of a volume have the same ones.
+# Cached sums of weights: cells far from the faces of a volume share them.
 _SUMS = 16
-_CELL = "cell"  # the first entry of the keys of cells, beside those of an output
+_CELL = "cell"  # first entry of the keys of cells, unlike those of an output
 
 
 class BoxWriter(Protocol):
-    """What takes finished voxels."""
+    """Receiver of finished voxels."""
 
     def begin(self, channels: int) -> None:
-        """Learn how many channels there are, before the first voxels come."""
+        """Set the number of channels, before the first voxels."""
 
     def write(self, region: Region, voxels: NDArray[np.float32]) -> None:
-        """Take the voxels (C, I, J, K) of a box: the blended output of the model."""
+        """Write the voxels (C, I, J, K) of a box: the blended output of the model."""
 
     def write_zeros(self, region: Region) -> None:
-        """Take a box for which no window came: the result is 0 there, whatever is made of it."""
+        """Write 0 to a box without windows, for any activation."""
 
 
 class Stitcher:
@@ -39,13 +39,13 @@ class Stitcher:
     Parameters
     ----------
     windows
-        Where they lie.
+        Places of the windows.
     blend
         One of ``BLENDS``.
     output
-        Where finished voxels go, cell by cell.
+        Receives finished voxels, cell by cell.
     cells
-        What holds the sums that are not finished.
+        Storage of the unfinished sums.
 
     Examples
     --------
@@ -71,7 +71,7 @@ class Stitcher:
         self.present = np.zeros(len(windows), np.bool_)
         """Windows that were added."""
         self.past = np.zeros(len(windows), np.bool_)
-        """Windows that were added, or will not come."""
+        """Windows that were added or left out."""
         self._open_counts = windows.touch_counts()
         self._sums: OrderedDict[tuple[Any, ...], NDArray[np.float32]] = OrderedDict()
         self.channels = 0
@@ -82,9 +82,9 @@ class Stitcher:
         return bool(self.past.all())
 
     def add(self, number: int, voxels: NDArray[Any]) -> None:
-        """Add the output (C, I, J, K) of one window; one that was there already is passed over.
+        """Add the output (C, I, J, K) of one window; a repeated window is ignored.
 
-        PatchSizeError where it is not as large as its window, or has other channels than the first.
+        Raises PatchSizeError for another size, or another number of channels than before.
         """
         if self.past[number]:
             return
@@ -99,7 +99,7 @@ class Stitcher:
             part = voxels[(slice(None), *where)]
             key = (_CELL, *cell)
             if self._open_counts[cell] == 1 and key not in self.cells:
-                # No other window gave anything: weighted or not, the mean is what this one gives.
+                # A single window is its own mean, with or without weights.
                 self._open_counts[cell] = 0
                 self._finish(cell, part.astype(np.float32, copy=False), None)
                 continue
@@ -110,7 +110,7 @@ class Stitcher:
             self._leave(cell)
 
     def leave_out(self, numbers: Iterable[int]) -> None:
-        """Note that these windows will not come; where none does, the result is 0."""
+        """Mark windows as left out; voxels without a window become 0."""
         for number in numbers:
             if self.past[number]:
                 continue
@@ -119,7 +119,7 @@ class Stitcher:
                 self._leave(cell)
 
     def begin(self, channels: int) -> None:
-        """Set the number of channels: before the first window, or where none comes."""
+        """Set the number of channels: before the first window, or without any."""
         if not self.channels:
             self.channels = channels
             self.output.begin(channels)
@@ -127,7 +127,7 @@ class Stitcher:
                 self._finish_open(cell)
 
     def resume(self, present: NDArray[np.bool_], past: NDArray[np.bool_], channels: int) -> None:
-        """Take up where another process stood; ``cells`` has its sums already."""
+        """Continue another process's run; ``cells`` has its sums already."""
         self.present, self.past = present.copy(), past.copy()
         for number in np.flatnonzero(past).tolist():
             for cell in self.windows.cells(number):
@@ -154,7 +154,7 @@ class Stitcher:
             self._finish_open(cell)
 
     def _finish_open(self, cell: Cell) -> None:
-        """Let a cell go that no window will touch any more."""
+        """Finish a cell after its last window."""
         key = (_CELL, *cell)
         if key not in self.cells:
             self.output.write_zeros(self.windows.region(cell))
@@ -170,7 +170,7 @@ class Stitcher:
         self.output.write(self.windows.region(cell), total)
 
     def _weight_of(self, cell: Cell, numbers: list[int]) -> NDArray[np.float32] | None:
-        """Return the sum of the weights of windows in a cell; None where it is 1."""
+        """Return the sum of the windows' weights in a cell; None if it is 1."""
         if self._weights is None and len(numbers) == 1:
             return None
         weights = self._ones if self._weights is None else self._weights
@@ -199,13 +199,13 @@ def _add_weighted(
     *,
     is_first: bool,
 ) -> None:
-    """Add what a window gives to a cell; the first one makes its numbers."""
+    """Add a window's voxels to a cell; the first window sets them."""
     if weights is None:
         np.add(part, 0 if is_first else total, out=total)
         return
-    import torch  # here, as plans of windows need none of it
+    import torch  # here, because plans of windows need no torch
 
-    # In one pass, where NumPy takes two; no tensor shares what goes backwards or is read only.
+    # One pass, where NumPy takes two. Tensors need writable memory without negative strides.
     values = np.require(part, np.float32, "W")
     values = values if min(values.strides) > 0 else values.copy()
     to, one, other = map(torch.from_numpy, (total, values, weights))

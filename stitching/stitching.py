@@ -1,4 +1,4 @@
-"""Windows of many volumes, stitched side by side; each volume is done when its last window came."""
+"""Windows of many volumes, stitched concurrently; the last window finishes a volume."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ class _Open:
     place: WindowPlace
     volume: StitchedVolume
     counts: NDArray[np.int64]  # windows that have not come yet, by layer
-    has_warned: bool = False  # of numbers that are not finite
+    has_warned: bool = False  # of NaN or infinite numbers
 
 
 @dataclass(frozen=True)
 class WindowOutput:
-    """What a model gave for one window, and where it belongs."""
+    """Output of a model for one window, with its place."""
 
     one: _Open
     place: WindowPlace
@@ -46,21 +46,20 @@ class WindowOutput:
 
 
 class Stitching:
-    """Add windows as they come, by what their provenance says.
+    """Add windows in any order, by their provenance.
 
-    One thread adds and finishes; another may open volumes, ask which windows are needed, and check
-    what came for them.
+    One thread adds and finishes. Another may open volumes, query needed windows, and check outputs.
 
     Parameters
     ----------
     how
-        Where volumes go, and what they are made by.
+        Settings and destination of the volumes.
     key
-        The volume of a sample whose grid counts; by default the first.
+        Key of the sample's volume with the stored grid; by default the first.
     watch
         Called with the stitcher of each volume that begins.
     origin
-        Where the user asked for it, which warnings name.
+        The user's line, for warnings.
     """
 
     def __init__(
@@ -76,9 +75,9 @@ class Stitching:
         self._past: set[Identity] = set()
         self._places: dict[str, Identity] = {}
         self._names: dict[str, Identity] = {}
-        self._channels = 0  # of the model
-        self._memory = CellMemory(how.memory_bytes)  # of the sums of all volumes
-        self._lock = threading.Lock()  # of what volumes there are, not of their voxels
+        self._channels = 0  # channels of the model
+        self._memory = CellMemory(how.memory_bytes)  # sums of all volumes
+        self._lock = threading.Lock()  # protects the dictionaries, not the voxels
 
     def _place_of(
         self, meta: Mapping[str, Any], volumes: Mapping[str, Any] | None = None
@@ -86,7 +85,7 @@ class Stitching:
         return WindowPlace.of(meta, self._key, volumes, self._how.storage_options)
 
     def open(self, meta: Mapping[str, Any], volumes: Mapping[str, Any]) -> Stitcher | None:
-        """Return what the windows of a volume are added to, by one of them; None if it is done.
+        """Return the stitcher of a window's volume; None if the volume is done.
 
         ``volumes`` are those of the sample, by key.
         """
@@ -97,7 +96,7 @@ class Stitching:
     def past(
         self, meta: Mapping[str, Any], volumes: Mapping[str, Any]
     ) -> tuple[Windows, NDArray[np.bool_]]:
-        """Return the windows of a volume and which need not be run again; opens nothing."""
+        """Return the windows of a volume and the flags of those to skip; opens nothing."""
         place = self._place_of(meta, volumes)
         return place.windows(self._how.blend), past_windows(place, self._how)
 
@@ -117,7 +116,7 @@ class Stitching:
                 if self._places.setdefault(own, place.identity) != place.identity:
                     refuse_shared(destination)
             if self._names.setdefault(place.case, place.identity) != place.identity:
-                msg = f"two cases are called {place.case!r}, and the results are told by that"
+                msg = f"two cases are called {place.case!r}, and results are named by case"
                 raise SampleError(msg, do="Give each case= of its own.")
             if is_place:
                 place.refuse_itself(destination)
@@ -125,7 +124,7 @@ class Stitching:
                     return None
             try:
                 volume_of = StitchedVolume(place, self._how, destination, self._memory)
-            except DestinationExists:  # another process may have written it while this one waited
+            except DestinationExists:  # another process may have finished it meanwhile
                 if not (is_place and self._is_there(place, destination)):
                     raise
                 return None
@@ -136,7 +135,7 @@ class Stitching:
         return one
 
     def _is_there(self, place: WindowPlace, destination: str) -> bool:
-        """Note a volume that the same run has finished already; return whether it has."""
+        """Register a volume that the same run finished before; return whether it has."""
         how, options = self._how, self._how.storage_options
         if how.overwrite or not how.continues(place):
             return False
@@ -149,7 +148,7 @@ class Stitching:
         return True
 
     def needs(self, meta: Mapping[str, Any]) -> bool:
-        """Whether the window is not there yet, as after a kill."""
+        """Whether the window is still missing, as after a kill."""
         place = self._place_of(meta)
         one = self._open_at(place)
         if one is None:
@@ -158,13 +157,13 @@ class Stitching:
         return not stitcher.past[stitcher.windows.number(place.start)]
 
     def add(self, meta: Mapping[str, Any], voxels: NDArray[Any]) -> Iterator[tuple[str, Volume]]:
-        """Add the output (C, I, J, K) for one window; yield case and volume where that is done."""
+        """Add the output (C, I, J, K) for one window; yield case and volume if finished."""
         return self.add_checked(self.check(meta, voxels))
 
     def check(self, meta: Mapping[str, Any], voxels: NDArray[Any]) -> WindowOutput | None:
         """Return the output (C, I, J, K) of a window with its place; None if it is not needed.
 
-        PatchSizeError or SampleError for voxels that are none of this window.
+        Raises PatchSizeError or SampleError for voxels of another window.
         """
         place = self._place_of(meta)
         one = self._open_at(place)
@@ -183,7 +182,7 @@ class Stitching:
         return WindowOutput(one, place, stitcher.windows.number(place.start), voxels)
 
     def add_checked(self, window: WindowOutput | None) -> Iterator[tuple[str, Volume]]:
-        """Add the output of a window; yield case and volume where that is done."""
+        """Add the output of a window; yield case and volume if finished."""
         if window is not None and not window.one.volume.stitcher.past[window.number]:
             try:
                 self._add(window)
@@ -205,14 +204,14 @@ class Stitching:
                 self._finish(window.place.identity)
 
     def _check_finite(self, place: WindowPlace, one: _Open, voxels: NDArray[Any]) -> None:
-        """Raise SampleError for NaN that would become a whole number; warn of what else is kept.
+        """Raise SampleError for NaN that would become an integer; warn of other NaN.
 
-        Minus infinity is a class that cannot be: it is fine but where the number itself is kept.
+        Minus infinity marks an impossible class: only ``"logits"`` warns of it.
         """
         keeps_nan = self._how.activation.dtype_of(voxels.shape[0]).kind == "f"
         if voxels.dtype.kind != "f" or (one.has_warned and keeps_nan):
             return
-        # The largest number is NaN where any is, and makes no array of its own.
+        # max() is NaN if any number is, and needs no array.
         highest = voxels.max()
         lowest = voxels.min() if self._how.activation.output == "logits" else 0
         if np.isfinite(highest) and np.isfinite(lowest):
@@ -257,9 +256,9 @@ class Stitching:
         yield from whole
 
     def finish(self) -> Iterator[tuple[str, Volume]]:
-        """Yield the volumes whose last windows a mask left out; no more windows will come.
+        """Yield volumes whose last windows a mask left out; call it after all windows.
 
-        SampleError where others are missing.
+        Raises SampleError if other windows are missing.
         """
         for identity, one in list(self._open.items()):
             stitcher = one.volume.stitcher
@@ -273,7 +272,7 @@ class Stitching:
         yield from self._hand_out()
 
     def close(self) -> None:
-        """Let go of volumes that are not finished; the next run goes on with them."""
+        """Release unfinished volumes; the next run continues them."""
         with ExitStack() as stack:
             for one in self._open.values():
                 stack.callback(one.volume.close)
@@ -281,9 +280,9 @@ class Stitching:
 
 
 def layers_left(stitcher: Stitcher) -> NDArray[np.int64]:
-    """Return how many windows of each layer have not come yet: along the slow axis and the first.
+    """Return the missing windows per layer, along the slow axis and the first.
 
-    ``predict()`` goes through windows by the one, a chain of the user's by the other.
+    ``predict()`` sorts windows by the slow axis, a user's chain by the first.
     """
     windows = stitcher.windows
     missing = ~stitcher.past.reshape(windows.counts)

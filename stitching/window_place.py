@@ -1,4 +1,4 @@
-"""What the provenance of a window says of its place: on which grid, among which others."""
+"""Place of a window from its provenance: its grid, and the other windows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _DO = (
 
 
 def readers_of(volume: Any) -> list[Any]:
-    """Return what the user gave as ``reader=`` for a volume and its parts."""
+    """Return the user's ``reader=`` of a volume and its parts."""
     sources = [part.located_source for part in getattr(volume, "parts", ())]
     return [one.options.reader for one in sources if one and one.options.reader is not None]
 
@@ -38,21 +38,21 @@ class WindowPlace:
 
     case: str
     identity: tuple[int, ...]
-    """Of the case: that of the window without its last entry."""
+    """Identity of the case: that of the window without its last entry."""
     files: Mapping[str, tuple[str, ...]]
-    """Names of the stored files by key, first those of the volume whose grid counts."""
+    """Names of the stored files by key, first those of the volume with the stored grid."""
     start: Triple
     """First voxel in the grid that windows cover."""
     size: Triple
     overlap: Triple
     plan: SpatialPlan
-    """Of the whole grid that windows cover, from the stored volume."""
+    """Plan of the windows' whole grid, from the stored volume."""
     skips: tuple[int, int] = (0, 0)
-    """How many windows a mask left out right before it, and behind it, if it is the last."""
+    """Windows that a mask left out right before it, and after it if it is the last."""
     given_volumes: Mapping[str, Any] = field(default_factory=dict)
-    """The stored volumes by key, where they are known and not by their names alone."""
+    """Stored volumes by key, if they are more than a name."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    """For fsspec, where a name is a URL."""
+    """Options of fsspec, for URLs."""
 
     @classmethod
     def of(
@@ -62,14 +62,14 @@ class WindowPlace:
         volumes: Mapping[str, Any] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> WindowPlace:
-        """Return the place that one entry of ``meta`` tells; SampleError where it tells none.
+        """Return the place from one entry of ``meta``; SampleError without a place.
 
-        ``key`` names the volume whose grid counts; by default the first.
+        ``key`` names the volume with the stored grid; by default the first.
         """
         sources = meta.get("sources", {})
         if not sources or (key is not None and key not in sources):
             have = ", ".join(map(repr, sources)) or "none"
-            raise SampleError(f"meta speaks of volumes {have}, and not of {key or 'any'!r}", do=_DO)
+            raise SampleError(f"meta has the volumes {have}, and not {key or 'any'!r}", do=_DO)
         name = next(iter(sources)) if key is None else key
         source = sources[name]
         draws = [one for one in meta["draws"].values() if isinstance(one, Mapping)]
@@ -77,7 +77,7 @@ class WindowPlace:
         if draw is None:
             raise SampleError("a patch is no window of a grid", do=_DO)
         start, size, window = draw["start"], draw["size"], draw["window"]
-        # Softly cut out of the whole grid, each window leads back to it.
+        # A window is a soft crop, so its plan extends to the whole grid.
         plan = SpatialPlan.from_json(source["plan"])
         if plan.shape != tuple(size):
             msg = f"windows of {size} voxels became patches of {plan.shape}"
@@ -98,7 +98,7 @@ class WindowPlace:
 
     @property
     def file(self) -> str:
-        """Name of the first stored file whose grid counts."""
+        """Name of the first file of the volume with the stored grid."""
         return next(iter(self.files.values()))[0]
 
     @cached_property
@@ -109,16 +109,16 @@ class WindowPlace:
 
     @cached_property
     def version(self) -> str:
-        """Return what tells the versions of all volumes of the sample; empty where one has none."""
+        """Return the versions of all volumes of the sample; empty if one has none."""
         try:
             versions = [known_version(volume) for volume in self._every_volume()]
-        except VoxpipeError:  # no name of a file, or one that needs other options to be opened
+        except VoxpipeError:  # no file, or other options are needed
             return ""
         return " ".join(versions) if all(versions) else ""
 
     @property
     def has_own_readers(self) -> bool:
-        """Whether code of the user's may open a volume of the sample, of which no file tells."""
+        """Whether a user's reader may open a volume: files do not identify it."""
         return bool(custom_backends()) or any(map(readers_of, self._every_volume()))
 
     def _every_volume(self) -> list[Any]:
@@ -131,7 +131,7 @@ class WindowPlace:
         return Volume(name, storage_options=dict(self.options) if is_url(name) else None)
 
     def refuse_itself(self, destination: str) -> None:
-        """Raise DestinationExists where a volume of the sample would be written over itself."""
+        """Raise DestinationExists if a volume of the sample would be overwritten."""
         for volume in self.given_volumes.values():
             refuse_itself(volume, destination)
         for key, names in self.files.items():
@@ -155,9 +155,9 @@ class WindowPlace:
         return Windows(self.plan.shape, self.size, self.overlap, cuts=blend == "crop")
 
     def refuse_moved(self, first: WindowPlace) -> None:
-        """Raise SampleError where this window leads to another grid than the first of its case."""
+        """Raise SampleError if this window has another grid than the first of its case."""
         plan, other = self.plan, first.plan
-        # Stages speak of the stored volume: those before the grid are the same for all windows.
+        # Stages are in source coordinates: equal for all windows.
         same = plan.shape == other.shape and plan.stages == other.stages
         if not same or _apart(plan.matrix, other.matrix, plan.shape) >= COPY_TOLERANCE:
             msg = "windows of one volume lie on different grids: a pipe behind lazy_patch() moves"
@@ -165,14 +165,14 @@ class WindowPlace:
 
 
 def _apart(one: Matrix, other: Matrix, shape: Triple) -> float:
-    """Return by how many voxels two plans differ where they differ most, in a far corner."""
+    """Return the largest difference of two plans, at a corner, in voxels."""
     low, high = extremes((one - other)[:3].ravel().tolist(), shape)
     return max(map(abs, low + high))
 
 
 def _files_of(source: dict[str, Any]) -> tuple[str, ...]:
-    """Return the stored files that one entry of the provenance tells of."""
-    # Past the class, which writes the plan of the entry out where it is asked.
+    """Return the stored files of one entry of the provenance."""
+    # dict.get, because ``Provenance`` would write out the plan.
     channels = dict.get(source, "channels") or [source]
     return tuple(str(dict.__getitem__(one, "file")) for one in channels)
 

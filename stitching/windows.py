@@ -1,8 +1,7 @@
-"""Where windows lie that cover a volume, and the cells between their faces.
+"""Places of the windows that cover a volume, and the cells between their faces.
 
-The faces of all windows cut each axis into intervals, and the volume into cells. No face of a
-window lies inside a cell: a window covers a cell or does not touch it, so a cell is finished when
-the last of its windows came, in whatever order they come.
+The faces of all windows cut each axis into intervals, and the volume into cells. A window covers a
+whole cell or none of it. A cell is finished after its last window, in any order.
 """
 
 from __future__ import annotations
@@ -21,31 +20,30 @@ from ..spatial.placing.patch import positions
 
 Triple = tuple[int, int, int]
 Cell = Triple
-"""Which interval on each axis."""
+"""Index of the interval on each axis."""
 
 
 @dataclass(frozen=True)
 class _Axis:
     """The windows along one axis of a grid of windows."""
 
-    starts: tuple[int, ...]  # first voxel of each window; it may be negative
-    spans: tuple[tuple[int, int], ...]  # what each window gives: start and stop inside the volume
+    starts: tuple[int, ...]  # first voxel of each window; may be negative
+    spans: tuple[tuple[int, int], ...]  # voxels that each window fills, (start, stop)
 
     @classmethod
     def of(cls, extent: int, size: int, overlap: int, cuts: bool) -> _Axis:
-        """Return the windows of one axis; where it ``cuts``, each voxel belongs to one of them."""
+        """Return the windows of one axis; ``cuts`` assigns each voxel to one of them."""
         starts = tuple(start for (start,) in positions((extent,), (size,), (overlap,)))
         ends = [(max(start, 0), min(start + size, extent)) for start in starts]
         if cuts:
-            # Half of what neighbours share goes to each. The last window, which is moved inward,
-            # begins where it does so all the same: of two that would give a voxel, the later does.
+            # Neighbours share the overlap in halves; the later of two windows fills a voxel.
             firsts = [0, *(start + overlap - overlap // 2 for start in starts[1:])]
             ends = list(itertools.pairwise([*firsts, extent]))
         return cls(starts, tuple(ends))
 
     @cached_property
     def faces(self) -> tuple[int, ...]:
-        """Where intervals begin, and where the last one ends."""
+        """Return the starts of the intervals, and the end of the last."""
         return tuple(sorted({face for span in self.spans for face in span}))
 
     @cached_property
@@ -57,7 +55,7 @@ class _Axis:
     @cached_property
     def touching(self) -> tuple[tuple[int, int], ...]:
         """Return the first window that touches each interval, and the one after the last."""
-        # Spans begin and end in order, so those that touch one interval follow each other.
+        # Spans are ordered, so those that touch an interval are consecutive.
         return tuple(
             (
                 next(n for n, (_, stop) in enumerate(self.intervals) if stop > number),
@@ -81,13 +79,13 @@ class Windows:
     """
 
     shape: Triple
-    """Of the volume."""
+    """Shape of the volume."""
     size: Triple
     """Voxels of a window along each axis."""
     overlap: Triple
     """Voxels that neighbours share, the last two of an axis more."""
     cuts: bool = False
-    """Whether each voxel is given by one window alone: that in whose middle it lies."""
+    """Whether each voxel is filled by one window alone, the one with the nearest middle."""
 
     @cached_property
     def axes(self) -> tuple[_Axis, ...]:
@@ -105,28 +103,28 @@ class Windows:
         return math.prod(self.counts)
 
     def place(self, number: int) -> Triple:
-        """Return which window it is along each axis."""
+        """Return the index of a window along each axis."""
         _, j, k = self.counts
         return (number // (j * k), number // k % j, number % k)
 
     def number(self, start: Sequence[int]) -> int:
-        """Return the number of the window that starts there; ValueError where none does."""
+        """Return the number of the window with a start; ValueError without one."""
         i, j, k = (axis.starts.index(at) for axis, at in zip(self.axes, start, strict=True))
         return (i * self.counts[1] + j) * self.counts[2] + k
 
     def start(self, number: int) -> Triple:
-        """Return the first voxel of a window; it may lie before the volume."""
+        """Return the first voxel of a window; may be outside the volume."""
         i, j, k = (a.starts[n] for a, n in zip(self.axes, self.place(number), strict=True))
         return (i, j, k)
 
     def cells(self, number: int) -> Iterator[Cell]:
-        """Yield the cells to which a window gives something."""
+        """Yield the cells that a window fills."""
         pairs = zip(self.axes, self.place(number), strict=True)
         i, j, k = (range(*axis.intervals[n]) for axis, n in pairs)
         return itertools.product(i, j, k)
 
     def windows(self, cell: Cell) -> Iterator[int]:
-        """Yield the numbers of the windows that give something to a cell."""
+        """Yield the numbers of the windows that fill a cell."""
         _, j, k = self.counts
         pairs = zip(self.axes, cell, strict=True)
         for a, b, c in itertools.product(*(range(*axis.touching[n]) for axis, n in pairs)):
@@ -138,7 +136,7 @@ class Windows:
         return Region([a.faces[n] for a, n in pairs], [a.faces[n + 1] for a, n in pairs])
 
     def slices(self, cell: Cell, number: int) -> tuple[slice, slice, slice]:
-        """Return where a cell lies in one of its windows."""
+        """Return the slices of a cell in one of its windows."""
         every = zip(self.axes, cell, self.place(number), strict=True)
         i, j, k = (
             slice(axis.faces[n] - axis.starts[at], axis.faces[n + 1] - axis.starts[at])
@@ -147,29 +145,29 @@ class Windows:
         return (i, j, k)
 
     def touch_counts(self) -> NDArray[np.int64]:
-        """Return how many windows give something to each cell."""
+        """Return the number of windows that fill each cell."""
         i, j, k = (np.array([b - a for a, b in axis.touching]) for axis in self.axes)
         counts: NDArray[np.int64] = i[:, None, None] * j[:, None] * k
         return counts
 
     @property
     def band_bytes(self) -> int:
-        """What sums of one channel take, at most, where windows come in the order of a chain."""
-        # Of a layer of windows, as long as their next neighbours need it; float32.
+        """Most bytes of open sums of one channel, for windows in the order of a chain."""
+        # One layer of windows stays open until its neighbours came; float32.
         shares = (self.touch_counts() > 1).any()
         return 4 * min(self.size[0], self.shape[0]) * math.prod(self.shape[1:]) if shares else 0
 
     @cached_property
     def slow_axis(self) -> int:
-        """Return the axis along which windows come last: then least is open in between."""
-        # Of two as long the later one, along which files lie in one piece.
+        """Return the axis of the outermost loop over windows, for the least open sums."""
+        # The later one of equal axes, along which files are contiguous.
         return max(range(3), key=lambda axis: (self.shape[axis], axis))
 
     def sort(self, numbers: Iterable[int]) -> list[int]:
-        """Return windows in the order in which least is open: along the slow axis last.
+        """Return windows in the order with the least open sums: the slow axis outermost.
 
-        Within a layer they follow each other as voxels of a file do, the first axis fastest: what
-        they finish lies side by side, and is written to the same pages.
+        Within a layer the first axis is fastest, as in files. So finished voxels are neighbours in
+        the file, and are written to the same pages.
         """
 
         def key(number: int) -> tuple[int, ...]:
@@ -180,7 +178,7 @@ class Windows:
 
 
 def overlap_in_voxels(share: Sequence[float], size: Sequence[int]) -> Triple:
-    """Return how many voxels neighbours share, by MONAI's rule: the step is rounded down.
+    """Return the overlap in voxels, by MONAI's rule: the step is rounded down.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""Patches that are not made yet: a volume, what is pending, and how it is realized."""
+"""Lazy patches: a volume, its pending ops, and their realization."""

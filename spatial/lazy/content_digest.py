@@ -1,6 +1,6 @@
-"""The digest of what a virtual volume holds: of which content, by which ops, as what they drew.
+"""Digest of a virtual volume: its source content, its ops, and the parameters they drew.
 
-What is kept of it has this name, so that what changes gets another.
+Kept copies are named by this digest, so that a changed volume gets a new name.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ from ...volumes.conversion.convert import version_of
 
 # Part of every name: higher when resampling gives other bits, so that nothing old is read.
 _REVISION = 1
-# Voxels in memory are looked at piece by piece: each is copied if it is not contiguous.
+# Voxels in memory are hashed in pieces: a non-contiguous piece is copied.
 _PIECE_BYTES = 32 * 1024**2
 _DIGESTS: LRUCache[str] = LRUCache()
 
 
 def digest_of_made(volume: Any, *, at_open: bool = False) -> str:
-    """Return a digest of what a virtual volume holds: made of what, how, and what was drawn."""
-    # If ``at_open``, content is what was opened in this process, which asks for nothing twice; by
-    # default what is there now. Reads headers.
+    """Return a digest of a virtual volume: its source, its ops, and their draws."""
+    # ``at_open`` uses the content as opened; the default checks the files again. Reads headers.
     return _key_of(volume.patch, (volume.soft, volume.is_tiled), at_open)
 
 
@@ -41,8 +40,7 @@ def _key_of(patch: Any, flags: tuple[bool, ...], at_open: bool) -> str:
         (
             _digest_of_step(step),
             json.dumps(params),
-            # Volumes under two keys get other numbers of what draws its own, or has recorded ones.
-            # All else makes the same of a file under whatever key, and is kept once.
+            # The key counts only if a step draws by it or has it in its parameters.
             step.key if step.is_drawn or '"key"' in json.dumps(params) else "",
             "" if step.mask is None else content(step.mask),
         )
@@ -90,7 +88,7 @@ def _digest_draws(patch: Any) -> Iterator[Any]:
 
 
 def _content_of(volume: Volume, at_open: bool) -> str:
-    """Return a digest of what a volume holds; voxels in memory are read for it, once."""
+    """Return a digest of a volume's content; voxels in memory are read once."""
     if len(volume.parts) > 1:
         parts = tuple(_content_of(part, at_open) for part in volume.parts)
         return content_key("channels of", parts)

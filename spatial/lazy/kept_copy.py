@@ -1,8 +1,8 @@
-"""The copy of a virtual volume that is kept: where it lies, and how it gets there.
+"""The kept copy of a virtual volume: its location, and how it is written.
 
-It is a sharded zarr v3, as ``convert`` writes it, in a folder or behind a URL. Whoever needs it
-first writes it, shard by shard, while others wait; what a killed process has written is continued.
-Its name is a digest of what was done to which content, so what changes gets another.
+The copy is a sharded zarr v3, as ``convert`` writes it, in a folder or at a URL. The first process
+that needs the copy writes it shard by shard; others wait. A copy that a killed process began is
+continued. The copy's name is a digest of its content and ops, so a change gives a new name.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from .virtual_volume import VirtualVolume
 
 
 class KeptCopy(Volume):
-    """A volume that is written when it is first read, and known before."""
+    """A volume that is written at its first read; its header is known before."""
 
     may_round = False
 
@@ -64,17 +64,17 @@ class KeptCopy(Volume):
         return KeptCopy.of_source(source, kind)
 
     def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
-        """Return the scheme: it is followed."""
+        """Return the scheme unchanged: a copy follows it."""
         return scheme
 
 
 @dataclass(frozen=True, eq=False)
 class KeptSource:
-    """The copy of a made volume. It travels as what it is made of."""
+    """The copy of a made volume; pickles as its source and settings."""
 
-    volume: VirtualVolume  # what is kept
-    place: str = field(repr=False)  # folder, absolute, or URL, of all copies
-    chunk: int | None = None  # voxels along each axis of the decode unit; None as usual
+    volume: VirtualVolume  # source of the copy
+    place: str = field(repr=False)  # absolute folder or URL of all copies
+    chunk: int | None = None  # edge of the decode unit in voxels; None: default
     codec: str = "lz4"  # ``"lz4"``, ``"lz4hc"``, ``"zstd"`` or ``"none"``
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # for fsspec
 
@@ -90,7 +90,7 @@ class KeptSource:
         return content_key(digest_of_made(self.volume, at_open=True), how)
 
     def plan(self) -> ConvertPlan:
-        """Return how the copy lies in its chunks; looks at headers alone."""
+        """Return the chunk layout of the copy; reads only headers."""
         return plan_conversion(self.volume.header, chunk=self.chunk, codec=self.codec)
 
     def known_header(self) -> Header:
@@ -98,12 +98,12 @@ class KeptSource:
         return self.plan().result
 
     def open(self) -> Backend:
-        """Open the copy; make it if there is none of the content as it is now."""
+        """Open the copy; write it first if none has the current content."""
         refuse_drawn(self.volume.patch)
         plan = self.plan()
         key = content_key(version_of(self.volume), plan.fingerprint())
         if not is_url(self.place):
-            # Without a limit of its own: a folder that somebody names is theirs.
+            # No size limit: the user owns this folder.
             return open_copy(own_folder(Path(self.place)), key, self.volume, plan)
         url = f"{self.place.rstrip('/')}/{key}.nii.zarr"
         target = destination_of(url, self.storage_options)
@@ -111,7 +111,7 @@ class KeptSource:
             try:
                 with target.lock(LOCK_TIMEOUT):
                     write_planned(self.volume, plan, target)
-            except DestinationBusy as error:  # whoever asked for voxels does not write
+            except DestinationBusy as error:  # the caller reads and does not write
                 raise CacheBusy(error.what, do=error.do) from error
         return LocatedSource(url, Options(storage_options=self.storage_options)).open()
 
@@ -128,9 +128,9 @@ def kept_in(
     codec: str = "lz4",
     storage_options: Mapping[str, Any] | None = None,
 ) -> LazyPatch:
-    """Return a patch that begins with what this one gives, read from a copy that is kept."""
-    # It is of a whole volume, and nothing may have been drawn for it. ``place`` is a folder or URL,
-    # ``because`` says after what, for ``explain``; the others are as for ``convert``.
+    """Return a patch that begins with the voxels of this one, read from a kept copy."""
+    # The patch must cover a whole volume and draw nothing. ``place`` is a folder or URL;
+    # ``explain`` prints ``because``. The others are as for ``convert``.
     volume: Any = patch.flush_plan(because=because, is_tiled=True).volume
     source = KeptSource(volume, absolute_place(place), chunk, codec, dict(storage_options or {}))
     copy = KeptCopy.of_source(source, patch.kind)

@@ -1,8 +1,7 @@
-"""A patch that has not been read: which volume, which plan, how to sample it.
+"""A patch that has not been read: its volume, plan and sampling policy.
 
-What a sample holds under each key after its volumes are opened. Asking for a shape or an affine
-reads at most headers. ``realize`` reads the source region once, resamples it once, and applies
-the value ops in place.
+A sample holds one under each key after its volumes are opened. Shape and affine need at most
+headers. ``realize`` reads and resamples the region once, then applies the value ops in place.
 """
 
 from __future__ import annotations
@@ -44,18 +43,18 @@ from .virtual_volume import RealizedVolume, StackedVolumes, VirtualVolume
 if TYPE_CHECKING:
     import torch
 
-# A matrix entry below this moves no voxel of any axis by as much as plans are exact to.
+# A smaller matrix entry moves no voxel by as much as the precision of plans.
 _FLAT = 1e-9
 
 
 class _Reading(NamedTuple):
-    """What is read for one plan of a patch: its own, or a soft crop of it."""
+    """The reads for one plan of a patch: its own, or a soft crop of it."""
 
     plan: SpatialPlan
-    halo: Halo  # what value ops look at around it
-    wide: SpatialPlan  # the plan with that
-    reads: tuple[ReadPlan, ...]  # one for each volume whose channels are stacked
-    selects: int = 0  # how many of the first value steps select channels, and are done by the read
+    halo: Halo  # margin that value ops read around the plan
+    wide: SpatialPlan  # the plan with the halo
+    reads: tuple[ReadPlan, ...]  # one per stacked volume
+    selects: int = 0  # number of first value steps (channel selections) done by the read
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,22 +62,22 @@ class LazyPatch(NoArithmetic):
     """The voxels of one volume on the output grid of a plan, not read yet."""
 
     volume: Any
-    """Where the voxels are stored: what has name, kind, shape, grid, dtype and ``read()``."""
+    """The stored volume: any object with name, kind, shape, grid, dtype and ``read()``."""
     pending: TransformChain
-    """What is done to them; one object for all patches of a sample."""
+    """The spatial ops; one object for all patches of a sample."""
     policy: Policy
-    """How they are sampled."""
+    """Sampling of the voxels."""
     values: tuple[ValueStep, ...] = ()
-    """What is done to the values afterwards."""
+    """The value ops, applied after the resampling."""
     statistics: Callable[[Any], RecordedStatistics] | None = None
-    """Where value ops get the statistics of the volume; by default from ``volumes``."""
+    """Source of volume statistics for value ops; by default from ``volumes``."""
     filled_after: int = 0
-    """How many of ``values`` came before a pipe asked for the policy's fill: it is what is outside
-    after these. Below 0: one asked before a flush."""
+    """Number of ``values`` before the pipe that set the policy's fill: outside voxels get the fill
+    after these. Below 0: the fill was set before a flush."""
     is_fixed: bool = False
-    """Whether the policy stays, whatever later pipes ask for."""
+    """Whether later pipes leave the policy unchanged."""
     members: tuple[LazyPatch, ...] = ()
-    """Patches that are made one by one, each into channels of its own; of a ``StackedPatch``."""
+    """Patches of a ``StackedPatch``; each writes its own channels."""
 
     def with_pending(self, pending: TransformChain, policy: Policy | None = None) -> LazyPatch:
         """Return the patch of another chain, sampled otherwise if ``policy`` is given."""
@@ -89,15 +88,14 @@ class LazyPatch(NoArithmetic):
         return self._with(values=values)
 
     def _with(self, **fields: Any) -> Self:
-        # What a planner does most; ``dataclasses.replace`` takes ten times as long.
+        # Planners call this most; ``dataclasses.replace`` takes ten times as long.
         patch, own = object.__new__(type(self)), self.__dict__
-        fresh = len(own) == len(self.__dataclass_fields__)  # nothing was worked out yet
+        fresh = len(own) == len(self.__dataclass_fields__)  # no cached property yet
         patch.__dict__.update(own if fresh else self.__getstate__())
         patch.__dict__.update(fields)
         return patch
 
     def __getstate__(self) -> dict[str, Any]:
-        # What was worked out is of no other patch, and stays where it was.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     def with_volume(self, volume: Any) -> LazyPatch:
@@ -116,8 +114,8 @@ class LazyPatch(NoArithmetic):
         return tuple(leaf for one in self.members for leaf in one.leaves) or (self,)
 
     def with_each(self, change: Callable[[LazyPatch], LazyPatch]) -> LazyPatch:
-        """Return what ``change`` makes of the patch; of a stack, of each of its members."""
-        # As long as nothing is done to all channels together: then of the whole patch.
+        """Return ``change(self)``; a stack changes each of its members."""
+        # A stack with value ops on all channels changes as a whole.
         return change(self)
 
     @property
@@ -127,9 +125,8 @@ class LazyPatch(NoArithmetic):
 
     @property
     def looks_at_all(self) -> bool:
-        """Whether a voxel may differ with what else is asked: an op looks at all it is given."""
-        # It may be one of a member, or come before a flush. What is made tile by tile is the same
-        # whatever is asked for.
+        """Whether a voxel may depend on the region that is read: an op uses all its input."""
+        # The op may belong to a member or come before a flush. Tiles are the same for every region.
         if any(step.op.looks_at_all for step in self.values):
             return True
         if self.members:
@@ -138,10 +135,9 @@ class LazyPatch(NoArithmetic):
         return any(one.patch.looks_at_all for one in volumes if not one.is_tiled)
 
     def flush_plan(self, *, soft: bool = False, because: str = "", **how: Any) -> LazyPatch:
-        """Return a patch that begins with what this one gives: later ops interpolate anew."""
-        # Nothing is read: of what this patch gives, the new one will ask for what it needs; if
-        # ``soft``, also of what lies around it, where soft crops cut. ``because`` is for
-        # ``explain``.
+        """Return a patch that begins with the voxels of this one; later ops interpolate again."""
+        # Reads nothing: the new patch reads its input when needed. With ``soft`` it also reads
+        # around this patch, where soft crops cut. ``because`` is for ``explain``.
         empty = replace(self.pending, steps=(), moving=None)
         patch = replace(self, pending=empty, values=(), filled_after=-1)
         return patch.on_voxels_of(self, soft, because, **how)
@@ -161,7 +157,7 @@ class LazyPatch(NoArithmetic):
 
     @property
     def whole_plan(self) -> SpatialPlan:
-        """The plan from the stored volume, through all flushes: of places, not of padding."""
+        """The plan from the stored volume through all flushes: of places, not of padding."""
         if isinstance(self.volume, RealizedVolume):
             before = self.volume.patch.whole_plan
         elif isinstance(self.volume, VirtualVolume):
@@ -172,12 +168,12 @@ class LazyPatch(NoArithmetic):
 
     @property
     def draws(self) -> dict[str, Any]:
-        """What each random pipe drew for the sample, by the name of its stream."""
+        """Draws of each random pipe for the sample, by the name of its stream."""
         draws = {**self.pending.draws}
         if (earlier := getattr(self.volume, "patch", None)) is not None:
             draws = {**earlier.draws, **draws}
         for step, params in self.value_draws if self.values else ():
-            # What may act or not is recorded where it acted without further parameters, too.
+            # An op with ``p`` is recorded even if it acted without parameters.
             if params is None or params or hasattr(step.op, "p"):
                 draws[step.stream_name] = params
         return draws
@@ -218,7 +214,7 @@ class LazyPatch(NoArithmetic):
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of the result; the same whatever random ops draw. Reads at most the header."""
+        """Type of the result, the same for all draws; reads at most the header."""
         if self.policy.dtype is not None:
             return self.policy.dtype
         first = self._resampled_dtype
@@ -226,7 +222,7 @@ class LazyPatch(NoArithmetic):
 
     @property
     def _resampled_dtype(self) -> np.dtype[Any]:
-        """Type of what comes out of the resampler, before any value op."""
+        """Type of the resampler's output, before any value op."""
         if self.pending.keeps_dtype or self.volume.kind == "label":
             dtype = np.dtype(self.volume.dtype)
             return np.dtype(np.uint8) if dtype.kind == "b" else dtype
@@ -239,7 +235,7 @@ class LazyPatch(NoArithmetic):
         return tuple(map(self.with_volume, volumes)) if len(volumes) > 1 else (self,)
 
     def with_parts(self, parts: Sequence[LazyPatch]) -> LazyPatch:
-        """Return the patch of these in the place of its own parts."""
+        """Return the patch with ``parts`` in place of its own."""
         if len(parts) == 1:
             return parts[0]
         whole: Any = StackedVolumes(self.volume, [part.volume for part in parts])
@@ -247,12 +243,12 @@ class LazyPatch(NoArithmetic):
 
     @property
     def source_region(self) -> Region:
-        """Exactly the voxels that ``realize`` reads, of what it reads from; empty for all fill."""
+        """The region of ``read_plan.volume`` that ``realize`` reads; empty for all fill."""
         return self.read_plan.region
 
     @property
     def read_plan(self) -> ReadPlan:
-        """What is read of its volume, which may be a virtual one; of stacked ones as one."""
+        """The read of its volume, which may be virtual; stacked volumes count as one."""
         reading = self._read(self.plan)
         if len(reading.reads) == 1:
             return reading.reads[0]
@@ -261,25 +257,23 @@ class LazyPatch(NoArithmetic):
     def reads(
         self, plan: SpatialPlan | None = None, *, through: bool = False
     ) -> tuple[ReadPlan, ...]:
-        """Return what the patch, or a soft crop of it on ``plan``, reads of files."""
-        # Whoever asks what will be read asks here: those who count, negotiate, join and explain.
-        # One for each file: several where the channels of several are stacked. Where a virtual
-        # volume is kept in a copy, that is what is read; with ``through`` what the copy was made
-        # of.
+        """Return the file reads of the patch, or of a soft crop of it on ``plan``."""
+        # Single source for counting, negotiation, joined reads and ``explain``: one read per file.
+        # A kept copy counts as the file; ``through`` returns the reads of the copy's source.
         reads = self._read(self.pending.plan if plan is None else plan).reads
         if len(reads) == 1 and not isinstance(reads[0].volume, VirtualVolume):  # most patches
             return reads
         return tuple(one for read in reads for one in read.file_reads(through=through))
 
     def _read(self, plan: SpatialPlan) -> _Reading:
-        """Return what is read for a plan, worked out once for the one that was asked for last."""
+        """Return the reads for a plan; the last plan's reads are cached."""
         memo: _Reading | None = self.__dict__.get("_reading")
         if memo is not None and memo.plan is plan:
             return memo
         halo, wide, size = (0, 0, 0), plan, 0
         if self.values:
             i, j, k = total_halo(self.acting, plan.grid)
-            if i or j or k:  # not along axes along which the volume has one voxel only
+            if i or j or k:  # no halo along an axis with one voxel
                 axes = _axes_of(plan)
                 halo = (i * (0 in axes), j * (1 in axes), k * (2 in axes))
                 if any(h > n for h, n in zip(halo, plan.shape, strict=True)):
@@ -289,7 +283,6 @@ class LazyPatch(NoArithmetic):
         selects = 0
         if not self.members and len(volumes) < 2:
             volumes, is_stored = (self.volume,), isinstance(self.volume, Volume)
-            # Levels are those of the volume as it is stored.
             if is_stored and self.values and self.policy.antialias != LEVEL:
                 volume, selects = select_first(self.volume, self.values)
                 volumes = (volume,)
@@ -302,7 +295,7 @@ class LazyPatch(NoArithmetic):
         return reading
 
     def widen(self, plan: SpatialPlan) -> SpatialPlan:
-        """Return a plan with the halo that value ops look at."""
+        """Return a plan with the halo of the value ops."""
         return self._read(plan).wide
 
     def realize(
@@ -313,8 +306,8 @@ class LazyPatch(NoArithmetic):
         Parameters
         ----------
         out
-            Where to write, (C, I, J, K) of any strides and any integer or float type, e.g. a
-            slot of a batch. By default a new array of ``dtype``.
+            Array for the result, (C, I, J, K) of any strides and any integer or float type, e.g. a
+        slot of a batch. By default a new array of ``dtype``.
         plan
             A soft crop of the own plan; by default that itself.
 
@@ -352,7 +345,7 @@ class LazyPatch(NoArithmetic):
         fills: NDArray[np.float32] | None,
         out: NDArray[Any],
     ) -> None:
-        """Write the voxels after the value ops: what the resampler leaves, with what is outside."""
+        """Write the voxels after the value ops, and fill the voxels outside."""
         plan, halo, wide, reads, selects = reading
         steps = self._with_facts(acting, wide)
         early = self._steps_before_fill(acting, wide)
@@ -379,10 +372,9 @@ class LazyPatch(NoArithmetic):
             out[...] = convert_dtype(_inside(result, halo, plan.shape), out.dtype)
 
     def prefetch(self, plan: SpatialPlan | None = None) -> Any:
-        """Begin to bring in the voxels that ``realize`` is going to read."""
-        # Returns what is to be closed once they are no longer needed; None where there is nothing
-        # to wait for, as with arrays in memory, or pages that are there.
-        # A plan is not worked out for nothing: that reads headers, and may warn.
+        """Begin to prefetch the voxels that ``realize`` reads."""
+        # Returns a ticket to close after the read. None if no wait is needed: arrays in memory,
+        # cached pages. A plan is not computed only for this: it reads headers, and may warn.
         if not getattr(self.volume, "looks_ahead", False):
             return None
         reads = self._read(self.pending.plan if plan is None else plan).reads
@@ -393,13 +385,13 @@ class LazyPatch(NoArithmetic):
 
     @cached_property
     def value_draws(self) -> tuple[tuple[ValueStep, Params | None], ...]:
-        """Return the value steps with what they drew; None where one does not act."""
+        """Return the value steps with their draws; None where a step does not act."""
         pairs, generator = [], take_generator()
         by_channel = any(step.op.draws_channels for step in self.values)
         channels = self.channels if by_channel else 0
         for step in self.values:
             op = step.op
-            if op.draws_axis:  # one along which there are voxels
+            if op.draws_axis:  # an axis with more than one voxel
                 op = op.along(_axes_of(self.plan, self.plan.slices))
             op = op.of_channels(channels) if op.draws_channels else op
             pairs.append((step, step.draw(self._stream(step).restart(generator), op)))
@@ -409,7 +401,7 @@ class LazyPatch(NoArithmetic):
 
     @property
     def acting(self) -> list[tuple[ValueStep, Params]]:
-        """The value ops that act, with what they drew."""
+        """The value ops that act, with their draws."""
         return [(step, values) for step, values in self.value_draws if values is not None]
 
     def _stream(self, step: ValueStep) -> Stream:
@@ -418,7 +410,7 @@ class LazyPatch(NoArithmetic):
         return Stream(pending.seed, pending.epoch, identity, name)
 
     def acting_on(self, plan: SpatialPlan) -> list[tuple[ValueStep, Params, PatchFacts]]:
-        """Return the steps that act, with what they drew and what they may ask on ``plan``."""
+        """Return the steps that act, with their draws and their facts on ``plan``."""
         return self._with_facts(self.acting, plan)
 
     def _with_facts(
@@ -440,14 +432,14 @@ class LazyPatch(NoArithmetic):
 
     @property
     def steps_before(self) -> tuple[tuple[ValueStep, Params, PatchFacts], ...]:
-        """The steps of all flushes so far, first things first; of the members of none."""
+        """Steps of all flushes so far, in order; empty for stacks."""
         if self.members or not isinstance(self.volume, VirtualVolume):
             return ()
         earlier: Any = self.volume.patch
         return (*earlier.steps_before, *earlier.acting_on(earlier.plan))
 
     def stacked_facts(self, plan: SpatialPlan) -> tuple[PatchFacts, ...]:
-        """Return facts of each patch whose channels were stacked, if they were, with its steps."""
+        """Return facts of each stacked patch with its steps; empty if none was stacked."""
         if not isinstance(self.volume, VirtualVolume):
             return ()
         earlier: Any = self.volume.patch
@@ -456,7 +448,7 @@ class LazyPatch(NoArithmetic):
     def _resample_into(
         self, reading: _Reading, out: NDArray[Any], epilogue: Epilogue | None, policy: Policy
     ) -> tuple[SourceVoxels, SpatialPlan]:
-        """Write every part to its channels; return what the first was made of, and the plan."""
+        """Write every part to its channels; return the first part's voxels and plan."""
         if len(reading.reads) == 1:  # most patches
             (read,) = reading.reads
             return read.resample_into(out, policy, epilogue), read.plan
@@ -467,17 +459,16 @@ class LazyPatch(NoArithmetic):
             first = last
         return sources[0], reading.reads[0].plan
 
-    # Fill in the units that values have where a pipe asked for it, after the first value ops.
+    # Fill in the units of the values where a pipe set the fill, after the first value ops.
     #
-    # Value ops act after the one interpolation, so what the resampler leaves outside goes through
-    # them. A fill that was asked for after some of them does not: outside is NaN while these act,
-    # and the fill from then on. So it is exact, also where no number becomes it by these. Which
-    # voxels lie outside follows from the plan, not from the values: a voxel that is NaN in the
-    # file, or by an op, stays NaN.
+    # Value ops act after the one interpolation, so they also change the resampler's fill. A fill
+    # that was set after some value ops must stay exact. Therefore the outside is NaN during these
+    # ops, and the fill is written after them. The plan decides which voxels are outside: NaN from
+    # the file or from an op stays NaN.
 
     def _steps_before_fill(self, acting: Sequence[tuple[ValueStep, Any]], plan: SpatialPlan) -> int:
-        """Return how many steps that act come before the fill; 0 where none is left outside."""
-        # Ops that take any type, on channels and labels, have no NaN: a fill goes through these.
+        """Return the number of acting steps before the fill; 0 if no voxel is outside."""
+        # Ops on channels and labels keep any type and have no NaN: they pass the fill through.
         if self.filled_after <= 0 or not _leaves_some(self.policy, plan):
             return 0
         before = {id(step) for step in self.values[: self.filled_after]}
@@ -485,9 +476,8 @@ class LazyPatch(NoArithmetic):
         return 0 if all(step.op.keeps_dtype for step in first) else len(first)
 
     def _filled_before(self, plan: SpatialPlan) -> tuple[Policy, NDArray[np.float32] | None]:
-        """Return the policy with the fill after a flush, and that of each channel if it has one."""
-        # Of volumes that were stacked and then flushed each brings what its own value ops made of
-        # it: (C, 1, 1, 1).
+        """Return the policy with the fill after a flush, and each channel's fill if they differ."""
+        # After a flush of a stack each channel has the fill that its value ops made: (C, 1, 1, 1).
         if not _leaves_some(self.policy, plan):
             return self.policy, None
         fills = self._fills()
@@ -497,9 +487,8 @@ class LazyPatch(NoArithmetic):
         return policy, np.asarray(fills, np.float32).reshape(-1, 1, 1, 1)
 
     def _fills(self) -> NDArray[np.float64]:
-        """Return the fill of each channel, or one of all of them."""
-        # Of one from before a flush or realize(), it is what value ops made of it there: those that
-        # treat each value by itself, as statistics follow them; others are passed over.
+        """Return the fill of each channel, or one fill for all."""
+        # A fill from before a flush or realize() passes through the pointwise ops since then.
         before = getattr(self.volume, "patch", None)
         if self.filled_after >= 0 or before is None:
             return np.array([self.policy.fill])
@@ -521,10 +510,9 @@ class LazyPatch(NoArithmetic):
         return fills
 
     def changed_by_last(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return what the last value op makes of voxels that the patch gave without it."""
-        # There is no volume around voxels that are there already: what an op looks at beyond their
-        # faces is their outermost ones again.
-        if not self.values:  # of a stack, whose members have it each
+        """Return the result of the last value op on voxels that the patch has without it."""
+        # The voxels have no volume around them, so the halo repeats their outermost voxels.
+        if not self.values:  # a stack: each member has the op
             ends = np.cumsum([0, *(member.channels for member in self.members)]).tolist()
             apart = zip(self.members, pairwise(ends), strict=True)
             return np.concatenate([one.changed_by_last(array[a:b]) for one, (a, b) in apart])
@@ -536,7 +524,7 @@ class LazyPatch(NoArithmetic):
             halo = (min(halo[0], 1), min(halo[1], 1), min(halo[2], 1))
         wide = np.pad(array, [(0, 0), *((h, h) for h in halo)], mode="edge")
         epilogue, rest = fold_epilogues(self.acting_on(_with_halo(self.plan, halo))[-1:])
-        if epilogue is not None:  # as the resampler does in passing, to the same bits
+        if epilogue is not None:  # same bits as in the resampler
             wide = wide.astype(np.float32, copy=False)
             change_values(wide, [epilogue])
         return np.ascontiguousarray(_inside(apply_steps(rest, wide), halo, array.shape[1:]))
@@ -569,8 +557,7 @@ def patches_of(item: object) -> dict[str, LazyPatch]:
 
 def _axes_of(plan: SpatialPlan, slices: Sequence[int] = ()) -> tuple[int, ...]:
     """Return the axes of the output along which the volume has more than one voxel."""
-    # ``slices`` are those of the source that count as having more: a flush left one slice of them,
-    # and changes no draw.
+    # ``slices``: source axes that count as longer than 1, so that a flush changes no draw.
     moves = np.abs(plan.matrix[:3, :3]) > _FLAT
     flat = [n == 1 and axis not in slices for axis, n in enumerate(plan.source.shape)]
     return tuple(axis for axis in range(3) if moves[np.logical_not(flat), axis].any())

@@ -21,15 +21,15 @@ from ...storage.content import version_key
 from ..plans.plan import SpatialPlan
 
 Acting = tuple[ValueStep, Params, Any]
-"""A step that acts, with what it drew and its facts."""
+"""A step that acts, with its draws and its facts."""
 
-# Of numbers that a volume's histogram gave.
+# Numbers of histograms, by volume and steps.
 _MEMORY: LRUCache[float] = LRUCache()
 
-# Lattices of patches that overlap differ by whole voxels, but for rounding. So that the same
-# voxel is found on either side of it, no lattice lies half way between two by design.
+# Lattices of overlapping patches differ by whole voxels, except for rounding. The offset keeps
+# lattices away from exact halves, so that both patches round to the same voxel.
 _OFF_HALF = 0.1234567
-# A record may say any place: beyond this no integer of 64 bits would hold it.
+# A record may hold any place; larger ones overflow 64-bit integers.
 _FAR = 2.0**62
 
 
@@ -46,7 +46,7 @@ class PatchFacts:
     mask: Any = None  # the volume inside which statistics are taken
     volume_key: str = ""
     members: Sequence[PatchFacts] = ()
-    """Of patches whose channels were stacked before ``before``, each with its own steps."""
+    """Facts of patches whose channels were stacked before ``before``, each with its own steps."""
 
     @property
     def grid(self) -> Grid:
@@ -55,13 +55,13 @@ class PatchFacts:
 
     @property
     def source(self) -> Grid:
-        """Grid of the whole volume; of the first where several were stacked."""
+        """Grid of the whole volume; of a stack, that of the first."""
         grid: Grid = self.members[0].source if self.members else self.stored_volume.grid
         return grid
 
     @property
     def corner(self) -> tuple[int, int, int]:
-        """Where the first voxel lies on the lattice that patches of one chain share."""
+        """Index of the first voxel on the lattice that patches of one chain share."""
         matrix = self.plan.matrix
         place = np.linalg.solve(matrix[:3, :3], matrix[:3, 3])
         i, j, k = np.rint(np.clip(place + _OFF_HALF, -_FAR, _FAR)).astype(int).tolist()
@@ -73,12 +73,12 @@ class PatchFacts:
         return self.stream.key()
 
     def key_from(self, params: int) -> tuple[int, int]:
-        """Return a key of a drawn number and of which volume of the sample this is."""
+        """Return a key of a drawn number and this volume's key in the sample."""
         return Stream(params, 0, (), self.volume_key).key()
 
     @property
     def stored_volume(self) -> Any:
-        """The volume that lies in a file."""
+        """The volume in a file."""
         return getattr(self.volume, "stored_volume", self.volume)
 
     def statistics(self, above: float | None = None) -> VolumeStatistics:
@@ -91,7 +91,7 @@ class PatchFacts:
                 counts = _ScaledStatistics(partial(self._count_histogram, None, ()))
 
                 def number(what: str, *arguments: float) -> float:
-                    """Return what is recorded; percentiles that are not, from the histogram."""
+                    """Return a recorded number; percentiles without a record use the histogram."""
                     if what == "percentile":
                         return recorded_percentile(record, arguments[0], lambda: counts)
                     return float(getattr(record, what))
@@ -102,7 +102,7 @@ class PatchFacts:
     def _count_histogram(
         self, above: float | None, changing: Sequence[Acting], what: str, *arguments: float
     ) -> float:
-        """Return a number of the histogram, which is asked for once per number and volume."""
+        """Return a number of the histogram, cached by number and volume."""
 
         def number() -> float:
             value = getattr(self._histogram(above, changing), what)
@@ -115,7 +115,7 @@ class PatchFacts:
 
     @property
     def _channels(self) -> tuple[int, ...] | None:
-        """The channels of the stored volume that are left, None for all of them."""
+        """Channels of the stored volume that remain; None for all."""
         channels: tuple[int, ...] | None = None
         for step, _, _ in self.before:
             picks = step.op.kept_channels()
@@ -125,7 +125,7 @@ class PatchFacts:
 
     @property
     def _own_channels(self) -> Sequence[int]:
-        """The channels that there are after its steps, of those before them."""
+        """Channels that remain after the steps, as indices before the steps."""
         if self._channels is not None:
             return self._channels
         if self.members:
@@ -137,8 +137,8 @@ class PatchFacts:
         return [acting for acting in self.before if acting[0].op.pointwise]
 
     def _name(self, above: float | None, changing: Sequence[Acting]) -> tuple[Any, ...] | None:
-        """Return what the numbers are a function of; None if the volume does not say what it is."""
-        # The parts say what a stack is made of.
+        """Return a cache key of the numbers; None if a volume has no version."""
+        # A stack is identified by its parts.
         volume = None if self.members else self.stored_volume
         inputs = [volume, self.mask, *(step.mask for step, _, _ in changing)]
         parts = tuple(part._name(None, part._changing) for part in self.members)
@@ -159,7 +159,7 @@ class PatchFacts:
         from ...volumes.catalog.whole_pass import WITHOUT_NAN, volume_statistics
 
         statistics = volume_statistics(self.stored_volume)
-        # One NaN among the voxels makes NaN of every voxel that is normalized by its mean.
+        # One NaN voxel makes every normalized voxel NaN.
         if not (math.isfinite(statistics.mean) and math.isfinite(statistics.std)):
             low, high = statistics.minimum, statistics.maximum
             why = "NaN or infinite values, so it has no mean and no range"
@@ -178,7 +178,7 @@ class PatchFacts:
         return histogram if above is None else histogram.above(above)
 
     def _before_changes(self, mask: Any, channels: Sequence[int] | None) -> Histogram:
-        """Return the histogram of some channels, as they were stored or stacked."""
+        """Return the histogram of some channels before this patch's steps."""
         from ...volumes import volume_histogram
 
         if not self.members:

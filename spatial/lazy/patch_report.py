@@ -34,8 +34,7 @@ def _refusal(patch: Any, sign: str) -> SampleError:
 class NoArithmetic:
     """Makes every operator and NumPy function of elements a SampleError, which is a TypeError."""
 
-    # Left to NumPy, ``1 + patch`` would read the voxels in the planner; ``patch + 1`` would be an
-    # error that says nothing of what to do.
+    # NumPy would read the voxels for ``1 + patch``, and raise without a cure for ``patch + 1``.
 
     __slots__ = ()
 
@@ -59,12 +58,11 @@ class NoArithmetic:
 
 
 class Provenance(dict[str, Any]):
-    """Where the voxels of a patch come from: plain data, and two entries made when asked."""
+    """Source of a patch's voxels: plain data, and two entries made on access."""
 
-    # ``plan`` (for ``SpatialPlan.from_json``) and ``affine`` are written out at the first look at
-    # them, or at all of it: ``json.dumps``, ``==`` and ``dict()`` see a dictionary like any other.
-    # So they are before anything is changed: what is set stays. A batch on its way from a worker
-    # carries some 300 bytes for the two, and no text.
+    # ``plan`` (for ``SpatialPlan.from_json``) and ``affine`` are written out at the first access to
+    # them or to the whole, so ``json.dumps``, ``==`` and ``dict()`` work as for any dictionary.
+    # Changes write them out first. A batch from a worker carries some 300 bytes for the two.
 
     _plan: Any = None
 
@@ -110,8 +108,8 @@ for _name in (
 
 
 def _pack(plan: SpatialPlan) -> tuple[Any, ...]:
-    """Return what a plan is besides its matrix in few bytes: pickling takes ten times as long."""
-    # One object for all volumes of a sample: it is pickled once.
+    """Return a plan without its matrix in few bytes: pickling takes ten times as long."""
+    # One object for all volumes of a sample, pickled once.
     state: tuple[Any, ...] | None = plan.__dict__.get("_state")
     if state is None:
         bounds = (*plan.bounds.start, *plan.bounds.stop)
@@ -131,20 +129,24 @@ def _unpack(matrix: Any, buffer: bytes, stages: Any, keeps_dtype: bool) -> Spati
 def provenance(patch: Any) -> dict[str, Any]:
     """Return where the voxels come from, as plain data.
 
-    ``file`` is the volume's name, ``stored_shape`` its (C, I, J, K), ``region`` the voxels
-    read, [start, stop] per axis. ``matrix`` is 4x4, from an index of the *patch* to the index
-    of the *stored volume*, through all flushes: ``stored = matrix @ (i, j, k, 1)``, of voxel
-    centres; displacements are left out. ``affine`` is 4x4, from an index of the patch to world
-    millimetres. ``plan`` is all of it, for ``SpatialPlan.from_json``: what brings a prediction
-    back to the stored grid, in another process too. Where a coarser level is read, ``level``
-    says which, and the region is of that one. Where several files were stacked, the entry is
-    of the first, and ``channels`` has one for each.
+    All entries are plain data:
+
+    - ``file``: the volume's name.
+    - ``stored_shape``: its (C, I, J, K).
+    - ``region``: the voxels read, [start, stop] per axis.
+    - ``matrix``: 4x4, from an index of the *patch* to the index of the *stored volume*, through all
+      flushes: ``stored = matrix @ (i, j, k, 1)`` of voxel centres, without displacements.
+    - ``affine``: 4x4, from an index of the patch to world millimetres.
+    - ``plan``: the complete plan for ``SpatialPlan.from_json``. It maps a prediction back to the
+      stored grid, in another process too.
+    - ``level``: number of the coarser level that is read, if any; ``region`` refers to it.
+    - ``channels``: one record per stacked file; the other entries are of the first file.
     """
     plan = patch.whole_plan
     is_virtual = isinstance(patch.volume, VirtualVolume)
     volume = patch.volume.stored_volume if is_virtual else patch.volume
     if before := getattr(volume, "patch", None):
-        record = Provenance(dict.items(provenance(before)))  # without what is written out
+        record = Provenance(dict.items(provenance(before)))  # keeps lazy entries lazy
         changes = {"matrix": plan.matrix.tolist()}
         if dict.__contains__(record, "channels"):
             changes["channels"] = [provenance(one) for one in _apart(patch)]
@@ -154,7 +156,7 @@ def provenance(patch: Any) -> dict[str, Any]:
     reads = patch.reads(through=True)
     region, level = reads[0].region, reads[0].level
     channels = [provenance(one) for one in _apart(patch)] if len(reads) > 1 else []
-    if channels:  # of voxels that were realized the first tells where they come from
+    if channels:  # the first realized channel has the source
         first: dict[str, Any] = channels[0]
         region, level = dict.get(first, "region", region), dict.get(first, "level", 0)
     entries = {
@@ -174,9 +176,9 @@ def provenance(patch: Any) -> dict[str, Any]:
 
 
 def _apart(patch: Any) -> list[Any]:
-    """Return a patch of each file whose channels are in one, on the same grid as that."""
+    """Return a patch on the same grid for each file whose channels are stacked."""
     if patch.members:
-        values = patch.values  # they look around, too
+        values = patch.values  # they read a halo, too
         members = [replace(one, values=(*one.values, *values)) for one in patch.members]
         return [one for member in members for one in _apart(member)]
     if len(patch.parts) > 1:
@@ -189,7 +191,7 @@ def _apart(patch: Any) -> list[Any]:
 
 
 def describe_patch(patch: Any) -> str:
-    """Return the volume and all steps, those before a flush too."""
+    """Return the volume and all steps, including those before a flush."""
     steps = "".join(f" · {step.describe()}" for step in patch.values)
     if patch.members:
         return f"{' + '.join(f'({describe_patch(one)})' for one in patch.members)}{steps}"
@@ -218,7 +220,7 @@ def explain(patch: Any) -> str:
 
 def interpolations(patch: Any) -> tuple[int, int]:
     """Return how often the voxels of a patch are interpolated, and how often only copied."""
-    # What is kept was made once, for all patches; :func:`describe_kept` tells of it.
+    # A kept volume was made once, for all patches; :func:`describe_kept` reports it.
     if len(patch.parts) > 1 or patch.members:
         resamples, copy_count = map(sum, zip(*map(interpolations, patch.parts), strict=True))
         return resamples, copy_count
@@ -230,7 +232,7 @@ def interpolations(patch: Any) -> tuple[int, int]:
 
 
 def describe_kept(patch: Any) -> str:
-    """Return in words what of a patch is made once and kept; empty if nothing is."""
+    """Return a text about volumes that are made once and kept; empty if there are none."""
     if patch.members:
         return "; ".join(dict.fromkeys(filter(None, map(describe_kept, patch.members))))
     volume = patch.volume
@@ -246,7 +248,7 @@ def describe_kept(patch: Any) -> str:
 
 
 def breaks(patch: Any) -> tuple[str, ...]:
-    """Return what breaks the fusion of a patch, first things first, and where it was written."""
+    """Return the causes that break the fusion of a patch, in order, with their lines."""
     if patch.members:
         return tuple(dict.fromkeys(what for member in patch.members for what in breaks(member)))
     if not isinstance(patch.volume, VirtualVolume) or patch.volume.is_kept:
@@ -261,7 +263,7 @@ def breaks(patch: Any) -> tuple[str, ...]:
 
 
 def asks_voxels(patch: Any) -> bool:
-    """Whether where a patch lies, or how large it is, follows from voxels."""
+    """Whether the position or size of a patch depends on voxels."""
     steps = [step for step in patch.pending.steps if step.record is None]
     inside = (op for step in steps for chain in getattr(step.op, "members", ()) for _, op in chain)
     ops = [*(step.op for step in steps), *inside]
@@ -271,7 +273,7 @@ def asks_voxels(patch: Any) -> bool:
 
 
 def _cut(patch: Any) -> str:
-    """Return the hard crop after which a volume from another grid begins anew, if one does."""
+    """Return the hard crop after which a volume on another grid begins anew; empty if none."""
     steps = patch.pending.steps if patch.pending.moving is not None else ()
     last = next((step for step in reversed(steps) if is_hard(step.op)), None)
     if last is None:
@@ -281,8 +283,8 @@ def _cut(patch: Any) -> str:
 
 
 def numpy_steps(patch: Any) -> tuple[tuple[str, ...], ...]:
-    """Return the steps with displacements and hard crops, for each plan that NumPy does."""
-    # Through any number of made volumes, the first one first; nothing where the kernel does all.
+    """Return the steps with displacements and hard crops, for each plan that NumPy computes."""
+    # Includes the plans of virtual volumes, in order; empty where the kernel does all.
     if patch.members:
         return tuple(steps for member in patch.members for steps in numpy_steps(member))
     below: tuple[tuple[str, ...], ...] = ()
@@ -294,6 +296,6 @@ def numpy_steps(patch: Any) -> tuple[tuple[str, ...], ...]:
     plan = pending.first_plan
     for step in pending.steps:
         before, plan = plan, step.apply(plan, pending.draws[step.stream_name])
-        if len(plan.stages) > len(before.stages):  # what no matrix can say
+        if len(plan.stages) > len(before.stages):  # not expressible as a matrix
             names.append(f"{step.stream_name}{f' at {step.origin}' if step.origin else ''}")
     return (*below, tuple(names))

@@ -1,4 +1,4 @@
-"""The steps of patches: replaced by recorded ones, bound to a place in a batch, looked through."""
+"""Steps of patches: replay of recorded draws, binding to a batch position, and queries."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ T = TypeVar("T")
 def replay_draws(
     patches: Mapping[str, LazyPatch], draws: Mapping[str, Any]
 ) -> dict[str, LazyPatch]:
-    """Return the patches with the recorded parameters in the place of their own draws."""
-    # ``draws`` are by name of stream, as in a batch's ``meta``. Steps that are not in it draw for
-    # themselves. Of random numbers that belong to voxels (noise), a record holds the key. They are
-    # those of the recorded sample where the patch lies as that did.
+    """Return the patches with recorded parameters in place of their own draws."""
+    # ``draws`` are by name of stream, as in a batch's ``meta``; other steps draw for themselves.
+    # For noise a record holds the key, so it repeats only at the recorded place.
 
     def record_step(step: S) -> S:
         if step.stream_name not in draws:
@@ -38,9 +37,8 @@ def replay_draws(
 
 
 def in_batch(samples: Sequence[Any]) -> list[Any]:
-    """Return the samples of a batch, whose patches know where in it they are."""
-    # ``lazy_patch(oversample=)`` is a share of each batch. Nothing else changes, and what knows its
-    # place already keeps it.
+    """Return the samples of a batch; their patches know their position in it."""
+    # ``lazy_patch(oversample=)`` is a share of each batch. Ops that have a position keep it.
     batch = []
     for position, sample in enumerate(samples):
         step_at = partial(_at_position, position, len(samples))
@@ -52,23 +50,22 @@ def in_batch(samples: Sequence[Any]) -> list[Any]:
 
 
 def _at_position(position: int, size: int, step: Step) -> Step:
-    # Of all ops only those that place patches have it.
+    # Only ops that place patches have this method.
     bind = getattr(step.op, "at_position", None)
     op = step.op if bind is None else bind(position, size)
     return step if op is step.op else replace(step, op=op)
 
 
 class _OtherSteps:
-    """Puts other steps into the patches of one sample, before flushes and in members too."""
+    """Replaces steps in the patches of one sample, before flushes and in members too."""
 
-    # Patches that share a plan share the new one, which is worked out once; what stays as it is
-    # stays the same object.
+    # Patches that share a plan share the new one, computed once. Unchanged objects stay identical.
 
     def __init__(
         self, step: Callable[[Step], Step], value: Callable[[ValueStep], ValueStep]
     ) -> None:
         self._step, self._value = step, value
-        # What was there is kept beside what came of it: its id is its name here.
+        # The old object is kept with the new one, because its id is the key.
         self._by_id: dict[int, tuple[Any, Any]] = {}
 
     def patch(self, patch: LazyPatch) -> LazyPatch:
@@ -97,7 +94,7 @@ class _OtherSteps:
         before = self.patch(patch)
         if before is patch:
             return volume
-        # What was made with other draws is no copy of this.
+        # A copy made with other draws is not valid.
         stays = volume.copy is None or before.draws == volume.patch.draws
         return replace(volume, patch=before, copy=volume.copy if stays else None)
 
@@ -117,7 +114,7 @@ def _all_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
 
 
 def streams_of(patch: LazyPatch) -> set[str]:
-    """Return the names of the streams that a patch draws from, those before a flush among them."""
+    """Return the names of a patch's random streams, including those before a flush."""
     mine = {step.stream_name for step in patch.pending.steps}
     mine |= {step.stream_name for step in patch.values}
     mine |= {name for member in patch.members for name in streams_of(member)}
@@ -127,16 +124,15 @@ def streams_of(patch: LazyPatch) -> set[str]:
     return mine
 
 
-# What decides where to cut looks at a volume as it is stored. Where ``remap_labels`` came before,
-# the labels that it made are those of several stored ones; behind any other op nobody knows.
+# Ops that decide where to cut read stored labels; only ``remap_labels`` can be inverted.
 
 
 def stored_labels(patch: Any, labels: Sequence[int], who: str, key: str) -> tuple[int, ...]:
-    """Return the stored labels that have become ``labels``; none of them if they were taken away.
+    """Return the stored labels that have become ``labels``; empty if they were removed.
 
-    No ``labels`` stand for all but 0. All but a lazy patch is as it is stored. ``who`` asks about
-    the volume ``key``: for the SampleError where an op changed the values that is no
-    ``remap_labels``, or so many stored labels became one that they cannot be listed.
+    Empty ``labels`` mean all but 0. Items other than a lazy patch are unchanged. ``who`` and
+    ``key`` name the op and the volume in the SampleError. That error is raised for value ops other
+    than ``remap_labels``, and where too many stored labels became one.
 
     Examples
     --------
@@ -166,7 +162,7 @@ def stored_labels(patch: Any, labels: Sequence[int], who: str, key: str) -> tupl
 
 
 def refuse_changed(patch: Any, who: str, key: str) -> None:
-    """Refuse what some op changed the values of, where they are asked for as they are stored."""
+    """Refuse a volume with changed values where an op needs the stored ones."""
     for step in _changes(patch):
         msg = f"{who} looks at {key!r} as it is stored, and {step.op.describe()} comes before it"
         raise SampleError(msg, do=f"Put {who} before it, or leave {key!r} out of it with keys=.")
@@ -182,11 +178,11 @@ def _changes(patch: Any) -> Iterator[Any]:
 
 
 def _refuse_another_zero(op: RemapLabels, new: dict[int, int], who: str, key: str) -> None:
-    """Raise if what is not 0 by now is not what is stored as other than 0."""
+    """Raise if the labels that are 0 differ from the stored zeros."""
     zero = {old for old, label in new.items() if label == 0} | ({0} - set(new))
     if zero != {0} or op.other == 0 or (op.other is not None and 0 not in new):
         raise SampleError(
-            f"{who} looks at what of {key!r} is not 0 as it is stored, and {op.describe()}, which "
-            "comes before it, changes what is 0",
+            f"{who} uses the stored zeros of {key!r}, but {op.describe()} before it changes which "
+            "labels are 0",
             do=f"Name the labels, or put {who} before it.",
         )

@@ -1,10 +1,9 @@
-"""The read plan of a patch: level, region and chunks of one volume. Made once, asked by all.
+"""The read plan of a patch: level, region and chunks of one volume. Single source for all callers.
 
-A plan that takes every fourth voxel of a volume reads 64 times what it needs, to smooth it away.
-Many volumes are stored at several resolutions, smoothed when they were written. A level loses
-nothing where neighbours of the output lie at least as far apart as its voxels, in whatever
-direction: where no singular value of the fused matrix, seen from that level, is below 1. What is
-left between the level and the output is smoothed as ever.
+A plan that takes every fourth voxel of a volume reads 64 times its output, for smoothing. Many
+volumes are stored at several smoothed resolutions. A level is fine enough if neighbours of the
+output are at least one of its voxels apart: if no singular value of the matrix from it is below 1.
+The remaining scale is smoothed as usual.
 """
 
 from __future__ import annotations
@@ -42,12 +41,11 @@ from ..resampling.native import SourceVoxels
 from ..resampling.resample import resample
 from .virtual_volume import VirtualVolume
 
-# Headers give 1.9999 for 2. A hundredth of a voxel of bandwidth is not what anybody could see.
+# Headers give 1.9999 for 2. A hundredth of a voxel of bandwidth is invisible.
 _ENOUGH = 0.99
-# In voxels; what a matrix product leaves of a place on the face of the volume.
+# In voxels: rounding of a matrix product at a face of the volume.
 _ON_THE_FACE = 1e-9
-# Bare voxels have no chunks: they are counted in cubes of this edge, which are kept or not by the
-# operating system.
+# Voxels without chunks are counted in cubes of this edge; the operating system caches them.
 CUBE = 32
 _FLOAT32_BYTES = 4
 
@@ -62,7 +60,7 @@ class ChunkBytes(NamedTuple):
 def bounded_halo(
     halo: Halo, plan: SpatialPlan, policy: Policy, acting: Sequence[Acting], channels: int
 ) -> tuple[Halo, int]:
-    """Return a large halo as far as values change there, and the bytes of the patch with it."""
+    """Return a large halo, cut where values stop to change, and the patch's bytes with it."""
     if not (plan.stages or policy.antialias or policy.padding == "reflection"):
         far = unchanging_beyond(plan.rows, plan.shape, plan.bounds, policy.mode, halo)
         i, j, k = map(min, halo, total_halo(acting, plan.grid, far))
@@ -81,24 +79,24 @@ def bounded_halo(
 
 @dataclass(frozen=True, eq=False)
 class ReadPlan:
-    """What a patch reads of one volume, and how its voxels come from there."""
+    """The read of one volume for a patch, and the plan and policy to resample it."""
 
-    volume: Any  # what is read: a stored volume, a level of it, a kept copy, or a virtual volume
+    volume: Any  # a stored volume, a level of it, a kept copy, or a virtual volume
     plan: SpatialPlan
-    """From index of the patch, halo of value ops included, to index of this volume."""
-    policy: Policy  # how it is sampled
+    """From index of the patch (with the halo of value ops) to index of this volume."""
+    policy: Policy  # sampling
     region: Region
-    """The voxels that are read, empty where all is fill; with a box where that may spare chunks."""
-    level: int = 0  # how many levels coarser than the volume of the patch; 0 for that itself
+    """The region to read, empty if all is fill; with a box where a box may skip chunks."""
+    level: int = 0  # number of levels above the patch's volume; 0 for that itself
     stored_channels: int = 0
-    """How many channels the volume of the patch has, where it is read for some of them alone."""
+    """Channels of the patch's volume, if only some of them are read; else 0."""
     made_bytes: int = 0
-    """Bytes of what virtual volumes make on the way, and of the patch with a wide halo."""
+    """Bytes of intermediate virtual volumes, and of a patch with a wide halo."""
 
     @classmethod
     def of(cls, volume: Any, plan: SpatialPlan, policy: Policy) -> ReadPlan:
-        """Return what is read for ``plan``: of the volume, or of a level that is enough."""
-        # Of a virtual volume, those voxels that a coarser grid keeps, where they are enough.
+        """Return the read for ``plan``: from the volume, or from a level that is fine enough."""
+        # A virtual volume reads only the voxels that a coarser grid keeps, if they suffice.
         level = 0
         if isinstance(volume, VirtualVolume):
             if not volume.is_tiled:
@@ -107,7 +105,7 @@ class ReadPlan:
             volume, plan, level = _coarsest_level(volume, plan)
         region = plan.source_region(policy)
         if not region.is_empty and getattr(volume, "chunks", None) is not None:
-            # Labels that are rounded before they are resampled need all chunks.
+            # Labels that are rounded before resampling need all chunks.
             needs_all = getattr(volume, "rounds", False) and _stored_fill(volume, policy) is None
             box = None if needs_all else plan.source_box(policy)
             region = Region(region.start, region.stop, box)
@@ -115,7 +113,7 @@ class ReadPlan:
 
     @property
     def stored_type(self) -> np.dtype[Any]:
-        """The type in which voxels are read, which may be another than that of the values."""
+        """Type of the voxels on disk; their values may have another type."""
         dtype: np.dtype[Any] = getattr(self.volume, "disk_dtype", self.volume.dtype)
         return dtype
 
@@ -126,13 +124,13 @@ class ReadPlan:
         return need
 
     def read_bytes(self, *, whole_chunks: bool) -> int:
-        """Return the stored bytes of the region, or of all chunks that are read for it."""
+        """Return the stored bytes of the region, or of all chunks it touches."""
         need = self.needed_chunks if whole_chunks else None
         voxels = self.region.size * self.volume.shape[0] if need is None else need.voxels
         return int(voxels * self.volume.disk_dtype.itemsize)
 
     def chunks(self, name: tuple[Any, ...]) -> Iterator[ChunkBytes]:
-        """Yield the chunks that are read, ``name`` being that of the volume; none of no file."""
+        """Yield the chunks to read, prefixed with the volume's ``name``; none without a file."""
         if self.region.is_empty or not isinstance(self.volume, Volume):
             return
         need = self.needed_chunks
@@ -146,9 +144,8 @@ class ReadPlan:
             yield ChunkBytes((*name, self.level, *index), need.chunk_bytes)
 
     def file_reads(self, *, through: bool = False) -> tuple[ReadPlan, ...]:
-        """Return what is read of files: this, or what a virtual volume is made of."""
-        # Where a virtual volume is kept in a copy, that is what is read; with ``through`` what the
-        # copy was made of.
+        """Return the file reads: this one, or those of a virtual volume's source."""
+        # A kept copy counts as the file; ``through`` returns the reads of the copy's source.
         volume, region = self.volume, self.region
         if not isinstance(volume, VirtualVolume):
             return (self,)
@@ -157,7 +154,7 @@ class ReadPlan:
         if region.is_empty:
             files = getattr(volume.stored_volume, "parts", (volume.stored_volume,))
             return tuple(replace(self, volume=one) for one in files)
-        if not through:  # where voxels come from is another question
+        if not through:  # ``through`` asks for the source only
             region = volume.made_for(region)
         first, *others = volume.patch.reads(volume.part(region), through=through)
         size = region.size * volume.shape[0] * volume.dtype.itemsize
@@ -166,7 +163,7 @@ class ReadPlan:
     def resample_into(
         self, out: NDArray[Any], policy: Policy, epilogue: Epilogue | None
     ) -> SourceVoxels:
-        """Read the region and write the patch to ``out``; return what was read."""
+        """Read the region and write the patch to ``out``; return the voxels read."""
         # ``policy`` is the own one, perhaps with another fill.
         volume, plan, region, fill = self.volume, self.plan, self.region, None
         if policy.fill and out.dtype.kind in "iu":
@@ -202,7 +199,7 @@ class ReadPlan:
     def _resample_labels(
         self, source: SourceVoxels, policy: Policy, out: NDArray[Any], epilogue: Epilogue | None
     ) -> None:
-        """Write the labels that the nearest stored numbers are; ``policy`` has a stored fill."""
+        """Write the labels of the nearest stored numbers; ``policy`` has a stored fill."""
         dtype = source.array.dtype.newbyteorder("=")
         numbers = out if out.dtype == dtype and epilogue is None else np.empty(out.shape, dtype)
         bare = replace(source, slope=1.0, intercept=0.0)
@@ -216,7 +213,7 @@ class ReadPlan:
 
 
 def _stored_fill(volume: Any, policy: Policy) -> float | None:
-    """Return the fill as a stored number where labels are rounded after they are resampled."""
+    """Return the fill as a stored number if labels are rounded after resampling; else None."""
     if policy.mode != "nearest" or policy.padding == "zeros":
         return None
     fill: float | None = volume.stored_fill(policy.fill)
@@ -224,7 +221,7 @@ def _stored_fill(volume: Any, policy: Policy) -> float | None:
 
 
 def select_first(volume: Any, values: Sequence[ValueStep]) -> tuple[Any, int]:
-    """Return the volume of the channels that the first steps select, and how many steps do."""
+    """Return the volume of the channels that the first steps select, and their number."""
     if type(values[0].op) is not SelectChannels:  # most chains
         return volume, 0
     picks, count = tuple(range(volume.shape[0])), 0
@@ -232,7 +229,7 @@ def select_first(volume: Any, values: Sequence[ValueStep]) -> tuple[Any, int]:
         own = step.op.kept_channels()
         if own is None:
             break
-        step.channels(len(picks))  # refuses those that there are not
+        step.channels(len(picks))  # refuses missing channels
         picks, count = tuple(picks[index] for index in own), count + 1
     if picks == tuple(range(volume.shape[0])):
         return volume, count
@@ -243,36 +240,34 @@ _SHOW: ContextVar[Callable[[SourceVoxels], None] | None] = ContextVar("show", de
 
 
 def show_stored_to(show: Callable[[SourceVoxels], None]) -> AbstractContextManager[None]:
-    """Call ``show`` with the voxels of each image that is resampled inside, as they are stored."""
+    """Call ``show`` with the stored voxels of each image that is resampled inside."""
     return holding(_SHOW, show)
 
 
 def _coarsest_level(volume: Volume, plan: SpatialPlan) -> tuple[Volume, SpatialPlan, int]:
-    """Return the coarsest level that has all that a plan takes, the plan from there, its number."""
+    """Return the coarsest level that is fine enough, the plan from it, and its number."""
     cut = plan.bounds != plan.source.region or any(isinstance(s, Clip) for s in plan.stages)
     levels = () if cut else coarser_levels(volume)
     for number in range(len(levels), 0, -1):
         linear = np.linalg.solve(levels[number - 1], plan.matrix)[:3, :3]
         if np.linalg.svd(linear, compute_uv=False).min() >= _ENOUGH:
             coarse = at_level(volume, number)
-            # Of the grid that the plan has: volumes of a case may differ in the last digits.
+            # Uses the plan's grid: volumes of a case may differ in the last digits.
             grid = Grid(coarse.spatial_shape, plan.source.affine @ levels[number - 1])
             return coarse, of_source(plan, grid), number
     return volume, plan, 0
 
 
-# ``low_resolution`` and ``anisotropy`` keep some voxels of the present grid and draw lines between
-# them. What a later spatial op samples along these lines is what it would sample between the kept
-# voxels themselves, where every one of those is a whole number of voxels from the next. So of the
-# first of the two interpolations a part is enough: one voxel in 27 for a factor of 3.
+# ``low_resolution`` and ``anisotropy`` interpolate linearly between kept voxels. A later linear op
+# needs only the kept voxels, if whole voxels apart: one in 27 for a factor of 3.
 
 
 @dataclass(frozen=True, eq=False)
 class CoarseVolume(VirtualVolume):
-    """The voxels of a virtual volume that stay, made of its patch without the op that coarsens."""
+    """The kept voxels of a virtual volume, made of its patch without the coarsening op."""
 
     whole: SpatialPlan | None = None
-    """The plan by which all of them are made of what the patch is made of."""
+    """The plan of the whole volume, from the source of its patch."""
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -286,7 +281,7 @@ class CoarseVolume(VirtualVolume):
         return np.dtype(np.float32)
 
     def part(self, region: Region) -> SpatialPlan:
-        """Return the plan by which a region is made of what the patch is made of."""
+        """Return the plan of a region, from the source of the patch."""
         assert self.whole is not None
         return self.whole.crop(region.start, region.shape)
 
@@ -294,9 +289,9 @@ class CoarseVolume(VirtualVolume):
 def coarse_read(
     virtual: VirtualVolume, plan: SpatialPlan, policy: Policy
 ) -> tuple[CoarseVolume, SpatialPlan] | None:
-    """Return what stays of a virtual volume, and the plan from there; None if not enough does."""
-    # It is where the op that coarsens is the last one to act, by whole factors, after ops that
-    # treat each value by itself; and where the plan interpolates linearly inside the volume.
+    """Return a virtual volume's kept voxels and the plan from them; None if they do not suffice."""
+    # For a coarsening op that acts last, by whole factors, after pointwise ops, and for a plan that
+    # interpolates linearly inside the volume.
     if policy.mode != "linear" or policy.antialias or plan.is_copy or not _inside(plan):
         return None
     patch: Any = virtual.patch
@@ -320,7 +315,7 @@ def coarse_read(
 
 
 def _inside(plan: SpatialPlan) -> bool:
-    """Whether no voxel comes from beyond the outermost centres, and nothing is cut off."""
+    """Whether all voxels come from within the outermost centres, without a cut."""
     if plan.bounds != plan.source.region or any(isinstance(s, Clip) for s in plan.stages):
         return False
     lows, highs = extremes(plan.rows, plan.shape)
@@ -334,9 +329,8 @@ def _inside(plan: SpatialPlan) -> bool:
 def _coarse_grid(
     factors: tuple[int, int, int], corner: tuple[int, int, int], shape: tuple[int, int, int]
 ) -> tuple[NDArray[np.float64], tuple[int, int, int]]:
-    """Return the matrix from index of the voxels that stay to index of all, and their number."""
-    # ``corner`` is the lattice index of the first of all voxels; those that stay have multiples of
-    # the factors, from the last one that is not after it.
+    """Return the matrix from index of kept voxels to index of all, and the shape."""
+    # ``corner`` is the first voxel's lattice index; kept voxels have multiples of the factors.
     matrix = np.diag([*map(float, factors), 1.0])
     counts = []
     for axis, (factor, first, count) in enumerate(zip(factors, corner, shape, strict=True)):

@@ -1,8 +1,7 @@
 """Patches whose channels become one patch, in one slot of a batch; and a patch taken apart.
 
-Patches that are sampled alike are a patch of one volume, that of all their channels: whatever comes
-later is done to it as to any other. Those that differ, in what was done to their values, in how
-they are sampled or in where they lie, are made one by one, each into its own channels.
+Patches that are sampled alike become a patch of one volume with all channels. Others, with other
+value ops, sampling or position, are made one by one, each into its own channels.
 """
 
 from __future__ import annotations
@@ -35,9 +34,8 @@ from .virtual_volume import RealizedVolume, VirtualVolume
 
 
 def stack_patches(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
-    """Return one patch of the channels of all, in this order; nothing is read."""
-    # Their output grids have to agree, which is found out when they are made. ``because`` is what
-    # ``explain`` says of it where a later spatial op samples it anew.
+    """Return one patch of the channels of all, in this order; reads nothing."""
+    # Output grids are compared when the patches are made. ``because`` is for ``explain``.
     first = patches[0]
     volumes: list[Any] = [getattr(patch.volume, "stored_volume", patch.volume) for patch in patches]
     if all(_is_like(patch, first) for patch in patches):
@@ -48,8 +46,8 @@ def stack_patches(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
 
 
 def sampled_as_before(sample: Sample, policies: Collection[str]) -> Sample:
-    """Return a sample just opened, in which what was realized is sampled as it was before."""
-    # Its ``patches`` are those before; for the keys of ``policies`` something else was asked.
+    """Return a sample just opened, whose realized volumes keep their former sampling."""
+    # ``sample.patches`` are the former ones; ``policies`` names keys with a new policy.
     if not sample.patches:
         return sample
     again, rest = {}, dict(sample.patches)
@@ -66,7 +64,7 @@ def _as_before(patch: LazyPatch, before: LazyPatch) -> LazyPatch:
     if isinstance(before, StackedPatch) and not before.values:
         volume: Any = patch.volume
         counts = [member.shape[0] for member in before.members]
-        if volume.shape[0] == sum(counts):  # a function may have left others
+        if volume.shape[0] == sum(counts):  # a function may have changed the channels
             firsts = np.cumsum([0, *counts]).tolist()
             members = [
                 _as_before(patch.with_volume(volume.channels_of(member, first)), member)
@@ -75,13 +73,13 @@ def _as_before(patch: LazyPatch, before: LazyPatch) -> LazyPatch:
             pending = patch.pending
             stack = StackedPatch(volume, pending, patch.policy, because=before.because)
             return stack.with_members(members)
-    # The fill is one of the values before: what value ops made of it there, from now on.
+    # The fill was set before: value ops apply to it from here on.
     how: Any = {"policy": before.policy, "is_fixed": before.is_fixed}
     return replace(patch, **how, filled_after=-1)
 
 
 def _is_like(patch: LazyPatch, first: LazyPatch) -> bool:
-    """Whether a patch differs from another in its voxels alone, which lie in a file."""
+    """Whether two patches differ only in their voxels, which come from files."""
     names = ("kind", "policy", "is_fixed", "filled_after")
     alike = all(getattr(patch, name) == getattr(first, name) for name in names)
     plain = not (patch.values or patch.statistics or patch.members)
@@ -95,14 +93,14 @@ def _kind_of(volumes: Sequence[Any]) -> str:
 
 
 def _apart(volumes: Sequence[Any]) -> Volume:
-    """Return what may be asked for the name, header and layout of files on any grids."""
+    """Return a volume for name, header and layout of files on any grids."""
     parts = [part for volume in volumes for part in volume.parts]
     return Volume.of_source(StackedSource(parts, apart=True), _kind_of(volumes))
 
 
 def read_volume_of(patch: LazyPatch) -> Any:
-    """Return what is read for a patch: a volume, the copy that is kept, or those of all members."""
-    # Whether it can be asked how it is stored is for the caller to see; it is no ``Volume`` else.
+    """Return the volume that a patch reads: a file, a kept copy, or those of all members."""
+    # The result is no ``Volume`` if a source has no storage layout.
     read: list[Any] = [leaf.volume for leaf in patch.leaves]
     for n, volume in enumerate(read):
         while isinstance(volume, VirtualVolume):
@@ -114,8 +112,8 @@ def read_volume_of(patch: LazyPatch) -> Any:
 
 
 def unstack_patch(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list[LazyPatch]:
-    """Return a patch of each channel, which reads that channel alone where it can."""
-    # ``step_of`` returns the step that selects a channel, for a patch whose values were changed.
+    """Return a patch of each channel, which reads only that channel if possible."""
+    # ``step_of`` returns the step that selects a channel, for a patch with value ops.
     count = patch.shape[0]
     if count == 1:
         return [patch]
@@ -127,7 +125,6 @@ def unstack_patch(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list
             return [patch.with_value(step_of(channel)) for channel in range(count)]
         how: Any = {"values": patch.values, "filled_after": patch.filled_after}
         return [replace(one, **how) for one in apart]
-    # Of files each keeps its type, whatever the others are.
     parts = patch.members or patch.parts
     if isinstance(patch.volume, Volume) and len(parts) == 1:
         parts = tuple(map(patch.with_volume, patch.volume.mapped_parts))
@@ -137,7 +134,7 @@ def unstack_patch(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list
             patches += unstack_patch(part, partial(_step_of_member, step_of, len(patches)))
         return patches
     whole: Any = patch.volume
-    if isinstance(whole, VirtualVolume):  # of a copy that is kept, the channel of that
+    if isinstance(whole, VirtualVolume):  # a kept copy is split by channel, too
         copies = [whole.copy and whole.copy.with_axis_map(_only(c)) for c in range(count)]
         before: Any = whole.patch
         volumes = map(whole.of_other, unstack_patch(before, step_of))
@@ -153,7 +150,7 @@ def _only(channel: int) -> AxisMap:
 
 
 def _step_of_member(step_of: Callable[[int], ValueStep], first: int, channel: int) -> ValueStep:
-    """Return what selects a channel of a member whose first one is the ``first`` of all."""
+    """Return the step for a channel of a member whose first channel is ``first`` of all."""
     return replace(step_of(first + channel), op=SelectChannels(channel))
 
 
@@ -161,19 +158,18 @@ def _step_of_member(step_of: Callable[[int], ValueStep], first: int, channel: in
 class StackedPatch(LazyPatch):
     """Patches, its ``members``, that are made one by one, each into channels of its own."""
 
-    # Its value steps come after theirs, on all channels. A spatial op is done to each member; once
-    # there are value steps for all channels, it begins with the voxels that these give.
+    # Value steps follow the members' on all channels; a later spatial op applies to their result.
 
-    because: str = ""  # where it was asked for, in words
+    because: str = ""  # place of the stacking, for ``explain``
 
     @property
     def commutes(self) -> bool:
-        """Whether a spatial op may still be done to the members; each says so for itself."""
+        """Whether a spatial op may still apply to the members; each decides for itself."""
         return not self.values
 
     def with_each(self, change: Callable[[LazyPatch], LazyPatch]) -> LazyPatch:
-        """Return the patch of what ``change`` makes of each member."""
-        # Once value steps treat all channels together, what it makes of them together.
+        """Return the patch with ``change`` applied to each member."""
+        # Value steps on all channels force one change on the whole.
         if self.values:
             return change(self)
         return self.with_members([member.with_each(change) for member in self.members])
@@ -185,8 +181,8 @@ class StackedPatch(LazyPatch):
         return self.with_members([member.with_value(step) for member in self.members])
 
     def flush_plan(self, *, soft: bool = False, because: str = "", **how: Any) -> LazyPatch:
-        """Return a patch of one volume of all channels, which begins with what this one gives."""
-        # Sampled alike from then on: ``with_each`` begins anew with each member.
+        """Return a patch of one volume of all channels, which begins with these voxels."""
+        # All channels share the sampling from here; ``with_each`` still changes each member.
         empty = replace(self.pending, steps=(), moving=None)
         plain = LazyPatch(
             self.volume, empty, self.policy, (), self.statistics, -1, is_fixed=self.is_fixed
@@ -194,7 +190,7 @@ class StackedPatch(LazyPatch):
         return plain.on_voxels_of(self, soft, because or self.because, **how)
 
     def with_pending(self, pending: TransformChain, policy: Policy | None = None) -> StackedPatch:
-        """Return the patch with plans that are worked out anew, those of its members too."""
+        """Return the patch with new plans, those of its members too."""
         fresh: dict[int, TransformChain] = {id(self.pending): pending}
         for member in self.members:
             fresh.setdefault(id(member.pending), replace(member.pending))
@@ -203,8 +199,8 @@ class StackedPatch(LazyPatch):
         return patch if policy is None else replace(patch, policy=policy)
 
     def with_members(self, members: Sequence[LazyPatch]) -> StackedPatch:
-        """Return the patch of others in the place of its members, and sampled as these are."""
-        # A fixed policy first, no label's.
+        """Return the patch with other members, sampled as these are."""
+        # Prefer a fixed policy, and one of no label.
         policy = min(members, key=lambda one: (not one.is_fixed, one.kind == "label")).policy
         same = all(one.policy.dtype == policy.dtype for one in members)
         return replace(
@@ -228,7 +224,7 @@ class StackedPatch(LazyPatch):
         )
 
     def plan_of(self, member: LazyPatch, plan: SpatialPlan) -> SpatialPlan:
-        """Return the plan of a member that gives what ``plan``, a soft crop of the own, gives."""
+        """Return a member's plan for ``plan``, a soft crop of this patch's plan."""
         mine = self.plan
         if member.pending is self.pending:
             return plan
@@ -239,7 +235,7 @@ class StackedPatch(LazyPatch):
 
     @property
     def draws(self) -> dict[str, Any]:
-        """What each random pipe drew, for a member or for all."""
+        """Draws of each random pipe, for a member or for all."""
         before = {name: params for one in self.members for name, params in one.draws.items()}
         return {**before, **super().draws}
 
@@ -263,7 +259,7 @@ class StackedPatch(LazyPatch):
         return sum(member.shape[0] for member in self.members)
 
     def stacked_facts(self, plan: SpatialPlan) -> tuple[PatchFacts, ...]:
-        """Return facts of each member, which know what was done to it before."""
+        """Return facts of each member, with the steps before."""
         all_facts = []
         for member in self.members:
             its = self.plan_of(member, plan)
@@ -284,7 +280,7 @@ class StackedPatch(LazyPatch):
     def reads(
         self, plan: SpatialPlan | None = None, *, through: bool = False
     ) -> tuple[ReadPlan, ...]:
-        """Return what the members read of files."""
+        """Return the file reads of the members."""
         wide = self._read(self.plan if plan is None else plan).wide
         pairs = [(one, self.plan_of(one, wide)) for one in self.members]
         return tuple(read for one, its in pairs for read in one.reads(its, through=through))
@@ -301,7 +297,7 @@ class StackedPatch(LazyPatch):
         return SourceVoxels(out, (0, 0, 0), reading.wide.bounds), reading.wide
 
     def prefetch(self, plan: SpatialPlan | None = None) -> Any:
-        """Begin to bring in the voxels that ``realize`` is going to read."""
+        """Begin to prefetch the voxels that ``realize`` reads."""
         if not any(getattr(member.volume, "looks_ahead", False) for member in self.members):
             return None
         wide = self._read(self.plan if plan is None else plan).wide

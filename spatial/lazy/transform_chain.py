@@ -1,9 +1,14 @@
-"""The plan of one sample, not yet worked out: which volumes, which item, which ops.
+"""The unresolved plan of one sample: its volumes, item and ops.
 
-A transform chain costs nothing to make and a few hundred bytes to send. It is worked out when
-someone asks for the plan: headers are read, the volumes are checked to lie on one grid, every op
-draws from its own stream, and the matrices compose. All patches of a sample share one
-chain, so this happens once per sample and process.
+A transform chain costs nothing to make and a few hundred bytes to send. Access to the plan resolves
+it:
+
+- headers are read,
+- volumes must share one grid,
+- every op draws from its own stream,
+- the matrices compose.
+
+All patches of a sample share one chain, so this happens once per sample and process.
 """
 
 from __future__ import annotations
@@ -30,13 +35,13 @@ from ..plans.plan import SpatialPlan
 from .virtual_volume import VirtualVolume
 
 S = TypeVar("S", bound=OpStep)
-# Making a generator takes longer than all that is drawn from it: it is restarted for every stream.
-# Out of the list while in use: one per thread, another where an op resolves a plan of its own.
+# A new generator costs more than its draws, so generators are restarted for every stream. A
+# generator in use is not in the list: one per thread, another where an op resolves its own plan.
 SPARE_GENERATORS: list[np.random.Generator] = []
 
 
 def take_generator() -> np.random.Generator:
-    """Return one that is to be restarted, and put back after the last draw from it."""
+    """Return a generator to restart; append it to the list after the last draw."""
     try:
         return SPARE_GENERATORS.pop()
     except IndexError:
@@ -45,7 +50,7 @@ def take_generator() -> np.random.Generator:
 
 @dataclass(frozen=True, eq=False)
 class TransformChain:
-    """What will be done to all volumes of one sample."""
+    """The spatial ops for all volumes of one sample."""
 
     references: Mapping[str, Any]
     """The volumes by key; the first one's grid is the source of the plan."""
@@ -54,10 +59,9 @@ class TransformChain:
     identity: tuple[int, ...] = ()  # which item: (case index, patch ordinal, ...)
     steps: tuple[Step, ...] = ()  # the ops, in the order of the chain
     moving: Any = None
-    """A volume on another grid, whose plan this is: that of the references, but that voxels come
-    from this one, at the same places in the world."""
+    """A volume on another grid with the same plan in world space: only the voxels come from it."""
     place: tuple[int, ...] | None = None
-    """Where the patch of a ``PlacedPatch`` begins: beside the steps, which items share."""
+    """Start of the patch of a ``PlacedPatch``; kept here because items share the steps."""
 
     def __post_init__(self) -> None:
         if not self.references:
@@ -73,8 +77,8 @@ class TransformChain:
         steps: tuple[Step, ...],
         place: tuple[int, ...] | None = None,
     ) -> TransformChain:
-        """Return the plan of another item by other steps, which :func:`join` made, at a place."""
-        # Past the constructor: a planner makes one of these per sample and pipe.
+        """Return the plan of another item with steps from :func:`join_steps`, at a place."""
+        # Skips the constructor: a planner makes one plan per sample and pipe.
         plan, own, names = object.__new__(TransformChain), self.__dict__, self.__dataclass_fields__
         state = own.copy() if len(own) == len(names) else {name: own[name] for name in names}
         state["identity"], state["steps"] = identity, steps
@@ -85,14 +89,14 @@ class TransformChain:
 
     @property
     def keeps_dtype(self) -> bool:
-        """Whether the ops, known or not yet drawn, move whole voxels only."""
+        """Whether all ops, with any draw, move whole voxels only."""
         for step in self.steps:
             if not step.op.lattice:
                 return False
         return self.moving is None
 
     def refuse_unplaced(self, other: Any, argument: str) -> None:
-        """Raise GridMismatch where only one of the first volume and another says where it lies."""
+        """Raise GridMismatch if only one of the first volume and another has a place."""
         name, first = next(iter(self.references.items()))
         if other.has_given_affine or not hasattr(first, "has_given_affine"):
             return
@@ -107,8 +111,8 @@ class TransformChain:
 
     @property
     def first_plan(self) -> SpatialPlan:
-        """The plan before the first step, of all volumes, or GridMismatch; reads headers."""
-        # The grid of the first, from which the others lie less than ``GRID_TOLERANCE`` voxels away.
+        """Plan before the first step, for all volumes; reads headers, may raise GridMismatch."""
+        # Uses the first grid; the others may differ by less than ``GRID_TOLERANCE`` voxels.
         grids = {}
         for key, volume in self.references.items():
             try:
@@ -138,13 +142,13 @@ class TransformChain:
             thin = (axis for axis in range(3) if plan.source.shape[axis] == 1)
             slices = [axis for axis in thin if axis not in flat]
             plan = SpatialPlan.identity(plan.source, slices)
-        if isinstance(first, VirtualVolume):  # it may have more than what it was made of shows
+        if isinstance(first, VirtualVolume):  # the box may be larger than the source
             plan = plan.crop(first.view.start, first.view.shape)
         return plan
 
     @cached_property
     def plan(self) -> SpatialPlan:
-        """Return the plan, worked out once; an error of a step knows where that was written."""
+        """Return the plan, cached; an error of a step carries the step's line."""
         plan = self.first_plan
         draws: dict[str, Params | None] = {}
         generator = take_generator()
@@ -170,34 +174,32 @@ class TransformChain:
 
     @cached_property
     def draws(self) -> dict[str, Params | None]:
-        """Return what each step drew, by the name of its stream; None where it does not act."""
+        """Return the draws of each step by the name of its stream; None if it does not act."""
         self.plan  # noqa: B018  enters them
         draws: dict[str, Params | None] = self.__dict__["draws"]
         return draws
 
     @cached_property
     def shared_plan(self) -> SpatialPlan:
-        """Return the plan that the references share, whichever volume's own one :attr:`plan` is."""
+        """Return the shared plan of the references; :attr:`plan` may be that of ``moving``."""
         self.plan  # noqa: B018  enters it
         plan: SpatialPlan = self.__dict__["shared_plan"]
         return plan
 
     @property
     def from_stored(self) -> SpatialPlan:
-        """The plan of the references from their stored voxels, through all flushes between."""
-        # What one volume decides for all of them is decided on this: volumes of a sample may have
-        # been flushed at different places, and all must get the same.
+        """Plan of the references from their stored voxels, through all flushes."""
+        # All volumes of a sample need the same decisions, wherever they were flushed.
         return self.through_flushes(self.shared_plan)
 
     def through_flushes(self, plan: SpatialPlan) -> SpatialPlan:
-        """Return a plan of this one's as it is from the stored voxels of the references."""
+        """Return a plan of this chain as one from the stored voxels of the references."""
         first = next(iter(self.references.values()))
         if not isinstance(first, VirtualVolume):
             return plan
         return compose_plans(first.part_of(first.patch.pending.from_stored), plan)
 
     def __getstate__(self) -> dict[str, Any]:
-        # What was worked out stays: it is worked out again in microseconds, to the same result.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     def describe(self) -> str:
@@ -207,7 +209,7 @@ class TransformChain:
 
 def join_steps(before: tuple[S, ...], steps: Sequence[S], depth: int) -> tuple[S, ...]:
     """Return ``before`` followed by ``steps``, which draw from ``depth`` entries of an identity."""
-    # Two that draw from one stream would draw the same numbers: a GraphError.
+    # Two steps on one stream would draw equal numbers: a GraphError.
     names = {step.stream_name for step in before}
     for step in steps:
         if step.stream_name in names:
@@ -236,7 +238,7 @@ def _warn_of_axes(volumes: Mapping[str, Any], first: str, plain: str) -> None:
         f"open_volume(axes={{{plain!r}: {letters!r}}}) for an array as SimpleITK, tifffile or zarr "
         f"give it, and {letters[::-1]!r} for one as nibabel does."
     )
-    # Once for each data set: cases lie in one folder, or in folders side by side.
+    # Once per data set: its cases share a folder or a parent folder.
     folder = os.path.dirname(os.path.dirname(volumes[plain].name))
     _AXES_ONCE.warn((first, plain, folder), text, LikelyMistake)
 
@@ -246,16 +248,16 @@ def _letters(volume: Any) -> str:
 
 
 def _says_place(volume: Any) -> bool:
-    """Whether a volume has another affine than the one that stands for none, or was given one."""
+    """Whether a volume has an affine other than the identity, or was given one."""
     return volume.has_given_affine or not np.array_equal(volume.affine, np.eye(4))
 
 
 def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float) -> GridMismatch:
-    """Return the error of two volumes, by key, that lie ``distance`` voxels apart."""
+    """Return the error of two volumes, by key, that are ``distance`` voxels apart."""
     one, other = volumes[first], volumes[key]
     grid, its = one.grid, other.grid
     affine = f"open_volume(affine={{{key!r}: matrix}})"
-    # Voxels without a stated place would be resampled to a made-up one.
+    # Resampling needs a stated place of both.
     is_stated = not any(np.array_equal(each.affine, np.eye(4)) for each in (grid, its))
     resample = f"Put .resample_to({first!r}) right after open_volume(), or "
     if grid.shape == its.shape:
@@ -266,7 +268,7 @@ def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float)
         how = f"have different shapes, {grid.shape} and {its.shape}"
         resample = resample if is_stated else f"Say where the voxels lie: {affine}, or "
         do = f"{resample}leave one out: open_volume(keys=[{first!r}])."
-        # (C, I, J) or (I, J, C), beside (I, J, 1).
+        # (C, I, J) or (I, J, C), next to (I, J, 1).
         pairs = [(grid.shape, its.shape), (its.shape, grid.shape)]
         if any(b[2] == 1 and b[:2] in (a[1:], a[:2]) for a, b in pairs):
             do = "Give the channels of a plane first and K = 1 last, (C, I, J, 1)."

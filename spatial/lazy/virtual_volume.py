@@ -1,9 +1,8 @@
-"""Volumes of what a patch gives: made on demand, or realized and opened again.
+"""Volumes of patches: made on demand, or realized and opened again.
 
-Where an op needs voxels as they are after the ops before it, those become a volume of their own,
-on the grid of the plan so far. It is as lazy as a file: a read of a region realizes that region.
-A tensor that ``realize()`` made says nothing of where it lies or what it means; the patch that it
-was made of does.
+An op that needs the result of earlier ops turns it into a virtual volume, on the grid of the plan
+so far. A virtual volume is as lazy as a file: a read of a region realizes that region. A tensor
+from ``realize()`` has no position or kind of its own; its patch provides them.
 """
 
 from __future__ import annotations
@@ -31,23 +30,22 @@ from ..plans.mapping import without_noise
 from ..plans.plan import SpatialPlan
 from .content_digest import digest_of_made, refuse_drawn
 
-# Voxels along each axis of a tile. Patches of 96 touch a few; one costs a call of the kernel and,
-# where value ops look around, their halo: 1.4 times the voxels for a blur with sigma 1.
+# Edge of a tile in voxels: a blur with sigma 1 costs 1.4 times the voxels of a tile.
 TILE = 64
 LEAST_TILE = 8
-# What one tile may read of the volume: a grid with voxels eight times as large reads 512 for one.
+# Limit of a tile's reads: a grid with voxels eight times as large reads 512 per voxel.
 TILE_SOURCE_BYTES = 32 * 1024**2
 
 
 TILES: LRUCache[NDArray[Any]] = LRUCache(most=0, weigh=lambda array: array.nbytes)
-"""The tiles that this process keeps in memory, for chains that ask for it."""
+"""Tiles that this process caches, for chains with ``memory_bytes``."""
 
 _PROCESSES = [1]
 
 
 def divide_tiles(processes: int) -> None:
-    """Take this process for one of several that share what their chains may keep in memory."""
-    # Their tiles stay as long as they do: chains run elsewhere, and send what is to be made.
+    """Register this process as one of several that share the tile memory of their chains."""
+    # Tiles live as long as this process: its chains run elsewhere and send the regions to make.
     _PROCESSES[0] = max(1, processes)
     _USERS.add(divide_tiles)
 
@@ -57,7 +55,7 @@ _WATCHED_VOLUMES: WeakSet[Any] = WeakSet()
 
 
 def use_tiles(user: Any) -> None:
-    """Take ``user`` for one who reads what this process keeps, until it forgets it, or is gone."""
+    """Register ``user`` as a user of this process's tiles, until it forgets them or dies."""
     _USERS.add(user)
     if user not in _WATCHED_VOLUMES:
         _WATCHED_VOLUMES.add(user)
@@ -65,68 +63,68 @@ def use_tiles(user: Any) -> None:
 
 
 def use_tiles_alone(user: Any) -> None:
-    """Take a chain, or a volume of one, for a user where no loader is: loaders speak for theirs."""
+    """Register a chain or its volume if no loader is registered: loaders register for theirs."""
     if user not in _USERS and not list(_USERS):
         use_tiles(user)
 
 
 def forget_tiles(user: Any) -> None:
-    """Let go of the tiles that this process keeps, and of how much they may take."""
-    # Not as long as somebody else uses them: chains of several loaders share what is kept.
+    """Release the tiles that this process keeps, and their memory limit."""
+    # Keeps them while others use them: chains of several loaders share tiles.
     _USERS.discard(user)
     _forget_unused()
 
 
 def _forget_unused() -> None:
-    if not list(_USERS):  # its length counts those that are being collected
+    if not list(_USERS):  # len() would include dying objects
         TILES.clear()
         TILES.most = 0
 
 
 class StackedVolumes:
-    """A volume of the channels of several whose voxels come from others that stand for these."""
+    """A stacked volume whose parts are replaced for reading."""
 
-    # Some are in memory already, perhaps; everything else is asked of the real one.
+    # Some parts may be in memory; all other attributes come from ``whole``.
 
     def __init__(self, whole: Any, parts: Sequence[Any]) -> None:
         self._whole = whole
         self.parts = tuple(parts)
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "_whole":  # not there yet, while it is unpickled
+        if name.startswith("__") or name == "_whole":  # missing during unpickling
             raise AttributeError(name)
         return getattr(self._whole, name)
 
 
 @dataclass(frozen=True, eq=False)
 class VirtualVolume:
-    """What ``patch`` gives, region by region."""
+    """The voxels of ``patch``, made region by region."""
 
     patch: Any  # the ``LazyPatch`` by which the voxels are made
     soft: bool = False
-    """Whether there is more of them than the patch: all that its volume has around it."""
+    """Whether the volume extends past the patch, to all that the patch's volume has around it."""
     because: str = ""
-    """After what, in words, where no op of the patch tells: a flush, and where it was written."""
+    """Cause for ``explain`` if no op of the patch is the cause: a flush, with its line."""
     is_tiled: bool = False
-    """Whether it is made tile by tile: then each voxel has the same bits whatever else is read."""
-    copy: Any = None  # the volume in which what was made once is kept; None where there is none
+    """Whether it is made in tiles: then a voxel has the same bits in every read."""
+    copy: Any = None  # the volume in which the kept voxels are stored; None without a copy
     memory_bytes: int = 0
-    """What tiles may take that are kept in memory, of all processes of a loader; 0 keeps none."""
+    """Memory for kept tiles, of all processes of a loader; 0 keeps none."""
 
     access = "made"  # no file: voxels are computed
-    looks_ahead = True  # what they are computed of may lie in one
+    looks_ahead = True  # a source may be a file
 
     @property
     def chunks(self) -> Triple | None:
-        """What is read at once; None where any region may be asked for."""
+        """Shape of a unit read; None if any region may be read."""
         if self.copy is not None:
             return self.copy.chunks  # type: ignore[no-any-return]
         return self.tile if self.is_tiled else None
 
     @cached_property
     def tile(self) -> Triple:
-        """Voxels along each axis of what is made at once; fewer where these read much."""
-        # All, where an op looks at all: its mean is that of the volume, not of a tile.
+        """Voxels of a tile along each axis; fewer if a tile would read too much."""
+        # The whole, if an op uses all voxels: its mean is that of the volume, not of a tile.
         i, j, k = self.box.shape
         if self.patch.looks_at_all:
             return i, j, k
@@ -136,7 +134,7 @@ class VirtualVolume:
         return min(edge, i), min(edge, j), min(edge, k)
 
     def _bytes_read(self, edge: int) -> int:
-        """Return the bytes that a tile in the middle reads, and makes on the way."""
+        """Return the bytes of a central tile: its reads and its intermediates."""
         start = [max(0, (n - edge) // 2) for n in self.box.shape]
         stop = [min(n, a + edge) for n, a in zip(self.box.shape, start, strict=True)]
         return sum(
@@ -147,15 +145,15 @@ class VirtualVolume:
 
     @property
     def header(self) -> Header:
-        """What a header would say of it."""
+        """Header of the volume as if it were stored."""
         return Header(self.shape, affine_entries(self.grid.affine, self.name), self.dtype)
 
     def version(self) -> str:
-        """Return a digest of how it is made, and of what it is made of as it is there now."""
+        """Return a digest of the ops and of the current source content."""
         return digest_of_made(self)
 
     def refuse_drawn(self) -> None:
-        """Raise ``GraphError`` where something is drawn for it, so that no epoch has the same."""
+        """Raise ``GraphError`` if an op draws, because epochs would differ."""
         refuse_drawn(self.patch)
 
     @property
@@ -176,12 +174,12 @@ class VirtualVolume:
 
     @property
     def grid(self) -> Grid:
-        """Grid of the plan so far, with what is around it."""
+        """Grid of the plan so far, with its surroundings."""
         return self.part(Region.of_shape(self.box.shape)).grid
 
     @cached_property
     def box(self) -> Region:
-        """Return what there is, in voxels of the patch: the patch itself, or more."""
+        """Return the available box, in voxels of the patch: the patch itself, or more."""
         plan = self.patch.plan
         whole = Region.of_shape(plan.shape)
         if not self.soft:
@@ -189,9 +187,8 @@ class VirtualVolume:
         low, high = np.array(plan.bounds.start) - 0.5, np.array(plan.bounds.stop) - 0.5
         try:
             extent = plan.boxes_to_output([[*low, *high]])[0]
-        except ValueError:  # no way back
+        except ValueError:  # not invertible
             return whole
-        # Not one voxel larger for what rounding adds.
         size = float(max(plan.source.shape))
         faces = [without_noise(face, size) for face in extent.tolist()]
         start = [min(math.ceil(a), b) for a, b in zip(faces[:3], whole.start, strict=True)]
@@ -200,27 +197,27 @@ class VirtualVolume:
 
     @property
     def view(self) -> Region:
-        """Where the patch lies in what there is."""
+        """Region of the patch in the available box."""
         return Region.of_shape(self.patch.plan.shape).shift([-a for a in self.box.start])
 
     @property
     def is_kept(self) -> bool:
-        """Whether what was made once is read again."""
+        """Whether voxels are made once and read again."""
         return self.copy is not None or self.memory_bytes > 0
 
     def part(self, region: Region) -> SpatialPlan:
-        """Return the plan by which a region is made of what the patch is made of."""
+        """Return the plan of a region, from the source of the patch."""
         return self.part_of(self.patch.plan, region)
 
     def part_of(self, plan: SpatialPlan, region: Region | None = None) -> SpatialPlan:
-        """Return a plan to the patch as one to a region of what there is, by default all."""
+        """Return a plan to the patch as one to a region of the box, by default all."""
         target = Region.of_shape(self.box.shape) if region is None else region
         return plan.crop(target.shift(self.box.start).start, target.shape)
 
     def of_other(self, patch: Any) -> VirtualVolume:
-        """Return the same region of what another patch gives on the same grid: of one channel."""
+        """Return the same region of another patch on the same grid, such as one channel."""
         volume = replace(self, patch=patch, copy=None)
-        volume.__dict__["box"] = self.box  # what another volume has around it is not asked
+        volume.__dict__["box"] = self.box  # the box of another volume may differ
         return volume
 
     @property
@@ -231,11 +228,11 @@ class VirtualVolume:
 
     @property
     def stored_volume(self) -> Any:
-        """The volume that lies in a file, below any number of these."""
+        """The stored volume below any number of virtual ones."""
         return getattr(self.patch.volume, "stored_volume", self.patch.volume)
 
     def read(self, region: Region) -> Any:
-        """Return the voxels of a region; in tiles and chunks that its box spares, anything."""
+        """Return the voxels of a region; tiles and chunks outside its box hold any values."""
         if self.copy is not None:
             return self.copy.read(region)
         if not self.is_tiled:
@@ -248,7 +245,7 @@ class VirtualVolume:
         return Voxels(out)
 
     def _tiles(self, region: Region) -> list[Region]:
-        """Return the tiles that a region touches; of these, where it has a box, those in it."""
+        """Return the tiles that a region touches, or those that its box touches."""
         if region.is_empty or not self.is_tiled:
             return []
         grid = ChunkGrid(self.box.shape, self.tile)
@@ -256,7 +253,7 @@ class VirtualVolume:
         return [Region(tuple(start), tuple(stop)) for start, stop in ends]
 
     def made_for(self, region: Region) -> Region:
-        """Return what is made where a region is read: all of the tiles that it touches."""
+        """Return the region that a read makes: all tiles that it touches."""
         around = _around(self._tiles(region))
         return region if around is None else around
 
@@ -278,7 +275,7 @@ class VirtualVolume:
         return digest_of_made(self, at_open=True)
 
     def prefetch(self, region: Region) -> Any:
-        """Begin to bring in what :meth:`read` is going to ask for."""
+        """Begin to prefetch the voxels that :meth:`read` needs."""
         if self.copy is not None:
             return self.copy.prefetch(region) if self.copy.looks_ahead else None
         target: Region | None = region
@@ -301,13 +298,13 @@ def _around(regions: Sequence[Region]) -> Region | None:
 
 
 class RealizedVolume(Volume):
-    """What ``realize()`` made of a patch, opened again: voxels in memory, on the patch's grid."""
+    """The result of ``realize()``, opened again: voxels in memory, on the patch's grid."""
 
     may_round = False
 
-    # Functions may have changed them meanwhile, so statistics are those of these voxels.
+    # Statistics use these voxels, because functions may have changed them.
 
-    patch: Any  # the ``LazyPatch`` that they were made of
+    patch: Any  # the source ``LazyPatch``
 
     @property
     def name(self) -> str:
@@ -315,7 +312,7 @@ class RealizedVolume(Volume):
         return str(self.patch.volume.name)
 
     def of_other(self, patch: Any) -> RealizedVolume:
-        """Return the voxels as those of another patch on the same grid: of one channel."""
+        """Return the voxels as those of another patch on the same grid, such as one channel."""
         volume = copy(self)
         assert isinstance(volume, RealizedVolume)
         volume.patch = patch
@@ -330,7 +327,7 @@ class RealizedVolume(Volume):
         return volume
 
     def _of(self, source: Source, kind: str) -> Volume:
-        """Return the same voxels arranged otherwise: they are made of the same patch."""
+        """Return the same voxels in another arrangement, with the same patch."""
         affine = None if self._affine is None else affine_matrix(self._affine)
         volume = RealizedVolume.of_source(source, kind, affine)
         assert isinstance(volume, RealizedVolume)
@@ -339,16 +336,15 @@ class RealizedVolume(Volume):
 
 
 def opened_again(voxels: Any, patch: Any, kind: str, options: Mapping[str, Any]) -> RealizedVolume:
-    """Return the volume of an array or tensor that lies where a patch does."""
+    """Return the volume of an array or tensor at the place of a patch."""
     volume = RealizedVolume(voxels, affine=patch.affine, kind=kind, **options)
     volume.patch = patch
     return volume
 
 
 def realized_patch(sample: Sample, key: str) -> Any:
-    """Return the patch on whose grid the array of a key lies; None if ``realize()`` made none."""
-    # A new key has the grid of the first one of its size. Of a key whose array has another size now
-    # the place is not known any more: a SampleError.
+    """Return the patch whose grid a key's array has; None without ``realize()``."""
+    # A new key has the first grid of its size. An array of a changed size is a SampleError.
     lazy: dict[str, Any] = {k: p for k, p in sample.patches.items() if hasattr(p, "with_pending")}
     shape = tuple(sample[key].shape)
     spatial = shape[-3:] if len(shape) > 2 else (*shape, 1)

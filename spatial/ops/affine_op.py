@@ -50,12 +50,12 @@ from .op import (
 )
 
 Forward = tuple[Matrix3x3, Sequence[float]]
-"""The linear part of a forward map, and how far it moves the centre."""
+"""Linear part of a forward map, and the shift of the centre."""
 _STAY = (0.0, 0.0, 0.0)
 
 
 class _LinearOp:
-    """What ops of one amount share: a number decides on ``p``, and three make the amount."""
+    """Shared behaviour of ops with one amount: four draws, one for ``p`` and three for axes."""
 
     lattice: ClassVar[bool] = False
     argument: ClassVar[str]
@@ -85,8 +85,8 @@ class Rotate(_LinearOp):
 
     ``15`` turns each time by just 15 degrees about each axis; ``(-15, 15)`` draws the angles.
 
-    Right-handed: +90 degrees about z moves what lies at +x to +y. 2-D data turn in their plane,
-    by the angle about the axis next to its normal.
+    Right-handed: +90 degrees about z moves content from +x to +y. 2-D data turn in their plane, by
+    the angle about the axis nearest to its normal.
 
     Examples
     --------
@@ -99,13 +99,12 @@ class Rotate(_LinearOp):
     space: Space = "world"
     """``"world"``: about x, y, z in millimetres; ``"voxel"``: about the array's axes."""
     keep_size: bool = True
-    """Whether the grid keeps its shape; else it grows until the turned one fits in, to the
-    nearest whole voxel on each axis."""
+    """Whether the grid keeps its shape; else it grows to hold the turned one, in whole voxels."""
     p: float = 1.0
     """Probability that the op acts."""
     method: Literal["forward", "backward"] = field(default="forward", metadata=LATER)
-    """The box that sets the size of a grid that grows: ``"forward"``, into which the turned grid
-    fits, or ``"backward"``, that of the turn back, as in MONAI: the same about one axis."""
+    """Size of a grid that grows: ``"forward"`` fits the turned grid, ``"backward"`` the turn back,
+    as in MONAI. Both are equal for a turn about one axis."""
 
     name: ClassVar[str] = "rotate"
     argument = "degrees"
@@ -141,7 +140,7 @@ def _nearest(extent: float) -> int:
 
 
 def in_millimetres(op: Any, amount: Sequence[float], plan: SpatialPlan) -> Sequence[float]:
-    """Return how far an op with a unit moves content, in millimetres or, if so, in voxels."""
+    """Return an op's shift of the content in millimetres, or in voxels in voxel space."""
     if op.space == "voxel":
         return amount
     size = MILLIMETRES[op.unit]
@@ -151,13 +150,13 @@ def in_millimetres(op: Any, amount: Sequence[float], plan: SpatialPlan) -> Seque
 
 
 def in_words(space: str, p: float) -> str:
-    """Return what is not the default of an op's space and probability."""
+    """Return the text for an op's space and probability if they are not the defaults."""
     return ("" if space == "world" else f" in {space} space") + (f" (p={p:g})" if p != 1 else "")
 
 
 @dataclass(frozen=True)
 class Affine:
-    """Move what lies at ``centre + x`` to ``centre + A x + t``, with ``matrix = [A | t]``.
+    """Move content from ``centre + x`` to ``centre + A x + t``, with ``matrix = [A | t]``.
 
     Examples
     --------
@@ -174,7 +173,7 @@ class Affine:
     p: float = 1.0
     """Probability that the op acts."""
     unit: str = field(default="mm", kw_only=True, metadata=LATER)
-    """Of the last column: ``"mm"``, ``"um"``, another length; ``"voxel"`` as ``space="voxel"``."""
+    """Unit of the last column: ``"mm"``, ``"um"``, ...; ``"voxel"`` as ``space="voxel"``."""
 
     name: ClassVar[str] = "affine"
     lattice: ClassVar[bool] = False
@@ -226,7 +225,7 @@ class Affine:
 class Shear(_LinearOp):
     """Slide by the factors (xy, xz, yz); volumes keep their size, the grid its shape.
 
-    What lies at (x, y, z) from the centre goes to ``(x + xy*y + xz*z, y + yz*z, z)``.
+    Content moves from (x, y, z), seen from the centre, to ``(x + xy*y + xz*z, y + yz*z, z)``.
 
     Examples
     --------
@@ -235,8 +234,7 @@ class Shear(_LinearOp):
     """
 
     factor: Amount
-    """Tangent of the angle of shear; a scalar or range holds for each of (xy, xz, yz) on its own;
-    or three entries in this order."""
+    """Tangent of the angle; a scalar or range for each of (xy, xz, yz), or three entries."""
     space: Space = "world"
     """``"world"``: x, y, z in millimetres; ``"voxel"``: along the array's axes."""
     p: float = 1.0
@@ -272,7 +270,7 @@ class Translate(_LinearOp):
     p: float = 1.0
     """Probability that the op acts."""
     unit: str = field(default="mm", kw_only=True, metadata=LATER)
-    """Of the amount: ``"mm"``, ``"um"`` or another length; ``"voxel"`` as ``space="voxel"``."""
+    """Unit of the amount: ``"mm"``, ``"um"``, ...; ``"voxel"`` as ``space="voxel"``."""
 
     name: ClassVar[str] = "translate"
     argument = "amount"
@@ -304,12 +302,11 @@ class Zoom(_LinearOp):
     space: Space = "world"
     """``"world"``: along x, y, z; ``"voxel"``: along the array's axes."""
     keep_size: bool = True
-    """Whether the grid keeps its shape; else it has the whole voxels that fit into the enlarged
-    one, about the same centre and at the same distance from each other."""
+    """Whether the grid keeps its shape; else it has the whole voxels of the enlarged grid."""
     p: float = 1.0
     """Probability that the op acts."""
     axes: int | tuple[int, ...] = field(default=(0, 1, 2), kw_only=True, metadata=LATER)
-    """Along which it acts."""
+    """Axes that are scaled."""
     by_inverse: bool = field(default=False, kw_only=True, metadata=LATER)
     """Whether 1 / factor is drawn evenly, the scale of nnU-Net's grid, and not the factor."""
 
@@ -355,7 +352,7 @@ class Zoom(_LinearOp):
 
 
 def _inverse_of(amount: Amount) -> Amount:
-    """Return the amount of which each number is 1 by one of these."""
+    """Return the amount of the inverse numbers."""
     entries = entries_of(amount)
     if len(entries) == 2:
         low, high = entries
@@ -372,8 +369,8 @@ def _whole(extent: float) -> int:
 class Augment:
     """Rotate, zoom, translate, shear and flip, as the ops of these names do in this order.
 
-    What all of them do together is one matrix. A range is drawn from, ``rotate=(-15, 15)``; one
-    number is a fixed amount: ``rotate=15`` turns each time by just 15 degrees about each axis.
+    All of them compose to one matrix. A range is drawn from, ``rotate=(-15, 15)``. One number is a
+    fixed amount: ``rotate=15`` always turns by 15 degrees about each axis.
 
     Examples
     --------
@@ -390,14 +387,13 @@ class Augment:
     shear: Amount = 0.0
     """Factors, as in ``Shear``."""
     flip: float | Sequence[float] = 0.0
-    """Probability that an axis flips, each on its own, of 2-D data in their plane; or three, per
-    axis."""
+    """Probability that each axis flips (of 2-D data in their plane); or three, per axis."""
     p: float = 1.0
     """Probability that the bundle acts at all."""
     space: Space = "world"
     """Where rotate, zoom, translate and shear act."""
     unit: str = field(default="mm", kw_only=True, metadata=LATER)
-    """Of ``translate``: ``"mm"``, ``"um"`` or another length; ``"voxel"`` as ``space="voxel"``."""
+    """Unit of ``translate``: ``"mm"``, ``"um"``, ...; ``"voxel"`` as ``space="voxel"``."""
 
     name: ClassVar[str] = "augment"
     lattice: ClassVar[bool] = False
@@ -413,7 +409,7 @@ class Augment:
         return (*radians_hint("rotate", self.rotate), *factor_hint("zoom", self.zoom))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
-        # All at once: the same numbers as one part after another, as its ops draw them.
+        # One call gives the same numbers as the single ops draw one after another.
         u = generator.random(16).tolist()
         chances: Any = self.flip
         if not isinstance(chances, tuple):
@@ -437,7 +433,7 @@ class Augment:
         maps.append((NO_TURN, in_millimetres(self, move, plan) if any(move) else move))
         maps += [(shearing(params["shear"]), _STAY)] if any(params["shear"]) else []
         for forward, move in maps:
-            # What does nothing has the identity as its matrix, exactly.
+            # A part without effect must leave the plan's matrix exact, so skip it.
             if forward != NO_TURN or any(move):
                 matrix = pull_back(plan, forward, move, space=self.space)
                 plan = plan.then(matrix, plan.shape, lattice=False)

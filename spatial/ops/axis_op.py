@@ -33,8 +33,7 @@ class Flip:
     """
 
     axes: int | Sequence[int] = (0, 1, 2)
-    """Spatial axes 0, 1, 2 of (I, J, K). All three leave the flat one of
-    2-D data as it is."""
+    """Spatial axes 0, 1, 2 of (I, J, K). All three leave the flat axis of 2-D data alone."""
     p: float | Sequence[float] = 1.0
     """Probability that an axis flips: one number for each, or one per axis of ``axes``."""
     one: bool = False
@@ -67,7 +66,7 @@ class Flip:
                 return None
             params = {"axes": [axes[int(random[1] * len(axes))]]}
             return params if random[0] < self._chances()[0][1] else None
-        # A number belongs to an axis, whatever other axes are listed.
+        # Each axis has its own number, independent of the other axes in the list.
         flips = [a for a, chance in self._chances() if random[a] < chance and a not in flat]
         return {"axes": flips} if flips else None
 
@@ -95,8 +94,7 @@ def mirror(plan: SpatialPlan, axes: Sequence[int]) -> Affine3x4:
 class Rotate90:
     """Turn by ``k`` quarter turns from the first axis towards the second, as ``numpy.rot90``.
 
-    The turn is one of the array, whatever the spacing: an odd ``k`` swaps the lengths of the
-    two axes, and the affine says so.
+    The array turns at any spacing: odd ``k`` swap the axes' lengths, and the affine follows.
 
     Examples
     --------
@@ -105,8 +103,7 @@ class Rotate90:
     """
 
     k: int | Sequence[int] = 1
-    """Number of quarter turns; negative ones turn the other way. ``(low, high)`` is drawn, each
-    number from ``low`` to ``high`` as likely."""
+    """Number of quarter turns, negative for the other way; or (low, high), ends included."""
     axes: Sequence[int] = (0, 1)
     """Two different spatial axes out of 0, 1, 2."""
     p: float = 1.0
@@ -145,7 +142,7 @@ class Rotate90:
         for _ in range(params["k"] % 4):
             matrix, shape = np.eye(4), list(plan.shape)
             matrix[[first, second]] = matrix[[second, first]]
-            # What was the end of the second axis is the beginning of the first.
+            # The end of the second axis becomes the beginning of the first.
             matrix[second, first], matrix[second, 3] = -1, plan.shape[second] - 1
             shape[first], shape[second] = shape[second], shape[first]
             plan = plan.then(matrix, shape, lattice=True)
@@ -160,7 +157,7 @@ class Rotate90:
 
 @dataclass(frozen=True)
 class Transpose:
-    """Put the axes of the array in another order, as ``numpy.transpose``; the affine says so.
+    """Put the axes of the array in another order, as ``numpy.transpose``; the affine follows.
 
     ``(2, 1, 0)`` is the order of SimpleITK's arrays, and so of nnU-Net: K, J, I.
 
@@ -256,8 +253,7 @@ class Orientation:
 
 def directions(affine: NDArray[np.float64]) -> list[tuple[int, int]]:
     """Return for each axis of the array the world axis next to it, and +1 along or -1 against."""
-    # No two axes get the same one. As nibabel's ``io_orientation``: what counts is the rotation
-    # that comes nearest to the affine, shears and voxel sizes taken out.
+    # As nibabel's ``io_orientation``: by the nearest rotation, without shears and voxel sizes.
     linear = np.asarray(affine, dtype=np.float64)[:3, :3]
     lengths = np.sqrt((linear**2).sum(axis=0))
     if not np.isfinite(linear).all() or np.linalg.matrix_rank(linear) < 3:

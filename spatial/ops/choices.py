@@ -1,6 +1,6 @@
-"""Choices among ops of both kinds: what a user writes, and its spatial and its value part.
+"""Choices among ops of both kinds: the user's form, and its spatial and its value part.
 
-Both parts draw from one stream, the choice first, so they choose alike without a word between them.
+Both parts draw from one stream, the choice first, so they choose alike independently.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class SpatialChoice(ChosenOps):
 
     @property
     def displaces(self) -> bool:
-        """Whether one of them may."""
+        """Whether one of them may displace voxels."""
         return any(map(displaces, self.ops()))
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
@@ -51,7 +51,7 @@ class SpatialChoice(ChosenOps):
     def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         for op, values, _ in self.acting(params):
             plan = op.then(plan, values)
-        # The type does not depend on which they were.
+        # The type must not depend on the choice.
         return plan if self.lattice else plan.interpolate()
 
 
@@ -81,7 +81,7 @@ class Choices:
             self._refuse_late_spatial(chain, in_any_order=self.choice.rule == "random_order")
 
     def _refuse_late_spatial(self, chain: Sequence[Any], *, in_any_order: bool) -> None:
-        """Raise where a spatial op would have to interpolate what a value op made."""
+        """Raise if a spatial op would have to interpolate the result of a value op."""
         waiting = ""
         for op in (*chain, *chain) if in_any_order else chain:
             spatial, values = _parts(op)
@@ -106,13 +106,13 @@ class Choices:
 
     @property
     def spatial(self) -> SpatialChoice | None:
-        """What is chosen of spatial ops; None where there are none."""
+        """The choice of the spatial ops; None without spatial ops."""
         chains = self._chains(0)
         return SpatialChoice(self.choice, chains) if any(chains) else None
 
     @property
     def values(self) -> ValueChoice | None:
-        """What is chosen of value ops; None where there are none."""
+        """The choice of the value ops; None without value ops."""
         chains = self._chains(1)
         return ValueChoice(self.choice, chains) if any(chains) else None
 
@@ -199,8 +199,7 @@ def RandomApply(ops: Any, p: float = 0.5) -> Choices:  # noqa: N802
 def On(keys: str | Collection[str], op: Any) -> ValueOp:  # noqa: N802
     """Return a member of a choice that changes the volumes of some keys only.
 
-    Whatever ``keys=`` of the pipe says, which is for the other members. All volumes of a sample
-    see one choice, and one draw of the op.
+    Other members follow the pipe's ``keys=``. A sample has one choice, and one draw of the op.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Crops and pads: a box of the present grid, at a place that is given or drawn, or a larger one."""
+"""Crops and pads: a box of the present grid, at a given or drawn place, or a larger grid."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ CROP_SIDES = ("end", "start", "center")
 
 
 def side_text(side: str) -> str:
-    """Return where an odd voxel goes, in words; nothing for the end."""
+    """Return the text for the side of an odd voxel; empty for the end."""
     return "" if side == "end" else f", odd voxels at the {side}"
 
 
@@ -52,7 +52,7 @@ def side_text(side: str) -> str:
 class Crop:
     """Keep the voxels ``start <= index < end`` of the present grid.
 
-    Say where by one of: start and size, start and end, center and size, slices.
+    Give one of: start and size, start and end, center and size, slices.
 
     Examples
     --------
@@ -69,17 +69,15 @@ class Crop:
     start: Sequence[int] | None = None
     """First voxel on each axis."""
     size: Any = None
-    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
-    keeps an axis."""
+    """Voxels: one number (of 2-D data in their plane), or one per axis; None keeps an axis."""
     end: Sequence[int] | None = None
-    """First voxel behind the box, on each axis; instead of ``size``."""
+    """First voxel after the box, on each axis; instead of ``size``."""
     center: Sequence[int] | None = None
     """Voxel in the middle, the upper one of two; instead of ``start``."""
     slices: Any = None
-    """Three slices of step 1, which mean what they do for NumPy: negative numbers count from the
-    end, and what goes further stops there."""
+    """Three slices of step 1, with NumPy's rules for negative and for large numbers."""
     hard: bool = False
-    """Whether what lies outside is gone; a soft crop lets later ops take from it."""
+    """Whether the voxels outside are gone; a soft crop lets later ops read them."""
 
     name: ClassVar[str] = "crop"
     lattice: ClassVar[bool] = True
@@ -114,7 +112,6 @@ class Crop:
                 return
             size = (size,) * 3 if isinstance(size, int) else size
             start = _start_about(middle, size)
-        # One form for all ways, so that what is the same compares equal.
         start = as_triple("start", start, low=0)
         self.__dict__.update(start=start, size=size, end=None, center=None)
 
@@ -182,7 +179,7 @@ def _ends_of(name: str, value: Any) -> tuple[tuple[int | None, int | None], ...]
 
 @dataclass(frozen=True)
 class CenterCrop:
-    """Keep a box about the centre; where a voxel is left over, ``side`` says where it is cut off.
+    """Keep a box about the centre; ``side`` decides where an odd voxel is cut off.
 
     Examples
     --------
@@ -193,13 +190,11 @@ class CenterCrop:
     """
 
     size: Any = None
-    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
-    keeps an axis."""
+    """Voxels: one number (of 2-D data in their plane), or one per axis; None keeps an axis."""
     scale: Any = None
-    """Part of each axis instead, above 0 and up to 1, one number or three: ``ceil(scale * n)``
-    voxels of n."""
+    """Part of each axis instead, in (0, 1], one number or three: ``ceil(scale * n)`` voxels."""
     hard: bool = False
-    """Whether what lies outside is gone."""
+    """Whether the voxels outside are gone."""
     side: CropSide = field(default="end", metadata=LATER)
     """Where an odd voxel is cut off: at the ``"end"``, at the ``"start"``, or, with ``"center"``,
     where voxel ``n // 2`` becomes voxel ``size // 2``."""
@@ -251,7 +246,7 @@ def _refuse_larger(kind: str, size: Sequence[int], plan: SpatialPlan, do: str) -
 
 
 def part_of(count: int, scale: float) -> int:
-    """Return how many of ``count`` voxels a part of them is, rounded up, at least one."""
+    """Return ``count * scale`` voxels, rounded up, at least one."""
     # 10 * 0.7 is 7.000000000000001 on some machines; that is 7, not 8.
     return min(count, max(1, math.ceil(without_noise(count * scale))))
 
@@ -260,8 +255,7 @@ def part_of(count: int, scale: float) -> int:
 class RandomCrop:
     """Keep a box whose size or place is drawn; every place where it fits is as likely.
 
-    For each axis on its own a size is drawn from a range (low, high): whole numbers of voxels, ends
-    included, each as likely.
+    Each axis draws its own size from (low, high): whole voxels, ends included, equally likely.
 
     Examples
     --------
@@ -274,12 +268,12 @@ class RandomCrop:
     size: Any = None
     """Number of voxels: one number or range, of 2-D data in their plane; or three of them."""
     scale: Amount | None = None
-    """Part of each axis instead, above 0 and up to 1: a number, a range, or three of them. Of n
-    voxels it gives ``ceil(low * n)`` to ``ceil(high * n)``."""
+    """Part of each axis instead, above 0 and up to 1: a number, a range, or three of them. An axis
+    of n voxels keeps ``ceil(low * n)`` to ``ceil(high * n)``."""
     center: bool = False
-    """Whether the box lies in the middle, so that only its size is drawn."""
+    """Whether the box is centred, so that only its size is drawn."""
     hard: bool = False
-    """Whether what lies outside is gone; a soft crop lets later ops take from it."""
+    """Whether the voxels outside are gone; a soft crop lets later ops read them."""
 
     name: ClassVar[str] = "random_crop"
     lattice: ClassVar[bool] = True
@@ -346,19 +340,19 @@ Where = Literal["both", "end"]
 """``"both"``: an even part before and after, an odd voxel to one side; ``"end"``: after."""
 _as_where = partial(as_choice, choices=("both", "end"))
 Side = Literal["end", "start"]
-"""Of both sides, the one that gets an odd voxel."""
+"""Side that gets an odd voxel."""
 _as_side = partial(as_choice, choices=("end", "start"))
 
 
 class _Padding:
-    """What ops that add voxels share."""
+    """Shared behaviour of ops that add voxels."""
 
     lattice: ClassVar[bool] = True
     where: Where
     side: Side
 
     def lacking(self, shape: Sequence[int], size: Sequence[int]) -> Params:
-        """Return what ``shape`` lacks of ``size``, before and after on each axis."""
+        """Return the voxels missing from ``shape`` to ``size``, before and after on each axis."""
         missing = [max(s - n, 0) for n, s in zip(shape, size, strict=True)]
         if self.where == "end":
             return {"amount": [[0, m] for m in missing]}
@@ -369,17 +363,16 @@ class _Padding:
         return widen(plan, params["amount"])
 
     def where_text(self) -> str:
-        """Return where voxels are added; nothing for both sides, odd ones at the end."""
+        """Return the text for the side of added voxels; empty for both, odd ones at the end."""
         odd = "" if self.side == "end" else ", odd voxels at the start"
         return " at the end" if self.where == "end" else odd
 
 
 @dataclass(frozen=True)
 class Pad(_Padding):
-    """Add voxels before and after on each axis: so many, or as many as a size lacks.
+    """Add voxels before and after on each axis: a number of voxels, or up to a size.
 
-    What they hold follows the padding of the volume's policy; where the present grid is a soft
-    crop, they are the voxels that really lie there.
+    The policy's padding fills the new voxels, but a soft crop shows the voxels around it.
 
     Examples
     --------
@@ -390,15 +383,14 @@ class Pad(_Padding):
     """
 
     amount: Any = None
-    """Voxels on every side, of 2-D data in their plane; or three numbers, per axis; or three
-    pairs (before, after)."""
+    """Voxels on every side (of 2-D data in their plane), per axis, or (before, after) per axis."""
     size: Size | None = None
     """Least number of voxels, instead of amounts: one number, of 2-D data in their plane, or one
     per axis. An axis that has them stays as it is."""
     where: Where = "both"
     """Where ``size`` adds: on both sides, or at the ``"end"``."""
     side: Side = field(default="end", metadata=LATER)
-    """Of both sides, the one that gets an odd voxel: ``"end"`` or ``"start"``."""
+    """Side that gets an odd voxel: ``"end"`` or ``"start"``."""
 
     name: ClassVar[str] = "pad"
 
@@ -429,7 +421,7 @@ class Pad(_Padding):
 
 
 def widen(plan: SpatialPlan, pairs: Sequence[Sequence[int]]) -> SpatialPlan:
-    """Return the plan with so many voxels more before and after on each axis."""
+    """Return the plan with more voxels before and after on each axis."""
     size = [n + a + b for n, (a, b) in zip(plan.shape, pairs, strict=True)]
     return plan.crop([-a for a, _ in pairs], size)
 
@@ -463,7 +455,7 @@ class DivisiblePad(_Padding):
     where: Where = "both"
     """On both sides, or at the ``"end"``."""
     side: Side = field(default="end", metadata=LATER)
-    """Of both sides, the one that gets an odd voxel: ``"end"``, or ``"start"`` as in TorchIO."""
+    """Side that gets an odd voxel: ``"end"``, or ``"start"`` as in TorchIO."""
 
     name: ClassVar[str] = "divisible_pad"
 
@@ -484,7 +476,7 @@ class DivisiblePad(_Padding):
 
 @dataclass(frozen=True)
 class CropOrPad:
-    """Cut or add voxels on each axis until the grid has ``size``; ``side`` says where odd ones.
+    """Cut or add voxels on each axis to reach ``size``; ``side`` decides about odd ones.
 
     Examples
     --------
@@ -495,14 +487,13 @@ class CropOrPad:
     """
 
     size: Any
-    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
-    keeps an axis."""
+    """Voxels: one number (of 2-D data in their plane), or one per axis; None keeps an axis."""
     hard: bool = False
-    """Whether what is cut off is gone; a soft crop lets later ops take from it."""
+    """Whether cut voxels are gone; a soft crop lets later ops read them."""
     side: CropSide = field(default="end", metadata=LATER)
-    """Where an odd voxel is cut off or added: at the ``"end"``, or at the ``"start"`` as TorchIO
-    does. With ``"center"``, as MONAI, it is added at the end, and cut off where voxel ``n // 2``
-    becomes voxel ``size // 2``: of an even number at the start, of an odd one at the end."""
+    """Side where an odd voxel is cut off or added: ``"end"``, or ``"start"`` as in TorchIO.
+    ``"center"``, as in MONAI, adds at the end, and cuts so that ``n // 2`` maps to ``size //
+    2``."""
 
     name: ClassVar[str] = "crop_or_pad"
     lattice: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Elastic and GridDistortion: what moves voxels by a field of control points."""
+"""Elastic and GridDistortion: displacements by a field of control points."""
 
 from __future__ import annotations
 
@@ -30,11 +30,10 @@ from ..plans.plan import SpatialPlan
 from .affine_op import in_words
 from .op import Amount, Params, as_amount, draw_amount, per_axis, three, warn_beyond
 
-# A uniform cubic B-spline whose control points move by less than this part of their spacing,
-# along each axis, is one to one in three dimensions: 1 / 2.479472335 (Choi and Lee 2000,
-# "Injectivity conditions of 2D and 3D uniform cubic B-spline functions", Graphical Models 62).
+# Largest move of control points, as a part of their spacing, without folds in 3-D. (Choi and Lee
+# 2000, "Injectivity conditions of 2D and 3D uniform cubic B-spline functions", Graphical Models 62)
 ONE_TO_ONE = 1 / 2.479472335
-_MOST_SIDES = 2  # so many times the volume control points lie apart before a warning
+_MOST_SIDES = 2  # control points further apart than this many volume sides get a warning
 MOST_POINTS = 128
 """Control points along an axis at most; 128^3 of them are 50 MB in the plan's memory."""
 
@@ -43,9 +42,9 @@ MOST_POINTS = 128
 class Elastic:
     """Move control points at random and all voxels smoothly with them.
 
-    The control points lie on a coarse lattice over the present grid; between them moves a uniform
-    cubic B-spline. Each moves by up to ``amount`` along each axis, evenly distributed, so no
-    voxel moves further, and with ``amount`` below 0.403 of the spacing nothing folds.
+    A coarse lattice of control points covers the present grid, with a uniform cubic B-spline
+    between them. Each point moves by up to ``amount`` along each axis, evenly distributed, so no
+    voxel moves further. Nothing folds with ``amount`` below 0.403 of the spacing.
 
     Examples
     --------
@@ -54,19 +53,18 @@ class Elastic:
     """
 
     amount: Amount
-    """How far a control point moves at most along each axis: a number, a range to draw that from
-    once per axis, or three entries."""
+    """Largest move of a point along each axis: a number, a range drawn per axis, or three."""
     spacing: Any = 32.0
     """Distance between control points: one number, or three."""
     locked_layers: int = 0
-    """How many layers of control points at the faces of the grid stay where they are: 2 keep the
-    faces themselves in place, to 1/48 of the amount where the spacing does not fit the grid."""
+    """Number of layers of control points at the grid's faces that stay in place. With 2 the faces
+    stay, too, to 1/48 of the amount where the spacing does not fit the grid."""
     space: Space = "world"
     """``"world"``: ``unit`` along the array's axes; ``"voxel"``: voxels."""
     p: float = 1.0
     """Probability that the op acts."""
     unit: str = field(default="mm", kw_only=True, metadata=LATER)
-    """Of amount and spacing: ``"mm"``, ``"um"``, ...; ``"voxel"`` as ``space="voxel"``."""
+    """Unit of amount and spacing: ``"mm"``, ``"um"``, ...; ``"voxel"`` as ``space="voxel"``."""
 
     name: ClassVar[str] = "elastic"
     lattice: ClassVar[bool] = False
@@ -95,7 +93,7 @@ class Elastic:
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         acts = generator.random() < self.p
         amount = draw_amount(generator, self.amount)
-        # 53 bits, which JSON keeps in whatever reads it.
+        # 53 bits, which every JSON reader keeps.
         key = int(generator.random() * 2**53)
         return {"amount": amount, "key": key} if acts else None
 
@@ -110,8 +108,7 @@ class Elastic:
         spacing = [d / s for d, s in zip(distances, sizes, strict=True)]
         if not any(params["amount"]):
             return plan.interpolate()
-        # About the centre of the grid, from its first voxel centre to the last or a little beyond;
-        # an axis of one voxel has one point. Rounding must not add one where the spacing fits.
+        # Points cover all voxel centres, in the middle; rounding must not add one where they fit.
         extents = [(n - 1, d) for n, d in zip(plan.shape, spacing, strict=True)]
         counts = [math.ceil(without_noise(extent / d)) + 1 for extent, d in extents]
         if max(counts) > MOST_POINTS:
@@ -123,7 +120,7 @@ class Elastic:
         generator = np.random.Generator(np.random.Philox(key=int(params["key"])))
         points = 2 * generator.random((3, *counts)) - 1
         for axis, (amount, size) in enumerate(zip(params["amount"], sizes, strict=True)):
-            # An axis of one voxel has no room to move along: 2-D data stay in their plane.
+            # Nothing moves along an axis of one voxel: 2-D data stay in their plane.
             points[axis] *= amount / size if plan.shape[axis] > 1 else 0.0
             if self.locked_layers and counts[axis] > 1:
                 along = np.moveaxis(points, axis + 1, 0)
@@ -154,12 +151,11 @@ MOST_CELLS = 16
 class GridDistortion:
     """Stretch or squeeze each cell of a coarse grid along each axis, by a factor of its own.
 
-    An axis of n voxels has ``cells`` cells of ``n / cells`` voxels. A cell shows what its factor
-    times as many voxels held, beginning where the cell before ended; so a factor above 1
-    squeezes content. The first face of the grid stays where it is. Along each axis that
-    is a chain of straight pieces. It is one displacement of the plan, whose spline rounds the
-    corners: within a quarter of a cell to either side, by 1/24 of a cell times the difference of
-    the two factors at most.
+    An axis of n voxels has ``cells`` cells of ``n / cells`` voxels. A cell shows the content of its
+    factor times as many voxels, from the end of the cell before. So a factor above 1 squeezes
+    content. The first face of the grid stays in place. The map along an axis is piecewise linear,
+    in one displacement of the plan. Its spline rounds the corners within a quarter of a cell, by at
+    most 1/24 of a cell times the difference of the factors.
 
     Examples
     --------
@@ -168,8 +164,8 @@ class GridDistortion:
     """
 
     limit: Any = (-0.03, 0.03)
-    """Factors are drawn evenly from 1 + low to 1 + high, for each cell of each axis: a pair
-    (low, high), or one number x for (-x, x); above -1, so nothing folds."""
+    """Factors are drawn evenly from 1 + low to 1 + high, for each cell of each axis. A pair (low,
+    high), or one number x for (-x, x); above -1, so nothing folds."""
     cells: Any = 5
     """Cells along each axis: one number, or three."""
     factors: Any = None
@@ -212,7 +208,7 @@ class GridDistortion:
             else:
                 distance = n / len(factors) / POINTS_PER_CELL
                 along.append(self._points(np.array(factors), distance))
-            # The first point but one lies on the outer face of the first voxel.
+            # The second point is at the outer face of the first voxel.
             scales.append(1 / distance)
             shifts.append(0.5 / distance + 1)
         control = np.zeros((3, *(len(points) for points in along)))

@@ -1,4 +1,4 @@
-"""Crops that look where something is: about the foreground, or centred on labels."""
+"""Crops that depend on voxels: around the foreground, or centred on labels."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ from .op import Params, one_or_three, size_of, size_on, size_text, three
 Otherwise = Literal["error", "whole"]
 _as_otherwise = partial(as_choice, choices=("error", "whole"))
 
-# Ops that need voxels to decide: what they declare, and who answers.
+# Ops that need voxels to decide do not read.
 #
-# Such an op does not read. It says what it needs, the box of the voxels of interest in one volume,
-# and that is found once per volume, from this volume alone; then the op crops as any other.
-# What ops before it did is undone in coordinates only.
+# They declare a need: the box of the voxels of interest in one volume. The box is found once per
+# volume; then the op crops as any other. Earlier ops are undone in coordinates only.
 
 
 @dataclass(frozen=True)
@@ -36,14 +35,14 @@ class BoxNeed:
     """The smallest box with all voxels of interest in one volume."""
 
     key: str
-    """Which volume of the sample."""
+    """Key of the volume in the sample."""
     above: float | str | None = None
     """Stored values above this are of interest, slope and intercept applied; a number, the
     ``"mean"`` of the volume, or a percentile such as ``"p50"``;"""
     labels: tuple[int, ...] = ()
     """or these; with neither, all that are not 0."""
     level: int = 0
-    """Which resolution to look at, where the volume has several; 0 is its own."""
+    """Resolution level to read, if the volume has several; 0 is its own."""
 
     def describe(self) -> str:
         from ...volumes.catalog.whole_pass import ForegroundRule
@@ -55,8 +54,7 @@ class BoxNeed:
 
     def find(self, volume: Any, plan: SpatialPlan) -> Region | None:
         """Return the box in voxels of the present output; empty if nothing is of interest."""
-        # ``volume`` lies in a file or in memory, and the plan begins at stored voxels. None where
-        # the box is not known, and nothing shall be read now.
+        # The plan begins at stored voxels. None if the box is unknown and must not be read now.
         from ...volumes.catalog.whole_pass import ForegroundRule, known_box, occupied_box
         from ...volumes.stack_source import on_one_grid
 
@@ -73,7 +71,6 @@ class BoxNeed:
             if region is None:
                 return None
             boxes.append(region if region.is_empty else box_to_output(plan, region, part.grid))
-        # Around all that are not empty; an empty one where all are.
         full = [box for box in boxes if not box.is_empty] or boxes[:1]
         start = map(min, zip(*(box.start for box in full), strict=True))
         stop = map(max, zip(*(box.stop for box in full), strict=True))
@@ -88,7 +85,7 @@ def is_statistic(name: str) -> bool:
 
 
 def _statistic(volume: Any, name: str) -> float:
-    """Return a number over all voxels of a volume; its catalog has it, or it is read once."""
+    """Return a statistic of a volume, from its catalog or from one read."""
     from ...volumes import volume_histogram, volume_statistics
     from ...volumes.stack_source import on_one_grid
 
@@ -104,7 +101,7 @@ def _statistic(volume: Any, name: str) -> float:
 
 
 class NeedingOp:
-    """A crop that needs voxels to decide; it is only described before it has a volume to ask."""
+    """A crop that needs voxels to decide; without a volume it can only describe itself."""
 
     name: ClassVar[str]
     lattice: ClassVar[bool] = True
@@ -113,17 +110,16 @@ class NeedingOp:
 
     @property
     def needs(self) -> BoxNeed:
-        """What it needs to know."""
+        """The box that the op needs."""
         raise NotImplementedError
 
     def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Params | None:
         """Return the parameters for one item."""
-        # The answer is a box in voxels of the present output, None for an estimate; ``volume``
-        # names who was asked, for messages.
+        # ``box`` is in voxels of the present output, None for an estimate; ``volume`` is a name.
         raise NotImplementedError
 
     def of_interest(self, box: Region | None, plan: SpatialPlan, volume: str) -> Region:
-        """Return what of the answer lies in the present grid, nothing where that is allowed."""
+        """Return the part of the box in the present grid; empty only if that is allowed."""
         whole = Region.of_shape(plan.shape)
         inside = whole if box is None else box.intersect(whole)
         if inside.is_empty and self.otherwise == "error":
@@ -135,7 +131,7 @@ class NeedingOp:
         return inside
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
-        msg = f"{self.name} needs {self.needs.describe()} to decide, and nobody was asked"
+        msg = f"{self.name} needs {self.needs.describe()} to decide, and has no volume"
         raise GraphError(msg, do=f"Use the pipe .{self.name}(...), or AnsweredOp(op, volume).")
 
     def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
@@ -147,14 +143,14 @@ class NeedingOp:
 
 @dataclass(frozen=True)
 class AnsweredOp:
-    """A needing op together with the volume that answers it: a spatial op as any other."""
+    """A needing op with its volume: a spatial op as any other."""
 
     op: NeedingOp
-    """What is done."""
+    """The crop."""
     volume: Any = field(compare=False, repr=False)
-    """Who is asked."""
+    """Volume that is read for the box."""
     token: str = ""
-    """Of the volume: ops are equal if they ask the same."""
+    """Token of the volume: ops are equal if they read the same volume."""
 
     looks_at_stored: ClassVar[bool] = True
 
@@ -184,9 +180,8 @@ class AnsweredOp:
 class ForegroundCrop(NeedingOp):
     """Keep the smallest box of the present grid with all voxels of interest, and a margin.
 
-    Which voxels are of interest is asked of one volume as it is stored, once, and of no other.
-    Ops that come before move the box and are not carried out for it: where they turn, it is the
-    box around the turned one.
+    The voxels of interest come from one stored volume, found once. Ops before the crop move the box
+    and are not carried out for it. If they turn, it is the box around the turned one.
 
     Examples
     --------
@@ -208,15 +203,15 @@ class ForegroundCrop(NeedingOp):
     divisible: Any = 1
     """The size is made a multiple of this, by adding on both sides: one number, or one per axis."""
     overhang: bool = False
-    """Whether margin and multiple may reach over the grid, where the padding rule fills; else the
-    box ends at the grid's faces."""
+    """Whether margin and multiple may reach over the grid, filled by padding; else they end
+    there."""
     otherwise: Otherwise = "error"
     """Where nothing is of interest: ``"error"``, or the ``"whole"`` grid stays."""
     level: int = 0
-    """Which resolution of a pyramid to look at, where there is one; the box then has one voxel of
-    that level more, and lacks what the level has lost."""
+    """Resolution level of a pyramid to read, if there is one. The box then has one more voxel of
+    that level, and misses details that the level has lost."""
     hard: bool = False
-    """Whether what lies outside is gone."""
+    """Whether the voxels outside are gone."""
 
     name: ClassVar[str] = "foreground_crop"
 
@@ -277,10 +272,10 @@ class ForegroundCrop(NeedingOp):
 
 @dataclass(frozen=True)
 class LabelCrop(NeedingOp):
-    """Keep a box of ``size`` about the middle of the box that labels lie in.
+    """Keep a box of ``size`` about the middle of the box of labels.
 
-    It may reach over the grid; what is missing there is filled by the padding rule. For patches
-    about a random voxel of a class see ``lazy_patch(mask=, class_weights=)``.
+    The box may reach over the grid; the padding rule fills missing voxels. For patches about a
+    random voxel of a class see ``lazy_patch(mask=, class_weights=)``.
 
     Examples
     --------
@@ -289,8 +284,7 @@ class LabelCrop(NeedingOp):
     """
 
     size: Any
-    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
-    keeps an axis."""
+    """Voxels: one number (of 2-D data in their plane), or one per axis; None keeps an axis."""
     key: str = "label"
     """Which volume of the sample is asked."""
     labels: Any = None
@@ -300,7 +294,7 @@ class LabelCrop(NeedingOp):
     level: int = 0
     """Which resolution of a pyramid to look at, where there is one."""
     hard: bool = False
-    """Whether what lies outside is gone."""
+    """Whether the voxels outside are gone."""
 
     name: ClassVar[str] = "label_crop"
 
@@ -317,7 +311,7 @@ class LabelCrop(NeedingOp):
         inside = self.of_interest(box, plan, volume)
         if inside.is_empty:
             inside = Region.of_shape(plan.shape)
-        # Where the middle lies between two voxels, or on one of an even size: the lower place.
+        # The lower place if the middle is between two voxels, or the size is even.
         size = size_on(self.size, plan)
         entries = self.size if isinstance(self.size, tuple) else (self.size,) * 3
         start = [

@@ -29,8 +29,8 @@ from ..plans.stages import Clip, Stage
 from .op import Params, amount_at, as_amount, warn_beyond
 
 Extent = Literal["edges", "centers"]
-"""``"edges"``: a voxel is a box, and the outer faces of the first and the last box count;
-``"centers"``: a voxel is a point, and the first and the last point count."""
+"""``"edges"``: a voxel is a box, and the extent ends at the outer faces. ``"centers"``: a voxel is
+a point, and the extent ends at the first and last point."""
 _as_extent = partial(as_choice, choices=("edges", "centers"))
 
 
@@ -38,11 +38,10 @@ _as_extent = partial(as_choice, choices=("edges", "centers"))
 class Spacing:
     """Bring neighbouring voxels to a distance in millimetres along the axes of the array.
 
-    The distance is exact; how many voxels there are follows from the extent, which can only be
-    met to the nearest voxel. With ``extent="edges"`` n voxels at a become ``round(n * a / b)`` at
-    b, about the same centre. With ``"centers"`` the first voxel stays where it is, and the last
-    one comes as near as it can: ``round((n - 1) * a / b + 1)``. Halves go to the even number, and
-    what the last digits of a header make of them (50.4999997) is a half.
+    The distance is exact; the number of voxels is rounded to meet the extent. With
+    ``extent="edges"`` n voxels at a become ``round(n * a / b)`` at b, about the same centre. With
+    ``"centers"`` the first voxel stays, and the number is ``round((n - 1) * a / b + 1)``. Halves
+    round to even, and rounding noise of headers (50.4999997) counts as a half.
 
     Examples
     --------
@@ -53,13 +52,13 @@ class Spacing:
     """
 
     spacing: Any
-    """In ``unit``: a number, of 2-D data in their plane; a range (low, high), drawn once for all
-    axes; or three entries, of which None keeps an axis. Of 2-D data a pair is a range, too: for
-    each axis its own write ``(0.5, 0.8, None)``."""
+    """Distance in ``unit``: a number or range (low, high) for all axes, drawn once; or three
+    entries, of which None keeps an axis. A number or range leaves 2-D data in their plane. A pair
+    is always a range: write ``(0.5, 0.8, None)`` for one per axis."""
     extent: Extent = "edges"
-    """What stays in its place: ``"edges"`` or ``"centers"``."""
+    """Fixed part of the grid: ``"edges"`` or ``"centers"``."""
     unit: str = field(default="mm", kw_only=True, metadata=LATER)
-    """Of the spacing: ``"mm"``, ``"um"`` or another length."""
+    """Unit of the spacing: ``"mm"``, ``"um"`` or another length."""
 
     name: ClassVar[str] = "spacing"
     lattice: ClassVar[bool] = False
@@ -113,11 +112,11 @@ class Spacing:
 
 @dataclass(frozen=True)
 class Resize:
-    """Give the grid ``size`` voxels that take the place of the present ones.
+    """Give the grid ``size`` voxels over the present extent.
 
-    With ``extent="edges"`` the outer faces of the grid stay where they are: n voxels become m at
-    n/m times the distance. With ``"centers"`` the first and the last voxel centre do: the
-    distance is (n-1)/(m-1) times what it was; a single voxel lies in the middle.
+    With ``extent="edges"`` the outer faces of the grid stay: n voxels become m at n/m times the
+    distance. With ``"centers"`` the first and last voxel centre stay: the distance is multiplied by
+    (n-1)/(m-1). A single voxel is put in the middle.
 
     Examples
     --------
@@ -128,13 +127,11 @@ class Resize:
     """
 
     size: Any
-    """Number of voxels: one number, of 2-D data in their plane; or three, of which None keeps an
-    axis."""
+    """Voxels: one number (of 2-D data in their plane), or three; None keeps an axis."""
     longest: bool = False
-    """Whether ``size`` is one number and that of the longest axis; the others keep their ratio to
-    it, to the nearest voxel."""
+    """Whether ``size`` is that of the longest axis, and the others keep their ratio to it."""
     extent: Extent = "edges"
-    """What stays in its place: ``"edges"`` or ``"centers"``."""
+    """Fixed part of the grid: ``"edges"`` or ``"centers"``."""
 
     name: ClassVar[str] = "resize"
     lattice: ClassVar[bool] = False
@@ -180,7 +177,7 @@ class Resize:
 
 @dataclass(frozen=True)
 class ResampleTo:
-    """Take the content on ``grid``: every voxel holds what lies at its place in the world.
+    """Resample the content to ``grid``: every voxel keeps its place in the world.
 
     Examples
     --------
@@ -226,7 +223,7 @@ _OUTSIDE = WarnOnce()
 
 @lru_cache(maxsize=1024)  # asked for every patch
 def lies_outside(grid: Grid, other: Grid) -> bool:
-    """Return whether all of ``other`` lies beyond one side of ``grid``, in the world."""
+    """Return whether all of ``other`` is beyond one side of ``grid``, in the world."""
     if grid.is_singular or other.is_singular:
         return False
     faces = other.corners() + np.where(other.corners() > 0, 0.5, -0.5)
@@ -248,8 +245,7 @@ def warn_of_outside(volume: Any, grid: Grid) -> None:
 
 def of_source(plan: SpatialPlan, grid: Grid) -> SpatialPlan:
     """Return the plan that gives the output of ``plan`` from a volume on another grid."""
-    # Every place in the world stays where it is, hard crops and displacements included. The affine
-    # of the other ``grid`` has an inverse.
+    # Places in the world stay, hard crops and displacements included; ``grid`` must be invertible.
     across = np.asarray(np.linalg.solve(grid.affine, plan.source.affine), dtype=np.float64)
     back = np.asarray(np.linalg.inv(across), dtype=np.float64)
     stages: list[Stage] = []

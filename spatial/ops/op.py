@@ -25,7 +25,7 @@ from ...core.validate import ParameterRange, as_probability, entries_of, is_inte
 from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
 
-# Larger than what anybody crops: a place in it is drawn.
+# Larger than any crop, so that a place in it is drawn.
 _ANY_PLAN = SpatialPlan.identity(Grid((2**20,) * 3, np.eye(4)))
 
 Params = Mapping[str, Any]
@@ -47,8 +47,7 @@ class SpatialOp(Protocol):
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         """Return the parameters for one item, or None if the op does not act on it.
 
-        The generator is lent for this call: later ones find it elsewhere. How many numbers are
-        drawn, and in which order, never depends on a drawn value.
+        Use the generator only during this call; draws must not depend on drawn values.
         """
 
     def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
@@ -59,13 +58,13 @@ class SpatialOp(Protocol):
 
 
 def displaces(op: SpatialOp) -> bool:
-    """Whether an op moves voxels by other than a matrix, as a ``displaces`` of its own says."""
+    """Whether an op moves voxels by more than a matrix, by its ``displaces``."""
     return bool(getattr(op, "displaces", False))
 
 
 def is_hard(op: SpatialOp) -> bool:
-    """Whether an op may cut hard, so that what lies outside is gone."""
-    inner = getattr(op, "op", op)  # of a crop that is decided by a volume
+    """Whether an op may cut hard, so that the voxels outside are gone."""
+    inner = getattr(op, "op", op)  # an answered op wraps its crop
     chains = getattr(op, "members", ())
     return bool(getattr(inner, "hard", False)) or any(
         is_hard(one) for chain in chains for _, one in chain
@@ -74,25 +73,24 @@ def is_hard(op: SpatialOp) -> bool:
 
 @dataclass(frozen=True)
 class Step(OpStep):
-    """One spatial op where it stands in a chain."""
+    """One spatial op of a chain."""
 
     op: SpatialOp
-    """What is done."""
+    """The op."""
 
     @property
     def looks_at_stored(self) -> bool:
-        """Whether the op decides by stored voxels, as it says itself, and wants a plan of these."""
+        """Whether the op decides by stored voxels, and needs a plan from these."""
         return self.record is None and getattr(self.op, "looks_at_stored", False)
 
     def is_drawn(self, plan: SpatialPlan | None = None) -> bool:
-        """Whether items get different parameters, or some get none, by what is drawn for them."""
-        # Without the plan that it is done to, ops that look at voxels or sizes count as if nothing
-        # was drawn.
+        """Whether parameters, or whether the op acts, differ between items by draws."""
+        # Without a plan, ops that depend on voxels or sizes count as not drawn.
         if self.record is not None:
             return False
         try:
             return is_random(lambda generator: self.op.draw(generator, plan or _ANY_PLAN))
-        except Exception:  # an op may be the user's: it is asked again with the plan of an item
+        except Exception:  # a user's op may fail here: it is tried again with an item's plan
             if plan is not None:
                 raise
             return False
@@ -138,13 +136,13 @@ def warn_beyond(name: str, unit: str, length: float, plan: SpatialPlan) -> None:
 
 
 MOST_VOXELS = 2**24
-"""Voxels along an axis that nobody's volume has: a mouse brain of 10 mm at 4 nm has 2.5 million."""
+"""Limit of voxels along an axis: a mouse brain of 10 mm at 4 nm has 2.5 million."""
 
 _FORMS = "a number, (low, high), or three entries, each a number or (low, high)"
 
 
 def as_amount(name: str, value: Any, *, positive: bool = False) -> Amount:
-    """Return what the user gave as plain floats and tuples, in the form that it has.
+    """Return an amount as plain floats and tuples, in the user's form.
 
     Examples
     --------
@@ -177,7 +175,7 @@ def draw_amount(
 
 
 def amount_at(random: Sequence[float], amount: Amount, *, isotropic: bool = False) -> list[float]:
-    """Return the numbers that three uniform ones stand for; one for all if ``isotropic``."""
+    """Return the amounts for three uniform numbers; one for all if ``isotropic``."""
     if not isinstance(amount, tuple):
         return [amount] * 3
     if len(amount) == 2:
@@ -191,14 +189,14 @@ def amount_at(random: Sequence[float], amount: Amount, *, isotropic: bool = Fals
 
 
 def per_axis(amount: Amount) -> tuple[ParameterRange, ParameterRange, ParameterRange]:
-    """Return what an amount says for each axis."""
+    """Return an amount's entry for each axis."""
     return amount if isinstance(amount, tuple) and len(amount) == 3 else (amount,) * 3
 
 
 def as_probabilities(
     name: str, value: Any, count: int, several: str = "one for each of the {} axes"
 ) -> float | tuple[float, ...]:
-    """Return one probability, or one for each of ``count`` axes; ``several`` says so in words."""
+    """Return one probability, or one for each of ``count`` axes; ``several`` is for errors."""
     each = entries_of(value)
     if not each:
         return as_probability(name, value)
@@ -218,7 +216,7 @@ def as_triple(name: str, value: Any, *, low: int | None = None) -> tuple[int, in
 
 
 def three(what: str, value: Size, *, least: int) -> tuple[int, int, int]:
-    """Return three whole numbers, which one stands for; PatchSizeError for anything else.
+    """Return three whole numbers, or one repeated; PatchSizeError for anything else.
 
     Examples
     --------
@@ -270,7 +268,7 @@ def size_of(what: str, value: Any) -> Any:
 
 
 def size_text(size: Any) -> str:
-    """Return what :func:`size_of` gave in words: ``"32x32xall"``."""
+    """Return the text of a size from :func:`size_of`: ``"32x32xall"``."""
     sizes = size if isinstance(size, tuple) else (size,) * 3
     return "x".join("all" if n is None else str(n) for n in sizes)
 
@@ -293,9 +291,9 @@ CropSide = Literal["end", "start", "center"]
 
 def centred_start(shape: Sequence[int], size: Sequence[int], side: CropSide = "end") -> list[int]:
     """Return where a box of ``size`` starts about the centre of ``shape``; negative if larger."""
-    # With ``"end"`` an odd voxel is cut off and added at the end, with ``"start"`` at the start, so
-    # that cropping what was padded gives back the original. With ``"center"`` it is added at the
-    # end and cut off where voxel ``n // 2`` becomes voxel ``size // 2``.
+    # Side of an odd voxel when cutting or adding:
+    # - ``"end"`` and ``"start"`` cut and add at that side, so that a crop restores padded data.
+    # - ``"center"`` adds at the end, and maps voxel ``n // 2`` to ``size // 2`` in a cut.
     pairs = list(zip(shape, size, strict=True))
     if side == "start":
         return [(n - s + 1) // 2 if n >= s else (n - s) // 2 for n, s in pairs]
@@ -305,7 +303,7 @@ def centred_start(shape: Sequence[int], size: Sequence[int], side: CropSide = "e
 
 
 def random_start(random: Sequence[float], shape: Sequence[int], size: Sequence[int]) -> list[int]:
-    """Return where a box starts that numbers in [0, 1) place; one that is too large is centred."""
+    """Return the start of a box for numbers in [0, 1); a box that is too large is centred."""
     start = [min(int(u * (n - s + 1)), n - s) for u, n, s in zip(random, shape, size, strict=True)]
     if all(map(operator.ge, shape, size)):
         return start
@@ -338,6 +336,6 @@ def _not_whole(what: str, number: Any, value: Any) -> PatchSizeError:
 
 
 def _without_quotes(what: str, value: Any) -> str:
-    """Return what to write for a number in quotes."""
+    """Return the advice for a number in quotes."""
     is_quoted = isinstance(value, str) and value.strip().isdecimal()
     return f"Write {what}={value.strip()}, without the quotes." if is_quoted else ""

@@ -1,4 +1,4 @@
-"""Patches about a voxel that is drawn: by a mask, by the classes of a label, or by weights."""
+"""Patches about a drawn voxel: by a mask, by the classes of a label, or by weights."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _ROUNDING = 1e-9
 
 
 class _DrawnPatch(PatchOp):
-    """What patches share that look at a volume to be placed."""
+    """Shared behaviour of patches that are placed by a volume."""
 
     looks_at_stored: ClassVar[bool] = True
     size: Any
@@ -58,37 +58,35 @@ class _DrawnPatch(PatchOp):
 
 @dataclass(frozen=True)
 class MaskedPatch(_DrawnPatch):
-    """A patch about a voxel that is drawn from a mask, so that it lies in the present grid.
+    """A patch about a voxel drawn from a mask, within the present grid.
 
-    Each voxel of the class is as likely as another, and is the middle of the patch, voxel n // 2 of
-    n; near a face the patch is moved inward, so that it lies in the grid and still holds it. That
-    holds for a volume as it is stored, and for a crop, flip or quarter turn of it. Behind ops that
-    interpolate, a voxel of the grid is taken that looks one of the class up, and if no draw finds
-    one, that which is nearest to one.
+    Each voxel of the class is equally likely to be the middle of the patch, voxel n // 2 of n. Near
+    a face the patch is moved inward and still holds it. This is exact for stored volumes, and for
+    their crops, flips and quarter turns. After ops that interpolate, the middle is a voxel whose
+    nearest source voxel is of the class, or the nearest one to such a voxel.
 
-    With ``oversample`` that is done for a share of the patches, and the others lie anywhere.
+    With ``oversample`` only a share of the patches uses the mask; the others are anywhere.
     """
 
     size: Any
-    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
-    keeps an axis."""
-    mask: Any = field(compare=False, repr=False)  # the ``Volume`` that says where; on any grid
-    key: str = "mask"  # what the user calls it
-    min_share: float = 0.0  # part of the patch that voxels of the drawn class take up at least
+    """Voxels: one number (of 2-D data in their plane), or one per axis; None keeps an axis."""
+    mask: Any = field(compare=False, repr=False)  # mask ``Volume``, on any grid
+    key: str = "mask"  # the user's key
+    min_share: float = 0.0  # least part of the patch inside the drawn class
     class_weights: Any = ()
     """How often each label is drawn, as a mapping; ``"other"`` stands for all labels that are not
     listed. Empty: all that is not 0 is one class."""
     otherwise: str = "error"
-    """``"error"`` or ``"anywhere"``: what happens where the mask has no such place."""
+    """``"error"`` or ``"anywhere"``, for a mask without such a place."""
     origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it."""
     token: str = ""  # of the mask: ops are equal if their masks are
     mask_labels: Classes = ()
-    """The labels of the mask that each class is, where they were given other numbers."""
+    """Labels of the mask for each class, where they were renumbered."""
     oversample: float | None = None
-    """Share of the patches that lie about the mask; None for all of them."""
+    """Share of the patches about the mask; None for all of them."""
     is_forced: bool | None = None
-    """With ``oversample``: whether this patch is one of them; None for one that draws it."""
+    """With ``oversample``: whether this patch uses the mask; None draws it."""
 
     sometimes_drawn: ClassVar[tuple[str, ...]] = ("class",)
 
@@ -109,22 +107,22 @@ class MaskedPatch(_DrawnPatch):
 
     @property
     def classes(self) -> Classes:
-        """Labels that are told apart; none if all that is not 0 is one class."""
+        """Labels of the classes; empty if all labels except 0 are one class."""
         labels = tuple(label for label, _ in self.class_weights)
         return labels or (() if self.oversample is None else (EACH,))
 
     def at_position(self, position: int, size: int) -> MaskedPatch:
-        """Return what draws the patch that is at a position of a batch: about the mask or not."""
-        # The last ones of a batch lie about it, as many as in nnU-Net: see :func:`first_forced`.
+        """Return the op for a position in a batch: about the mask or not."""
+        # The last patches of a batch use the mask, as in nnU-Net: see :func:`first_forced`.
         if self.oversample is None or self.is_forced is not None:
             return self
         return replace(self, is_forced=position >= first_forced(size, self.oversample))
 
     def table(self, plan: SpatialPlan) -> SamplingMask | None:
-        """Return what the mask says of the volume of a plan; None if it must not be read now."""
+        """Return the mask's tables on the source of a plan; None if it must not be read now."""
         cell: Triple | None = None
         if self.min_share:
-            # A random turn must not ask for another mask every time.
+            # A random turn must not need a new mask every time.
             cell = cell_for(self._across(plan) if plan.is_copy else size_on(self.size, plan))
         return sampling_mask(self.mask, plan.source, cell, self.mask_labels or self.classes)
 
@@ -148,12 +146,12 @@ class MaskedPatch(_DrawnPatch):
                 do="Put lazy_patch() before such pipes, or leave min_share out.",
             )
         is_forced = self.is_forced
-        if is_forced is None:  # in no batch: it draws it
+        if is_forced is None:  # outside batches it is drawn
             is_forced = self.oversample is None or float(numbers[0, 4]) < self.oversample
         if not is_forced:
             return self._anywhere(numbers, plan)
         mask = self.table(plan)
-        if mask is None:  # an estimate: where patches lie does not change what they cost
+        if mask is None:  # an estimate: the place of a patch does not change its cost
             return self._anywhere(numbers, plan)
         self._warn_of_missing(mask)
         size = size_on(self.size, plan)
@@ -182,9 +180,8 @@ class MaskedPatch(_DrawnPatch):
         return f"patch {size} {where} {self.key!r}{least}{part}"
 
     def _with_all(self, mask: SamplingMask, present: Region, plan: SpatialPlan) -> SamplingMask:
-        """Return the mask; one of what is present alone if a class has no place there by chance."""
-        # A table that is not exact knows some thousand places of a class, of which a small crop may
-        # have none though it has voxels of it.
+        """Return the mask, or one of the box alone if a class happens to have no place there."""
+        # An inexact table samples a class, so a small crop may miss all its sampled places.
         if mask.is_exact or present == plan.source.region or present.is_empty:
             return mask
         if all(table.is_exact or table.has_some(present) for table in mask.tables):
@@ -196,11 +193,11 @@ class MaskedPatch(_DrawnPatch):
         return sampling_mask(self.mask, plan.source, cell, classes, present) or mask
 
     def _warn_of_missing(self, mask: SamplingMask) -> None:
-        """Warn where a listed label is missing, and there are others that are not listed."""
+        """Warn if a listed label is missing and the mask has unlisted labels."""
         if not self.class_weights:
             return
         totals = [table.voxels for table in mask.tables]
-        # Without any of them there is an error, or the user asked for none.
+        # Without any listed label: an error, or ``otherwise`` applies.
         if all(totals) or not any(totals) or sum(totals) == math.prod(mask.tables[0].shape):
             return
         missing = [label for label, total in zip(self.classes, totals, strict=True) if not total]
@@ -213,7 +210,7 @@ class MaskedPatch(_DrawnPatch):
         warn(f"{text}\n  {do}", MissingLabel, self.origin)
 
     def _order(self, mask: SamplingMask, present: Region, number: float) -> list[int]:
-        """Return the class that is drawn, then the others as they would be without it."""
+        """Return the drawn class, then the others in the order of draws without it."""
         all_weights = [weight for _, weight in self.class_weights] or [1.0] * len(mask.tables)
         weights = dict(enumerate(all_weights))
         whole = present == Region.of_shape(mask.tables[0].shape) if mask.tables else False
@@ -237,7 +234,7 @@ class MaskedPatch(_DrawnPatch):
         numbers: NDArray[np.float64],
         plan: SpatialPlan,
     ) -> NDArray[np.int64] | None:
-        """Return the middle of a patch about a class; None where no place has the share."""
+        """Return the middle of a patch about a class; None if no place has the share."""
 
         def has_share(middles: NDArray[np.int64]) -> NDArray[np.bool_]:
             assert mask.shares is not None
@@ -258,7 +255,7 @@ class MaskedPatch(_DrawnPatch):
         return draw_middle(mask.tables[index], low, high, numbers, plan, will_do, box=box)
 
     def _across(self, plan: SpatialPlan) -> tuple[int, ...]:
-        """Return the size along the axes of the source; about it, where the plan is turned."""
+        """Return the size along the source axes; approximate for a turned plan."""
         reach = np.abs(plan.matrix[:3, :3]) @ np.array(size_on(self.size, plan))
         return tuple(max(1, round(float(n))) for n in reach)
 
@@ -278,23 +275,21 @@ class MaskedPatch(_DrawnPatch):
 class WeightedPatch(_DrawnPatch):
     """A patch whose middle voxel is drawn in proportion to its weight, wherever the patch fits.
 
-    The middle of a patch of n voxels is its voxel n // 2. Voxels so near a face that a patch about
-    them would leave the grid have no part in the draw; if no others weigh anything, one of them
-    is drawn and the patch is moved inward, so that it still holds it. On an axis on which the
-    patch fits in one place only, every voxel counts.
+    The middle of a patch of n voxels is its voxel n // 2. Voxels too near to a face for a centred
+    patch are not drawn. If only these have weights, one of them is drawn and the patch is moved
+    inward. On an axis with only one place for the patch, every voxel counts.
     """
 
     size: Any
-    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
-    keeps an axis."""
-    weights: Any = field(compare=False, repr=False)  # the ``Volume`` of the weights; on any grid
-    key: str = "weights"  # what the user calls it
+    """Voxels: one number (of 2-D data in their plane), or one per axis; None keeps an axis."""
+    weights: Any = field(compare=False, repr=False)  # weights ``Volume``, on any grid
+    key: str = "weights"  # the user's key
     otherwise: str = "error"
-    """``"error"`` or ``"anywhere"``: what happens where nothing weighs anything."""
+    """``"error"`` or ``"anywhere"``, if all weights are 0."""
     origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it."""
-    token: str = ""  # of the weights: ops are equal if these are
-    regional: bool = False  # whether the grid is a part that was drawn as the region of this patch
+    token: str = ""  # token of the weights: ops with equal weights are equal
+    regional: bool = False  # whether the grid is a region drawn for this patch
 
     def __post_init__(self) -> None:
         self._check(self.weights, "weights")
@@ -305,13 +300,13 @@ class WeightedPatch(_DrawnPatch):
         return f"by the weights of {self.key!r}"
 
     def table(self, plan: SpatialPlan) -> WeightTable | None:
-        """Return the weights of the volume of a plan; None if they must not be read now."""
+        """Return the weight table on the source of a plan; None if it must not be read now."""
         return weight_table(self.weights, plan.source)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         numbers = generator.random(NUMBERS)
         table = self.table(plan)
-        if table is None:  # an estimate: where patches lie does not change what they cost
+        if table is None:  # an estimate: the place of a patch does not change its cost
             return self._anywhere(numbers, plan)
         size = size_on(self.size, plan)
         whole = np.zeros(3, np.int64), np.array(plan.shape) - 1
@@ -323,8 +318,8 @@ class WeightedPatch(_DrawnPatch):
             return self._anywhere(numbers, plan)
         what = "all its weights are 0" if not table.total else "no weight above 0 lies there"
         raise PatchSizeError(
-            f"{self.weights.name} ({self.key!r}) says nowhere that a patch shall have its middle "
-            f"in what patches are cut from: {what}",
+            f"{self.weights.name} ({self.key!r}) has no positive weight where a patch centre may "
+            f"lie: {what}",
             do='Give otherwise="anywhere", or leave such cases out.',
         )
 
@@ -332,10 +327,10 @@ class WeightedPatch(_DrawnPatch):
         return f"patch {size_text(self.size)} {self.where}"
 
     def _middles(self, size: tuple[int, ...], plan: SpatialPlan) -> tuple[Integers, Integers]:
-        """Return the first and last voxels that are the middle of a patch that fits."""
+        """Return the first and last possible middle of a patch that fits."""
         low, high = [], []
         for axis, (n, s) in enumerate(zip(plan.shape, size, strict=True)):
-            # Whether the grid ends before its source does: there are other regions beside it.
+            # Whether the grid ends before its source: then other regions follow it.
             column = np.abs(plan.matrix[:3, axis])
             along = int(np.argmax(column))
             is_cut = n * column[along] < plan.source.shape[along] - 0.5
@@ -346,7 +341,7 @@ class WeightedPatch(_DrawnPatch):
 
 
 def start_about(middles: Integers, size: tuple[int, ...], plan: SpatialPlan) -> Integers:
-    """Return where patches about voxels (..., 3) start, moved inward where they would hang over."""
+    """Return the starts of patches about voxels (..., 3), moved inward at faces."""
     shape = np.array(plan.shape)
     starts = np.clip(middles - np.array(size) // 2, 0, np.maximum(shape - size, 0))
     places: Integers = np.where(shape < size, centred_start(plan.shape, size), starts)
@@ -357,8 +352,8 @@ def start_about(middles: Integers, size: tuple[int, ...], plan: SpatialPlan) -> 
 class MaskedRegion:
     """The region of :class:`UniformRegion` in which a patch by a mask or weights would begin."""
 
-    region: UniformRegion  # its extent and where it begins
-    patch: MaskedPatch | WeightedPatch  # what is drawn to find it
+    region: UniformRegion  # its extent and alignment
+    patch: MaskedPatch | WeightedPatch  # the patch that decides about the region
 
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
@@ -375,10 +370,9 @@ class MaskedRegion:
 
 
 def first_forced(size: int, oversample: float) -> int:
-    """Return from which position on the patches of a batch lie about foreground.
+    """Return the first position of a batch whose patch is about foreground.
 
-    nnU-Net 2.8's rule (``_oversample_last_XX_percent``), with Python's ``round``, which takes the
-    even number of two that are as near.
+    nnU-Net 2.8's rule (``_oversample_last_XX_percent``), with Python's ``round`` (half to even).
 
     Examples
     --------

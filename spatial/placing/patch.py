@@ -21,7 +21,7 @@ from ..plans.pull_back import extremes
 
 
 class PatchLargerThanVolume(UserWarning):
-    """A patch hangs over the volume on both sides; what is missing follows the padding rule."""
+    """A patch exceeds the volume on both sides; the padding rule fills the rest."""
 
 
 class PatchOp:
@@ -34,7 +34,7 @@ class PatchOp:
     def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         larger = [axis for axis, s in enumerate(params["size"]) if s > plan.shape[axis]]
         if larger:
-            # It names the patch, the axes and the line, not the case, so that Python shows it once.
+            # The text names no case, so that Python shows it once.
             axes, line = ", ".join(map(str, larger)), f"\n  at {self.origin}" * bool(self.origin)
             text = (
                 f"a volume is smaller than the patch {tuple(params['size'])} on axis {axes}; it is "
@@ -47,14 +47,13 @@ class PatchOp:
 
 @dataclass(frozen=True)
 class UniformPatch(PatchOp):
-    """A patch whose start is drawn uniformly, so that it lies in the present grid.
+    """A patch whose start is drawn uniformly within the present grid.
 
     An axis that is shorter than the patch is centred in it, with a warning.
     """
 
     size: Any
-    """Number of voxels: one number, of 2-D data in their plane, or one per axis, of which None
-    keeps an axis."""
+    """Voxels: one number (of 2-D data in their plane), or one per axis; None keeps an axis."""
     origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it, for the warning."""
 
@@ -80,16 +79,16 @@ class FixedPatch(PatchOp):
     """Where the user wrote it, for the warning."""
 
     window: ClassVar[Params | None] = None
-    """Of a patch of a grid: what ``stitch()`` has to know of the others, beside the size."""
+    """Facts for ``stitch()`` about the other patches of a grid."""
     is_quiet: ClassVar[bool] = False
-    """Whether one that is larger than the volume is meant, as a window of a network is."""
+    """Whether no warning is given if the patch is larger than the volume."""
 
     def __post_init__(self) -> None:
         set_checked(self, start=as_triple)
         object.__setattr__(self, "size", patch_size(self.size))
 
     def among(self, window: Params, *, is_quiet: bool = False) -> FixedPatch:
-        """Return the patch as one of a grid; it equals one at the same place."""
+        """Return the patch as one of a grid; equal to a plain one at the same place."""
         patch = copy.copy(self)
         patch.__dict__.update(window=window, is_quiet=is_quiet)
         return patch
@@ -110,7 +109,7 @@ class FixedPatch(PatchOp):
 
 
 class PlacedPatch(FixedPatch):
-    """A patch where the plan of its item says, so that all items share one step."""
+    """A patch at its item's ``place``, so that all items share one step."""
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         raise PatchSizeError("nothing says where a placed patch begins", do="Use FixedPatch.")
@@ -164,10 +163,10 @@ class GridPatch:
 def positions(
     shape: Sequence[int], size: Sequence[int], overlap: Sequence[int]
 ) -> list[tuple[int, ...]]:
-    """Return where patches start that cover ``shape``, in C order.
+    """Return the starts of patches that cover ``shape``, in C order.
 
-    Neighbours share ``overlap`` voxels, the last one on an axis more, where it is moved inward
-    to end with the grid. An axis that is shorter than the patch has one, centred.
+    Neighbours share ``overlap`` voxels. The last patch on an axis shares more if it is moved inward
+    to end with the grid. An axis that is shorter than the patch has one patch, centred.
 
     Parameters
     ----------
@@ -189,8 +188,7 @@ def positions(
 
 def patch_size(value: Any, *, one: bool = False) -> Any:
     """Return the size of a patch as three positive integers; PatchSizeError for anything else."""
-    # With ``one`` also as one, which leaves flat axes of 2-D data alone, or with None for an axis
-    # that is kept.
+    # ``one`` also allows one number, which leaves flat axes alone, and None for a whole axis.
     try:
         if one and (is_integer(value) or None in entries_of(value)):
             return size_of("a patch", value)
@@ -202,7 +200,7 @@ def patch_size(value: Any, *, one: bool = False) -> Any:
 
 
 def nearest_box(plan: SpatialPlan) -> Region:
-    """Return a box of source voxels that holds every one that is the nearest of some place."""
+    """Return the box of source voxels that are nearest to some place of the output."""
     low, high = extremes(plan.rows, plan.shape)
     if plan.moves:
         low = [a + least for a, (least, _) in zip(low, plan.moves, strict=True)]
@@ -215,10 +213,9 @@ def nearest_box(plan: SpatialPlan) -> Region:
 class UniformRegion:
     """A drawn region, in which a patch is then drawn like in a volume of its own.
 
-    The places where a patch may begin are divided into blocks, and a region is what the patches
-    of one block touch: so every place belongs to exactly one region. A region is drawn with the
-    probability of its block, so each place is as likely as if there were no regions. An axis that
-    is shorter than the patch is left whole.
+    A region is the union of the patches that start in one block of places, so every start has one
+    region. It is drawn with the probability of its block, so each start is as likely as without
+    regions. An axis that is shorter than the patch stays whole.
     """
 
     region: Sequence[int]  # most voxels on each axis
@@ -247,7 +244,7 @@ class UniformRegion:
         return self.around([min(int(u * n), n - 1) if n > 0 else 0 for u, n in pairs], plan)
 
     def around(self, place: Sequence[int], plan: SpatialPlan) -> Params:
-        """Return the box of the region to which the patch belongs that starts at ``place``."""
+        """Return the box of the region of the patch that starts at ``place``."""
         start, extent = [], []
         every = zip(place, plan.shape, self.region, self.size, self.align, strict=True)
         for at, n, r, s, a in every:
@@ -259,7 +256,7 @@ class UniformRegion:
         return {"start": start, "size": extent}
 
     def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
-        # Soft, so that patches may be turned across its faces.
+        # Soft, so that turned patches may read across its faces.
         return plan.crop(params["start"], params["size"])
 
     def describe(self) -> str:
@@ -268,8 +265,7 @@ class UniformRegion:
 
 
 def usual_align(region: Sequence[int], size: Sequence[int]) -> tuple[int, ...]:
-    """Return the largest divisors of a region that leave room for a patch behind them."""
-    # A region of whole chunks is then often aligned to them without knowing them.
+    """Return the largest divisors of a region that leave room for a patch."""
     return tuple(
         max((d for d in range(1, r - s + 2) if r % d == 0), default=1)
         for r, s in zip(region, size, strict=True)

@@ -1,9 +1,8 @@
-"""Tables of where patches may lie: the voxels of each class of a mask, or a weight per voxel.
+"""Tables of patch positions: the voxels of each class of a mask, or a weight per voxel.
 
-A mask, its classes and a map of weights are one thing: tables of voxels that weigh something, of
-which a mask has weights of 0 and 1. They are made by reading a volume once from end to end, and
-kept in memory, and on the local disk for what has a content key. After that no voxel is read to
-draw a patch, in this process or any other of the machine.
+A mask, its classes and a weight map are all tables of weighted voxels; a mask has weights 0 and 1.
+One pass over the volume makes a table. Tables are cached in memory, and on the local disk for
+volumes with a content key. Later draws read no voxel, in any process of the machine.
 """
 
 from __future__ import annotations
@@ -44,16 +43,15 @@ def values_on(
     volume: Any, grid: Grid, cell: Triple = (1, 1, 1), inside: Region | None = None
 ) -> Iterator[tuple[Region, NDArray[Any]]]:
     """Yield regions that cover a grid, each of whole cells, and the values (C, i, j, k) there."""
-    # The volume may lie on any grid: it is looked up by nearest neighbour, 0 outside. Cells at the
-    # ends of the grid are cut. Regions that do not touch ``inside`` are left out.
+    # The volume may have any grid: values are looked up by nearest neighbour, 0 outside. Cells are
+    # cut at the ends of the grid. Regions outside ``inside`` are skipped.
     matrix = np.linalg.solve(volume.grid.affine, grid.affine)
     plan = SpatialPlan(volume.grid, matrix, grid.shape)
-    # A flip of all has the same region, and is a copy too. Half a voxel is no other one.
+    # A flip is a copy with the same region, so compare the matrix to within half a voxel.
     away = np.abs(matrix - np.eye(4))
     stays = away[:3, :3].max() < _HALF and away[:3, 3].max() < _HALF
     is_same = plan.is_copy and volume.grid.shape == grid.shape and stays
-    # Whole cells in whole chunks, so that no chunk is decoded twice. Chunks of 60 and cells of 8
-    # meet every 120 voxels; some meet never in a slab.
+    # Whole cells in whole chunks, so that no chunk is decoded twice, if both fit into a slab.
     chunks = volume.chunks or (1, 1, 1)
     i, j, k = (math.lcm(a, b) for a, b in zip(cell, chunks, strict=True))
     unit = (i, j, k) if is_same and i * j * k <= SLAB_VOXELS else cell
@@ -65,7 +63,7 @@ def values_on(
 
 
 def cells_of(region: Region, cell: Sequence[int]) -> tuple[slice, slice, slice]:
-    """Return which cells a region is that begins with one."""
+    """Return the cells of a region that begins with a whole cell."""
     i, j, k = (
         slice(a // c, -(-b // c)) for a, b, c in zip(region.start, region.stop, cell, strict=True)
     )
@@ -91,14 +89,14 @@ _MEANT_HINT = (
     "open_volume(labels=), under a key of their own, or write vp.Volume(..., kind='label')."
 )
 MOST_VALUES = 64
-"""How many values a mask may have that nobody called a label: a CT has hundreds in any slab, and
-what people segment and forget to name as a label has some dozens of organs at most."""
-# A label that was stored as bytes with a slope of 1/255 comes back as 1 to within rounding.
+"""Most values of a mask that is not marked as a label. Any slab of a CT has hundreds. An unmarked
+segmentation has some dozens of organs at most."""
+# A label stored as bytes with a slope of 1/255 is 1 only up to rounding.
 _WHOLE = 1e-4
 
 
 def refuse_shares(volume: Any, values: NDArray[Any]) -> None:
-    """Refuse what is no mask and no label: there is a way to draw by such values."""
+    """Refuse a mask with fractional values: ``weights=`` is for these."""
     if values.dtype.kind != "f":
         return
     off = np.abs(values - np.rint(values)) > _WHOLE * np.maximum(1, np.abs(values))
@@ -113,10 +111,9 @@ def refuse_shares(volume: Any, values: NDArray[Any]) -> None:
 
 
 def refuse_image(volume: Any, values: NDArray[Any], distinct: set[int]) -> None:
-    """Refuse an image, of which any voxel that is not 0 would count as inside."""
-    # What nobody called a label is told by how many values it has, a label by how many below 0:
-    # there may be thousands of instances, and one or two numbers for what is to be ignored.
-    # ``distinct`` has those of the slabs before, and gets those of this one.
+    """Refuse an image: nearly all its voxels would count as inside."""
+    # Other volumes are judged by their number of values, labels by their values below 0: instances
+    # may be thousands, but few labels are ignored. ``distinct`` collects the values of all slabs.
     is_label = volume.kind == "label"
     if is_label and values.dtype.kind == "u":
         return
@@ -142,7 +139,7 @@ def refuse_image(volume: Any, values: NDArray[Any], distinct: set[int]) -> None:
 
 def _first_of_runs(values: NDArray[Any]) -> NDArray[Any]:
     """Return the first of each run of one value along the rows of memory, flat."""
-    # They hold every value that there is, and masks have few of them.
+    # The runs hold every value, and masks have few runs.
     axis = min((1, 2, 3), key=lambda axis: (values.shape[axis] == 1, abs(values.strides[axis])))
     rows = np.moveaxis(values, axis, -1)
     others = rows[..., 1:]
@@ -156,7 +153,7 @@ def mask_values(
     inside: Region | None = None,
     classes: Sequence[Any] = (),
 ) -> Iterator[tuple[Region, NDArray[Any]]]:
-    """Yield what ``values_on`` does; refuse what is no mask, of what has no classes images too."""
+    """Yield from ``values_on``; refuse fractional values, and images if there are no classes."""
     distinct: set[int] = set()
     for region, values in values_on(volume, grid, cell, inside):
         refuse_shares(volume, values)
@@ -166,53 +163,52 @@ def mask_values(
 
 
 Label = Any
-"""A whole number, several that are one class, or ``OTHER``."""
+"""A whole number, several numbers as one class, or ``OTHER``."""
 OTHER = "other"
 """All labels that are not listed, as one class."""
 EACH = "each"
-"""As the only class: every label that is not 0 is a class of its own."""
+"""As the only class: every label except 0 is its own class."""
 Classes = tuple[Label, ...]
-"""Labels; empty for one class of all that is not 0."""
+"""Labels; empty for one class of all labels except 0."""
 
-# Of what is kept on disk: another one is not read.
+# Version of the files on disk: others are not read.
 _VERSION = 4
 VOXELS_PER_BYTE = 500
 """Voxels of a mask for which its table has one byte, all classes together."""
-# What a file on disk takes beside the runs.
+# Bytes of a file on disk besides the runs.
 _BESIDE = 1024
 LEAST_BYTES = 2048
-"""What the table of a mask may take however small it is: that of a million voxels."""
+"""Least limit of a mask's table, for small masks: that of a million voxels."""
 MOST_BYTES = 1024**2
-"""What the table of a map of weights may take: half a million voxels that differ everywhere."""
+"""Limit of a weight map's table: half a million voxels without equal neighbours."""
 MOST_EACH = 1024
-"""How many classes a mask may have that nobody listed: whole-body labels have some hundred, a
-segmentation of cells has thousands, of which none is a class."""
+"""Most classes of a mask without listed labels. Whole-body labels have some hundred. A cell
+segmentation has thousands of labels, and none is a class."""
 
 Counts = NDArray[np.uint32]
 
 # Small against a patch.
 MOST_CELL = 8
-# A patch is this many cells long at least, so that faces that cut cells matter little.
+# Least cells along a patch, so that cut cells matter little.
 _CELLS_PER_PATCH = 4
-# Each takes 64 sums: 4 MiB.
+# Each box needs 64 sums: 4 MiB.
 _BOXES_AT_ONCE = 4096
 
 
 def cell_for(size: Sequence[int]) -> Triple:
-    """Return the extent of cells that suit patches of a size: (8, 3, 1) for (96, 12, 1)."""
+    """Return the extent of cells for patches of a size: (8, 3, 1) for (96, 12, 1)."""
     i, j, k = (max(1, min(MOST_CELL, n // _CELLS_PER_PATCH)) for n in size)
     return i, j, k
 
 
 @dataclass(frozen=True, eq=False)
 class SamplingMask:
-    """The voxels of each class of a mask, of which each is as likely to be drawn as another."""
+    """The voxels of each class of a mask, all equally likely."""
 
     labels: tuple[Any, ...]
-    """The classes: labels, tuples of labels, or ``"other"``; of a mask without classes one entry,
-    None."""
-    tables: tuple[WeightTable, ...]  # the voxels of each
-    shares: CellCounts | None = None  # what boxes hold of each, where somebody asked for shares
+    """Labels, tuples of labels, or ``"other"``; of a mask without classes one entry, None."""
+    tables: tuple[WeightTable, ...]  # voxels by class
+    shares: CellCounts | None = None  # counts by cell, if shares are needed
 
     @property
     def nbytes(self) -> int:
@@ -231,8 +227,7 @@ class CellCounts:
     """Voxels of each class in every cell of a grid."""
 
     # Shares of patches come from these counts and their integral image: eight numbers for a box of
-    # any size, in which a cell that a face cuts counts by its part inside, as if its voxels were
-    # spread evenly.
+    # any size. A cell that a face cuts counts in proportion, as if its voxels were spread evenly.
 
     shape: Triple  # voxels of the grid
     cell: Triple  # voxels of a cell; the last ones of an axis may be cut
@@ -244,8 +239,8 @@ class CellCounts:
         return self.counts.nbytes * 3  # counters of 4 bytes, sums of 8
 
     def share(self, index: int, start: NDArray[Any], size: Sequence[int]) -> NDArray[np.float64]:
-        """Return what part of boxes a class takes up, between 0 and 1."""
-        # Boxes begin at ``start`` (N, 3) and may hang over the grid; nothing is there.
+        """Return the part of boxes that a class fills, between 0 and 1."""
+        # Boxes begin at ``start`` (N, 3) and may exceed the grid, which is empty there.
         voxels = float(np.prod(np.array(size, dtype=np.float64)))
         shares = np.empty(len(start))
         for first in range(0, len(start), _BOXES_AT_ONCE):
@@ -267,7 +262,7 @@ class CellCounts:
         """Return the voxels in boxes: between the corners of a cell their number is linear."""
         taps, weights = [], []
         for axis, (n, width, extent) in enumerate(zip(self.shape, self.cell, size, strict=True)):
-            # Two taps before the box, which count against it, and two at its end.
+            # Two taps before the box (negative), and two at its end.
             faces = np.clip(np.stack([start[:, axis], start[:, axis] + extent], axis=1), 0, n)
             before = np.minimum(faces // width, self.counts.shape[1 + axis] - 1)
             part = (faces - before * width) / np.minimum(width, n - before * width)
@@ -285,7 +280,7 @@ class CellCounts:
 def count_cells(flags: NDArray[np.bool_], cell: Sequence[int]) -> Counts:
     """Return how many flags (classes, I, J, K) are set in every cell; the last ones may be cut."""
     counts: Any = flags.view(np.uint8)
-    # Along the rows of memory first: what is left for the other axes is a fraction of it.
+    # Start along the rows of memory: it leaves the least for the other axes.
     for axis in sorted((1, 2, 3), key=lambda axis: flags.strides[axis]):
         first = np.arange(0, flags.shape[axis], cell[axis - 1])
         counts = np.add.reduceat(counts, first, axis=axis, dtype=np.uint32)
@@ -294,9 +289,9 @@ def count_cells(flags: NDArray[np.bool_], cell: Sequence[int]) -> Counts:
 
 
 def weight_table(volume: Any, grid: Grid) -> WeightTable | None:
-    """Return what the voxels of a grid weigh; None where that must not be read now."""
-    # Each voxel takes the weight of the nearest one of a ``Volume`` of one channel on any grid, 0
-    # outside. PatchSizeError for several channels, or what is no finite number from 0.
+    """Return the weights of a grid's voxels; None if they must not be read now."""
+    # Voxels get the weight of the nearest voxel of a one-channel ``Volume`` on any grid, 0 outside.
+    # Raises PatchSizeError for several channels and for negative or infinite weights.
 
     def weigh() -> SamplingMask:
         return SamplingMask((None,), (_weigh(volume, grid),))
@@ -308,15 +303,15 @@ def weight_table(volume: Any, grid: Grid) -> WeightTable | None:
 def sampling_mask(
     volume: Any, grid: Grid, cell: Triple | None, classes: Classes, inside: Region | None = None
 ) -> SamplingMask | None:
-    """Return the voxels of each class of a mask; None where it must not be read now."""
-    # The mask is a ``Volume`` on any grid: it is looked up by nearest neighbour, 0 outside.
-    # ``cell`` is the extent of the cells by which shares of patches are known, None for no shares.
-    # ``classes`` are labels to tell apart, of which several may be one class; ``(EACH,)`` for every
-    # label that is not 0; none for one class of all voxels that are not 0 in some channel.
-    # ``inside`` are the only voxels that matter, by default all; such a mask is not kept on disk.
+    """Return the voxels of each class of a mask; None if it must not be read now."""
+    # The mask ``Volume`` may have any grid: it is looked up by nearest neighbour, 0 outside.
+    # - ``cell``: extent of the cells for shares of patches, None for no shares.
+    # - ``classes``: labels, or tuples of labels; ``(EACH,)`` for every label except 0. Empty for
+    #   one class of all voxels that are not 0 in some channel.
+    # - ``inside``: the only relevant voxels, by default all; such a mask is not kept on disk.
     #
-    # PatchSizeError for classes of a volume of several channels; or, without classes, for an image
-    # in the place of a mask. Nothing is kept then, so it is refused by every process.
+    # Raises PatchSizeError for classes of several channels, and for an image without classes.
+    # Nothing is kept then, so every process refuses it.
     key = ("mask", cell, classes, volume.kind)
     within = grid.region if inside is None else inside
     return _known_mask(
@@ -325,8 +320,8 @@ def sampling_mask(
 
 
 def box_counts(volume: Any, grid: Grid, patches: GridPatch) -> NDArray[np.int64] | None:
-    """Return how many voxels of a mask the patches of a grid hold, exactly, (N,) in their order."""
-    # None where they must not be read now; PatchSizeError for an image.
+    """Return the exact number of mask voxels in each patch of a grid, (N,) in order."""
+    # None if they must not be read now; PatchSizeError for an image.
 
     def count() -> SamplingMask:
         boxes = [
@@ -363,9 +358,9 @@ def _known_mask(
     make: Callable[[], SamplingMask],
 ) -> SamplingMask | None:
     """Return a mask from memory, from the disk, or made now if voxels may be read."""
-    # Here, because the table of an earlier run is read from the disk.
+    # Warn here, because a table from the disk skips the pass.
     warn_of_outside(volume, grid)
-    # The grid may be one that the user gave beside the file, whose voxels then lie elsewhere.
+    # The user may have given the grid apart from the file, which moves its voxels.
     own = volume.grid
     how = (own.shape, own.rows, _VERSION, *key, grid.shape, grid.rows)
     if inside is not None:  # kept in memory alone
@@ -393,7 +388,7 @@ def _weigh(volume: Any, grid: Grid) -> WeightTable:
 
 
 def _sound(volume: Any, region: Region, values: NDArray[Any]) -> NDArray[Any]:
-    """Return the values if they are weights."""
+    """Return the values; raise if they are no weights."""
     if values.dtype.kind in "bu":
         return values
     sound = (values >= 0) & np.isfinite(values)
@@ -403,8 +398,8 @@ def _sound(volume: Any, region: Region, values: NDArray[Any]) -> NDArray[Any]:
     at = tuple(int(a + b) for a, b in zip(wrong[0], region.start, strict=True))
     raise PatchSizeError(
         f"{volume.name} is given as weights=, and holds {values[tuple(wrong[0])]} at voxel {at} "
-        "of what patches are cut from: weights are finite numbers from 0.",
-        do="Write 0 where no patch shall have its middle; add a number to all if some are below.",
+        "of the grid: weights are finite numbers from 0.",
+        do="Write 0 where no patch may have its middle; add a number to all if some are below.",
     )
 
 
@@ -414,7 +409,7 @@ def _build_mask(
     """Return the mask: one pass over the volume, all classes at once."""
     channels = volume.shape[0]
     if classes not in ((), (EACH,)) and channels > 1:
-        msg = f"{volume.name} has {channels} channels, and classes are told by the labels of one."
+        msg = f"{volume.name} has {channels} channels, and classes need the labels of one."
         do = "Leave class_weights out: then a voxel is inside where any channel is not 0."
         raise PatchSizeError(msg, do=do)
     labels = () if channels > 1 else classes
@@ -433,7 +428,7 @@ def _build_mask(
 
 
 class _Classes:
-    """Collects the voxels of classes, which may not be known before."""
+    """Collects the voxels of classes, which may be found on the way."""
 
     def __init__(self, classes: Classes, shape: Triple) -> None:
         self.shape = shape
@@ -447,7 +442,7 @@ class _Classes:
         return tuple(self._classes)
 
     def add(self, volume: Any, values: NDArray[Any], region: Region) -> None:
-        """Take the values (i, j, k) of a region."""
+        """Add the values (i, j, k) of a region."""
         runs, label = runs_of(values, region, self.shape)
         if self._each:
             self._add_each(volume, runs, _whole(label))
@@ -478,7 +473,7 @@ class _Classes:
                 self._runs[self._classes.index(one)].add(runs.choose(order[begin:end]))
 
     def tables(self) -> tuple[WeightTable, ...]:
-        """Return the table of each; small classes first are kept whole, the rest have one share."""
+        """Return the tables; small classes are kept whole first, the others share the rest."""
         if self._each:
             order = sorted(range(len(self._classes)), key=self._classes.__getitem__)
             self._classes = [self._classes[n] for n in order]
@@ -494,14 +489,14 @@ class _Classes:
 
 
 def _whole(labels: NDArray[Any]) -> NDArray[Any]:
-    if labels.dtype.kind == "u":  # of 64 bits, int64 holds half of them
+    if labels.dtype.kind == "u":  # uint64 exceeds int64
         return labels
     whole = np.rint(np.nan_to_num(labels)) if labels.dtype.kind == "f" else labels
     return whole.astype(np.int64)
 
 
 def _flags(values: NDArray[Any], classes: Classes) -> Iterator[NDArray[np.bool_]]:
-    """Yield where each class is, (1, ...)."""
+    """Yield the flags of each class, (1, ...)."""
     if not classes or classes == (EACH,):
         yield (values != 0).any(axis=0, keepdims=True)
         return
@@ -521,9 +516,9 @@ _FIELDS = ("total", "voxels", "places", "is_exact")
 
 
 def _decode(content: bytes) -> SamplingMask | None:
-    """Return what another process built, None if there is nothing sound."""
+    """Return a mask from another process; None if it is corrupt."""
     with suppress(BadZipFile):
-        # From memory: NumPy leaves a file open that is no archive.
+        # From memory: NumPy would leave a corrupt file open.
         with np.load(io.BytesIO(content), allow_pickle=False) as archive:
             meta = parse_json(str(archive["told"]))
             buffer, counts = archive["packed"].tobytes(), archive["counts"]
@@ -558,7 +553,7 @@ def _encode(mask: SamplingMask) -> bytes:
     return content.getvalue()
 
 
-# Those of a thousand scans of 512 cubed, whose voxels would take 130 GB.
+# The tables of a thousand scans of 512 cubed, whose voxels would take 130 GB.
 _MOST_BYTES = 256 * 1024**2
 MASKS = PassCache("sampling/{}.npz", _decode, _encode, _MOST_BYTES, lambda mask: mask.nbytes)
-"""Masks and weights by what they were made of; those asked for least lately go first."""
+"""Masks and weights by their sources; the least recently used are dropped first."""

@@ -1,9 +1,8 @@
-"""Tables of how likely each voxel is to be the middle of a patch: runs of equal weight.
+"""Tables of the probability of each voxel to be the middle of a patch: runs of equal weight.
 
-A mask, a class of labels and a map of weights are one thing here: voxels that weigh something, and
-a mask is a map of 0 and 1. Voxels beside each other on a line that weigh the same are one run, so a
-label of a million voxels is some ten thousand runs, kept as a few bytes each. Where they do not
-fit, as many runs are kept as do, spread evenly over all that weighs something.
+A mask, a class of labels and a weight map are all weighted voxels; a mask is a map of 0 and 1.
+Neighbours of equal weight on a line form a run. A label of a million voxels has some ten thousand
+runs of a few bytes. If the runs exceed the limit, a sample of them is kept, evenly by weight.
 """
 
 from __future__ import annotations
@@ -27,44 +26,42 @@ Triple = tuple[int, int, int]
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
-# What is held of the runs of one table while a volume is read: 24 MiB.
+# Limit of one table's runs while a volume is read: 24 MiB.
 _RUN_LIMIT = 2**20
 # Decoded runs of the tables in use: a hundred segmentations, or ten large maps of weights.
 _RUN_CACHE_BYTES = 64 * 1024**2
-# Bits of a weight that are kept: 1 to 4096 are exact, others are off by a thousandth at most.
+# Precision of weights: 1 to 4096 are exact, others are off by a thousandth at most.
 _PRECISION = 12
-# A run of a real segmentation takes this many bytes; where it is another number, a few more
-# numbers of runs are tried.
+# Bytes of a run in real segmentations; for others a few more numbers of runs are tried.
 _BYTES_PER_RUN = 2.0
-# What runs weigh: as many as they have voxels, all the same, or a number of each voxel.
+# Weights of runs: their lengths, all equal, or a number for each voxel.
 _BY_LENGTH, _ALIKE, _OWN = range(3)
 
-# Places that are tried: a few at first, which do nearly always, and then more at once. Where half
-# of what a turned box holds lies outside, one draw in 10^19 looks at every voxel.
+# Numbers of tries: nearly always a few suffice, even if half of a turned box is outside.
 _TRIES = (2, 6, 56)
 NUMBERS = (1 + sum(_TRIES), 5)
-"""What is drawn for one patch, whatever is needed of it: the first row is for what is chosen, the
-others are tries: run, voxel, and the place in the voxel."""
-# In voxels: more than two ways to compose a plan differ by.
+"""Shape of the draws for one patch, independent of their use. The first row chooses; the others are
+tries: run, voxel, and the place in the voxel."""
+# In voxels: above the difference between two ways to compose a plan.
 _TIE = 1e-6
-# Of which every one is looked at where no try fits: a few hundred milliseconds.
+# Limit for checking every voxel if no try fits: a few hundred milliseconds.
 _MOST_VOXELS = 2**22
 
 Fits = Callable[[Integers], NDArray[np.bool_]]
-"""Says for which middles (N, 3) a patch about them will do."""
+"""Returns for middles (N, 3) whether a patch about them is accepted."""
 
 
 @dataclass(frozen=True, eq=False)
 class Runs:
     """Runs of voxels along one axis, in the order of memory if that axis came last."""
 
-    start: Integers  # (N,) the first voxel of each
+    start: Integers  # (N,) first voxels
     length: Integers  # (N,) voxels
-    weight: Floats  # (N,) what each run weighs
+    weight: Floats  # (N,) weights of runs
 
     @cached_property
     def upto(self) -> Floats:
-        """(N,) the weights up to each."""
+        """(N,) cumulative weights."""
         return np.cumsum(self.weight)
 
     @property
@@ -82,44 +79,43 @@ class Runs:
 
 @dataclass(frozen=True, eq=False)
 class WeightTable:
-    """What the voxels of a grid weigh."""
+    """Weights of the voxels of a grid."""
 
     shape: Triple  # voxels of the grid
-    total: float  # what all voxels weigh
-    voxels: int  # how many voxels weigh anything
-    places: int  # how many of them can be drawn
+    total: float  # sum of the weights
+    voxels: int  # number of voxels with a weight
+    places: int  # number of these that can be drawn
     is_exact: bool
-    """Whether these are all: then each voxel is as likely as its weight, to a thousandth of it.
-    Else runs were left out for want of room. Those that are kept lie evenly over all that weighs
-    something, one in each of many parts of the same weight; they are drawn alike, so places come up
-    as often as the weights say, and what is drawn weighs something always."""
+    """Whether all runs are kept: then each voxel is as likely as its weight, to a thousandth of it.
+    Else the table keeps one run from each of many parts of equal weight, drawn alike. So places
+    follow the weights, and a drawn voxel always has a weight."""
     payload: bytes  # the runs
 
     @property
     def nbytes(self) -> int:
-        """Memory that it takes; the runs of tables in use are decoded beside it, within bounds."""
+        """Memory of the packed table; decoded runs are in ``RUN_CACHE``."""
         return len(self.payload)
 
     def pick(self, inside: Region, numbers: Floats) -> Integers | None:
-        """Return voxels (N, 3) of a region, each as likely as its weight; None if none weighs."""
+        """Return voxels (N, 3) of a region, drawn by weight; None if none has a weight."""
         # ``numbers`` are (N, 2) in [0, 1): for the run, and for the voxel in it.
         runs = self._inside(inside)
         if not len(runs):
             return None
         upto = runs.upto
-        last = np.searchsorted(upto, upto[-1], side="left")  # none that weighs nothing beside it
+        last = np.searchsorted(upto, upto[-1], side="left")  # skips trailing runs without weight
         run = np.minimum(np.searchsorted(upto, numbers[:, 0] * upto[-1], side="right"), last)
         length = runs.length[run]
         along = np.minimum((numbers[:, 1] * length).astype(np.int64), length - 1)
         return self._voxels(runs.start[run] + along)
 
     def has_some(self, inside: Region) -> bool:
-        """Return whether a voxel of a region weighs anything."""
+        """Return whether a voxel of a region has a weight."""
         return len(self._inside(inside)) > 0
 
     def every(self, inside: Region, most: int) -> tuple[Integers, Floats]:
-        """Return the voxels (N, 3) of a region and what they weigh."""
-        # Where they are more than ``most``, the voxels in the middle of the runs stand for all.
+        """Return the voxels (N, 3) of a region and their weights."""
+        # Above ``most`` voxels, the middle voxels of the runs stand for all.
         runs = self._inside(inside)
         if runs.length.sum() > most:
             return self._voxels(runs.start + runs.length // 2), runs.weight
@@ -129,7 +125,7 @@ class WeightTable:
         return self._voxels(np.repeat(runs.start, runs.length) + along), each
 
     def _inside(self, region: Region) -> Runs:
-        """Return what of the runs lies in a region."""
+        """Return the runs in a region, cut at its faces."""
         whole = Region.of_shape(self.shape)
 
         def decode() -> Runs:
@@ -174,11 +170,11 @@ class RunCollector:
         self._parts: list[Runs] = []
         self.count = 0
         self._is_thin = False
-        # The same numbers in every process, and others every time.
+        # The same sequence in every process, with new numbers at every call.
         self._numbers = np.random.Generator(np.random.Philox(0))
 
     def add(self, runs: Runs) -> None:
-        """Take the runs of a part."""
+        """Add the runs of a part."""
         with np.errstate(over="ignore"):
             self.total += float(runs.weight.sum())
         self.voxels += int(runs.length.sum())
@@ -192,7 +188,6 @@ class RunCollector:
         """Return the table, in ``most`` bytes at most."""
         runs = self._join()
         content = b""
-        # No run takes less than a few bits.
         is_exact = not self._is_thin and len(runs) < 4 * most + 64
         if is_exact:
             content = pack(runs)
@@ -218,9 +213,8 @@ class RunCollector:
 
 
 def tabulate(shape: Triple, parts: Iterable[tuple[Region, NDArray[Any]]], most: int) -> WeightTable:
-    """Return the table, in ``most`` bytes, of weights that come in parts."""
-    # Parts are regions that cover a grid, each voxel once, and the weights (i, j, k) there, finite
-    # and from 0.
+    """Return the table of weights in parts, in ``most`` bytes."""
+    # Parts cover a grid, each voxel once, with weights (i, j, k), finite and from 0.
     collector = RunCollector(shape)
     for region, weights in parts:
         runs, values = runs_of(weights, region, shape)
@@ -250,25 +244,25 @@ def runs_of(values: NDArray[Any], region: Region, shape: Triple) -> tuple[Runs, 
 
 
 def pack(runs: Runs) -> bytes:
-    """Return runs in few bytes; what they weigh loses a common factor."""
+    """Return packed runs; weights lose a common factor."""
     columns: list[NDArray[Any]] = [np.diff(runs.start, prepend=0).astype("<u8")]
     columns.append(runs.length.astype("<u4"))
     each = runs.weight / runs.length
     kind = _BY_LENGTH if _is_one(each) else _ALIKE if _is_one(runs.weight) else _OWN
     if kind == _OWN:
-        # A power of two: what weighs 1e300 fits too.
+        # A power of two, so that weights of 1e300 fit, too.
         _, exponent = np.frexp(each.max())
         fraction, own = np.frexp(np.ldexp(each, -exponent))
         weights = np.ldexp(np.rint(np.ldexp(fraction, _PRECISION)), own - _PRECISION)
-        # What weighs anything can be drawn.
+        # Any weight above 0 must stay above 0.
         columns.append(np.maximum(weights, np.finfo(np.float32).tiny).astype("<f4"))
-    # Bytes of the same place beside each other: most of them are 0.
+    # Group bytes by their position in a number: most of them are 0.
     planes = [c.view(np.uint8).reshape(len(runs), c.itemsize).T.tobytes() for c in columns]
     return bytes([kind]) + zlib.compress(b"".join(planes), 9)
 
 
 def unpack(content: bytes) -> Runs:
-    """Return the runs that :func:`pack` made bytes of; ValueError for other bytes."""
+    """Return the runs from :func:`pack`; ValueError for other bytes."""
     kind = content[0]
     types: list[np.dtype[Any]] = [np.dtype("<u8"), np.dtype("<u4")]
     types += [np.dtype("<f4")] * (kind == _OWN)
@@ -292,9 +286,8 @@ def _is_one(values: Floats) -> bool:
 
 def _thin(runs: Runs, count: int, numbers: np.random.Generator) -> Runs:
     """Return ``count`` runs of the same weight that stand for all of them."""
-    # What there is is divided into so many parts of the same weight, along the order of memory, and
-    # each part gives one run, as likely as it weighs; so no voxel has a better chance than another
-    # of its weight.
+    # The total is divided into parts of equal weight along the order of memory. Each part gives one
+    # run, drawn by weight, so voxels of equal weight have equal chances.
     upto = np.cumsum(runs.weight)
     places = (np.arange(count) + numbers.random(count)) / count
     indices = np.searchsorted(upto, places * upto[-1], side="right")
@@ -303,8 +296,8 @@ def _thin(runs: Runs, count: int, numbers: np.random.Generator) -> Runs:
 
 
 def _order(shape: Triple) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
-    """Return the axes of a grid, that of the runs last, and their lengths."""
-    # Along the longest axis there are the fewest lines.
+    """Return the axes of a grid and their lengths, the axis of the runs last."""
+    # The longest axis gives the fewest lines.
     along = shape.index(max(shape))
     i, j = (axis for axis in range(3) if axis != along)
     return (i, j, along), (shape[i], shape[j], shape[along])
@@ -321,13 +314,14 @@ def draw_middle(
     box: Region | None = None,
     spread: bool = False,
 ) -> Integers | None:
-    """Return a voxel of the grid of a plan that is drawn from a table; None if there is none."""
-    # It lies from ``low`` to ``high``, and is one that will do; ``numbers`` in [0, 1) have the
-    # shape ``NUMBERS``. ``box`` is a box of the source that holds all such voxels, where one is
-    # known. With ``spread`` a voxel of the source counts with all its extent, so that one that is
-    # several voxels of the grid is any of them. Else it counts with its middle, and a voxel of the
-    # grid that looks just it up is taken rather than one that is near.
-    # A place that is not in the middle of a voxel may be the nearest one to one beside the box.
+    """Return a voxel of a plan's grid, drawn from a table; None if none fits."""
+    # The voxel is from ``low`` to ``high``, and passes ``will_do``; ``numbers`` in [0, 1) have the
+    # shape ``NUMBERS``. ``box`` is a box of the source with all such voxels, if known. With
+    # ``spread`` a source voxel counts with its extent, so it may be any of several voxels of the
+    # grid. Else its middle counts, and a voxel of the grid that looks it up exactly is preferred to
+    # a near one.
+    #
+    # For plans that are no copy, add one voxel: the nearest voxel may be outside the box.
     edge = 0 if plan.is_copy else 1
     if box is None:
         box = nearest_box(plan.crop((low - edge).tolist(), (high - low + 1 + 2 * edge).tolist()))
@@ -343,7 +337,7 @@ def draw_middle(
             fits &= will_do(middles)
         just = fits
         if not (spread or plan.is_copy or plan.is_displaced):
-            # Those that look up the very voxels of the source; of a field, all.
+            # Voxels of the grid that look up exactly these source voxels; for a field, all.
             found_at = middles @ plan.matrix[:3, :3].T + plan.matrix[:3, 3]
             just = fits & (np.rint(found_at) == voxels).all(axis=1)
         if just.any():
@@ -353,7 +347,7 @@ def draw_middle(
             near = middles[np.argmax(fits)]
     if near is not None:
         return near
-    # Little of what the box weighs will do.
+    # Few of the box's voxels fit: check all.
     voxels, weights = table.every(box, _MOST_VOXELS)
     middles, fits = _fitting(voxels.astype(np.float64), low, high, plan)
     if will_do is not None:
@@ -369,9 +363,9 @@ def draw_middle(
 def _fitting(
     places: Floats, low: Integers, high: Integers, plan: SpatialPlan
 ) -> tuple[Integers, NDArray[np.bool_]]:
-    """Return the voxels of the grid that source places are nearest to, and which will do."""
+    """Return the grid voxels nearest to source places, and whether they are allowed."""
     points, valid = to_output(plan.to_output, plan.stages, places)
-    # Never on the edge between two: volumes of a sample compute this place differently.
+    # Off the edge between voxels: volumes of a sample round this place differently.
     middles = np.rint(points + _TIE).astype(np.int64)
     fits: NDArray[np.bool_] = ((middles >= low) & (middles <= high)).all(axis=1) & valid
     return middles, fits

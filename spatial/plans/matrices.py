@@ -14,12 +14,11 @@ from .plan import Shape, SpatialPlan
 
 # Data without extent along some axis: 2-D images, which have K = 1.
 #
-# An op that is told "for every axis" leaves such an axis alone: nothing can be interpolated along
-# it. The stored volume has to be flat there too: a patch of one slice out of a 3-D volume has
-# voxels on both sides, and is turned out of its plane as any other; also once a flush, or
-# ``realize().open_volume()``, has left nothing around it.
+# An op with one amount "for every axis" leaves such an axis alone, as it cannot be interpolated.
+# The stored volume has to be flat there, too: a slice of a 3-D volume has neighbours and is turned
+# out of its plane, even after a flush or ``realize().open_volume()``.
 
-# An axis of the source that only follows one axis of the output, up to rounding.
+# Tolerance for a source axis that follows one output axis only.
 _ALONE = 1e-9
 # A normal this close to an axis of the world is that axis, up to the float32 of headers.
 _AXIAL = 1e-6
@@ -41,8 +40,8 @@ def flat_axes(plan: SpatialPlan) -> tuple[int, ...]:
 
 
 def normal(plan: SpatialPlan, axis: int) -> tuple[tuple[float, float, float], int]:
-    """Return the unit normal of the other two axes in the world, and the world axis next to it."""
-    # It points along that axis, not against it, and is exactly that axis where it nearly is.
+    """Return the world normal of the other two axes, and the world axis nearest to it."""
+    # The normal points along that axis, and is set to it exactly if it is close.
     turn = linear_of(plan.affine_rows)
     (a, b, c), (u, v, w) = ((turn[n], turn[3 + n], turn[6 + n]) for n in range(3) if n != axis)
     x, y, z = b * w - c * v, c * u - a * w, a * v - b * u
@@ -78,7 +77,7 @@ def rotation(degrees: Sequence[float]) -> Matrix3x3:
 
 def turning(plan: SpatialPlan, degrees: Sequence[float], space: Space) -> Matrix3x3:
     """Return the rotation of a plan's content; 2-D data turn in their plane only."""
-    # Of the three angles these take the one about the axis next to their normal.
+    # 2-D data use the angle about the axis nearest to their normal.
     flat = flat_axes(plan)
     if len(flat) != 1:
         return rotation(degrees)
@@ -124,17 +123,14 @@ def pull_back(
     space: Space,
     shape: Sequence[int] | None = None,
 ) -> Affine3x4:
-    """Return the pull-back of what brings ``centre + x`` to ``centre + forward @ x + move``."""
-    # The world, for millimetres along x, y, z, is that of the plan's *present* affine, which says
-    # where the content came from: an op after a rotation acts along the axes of the world, not
-    # along those of the turned grid. So a chain gives what its ops give one after another with the
-    # volume stored in between. A ``shape`` of the new output has the same centre. 2-D data stay in
-    # their plane.
+    """Return the pull-back of the map from ``centre + x`` to ``centre + forward @ x + move``."""
+    # World space is that of the plan's *present* affine: an op after a rotation acts along the
+    # world's axes, not those of the turned grid. So a chain gives the result of its ops one after
+    # another. A ``shape`` of the new output has the same centre. 2-D data stay in their plane.
     turn = inverse(forward)
     x, y, z = apply(turn, move)
     back = (-x, -y, -z)
-    # What is the same along all axes is so along the voxels' own, whatever these are. So zero
-    # strength is exactly the identity.
+    # An isotropic map is the same in voxel space. So zero strength is exactly the identity.
     is_even = turn == scaling((turn[0],) * 3)
     if space == "world" and (not is_even or any(back)):
         to_world = linear_of(plan.affine_rows)
@@ -167,9 +163,8 @@ def growing(
     whole: Callable[[float], int],
     backward: bool = False,
 ) -> tuple[Affine3x4, Shape]:
-    """Return the pull-back of a forward map, and the shape of a grid that holds what it gives."""
-    # ``whole`` makes voxels of an extent between outer faces; ``backward`` takes the extents that
-    # the map backwards gives.
+    """Return the pull-back of a forward map, and the shape of a grid that holds its image."""
+    # ``whole`` rounds an extent to voxels; ``backward`` uses the extents of the inverse map.
     turn = linear_of(pull_back(plan, forward, space=space))
     out = turn if backward else inverse(turn)
     rows = (out[0:3], out[3:6], out[6:9])
@@ -181,7 +176,7 @@ def growing(
 def about_centre(
     turn: Matrix3x3, before: Sequence[int], after: Sequence[int], back: Vector = (0.0, 0.0, 0.0)
 ) -> Affine3x4:
-    """Return the pull-back with a linear part, from the centre of a grid to that of another."""
+    """Return the pull-back of a linear part about the centres of two grids."""
     a, b, c, d, e, f, g, h, i = turn
     (j, k, m), (n, o, s), (p, q, r) = before, after, back
     x, y, z, u, v, w = (j - 1) / 2, (k - 1) / 2, (m - 1) / 2, (n - 1) / 2, (o - 1) / 2, (s - 1) / 2
@@ -194,7 +189,7 @@ def about_centre(
 
 def compose_plans(before: SpatialPlan, after: SpatialPlan) -> SpatialPlan:
     """Return one plan from the source of ``before`` to the output of ``after``, which follows."""
-    # It says where voxels come from, and nothing of where padding began in between.
+    # The result has the origin of voxels, without the padding in between.
     matrix = before.matrix
     stages = list(before.stages)
     if after.stages:

@@ -1,8 +1,8 @@
-"""A frozen description of spatial work not yet done: where every output voxel comes from.
+"""A frozen description of pending spatial work: the origin of every output voxel.
 
-A chain of ops composes to one pull-back matrix, ``M = P1 @ P2 @ ... @ Pn``, so the shape and the
-affine of a plan are always those of its *output*. What no matrix can say, displacements and hard
-crops after an op that interpolates, are its stages.
+A chain of ops composes to one pull-back matrix, ``M = P1 @ P2 @ ... @ Pn``. The shape and the
+affine of a plan are always those of its *output*. Displacements, and hard crops after an op that
+interpolates, do not fit into a matrix: they are its stages.
 """
 
 from __future__ import annotations
@@ -34,22 +34,21 @@ from .stages import (
     kernel_stages,
 )
 
-# Another one is not read.
+# Plans of other versions are refused.
 VERSION = 1
 NAMES: dict[type[Stage], str] = {Clip: "clip", Displacement: "displacement"}
-"""What stages are called."""
+"""Names of stages in JSON."""
 
 _PLAN = ("version", "source", "matrix", "shape", "bounds", "stages", "keeps_dtype", "slices")
 _DO = "Write plans with SpatialPlan.to_json(), of this version of voxpipe."
 _LAST_ROW = [0.0, 0.0, 0.0, 1.0]
-# Beyond this, doubles do not tell neighbouring voxels apart, and products of a few leave their
-# range. A matrix of a plan or a grid has three such factors.
+# Beyond this, doubles cannot separate neighbours; a plan multiplies three such factors.
 _LARGEST = 2**53
 Triple = tuple[int, int, int]
 
 
 def arguments_of(data: Any) -> tuple[Any, ...]:
-    """Return the arguments of ``SpatialPlan`` in what ``to_json`` gave; BadPlan for other data."""
+    """Return the arguments of ``SpatialPlan`` from ``to_json`` data; BadPlan for other data."""
     if isinstance(data, str) and data.lstrip().startswith("{"):
         raise BadPlan("a plan is read from values, and this is text", do="json.loads() it first.")
     if isinstance(data, Mapping) and data.get("version") != VERSION:
@@ -58,7 +57,7 @@ def arguments_of(data: Any) -> tuple[Any, ...]:
         )
         raise BadPlan(f"the plan {problem}, and {VERSION} is what is read here", do=_DO)
     if isinstance(data, Mapping):
-        data = {"slices": [], **data}  # it is written where there are some
+        data = {"slices": [], **data}  # written only if not empty
     _, source, matrix, shape, bounds, stages, keeps_dtype, slices = _fields("a plan", data, _PLAN)
     grid_shape, affine = _fields("source", source, ("shape", "affine"))
     grid = Grid(_shape("source.shape", grid_shape), _matrix("source.affine", affine))
@@ -158,7 +157,7 @@ Shape = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class SpatialPlan:
-    """Where every output voxel comes from.
+    """The origin of every output voxel.
 
     Examples
     --------
@@ -191,8 +190,8 @@ class SpatialPlan:
     keeps_dtype: bool
     """Whether only lattice ops were applied, so that the output has the stored type."""
     slices: tuple[int, ...]
-    """Axes along which the source is one slice of a volume that has more, as after a flush of a
-    patch of one slice: it is no 2-D image, and ops treat it as any other patch."""
+    """Axes along which the source is one slice of a thicker volume, as after a flush of one slice.
+    Ops treat such data as 3-D patches, not as 2-D images."""
 
     def __init__(
         self,
@@ -206,14 +205,12 @@ class SpatialPlan:
         *,
         rows: Matrix | Affine3x4 | None = None,
     ) -> None:
-        # ``dataclasses.replace`` gives every field by its name, so the present rows come beside
-        # a new matrix; what was asked for holds.
+        # ``dataclasses.replace`` passes the present rows along with a new matrix, which wins.
         if matrix is None:
             matrix = rows
         if matrix is None or shape is None:
             raise TypeError("a plan is given its source, a matrix of 4x4 and a shape")
         i, j, k = shape
-        # The dictionary, once: a chain makes several plans per sample.
         self.__dict__.update(
             source=source,
             rows=affine3x4(matrix),
@@ -228,7 +225,7 @@ class SpatialPlan:
 
     @classmethod
     def identity(cls, grid: Grid, slices: Sequence[int] = ()) -> SpatialPlan:
-        """Return the plan that gives back the volume on ``grid`` as it is."""
+        """Return the plan of the unchanged volume on ``grid``."""
         return cls(grid, IDENTITY, grid.shape, slices=slices)
 
     @cached_property
@@ -241,22 +238,22 @@ class SpatialPlan:
     ) -> SpatialPlan:
         """Return the plan followed by one more op, which has an output of ``shape``.
 
-        ``pull_back`` leads from an index of the new output to one of the present, 4x4 float64 or
-        its first three rows; ``lattice`` is whether the op moves whole voxels only.
+        ``pull_back`` maps an index of the new output to one of the present: 4x4 float64 or its
+        first three rows. Set ``lattice`` if the op moves whole voxels only.
         """
         rows = compose(self.rows, affine3x4(pull_back))
         return self._with(rows=rows, shape=shape, keeps_dtype=self.keeps_dtype and lattice)
 
     def displace(self, control: NDArray[np.float64], matrix: Matrix) -> SpatialPlan:
-        """Return the plan followed by a displacement: a place ``y`` gets what was at ``y + D(y)``.
+        """Return the plan followed by a displacement: ``y`` gets the content of ``y + D(y)``.
 
-        ``control`` are the control points of a uniform cubic B-spline, (3, a, b, c) float64:
-        displacement along each axis of the present output, in its voxels. ``matrix`` (4x4) leads
-        from an index of the present output to one in the control grid. ValueError for other shapes
-        and for what is not finite.
+        ``control`` (3, a, b, c) float64 holds the control points of a uniform cubic B-spline. They
+        are displacements along each axis of the present output, in its voxels. ``matrix`` (4x4)
+        maps an index of the present output to the control grid. Raises ValueError for other shapes
+        and infinite values.
         """
-        field = Displacement(control, matrix)  # refuses what is not finite
-        if not field.control.any():  # it moves nothing, so what was copied stays a copy
+        field = Displacement(control, matrix)  # refuses infinite values
+        if not field.control.any():  # a copy stays a copy
             return self.interpolate()
         stage = field.move(self.matrix, self.to_output)
         return self._with(stages=(*self.stages, stage), keeps_dtype=False)
@@ -264,9 +261,9 @@ class SpatialPlan:
     def crop(self, start: Sequence[int], size: Sequence[int], *, hard: bool = False) -> SpatialPlan:
         """Return the plan of a box of the present output, which may hang over its edges.
 
-        A soft crop changes the field of view only: ops that follow take what they need from
-        the volume around it. After a hard crop nothing outside the box exists any more: padding
-        begins at its faces, or, once an interpolating op has been applied, all outside is fill.
+        After a soft crop later ops may read the volume around the box. After a hard crop nothing
+        outside exists: padding begins at the box's faces. Once an interpolating op has been
+        applied, the outside of a hard crop is fill.
 
         Parameters
         ----------
@@ -275,7 +272,7 @@ class SpatialPlan:
         size
             Number of voxels on each axis.
         hard
-            Whether what lies outside the box is gone.
+            Whether the voxels outside the box are gone.
         """
         i, j, k = start
         plan = self._with(rows=translate(self.rows, (i, j, k)), shape=size)
@@ -297,7 +294,7 @@ class SpatialPlan:
         return self._with(keeps_dtype=False) if self.keeps_dtype else self
 
     def _with(self, **changes: Any) -> SpatialPlan:
-        # Past the constructor, which looks at fields that are sound here: an op makes two plans.
+        # Skips the constructor's checks of valid fields: an op makes two plans.
         plan, own = object.__new__(SpatialPlan), self.__dict__
         state = plan.__dict__
         state.update([(name, own[name]) for name in self.__dataclass_fields__])
@@ -325,12 +322,12 @@ class SpatialPlan:
 
     @cached_property
     def is_copy(self) -> bool:
-        """Whether whole voxels are moved only, measured in voxels over the whole extent."""
+        """Whether only whole voxels move, measured in voxels over the whole extent."""
         return not self.stages and whole_rows(self.rows, self.shape) is not None
 
     @cached_property
     def is_displaced(self) -> bool:
-        """Whether some voxel may move by other than the matrix."""
+        """Whether some voxel may move by more than the matrix."""
         return any(isinstance(stage, Displacement) for stage in self.stages)
 
     @cached_property
@@ -340,7 +337,7 @@ class SpatialPlan:
 
     @cached_property
     def moves(self) -> Moves:
-        """How far displacements may move a voxel of the output, per source axis; or nothing."""
+        """Bounds of displacements of the output, per source axis; empty without any."""
         return displacement_bounds(self.rows, self.shape, self.kernel_stages)
 
     @cached_property
@@ -359,18 +356,17 @@ class SpatialPlan:
             raise ValueError(msg) from None
 
     def source_region(self, policy: Policy = INTENSITY) -> Region:
-        """Return exactly the source voxels that resampling by ``policy`` may touch.
+        """Return exactly the source voxels that resampling with ``policy`` may read.
 
-        The result lies inside ``bounds``, and is empty where every output voxel is fill.
+        The result is within ``bounds``, and is empty if every output voxel is fill.
         """
         how = (policy.mode, policy.padding, policy.antialias is not False)
         return source_region(self.rows, self.shape, self.bounds, *how, self.moves)
 
     def source_box(self, policy: Policy = INTENSITY) -> OrientedBox | None:
-        """Return the oriented box in which the taps of :meth:`source_region` lie.
+        """Return the oriented box of the taps of :meth:`source_region`.
 
-        None where it is no smaller than the region: nothing is turned, or padding
-        leads taps elsewhere.
+        None if no smaller than the region: nothing is turned, or padding reads elsewhere.
         """
         how = (policy.mode, policy.padding, policy.antialias is not False)
         return source_box(self.rows, self.shape, self.bounds, *how, self.moves)
@@ -378,9 +374,8 @@ class SpatialPlan:
     def inverse(self, tolerance: float = mapping.TOLERANCE) -> SpatialPlan:
         """Return the plan that brings an output of this one back onto the source grid.
 
-        It is one resample. What this plan left out, crops and what lies outside its bounds, is
-        padding or fill. A displacement comes back within ``tolerance`` voxels of the output;
-        all else exactly.
+        The inverse is one resample; crops and voxels outside this plan's bounds become padding or
+        fill. Displacements come back within ``tolerance`` voxels of the output; all else exactly.
 
         Raises
         ------
@@ -399,7 +394,7 @@ class SpatialPlan:
             if not self.bounds.is_empty:
                 bounds = box_to_output(self, self.bounds).intersect(whole)
         elif self.bounds != self.source.region:
-            # What lay outside the bounds was padding: the way back leaves fill there.
+            # Voxels outside the bounds were padding: the way back fills them.
             stages.append(Clip.of_region(self.bounds).after(self.matrix))
         return SpatialPlan(
             self.grid, self.to_output, self.source.shape, bounds, stages, self.keeps_dtype
@@ -422,15 +417,15 @@ class SpatialPlan:
         return np.asarray((back[:3, :3] @ places + back[:3, 3:]).T)
 
     def boxes_to_source(self, boxes: Any) -> NDArray[np.float64]:
-        """Return boxes (N, 6) of the source that hold what boxes of the output come from.
+        """Return boxes (N, 6) of the source that contain the sources of output boxes.
 
-        A box is its lowest and its highest corner in voxels, float64: the box around the turned
-        one, and with displacements one that surely holds it. Hard crops cut nothing off.
+        A box is its lowest and highest corner in voxels, float64. It is the bounding box of a
+        turned one, and a safe bound with displacements. Hard crops do not shrink it.
         """
         return mapping.boxes_to_source(self.matrix, self.stages, mapping.as_boxes(boxes))
 
     def boxes_to_output(self, boxes: Any) -> NDArray[np.float64]:
-        """Return boxes (N, 6) of the output that hold what lay in boxes of the source.
+        """Return boxes (N, 6) of the output that contain the images of source boxes.
 
         Raises
         ------
@@ -466,9 +461,9 @@ class SpatialPlan:
     def explain(
         self, policy: Policy = INTENSITY, dtype: DTypeLike | None = None, channels: int = 1
     ) -> str:
-        """Return one line: the shapes, the class of the work, and which voxels are read.
+        """Return one line: the shapes, the class of the work, and the voxels to read.
 
-        With the ``dtype`` in which the volume is stored it has bytes instead, of all ``channels``.
+        With the stored ``dtype`` it reports bytes of all ``channels`` instead.
         """
         value: Any = policy
         if not isinstance(value, Policy):
@@ -501,21 +496,22 @@ class SpatialPlan:
         return f"{sizes}: {', '.join(parts)}; {amount} read, {count}"
 
     def __getstate__(self) -> dict[str, Any]:
-        # What was computed is computed again: a plan travels as what it says.
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
 
 KernelClass = Literal["copy", "separable", "affine", "displacement"]
 """The cheapest first.
 
-``"copy"``: whole voxels move, bit for bit. ``"separable"``: each axis of the source follows one
-axis of the output, so taps and weights are tabulated once per axis (linear and nearest).
-``"affine"``: every voxel has a place of its own. ``"displacement"``: and a spline moves it on.
+- ``"copy"``: whole voxels move, bit for bit.
+- ``"separable"``: each source axis follows one output axis; taps and weights are tabulated once per
+  axis (linear and nearest).
+- ``"affine"``: every voxel has its own coordinates.
+- ``"displacement"``: as affine, and a spline moves each voxel.
 """
 
 
 def kernel_class(plan: SpatialPlan, policy: Policy = INTENSITY) -> KernelClass:
-    """Return the class of the work that ``plan`` is under ``policy``."""
+    """Return the class of the work of ``plan`` under ``policy``."""
     if plan.is_copy:
         return "copy"
     if plan.is_displaced:
@@ -526,12 +522,12 @@ def kernel_class(plan: SpatialPlan, policy: Policy = INTENSITY) -> KernelClass:
 
 
 def _keeps_apart(rows: Affine3x4, shape: Sequence[int]) -> bool:
-    """Whether no two axes of the output lead along one of the source, nor one along two."""
+    """Whether source and output axes correspond one to one."""
     pairs: list[tuple[int, int]] = [
         (source, axis)
         for source in range(3)
         for axis in range(3)
-        # Along an axis of one voxel nothing moves, whatever the matrix says.
+        # Along an axis of one voxel nothing moves, for any matrix.
         if rows[4 * source + axis] != 0 and shape[axis] > 1
     ]
     sources, axes = [source for source, _ in pairs], [axis for _, axis in pairs]
@@ -539,13 +535,11 @@ def _keeps_apart(rows: Affine3x4, shape: Sequence[int]) -> bool:
 
 
 def box_to_output(plan: SpatialPlan, box: Region, grid: Grid | None = None) -> Region:
-    """Return the smallest box of the output with every voxel that lies in a box of the source.
+    """Return the smallest output box with every voxel of a source box.
 
-    The voxels of a copy are those of the box. Of what is turned or displaced it is the box
-    around; a displacement counts with the furthest that it may move a voxel. A box so
-    thin that no voxel centre lies in it gives the nearest voxels. The result may hang
-    over the output's edges. A ``grid`` is where the box is from, if not the source of the plan; the
-    same places in the world.
+    It is exact for a copy, else the bounding box with the largest displacement. A box without a
+    voxel centre gives the nearest voxels. The result may exceed the output. ``box`` is in voxels of
+    ``grid``, by default the plan's source; world places are kept.
     """
     faces = np.array([[*(a - 0.5 for a in box.start), *(b - 0.5 for b in box.stop)]])
     if grid is not None:
@@ -558,7 +552,7 @@ def box_to_output(plan: SpatialPlan, box: Region, grid: Grid | None = None) -> R
 
 
 SAME_GRID = 1e-2
-"""Volumes of one case that lie this close, in voxels at their corners, are on one grid."""
+"""Volumes of one case on the same grid differ by at most this, in voxels at their corners."""
 
 
 def _bytes(count: int) -> str:

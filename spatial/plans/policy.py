@@ -1,7 +1,6 @@
 """The sampling policy of a kind of volume: interpolation, padding, fill, type of the result.
 
-A policy belongs to the *kind* of a volume (intensity or label), never to the op
-that happens to come last in a chain.
+A policy belongs to the *kind* of a volume (intensity or label), and not to an op.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from ...core.suggest import FOREIGN_MODES, FOREIGN_PADDINGS
 from ...core.validate import as_choice, as_flag, is_number, set_checked
 
 Mode = Literal["linear", "nearest", "cubic"]
-"""How a value between voxel centres is found."""
+"""Interpolation of values between voxel centres."""
 Padding = Literal["border", "reflection", "constant", "zeros"]
-"""What a coordinate outside the volume gives."""
+"""Value of a coordinate outside the volume."""
 
 Antialias = bool | Literal["level"]
-"""Whether what is left out is smoothed before, or left out by the storage already."""
+"""Whether to smooth before downsampling; ``"level"`` may read a smoothed level instead."""
 
 LEVEL = "level"
 MODES: tuple[str, ...] = ("linear", "nearest", "cubic")
@@ -32,7 +31,7 @@ KINDS: tuple[str, ...] = ("intensity", "label")
 
 @dataclass(frozen=True)
 class Policy:
-    """How the voxels of one volume are sampled.
+    """Sampling of the voxels of one volume.
 
     Examples
     --------
@@ -44,18 +43,17 @@ class Policy:
     """``"linear"``, ``"nearest"`` (half to even), or ``"cubic"``: cubic convolution through the
     samples (Keys 1981, a = -1/2), which may exceed their range."""
     padding: Padding = "border"
-    """Outside the volume: ``"border"`` repeats the last voxel; ``"reflection"`` mirrors about the
-    outer face of the last voxel; ``"constant"`` gives ``fill`` beyond half a voxel, and clamps
-    before; ``"zeros"`` blends each tap outside with zero, as torch's ``grid_sample`` does."""
+    """Outside the volume: ``"border"`` repeats the last voxel. ``"reflection"`` mirrors about the
+    outer face of the last voxel. ``"constant"`` gives ``fill`` beyond half a voxel, and clamps
+    before. ``"zeros"`` blends each tap outside with zero, as torch's ``grid_sample`` does."""
     fill: float = 0.0
-    """The value outside, after slope and intercept; also what a hard crop leaves outside. Of a
-    pipe that stands after value ops, it is one of the values that these make."""
+    """Value outside the volume and hard crops, after slope and intercept and earlier value ops."""
     dtype: np.dtype[Any] | None = None
     """Type of the result; None: stored type where nothing is interpolated, else float32."""
     antialias: Antialias = False
-    """Whether a plan that takes fewer voxels than there are smooths before, by what the whole
-    chain leaves out (``downsampling``). ``"level"``: and reads from the coarsest level of the
-    volume that has all that is taken (``levels``). Not for nearest, which takes one voxel as is."""
+    """Whether to smooth before the chain's total downsampling (``downsampling``). ``"level"`` also
+    reads from the coarsest level that is fine enough (``levels``). Not for nearest, which takes one
+    voxel as is."""
 
     def __post_init__(self) -> None:
         as_choice("mode", self.mode, MODES, FOREIGN_MODES)
@@ -101,7 +99,7 @@ def _result_type(value: Any) -> np.dtype[Any]:
 
 
 INTENSITY = Policy("linear", "border")
-"""Linear, the last voxel goes on outside."""
+"""Linear; the last voxel repeats outside."""
 LABEL = Policy("nearest", "constant", 0.0)
 """Nearest, background outside: no label appears that was not stored."""
 

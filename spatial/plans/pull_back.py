@@ -1,11 +1,9 @@
-"""The source voxels that an output grid needs: pure arithmetic on a matrix and a shape.
+"""Pull-back matrices: copies, source regions and boxes, downsampling and padding.
 
-A matrix here is a pull-back, ``index_in = matrix @ index_out``, 3x4 or 4x4 float64.
-The resampler computes a coordinate as ``m0*i + m1*j + m2*k + t``, each of the four rounded to a
-multiple of 2^-24 voxel. Sums of such numbers are exact, in any order, so whoever adds them, in
-float64 or in integers, finds the same voxel and the same weight. And each summand is monotonic, so
-the same expression at the corners of the output box gives the exact extremes of what the
-resampler will see.
+A matrix here is a pull-back, ``index_in = matrix @ index_out``, 3x4 or 4x4 float64. A coordinate is
+``m0*i + m1*j + m2*k + t``, each of the four rounded to a multiple of 2^-24 voxel. Such sums are
+exact in any order: float64 and integers find the same voxel and weight. Each summand is monotonic,
+so the output box's corners give the exact extremes.
 """
 
 from __future__ import annotations
@@ -22,17 +20,16 @@ from ...core import OrientedBox, Region
 from ...core.affine3x4 import Affine3x4
 from ...intensity.filters import reach
 
-# How much a plan smooths before it takes fewer voxels than there are: from its matrix alone.
+# Smoothing of a plan before downsampling, from its matrix alone.
 #
-# Where neighbours of the output lie s voxels of the source apart, a Gaussian of ``(s - 1) / 2``
-# voxels goes before: the rule of scikit-image's ``resize`` (``anti_aliasing_sigma``), which MONAI's
-# ``Resize`` took over. How far apart they lie, and in which direction, are the singular values of
-# the fused matrix and its left singular vectors; so a chain is smoothed once, for what all of it
-# does, and a rotation alone is not smoothed at all.
+# For output neighbours s source voxels apart, a Gaussian of ``(s - 1) / 2`` voxels is applied. This
+# is the rule of scikit-image's ``resize`` (``anti_aliasing_sigma``) and MONAI's ``Resize``. The
+# distances and directions are the singular values of the fused matrix and its left singular
+# vectors. So a chain is smoothed once for its total effect, and a rotation alone is not smoothed.
 #
-# The Gaussian is done along the axes of the source. Where the directions lie oblique to these,
-# which takes a turned output of unequal voxels, the Gaussian that is done is the smallest of this
-# form that the rule's fits in by its diagonal: nothing aliases, some detail across is lost.
+# The Gaussian acts along the axes of the source. Directions are oblique to these if the output is
+# turned and has unequal voxels. Then the smallest axis-aligned Gaussian is used that covers the
+# rule's by its diagonal: nothing aliases, some detail across is lost.
 
 # The same few questions come from the report of a sample, its read and its resampling, for each
 # of its volumes. A batch of 100 samples of 4 volumes fits; an entry takes half a kilobyte.
@@ -49,17 +46,16 @@ def sigmas(rows: Affine3x4) -> Sigmas:
     directions, steps, _ = np.linalg.svd(linear)
     widths = np.maximum(0.0, (steps - 1) / 2)
     covariance = (directions * widths**2) @ directions.T
-    # A diagonal matrix minus this one is positive semidefinite where each entry is at least the
-    # sum of the row's magnitudes (Gershgorin): smoothed enough in every direction.
+    # A diagonal matrix minus this one is positive semidefinite if each entry is at least the sum of
+    # the row's magnitudes (Gershgorin). Then smoothing suffices in every direction.
     i, j, k = np.sqrt(np.abs(covariance).sum(axis=1)).tolist()
     return (i, j, k)
 
 
-# Where a coordinate outside the volume lands, for reflection.
+# Reflection of coordinates outside the volume; other padding is clipping or a mask.
 #
-# The other rules need no map of their own: clamping is clipping, and fill is a mask.
-# Reflection is half-sample symmetric: the mirror stands on the outer face of the last
-# voxel, half a voxel beyond its centre, so the last voxel is repeated once.
+# It is half-sample symmetric: the mirror is the outer face of the last voxel, half a voxel beyond
+# its centre. So the last voxel is repeated once.
 
 
 def fold(values: Any, start: int, stop: int) -> NDArray[np.float64]:
@@ -76,7 +72,7 @@ def _fold_interval(low: float, high: float, start: int, stop: int) -> tuple[floa
     face, length = start - 0.5, stop - start
     ends = fold([low, high], start, stop)
     lowest, highest = float(ends.min()), float(ends.max())
-    # Between its turning points, which lie on the faces of the copies, the fold is monotonic.
+    # The fold is monotonic between its turning points at the faces of the copies.
     first = int(np.ceil((low - face) / length))
     last = int(np.floor((high - face) / length))
     turns = {m % 2 for m in range(first, min(last, first + 1) + 1)}
@@ -100,20 +96,18 @@ COPY_TOLERANCE = 1e-4
 CENTRE_TOLERANCE = 1e-6
 # How far beyond the last voxel centre a coordinate still clamps to it before it is fill.
 REACH = 0.5 + CENTRE_TOLERANCE
-# Steps of a coordinate in one voxel: what lies behind the whole part has the 24 bits of a float32.
-# Four roundings move a voxel by 1.2e-7 at most, a value by as much of the range along each axis.
+# Steps of a coordinate in one voxel: its fraction has the 24 bits of a float32. Four roundings move
+# a voxel by 1.2e-7 at most, a value by as much of the range along each axis.
 GRAINS = 2.0**24
-# Adding it leaves no fractional bits: half to even, as np.rint, of whatever lies below 2^27 voxels.
+# Adding it rounds to whole numbers, half to even as np.rint, for values below 2^27 voxels.
 _WHOLE = 1.5 * 2.0**52
-# A parallelepiped with so small a part of the volume of a box with its edges is flat: a test
-# against its inverse would lose more digits than chunks are worth.
+# A flatter parallelepiped than this part of its edges' box has no safe inverse.
 _FLAT = 1e-9
 
 
 @lru_cache(_MEMORY_ENTRIES)
 def whole_rows(rows: Affine3x4, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     """Return the plan as a signed permutation plus whole shift; None if it is not one."""
-    # That is where some output voxel lies ``COPY_TOLERANCE`` voxels or more off.
     i, j, k = shape
     lasts = max(i - 1, 0), max(j - 1, 0), max(k - 1, 0), 1
     whole: list[int] = []
@@ -122,8 +116,7 @@ def whole_rows(rows: Affine3x4, shape: tuple[int, ...]) -> tuple[int, ...] | Non
         if not -(2.0**62) < number < 2.0**62:
             return None
         near = round(number)
-        # An early way out of most rotations: an entry that moves the far corner by twice the
-        # tolerance moves it or the near one by the tolerance. Twice that again, for rounding.
+        # Early exit for most rotations: such entries move a far corner by twice the tolerance.
         if abs(number - near) * last >= 4 * COPY_TOLERANCE:
             return None
         whole.append(near)
@@ -145,8 +138,7 @@ def extremes(rows: Sequence[float], shape: Sequence[int]) -> tuple[list[float], 
     i, j, k = max(i - 1, 0), max(j - 1, 0), max(k - 1, 0)
     lows, highs = [], []
     for m0, m1, m2, t in (rows[:4], rows[4:8], rows[8:]):
-        # Written out: min and max would take most of the time of a plan's source regions.
-        # So would round().
+        # Written out, because min, max and round() would take most of the time.
         a = ((m0 * i * GRAINS + _WHOLE) - _WHOLE) / GRAINS
         b = ((m1 * j * GRAINS + _WHOLE) - _WHOLE) / GRAINS
         c = ((m2 * k * GRAINS + _WHOLE) - _WHOLE) / GRAINS
@@ -202,9 +194,9 @@ def source_region(
     return Region(tuple(starts), tuple(stops))
 
 
-# How far from a coordinate the furthest tap lies, in voxels, by mode; rounding included.
+# Distance of the furthest tap from a coordinate, in voxels, by mode; rounding included.
 _TAP_REACH = {"nearest": 0.5, "linear": 1.0, "cubic": 2.0}
-# How many voxels inside the outermost one the taps of a coordinate at a face lie.
+# Number of voxels inside the outermost one that taps at a face use.
 _FACE_TAPS = {"nearest": 0, "linear": 1, "cubic": 2}
 
 
@@ -212,7 +204,7 @@ def unchanging_beyond(
     rows: Affine3x4, shape: tuple[int, int, int], bounds: Region, mode: str, halo: Sequence[int]
 ) -> tuple[int, int, int]:
     """Return how far from the output, on each axis, its values change no more, up to ``halo``."""
-    # Where every source axis that is led along has left the volume, from the halo of others too.
+    # The distance at which every source axis has left the volume, halos of other axes included.
     matrix = np.array(rows, dtype=np.float64).reshape(3, 4)
     far, margin = list(halo), _TAP_REACH[mode] + 1
     for axis in range(3):
@@ -224,7 +216,7 @@ def unchanging_beyond(
         most = 0
         for d in np.flatnonzero(matrix[:, axis]):
             start, stop = bounds.start[d] - margin, bounds.stop[d] - 1 + margin
-            # By how much the output has to go on before all of a slice has left the volume.
+            # Extent of the output until a whole slice has left the volume.
             ways = [high[d] - start, stop - low[d]][:: 1 if matrix[d, axis] > 0 else -1]
             before, behind = np.array(ways) / abs(matrix[d, axis])
             most = max(most, before, behind - (shape[axis] - 1))
@@ -232,8 +224,7 @@ def unchanging_beyond(
     return (far[0], far[1], far[2])
 
 
-# The very same box for the same question: who looks ahead, who reads and who counts ask for it,
-# and what they ask of a box then is remembered, too.
+# Prefetch, read and count share the cached box, and the results that the box caches.
 @lru_cache(_MEMORY_ENTRIES)
 def source_box(
     rows: Affine3x4,
@@ -245,8 +236,7 @@ def source_box(
     moves: Moves = (),
 ) -> OrientedBox | None:
     """Return the oriented box that holds every tap of :func:`source_region`."""
-    # None where there is no use in it: the plan turns nothing, so that region and box are
-    # one; the matrix cannot be inverted; or reflection takes taps from elsewhere.
+    # None without a use: nothing is turned, no inverse exists, or reflection reads elsewhere.
     if not _turns(rows):
         return None
     if padding == "reflection":
@@ -257,8 +247,7 @@ def source_box(
         if any(low < a or high > b - 1 for low, high, (a, b) in ends):
             return None
     each = [_TAP_REACH[mode] + CENTRE_TOLERANCE] * 3
-    # A coordinate beyond a face is moved there, and has taps so many voxels inside, those of weight
-    # 0 included: the arithmetic touches them.
+    # A coordinate beyond a face is clamped, with this many taps inside; taps of weight 0 count.
     inside = (_FACE_TAPS[mode],) * 3
     if smooths:
         halo = list(map(reach, sigmas(rows)))
@@ -267,7 +256,7 @@ def source_box(
         inside = (i, j, k)
     for axis, (low, high) in enumerate(moves):
         each[axis] += max(abs(low), abs(high))
-    # Further out than taps reach, a voxel of these is fill or zero, whatever its taps are.
+    # Beyond the reach of taps, such voxels are fill or zero.
     is_near = padding == "constant" or (padding == "zeros" and mode != "cubic")
     beyond = float(max(inside)) if is_near else math.inf
     clamp = _faces(bounds, inside) if beyond and padding != "reflection" else None
@@ -278,19 +267,19 @@ def source_box(
 
 @lru_cache(_MEMORY_ENTRIES)
 def _faces(bounds: Region, inside: tuple[int, int, int]) -> Region:
-    """Return ``bounds`` without so many voxels on either side, of which none may be left."""
+    """Return ``bounds`` shrunk by ``inside`` voxels on either side; may be empty."""
     starts = [a + n for a, n in zip(bounds.start, inside, strict=True)]
     return Region(starts, [b - n for b, n in zip(bounds.stop, inside, strict=True)])
 
 
 def _turns(rows: Affine3x4) -> bool:
-    """Whether some output axis leads along several input axes, and the plan can be undone."""
+    """Whether an output axis maps to several source axes, and the matrix is invertible."""
     a, b, c, _, d, e, f, _, g, h, i, _ = rows
     several = (a and (d or g)) or (d and g) or (b and (e or h)) or (e and h)
     if not (several or (c and (f or i)) or (f and i)):
         return False
     volume = abs(a * (e * i - f * h) - b * (d * i - f * g) + c * (d * h - e * g))
-    # Hadamard: no more than the product of the lengths, which is reached at right angles.
+    # Hadamard: at most the product of the lengths, reached at right angles.
     most = math.hypot(a, b, c) * math.hypot(d, e, f) * math.hypot(g, h, i)
     return volume > _FLAT * most
 
@@ -326,7 +315,7 @@ def _ranges(
 
 
 def _cubic_range(low: float, high: float, start: int, stop: int, padding: str) -> tuple[int, int]:
-    """Return the voxels of one axis that four taps touch: padding is a rule for taps here."""
+    """Return the voxels of one axis that four taps touch; padding applies to each tap."""
     first, last = start, stop - 1
     if padding in ("border", "constant"):
         low, high = (min(max(v, first), last) for v in (low, high))

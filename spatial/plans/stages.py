@@ -1,12 +1,12 @@
 """The stages of a plan besides its matrix: hard crops and displacements, and their order.
 
-An output voxel begins at ``matrix @ index``, a place in the source, and goes back through the
-stages, the last one first. A displacement moves it on; a clip that it lies outside of makes it
-fill. All stages speak of source coordinates, so an op that comes later leaves them as they are.
+An output voxel begins at ``matrix @ index``, a place in the source, and passes the stages in
+reverse order. A displacement moves the place. A clip makes the voxel fill if the place is outside.
+All stages use source coordinates, so later ops do not change them.
 
-What the kernel does in one pass is one displacement with any clips after it, both as functions of
-the output index. :func:`kernel_stages` gives a plan that form; stages that came before are left
-over, and are done place by place: one displacement by the kernel, more by NumPy.
+In one pass the kernel does one displacement and any clips after it, both as functions of the output
+index. :func:`kernel_stages` returns this form. Earlier stages are applied place by place: one
+displacement by the kernel, more by NumPy.
 """
 
 from __future__ import annotations
@@ -25,15 +25,14 @@ from ...core.affine3x4 import IDENTITY, Affine3x4, matrix4x4, translate
 from ...core.lru_cache import cached_property
 from .pull_back import REACH, Matrix, Moves, coordinate, extremes
 
-# A field of displacements is a uniform cubic B-spline, and never an array of its own: the resampler
-# works it out on the fly. Every value is a weighted mean of control points, so the largest of them
-# bounds it, and with it the voxels that a plan needs.
+# A displacement field is a uniform cubic B-spline, computed on the fly by the resampler. Its values
+# are weighted means of control points, which bound the field and the voxels to read.
 
 Floats = NDArray[np.float64]
 
 
 class _ByValue:
-    """What has arrays, and equals what has the same."""
+    """Equality by value for classes with arrays."""
 
     def _value(self) -> tuple[Any, ...]:
         raise NotImplementedError
@@ -47,21 +46,21 @@ class _ByValue:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Displacement(_ByValue):
-    """How far each place moves, in source voxels."""
+    """A displacement field in source voxels."""
 
     control: Floats
-    """(3, a, b, c) float64: displacement along each source axis, in source voxels. Point ``p`` lies
+    """(3, a, b, c) float64: displacement along each source axis, in source voxels. Point ``p`` is
     at control index ``p``; beyond the ends the last point repeats."""
     matrix: Matrix
-    """4x4 float64, to the index in the control grid: from the source index in a plan, from the
-    output index where ``resample`` is called."""
+    """4x4 float64 to the control grid's index, from that of the source (or of ``resample``'s
+    out)."""
 
     def __repr__(self) -> str:
         """Return how many control points there are: a plan with all of them fills a screen."""
         return f"Displacement({' x '.join(map(str, self.control.shape[1:]))} control points)"
 
     def __post_init__(self) -> None:
-        # Adding zero turns -0.0 into 0.0, which would tell equal fields apart by their bytes.
+        # Adding zero turns -0.0 into 0.0, so that equal fields have equal bytes.
         control = np.array(self.control, dtype=np.float64, order="C") + 0.0
         matrix = np.array(self.matrix, dtype=np.float64) + 0.0
         if control.ndim != 4 or control.shape[0] != 3 or 0 in control.shape:
@@ -79,26 +78,25 @@ class Displacement(_ByValue):
 
     @cached_property
     def bounds(self) -> Moves:
-        """Return the smallest and largest displacement that is possible, per source axis."""
+        """Return the bounds of the displacement, per source axis."""
         return _bounds(self.control)
 
     def bounds_between(self, lows: Sequence[float], highs: Sequence[float]) -> Moves:
-        """Return the smallest and the largest displacement inside a box, per source axis."""
-        # Its corners are in the coordinates that the matrix takes.
-        # The extremes of an affine map of a box, row by row: that of each summand.
+        """Return the bounds of the displacement inside a box, per source axis."""
+        # An affine map of a box, in the matrix's input, has its extremes row by row.
         parts = self.matrix[:3, :3] * np.array([lows, highs], dtype=np.float64)[:, None, :]
         low = parts.min(axis=0).sum(axis=1) + self.matrix[:3, 3]
         high = parts.max(axis=0).sum(axis=1) + self.matrix[:3, 3]
         inside = []
         for a, b, size in zip(low.tolist(), high.tolist(), self.control.shape[1:], strict=True):
-            # One more than the four taps on either side, whatever is rounded on the way.
+            # One more than the four taps on either side, for rounding.
             first = math.floor(min(max(a, 0.0), size - 1.0)) - 2
             last = math.floor(min(max(b, 0.0), size - 1.0)) + 3
             inside.append(slice(max(first, 0), min(last, size - 1) + 1))
         return _bounds(self.control[(slice(None), *inside)])
 
     def after(self, matrix: Matrix) -> Displacement:
-        """Return the field of what ``matrix`` (4x4) leads here from."""
+        """Return the field after ``matrix`` (4x4), in its input coordinates."""
         field = object.__new__(Displacement)  # the points are shared, they may be many
         product = self.matrix @ matrix + 0.0
         product.setflags(write=False)
@@ -106,7 +104,7 @@ class Displacement(_ByValue):
         return field
 
     def move(self, across: Matrix, back: Matrix) -> Displacement:
-        """Return the field in the coordinates that ``across`` (4x4) leads to, and ``back`` from."""
+        """Return the field in coordinates that ``across`` (4x4) maps to, ``back`` from."""
         points = np.tensordot(across[:3, :3], self.control, axes=1)
         return Displacement(points, self.matrix @ back)
 
@@ -160,15 +158,15 @@ def _weights(t: Floats) -> list[Floats]:
 
 @dataclass(frozen=True, eq=False)
 class Clip(_ByValue):
-    """A box in a grid of its own."""
+    """A box in its own grid."""
 
     matrix: Matrix
-    """4x4 float64, to the index in the cropped grid: from the source index in a plan, from the
-    output index where ``resample`` is called."""
+    """4x4 float64 to the cropped grid's index, from that of the source (or of ``resample``'s
+    out)."""
     shape: tuple[int, int, int]  # shape of the cropped grid
 
     def __post_init__(self) -> None:
-        # Adding zero turns -0.0 into 0.0, which would tell equal clips apart by their bytes.
+        # Adding zero turns -0.0 into 0.0, so that equal clips have equal bytes.
         matrix = np.array(self.matrix, dtype=np.float64) + 0.0
         if matrix.shape != (4, 4):
             raise ValueError(f"the matrix of a clip is 4x4, got {matrix.shape}")
@@ -184,11 +182,11 @@ class Clip(_ByValue):
         return cls(matrix4x4(translate(IDENTITY, [-a for a in region.start])), (i, j, k))
 
     def move(self, across: Matrix, back: Matrix) -> Clip:
-        """Return the box in the coordinates that ``back`` (4x4) leads here from."""
+        """Return the box in other coordinates, from which ``back`` (4x4) maps here."""
         return self.after(back)
 
     def after(self, matrix: Matrix) -> Clip:
-        """Return the clip of what ``matrix`` (4x4) leads here from."""
+        """Return the clip after ``matrix`` (4x4), in its input coordinates."""
         return Clip(self.matrix @ matrix, self.shape)
 
     def to_json(self) -> dict[str, Any]:
@@ -202,13 +200,13 @@ class Clip(_ByValue):
 Stage = Clip | Displacement
 
 KERNEL_DISPLACEMENTS = 2
-"""How many in one plan the kernel does."""
+"""Most displacements of one plan that the kernel does."""
 BY_NUMPY = (
     "the kernel does two displacements in one plan, and no hard crop before one; NumPy, which does "
     "this, takes some 70 times as long (2.8 s instead of 0.04 s for 96x96x96 on one core), so "
     "leave one out, or put flush() before the last one, for an interpolation more"
 )
-"""What it means that a plan is not for the kernel, and what to do."""
+"""Effect and cure of a plan that is not for the kernel."""
 
 
 class KernelStages(NamedTuple):
@@ -216,11 +214,11 @@ class KernelStages(NamedTuple):
 
     clips: tuple[Clip, ...] = ()  # boxes of the output index
     displacement: Displacement | None = None  # A field of the output index
-    earlier: tuple[Stage, ...] = ()  # what came before these, of the source index
+    earlier: tuple[Stage, ...] = ()  # earlier stages, of the source index
 
     @property
     def is_for_kernel(self) -> bool:
-        """Whether the kernel does it: nothing came before, or one displacement."""
+        """Whether the kernel does it: no earlier stage, or one displacement."""
         return not self.earlier or (
             len(self.earlier) < KERNEL_DISPLACEMENTS and isinstance(self.earlier[0], Displacement)
         )
@@ -241,9 +239,7 @@ def kernel_stages(stages: Sequence[Stage], matrix: Matrix) -> KernelStages:
 
 def displacement_bounds(rows: Affine3x4, shape: Sequence[int], stages: KernelStages) -> Moves:
     """Return how far displacements may move any place of an output, per source axis."""
-    # Nothing where nothing is displaced. Only the control points count that some voxel of the
-    # output reaches, so a patch of a volume that is deformed as a whole reads no more than its own
-    # surroundings.
+    # Only control points within reach of the output count, for patches of a deformed volume.
     if stages.displacement is None or 0 in shape:
         return ()
     moves = stages.displacement.bounds_between((0, 0, 0), [n - 1 for n in shape])

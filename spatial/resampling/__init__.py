@@ -1,1 +1,1 @@
-"""From voxels to voxels: what sampling means, in NumPy, and the kernel that does the same."""
+"""Resampling of voxels: the NumPy reference, and the native kernel."""

@@ -1,8 +1,8 @@
-"""Stored voxels, and what sampling them means: nearest, linear and cubic, block by block.
+"""Stored voxels and their sampling in NumPy: nearest, linear and cubic, block by block.
 
-The source is never copied or cast as a whole: a block of output voxels computes its coordinates
-in float64, turns them into offsets into the stored memory, and gathers. Temporary memory is a
-few arrays of one block, whatever the size of the patch or of the source.
+The source is never copied or cast as a whole. For each block of output voxels, coordinates are
+computed in float64, turned into offsets into memory, and gathered. Temporary memory is a few arrays
+of one block, at any size of patch and source.
 
 Two identities keep one inner loop for every padding rule. Clamping a coordinate is clipping its
 lower tap and its weight to the voxels at hand. And torch's "zeros", which blends each tap outside
@@ -43,7 +43,7 @@ def bfloat16_bits(values: NDArray[Any]) -> NDArray[np.uint16]:
     )
 
 
-# Output voxels of one block. Of 4096 .. 65536 the fastest within 5 %, at 3 MiB of arrays.
+# Output voxels of one block: the fastest of 4096 .. 65536 within 5 %, at 3 MiB of arrays.
 BLOCK = 32768
 
 Index = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
@@ -51,16 +51,16 @@ Floats = NDArray[Any]
 
 
 class Axis(NamedTuple):
-    """How the coordinates along one source axis are found, and where they may go."""
+    """Range and memory layout of the coordinates along one source axis."""
 
     first: int  # the first voxel that counts as volume
     last: int
-    start: int  # the first voxel at hand
-    end: int  # the last one
+    start: int  # first voxel in memory
+    end: int  # last voxel in memory
     stride: int  # elements between neighbours in memory
-    leaves: bool  # whether some coordinate of the output lies outside the volume
-    whole: bool  # whether every coordinate is a voxel centre: nothing to interpolate
-    reflects: bool  # whether coordinates outside are folded back
+    leaves: bool  # whether some output coordinate is outside the volume
+    whole: bool  # whether every coordinate is a voxel centre
+    reflects: bool  # whether outside coordinates are folded back
 
     def inside(self, place: Floats) -> Floats:
         """Return the coordinates of one block, folded back if that is the padding."""
@@ -75,10 +75,9 @@ class Axis(NamedTuple):
 
 
 class SampledArray(NamedTuple):
-    """What is sampled: each channel as a one-dimensional view of its memory, and ways into it."""
+    """The sampled array: each channel as a one-dimensional view of its memory, with its layout."""
 
-    # The view may span many more elements than the array has, when it is a box in a large map: they
-    # are addressed, never touched. A copy is made only where elements are not aligned.
+    # Views of a box span more elements than are read. Only unaligned arrays are copied.
 
     source: SourceVoxels
     channels: list[NDArray[Any]]  # per channel, the elements from its lowest to its highest address
@@ -88,7 +87,7 @@ class SampledArray(NamedTuple):
 
     @property
     def is_scaled(self) -> bool:
-        """Whether values are other than what is stored."""
+        """Whether values differ from stored numbers."""
         return self.source.slope != 1.0 or self.source.intercept != 0.0
 
 
@@ -162,20 +161,17 @@ def interpolate(
             np.copyto(target, fill, where=(along < lowest) | (along > highest))
 
 
-# Displacements, as the kernel works them out (``native/bend.h``): polynomials of control cells in
-# float32, in the same order, so that both find the same bits. What the kernel leaves to NumPy is
-# done in float64.
+# Displacements, as in the kernel (``native/bend.h``): the same float32 operations in order.
 
-_SHORT = 8  # voxels of a run: the output's longest axis is followed instead of a shorter one
-_MOST_REACH = 124  # voxels to either side, which moves may take
-# Axes of the control grid in the order in which places are worked in, the last one first, where
-# runs cross them all, and by the one that runs follow.
+_SHORT = 8  # least voxels of a run: shorter axes are replaced by the output's longest axis
+_MOST_REACH = 124  # largest move in voxels to either side
+# Orders of control axes, evaluated from the last, by the axis of runs (-1: several).
 _ORDERS = {-1: (0, 1, 2), 0: (0, 2, 1), 1: (1, 2, 0), 2: (2, 1, 0)}
 _Field = tuple[Displacement, NDArray[np.float64]]
 
 
 def _fields(stages: KernelStages) -> list[_Field]:
-    """Return the fields that the kernel does, each with the middle of its points; else none."""
+    """Return the kernel's fields, each with the middle of its points; empty if none."""
     if stages.displacement is None or not stages.is_for_kernel:
         return []
     fields: list[Any] = [stages.displacement, *stages.earlier]
@@ -187,7 +183,7 @@ def _fields(stages: KernelStages) -> list[_Field]:
 
 
 def _along(array: NDArray[Any], matrix: Matrix, shape: Sequence[int], field: Displacement) -> int:
-    """Return the control axis that runs of the output follow; -1 where they cross several."""
+    """Return the control axis that runs of the output follow; -1 if they cross several."""
     steps = [
         abs(step) if n > 1 else math.inf for n, step in zip(array.shape, array.strides, strict=True)
     ][1:]
@@ -200,7 +196,7 @@ def _along(array: NDArray[Any], matrix: Matrix, shape: Sequence[int], field: Dis
 
 
 def _displace(fields: Sequence[_Field], matrix: Matrix, index: Index, along: int) -> list[Floats]:
-    """Return the coordinates of a block after displacement: grains, as everywhere."""
+    """Return the displaced coordinates of a block, rounded to grains."""
     affine = matrix.copy()
     for _, middle in fields:
         affine[:3, 3] += middle
@@ -220,7 +216,7 @@ def _displace(fields: Sequence[_Field], matrix: Matrix, index: Index, along: int
 
 
 def _bend(field: Displacement, middle: Floats, on_grid: Sequence[Floats], along: int) -> Floats:
-    """Return how far voxels are moved from the middle, (3, ...) float32."""
+    """Return the displacement minus ``middle``, (3, ...) float32."""
     sizes = field.control.shape[1:]
     inside = [np.clip(at, 0, n - 1).ravel() for at, n in zip(on_grid, sizes, strict=True)]
     cells = [np.floor(at).astype(np.intp) for at in inside]
@@ -258,7 +254,7 @@ def _bend(field: Displacement, middle: Floats, on_grid: Sequence[Floats], along:
 
 
 def _multiply_add(a: Floats, b: Floats, c: Floats) -> Floats:
-    """Return ``a * b + c`` of float32 rounded once: of float64, which was rounded to odd."""
+    """Return ``a * b + c`` of float32 rounded once, from float64 rounded to odd."""
     product, summand = a.astype(np.float64) * b, c.astype(np.float64)
     result = product + summand
     back = result - product
@@ -272,7 +268,7 @@ def _multiply_add(a: Floats, b: Floats, c: Floats) -> Floats:
 def _limits(
     matrix: Matrix, box: Region, shape: Sequence[int]
 ) -> list[tuple[NDArray[np.float64], float, float]]:
-    """Return (row, lowest, highest) of each axis on which some output voxel leaves a box."""
+    """Return (row, lowest, highest) of each axis on which the output leaves a box."""
     lows, highs = extremes(affine3x4(matrix), shape)
     return [
         (row, a - REACH, b - 1 + REACH)
@@ -283,7 +279,7 @@ def _limits(
 
 def _blocks(shape: Sequence[int]) -> Iterator[tuple[tuple[slice, ...], Index]]:
     """Cut an output of (I, J, K) voxels into blocks of about ``BLOCK``, in C order."""
-    # Each comes with its output indices, as three arrays that broadcast against each other.
+    # Yields each with its output indices, as three arrays that broadcast.
     k = min(shape[2], BLOCK)
     j = min(shape[1], max(1, BLOCK // k))
     i = min(shape[0], max(1, BLOCK // (j * k)))
@@ -354,9 +350,8 @@ def _blend_finite(
     steps: Sequence[tuple[int, Floats]],
     real: np.dtype[Any],
 ) -> Floats:
-    """Return what :func:`_blend` does; a tap of weight 0 says nothing, be it infinite or NaN."""
-    # Zero times infinity would make NaN of a voxel that is met exactly, beside an infinite one.
-    # What comes out as NaN is looked at again, as there is nothing to lose.
+    """Return the result of :func:`_blend`, with taps of weight 0 ignored."""
+    # Zero times infinity gives NaN next to an infinite voxel: compute such results again.
     if memory.dtype.kind != "f":
         return _blend(memory, where, steps, real)
     with np.errstate(invalid="ignore"):
@@ -373,8 +368,7 @@ def _blend(
     apart: bool = False,
 ) -> Floats:
     """Interpolate along the axes of ``steps``, (stride, weight of the upper tap) each."""
-    # ``where`` is the tap with the lowest address, which on a backward axis is the upper one. With
-    # ``apart`` what would be NaN is the one tap that counts, if only one does.
+    # ``where`` is the tap with the lowest address. ``apart`` keeps NaN to taps with a weight.
     if not steps:
         return np.take(memory, where, mode="clip").astype(real)
     (stride, weight), rest = steps[0], steps[1:]
@@ -384,7 +378,7 @@ def _blend(
         mix = (upper - lower) * weight + lower
         alone = np.where(weight == 0, lower, np.where(weight == 1, upper, mix))
         return np.where(np.isnan(mix), alone, mix)
-    # a + w (b - a), not (1 - w) a + w b: a constant stays the very same constant.
+    # a + w (b - a), not (1 - w) a + w b: constants stay exact.
     upper -= lower
     upper *= weight
     upper += lower
@@ -441,13 +435,13 @@ def _keys_weights(t: Floats) -> list[Floats]:
 
 
 def real_type(result: np.dtype[Any], source: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type to blend in: float64 where either end holds more than float32 can."""
+    """Return the type for blending: float64 if source or result exceed float32."""
     is_wide = result.itemsize > 4 or (result.kind != "f" and result.itemsize == 4)
     return np.dtype(np.float64 if is_wide or source.itemsize > 4 else np.float32)
 
 
 def one_tap_type(result: np.dtype[Any], source: SourceVoxels) -> np.dtype[Any]:
-    """Return the type in which values are scaled that are stored ones, and no blend of several."""
+    """Return the type for scaling single stored values."""
     dtype = source.array.dtype
     is_exact = dtype.itemsize <= 2 or dtype == np.float32
     is_enough = result.itemsize <= 2 or result == np.float32

@@ -1,7 +1,6 @@
-"""The native resampling kernel (``native/interface.h``), asked before the slow path.
+"""The native resampling kernel (``native/interface.h``), tried before the slow path.
 
-What the kernel does not do, or an installation without a compiler does not have, is left to
-``interpolate`` and ``copy_voxels``.
+``interpolate`` and ``copy_voxels`` do the rest, and all of it without a compiler.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ _NO_EPILOGUE = (0, 1.0, 0.0, 0.0, 0.0)
 
 @dataclass(frozen=True, eq=False)
 class SourceVoxels:
-    """Stored voxels, and where in the volume they lie."""
+    """Stored voxels, and their place in the volume."""
 
     array: NDArray[Any]
     """(C, i, j, k), any integer or float type, strides and byte order; read-only is fine."""
@@ -75,8 +74,7 @@ class SourceVoxels:
 
 def available() -> bool:
     """Whether resampling uses the native kernel."""
-    # False where ``VOXPIPE_NATIVE=0`` or where the library was not built, which is said once, in a
-    # warning.
+    # False with ``VOXPIPE_NATIVE=0``, or without the library, with one warning.
     return path() is not None
 
 
@@ -101,8 +99,7 @@ def run(
     bfloat16: bool = False,
 ) -> bool:
     """Write ``out`` as ``resample`` says, or return False and leave ``out`` alone."""
-    # ``source`` holds exactly the voxels needed; ``mode`` is that of the policy, or ``"copy"``
-    # where ``rows`` are whole.
+    # ``source`` holds the needed voxels; ``mode`` is the policy's, or ``"copy"`` for whole rows.
     path_number = native_level()
     source_type, result = _TYPES.get(source.array.dtype), _TYPES.get(out.dtype)
     result = _BFLOAT16 if bfloat16 else result
@@ -147,7 +144,7 @@ def _control(displacement: Stage) -> tuple[Any, ...]:
 
 @cache
 def _library() -> Any:
-    """Return the loaded library, or None, having said so."""
+    """Return the loaded library, or None with a warning."""
     library, problem = native_library(["voxpipe_run"], numbers=["voxpipe_best_path"])
     if library is None:
         text = (

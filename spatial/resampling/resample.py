@@ -1,13 +1,12 @@
 """The one call that turns stored voxels into output voxels.
 
-``resample`` decides, the kernels act: a plan of whole voxels is copied in the stored type
-(``copy_voxels``), every other one is gathered block by block (``interpolate``). The native kernel
-(``native``) takes the place of either where it is built, without any caller noticing: the two
-stay as its reference, and for what it does not do.
+Plans of whole voxels are copied in the stored type (``copy_voxels``); others are gathered block by
+block (``interpolate``). If the native kernel (``native``) is built, it replaces both. They remain
+as its reference, and for cases that it does not support.
 
-Interpolating with gathers in NumPy is exact to 1e-6 of the value range whatever the length of an
-axis, and faster than ``affine_grid`` plus ``grid_sample`` (96^3 from int16 on one core: 20 ms
-instead of 46), because neither a float copy of the source nor a dense grid is made.
+Gathers in NumPy are exact to 1e-6 of the value range at any axis length. They are faster than
+``affine_grid`` plus ``grid_sample`` (96^3 from int16 on one core: 20 ms instead of 46), because
+neither a float copy nor a dense grid is made.
 """
 
 from __future__ import annotations
@@ -32,9 +31,7 @@ from . import native
 from .interpolate import bfloat16_bits, convert_one, interpolate, one_tap_type, real_type
 from .native import SourceVoxels
 
-# Plans of whole voxels: a crop, flip, turn or pad is copied in its stored type.
-#
-# Nothing is interpolated, so every value that the output type can hold arrives bit for bit.
+# Plans of whole voxels copy values in their stored type, bit for bit if the output type fits.
 
 
 def copy_voxels(
@@ -51,7 +48,7 @@ def copy_voxels(
         start, stop = source.bounds.start[a], source.bounds.stop[a]
         if policy.padding in ("constant", "zeros") or empty:
             inside = np.flatnonzero((index >= start) & (index < stop))
-            # The index is monotonic, so what lies inside is one run of output voxels.
+            # The index is monotonic, so the inside is one run of output voxels.
             run = slice(int(inside[0]), int(inside[-1]) + 1) if inside.size else slice(0, 0)
             target = target[(slice(None),) * (1 + axis) + (run,)]
             index = index[run]
@@ -88,8 +85,8 @@ def _select(view: NDArray[Any], indices: list[NDArray[np.int64]]) -> NDArray[Any
     return view
 
 
-# Beyond the volume: as the sampling that follows sees it. Where that gives a constant, the volume
-# itself goes on meanwhile, so that a constant volume stays constant up to its faces.
+# Padding of the volume for smoothing, as in the sampling afterwards. With constant padding the
+# volume itself continues, so that a constant volume stays constant up to its faces.
 _MODES: dict[Padding, Literal["edge", "symmetric", "constant"]] = {
     "border": "edge",
     "constant": "edge",
@@ -99,14 +96,14 @@ _MODES: dict[Padding, Literal["edge", "symmetric", "constant"]] = {
 
 
 def smooth(source: SourceVoxels, region: Region, sigma: Sigmas, padding: Padding) -> SourceVoxels:
-    """Return the voxels of ``region``, which will be sampled, smoothed, as values."""
-    # ``source`` is exactly that ``with_halo``; ``sigma`` the standard deviation along each axis.
+    """Return the voxels of ``region`` for sampling, smoothed, as values."""
+    # ``source`` is the region ``with_halo``; ``sigma`` is the standard deviation per axis.
     dtype = source.array.dtype
     values: NDArray[Any] = source.array.astype(real_type(dtype, dtype))
     if source.slope != 1.0 or source.intercept != 0.0:
         values = (values * source.slope + source.intercept).astype(values.dtype, copy=False)
     for axis in range(3):
-        # What lies around the region at hand: all that the filter looks at, but beyond the volume.
+        # Surroundings of the region: the filter's reach, except beyond the volume.
         first = region.start[axis] - source.start[axis]
         after = values.shape[1 + axis] - first - region.shape[axis]
         far = reach(sigma[axis])
@@ -135,15 +132,17 @@ def resample(
 ) -> None:
     """Sample ``source`` on an output grid, in place.
 
-    Where ``policy.antialias`` is set, they are smoothed before, by what ``matrix`` leaves out.
+    ``policy.antialias`` smooths before, for the downsampling of ``matrix``.
 
-    ``source`` holds at least ``source_region(matrix, out.shape[1:], bounds, policy)``, which is
-    ``region`` where it has been worked out; nothing outside has any influence. ``matrix`` is the
-    pull-back, 3x4 or 4x4 float64: output index to *volume* index, voxel centres. ``out`` is
-    (C, I, J, K), an integer or float type of any strides; integers round half to even and saturate.
-    Outside the boxes of ``stages`` (``SpatialPlan.kernel_stages``) it is ``policy.fill``, up to
-    half a voxel from their last centres. ``epilogue`` is a last step on the values, fill included.
-    With ``bfloat16``, for which NumPy has no type, ``out`` is uint16 and gets the bits.
+    - ``source`` holds at least ``source_region(matrix, out.shape[1:], bounds, policy)``. That
+      region may be passed as ``region``; voxels outside have no influence.
+    - ``matrix`` is the pull-back, 3x4 or 4x4 float64: output index to *volume* index, voxel
+      centres.
+    - ``out`` is (C, I, J, K), an integer or float type of any strides; integers round half to even
+      and saturate. With ``bfloat16`` it is uint16 and gets the bits, as NumPy lacks the type.
+    - ``stages`` (``SpatialPlan.kernel_stages``) give ``policy.fill`` outside their boxes, from half
+      a voxel beyond their last centres.
+    - ``epilogue`` is a last step on the values, fill included.
 
     Examples
     --------
@@ -190,7 +189,7 @@ def resample(
 
 
 def _in_numpy(source: SourceVoxels, copies: bool, where: Any, *, bfloat16: bool) -> None:
-    """Do what the kernel does, to the same bits."""
+    """Compute the same bits as the kernel."""
     matrix, policy, out, stages, epilogue = where
 
     def sample(source: SourceVoxels, policy: Policy, target: NDArray[Any]) -> NDArray[Any]:
@@ -208,7 +207,6 @@ def _in_numpy(source: SourceVoxels, copies: bool, where: Any, *, bfloat16: bool)
     if epilogue is not None:
         values = epilogue.of(values)
         if policy.fill and real == np.float32 and (policy.padding == "constant" or stages.clips):
-            # The fill is one number, which nobody rounds before.
             flat = np.zeros_like(source.array[:1], np.uint8)
             zeros = SourceVoxels(flat, source.start, source.bounds)
             flags = sample(zeros, replace(policy, fill=1), np.empty((1, *out.shape[1:]), np.uint8))
@@ -219,12 +217,12 @@ def _in_numpy(source: SourceVoxels, copies: bool, where: Any, *, bfloat16: bool)
 def outside_of(
     source: SourceVoxels, plan: SpatialPlan, policy: Policy, values: NDArray[Any]
 ) -> NDArray[np.bool_]:
-    """Return which voxels of a patch are fill, (I, J, K): those NaN in ``values``."""
-    # ``source`` is what was resampled, by ``plan`` from there, before ops that may make NaN.
+    """Return the flags of fill voxels, (I, J, K): those NaN in ``values``."""
+    # ``source`` was resampled by ``plan``, before ops that may make NaN.
     mask: NDArray[np.bool_] = np.isnan(values[0])
     if source.array.dtype.kind != "f" or not mask.any() or np.isfinite(source.array).all():
         return mask
-    # NaN of the volume lies among them: what a volume of zeros has elsewhere is outside.
+    # Some NaN are the volume's: sample zeros with a fill of 1 instead.
     zeros = np.zeros((1, *source.array.shape[1:]), np.uint8)
     flags = np.empty((1, *plan.shape), np.uint8)
     outside = replace(policy, fill=1, antialias=False)
@@ -235,22 +233,22 @@ def outside_of(
 
 
 def apply_plan(plan: SpatialPlan, array: NDArray[Any], policy: Policy = INTENSITY) -> NDArray[Any]:
-    """Return an array as it is on the output grid of a plan, in one resample.
+    """Return an array resampled once to the output grid of a plan.
 
     Parameters
     ----------
     plan
-        Its source is the grid of the array: ``patch.whole_plan.inverse()`` for what was
-        predicted on a patch.
+        Its source is the grid of the array: ``patch.whole_plan.inverse()`` for a prediction on a
+        patch.
     array
         (C, I, J, K) or (I, J, K), integers, booleans or floats; booleans count as uint8.
     policy
-        How it is sampled: ``Policy("linear", "constant")`` for probabilities, ``LABEL`` for labels.
+        Sampling: ``Policy("linear", "constant")`` for probabilities, ``LABEL`` for labels.
 
     Returns
     -------
-    A new array with as many axes: of ``policy.dtype``, or else of the type of the array where
-    whole voxels are moved or taken (``"nearest"``), and otherwise float32.
+    A new array with as many axes, of ``policy.dtype``. Without it, the array's type for copies and
+    ``"nearest"``, otherwise float32.
 
     Raises
     ------

@@ -112,9 +112,9 @@ def test_labels_are_meant_as_the_chain_has_them() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        (lambda p: p.remap_labels({1: 0}).label_crop(6), "changes what is 0"),
-        (lambda p: p.remap_labels({1: 0}).lazy_patch(6, mask="label"), "changes what is 0"),
-        (lambda p: p.remap_labels({1: 0}).normalize(inside="label"), "changes what is 0"),
+        (lambda p: p.remap_labels({1: 0}).label_crop(6), "changes which labels"),
+        (lambda p: p.remap_labels({1: 0}).lazy_patch(6, mask="label"), "changes which labels"),
+        (lambda p: p.remap_labels({1: 0}).normalize(inside="label"), "changes which labels"),
         (lambda p: p.remap_labels({4: 1}).label_crop(6, labels=4), "no label becomes"),
         (lambda p: p.remap_labels({4: 1}, other=9).label_crop(6, labels=9), "does not name"),
         (lambda p: p.one_hot(5).label_crop(6, labels=4), "as it is stored"),

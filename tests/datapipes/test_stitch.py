@@ -75,7 +75,7 @@ def test_missing_windows_are_told(windows):
     [
         (lambda windows: windows.batch_patches(2).stitch("prediction"), "takes batches with"),
         (lambda windows: windows.realize().stitch("image"), "takes batches with"),
-        (lambda windows: windows.batch_patches(2).stitch("image", like="ct"), "and not of 'ct'"),
+        (lambda windows: windows.batch_patches(2).stitch("image", like="ct"), "and not 'ct'"),
     ],
     ids=["key", "samples", "volume"],
 )
