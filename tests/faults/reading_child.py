@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from voxpipe.core import Region, memory
-from voxpipe.core.errors import LikelyMistake, VolumeReadError
+from voxpipe.core.errors import EmptyVolume, LikelyMistake, VolumeReadError
 from voxpipe.core.memory import usable_memory
 from voxpipe.core.settings import CACHE_BYTES
 from voxpipe.volumes import Volume, close_volumes
@@ -106,8 +106,9 @@ def _judged(path, options):
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LikelyMistake)  # of a unit that no standard knows
+            warnings.simplefilter("error", EmptyVolume)  # of strips or chunks of no bytes
             values = _some(volume)
-    except VolumeReadError as error:
+    except (VolumeReadError, EmptyVolume) as error:
         named = Path(path).name in str(error) or str(path) in str(error)
         return named, f"{type(error).__name__}: {error}"
     except BaseException as error:
