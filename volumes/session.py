@@ -61,6 +61,12 @@ def _is_far(backend: Backend | None) -> bool:
     return backend is not None and backend.remote and all(map(_is_far, parts))
 
 
+def _was_read(backend: Backend | None) -> bool:
+    """Whether a reader of the user has read a local file or folder, which is unchanged since."""
+    version = None if backend is None else backend.first_version
+    return version is not None and bool(version.is_current)
+
+
 class Handles:
     """Open backends of one process by the token of their source.
 
@@ -167,11 +173,15 @@ class Handles:
                 if own == token or (path and path in [getattr(f, "path", "") for f in files]):
                     del self.by_token[own]
 
-    def close_local(self) -> None:
-        """Drop the handles of what does not lie behind URLs."""
+    def close_local(self, *, keeps_read: bool = False) -> None:
+        """Drop the handles of local files; ``keeps_read``: not of those that a reader read."""
         with self._acts, self._lock:
             handles = self.by_token.items()
-            self.by_token = {token: one for token, one in handles if _is_far(one.backend)}
+            self.by_token = {
+                token: one
+                for token, one in handles
+                if _is_far(one.backend) or (keeps_read and _was_read(one.backend))
+            }
 
     def after_fork(self) -> None:
         """Start empty in a forked child."""
@@ -267,12 +277,16 @@ class Session:
         with self.opening():
             return source.open()
 
-    def begin_pass(self) -> None:
-        """Let go of what may have been stored anew since the last pass."""
+    def begin_pass(self, *, keeps_read: bool = False) -> None:
+        """Drop what may have been stored anew since the last pass.
+
+        ``keeps_read``: chains keep what they made of volumes, so readers are not called again for
+        files that are unchanged.
+        """
         # What was learnt of volumes behind URLs stays, a round trip each: their answers tell.
         self.ahead.small.clear()
         self.ahead.requests.clear_idle()
-        self.handles.close_local()
+        self.handles.close_local(keeps_read=keeps_read)
         self.chunks.clear()
 
     def close(self) -> None:

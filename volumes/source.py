@@ -159,7 +159,9 @@ class _Folder:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._version, self.stamp = self._look(), (os.stat(path).st_mtime_ns,)
+        self._version, self._time = self._look(), os.stat(path).st_mtime_ns
+        # Files that are written again leave the time of their folder as it is.
+        self.stamp = (self._time, content_key("", tuple(self._version)))
 
     def _look(self) -> list[tuple[str, int, str]]:
         return sorted(islice(files_below(self._path), _MOST_FILES))
@@ -171,7 +173,7 @@ class _Folder:
 
     def is_as_of(self, moment: int) -> bool:
         """Whether no file was added, removed or renamed."""
-        return os.path.isdir(self._path) and os.stat(self._path).st_mtime_ns == self.stamp[0]
+        return os.path.isdir(self._path) and os.stat(self._path).st_mtime_ns == self._time
 
 
 def as_backend(backend: Any, name: str) -> Backend:

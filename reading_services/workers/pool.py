@@ -37,7 +37,7 @@ from .script import (
     warn_of_changes,
 )
 from .worker import WorkerSettings, run_worker
-from .worker_process import Worker, failed_start, pause_collector, without_signals
+from .worker_process import Worker, failed_start, pause_collector, start_tracker, without_signals
 
 # Which worker makes a batch: one that has seen the volumes before, unless another would wait.
 #
@@ -193,6 +193,8 @@ class WorkerPool:
             daemon=True,
         )
         method = self._context.get_start_method()
+        if not is_fork:  # first: a consumer that is killed until the server runs leaves a folder
+            start_tracker()
         note = None if is_fork else StartNote(self.limits.start)
         server = forkserver.ensure_running
         if self._settings.torch and note is not None:

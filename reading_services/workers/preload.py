@@ -16,7 +16,7 @@ import struct
 import sys
 import time
 
-from .script import FOLDERS, begin_with_signals_blocked, import_code, survive_refusals
+from .script import FOLDERS, begin_with_signals_blocked, import_code, remove_notes, survive_refusals
 
 # The consumer's descriptors are closed, by which the server ends, a moment before it is gone.
 _SECONDS = 2.0
@@ -54,8 +54,15 @@ def _remove_folder(address: str, consumer: int) -> None:
     while os.getppid() == consumer and time.monotonic() < end:
         time.sleep(0.01)
     if os.getppid() != consumer:  # else it goes on with another server, and needs its folder
+        # Workers that were starting write a note there, and end without their consumer.
+        end = time.monotonic() + _SECONDS
+        with contextlib.suppress(ChildProcessError):  # none is left
+            while time.monotonic() < end:
+                os.waitpid(-1, os.WNOHANG)
+                time.sleep(0.01)
         with contextlib.suppress(OSError):  # the consumer has taken it away
             os.unlink(address)
+            remove_notes(os.path.dirname(address), consumer)
             os.rmdir(os.path.dirname(address))
 
 

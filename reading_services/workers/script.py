@@ -96,6 +96,13 @@ def _own_folder() -> str:
     return folder
 
 
+def remove_notes(folder: str, consumer: int) -> None:
+    """Remove the notes of workers that were starting when their consumer was killed."""
+    for name in os.listdir(folder):
+        if name.startswith(f"{_NOTES}{consumer}-"):
+            os.unlink(os.path.join(folder, name))
+
+
 class _OpenFile:
     def __init__(self, path: str) -> None:
         self._path = path

@@ -27,7 +27,7 @@ from ...core.context import RUNNING_PASS, holding
 from ...core.counters import PIPE_STATS
 from ...core.errors import NotPicklable
 from ...core.redact import public_text
-from ...spatial.lazy.virtual_volume import divide_tiles
+from ...spatial.lazy.virtual_volume import TILES, divide_tiles
 from ...storage.ranges import COALESCE_POLICIES, PoliciesByKey
 from ...volumes import register_backend, register_decoder
 from ...volumes.session import SESSION
@@ -216,7 +216,7 @@ class JobQueue:
         """Return the job; before the first of a pass forget what is of the last one."""
         # By then every job of that was answered. Jobs are loaded in their order, in two threads.
         if self._run and message.run != self._run:
-            SESSION.begin_pass()
+            SESSION.begin_pass(keeps_read=TILES.most > 0)
         self._run = message.run
         return self._load(message.job)
 

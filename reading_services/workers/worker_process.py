@@ -186,6 +186,14 @@ class Worker:
         self.notes = None
 
 
+def start_tracker() -> None:
+    """Start multiprocessing's tracker of resources with signals blocked, unless it runs."""
+    # The tracker sets its own mask, and Python 3.11 and 3.12 unblock Ctrl-C after that.
+    if sys.platform != "win32":
+        with block_signals():
+            resource_tracker.ensure_running()
+
+
 def without_signals(
     method: str, start: Callable[[], None] = forkserver.ensure_running
 ) -> contextlib.AbstractContextManager[None]:
@@ -194,9 +202,7 @@ def without_signals(
         return interrupts_later()
     if sys.platform == "win32":
         return contextlib.nullcontext()
-    # The tracker sets its own mask, and Python 3.11 and 3.12 unblock Ctrl-C after that.
-    with block_signals():
-        resource_tracker.ensure_running()
+    start_tracker()
     if method == "spawn":
         return block_signals()
     with block_signals():

@@ -10,6 +10,7 @@ import threading
 import tracemalloc
 import uuid
 from dataclasses import dataclass
+from pathlib import Path
 from weakref import WeakSet
 
 import nibabel as nib
@@ -638,6 +639,29 @@ def test_workers_that_keep_volumes_in_memory_stay(cases, tmp_path):
     of_workers = [reader for reader in readers if reader != str(os.getpid())]
     assert len(of_workers) == 4
     assert len(set(of_workers)) == 1
+
+
+def from_npy(path):
+    """Read an array of a file, or the one of a folder."""
+    path = Path(path)
+    return np.load(path / "a.npy" if path.is_dir() else path), np.eye(4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("is_folder", [False, True], ids=["file", "folder"])
+def test_a_changed_file_of_a_reader_is_read_again(tmp_path, is_folder, workers):
+    """The file has new voxels in each epoch; the cache keeps no old ones."""
+    place = tmp_path / "a.npy"
+    source = tmp_path if is_folder else place
+    np.save(place, np.zeros(SHAPE, np.int16))
+    opened = vp.from_cases([{"image": str(source)}]).open_volume(reader=from_npy)
+    pipe = opened.spacing(0.5).cache().lazy_patch((8, 8, 8)).batch_patches(1)
+    service = vp.MultiProcessingReadingService(workers) if workers else None
+    with vp.DataLoader2(pipe, None, service, seed=5) as loader:
+        for value in (1, 2, 3):
+            np.save(place, np.full(SHAPE, value, np.int16))
+            assert {int(v) for batch in loader for v in batch["image"].unique()} == {value}
 
 
 @dataclass(frozen=True)

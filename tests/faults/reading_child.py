@@ -108,7 +108,7 @@ def _judged(path, options):
             warnings.simplefilter("ignore", LikelyMistake)  # of a unit that no standard knows
             warnings.simplefilter("ignore", EmptyVolume)  # of strips that no offset leads to
             values = _some(volume)
-    except VolumeReadError as error:
+    except (VolumeReadError, EmptyVolume) as error:
         named = Path(path).name in str(error) or str(path) in str(error)
         return named, f"{type(error).__name__}: {error}"
     except BaseException as error:

@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from voxpipe.reading_services.workers.script import remove_folders_of_the_dead
+from voxpipe.reading_services.workers.script import remove_folders_of_the_dead, remove_notes
 from voxpipe.reading_services.workers.worker import ORPHAN_EXIT
 
 pytestmark = pytest.mark.skipif(not hasattr(socket, "AF_UNIX"), reason="there are no such sockets")
@@ -94,3 +94,11 @@ def test_a_worker_without_a_consumer_says_nothing():
     ended = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, timeout=60)
 
     assert (ended.returncode, ended.stdout, ended.stderr) == (ORPHAN_EXIT, b"", b"")
+
+
+def test_notes_of_one_consumer_are_removed(tmp_path):
+    """Those of another consumer in the same folder, and sockets, stay."""
+    for name in ("start-7-0", "start-7-12", "start-71-0", "listener-x"):
+        (tmp_path / name).touch()
+    remove_notes(str(tmp_path), 7)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["listener-x", "start-71-0"]
