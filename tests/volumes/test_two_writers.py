@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from nifti_files import numbered, write_nifti
 
-from voxpipe.core.errors import CacheBusy, DestinationBusy, VolumeError, VolumeReadError
+from voxpipe.core.errors import DestinationBusy, VolumeError, VolumeReadError
 from voxpipe.volumes import Volume, close_volumes, convert
 from voxpipe.volumes.conversion import destination
 from voxpipe.volumes.conversion.destination import RemoteLease
@@ -135,7 +135,7 @@ def test_a_writer_that_lives_keeps_its_lease(server, first, place):
     system, path = fsspec.core.url_to_fs(place[0], **place[1])
     other = RemoteLease(system, lock_of(path), "a place", lease)
 
-    with pytest.raises(CacheBusy, match="a place"), other.hold(timeout=4 * lease):
+    with pytest.raises(DestinationBusy, match="a place"), other.hold(timeout=4 * lease):
         pass
 
 
@@ -198,7 +198,7 @@ def test_a_store_without_conditions_is_read_again(tmp_path):
             system.pipe_file(path, RemoteLease(system, path, "other")._content())
 
     with (
-        pytest.raises(CacheBusy, match="is writing a place"),
+        pytest.raises(DestinationBusy, match="is writing a place"),
         RemoteLease(Careless(), path, "a place").hold(timeout=0),
     ):
         pass
@@ -234,7 +234,7 @@ def test_without_conditions_a_lease_that_is_held_stays():
     first = RemoteLease(store, "lock", "a place")
     with first.hold(timeout=0):
         before = store.held["lock"]
-        with pytest.raises(CacheBusy), RemoteLease(store, "lock", "a place").hold(timeout=0):
+        with pytest.raises(DestinationBusy), RemoteLease(store, "lock", "a place").hold(timeout=0):
             pass
         assert store.held["lock"] == before
         first.check()
@@ -260,7 +260,10 @@ def test_who_is_refused_is_told_how_long_to_wait():
     store.held["lock"] = RemoteLease(store, "lock", "a place")._content()
     waiting = RemoteLease(store, "lock", "a place", 0.4)
 
-    with pytest.raises(CacheBusy, match=r"timeout of more than 1\.2 s"), waiting.hold(timeout=0):
+    with (
+        pytest.raises(DestinationBusy, match=r"timeout of more than 1\.2 s"),
+        waiting.hold(timeout=0),
+    ):
         pass
 
 

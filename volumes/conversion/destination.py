@@ -16,14 +16,13 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any
 
 from ...core.errors import (
-    CacheBusy,
     DestinationBusy,
     DestinationExists,
     DestinationFull,
@@ -260,9 +259,9 @@ class RemoteLease:
                         self._system.rm_file(self._path)
 
     def check(self) -> None:
-        """Raise ``CacheBusy`` where the lease is not ours any more: another writer goes on."""
+        """Raise ``DestinationBusy`` where another writer took the lease over."""
         if not self._is_ours(self._get(self._path)):
-            raise CacheBusy(
+            raise DestinationBusy(
                 f"another process took over writing {self._name}, because this one had not said "
                 f"for {self._seconds:g} s that it is alive.",
                 do="Let the other one finish; what was written here is continued there.",
@@ -289,7 +288,7 @@ class RemoteLease:
                 claim, looks = self._get(self._claim(chain)), 0
                 chain = [*chain, claim] if claim is not None else []
             if now >= deadline:
-                raise CacheBusy(
+                raise DestinationBusy(
                     f"another process is writing {self._name}.",
                     do="Wait for it. If it was killed, give a timeout of more than "
                     f"{_PATIENCE * self._seconds:g} s, or remove {self._path} yourself; what it "
@@ -413,13 +412,9 @@ class RemoteDestination:
             with suppress(FileNotFoundError):
                 self._system.rm(self._root, recursive=True)
 
-    @contextmanager
-    def lock(self, timeout: float) -> Iterator[None]:
+    def lock(self, timeout: float) -> AbstractContextManager[None]:
         """Hold the lease of this place, which a dead writer does not renew."""
-        with ExitStack() as stack:
-            with _refusal():  # not around what is done meanwhile, which may read of a busy cache
-                stack.enter_context(self._lease.hold(timeout))
-            yield
+        return self._lease.hold(timeout)
 
     def finished_shards(self, key: str) -> set[Triple]:
         """Return the shards in the journal, which lies beside the group."""
@@ -448,13 +443,13 @@ class RemoteDestination:
     def note(self, shard: Triple) -> None:
         """Write the journal again, one line longer."""
         self._lines += json.dumps(shard).encode() + b"\n"
-        with _refusal(), remote_errors(self._url, self._options):
+        with remote_errors(self._url, self._options):
             self._lease.check()
             self._system.pipe_file(self._journal, self._lines)
 
     def publish(self, document: Mapping[str, Any], *, overwrite: bool) -> None:
         """Write the metadata, by which the group begins to exist."""
-        with _refusal(), remote_errors(self._url, self._options):
+        with remote_errors(self._url, self._options):
             self._lease.check()
             self._system.pipe_file(f"{self._root}/{GROUP}", json.dumps(document).encode())
             with suppress(FileNotFoundError):
@@ -569,12 +564,3 @@ def _read(path: Path) -> bytes:
     with suppress(FileNotFoundError), open(path, "rb", opener=open_regular) as file:
         return file.read()
     return b""
-
-
-@contextmanager
-def _refusal() -> Iterator[None]:
-    """Turn what a lease says into the error of a writer: nothing is read here."""
-    try:
-        yield
-    except CacheBusy as error:
-        raise DestinationBusy(error.what, do=error.do) from error
