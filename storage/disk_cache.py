@@ -303,7 +303,10 @@ class FileLock:
     @property
     def is_named(self) -> bool:
         """Whether the lock is held, and its file has its name: others wait for it."""
-        return not self.file.closed and is_still(self.file.fileno(), self._path)
+        with suppress(FileNotFoundError):
+            if not self.file.closed:
+                return os.path.samestat(os.fstat(self.file.fileno()), os.stat(self._path))
+        return False
 
     def remove(self) -> None:
         """Remove the file while it is locked: a process that waited for it makes a new one."""
@@ -343,13 +346,6 @@ def hold_lock(path: Path, deadline: float, busy: Callable[[], VoxpipeError]) -> 
         pause(deadline, busy)
     with lock:
         yield lock
-
-
-def is_still(file: int, path: str | Path) -> bool:
-    """Whether an open file is the one that has this path now."""
-    with suppress(FileNotFoundError):
-        return os.path.samestat(os.fstat(file), os.stat(path))
-    return False
 
 
 def open_trusted(path: str | os.PathLike[str], _flags: int = 0) -> int:

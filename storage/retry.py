@@ -465,7 +465,7 @@ async def _time(call: Callable[[], Awaitable[T]], health: Health) -> T:
     return result
 
 
-def read_anew(read: Callable[[], T], forget: Callable[[], None] = lambda: None) -> T:
+def read_anew(read: Callable[[], T]) -> T:
     """Return what ``read`` makes of remote bytes; again, if they may be damaged on their way."""
     for _ in range(LOOKS - 1):
         try:
@@ -473,7 +473,7 @@ def read_anew(read: Callable[[], T], forget: Callable[[], None] = lambda: None) 
         except errors.VolumeChanged:  # nobody brings the version back that is gone
             raise
         except DAMAGE:
-            forget()
+            continue
     return read()
 
 
