@@ -7,12 +7,9 @@ import logging
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from http.client import HTTPException
+from contextlib import contextmanager, suppress
 from typing import Any
-from urllib.error import HTTPError
 from urllib.parse import quote, quote_plus, urljoin, urlsplit
-from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from ..core import errors
 from ..core.redact import public_name, public_text, secrets_in, urls_in
@@ -173,27 +170,19 @@ def s3_address(url: str, options: Mapping[str, Any], environment: Mapping[str, s
     return f"{str(endpoint).rstrip('/')}/{quote(rest)}"
 
 
-class _Stay(HTTPRedirectHandler):
-    """Follows no redirect: that is an error."""
-
-    def redirect_request(self, *_: Any) -> None:
-        return None
-
-
 def redirect_of(address: str) -> str:
     """Return the host to which a web address redirects who has no credentials; empty for none."""
     if not address.startswith(("http://", "https://")):
         return ""
-    try:
-        with build_opener(_Stay).open(Request(address, headers=_ONE_BYTE), timeout=_PROBE):
-            return ""
-    except HTTPError as error:
-        with error:
-            location = error.headers.get("Location") or ""
-            target = urlsplit(urljoin(address, location)) if 300 <= error.code < 400 else None
-            return (target.hostname or "") if target is not None else ""
-    except (OSError, ValueError, HTTPException):
-        return ""
+    import requests
+
+    how: Any = {"headers": _ONE_BYTE, "timeout": _PROBE, "allow_redirects": False, "stream": True}
+    # Without ``auth`` requests would send what a .netrc holds for this host.
+    how["auth"] = lambda request: request
+    with suppress(OSError, ValueError), requests.get(address, **how) as reply:
+        if 300 <= reply.status_code < 400:
+            return urlsplit(urljoin(address, reply.headers.get("Location") or "")).hostname or ""
+    return ""
 
 
 _ONE_BYTE = {"Range": "bytes=0-0"}
