@@ -296,7 +296,7 @@ class FileReader:
 
     def will_need(
         self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, offset: int
-    ) -> Hint | None:
+    ) -> contextlib.ExitStack | None:
         """Announce to the kernel the bytes that are going to be read."""
         gap, most = coalesce_policy(self.usual)
         blocks = RowBlocks(lengths, box, itemsize, gap=gap, most=most)
@@ -342,18 +342,6 @@ _SAMPLES = 8
 _WARM_ROW, _WARM_STEP = 16, 8
 
 
-class Hint:
-    """What the system was told of one box; close it when it was read, or never will be."""
-
-    def __init__(self, hints: KernelHints, size: int) -> None:
-        self._hints, self._size = hints, size
-
-    def close(self) -> None:
-        """Make room for other hints; any number of times."""
-        size, self._size = self._size, 0
-        self._hints.acts.defer(partial(self._hints.add, -size))
-
-
 class KernelHints:
     """What one process has told the system, within a bound. Safe to use from several threads."""
 
@@ -389,8 +377,11 @@ class KernelHints:
         """Count so many bytes more; whoever calls it has the lock."""
         self.hinted_bytes += size
 
-    def tell(self, fd: int, offset: int, blocks: RowBlocks) -> Hint | None:
-        """Tell that a box is going to be read; None where it is there, or there is no room."""
+    def tell(self, fd: int, offset: int, blocks: RowBlocks) -> contextlib.ExitStack | None:
+        """Announce the read of a box; None where it is in the page cache, or there is no room.
+
+        The hint counts until it is closed, after the read.
+        """
         if not hasattr(os, "posix_fadvise"):
             return None
         if self.is_here(fd, [offset + place for place in blocks.places(_SAMPLES)]):
@@ -410,7 +401,9 @@ class KernelHints:
                     break
                 os.posix_fadvise(fd, start, min(length, room), os.POSIX_FADV_WILLNEED)
                 room -= length
-        return Hint(self, size)
+        hint = contextlib.ExitStack()
+        hint.callback(self.acts.defer, partial(self.add, -size))
+        return hint
 
 
 def is_cached(fd: int, places: list[int]) -> bool:

@@ -23,7 +23,6 @@ from ...storage.disk_cache import cache_budget, cache_directory
 from ...storage.file_reader import (
     HINTS,
     FileReader,
-    Hint,
     IoChoice,
     choose_io,
     kind_of_open_file,
@@ -236,7 +235,7 @@ class LocalRaw(FilesBackend):
         choice = self._choice
         return choice is not None and HINTS.worth_asking()
 
-    def prefetch(self, region: Region, channels: Channels | None = None) -> Hint | None:
+    def prefetch(self, region: Region, channels: Channels | None = None) -> Ticket | None:
         """Tell the system what is going to be read; not of a copy that is not made yet."""
         if self._choice is None:
             return None

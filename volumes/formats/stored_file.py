@@ -11,7 +11,7 @@ import stat
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, BinaryIO, NamedTuple
@@ -37,7 +37,7 @@ from ...core.lru_cache import cached_property
 from ...core.settings import MAPPED_BYTES, read_setting
 from ...core.suggest import path_hint
 from ...storage.content import content_key
-from ...storage.file_reader import HINTS, RENUMBERING_KINDS, Hint, RowBlocks, file_system_at
+from ...storage.file_reader import HINTS, RENUMBERING_KINDS, RowBlocks, file_system_at
 from ...storage.location import is_url, public_name
 from ...storage.ranges import (
     LOCAL_GAP,
@@ -121,7 +121,7 @@ class Place(NamedTuple):
     offset: int  # of its first byte in the file
     order: tuple[int, ...]  # its axes, the slowest first
 
-    def prefetch(self, array: NDArray[Any], index: tuple[slice, ...]) -> Hint | None:
+    def prefetch(self, array: NDArray[Any], index: tuple[slice, ...]) -> ExitStack | None:
         """Tell the system that a part of the array is going to be read."""
         # By the name of the file, not through the map: Python holds its lock while ``madvise``
         # waits for the disk, and both fill the same page cache. Keeping a descriptor for this
