@@ -43,7 +43,10 @@ def chained_form(name: str) -> Callable[[C], C]:
     def register(cls: C) -> C:
         cls.form_name = name  # type: ignore[attr-defined]
         table: Any = IterDataPipe if issubclass(cls, IterDataPipe) else MapDataPipe
-        if isinstance(table.functions.get(name), FirstUse):
+        known = table.functions.get(name)
+        if isinstance(known, FirstUse):
+            if not known.is_of(cls):  # of a package that took the name first
+                return cls
             del table.functions[name]  # loading the class puts it into the table
         functional_datapipe(name)(cls)
         return cls
@@ -56,6 +59,10 @@ class FirstUse:
 
     def __init__(self, place: str) -> None:
         self._place = place
+
+    def is_of(self, cls: type) -> bool:
+        """Whether this stands for a class."""
+        return self._place == f"{cls.__module__}:{cls.__name__}"
 
     @property
     def pipe(self) -> Any:

@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
 from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
+from warnings import warn
 
 
 def at_first_use(
@@ -56,10 +57,27 @@ def at_first_use(
 def extensions(group: str) -> Mapping[str, EntryPoint]:
     """Return what installed packages register as ``voxpipe.GROUP``, by name; imports none of it.
 
-    Each value has ``load()``. Of two packages with one name, the first on ``sys.path`` counts.
+    Each value has ``load()``. Names of voxpipe stay its own. Of two other packages with one name,
+    the first on ``sys.path`` counts; the other, and a place that names no object, are warned of.
     """
-    points = reversed(tuple(entry_points(group=f"voxpipe.{group}")))
-    return MappingProxyType({point.name: point for point in points})
+    points: dict[str, EntryPoint] = {}
+    root = __name__.partition(".")[0]
+    every = entry_points(group=f"voxpipe.{group}")
+    for point in sorted(every, key=lambda each: not each.value.startswith(f"{root}.")):
+        if ":" in point.value and point.name not in points:
+            points[point.name] = point
+        elif point.value != points.get(point.name, point).value or ":" not in point.value:
+            why = "has no object" if ":" not in point.value else "has a name that is taken"
+            text = (
+                f"voxpipe.{group}: {point.name} = {point.value} of {distribution_of(point)} {why}"
+            )
+            warn(f"{text}, and is left out", UserWarning, stacklevel=2)
+    return MappingProxyType(points)
+
+
+def distribution_of(point: EntryPoint) -> str:
+    """Return the name of the package that has an entry point."""
+    return getattr(getattr(point, "dist", None), "name", None) or "an installed package"
 
 
 def names_at(place: str) -> dict[str, EntryPoint]:

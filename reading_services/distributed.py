@@ -256,7 +256,7 @@ def _cases_of(sources: Sequence[Pipe]) -> Cases:
 
 
 _DO = (
-    "Give SequentialReadingService(DistributedReadingService(), "
+    "Give vp.reading_services.SequentialReadingService(DistributedReadingService(), "
     "MultiProcessingReadingService(num_workers=...))."
 )
 
@@ -327,7 +327,8 @@ def without_parts(service: object, graph: Pipe) -> str:
     return (
         f"each of {ranks} ranks makes all batches, and all make the same, as no service divides "
         "them\n"
-        f"  Give SequentialReadingService(DistributedReadingService(), {service!r}), or "
+        "  Give vp.reading_services.SequentialReadingService(DistributedReadingService(), "
+        f"{service!r}), or "
         "DistributedReadingService() alone. If every rank has cases of its own, ignore "
         "vp.errors.RanksAlike."
     )

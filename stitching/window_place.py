@@ -15,9 +15,9 @@ from ..core.lru_cache import cached_property
 from ..spatial.plans.plan import SpatialPlan
 from ..spatial.plans.pull_back import COPY_TOLERANCE, Matrix, extremes
 from ..storage.location import is_url
-from ..volumes import Volume
+from ..volumes import Volume, custom_decoders
 from ..volumes.conversion.convert import known_version, refuse_itself
-from ..volumes.registry import custom_backends
+from ..volumes.registry import reads_by_others
 from .windows import Triple, Windows
 
 _DO = (
@@ -119,7 +119,8 @@ class WindowPlace:
     @property
     def has_own_readers(self) -> bool:
         """Whether a user's reader may open a volume: files do not identify it."""
-        return bool(custom_backends()) or any(map(readers_of, self._every_volume()))
+        others = reads_by_others() or bool(custom_decoders())
+        return others or any(map(readers_of, self._every_volume()))
 
     def _every_volume(self) -> list[Any]:
         volumes: list[Any] = [*self.given_volumes.values()]

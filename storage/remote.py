@@ -7,7 +7,7 @@ import io
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any, BinaryIO
 
@@ -205,7 +205,10 @@ class Globs:
             try:
                 with os.scandir(f"{folder}/") as entries:
                     for entry in entries:
-                        paths[f"{folder}/{entry.name}"] = entry.is_dir()
+                        is_folder = False
+                        with suppress(OSError):  # a link to itself, or into a closed folder
+                            is_folder = entry.is_dir()
+                        paths[f"{folder}/{entry.name}"] = is_folder
             except (FileNotFoundError, NotADirectoryError, PermissionError):
                 pass
             except OSError as error:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.errors import BadHeader, UnknownFormat
-from ..core.locks import ForkSafeLock
-from ..first_use import extensions
+from ..first_use import distribution_of, extensions
 from ..storage.location import is_url, public_name
 from .backend import Backend, ViewBackend, as_array, placed_array
 from .header import IDENTITY, affine_entries, array_header, channels_first, given_affine
@@ -82,36 +82,50 @@ class _Matcher(NamedTuple):
     factory: Factory
 
 
-_ENTRIES: list[_Matcher] = []
-_FORMATS: list[Any] = []
-_LOADING = ForkSafeLock()
-_PACKAGES: set[str] = set()  # entry points that were loaded
+# Registered by users: before and after all formats.
+_BEFORE: list[_Matcher] = []
+_AFTER: list[_Matcher] = []
+_FORMATS: list[Any] = []  # of the engine
+# Formats by the name of their entry point. A name is added together with its formats.
+_OF_PACKAGES: dict[str, tuple[Any, ...]] = {}
+_REMOVED: set[str] = set()  # names that unregister_backend() took away
 
 
 def add_formats(formats: Iterable[Any]) -> None:
-    """Add formats after the registered backends, those of lower rank first."""
-    by_rank = sorted(formats, key=lambda each: each.rank)
-    _FORMATS.extend(by_rank)
-    _ENTRIES.extend(_Matcher(each.name, each.recognises, each.backend) for each in by_rank)
+    """Add the formats of the engine, those of lower rank first."""
+    _FORMATS.extend(sorted(formats, key=lambda each: each.rank))
 
 
-def _all_entries() -> list[_Matcher]:
-    """Return the registered backends, after the formats of installed packages joined them.
+def _formats() -> list[Any]:
+    """Return all formats, those of installed packages imported, by rank within their group.
 
-    An entry point ``voxpipe.formats`` names a `Format`, or a tuple of them.
+    An entry point ``voxpipe.formats`` names a `Format`, or a tuple of them. A package that cannot
+    be imported is warned of, and the others are used.
     """
-    with _LOADING:
-        points = [p for name, p in extensions("formats").items() if name not in _PACKAGES]
-        _PACKAGES.update(point.name for point in points)
-        values = [point.load() for point in points]
-        add_formats(f for each in values for f in (each if isinstance(each, tuple) else (each,)))
-    return _ENTRIES
+    for name, point in extensions("formats").items():
+        if name in _OF_PACKAGES:
+            continue
+        value: Any = ()
+        try:
+            value = point.load()
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+            text = f"the formats {point.value} of {distribution_of(point)} cannot be imported"
+            warnings.warn(f"{text}, and are left out: {failure}", UserWarning, stacklevel=2)
+        _OF_PACKAGES.setdefault(name, value if isinstance(value, tuple) else (value,))
+    others = (each for formats in tuple(_OF_PACKAGES.values()) for each in formats)
+    return [*_FORMATS, *sorted(others, key=lambda each: each.rank)]
+
+
+def _entries(formats: Iterable[Any]) -> list[_Matcher]:
+    """Return the backends in the order in which they are asked, with these formats."""
+    entries = (_Matcher(f.name, f.recognises, f.backend) for f in formats if f.name not in _REMOVED)
+    return [*_BEFORE, *entries, *_AFTER]
 
 
 def known_suffixes() -> tuple[str, ...]:
     """Return the suffixes of files of all formats, in lower case."""
-    _all_entries()
-    return tuple(suffix for each in _FORMATS for suffix in each.suffixes)
+    return tuple(suffix for each in _formats() for suffix in each.suffixes)
 
 
 def register_backend(
@@ -137,13 +151,15 @@ def register_backend(
     that workers have them too.
     """
     unregister_backend(name)  # which also drops handles that others have opened
-    _ENTRIES.insert(0 if prepend else len(_ENTRIES), _Matcher(name, matcher, factory))
+    entry = _Matcher(name, matcher, factory)
+    _BEFORE.insert(0, entry) if prepend else _AFTER.append(entry)
 
 
 def unregister_backend(name: str) -> None:
     """Forget a backend; nothing happens if there is none of this name."""
-    entries = _all_entries()
-    entries[:] = [entry for entry in entries if entry.name != name]
+    _REMOVED.add(name)
+    for entries in (_BEFORE, _AFTER):
+        entries[:] = [entry for entry in entries if entry.name != name]
     close_volumes()
 
 
@@ -164,11 +180,10 @@ def resolve_backend(request: BackendRequest) -> Any | None:
 
 def _matching(request: BackendRequest) -> _Matcher | None:
     """Return the first entry that matches; packages are imported where no other entry does."""
-    first = tuple(_ENTRIES)
-    early = next((entry for entry in first if entry.matcher(request)), None)
-    if early is not None:
+    early = next((entry for entry in _entries(_FORMATS) if entry.matcher(request)), None)
+    if early is not None and early not in _AFTER:
         return early
-    others = [entry for entry in tuple(_all_entries()) if entry not in first]
+    others = _entries(_formats()[len(_FORMATS) :])[len(_BEFORE) :]
     return next((entry for entry in others if entry.matcher(request)), None)
 
 
@@ -188,7 +203,7 @@ def is_recognised(request: BackendRequest) -> bool:
 
 def registered_names() -> tuple[str, ...]:
     """Return the names of all backends, in the order in which they are asked."""
-    return tuple(entry.name for entry in _all_entries())
+    return tuple(entry.name for entry in _entries(_formats()))
 
 
 def custom_backends() -> tuple[tuple[str, Matcher, Factory], ...]:
@@ -196,9 +211,14 @@ def custom_backends() -> tuple[tuple[str, Matcher, Factory], ...]:
 
     A worker that is not a fork has only what importing gives it; this is what it is told.
     """
-    formats = {each.backend for each in _FORMATS}
-    mine = (entry for entry in tuple(_ENTRIES) if entry.factory not in formats)
-    return tuple((entry.name, entry.matcher, entry.factory) for entry in mine)
+    return tuple((entry.name, entry.matcher, entry.factory) for entry in (*_BEFORE, *_AFTER))
+
+
+def reads_by_others() -> bool:
+    """Whether code of users or of other packages may read a file: backends, or their formats."""
+    here = __name__.partition(".")[0]
+    points = (point for group in ("formats", "sources") for point in extensions(group).values())
+    return bool(_BEFORE or _AFTER) or any(not p.value.startswith(f"{here}.") for p in points)
 
 
 class ReaderBackend(ViewBackend):
@@ -256,12 +276,14 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
     no backend opens scan.npz; installed: ..., .nii, .nii.gz, ... (backends: nifti)...
     """
     suffix = os.path.splitext(name)[1].lower()
-    _all_entries()
-    missing = {each.needs for each in _FORMATS if each.needs and not _is_installed(each.needs)}
-    here = [suffix for each in _FORMATS if each.needs not in missing for suffix in each.suffixes]
+    formats = _formats()
+    missing = {each.needs for each in formats if each.needs and not _is_installed(each.needs)}
+    here = [suffix for each in formats if each.needs not in missing for suffix in each.suffixes]
     what = (
         f"no backend opens {name}; installed: {', '.join(here)} (backends: {', '.join(backends)})"
     )
+    if not extensions("formats"):
+        what += "; the metadata of its installation are missing or old: install voxpipe again"
     if missing:
         what += f"; install {', '.join(sorted(missing))} for more"
     return UnknownFormat(what, do=_advice(suffix, is_url(name)))

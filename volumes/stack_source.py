@@ -343,7 +343,8 @@ def source_of_object(thing: Any, options: Options) -> Source:
 
 def _source_by_package(thing: Any, options: Options) -> Source | None:
     """Return the source that the package of one of an object's classes has an entry point for."""
-    for package in {cls.__module__.partition(".")[0] for cls in type(thing).__mro__}:
+    packages = (cls.__module__.partition(".")[0] for cls in type(thing).__mro__)
+    for package in dict.fromkeys(packages):
         point = extensions("sources").get(package)
         source: Source | None = None if point is None else point.load()(thing, options)
         if source is not None:

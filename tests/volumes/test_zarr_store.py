@@ -11,6 +11,7 @@ from nifti_files import AFFINE, crafted, numbered
 
 from voxpipe import check
 from voxpipe.core import IO_COUNTERS, Region
+from voxpipe.core.call_site import WarnOnce
 from voxpipe.core.errors import (
     BadHeader,
     CorruptVolume,
@@ -21,7 +22,7 @@ from voxpipe.core.errors import (
 from voxpipe.storage.ranges import LocalRanges
 from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume, find_volumes
-from voxpipe.volumes.formats import zarr_nodes
+from voxpipe.volumes.formats import chunked_backend, zarr_nodes
 
 zarr = pytest.importorskip("zarr")
 LocalStore, MemoryStore = zarr.storage.LocalStore, zarr.storage.MemoryStore
@@ -360,8 +361,9 @@ def test_a_flat_axis_without_a_unit(tmp_path):
     ],
 )
 @pytest.mark.parametrize("kind", ["v2", "v3", "v2 in a bucket"])
-def test_axes_have_names(tmp_path, names, shape, kind):
+def test_axes_have_names(tmp_path, monkeypatch, names, shape, kind):
     """Names of zarr 3 and of xarray in zarr 2 order the axes; unknown names are warned of."""
+    monkeypatch.setattr(chunked_backend, "_AXES_ONCE", WarnOnce())
     array = numbered((2, 3, 4))
     store = f"memory://names/{abs(hash(names))}.zarr" if "bucket" in kind else tmp_path / "a.zarr"
     more = {} if "v2" in kind else {"dimension_names": names}

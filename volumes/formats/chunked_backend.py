@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Region
-from ...core.call_site import shorten, warn
+from ...core.call_site import WarnOnce, shorten, warn
 from ...core.errors import BadHeader, EmptyVolume, LikelyMistake, SampleError, UnknownFormat
 from ...core.lru_cache import cached_property
 from ...core.validate import MILLIMETRES, PLAIN_UNITS
@@ -144,8 +144,11 @@ _AXES_BY_NAME = {letter: letter for letter in _LETTERS} | {
 }
 
 
+_AXES_ONCE = WarnOnce()
+
+
 def axes_of_names(names: Sequence[Any], name: str) -> str | None:
-    """Return the letters of axes that have names in a file; None, with a warning, for others.
+    """Return the letters of axes that have names in a file; None for others, with one warning.
 
     Names that xarray and netCDF make up, ``dim_0`` for instance, say nothing.
 
@@ -160,7 +163,8 @@ def axes_of_names(names: Sequence[Any], name: str) -> str | None:
     if is_known and len({*letters} & {*SPATIAL}) >= _LEAST_AXES:
         return "".join(letters)
     if any(word and not word.startswith(("dim_", "phony_dim_")) for word in words):
-        warn(
+        _AXES_ONCE.warn(
+            tuple(words),
             f"unknown-axes: {name} names its axes {', '.join(map(str, names))}, and x, y, z, c and "
             "t are known; they are read in stored order. Pass axes= to name them.",
             LikelyMistake,

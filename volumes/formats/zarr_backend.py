@@ -13,6 +13,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -463,7 +464,11 @@ def open_zarr(request: BackendRequest, name: str, level: Any = 0, axes: Any = No
         backend = LocalZarr(os.fspath(request.path or ""), name, level, request.follow, axes)
     if parent and vars(request)["affine"] is None and backend.header.affine == IDENTITY:
         group = open_remote(parent[1], request.storage_options) if url else LocalRanges(parent[1])
-        if any(b"multiscales" in (group.get(key) or b"") for key in ("zarr.json", ".zattrs")):
+        is_level = False
+        with suppress(VoxpipeError):  # a group that may not be read
+            keys = ("zarr.json", ".zattrs")
+            is_level = any(b"multiscales" in (group.get(key) or b"") for key in keys)
+        if is_level:
             image = public_name(parent[1])
             what = f"level-without-place: {name} is one array of {image}, whose metadata place it"
             warn(f"{what}. Open {image} with level=, or pass affine=.", LikelyMistake)

@@ -1,0 +1,94 @@
+"""Packages of others that cannot be imported, take names, or register backends when imported."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import sys, threading, warnings
+warnings.simplefilter("always")
+import h5py, numpy as np
+import voxpipe as vp
+from voxpipe.volumes.registry import registered_names
+with h5py.File(sys.argv[1] + "/a.h5", "w") as file:
+    file["d"] = np.ones((2, 3, 4), "i2")
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    print(vp.Volume(sys.argv[1] + "/a.h5").shape, "tiff" in registered_names())
+print(sum("broken_package" in str(one.message) for one in seen))
+"""
+TWO_THREADS = """
+import sys, threading
+import h5py, numpy as np
+import voxpipe as vp
+with h5py.File(sys.argv[1] + "/a.h5", "w") as file:
+    file["d"] = np.ones((2, 3, 4), "i2")
+both = threading.Barrier(2)
+sys.modules["meeting"] = both
+def open_it():
+    print(vp.Volume(sys.argv[1] + "/a.h5").shape)
+def import_it():
+    both.wait(30)
+    import registering_package
+threads = [threading.Thread(target=each, daemon=True) for each in (open_it, import_it)]
+for each in threads: each.start()
+for each in threads: each.join(60)
+print([each.is_alive() for each in threads])
+"""
+
+
+def run(folder, script, package, points, source):
+    """Return the lines of a script that sees one more installed package."""
+    info = folder / f"{package}-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(points)
+    (folder / f"{package}.py").write_text(source)
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import sys; sys.path.insert(0, {str(folder)!r})\n{script}",
+            folder,
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_package_that_cannot_be_imported(tmp_path):
+    """Its formats are left out with a warning; all others stay."""
+    points = "[voxpipe.formats]\nbroken = broken_package:FORMAT\n"
+
+    lines = run(tmp_path, SCRIPT, "broken_package", points, "import there_is_no_such_module")
+
+    assert lines == ["(1, 2, 3, 4) True", "1"]
+
+
+def test_a_package_with_the_names_of_voxpipe(tmp_path):
+    """The names stay voxpipe's, whatever the order of folders."""
+    points = "[voxpipe.formats]\nhdf5 = broken_package:FORMAT\n"
+    points += "[voxpipe.forms]\nrepeat = broken_package\n"
+
+    lines = run(tmp_path, SCRIPT, "broken_package", points, "FORMAT = ()")
+
+    assert lines == ["(1, 2, 3, 4) True", "1"]
+
+
+@pytest.mark.parametrize("first", ["a registration", "a format"])
+def test_a_package_that_registers_while_formats_load(tmp_path, first):
+    """Two threads, one opens a file, one imports the package: neither waits for the other."""
+    points = "[voxpipe.formats]\nregistering = registering_package:FORMAT\n"
+    register = 'vp.register_backend("own", lambda request: False, print)\n'
+    wait = 'sys.modules["meeting"].wait(30)\n' if first == "a format" else ""
+    source = f"import sys\nimport voxpipe as vp\n{wait}{register}FORMAT = ()\n"
+    script = TWO_THREADS if wait else TWO_THREADS.replace("both.wait(30)", "pass")
+
+    assert run(tmp_path, script, "registering_package", points, source) == [
+        "(1, 2, 3, 4)",
+        "[False, False]",
+    ]
