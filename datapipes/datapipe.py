@@ -43,9 +43,9 @@ def chained_form(name: str) -> Callable[[C], C]:
     def register(cls: C) -> C:
         cls.form_name = name  # type: ignore[attr-defined]
         table: Any = IterDataPipe if issubclass(cls, IterDataPipe) else MapDataPipe
-        known = table.functions.get(name)
-        if isinstance(known, FirstUse):
-            if not known.is_of(cls):  # of a package that took the name first
+        earlier = table.functions.get(name)
+        if isinstance(earlier, FirstUse):
+            if not earlier.is_of(cls):  # of a package that took the name first
                 return cls
             del table.functions[name]  # loading the class puts it into the table
         functional_datapipe(name)(cls)

@@ -1,4 +1,4 @@
-"""Public names that nobody lists: imported at their first use, or named by the file they are in."""
+"""Public names without a list: imported at their first use, or found in the files of a folder."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ def at_first_use(
 
 @cache
 def extensions(group: str) -> Mapping[str, EntryPoint]:
-    """Return what installed packages register as ``voxpipe.GROUP``, by name; imports none of it.
+    """Return the entry points ``voxpipe.GROUP`` of installed packages by name; imports none.
 
-    Each value has ``load()``. Names of voxpipe stay its own. Of two other packages with one name,
+    Each value has ``load()``. Names of voxpipe stay its own. If two other packages use one name,
     the first on ``sys.path`` counts; the other, and a place that names no object, are warned of.
     """
     points: dict[str, EntryPoint] = {}
@@ -87,9 +87,9 @@ def names_at(place: str) -> dict[str, EntryPoint]:
 
 
 def list_names(package: str, folder: Iterable[str], name: str) -> Iterator[Any]:
-    """Yield what the files of a folder list under one name, as ``FORMATS`` or ``OPS``.
+    """Yield the entries of one list, as ``FORMATS`` or ``OPS``, in each file of a folder.
 
-    Those whose name begins with an underscore import what takes long, and are not looked into.
+    Files whose name begins with an underscore import large packages, and are skipped.
     """
     for module in iter_modules(folder, f"{package}."):
         if "._" not in module.name:

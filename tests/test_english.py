@@ -19,16 +19,16 @@ BOUNDS = {
     "extensions": (0, 67),
     "graph": (88, 13),
     "intensity": (0, 4),
-    "package": (24, 1),
+    "package": (19, 1),
     "prediction": (41, 15),
     "reading_services": (416, 60),
     "spatial": (0, 27),
     "stitching": (0, 4),
-    "storage": (417, 57),
+    "storage": (414, 57),
     "testing": (58, 6),
-    "volumes": (806, 111),
+    "volumes": (801, 111),
     "docs": (1, 326),
-    "root": (37, 66),
+    "root": (30, 58),
 }
 
 

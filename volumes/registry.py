@@ -88,7 +88,7 @@ _AFTER: list[_Matcher] = []
 _FORMATS: list[Any] = []  # of the engine
 # Formats by the name of their entry point. A name is added together with its formats.
 _OF_PACKAGES: dict[str, tuple[Any, ...]] = {}
-_REMOVED: set[str] = set()  # names that unregister_backend() took away
+_WITHOUT: set[str] = set()  # names that unregister_backend() took away
 
 
 def add_formats(formats: Iterable[Any]) -> None:
@@ -119,7 +119,7 @@ def _formats() -> list[Any]:
 
 def _entries(formats: Iterable[Any]) -> list[_Matcher]:
     """Return the backends in the order in which they are asked, with these formats."""
-    entries = (_Matcher(f.name, f.recognises, f.backend) for f in formats if f.name not in _REMOVED)
+    entries = (_Matcher(f.name, f.recognises, f.backend) for f in formats if f.name not in _WITHOUT)
     return [*_BEFORE, *entries, *_AFTER]
 
 
@@ -157,7 +157,7 @@ def register_backend(
 
 def unregister_backend(name: str) -> None:
     """Forget a backend; nothing happens if there is none of this name."""
-    _REMOVED.add(name)
+    _WITHOUT.add(name)
     for entries in (_BEFORE, _AFTER):
         entries[:] = [entry for entry in entries if entry.name != name]
     close_volumes()
@@ -180,8 +180,11 @@ def resolve_backend(request: BackendRequest) -> Any | None:
 
 def _matching(request: BackendRequest) -> _Matcher | None:
     """Return the first entry that matches; packages are imported where no other entry does."""
-    early = next((entry for entry in _entries(_FORMATS) if entry.matcher(request)), None)
-    if early is not None and early not in _AFTER:
+    own = (entry for entry in tuple(_BEFORE) if entry.matcher(request))
+    formats = (f for f in _FORMATS if f.name not in _WITHOUT and f.recognises(request))
+    entries = (_Matcher(f.name, f.recognises, f.backend) for f in formats)
+    early = next(own, None) or next(entries, None)
+    if early is not None:
         return early
     others = _entries(_formats()[len(_FORMATS) :])[len(_BEFORE) :]
     return next((entry for entry in others if entry.matcher(request)), None)

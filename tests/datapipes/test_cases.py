@@ -163,6 +163,15 @@ def test_links_to_folders_are_entered(tmp_path, pattern):
     assert [*Globs({}).match(full)[2]] == [name.rstrip("/") for name in sorted(glob.glob(full))]
 
 
+def test_a_link_that_leads_nowhere_hides_no_case(tmp_path):
+    """Nor one to itself: the other cases of the folder are there."""
+    files_below(tmp_path, *(f"{n}/ct.nii" for n in range(8)))
+    (tmp_path / "circle").symlink_to(tmp_path / "circle")
+    (tmp_path / "lost").symlink_to(tmp_path / "nowhere")
+
+    assert len(list(vp.list_cases(f"{tmp_path}/*/", image="ct.nii"))) == 8
+
+
 def test_two_stars_enter_no_links(tmp_path):
     """A link to a folder above would go round in circles."""
     files_below(tmp_path, "data/p1/ct.nii")

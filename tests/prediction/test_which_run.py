@@ -298,6 +298,27 @@ def test_torch_with_code_of_others(scan, tmp_path, monkeypatch, way):
         vp.predict(torch.nn.ReLU(), scan, place, **how)
 
 
+def test_another_precision_is_another_run(scan, tmp_path):
+    """Autocast changes numbers, and is a setting of the process."""
+    place, how = str(tmp_path / "out.nii"), {"patch": 8, "output": "logits"}
+    model = torch.nn.Conv3d(1, 1, 3, padding=1)
+    vp.predict(model, scan, place, **how)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(DestinationExists):
+        vp.predict(model, scan, place, **how)
+
+
+def test_a_decoder_of_the_user_proves_nothing(scan, tmp_path):
+    """The voxels that it decodes do not follow from versions."""
+    place, how = str(tmp_path / "out.nii"), {"patch": 8, "output": "logits"}
+    vp.predict(torch.nn.ReLU(), scan, place, **how)
+    vp.register_decoder("mine", lambda configuration: None)
+    try:
+        with pytest.raises(DestinationExists):
+            vp.predict(torch.nn.ReLU(), scan, place, **how)
+    finally:
+        vp.volumes.unregister_decoder("mine")
+
+
 NAMED = {
     "class": (torch.nn.ReLU, torch.nn.Sigmoid),
     "buffer": (lambda: with_buffer(1.0), lambda: with_buffer(2.0)),
