@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from ..datapipes.iter import BatchPatches, FusedSpatial, Realize, SpatialPipe, ValuePipe
 from ..graph import Pipe, Refused, RewriteResult, Rule, Site, parents_of, with_parents
@@ -65,11 +66,17 @@ def _neighbours(site: Site) -> Pair | Refused | None:
     return first, second
 
 
+_RUN = ("__iter__", "apply")  # methods that make items
+
+
 def _realized_before(reader: type, site: Site) -> Pair | Refused | None:
     if not isinstance(site.pipe, reader):
         return None
     parent = parents_of(site.pipe)[0]
-    if not isinstance(parent, Realize):
+    # A subclass of the user's may override either one: then both run as they are.
+    own: Any = type(site.pipe)
+    others = [name for name in _RUN if getattr(own, name, None) is not getattr(reader, name, None)]
+    if others or type(parent) is not Realize:
         return None
     if site.is_shared(parent):
         return Refused("realize() has another reader, which needs the tensors")
