@@ -54,6 +54,12 @@ def at_first_use(
 
 
 @cache
+def _every_point() -> Any:
+    """Return the entry points of all installed packages: their metadata are read once."""
+    return entry_points()
+
+
+@cache
 def extensions(group: str) -> Mapping[str, EntryPoint]:
     """Return the entry points ``voxpipe.GROUP`` of installed packages by name; imports none.
 
@@ -62,16 +68,13 @@ def extensions(group: str) -> Mapping[str, EntryPoint]:
     """
     points: dict[str, EntryPoint] = {}
     root = __name__.partition(".")[0]
-    every = entry_points(group=f"voxpipe.{group}")
+    every = _every_point().select(group=f"voxpipe.{group}")
     for point in sorted(every, key=lambda each: not each.value.startswith(f"{root}.")):
-        if ":" in point.value and point.name not in points:
-            points[point.name] = point
-        elif point.value != points.get(point.name, point).value or ":" not in point.value:
-            why = "has no object" if ":" not in point.value else "has a name that is taken"
-            text = (
-                f"voxpipe.{group}: {point.name} = {point.value} of {distribution_of(point)} {why}"
-            )
-            warn(f"{text}, and is left out", UserWarning, stacklevel=2)
+        earlier = points.setdefault(point.name, point) if ":" in point.value else None
+        if earlier is None or earlier.value != point.value:
+            why = "has no object" if earlier is None else "has a name that is taken"
+            where = f"{point.name} = {point.value} of {distribution_of(point)}"
+            warn(f"voxpipe.{group}: {where} {why}, and is left out", UserWarning, stacklevel=2)
     return MappingProxyType(points)
 
 

@@ -1,7 +1,6 @@
 """Codecs from outside: found by name, given the memory that a read returns, sent to workers."""
 
 import doctest
-import importlib.metadata
 import json
 import zlib
 from typing import ClassVar
@@ -13,7 +12,7 @@ from checkout import ROOT
 import voxpipe as vp
 from voxpipe.testing import DecoderCase, DecoderContract
 from voxpipe.volumes import Volume, close_volumes, register_decoder, unregister_decoder
-from voxpipe.volumes.chunks.ranged_chunks import ENTRY_POINTS, decoder_factory
+from voxpipe.volumes.chunks.ranged_chunks import decoder_factory
 
 zarr = pytest.importorskip("zarr")
 NAME = "voxpipe-test-xor"
@@ -145,15 +144,15 @@ def test_installed_packages_are_asked(monkeypatch):
         def load(self):
             return Xor
 
-    def entry_points(**wanted):
-        asked.append(wanted)
-        return [Entry()] if wanted["name"] == "theirs" else []
+    def extensions(group):
+        asked.append(group)
+        return {"theirs": Entry()}
 
-    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+    monkeypatch.setattr("voxpipe.volumes.chunks.ranged_chunks.extensions", extensions)
 
     assert decoder_factory("theirs") is Xor
     assert decoder_factory("nobodys") is None
-    assert asked == [{"group": ENTRY_POINTS, "name": n} for n in ("theirs", "nobodys")]
+    assert asked == ["decoders", "decoders"]
 
 
 def test_a_decoder_that_is_registered_later_is_used(written, kind):

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from ...core.errors import CorruptVolume, VoxpipeError
 from ...core.lru_cache import cached_property
+from ...first_use import extensions
 from ...storage.decompress import most_between
 from ...storage.file_reader import HINTS
 from ...storage.in_flight import RequestPriority
@@ -452,10 +453,8 @@ def most_of_object(store: Any, chunk_bytes: int) -> tuple[int, ...]:
 # Decoders of chunks from outside: registered by the name of the codec, or found as entry points.
 #
 # A decoder writes the voxels of a chunk where they are wanted: into the memory that a read returns,
-# if the chunk lies in it as a whole, without a copy in between.
-
-ENTRY_POINTS = "voxpipe.decoders"
-"""Group of entry points: codec name = ``module:factory``."""
+# if the chunk lies in it as a whole, without a copy in between. An entry point of the group
+# ``voxpipe.decoders`` is the name of a codec and the place of its factory.
 
 
 class Decoder(Protocol):
@@ -541,9 +540,8 @@ def decoder_factory(name: str, *, external: bool = True) -> Factory | None:
     """Return what makes decoders for a codec, if ``external`` of packages too; None if nobody."""
     if name in _FACTORIES or not external:
         return _FACTORIES.get(name)
-    from importlib.metadata import entry_points
-
-    return next((one.load() for one in entry_points(group=ENTRY_POINTS, name=name)), None)
+    point = extensions("decoders").get(name)
+    return None if point is None else point.load()
 
 
 def custom_decoders() -> tuple[tuple[str, Factory], ...]:
