@@ -400,10 +400,12 @@ def _parts_of(thing: Any) -> list[Any]:
     if links is not None:
         is_open = isinstance(thing, types.FunctionType) and not is_library(thing)
         return [*links, *own, *(_globals_of(thing) if is_open else ())]
+    # Of a subclass too, without a call of the user's own __iter__.
     if isinstance(thing, dict):
-        return [*thing.values(), *thing, *own]
+        return [*dict.values(thing), *dict.keys(thing), *own]
     if isinstance(thing, (list, tuple)):
-        return [*thing, *own]
+        kind: Any = list if isinstance(thing, list) else tuple
+        return [*kind.__iter__(thing), *own]
     if isinstance(thing, np.ndarray):
         return [*(thing.ravel().tolist() if thing.dtype.hasobject else ()), *own]
     return [*own, *gc.get_referents(thing)]  # slots, and entries of other containers

@@ -240,6 +240,27 @@ def test_places_that_are_not_searched_are_named_once(place, why, monkeypatch):
     assert (mistake.name, why in mistake.what) == ("own-state", True)
 
 
+class ReadOnce(list):
+    def __iter__(self):
+        raise AssertionError("the search runs code of the user")
+
+
+class DrawsFromList:
+    def __init__(self):
+        self._parts = ReadOnce([np.random.default_rng(0)])  # no public setting
+
+    def __call__(self, batch):
+        return {**batch, "draws": self._parts[0].random()}
+
+
+def test_the_search_runs_no_iteration_of_the_user():
+    """A container may read files as it is iterated; its generator is seeded without that."""
+    function = DrawsFromList()
+    first, again = (two_epochs(None, function, "draws") for _ in range(2))
+
+    assert first == again
+
+
 def test_long_lists_of_values_are_no_places_of_generators():
     """Numbers, names, and rows of them."""
     function = Unsearched("set")
