@@ -34,7 +34,7 @@ from ...core.lru_cache import cached_property
 from ...core.suggest import path_hint
 from ...storage.content import content_key, folder_key, listing_key
 from ...storage.file_reader import file_system_at
-from ...storage.location import public_name
+from ...storage.location import is_url, public_name
 from ...storage.ranges import LocalRanges, RangeStore, cannot_open
 from ...storage.remote import open_remote
 from ...storage.remote_ranges import RemoteRanges
@@ -456,27 +456,32 @@ def open_zarr(request: BackendRequest, name: str, level: Any = 0, axes: Any = No
     if request.zarr_store is not None:
         return StoreZarr(request.zarr_store, level, axes)
     url = "" if request.path else request.remote_zarr_uri or request.uri or ""
-    parent = _PARENT.fullmatch(url or os.fspath(request.path or ""))
     backend: ListedZarr
     if url:
         backend = RemoteZarr(url, request.storage_options, name, level, axes)
     else:
         backend = LocalZarr(os.fspath(request.path or ""), name, level, request.follow, axes)
-    if parent and vars(request)["affine"] is None and backend.header.affine == IDENTITY:
-        group = open_remote(parent[1], request.storage_options) if url else LocalRanges(parent[1])
-        is_level = False
-        with suppress(VoxpipeError):  # a group that may not be read
-            keys = ("zarr.json", ".zattrs")
-            is_level = any(b"multiscales" in (group.get(key) or b"") for key in keys)
-        if is_level:
-            image = public_name(parent[1])
-            what = f"level-without-place: {name} is one array of {image}, whose metadata place it"
-            warn(f"{what}. Open {image} with level=, or pass affine=.", LikelyMistake)
+    if vars(request)["affine"] is None and backend.header.affine == IDENTITY:
+        _warn_of_level(url or os.fspath(request.path or ""), request.storage_options, name)
     return backend
 
 
-# Of an array in a folder that may be an image.
+# The path of an array in a folder that may be an image.
 _PARENT = re.compile(r"(.*\.zarr)/[^/?#]+/?")
+
+
+def _warn_of_level(place: str, storage_options: Mapping[str, Any], name: str) -> None:
+    """Warn of an array that is opened by its own path, while its image has the affine."""
+    parent = _PARENT.fullmatch(place)
+    if parent is None:
+        return
+    remote = open_remote(parent[1], storage_options) if is_url(place) else None
+    group = remote or LocalRanges(parent[1])
+    with suppress(VoxpipeError):  # a group without access
+        if any(b"multiscales" in (group.get(key) or b"") for key in ("zarr.json", ".zattrs")):
+            image = public_name(parent[1])
+            what = f"level-without-place: {name} is one array of {image}, whose metadata place it"
+            warn(f"{what}. Open {image} with level=, or pass affine=.", LikelyMistake)
 
 
 def _is_zarr(request: BackendRequest) -> bool:
