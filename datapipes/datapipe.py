@@ -45,7 +45,7 @@ def chained_form(name: str) -> Callable[[C], C]:
         table: Any = IterDataPipe if issubclass(cls, IterDataPipe) else MapDataPipe
         earlier = table.functions.get(name)
         if isinstance(earlier, FirstUse):
-            if not earlier.is_of(cls):  # of a package that took the name first
+            if earlier.place != f"{cls.__module__}:{cls.__name__}":  # another package was first
                 return cls
             del table.functions[name]  # loading the class puts it into the table
         functional_datapipe(name)(cls)
@@ -58,16 +58,12 @@ class FirstUse:
     """A chained form whose class is loaded when it is called, or when its docstring is read."""
 
     def __init__(self, place: str) -> None:
-        self._place = place
-
-    def is_of(self, cls: type) -> bool:
-        """Whether this stands for a class."""
-        return self._place == f"{cls.__module__}:{cls.__name__}"
+        self.place = place
 
     @property
     def pipe(self) -> Any:
         """The class; loading it puts it into torch's table in the place of this."""
-        module, _, name = self._place.partition(":")
+        module, _, name = self.place.partition(":")
         return getattr(import_module(module), name)
 
     @property
@@ -80,10 +76,10 @@ class FirstUse:
 
 
 def register_extensions() -> None:
-    """Enter the chained forms of installed packages into torch's tables; forms in them stay.
+    """Enter the chained forms of installed packages into torch's tables; keep the forms in them.
 
-    An entry point ``voxpipe.forms`` has the name of a form, with ``map.`` before it for one of
-    map-style pipes, and the place of its class.
+    An entry point ``voxpipe.forms`` maps the name of a form to the place of its class. Forms of
+    map-style pipes have the prefix ``map.``.
     """
     for name, point in extensions("forms").items():
         table: Any = MapDataPipe if name.startswith("map.") else IterDataPipe

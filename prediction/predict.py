@@ -134,11 +134,11 @@ def predict(
         Windows per batch, by default 1, and processes that make batches, by default none. A loader
         has its own.
     run
-        A name for what ``model``, readers and the functions of the chain compute. A run of that
+        A name for the code of ``model``, of readers and of the chain's functions. A run of this
         name, with the same weights and settings, is continued, and its finished results are
-        returned. Without a name only a run of torch's own modules and voxpipe's own pipes and
-        readers is: their version, attributes and tensors prove that it is the same. Any other
-        begins anew, or raises ``DestinationExists``.
+        returned. Without a name, this holds only for torch's modules and voxpipe's pipes and
+        readers: their version, attributes and tensors prove that the run is the same. Any other
+        run begins anew, or raises ``DestinationExists``.
     head
         The output of the model that counts, where it gives several: its position in a list or
         tuple, or its key in a mapping.

@@ -65,7 +65,7 @@ class Ranks:
     def agree(
         self, claim: Mapping[str, Any], cases: Callable[[], Cases] | None = None
     ) -> dict[str, Any]:
-        """Return what rank 0 claims, once every rank has claimed the same but for the seed.
+        """Return the claim of rank 0, once every rank has the same claim but for the seed.
 
         Where only the ``data`` differ, it has the ``cases`` of rank 0 too; an error names a case.
         """

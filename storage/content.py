@@ -182,7 +182,7 @@ _OUTSIDE |= {"load", "loads", "read", "read_text", "read_bytes", "fromfile", "me
 _OUTSIDE |= {"genfromtxt", "imread", "read_csv", "rand", "randn", "random", "default_rng", "File"}
 
 
-# Packages, with the standard library, whose version alone proves what their code computes.
+# Packages, with the standard library, whose version alone proves the result of their code.
 _PROVEN = {__name__.partition(".")[0], "torch", "numpy", *sys.stdlib_module_names}
 
 

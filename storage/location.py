@@ -177,7 +177,7 @@ def redirect_of(address: str) -> str:
     import requests
 
     how: Any = {"headers": _ONE_BYTE, "timeout": _PROBE, "allow_redirects": False, "stream": True}
-    # Without ``auth`` requests would send what a .netrc holds for this host.
+    # Without ``auth``, requests would send the password of this host in a .netrc.
     how["auth"] = lambda request: request
     with suppress(OSError, ValueError), requests.get(address, **how) as reply:
         if 300 <= reply.status_code < 400:

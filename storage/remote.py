@@ -84,7 +84,7 @@ _PAGE = 1000
 _FEW_OBJECTS, _MOST_OBJECTS = 4 * _PAGE, 400 * _PAGE
 
 Matches = dict[str, bool]
-"""Whether each path is a folder, by path. A link is none."""
+"""Whether each path is a folder, or a link to one, by path."""
 
 
 class Globs:

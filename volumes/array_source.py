@@ -295,7 +295,7 @@ def says_label(thing: Any) -> bool:
     labels = [one for one in parts if _is_label(one)]
     if labels and len(labels) < len(parts):
         other = next(one for one in parts if not _is_label(one))
-        what = f"a list holds a label, {type(labels[0]).__name__}, and what is none, "
+        what = f"a list mixes a label, {type(labels[0]).__name__}, with another volume, "
         do = 'Give it a kind, vp.Volume([...], kind="label") or "intensity", or a key for each.'
         raise VolumeError(f"{what}{type(other).__name__}; a volume has one kind", do=do)
     return bool(labels)

@@ -88,7 +88,7 @@ _AFTER: list[_Matcher] = []
 _FORMATS: list[Any] = []  # of the engine
 # Formats by the name of their entry point. A name is added together with its formats.
 _OF_PACKAGES: dict[str, tuple[Any, ...]] = {}
-_WITHOUT: set[str] = set()  # names that unregister_backend() took away
+_WITHOUT: set[str] = set()  # names of removed or replaced formats
 
 
 def add_formats(formats: Iterable[Any]) -> None:
@@ -118,7 +118,7 @@ def _formats() -> list[Any]:
 
 
 def _entries(formats: Iterable[Any]) -> list[_Matcher]:
-    """Return the backends in the order in which they are asked, with these formats."""
+    """Return the backends of users and of these formats, in the order of matching."""
     entries = (_Matcher(f.name, f.recognises, f.backend) for f in formats if f.name not in _WITHOUT)
     return [*_BEFORE, *entries, *_AFTER]
 
@@ -179,7 +179,7 @@ def resolve_backend(request: BackendRequest) -> Any | None:
 
 
 def _matching(request: BackendRequest) -> _Matcher | None:
-    """Return the first entry that matches; packages are imported where no other entry does."""
+    """Return the first entry that matches; import packages only if no other entry does."""
     own = (entry for entry in tuple(_BEFORE) if entry.matcher(request))
     formats = (f for f in _FORMATS if f.name not in _WITHOUT and f.recognises(request))
     entries = (_Matcher(f.name, f.recognises, f.backend) for f in formats)
@@ -205,20 +205,20 @@ def is_recognised(request: BackendRequest) -> bool:
 
 
 def registered_names() -> tuple[str, ...]:
-    """Return the names of all backends, in the order in which they are asked."""
+    """Return the names of all backends, in the order of matching."""
     return tuple(entry.name for entry in _entries(_formats()))
 
 
 def custom_backends() -> tuple[tuple[str, Matcher, Factory], ...]:
-    """Return the backends that users registered, in the order in which they are asked.
+    """Return the backends that users registered, in the order of matching.
 
-    A worker that is not a fork has only what importing gives it; this is what it is told.
+    Workers that are not forks receive them with the graph.
     """
     return tuple((entry.name, entry.matcher, entry.factory) for entry in (*_BEFORE, *_AFTER))
 
 
 def reads_by_others() -> bool:
-    """Whether code of users or of other packages may read a file: backends, or their formats."""
+    """Whether a backend of users, or a format of another package, may read a file."""
     here = __name__.partition(".")[0]
     points = (point for group in ("formats", "sources") for point in extensions(group).values())
     return bool(_BEFORE or _AFTER) or any(not p.value.startswith(f"{here}.") for p in points)

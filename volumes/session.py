@@ -278,10 +278,9 @@ class Session:
             return source.open()
 
     def begin_pass(self, *, keeps_read: bool = False) -> None:
-        """Drop what may have been stored anew since the last pass.
+        """Close files and drop chunks that may have changed since the last pass.
 
-        ``keeps_read``: chains keep what they made of volumes, so readers are not called again for
-        files that are unchanged.
+        With ``keeps_read``, a user's readers of unchanged files stay open: a chain keeps volumes.
         """
         # What was learnt of volumes behind URLs stays, a round trip each: their answers tell.
         self.ahead.small.clear()

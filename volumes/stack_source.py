@@ -342,7 +342,7 @@ def source_of_object(thing: Any, options: Options) -> Source:
 
 
 def _source_by_package(thing: Any, options: Options) -> Source | None:
-    """Return the source that the package of one of an object's classes has an entry point for."""
+    """Return the source of an object by the entry point of a package in its class's MRO."""
     packages = (cls.__module__.partition(".")[0] for cls in type(thing).__mro__)
     for package in dict.fromkeys(packages):
         point = extensions("sources").get(package)

@@ -119,7 +119,7 @@ def test_each_pass_lists_once_and_late(folders, listed):
 
 
 def test_only_folders_that_the_pattern_matches_are_listed(tmp_path, listed):
-    """Neither those beside them, nor what is in those, and no file is looked at."""
+    """Other folders are not listed, and no file is opened."""
     names = [f"sub-{n}/{kind}/{kind}.nii" for n in range(3) for kind in ("anat", "func", "dwi")]
     files_below(tmp_path, *names, *(f"raw/{n}/deep/x" for n in range(50)))
     patterns = {"image": "anat/anat.nii", "other": "dwi/*.nii"}

@@ -236,12 +236,12 @@ def test_a_list_of_labels_and_others():
     label, other = vp.Volume(voxels, kind="label"), vp.Volume(voxels)
     assert vp.Volume([label, label]).kind == "label"
     for pair in ([label, other], [voxels, label]):
-        with pytest.raises(VolumeError, match="a list holds a label"):
+        with pytest.raises(VolumeError, match="a list mixes a label"):
             vp.Volume(pair)
-        with pytest.raises(VolumeError, match="a list holds a label"):
+        with pytest.raises(VolumeError, match="a list mixes a label"):
             list(vp.from_cases([{"image": pair}]).open_volume())
         assert vp.Volume(pair, kind="intensity").kind == "intensity"
     tio = pytest.importorskip("torchio")
     tensor = torch.ones(1, 4, 4, 4)
-    with pytest.raises(VolumeError, match="LabelMap, and what is none, ScalarImage"):
+    with pytest.raises(VolumeError, match="LabelMap, with another volume, ScalarImage"):
         vp.Volume([tio.LabelMap(tensor=tensor), tio.ScalarImage(tensor=tensor)])

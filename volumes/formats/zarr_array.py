@@ -34,7 +34,7 @@ _MEMBERS = {"zarr_format", "node_type", *_ARRAY, *_OPTIONAL}
 def parse_v2(
     document: Mapping[str, Any], name: str, attributes: Mapping[str, Any] = MappingProxyType({})
 ) -> ArrayMetadata:
-    """Return the metadata in a ``.zarray``, and the names of axes that xarray writes beside it."""
+    """Return the metadata in a ``.zarray``, and the axis names of xarray in its attributes."""
     with library_errors(f".zarray of {name} makes no sense", but=(NotOurs, ImportError)):
         shape, chunks = _shape(document["shape"]), _shape(document["chunks"])
         dtype = np.dtype(document["dtype"])

@@ -325,7 +325,7 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
 
 
 def _refuse_mixed_units(level: Level, shape: Sequence[int], name: str) -> None:
-    """Raise ``BadHeader`` for a long axis without a unit of length beside axes with one."""
+    """Raise ``BadHeader`` if a long axis has no unit of length, and another axis has one."""
     sizes = dict(zip(level.axes, shape, strict=True))
     silent = [axis for axis in level.silent_axes if sizes[axis] > 1]
     if silent and not HAS_AFFINE.get():

@@ -114,7 +114,7 @@ def test_a_compressed_answer_is_refused(path, encoding, ranges):
     [("/a", ""), ("/a", "identity"), ("/a.nii.gz?x=1", "gzip"), ("/a.TGZ", "X-Gzip")],
 )
 def test_the_bytes_of_a_file_come_as_they_are_stored(path, encoding):
-    """A server announces a file of gzip as what it is."""
+    """A server announces a file of gzip by its type, without an encoding."""
     stored = gzip.compress(CONTENT)
     with WebServer({path.partition("?")[0]: stored}, cuts=1, cut_after=300) as server:
         server.headers["Content-Encoding"] = encoding
