@@ -461,8 +461,9 @@ def open_zarr(request: BackendRequest, name: str, level: Any = 0, axes: Any = No
         backend = RemoteZarr(url, request.storage_options, name, level, axes)
     else:
         backend = LocalZarr(os.fspath(request.path or ""), name, level, request.follow, axes)
-    if vars(request)["affine"] is None and backend.header.affine == IDENTITY:
-        _warn_of_level(url or os.fspath(request.path or ""), request.storage_options, name)
+    parent = _PARENT.fullmatch(url or os.fspath(request.path or ""))
+    if parent and vars(request)["affine"] is None and backend.header.affine == IDENTITY:
+        _warn_of_level(parent[1], request.storage_options, name)
     return backend
 
 
@@ -470,16 +471,12 @@ def open_zarr(request: BackendRequest, name: str, level: Any = 0, axes: Any = No
 _PARENT = re.compile(r"(.*\.zarr)/[^/?#]+/?")
 
 
-def _warn_of_level(place: str, storage_options: Mapping[str, Any], name: str) -> None:
-    """Warn of an array that is opened by its own path, while its image has the affine."""
-    parent = _PARENT.fullmatch(place)
-    if parent is None:
-        return
-    remote = open_remote(parent[1], storage_options) if is_url(place) else None
-    group = remote or LocalRanges(parent[1])
+def _warn_of_level(parent: str, storage_options: Mapping[str, Any], name: str) -> None:
+    """Warn of an array that is opened by its own path, if the image in ``parent`` has an affine."""
+    group = open_remote(parent, storage_options) if is_url(parent) else LocalRanges(parent)
     with suppress(VoxpipeError):  # a group without access
         if any(b"multiscales" in (group.get(key) or b"") for key in ("zarr.json", ".zattrs")):
-            image = public_name(parent[1])
+            image = public_name(parent)
             what = f"level-without-place: {name} is one array of {image}, whose metadata place it"
             warn(f"{what}. Open {image} with level=, or pass affine=.", LikelyMistake)
 
