@@ -174,8 +174,8 @@ class DistributedReadingService(_OuterService):
         }
         sources = [p for p in walk(_graph(work)) if hasattr(type(p), "data_texts")]
         first = self._ranks.agree(claim, partial(_cases_of, sources))
-        for source, (_, listing) in zip(sources, first.get("cases", ()), strict=False):
-            if isinstance(source, FindsCases):
+        for source, (is_listed, listing) in zip(sources, first.get("cases", ()), strict=False):
+            if is_listed:
                 source.hold(listing)
                 getattr(work, "replicas", {}).clear()
         return int(first["seed"])
@@ -246,13 +246,20 @@ class DistributedReadingService(_OuterService):
 
 
 def _cases_of(sources: Sequence[Pipe]) -> Cases:
-    """Return the cases of sources that list a storage, and texts of the cases of others."""
-    return [
-        (True, source.listing())
-        if isinstance(source, FindsCases)
-        else (False, [public_text(text) for text in source.data_texts()])
-        for source in sources
-    ]
+    """Return the cases of sources that list a storage, and texts of the cases of others.
+
+    Cases whose URLs hold a credential are texts too: the store of the job is not encrypted.
+    """
+
+    def of_source(source: Any) -> tuple[bool, list[Any]]:
+        cases = source.listing() if isinstance(source, FindsCases) else None
+        if cases is not None and all(
+            public_text(f"{v}") == f"{v}" for c in cases for v in c.values()
+        ):
+            return True, cases
+        return False, [public_text(text) for text in source.data_texts()]
+
+    return list(map(of_source, sources))
 
 
 _DO = (

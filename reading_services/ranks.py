@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -79,8 +80,8 @@ class Ranks:
             return first
         lists = self._exchange("cases", cases())
         for rank, other in lists.items():
-            for (are_listed, theirs), (_, ours) in zip(other, lists[0], strict=True):
-                if theirs != ours and not are_listed:
+            for (is_listed, theirs), (is_first, ours) in zip(other, lists[0], strict=True):
+                if theirs != ours and not (is_listed and is_first):
                     pairs = zip_longest(theirs, ours, fillvalue="nothing")
                     each = next(f"rank {rank} has {a}, rank 0 {b}" for a, b in pairs if a != b)
                     raise self._differ(rank, "data", claims[rank], first, f": first, {each}")
@@ -106,7 +107,7 @@ class Ranks:
         store, before, self._last = job_store(), self._last, f"{what}/{self._turn}"
         place = f"{self._name}/{self._last}"
         with store_reachable(self.rank):
-            store.set(f"{place}/{self.rank}", json.dumps(value, default=str))
+            store.set(f"{place}/{self.rank}", json.dumps(value, default=os.fspath))
         deadline = time.monotonic() + self._timeout
         texts, missing = {}, []
         for rank in range(self.size):

@@ -283,6 +283,24 @@ def test_rank_0_lists_the_cases_of_all_ranks(tmp_path):
         assert one[1] == cases // 2
 
 
+def signed_listings(rank, folder):
+    """Tables whose rows differ; both name volumes by URLs with a signature."""
+    pipe = vp.from_table(f"{folder}/{rank}.csv").open_volume().lazy_patch(2).batch_patches(2)
+    return told(lambda: taken(pipe, sequence(None)))
+
+
+def test_cases_with_signed_urls_are_compared_as_texts_without_the_signature(tmp_path):
+    """Rank 0's list is not sent to others if its URLs hold credentials: they differ by name."""
+    for rank in range(WORLD):
+        rows = f"case,image\np{rank},https://127.0.0.1:9/{rank}.nii?sig=hidden\n"
+        (tmp_path / f"{rank}.csv").write_text(rows)
+
+    for kind, text in run_ranks(WORLD, signed_listings, str(tmp_path)):
+        assert kind == "RanksDiffer"
+        assert "rank 1 has case=p1, image=https://127.0.0.1:9/1.nii" in text
+        assert "hidden" not in text
+
+
 @pytest.fixture(scope="module")
 def failures(cases):
     return run_ranks(WORLD, failing_scenes, cases)
