@@ -55,8 +55,16 @@ def at_first_use(
 
 @cache
 def _every_point() -> Any:
-    """Return the entry points of all installed packages: their metadata are read once."""
-    return entry_points()
+    """Return the entry points of all installed packages: their metadata are read once.
+
+    Warns if voxpipe's own, of which ``voxpipe.names`` is one group, are missing.
+    """
+    every = entry_points()
+    if not every.select(group="voxpipe.names"):
+        what = "the metadata of voxpipe's installation are missing or old, so formats, chained "
+        what += "forms and names of its extensions are unavailable. Install it again: pip install"
+        warn(what, UserWarning, stacklevel=2)
+    return every
 
 
 @cache

@@ -285,8 +285,6 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
     what = (
         f"no backend opens {name}; installed: {', '.join(here)} (backends: {', '.join(backends)})"
     )
-    if not extensions("formats"):
-        what += "; the metadata of its installation are missing or old: install voxpipe again"
     if missing:
         what += f"; install {', '.join(sorted(missing))} for more"
     return UnknownFormat(what, do=_advice(suffix, is_url(name)))

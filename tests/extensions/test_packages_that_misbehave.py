@@ -92,3 +92,25 @@ def test_a_package_that_registers_while_formats_load(tmp_path, first):
         "(1, 2, 3, 4)",
         "[False, False]",
     ]
+
+
+def test_an_installation_without_metadata(tmp_path):
+    """One warning says why extensions are unavailable, and how to get them; the engine works."""
+    script = """
+import importlib.metadata, sys, warnings
+open(sys.argv[1] + "/a.h5", "w").close()
+importlib.metadata.entry_points = lambda **_: importlib.metadata.EntryPoints()
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    import numpy as np
+    import voxpipe as vp
+    vp.Volume(np.zeros((2, 3, 4))).shape
+    try: vp.Volume(sys.argv[1] + "/a.h5").shape
+    except vp.errors.UnknownFormat as error: print("format")
+    try: vp.from_cases([{"a": 1}]).map_monai()
+    except AttributeError: print("form")
+print([str(one.message)[-21:] for one in seen if "metadata" in str(one.message)])
+"""
+    lines = run(tmp_path, script, "other_package", "[voxpipe.lint_rules]\n", "")
+
+    assert lines == ["format", "form", "['it again: pip install']"]
