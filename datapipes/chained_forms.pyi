@@ -1,8 +1,12 @@
 """The chained forms of every pipe, written by tools/write_chained_forms.py."""
 
 from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, NoReturn
-from torch.utils.data import IterDataPipe
+import os
+from typing import Any, Literal, NoReturn, TypeAlias
+import numpy
+from numpy.typing import ArrayLike, DTypeLike, NDArray
+import torch
+from torch.utils.data import IterDataPipe, MapDataPipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from ..core.grid import Grid
 from .background_iterator import Prefetcher
@@ -14,7 +18,7 @@ from .open_volume import OpenVolume
 from .patch_sampler import PatchSampler
 from .points_and_boxes import MoveBoxes, MovePoints
 from .replay import Replay
-from .shuffle_plans import Interleave, ShufflePlans
+from .shuffle_plans import Interleave, ShufflePlans, ShuffleSpec
 from .spatial import DataDependentPipe, SpatialPipe
 from .stitch import Stitch
 from .values import ChoicePipe, ValuePipe
@@ -37,9 +41,23 @@ from ..extensions.torchdata.streams import HashChecker, Saver
 from ..extensions.torchdata.text import CSVDictParser, CSVParser, JsonParser, LineReader, ParagraphAggregator, ShardExpander, WebDataset
 from ..extensions.torchdata.threads import BatchAsyncMapper, ThreadPoolMapper
 from ..graph import Pipe
+from ..intensity.value_op import ValueOp
 from ..spatial.plans.policy import Policy
 from ..volumes.axis_map import AxisMap
 from ..volumes.volume import Volume
+
+Amount: TypeAlias = float | Sequence[float | Sequence[float]]
+Antialias: TypeAlias = bool | Literal['level']
+CropSide: TypeAlias = Literal['end', 'start', 'center']
+Extent: TypeAlias = Literal['edges', 'centers']
+Mode: TypeAlias = Literal['linear', 'nearest', 'cubic']
+Otherwise: TypeAlias = Literal['error', 'whole']
+Padding: TypeAlias = Literal['border', 'reflection', 'constant', 'zeros']
+ParameterRange: TypeAlias = float | Sequence[float]
+Side: TypeAlias = Literal['end', 'start']
+Size: TypeAlias = int | Sequence[int | None]
+Space: TypeAlias = Literal['world', 'voxel']
+Where: TypeAlias = Literal['both', 'end']
 
 class ChainedForms(IterDataPipe[Any]):
     """What can be chained on a pipe."""
@@ -50,52 +68,52 @@ class ChainedForms(IterDataPipe[Any]):
     def add_index(self, index_name: str = ...) -> IndexAdder:
         """Write the number of each item into it."""
 
-    def affine(self, matrix: Any, shape: Sequence[int] | None = ..., *, unit: str = ..., space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def affine(self, matrix: ArrayLike, shape: Sequence[int] | None = ..., *, unit: str = ..., space: Space = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Move content from ``centre + x`` to ``centre + A x + t``, with ``matrix = [A | t]``."""
 
-    def anisotropy(self, factor: Any, axes: int | tuple[int, ...] = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def anisotropy(self, factor: ParameterRange, axes: int | tuple[int, ...] = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Keep every ``factor``-th voxel along one axis, and interpolate linearly in between."""
 
-    def async_map_batches(self, async_fn: Callable[..., Awaitable[Any]], batch_size: int, input_col: Any = ..., output_col: Any = ..., max_concurrency: int = ..., flatten: bool = ..., *, buffer_bytes: int | None = ...) -> BatchAsyncMapper:
+    def async_map_batches(self, async_fn: Callable[..., Awaitable[Any]], batch_size: int, input_col: int | str | Sequence[int | str] | None = ..., output_col: int | str | None = ..., max_concurrency: int = ..., flatten: bool = ..., *, buffer_bytes: int | None = ...) -> BatchAsyncMapper:
         """Apply a coroutine function to the items of a group concurrently; their order is kept."""
 
-    def augment(self, *, rotate: Any = ..., zoom: Any = ..., translate: Any = ..., shear: Any = ..., flip: float | Sequence[float] = ..., p: float = ..., space: Any = ..., unit: str = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def augment(self, *, rotate: Amount = ..., zoom: Amount = ..., translate: Amount = ..., shear: Amount = ..., flip: float | Sequence[float] = ..., p: float = ..., space: Space = ..., unit: str = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Rotate, zoom, translate, shear and flip, as the ops of these names do in this order."""
 
     def batch_patches(self, batch_size: int, *, drop_last: bool = ...) -> BatchPatches:
         """Stack samples into ``{"image": (B, C, I, J, K), ..., "meta": [provenance, ...]}``."""
 
-    def bias_field(self, strength: Any = ..., order: int = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def bias_field(self, strength: ParameterRange = ..., order: int = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Multiply by ``exp`` of a polynomial of the place in the volume."""
 
-    def blur(self, sigma: Any, unit: str = ..., *, per_axis: bool = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def blur(self, sigma: ParameterRange, unit: str = ..., *, per_axis: bool = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """A Gaussian filter on the chain's result so far, which later spatial ops interpolate."""
 
-    def brightness(self, factor: Any = ..., add: Any = ..., *, two_sided: bool = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def brightness(self, factor: ParameterRange = ..., add: ParameterRange = ..., *, two_sided: bool = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """``value * factor + add``, the same for all voxels."""
 
     def bucketbatch(self, batch_size: int, drop_last: bool = ..., batch_num: int = ..., bucket_num: int = ..., sort_key: Callable[[list[Any]], list[Any]] | None = ..., use_in_batch_shuffle: bool = ...) -> Any:
         """Shuffle within pools, sort within buckets, and batch; the result is a chain of small pipes."""
 
-    def cache(self, place: Any = ..., *, memory_bytes: int | None = ..., keys: Collection[str] | None = ..., chunk: int | None = ..., codec: str = ..., storage_options: Mapping[str, Any] | None = ...) -> Cache:
+    def cache(self, place: str | os.PathLike[str] | None = ..., *, memory_bytes: int | None = ..., keys: Collection[str] | None = ..., chunk: int | None = ..., codec: str = ..., storage_options: Mapping[str, Any] | None = ...) -> Cache:
         """Make the volumes of a chain once, keep them, and read patches from the kept volumes."""
 
-    def center_crop(self, size: Any = ..., side: Any = ..., *, scale: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def center_crop(self, size: int | Sequence[int | None] | None = ..., side: CropSide = ..., *, scale: float | Sequence[float] | None = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Keep a box about the centre; ``side`` decides where an odd voxel is cut off."""
 
     def check_hash(self, hash_dict: Mapping[str, str], hash_type: str = ..., rewind: bool = ...) -> HashChecker:
         """Pass ``(name, data)`` on if the data have the hash that the name must have."""
 
-    def clamp(self, low: float | None = ..., high: float | None = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def clamp(self, low: float | None = ..., high: float | None = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Values below ``low`` become ``low``, those above ``high`` become ``high``."""
 
-    def contrast(self, factor: Any, middle: float | None = ..., keep_range: bool = ..., *, two_sided: bool = ..., over: str = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def contrast(self, factor: ParameterRange, middle: float | None = ..., keep_range: bool = ..., *, two_sided: bool = ..., over: str = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """``(value - middle) * factor + middle``."""
 
-    def crop(self, start: Sequence[int] | None = ..., size: Any = ..., *, end: Sequence[int] | None = ..., center: Sequence[int] | None = ..., slices: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def crop(self, start: Sequence[int] | None = ..., size: int | Sequence[int | None] | None = ..., *, end: Sequence[int] | None = ..., center: Sequence[int] | None = ..., slices: Sequence[slice] | None = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Keep the voxels ``start <= index < end`` of the present grid."""
 
-    def crop_or_pad(self, size: Any, side: Any = ..., *, hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def crop_or_pad(self, size: int | Sequence[int | None] | None, side: CropSide = ..., *, hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Cut or add voxels on each axis to reach ``size``; ``side`` decides about odd ones."""
 
     def cycle(self, count: int | None = ...) -> Cycler:
@@ -110,22 +128,22 @@ class ChainedForms(IterDataPipe[Any]):
     def deep_supervision(self, scales: Sequence[float | Sequence[float]], keys: str | Sequence[str] = ...) -> DeepSupervision:
         """Put a list of labels at several scales in the place of the labels of a batch."""
 
-    def divisible_pad(self, k: Any, side: Any = ..., *, where: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def divisible_pad(self, k: Size, side: Side = ..., *, where: Where = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Add voxels until each axis has a multiple of ``k``."""
 
     def drop(self, indices: Hashable | list[Hashable]) -> Dropper:
         """Leave out columns of tuples and lists, or keys of mappings."""
 
-    def drop_boxes(self, size: Any, fraction: Any, fill: float = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def drop_boxes(self, size: ParameterRange, fraction: ParameterRange, fill: float = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Fill boxes with one value, strewn evenly over the lattice of the result."""
 
-    def drop_channels(self, chance: float, fill: float = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def drop_channels(self, chance: float, fill: float = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Fill whole channels with one value; at least one stays."""
 
-    def drop_component(self, most: float = ..., *, p_channel: float = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def drop_component(self, most: float = ..., *, p_channel: float = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Take one connected part out of each channel's mask, of those that are not too large."""
 
-    def elastic(self, amount: Any, spacing: Any = ..., locked_layers: int = ..., *, unit: str = ..., space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def elastic(self, amount: Amount, spacing: float | Sequence[float] = ..., locked_layers: int = ..., *, unit: str = ..., space: Space = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Move control points at random and all voxels smoothly with them."""
 
     def end_caching(self, mode: str = ..., filepath_fn: Callable[[Any], Any] | None = ..., *, same_filepath_fn: bool = ..., skip_read: bool = ..., timeout: float = ...) -> EndOnDiskCacheHolder:
@@ -140,28 +158,28 @@ class ChainedForms(IterDataPipe[Any]):
     def fill_outside(self, keys: str | Sequence[str], *, mask: str, outside: int = ..., fill: float = ..., channels: Sequence[int] | None = ..., keep_mask: bool = ...) -> FillOutsidePipe:
         """Fill volumes of a batch outside of its mask."""
 
-    def flatmap(self, fn: Callable[..., Iterable[Any]] | None = ..., input_col: Any = ...) -> FlatMapper:
+    def flatmap(self, fn: Callable[..., Iterable[Any]] | None = ..., input_col: int | str | Sequence[int | str] | None = ...) -> FlatMapper:
         """Apply a function to each item, and yield the items that it returns."""
 
     def flatten(self, indices: Hashable | list[Hashable] | None = ...) -> Flattener:
         """Unpack tuples and lists in tuples and lists, or mappings in mappings, by one level."""
 
-    def flip(self, axes: int | Sequence[int] = ..., *, p: float | Sequence[float] = ..., one: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def flip(self, axes: int | Sequence[int] = ..., *, p: float | Sequence[float] = ..., one: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Reverse the order of the voxels along ``axes``, each on its own with its probability."""
 
     def flush(self, keys: Collection[str] | None = ...) -> Flush:
         """End the fused plan here: later spatial pipes interpolate the result of this one."""
 
-    def foreground_crop(self, key: str = ..., above: float | str | None = ..., labels: Any = ..., margin: Any = ..., level: int = ..., *, divisible: Any = ..., overhang: bool = ..., otherwise: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> DataDependentPipe:
+    def foreground_crop(self, key: str = ..., above: float | str | None = ..., labels: int | Collection[int] | None = ..., margin: int | Sequence[int] = ..., level: int = ..., *, divisible: int | Sequence[int] = ..., overhang: bool = ..., otherwise: Otherwise = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> DataDependentPipe:
         """Keep the smallest box of the present grid with all voxels of interest, and a margin."""
 
     def fullsync(self, timeout: float = ...) -> FullSync:
         """Yield items as long as every rank of ``torch.distributed`` has one."""
 
-    def gamma(self, gamma: Any, in_range: tuple[float, float] | None = ..., *, two_sided: bool = ..., over: str = ..., keep_statistics: bool = ..., invert: bool = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def gamma(self, gamma: ParameterRange, in_range: tuple[float, float] | None = ..., *, two_sided: bool = ..., over: str = ..., keep_statistics: bool = ..., invert: bool = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """``low + (high - low) * ((value - low) / (high - low)) ** gamma``; the ends stay."""
 
-    def grid_distortion(self, limit: Any = ..., cells: Any = ..., factors: Any = ..., keep_faces: bool = ..., *, p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def grid_distortion(self, limit: float | tuple[float, float] = ..., cells: int | Sequence[int] = ..., factors: Sequence[Sequence[float]] | None = ..., keep_faces: bool = ..., *, p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Stretch or squeeze each cell of a coarse grid along each axis, by a factor of its own."""
 
     def header(self, limit: int | None = ...) -> Header:
@@ -176,10 +194,10 @@ class ChainedForms(IterDataPipe[Any]):
     def interleave(self, visits: int, each: int = ...) -> Interleave:
         """Let the patches of several visits to volumes take turns, some of each at a time."""
 
-    def label_crop(self, size: Any, key: str = ..., labels: Any = ..., level: int = ..., *, otherwise: Any = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> DataDependentPipe:
+    def label_crop(self, size: int | Sequence[int | None] | None, key: str = ..., labels: int | Collection[int] | None = ..., level: int = ..., *, otherwise: Otherwise = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> DataDependentPipe:
         """Keep a box of ``size`` about the middle of the box of labels."""
 
-    def lazy_patch(self, size: Any, *, samples_per_volume: int = ..., sampling: str = ..., overlap: Any = ..., region: Any = ..., align: Any = ..., mask: str | Volume | None = ..., min_share: float = ..., class_weights: Mapping[Any, float] | None = ..., oversample: float | None = ..., weights: str | Volume | None = ..., otherwise: str = ..., name: str = ...) -> PatchSampler:
+    def lazy_patch(self, size: Size, *, samples_per_volume: int = ..., sampling: str = ..., overlap: Size = ..., region: Size | None = ..., align: Size | None = ..., mask: str | Volume | None = ..., min_share: float = ..., class_weights: Mapping[Any, float] | None = ..., oversample: float | None = ..., weights: str | Volume | None = ..., otherwise: str = ..., name: str = ...) -> PatchSampler:
         """Yield patches of each volume: descriptions of where to cut, no voxels."""
 
     def lines_to_paragraphs(self, joiner: Callable[[list[Any]], Any] = ...) -> ParagraphAggregator:
@@ -224,25 +242,25 @@ class ChainedForms(IterDataPipe[Any]):
     def load_parquet_as_df(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
 
-    def low_resolution(self, factor: Any, *, axes: int | tuple[int, ...] = ..., by_inverse: bool = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def low_resolution(self, factor: ParameterRange, *, axes: int | tuple[int, ...] = ..., by_inverse: bool = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Keep every ``factor``-th voxel along all axes, and interpolate linearly in between."""
 
-    def map_batches(self, fn: Callable[[list[Any]], Iterable[Any]], batch_size: int, input_col: Any = ...) -> BatchMapper:
+    def map_batches(self, fn: Callable[[list[Any]], Iterable[Any]], batch_size: int, input_col: int | str | Sequence[int | str] | None = ...) -> BatchMapper:
         """Gather items, apply a function to each group, and yield the items that it returns."""
 
-    def map_monai(self, transform: Any, *, lazy: bool = ..., name: str = ...) -> MapMONAI:
+    def map_monai(self, transform: Callable[[Any], Any], *, lazy: bool = ..., name: str = ...) -> MapMONAI:
         """Run a dictionary transform of MONAI on each sample, as pipes where it has an equal here."""
 
-    def map_torchio(self, transform: Any, *, name: str = ...) -> MapTorchIO:
+    def map_torchio(self, transform: Callable[[Any], Any], *, name: str = ...) -> MapTorchIO:
         """Run a transform of TorchIO on the voxels of each sample."""
 
-    def map_values(self, function: Any, commutes: bool = ..., *, keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def map_values(self, function: Callable[[NDArray[numpy.float32]], NDArray[Any]], commutes: bool = ..., *, keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Apply a function to every patch: float32 (C, I, J, K) in, the same shape out."""
 
     def max_token_bucketize(self, max_token_count: int, len_fn: Callable[[Any], int] = ..., min_len: int = ..., max_len: int | None = ..., buffer_size: int = ..., include_padding: bool = ...) -> MaxTokenBucketizer:
         """Gather items of similar length into batches whose lengths add up to a limit at most."""
 
-    def mean_of_channels(self, *, keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def mean_of_channels(self, *, keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """The mean of all channels, as one."""
 
     def move_boxes(self, keys: str | Collection[str] = ..., *, of: str | None = ..., least: float = ..., with_: str | Collection[str] = ...) -> MoveBoxes:
@@ -254,19 +272,19 @@ class ChainedForms(IterDataPipe[Any]):
     def mux_longest(self, *datapipes: Pipe) -> MultiplexerLongest:
         """Yield one item of each pipe in turn, until all are exhausted."""
 
-    def noise(self, std: Any, mean: Any = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def noise(self, std: ParameterRange, mean: ParameterRange = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Add normal numbers, independent from voxel to voxel of the result."""
 
-    def normalize(self, mean: float | None = ..., std: float | None = ..., above: float | None = ..., inside: str | None = ..., *, keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def normalize(self, mean: float | None = ..., std: float | None = ..., above: float | None = ..., inside: str | None = ..., *, keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Shift and scale the values; by default to mean 0 and deviation 1 over the whole volume."""
 
     def on_disk_cache(self, filepath_fn: Callable[[Any], Any] | None = ..., hash_dict: Mapping[str, str] | None = ..., hash_type: str = ..., extra_check_fn: Callable[[str], bool] | None = ...) -> OnDiskCacheHolder:
         """Begin a part of the chain whose results are kept on the local disk."""
 
-    def one_hot(self, classes: int | tuple[int, ...], *, others: Literal['error', 'drop'] = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def one_hot(self, classes: int | tuple[int, ...], *, others: Literal['error', 'drop'] = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """A channel for every class, 1 where it is and 0 elsewhere, uint8."""
 
-    def one_of(self, ops: Any, *, weights: Sequence[float] | None = ..., p: float = ..., keys: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> ChoicePipe:
+    def one_of(self, ops: Sequence[Any] | Mapping[Any, float], *, weights: Sequence[float] | None = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> ChoicePipe:
         """Apply one of several ops, or chains of ops, chosen by weight."""
 
     def open_files_by_fsspec(self, mode: str = ..., *, kwargs_for_open: Mapping[str, Any] | None = ..., **options: Any) -> FSSpecFileOpener:
@@ -278,10 +296,10 @@ class ChainedForms(IterDataPipe[Any]):
     def open_volume(self, *, labels: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy] | None = ..., override: bool = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., storage_options: Mapping[str, Any] | None = ..., io: str | Mapping[str, str] = ..., **reader_kwargs: Any) -> OpenVolume:
         """Make a lazy volume of every path, URL, array or store in a sample."""
 
-    def orientation(self, axcodes: str = ..., *, name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def orientation(self, axcodes: str = ..., *, name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Swap and mirror the axes so that each points most nearly to its letter."""
 
-    def pad(self, amount: Any = ..., size: Any = ..., side: Any = ..., *, where: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def pad(self, amount: int | Sequence[int | tuple[int, int]] | None = ..., size: Size | None = ..., side: Side = ..., *, where: Where = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Add voxels before and after on each axis: a number of voxels, or up to a size."""
 
     def parse_csv(self, *, skip_lines: int = ..., decode: bool = ..., encoding: str = ..., errors: str = ..., return_path: bool = ..., as_tuple: bool = ..., **fmtparams: Any) -> CSVParser:
@@ -293,25 +311,25 @@ class ChainedForms(IterDataPipe[Any]):
     def parse_json_files(self, **kwargs: Any) -> JsonParser:
         """Yield ``(path, contents)`` for each ``(path, stream)`` of JSON; files are closed."""
 
-    def per_channel(self, op: Any, *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def per_channel(self, op: ValueOp, *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Apply an op to each channel on its own: its ``p`` and its amounts are drawn for each."""
 
-    def pin_memory(self, device: Any = ..., pin_memory_fn: Callable[..., Any] = ..., *, buffer_bytes: int = ...) -> PinMemory:
+    def pin_memory(self, device: str | int | torch.device = ..., pin_memory_fn: Callable[..., Any] = ..., *, buffer_bytes: int = ...) -> PinMemory:
         """Copy the tensors of each item into page-locked memory, in a thread, two items ahead."""
 
     def prefetch(self, buffer_size: int = ..., *, buffer_bytes: int = ...) -> Prefetcher:
         """Make items in a thread before they are asked for; nothing else changes."""
 
-    def random_apply(self, ops: Any, *, p: float = ..., keys: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> ChoicePipe:
+    def random_apply(self, ops: Sequence[Any] | Mapping[Any, float], *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> ChoicePipe:
         """Apply all of several ops in turn, or none of them, with probability ``p``."""
 
-    def random_crop(self, size: Any = ..., *, scale: Any = ..., center: bool = ..., hard: bool = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def random_crop(self, size: int | Sequence[int | tuple[int, int]] | None = ..., *, scale: float | Sequence[float | tuple[float, float]] | None = ..., center: bool = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Keep a box whose size or place is drawn; every place where it fits is as likely."""
 
-    def random_morphology(self, radius: Any = ..., operators: tuple[str, ...] = ..., *, p_channel: float = ..., p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def random_morphology(self, radius: ParameterRange = ..., operators: tuple[str, ...] = ..., *, p_channel: float = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Grow, shrink, close or open each channel's mask by a ball; growth takes from others."""
 
-    def random_order(self, ops: Any, *, p: float = ..., keys: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> ChoicePipe:
+    def random_order(self, ops: Sequence[Any] | Mapping[Any, float], *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> ChoicePipe:
         """Apply all of several ops, in an order that is drawn per item."""
 
     def random_split(self, weights: Mapping[Any, float], seed: int, total_length: int | None = ..., target: Any = ...) -> Any:
@@ -332,10 +350,10 @@ class ChainedForms(IterDataPipe[Any]):
     def realize(self) -> Realize:
         """Read and resample every lazy patch of a sample; the rest passes through."""
 
-    def regions(self, labels: tuple[int | tuple[int, ...], ...], *, keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def regions(self, labels: tuple[int | tuple[int, ...], ...], *, keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """A channel for every region, 1 where one of its labels is and 0 elsewhere, uint8."""
 
-    def remap_labels(self, mapping: Any, other: int | None = ..., *, keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def remap_labels(self, mapping: Mapping[int, int], other: int | None = ..., *, keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Give labels other numbers; several may become one."""
 
     def repeat(self, times: int) -> Repeater:
@@ -344,25 +362,25 @@ class ChainedForms(IterDataPipe[Any]):
     def replay(self, draws: Mapping[str, Any]) -> Replay:
         """Apply the draws of a record to every sample, in place of new draws."""
 
-    def resample_to(self, grid: Grid, *, keys: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def resample_to(self, grid: Grid | str, *, keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Resample volumes to one grid: each voxel then has the value at its place in the world."""
 
-    def rescale(self, out: tuple[float, float] = ..., in_range: tuple[float, float] | None = ..., clamp: bool = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def rescale(self, out: tuple[float, float] = ..., in_range: tuple[float, float] | None = ..., clamp: bool = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Bring the range of the volume, or a given one, to ``out``."""
 
-    def rescale_percentiles(self, lower: float = ..., upper: float = ..., out: tuple[float, float] = ..., clamp: bool = ..., above: float | None = ..., inside: str | None = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def rescale_percentiles(self, lower: float = ..., upper: float = ..., out: tuple[float, float] = ..., clamp: bool = ..., above: float | None = ..., inside: str | None = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Map two percentiles of the volume to ``out``, and clamp values beyond."""
 
-    def resize(self, size: Any, *, longest: bool = ..., extent: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def resize(self, size: int | Sequence[int | None] | None, *, longest: bool = ..., extent: Extent = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Give the grid ``size`` voxels over the present extent."""
 
-    def rician_noise(self, std: Any, *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def rician_noise(self, std: ParameterRange, *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """The noise of magnitude images: normal noise in both parts of a complex number."""
 
-    def rotate(self, degrees: Any, method: Literal['forward', 'backward'] = ..., *, space: Any = ..., keep_size: bool = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def rotate(self, degrees: Amount, method: Literal['forward', 'backward'] = ..., *, space: Space = ..., keep_size: bool = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Turn by ``Rz @ Ry @ Rx``: about x first, then y, then z."""
 
-    def rotate90(self, k: int | Sequence[int] = ..., axes: Sequence[int] = ..., *, p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def rotate90(self, k: int | Sequence[int] = ..., axes: Sequence[int] = ..., *, p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Turn by ``k`` quarter turns from the first axis towards the second, as ``numpy.rot90``."""
 
     def round_robin_demux(self, num_instances: int, buffer_size: int = ..., *, buffer_bytes: int | None = ...) -> list[Any]:
@@ -380,7 +398,7 @@ class ChainedForms(IterDataPipe[Any]):
     def save_to_disk(self, mode: str = ..., filepath_fn: Callable[[Any], Any] | None = ...) -> Saver:
         """Write the data of each ``(name, data)`` to a file and yield its path."""
 
-    def select_channels(self, indices: int | tuple[int, ...], *, keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def select_channels(self, indices: int | tuple[int, ...], *, keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Keep some channels, in the order given."""
 
     def set_length(self, length: int) -> LengthSetter:
@@ -392,37 +410,37 @@ class ChainedForms(IterDataPipe[Any]):
     def sharding_round_robin_dispatch(self, sharding_group_filter: SHARDING_PRIORITIES | None = ...) -> ShardingRoundRobinDispatcher:
         """Mark that everything above runs in one process, which deals its items out to the workers."""
 
-    def sharpen(self, sigma: Any, unit: str = ..., amount: Any = ..., *, p: float = ..., keys: Any = ..., name: Any = ...) -> ValuePipe:
+    def sharpen(self, sigma: ParameterRange, unit: str = ..., amount: ParameterRange = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """``value + amount * (value - blurred)``, an unsharp mask."""
 
-    def shear(self, factor: Any, *, space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def shear(self, factor: Amount, *, space: Space = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Slide by the factors (xy, xz, yz); volumes keep their size, the grid its shape."""
 
-    def shuffle_plans(self, spec: Any = ...) -> ShufflePlans:
+    def shuffle_plans(self, spec: ShuffleSpec | None = ...) -> ShufflePlans:
         """Shuffle patches before anything is read: descriptions change places."""
 
-    def shuffled_flatmap(self, fn: Callable[..., Iterable[Any]] | None = ..., input_col: Any = ..., buffer_size: int = ...) -> ShuffledFlatMapper:
+    def shuffled_flatmap(self, fn: Callable[..., Iterable[Any]] | None = ..., input_col: int | str | Sequence[int | str] | None = ..., buffer_size: int = ...) -> ShuffledFlatMapper:
         """Apply a function to each item, and yield the results of several items mixed."""
 
     def slice(self, index: Hashable | list[Hashable], stop: int | None = ..., step: int | None = ...) -> Slicer:
         """Keep columns of tuples and lists, or keys of mappings."""
 
-    def some_of(self, ops: Any, count: Any, *, weights: Sequence[float] | None = ..., p: float = ..., keys: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> ChoicePipe:
+    def some_of(self, ops: Sequence[Any] | Mapping[Any, float], count: int | tuple[int, int], *, weights: Sequence[float] | None = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> ChoicePipe:
         """Apply ``count`` different ones of several ops, in the order given."""
 
-    def spacing(self, spacing: Any, *, unit: str = ..., extent: Any = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def spacing(self, spacing: float | Sequence[float | tuple[float, float] | None], *, unit: str = ..., extent: Extent = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Bring neighbouring voxels to a distance in millimetres along the axes of the array."""
 
     def stack(self, keys: Sequence[str], name: str = ...) -> Stack:
         """Make several volumes the channels of one, in one slot of the batch."""
 
-    def stitch(self, key: str, destination: Any = ..., *, blend: str = ..., output: str = ..., dtype: Any = ..., like: str | None = ..., run: str = ..., memory_bytes: int = ..., overwrite: bool = ..., storage_options: Mapping[str, Any] | None = ...) -> Stitch:
+    def stitch(self, key: str, destination: str | os.PathLike[str] | None = ..., *, blend: str = ..., output: str = ..., dtype: DTypeLike | None = ..., like: str | None = ..., run: str = ..., memory_bytes: int = ..., overwrite: bool = ..., storage_options: Mapping[str, Any] | None = ...) -> Stitch:
         """Blend a model's outputs for windows; yield the volumes that each batch has finished."""
 
-    def threadpool_map(self, fn: Callable[..., Any], input_col: Any = ..., output_col: Any = ..., scheduled_tasks: int = ..., max_workers: int | None = ..., *, buffer_bytes: int = ..., **threadpool_kwargs: Any) -> ThreadPoolMapper:
+    def threadpool_map(self, fn: Callable[..., Any], input_col: int | str | Sequence[int | str] | None = ..., output_col: int | str | None = ..., scheduled_tasks: int = ..., max_workers: int | None = ..., *, buffer_bytes: int = ..., **threadpool_kwargs: Any) -> ThreadPoolMapper:
         """Apply a function to each item in a pool of threads; the order of the items is kept."""
 
-    def to_device(self, device: Any, *, non_blocking: bool = ...) -> ToDevice:
+    def to_device(self, device: str | int | torch.device, *, non_blocking: bool = ...) -> ToDevice:
         """Move every tensor of an item to a device; other values stay."""
 
     def to_map_datapipe(self, key_value_fn: Callable[[Any], tuple[Hashable, Any]] | None = ...) -> IterToMapConverter:
@@ -434,10 +452,10 @@ class ChainedForms(IterDataPipe[Any]):
     def to_subject(self, labels: str | Collection[str] | None = ...) -> ToSubject:
         """Make TorchIO's ``Subject`` of each sample, or a list of them of each batch."""
 
-    def translate(self, amount: Any, *, unit: str = ..., space: Any = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def translate(self, amount: Amount, *, unit: str = ..., space: Space = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Move the content by ``amount``: millimetres in world space, voxels in voxel space."""
 
-    def transpose(self, axes: Sequence[int] = ..., *, name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def transpose(self, axes: Sequence[int] = ..., *, name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Put the axes of the array in another order, as ``numpy.transpose``; the affine follows."""
 
     def unstack(self, key: str, names: Sequence[str]) -> Unstack:
@@ -452,13 +470,13 @@ class ChainedForms(IterDataPipe[Any]):
     def zip_longest(self, *datapipes: Pipe, fill_value: Any = ...) -> ZipperLongest:
         """Yield tuples of one item of each pipe, until all are exhausted."""
 
-    def zip_with_iter(self, ref_datapipe: Any, key_fn: Callable[[Any], Hashable], ref_key_fn: Callable[[Any], Hashable] | None = ..., keep_key: bool = ..., buffer_size: int | None = ..., merge_fn: Callable[[Any, Any], Any] | None = ..., *, buffer_bytes: int | None = ...) -> IterKeyZipper:
+    def zip_with_iter(self, ref_datapipe: IterDataPipe[Any], key_fn: Callable[[Any], Hashable], ref_key_fn: Callable[[Any], Hashable] | None = ..., keep_key: bool = ..., buffer_size: int | None = ..., merge_fn: Callable[[Any, Any], Any] | None = ..., *, buffer_bytes: int | None = ...) -> IterKeyZipper:
         """Yield each item together with the item of another pipe that has the same key."""
 
-    def zip_with_map(self, map_datapipe: Any, key_fn: Callable[[Any], Hashable], merge_fn: Callable[[Any, Any], Any] | None = ..., keep_key: bool = ...) -> MapKeyZipper:
+    def zip_with_map(self, map_datapipe: MapDataPipe[Any], key_fn: Callable[[Any], Hashable], merge_fn: Callable[[Any, Any], Any] | None = ..., keep_key: bool = ...) -> MapKeyZipper:
         """Yield each item together with the value of a map-style pipe for its key."""
 
-    def zoom(self, factor: Any, *, axes: int | tuple[int, ...] = ..., by_inverse: bool = ..., space: Any = ..., keep_size: bool = ..., p: float = ..., name: Any = ..., mode: Any = ..., padding: Any = ..., fill: Any = ..., dtype: Any = ..., antialias: Any = ...) -> SpatialPipe:
+    def zoom(self, factor: Amount, *, axes: int | tuple[int, ...] = ..., by_inverse: bool = ..., space: Space = ..., keep_size: bool = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Enlarge the content by ``factor``, above 1, or shrink it, below."""
 
 class AffinePipe(SpatialPipe): ...

@@ -1,5 +1,6 @@
 """Type checkers and editors know the chained forms: the stub is what the tool writes."""
 
+import ast
 import importlib.util
 import inspect
 import subprocess
@@ -35,6 +36,17 @@ def test_every_form_has_its_arguments():
     assert "def prefetch(self, buffer_size: int = ..., *, buffer_bytes: int = ...)" in methods
     assert "def zip_longest(self, *datapipes: Pipe, fill_value: Any = ...)" in methods
     assert "-> list[Branch]" in methods
+
+
+def test_arguments_have_types():
+    """At most a tenth of the arguments may be anything: those of shims, and options of others."""
+    functions = [
+        node for node in ast.walk(ast.parse(tool().stub())) if isinstance(node, ast.FunctionDef)
+    ]
+    every = [a.annotation for f in functions for a in ast.walk(f) if isinstance(a, ast.arg)]
+    types = [ast.unparse(annotation) for annotation in every if annotation is not None]
+
+    assert types.count("Any") <= len(types) / 10
 
 
 @pytest.mark.parametrize("name", ["cycle", "prefetch", "rotate"])

@@ -11,21 +11,93 @@ from __future__ import annotations
 
 import ast
 import builtins
+import collections.abc
 import inspect
+import os
 import sys
+import types
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Union, get_args, get_origin
 
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = '''"""The chained forms of every pipe, written by tools/write_chained_forms.py."""
 
 '''
 # Aliases have no name of their own to be found by.
-ALIASES = {"Pipe": "voxpipe.graph"}
+ALIASES = {
+    "Pipe": "voxpipe.graph",
+    **dict.fromkeys(("ArrayLike", "DTypeLike", "NDArray"), "numpy.typing"),
+    **dict.fromkeys(("IterDataPipe", "MapDataPipe"), "torch.utils.data"),
+}
 INDENT = "    "
+# Aliases of ops, which take lists wherever they take tuples, and None for an axis that stays.
+WIDER = {
+    "Amount": "float | Sequence[float | Sequence[float]]",
+    "ParameterRange": "float | Sequence[float]",
+    "Size": "int | Sequence[int | None]",
+}
+# Types of arguments whose op converts them, and so has the type of the result; by name.
+ACCEPTED = {
+    "affine": {"matrix": "ArrayLike"},
+    "elastic": {"spacing": "float | Sequence[float]"},
+    "pad": {"amount": "int | Sequence[int | tuple[int, int]] | None"},
+    "random_crop": {
+        "size": "int | Sequence[int | tuple[int, int]] | None",
+        "scale": "float | Sequence[float | tuple[float, float]] | None",
+    },
+    "resample_to": {"grid": "Grid | str"},
+    "spacing": {"spacing": "float | Sequence[float | tuple[float, float] | None]"},
+    "": {
+        "antialias": "Antialias | Mapping[str, Antialias] | None",
+        "cells": "int | Sequence[int]",
+        "count": "int | tuple[int, int]",
+        "divisible": "int | Sequence[int]",
+        "destination": "str | os.PathLike[str] | None",
+        "device": "str | int | torch.device",
+        "dtype": "DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None",
+        "factors": "Sequence[Sequence[float]] | None",
+        "fill": "float | Mapping[str, float] | None",
+        "input_col": "int | str | Sequence[int | str] | None",
+        "keys": "str | Collection[str] | None",
+        "labels": "int | Collection[int] | None",
+        "limit": "float | tuple[float, float]",
+        "map_datapipe": "MapDataPipe[Any]",
+        "mapping": "Mapping[int, int]",
+        "margin": "int | Sequence[int]",
+        "mode": "Mode | Mapping[str, Mode] | None",
+        "name": "str",
+        "op": "ValueOp",
+        "ops": "Sequence[Any] | Mapping[Any, float]",
+        "output_col": "int | str | None",
+        "padding": "Padding | Mapping[str, Padding] | None",
+        "ref_datapipe": "IterDataPipe[Any]",
+        "scale": "float | Sequence[float] | None",
+        "size": "int | Sequence[int | None] | None",
+        "slices": "Sequence[slice] | None",
+        "spec": "ShuffleSpec | None",
+        "transform": "Callable[[Any], Any]",
+    },
+}
+
+
+def _everywhere() -> dict[str, Any]:
+    """Return the names that ACCEPTED uses."""
+    import torch
+
+    import voxpipe
+    from voxpipe.intensity.value_op import ValueOp
+    from voxpipe.spatial.plans import policy
+
+    own = {"os": os, "ValueOp": ValueOp, "ShuffleSpec": voxpipe.datapipes.shuffle_plans.ShuffleSpec}
+    pipes = {"IterDataPipe": torch.utils.data.IterDataPipe, "torch": torch}
+    pipes["MapDataPipe"] = torch.utils.data.MapDataPipe
+    return {**vars(collections.abc), "Any": Any, **vars(policy), **own, **pipes}
+
+
+_EVERYWHERE = _everywhere()
 
 
 class Imports:
@@ -34,8 +106,10 @@ class Imports:
     def __init__(self) -> None:
         self.names: defaultdict[str, set[str]] = defaultdict(set)
         self.add("typing", "Any")
+        self.add("typing", "TypeAlias")
         self.add("collections.abc", "Iterator")
         self.add("torch.utils.data", "IterDataPipe")
+        self.aliases: dict[str, str] = {}
 
     def add(self, module: str, name: str) -> str:
         """Import a name and return it."""
@@ -43,11 +117,15 @@ class Imports:
         return name
 
     def text(self) -> str:
-        """Return the import statements: the standard library, then others, then our own."""
-        return "\n".join(
-            f"from {_relative(module)} import {', '.join(sorted(names))}"
-            for module, names in sorted(self.names.items(), key=lambda kv: _rank(kv[0]))
-        )
+        """Return the imports: the standard library, then others, then our own; then aliases."""
+        lines = []
+        for module, names in sorted(self.names.items(), key=lambda kv: _rank(kv[0])):
+            if "" in names:
+                lines.append(f"import {module}")
+            if own := sorted(names - {""}):
+                lines.append(f"from {_relative(module)} import {', '.join(own)}")
+        lines += ["", *(f"{name}: TypeAlias = {t}" for name, t in sorted(self.aliases.items()))]
+        return "\n".join(lines)
 
 
 def _rank(module: str) -> tuple[int, str]:
@@ -146,24 +224,71 @@ def annotation_text(annotation: Any, module: str, imports: Imports) -> str:
     if annotation is inspect.Parameter.empty:
         return "Any"
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", "Any")
-    known = vars(sys.modules[module])
-    wanted: list[tuple[str, str]] = []
-    for node in ast.walk(ast.parse(text, mode="eval")):
-        if isinstance(node, ast.Attribute):
-            return "Any"
-        if not isinstance(node, ast.Name) or hasattr(builtins, node.id):
-            continue
-        found = known.get(node.id)
-        home = ALIASES.get(node.id) or getattr(found, "__module__", None)
-        if home is None or (node.id not in ALIASES and getattr(found, "__name__", "") != node.id):
-            return "Any"
-        wanted.append((home, node.id))
-    for home, name in wanted:
+    names = _Names(module)
+    tree = names.visit(ast.parse(text, mode="eval"))
+    if names.is_unknown:
+        return "Any"
+    for home, name in names.homes:
         imports.add(home, name)
-    return text
+    imports.aliases |= names.aliases
+    return ast.unparse(tree)
 
 
-def arguments(signature: inspect.Signature, module: str, imports: Imports) -> str:
+class _Names(ast.NodeTransformer):
+    """The names of an annotation of a module: where they come from, and the types of aliases."""
+
+    def __init__(self, module: str) -> None:
+        self._known = {**_EVERYWHERE, **vars(sys.modules[module])}
+        self.homes: list[tuple[str, str]] = []
+        self.aliases: dict[str, str] = {}
+        self.is_unknown = False
+
+    def visit_Attribute(self, node: ast.Attribute) -> ast.expr:
+        """Import the module of ``np.ndarray``."""
+        package = self._known.get(getattr(node.value, "id", ""))
+        if not isinstance(package, types.ModuleType) or not hasattr(package, node.attr):
+            self.is_unknown = True
+        else:
+            self.homes.append((package.__name__, ""))
+            node.value = ast.Name(package.__name__)
+        return node
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        """Import a class, and write out an alias."""
+        thing = self._known.get(node.id)
+        home = ALIASES.get(node.id) or getattr(thing, "__module__", None)
+        if hasattr(builtins, node.id):
+            return node
+        if node.id in ALIASES or (home and getattr(thing, "__name__", "") == node.id):
+            self.homes.append((str(home), node.id))
+        elif thing is None or thing is Any:
+            self.is_unknown = True
+        else:
+            self.aliases[node.id] = self._text_of(WIDER.get(node.id, thing))
+        return node
+
+    def _text_of(self, value: Any) -> str:
+        """Return the text of a type that an alias stands for."""
+        if isinstance(value, str):
+            self.visit(ast.parse(value, mode="eval"))
+            return value
+        if value is type(None):
+            return "None"
+        parts = get_args(value)
+        origin = get_origin(value)
+        if origin is Literal:
+            self.homes.append(("typing", "Literal"))
+            return f"Literal[{', '.join(map(repr, parts))}]"
+        if origin in (Union, types.UnionType):
+            return " | ".join(map(self._text_of, parts))
+        kind = origin or value
+        if kind.__module__ != "builtins":
+            self.homes.append((kind.__module__, kind.__name__))
+        inner = ", ".join("..." if one is Ellipsis else self._text_of(one) for one in parts)
+        return f"{kind.__name__}[{inner}]" if parts else str(kind.__name__)
+
+
+def arguments(form: str, signature: inspect.Signature, module: str, imports: Imports) -> str:
     """Return the arguments of a form, without the parent."""
     kinds = inspect.Parameter
     texts = ["self"]
@@ -177,6 +302,10 @@ def arguments(signature: inspect.Signature, module: str, imports: Imports) -> st
         mark = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}.get(parameter.kind, "")
         default = "" if parameter.default is kinds.empty else " = ..."
         kind = annotation_text(parameter.annotation, module, imports)
+        own = ACCEPTED.get(form, {}).get(parameter.name)
+        if own or (kind == "Any" and not mark):
+            wanted = own or ACCEPTED[""].get(parameter.name, "Any")
+            kind = annotation_text(wanted, module, imports)
         texts.append(f"{mark}{parameter.name}: {kind}{default}")
     return ", ".join(texts)
 
@@ -196,7 +325,7 @@ def method(name: str, kind: type, imports: Imports) -> str:
     parameters = list(signature.parameters.values())
     if parameters[0].kind is not inspect.Parameter.VAR_POSITIONAL:
         parameters = parameters[1:]
-    text = arguments(signature.replace(parameters=parameters), module, imports)
+    text = arguments(name, signature.replace(parameters=parameters), module, imports)
     if made_by_form is None and maker.__name__ == "__new__":
         result = annotation_text(signature.return_annotation, module, imports)
     else:
