@@ -262,6 +262,8 @@ _PAGE = re.compile(r"<(!doctype )?html\b", re.IGNORECASE)
 _UNREADABLE_DATE = re.compile(r"^Invalid timestamp |Invalid last modified ")
 # S3 answers 400 to a request that came too slowly, and calls it so.
 _SLOW_REQUEST = "RequestTimeout"
+# An answer to HEAD has no body: 400 may be that of a slow request or of an expired token.
+_BARE_400 = re.compile(r"performing HEAD .* 400 Bad Request:? *$|'Code': '400'", re.MULTILINE)
 
 
 def advice_on(error: BaseException) -> FaultAdvice:
@@ -276,6 +278,8 @@ def _advice_on(error: BaseException) -> FaultAdvice:
     if isinstance(error, WrongAnswer):
         return FaultAdvice.WRONG
     error = cause_of(error)
+    if _BARE_400.search(_text(error)):
+        return FaultAdvice.WRONG
     if has_expired(error):
         return FaultAdvice.REFUSAL
     if _BAD_CERTIFICATE.search(_text(error)):
@@ -340,8 +344,9 @@ def cause_of(error: BaseException) -> BaseException:
 
 
 def has_expired(error: BaseException) -> bool:
-    """Whether credentials were refused that were good before; there may be newer ones."""
-    return bool(_EXPIRY.search(_text(error)))
+    """Whether credentials may have expired since they were accepted; there may be newer ones."""
+    text = _text(error)
+    return bool(_EXPIRY.search(text) or _BARE_400.search(text))
 
 
 def _text(error: BaseException) -> str:
