@@ -240,7 +240,8 @@ class Backend(ABC):
     def __getitem__(self, item: Any) -> torch.Tensor:
         """Return values as a 4-D tensor; integers keep their axis."""
         voxels, selection = self.select(item)
-        part = self._show(replace(voxels, array=voxels.array[selection]))
+        is_boolean = self.header.dtype.kind == "b"
+        part = replace(voxels, array=voxels.array[selection], boolean=is_boolean)
         return as_tensor(part.values(), self.header.tensor_dtype)
 
     def select(self, item: Any) -> tuple[Voxels, tuple[slice, ...]]:
@@ -251,12 +252,7 @@ class Backend(ABC):
 
     def to_tensor(self) -> torch.Tensor:
         """Return the values of the whole volume."""
-        self.check_version()
-        voxels = self._show(self.read(Region.of_shape(self.shape[1:])))
-        return as_tensor(voxels.values(), self.header.tensor_dtype)
-
-    def _show(self, voxels: Voxels) -> Voxels:
-        return replace(voxels, boolean=self.header.dtype.kind == "b")
+        return self[...]
 
 
 def read_counted(backend: Backend, region: Region, channels: Channels | None = None) -> Voxels:
@@ -345,13 +341,9 @@ class ViewBackend(Backend):
         view = self._view[(slice(first, last), *region.slices)]
         return Voxels(view, self.header.slope, self.header.intercept)
 
-    @property
+    @cached_property
     def content_key(self) -> str:
         """Type, shape and every byte, digested at the first question."""
-        return self._digest
-
-    @cached_property
-    def _digest(self) -> str:
         return array_key(self._view)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
@@ -463,9 +455,6 @@ _TO_NUMBERS = {
 }
 
 
-_CONVERT = "Convert it first: tensor.float(), or tensor.dequantize()."
-
-
 def as_array(values: Any) -> NDArray[Any]:
     """Return a tensor or an array as an array, in the same memory if it can lie there.
 
@@ -490,7 +479,8 @@ def as_array(values: Any) -> NDArray[Any]:
         return np.asarray(tensor.numpy())
     except (TypeError, RuntimeError):
         what = f"a tensor of {values.dtype} holds no plain numbers."
-        raise UnknownFormat(what, do=_CONVERT) from None
+        do = "Convert it first: tensor.float(), or tensor.dequantize()."
+        raise UnknownFormat(what, do=do) from None
 
 
 # Where arrays of libraries keep what an affine is made of, each in its own way.

@@ -109,27 +109,24 @@ class ChunkTable:
         self.uses += len(rows)
         return new
 
-    def make_room(self, over: int, most: int) -> tuple[NDArray[np.int64], int]:
-        """Drop what is needed least, ``over`` bytes, until the rest takes ``most``.
-
-        Returns which rows these were, and their bytes.
+    def make_room(self, over: int, most: int) -> NDArray[np.int64]:
+        """Return the rows to drop, so that ``over`` bytes go and at most ``most`` stay.
 
         What nobody has announced goes first, the oldest before others; then what is needed last
         (Belady, 1966), and of what is needed at one moment the newcomer; at the very end what
         somebody counts on, which a newcomer never drives out.
         """
-        (idle,) = ((self.size > 0) & (self.moments[0] == _NEVER)).nonzero()
+        idle: NDArray[np.int64] = ((self.size > 0) & (self.moments[0] == _NEVER)).nonzero()[0]
         idle = idle[self.use.take(idle).argsort()]
         count = 1 + int(self.size.take(idle).cumsum().searchsorted(over))
         if count <= len(idle):
-            return idle[:count], self.drop(idle[:count])
-        (here,) = self.size.nonzero()
+            return idle[:count]
+        here: NDArray[np.int64] = self.size.nonzero()[0]
         moments = self.moments.take(here, axis=1)
         counts = np.logical_or.reduce(moments & 1)
         use, soonest = self.use.take(here), np.where(counts, -1, moments[0])
         here = here[np.lexsort((np.where(soonest == _NEVER, -use, use), soonest))]
-        here = here[self.size[here].cumsum() > most]
-        return here, self.drop(here)
+        return here[self.size[here].cumsum() > most]
 
     def drop(self, rows: NDArray[np.int64]) -> int:
         """Enter that nobody has or counts on chunks any more; return their bytes."""
@@ -151,11 +148,6 @@ class ChunkTable:
         self.moments[-1, rows] = _NEVER
         self.use[rows] = np.arange(self.uses, self.uses + len(rows))
         self.uses += len(rows)
-
-    def in_use(self) -> NDArray[np.int64]:
-        """Return the rows of what is here or announced."""
-        rows: NDArray[np.int64] = ((self.size > 0) | (self.moments[0] < _NEVER)).nonzero()[0]
-        return rows
 
     def renew(self, rows: NDArray[np.int64], capacity: int) -> ChunkTable:
         """Return a table of so many rows that begins with some of these."""
@@ -280,7 +272,7 @@ class ChunkCache:
 
     def _renew_rows(self, count: int) -> None:
         """Leave out rows that are not used, and make room for more."""
-        live = self._table.in_use()
+        (live,) = ((self._table.size > 0) | (self._table.moments[0] < _NEVER)).nonzero()
         keys, arrays = [*self._rows], self._arrays
         capacity = 3 * (len(live) + count) + _FEW
         self._table = self._table.renew(live, capacity)
@@ -299,9 +291,7 @@ class ChunkCache:
 
     def _make_room(self) -> None:
         over = self.held_bytes - self.most_bytes
-        rows, size = self._table.make_room(over, self.most_bytes)
-        self.held_bytes -= size
-        self._arrays[rows] = None
+        self._drop(self._table.make_room(over, self.most_bytes))
 
     def _drop(self, rows: NDArray[np.int64]) -> None:
         self.held_bytes -= self._table.drop(rows)

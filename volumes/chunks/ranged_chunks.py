@@ -146,7 +146,6 @@ class RangedChunks:
         self._store, self._map, self._decoder, self._token = store, chunk_map, decoder, token
         self._chunk_bytes = chunk_bytes
         self._most = most_between(chunk_bytes) if chunk_bytes else 0
-        self._strided = bool(getattr(decoder, "strided", False))
         is_local = isinstance(store, LocalRanges)
         self._native = getattr(decoder, "native", None) if is_local else None
         # Which ranges become one request, where no scheme says it.
@@ -370,7 +369,7 @@ class Bytes:
         rest: NDArray[np.int64],
         places: ObjectRanges,
     ) -> None:
-        self.strided = source._strided
+        self.strided = bool(getattr(source._decoder, "strided", False))
         """Whether the decoder writes into memory of any strides."""
         self._source, self._chunks = source, chunks
         # By number of the chunk, of those that were asked for ahead; None is not stored.

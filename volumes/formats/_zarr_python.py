@@ -54,7 +54,6 @@ class RangesStore(Store):
         self._arrays: dict[str, _Objects] = {}
 
     def __eq__(self, other: object) -> bool:
-        """Whether it reads the same objects."""
         return isinstance(other, RangesStore) and other._ranges is self._ranges
 
     __hash__ = None  # type: ignore[assignment]
@@ -77,34 +76,28 @@ class RangesStore(Store):
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
-        """Return objects or ranges of them, side by side."""
         reads = [self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
         return list(await asyncio.gather(*reads))
 
     async def exists(self, key: str) -> bool:
-        """Whether there is an object of this name."""
         answers = await asyncio.to_thread(self._ranges.get_ranges, [ReadRange(key, 0, 1)])
         return answers[0] is not None
 
     async def list(self) -> AsyncIterator[str]:
-        """Yield all keys."""
         for key in await asyncio.to_thread(self._keys, ""):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """Yield the keys that begin with a prefix."""
         for key in await asyncio.to_thread(self._keys, prefix):
             yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Yield what lies directly below a folder: the last parts of names."""
         folder = f"{prefix.rstrip('/')}/" if prefix else ""
         keys = await asyncio.to_thread(self._keys, folder)
         for name in sorted({key[len(folder) :].split("/", 1)[0] for key in keys}):
             yield name
 
     async def set(self, key: Any, value: Any = None) -> None:
-        """Raise ``ValueError``: it can only be read."""
         self._check_writable()
 
     delete = set_partial_values = set

@@ -336,18 +336,15 @@ class ChunkedBackend(FilesBackend):
         return int(self._array.chunks[axes[0]]) * inner if axes else 1
 
     def prefetch(self, region: Region, channels: Channels | None = None) -> Closable | None:
-        """Begin to fetch the chunks that the region and its box touch."""
         ticket: Closable | None = self._array.prefetch(self._layout.index(region, channels)[0])
         return ticket
 
     def needed_chunks(self, region: Region, channels: Channels | None = None) -> NeededChunks:
-        """Return the chunks that a read fetches and decodes."""
         index, array = self._layout.index(region, channels)[0], self._array
         return NeededChunks(
             array.needed_chunks(index), array.needed_voxels(index), array.chunk_bytes
         )
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
-        """Fetch the stored chunks that a read needs, without decoding them."""
         size: int | None = self._array.fetch(self._layout.index(region, channels)[0])
         return size

@@ -141,7 +141,7 @@ def contradictions(file: StoredFile) -> str:
             doubts.append(f"{key} has voxels of {_text(sizes)} and pixdim of {_text(pixdim)}")
     if len(forms) == 2 and not doubts:
         corners = np.array(list(np.ndindex(2, 2, 2))) * (np.array([*dims[1:4]]) - 1)
-        step = np.diff([affine_of(corners, each) for each in forms.values()], axis=0)
+        step = np.diff([corners @ a[:3, :3].T + a[:3, 3] for a in forms.values()], axis=0)
         away = float(np.linalg.norm(step, axis=-1).max())
         if away > _OTHER_PLACE * float(pixdim[: dims[0]].min()):
             doubts.append(f"sform and qform lie up to {away:.3g} apart (codes {codes})")
@@ -154,11 +154,6 @@ def contradictions(file: StoredFile) -> str:
     if int(fields["bitpix"]) not in (bits, 0):
         doubts.append(f"its data type has {bits} bits, and its bitpix is {int(fields['bitpix'])}")
     return "; ".join(doubts)
-
-
-def affine_of(points: Any, affine: Any) -> Any:
-    """Return where points of index lie in the world."""
-    return points @ affine[:3, :3].T + affine[:3, 3]
 
 
 def _text(numbers: Any) -> str:

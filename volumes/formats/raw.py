@@ -78,12 +78,9 @@ class RawHeader:
         shape = self.layout.shape
         return Header(shape, self.affine, self.dtype, None, access, *scale, names_axes=has_names)
 
-    def row_spans(self, index: Region, most: int) -> list[Span]:
-        """Return the runs of bytes that hold a region of the stored array, in their order.
-
-        Along the fastest axis; where that is whole, along the next too, up to ``most`` bytes.
-        """
-        return rows_of_box(self.layout.sizes, list(index), self.dtype.itemsize, self.offset, most)
+    def box(self, index: Region) -> tuple[Sequence[int], Sequence[Span], int, int]:
+        """Return shape, ranges, bytes of a number and offset of a region of the stored array."""
+        return self.layout.sizes, list(index), self.dtype.itemsize, self.offset
 
 
 def fastest_first(sizes: Sequence[int], axes: Triple = (0, 1, 2), colours: int = 1) -> Layout:
@@ -196,7 +193,6 @@ class LocalRaw(FilesBackend):
         self._choice = choice
 
     def layout(self, volumes: int = 1) -> StoreLayout:
-        """Return what a scheme needs to know: how the file is read, at the usual speed there."""
         store, choice = super().layout(volumes), self._choice
         if self._write is not None or choice is None:
             return store
@@ -204,8 +200,7 @@ class LocalRaw(FilesBackend):
 
     def _view_of(self, buffer: Any) -> NDArray[Any]:
         fields, sizes = self._fields, self._fields.layout.sizes
-        flat: NDArray[Any] = np.frombuffer(buffer, fields.dtype, math.prod(sizes), fields.offset)
-        return plain(flat.reshape(sizes))
+        return plain(np.ndarray(sizes, fields.dtype, buffer, fields.offset))
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return a region: a view where the file is mapped."""
@@ -220,12 +215,11 @@ class LocalRaw(FilesBackend):
                 start += self._fields.offset
                 MAPS.touch(self._map, resident, start, start + size)
         else:
-            flat = self._reader.read(*self._box(index)).reshape(-1)
+            flat = self._reader.read(*self._fields.box(index)).reshape(-1)
             array = plain(flat.view(self._fields.dtype).reshape(index.shape))
         return Voxels(layout.fold(array)[first:last], self.header.slope, self.header.intercept)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
-        """Bring in the bytes of the file on which the region lies."""
         array = self.read(region, channels).array
         return array.nbytes if self._view is None else touch(array)
 
@@ -241,12 +235,8 @@ class LocalRaw(FilesBackend):
             return None
         index, _ = self._fields.layout.index(region, channels)
         if self._view is None:
-            return self._reader.will_need(*self._box(index))
+            return self._reader.will_need(*self._fields.box(index))
         return self._place and self._place.prefetch(self._view, index.slices)
-
-    def _box(self, index: Region) -> tuple[Sequence[int], Sequence[Span], int, int]:
-        fields = self._fields
-        return fields.layout.sizes, list(index), fields.dtype.itemsize, fields.offset
 
     def _decode(self) -> None:
         """Make the decoded copy; a file behind a URL is read again where it makes no sense."""
@@ -282,7 +272,6 @@ class RemoteRaw(FilesBackend):
         super().__init__(files, fields.header("range"), name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Fetch the runs of the region, neighbours in one request."""
         index, (first, last) = self._fields.layout.index(region, channels)
         rows, spans = self._runs(index)
         flat = rows_of(rows, spans, self._remote.whole_ranges(spans))
@@ -290,17 +279,15 @@ class RemoteRaw(FilesBackend):
         return Voxels(plain(array[first:last]), self.header.slope, self.header.intercept)
 
     def prefetch(self, region: Region, channels: Channels | None = None) -> Ticket | None:
-        """Begin to fetch the runs of the region."""
         return self._remote.prefetch(self._runs(self._fields.layout.index(region, channels)[0])[1])
 
     def _runs(self, index: Region) -> tuple[list[Span], list[Span]]:
         """Return the rows of a region of the stored array, and the spans that hold them."""
         gap, most = coalesce_policy(CoalescePolicy(REMOTE_ROWS_GAP, REMOTE_RUN))
-        rows = self._fields.row_spans(index, most)
+        rows = rows_of_box(*self._fields.box(index), most)
         return rows, coalesce(rows, gap, most)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
-        """Fetch the region: its bytes are its voxels, so there is nothing to decode."""
         return self.read(region, channels).array.nbytes
 
 

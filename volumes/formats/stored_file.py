@@ -106,14 +106,6 @@ _TIMES = 4
 _SIZE, _READER = operator.attrgetter("size"), operator.attrgetter("reader")
 
 
-def _name_of(file: BinaryIO) -> str:
-    """Return the name that an open file has by now: it may have been renamed."""
-    try:
-        return os.readlink(f"/proc/self/fd/{file.fileno()}")
-    except OSError:
-        return os.path.abspath(str(file.name))
-
-
 class Place(NamedTuple):
     """Where a mapped array lies."""
 
@@ -202,7 +194,11 @@ class Maps:
         The file may then be closed.
         """
         file_map = MappedFile(file.fileno(), length, access=mmap.ACCESS_READ, offset=start)
-        file_map.pages = _MappedPages(weakref.ref(file_map), _name_of(file), start)
+        try:
+            path = os.readlink(f"/proc/self/fd/{file.fileno()}")  # the file may have a new name
+        except OSError:
+            path = os.path.abspath(str(file.name))
+        file_map.pages = _MappedPages(weakref.ref(file_map), path, start)
         return file_map
 
     def place_of(self, array: NDArray[Any]) -> Place | None:
@@ -311,13 +307,11 @@ class LocalStoredFile:
         """Whether it is current, and was not changed since, in nanoseconds from 1970 on."""
         try:
             status = os.stat(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            if self._optional:
-                return self.stamp == _MISSING
-            raise VolumeNotFound(f"there is no file {self.path}.") from None
         except OSError as error:
             if self._optional:
                 return self.stamp == _MISSING
+            if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+                raise VolumeNotFound(f"there is no file {self.path}.") from None
             raise cannot_open(self.path, error) from error
         if stamp_of(status) != self.stamp:
             return False
@@ -405,7 +399,6 @@ class RemoteStoredFile(RemoteFile):
         super().__init__(url, options, name or public_name(url), opening_session().ahead)
 
     def beside(self, reference: str) -> RemoteStoredFile:
-        """Return the file that this one names, relative to its folder."""
         # A store may take "..", its escapes and a backslash for a folder above.
         parts = unquote(reference).replace("\\", "/").split("/")
         if is_url(reference) or not parts[0] or ".." in parts:
@@ -414,7 +407,6 @@ class RemoteStoredFile(RemoteFile):
         return self._other(posixpath.join(posixpath.dirname(self._url), reference))
 
     def with_suffix(self, old: str, new: str) -> RemoteStoredFile:
-        """Return the file whose name ends otherwise; letters keep their case."""
         return self._other(_with_suffix(self._url, old, new))
 
     def _other(self, url: str) -> RemoteStoredFile:
@@ -490,7 +482,6 @@ class FilesBackend(Backend):
 
     @property
     def is_current(self) -> bool:
-        """Whether every file is still the one that was opened."""
         return all(file.is_current for file in self.files)
 
     def is_as_of(self, moment: int) -> bool:
@@ -502,12 +493,10 @@ class FilesBackend(Backend):
 
     @cached_property
     def version(self) -> Hashable:
-        """Return sizes and times of writing, or what a store says instead."""
         return self.header.stamp or (self.content_key if self.files else ())
 
     @property
     def content_key(self) -> str:
-        """A name for these files in these versions; empty where nobody can tell."""
         return joined_key([file.content_key for file in self.files])
 
 

@@ -29,6 +29,10 @@ _INDEX_CODECS = ("bytes", "crc32c")
 _ARRAY = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs")
 _OPTIONAL = ("attributes", "consolidated_metadata", "dimension_names", "storage_transformers")
 _MEMBERS = {"zarr_format", "node_type", *_ARRAY, *_OPTIONAL}
+_DATA_TYPES = {
+    *("bool", "complex64", "complex128", "float16", "float32", "float64"),
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+}
 
 
 def parse_v2(
@@ -162,10 +166,7 @@ def codec_v3(entry: Any) -> Codec:
 
 
 def _dtype_v3(name: Any) -> np.dtype[Any]:
-    plain = ("bool", "complex64", "complex128", "float16", "float32", "float64")
-    if not isinstance(name, str) or not (
-        name in plain or name in {f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)}
-    ):
+    if not isinstance(name, str) or name not in _DATA_TYPES:
         raise NotOurs(f"data type {name!r}")
     return np.dtype(name)
 

@@ -78,11 +78,9 @@ class ForeignArray:
         refuse_conventions(dict(array.attrs), name)
 
     def needed_chunks(self, region: Region) -> NDArray[np.int64]:
-        """Return the chunks (N, axes) that a region touches."""
         return self._cuts.touched_parts(region.pad(0))
 
     def needed_voxels(self, region: Region) -> int:
-        """Return how many voxels of the array they hold."""
         return self._cuts.voxels(self.needed_chunks(region))
 
     def read(self, region: Region, *, counts: bool = False) -> NDArray[Any]:
@@ -167,15 +165,6 @@ class ZarrBackend(ChunkedBackend):
         own = array if self.keeps_chunks else ForeignArray(array, name)
         super().__init__(own, layout, files, header, name)
 
-    def _look_into(self, voxels: Voxels) -> None:
-        """Raise ``VolumeChanged`` if the array was removed; warn if nothing is stored of it."""
-        if self._store is not None and self._store.absences != self._absences:
-            self._refuse_removed(self._store)
-        super()._look_into(voxels)
-
-    def _refuse_removed(self, store: LocalRanges | RemoteRanges) -> None:
-        """Look why chunks are missing."""
-
     @property
     def shards(self) -> Triple | None:
         """Object unit in voxels along I, J, K; None where every chunk is an object."""
@@ -218,7 +207,6 @@ class ListedZarr(ZarrBackend):
         self._array.forget_stored()
 
     def forget_content_key(self) -> None:
-        """List them again when asked for the next time."""
         self._listing = None
 
     def _list(self) -> str:
@@ -233,14 +221,20 @@ class ListedZarr(ZarrBackend):
         self._document = key, hashlib.sha256(data).digest()
         self._store, self._absences = store, store.absences
 
-    def _refuse_removed(self, store: LocalRanges | RemoteRanges) -> None:
+    def _look_into(self, voxels: Voxels) -> None:
+        """Raise ``VolumeChanged`` if the array was removed; warn if nothing is stored of it."""
+        if self._store is not None and self._store.absences != self._absences:
+            self._refuse_removed()
+        super()._look_into(voxels)
+
+    def _refuse_removed(self) -> None:
         """Raise ``VolumeChanged`` where chunks are missing because the array was removed."""
         # Its document is read again, once for all that is missing by then.
-        absences = store.absences
+        absences = self._store.absences
         if _clock() < self._last_look + self._look_pause:
             return
         key, digest = self._document
-        data = _still_there(store, key)
+        data = _still_there(self._store, key)
         if data is not None and hashlib.sha256(data).digest() == digest:
             self._absences, self._last_look = absences, _clock()
             return
@@ -287,11 +281,9 @@ class LocalZarr(ListedZarr):
 
     @cached_property
     def _network(self) -> bool:
-        """Return whether it lies on another machine."""
         return file_system_at(self._path).network
 
     def forget_content_key(self) -> None:
-        """List the files again, for a pass that begins now."""
         super().forget_content_key()
         self._start = time.time_ns()
 
@@ -307,7 +299,6 @@ class LocalZarr(ListedZarr):
         return any(map(_is_chunk, self._files.list()))
 
     def layout(self, volumes: int = 1) -> StoreLayout:
-        """Return what a scheme needs to know; a file server is read in longer runs."""
         store = super().layout(volumes)
         return store.on_network() if self._network else store
 
@@ -530,8 +521,7 @@ def _still_there(store: LocalRanges | RemoteRanges, key: str) -> bytes | None:
 
 def _is_chunk(key: str) -> bool:
     """Whether an object is a chunk or a shard: below a header of NIfTI-Zarr that is none either."""
-    name = key.rpartition("/")[2]
-    return name not in (*zarr_nodes.METADATA_FILES, ".zattrs") and "nifti" not in key.split("/")
+    return key.rpartition("/")[2] not in _DOCUMENTS and "nifti" not in key.split("/")
 
 
 def documents_token(url: str, storage_options: Mapping[str, Any]) -> str:

@@ -89,7 +89,6 @@ class PlainChunks(ChunkMap):
         self._metadata = metadata
 
     def locate(self, chunks: ChunkIndices) -> ObjectRanges:
-        """Return the object of each chunk."""
         keys = [*map(self._metadata.key, np.asarray(chunks).tolist())]
         start = np.zeros(len(keys), np.int64)
         return ObjectRanges(keys, np.arange(len(keys)), start, start - 1)
@@ -292,7 +291,6 @@ class ZarrDecoder:
         self._plug_in = _plug_in(metadata)
         rest = metadata.codecs[1:] if self._plug_in is not None else metadata.codecs
         self._steps = [_decoder(codec) for codec in reversed(rest)]
-        self._last = -1 if self._plug_in is not None else len(self._steps) - 1
         self._order = metadata.order
         self.strided = bool(getattr(self._plug_in, "strided", False))
         self._shape = tuple(metadata.chunks[axis] for axis in metadata.order)
@@ -325,7 +323,7 @@ class ZarrDecoder:
         target = np.empty(self._shape, out.dtype) if self._is_transposed else out
         room = target.reshape(-1).view(np.uint8)
         for number, step in enumerate(self._steps):
-            is_last = number == self._last
+            is_last = number == len(self._steps) - 1
             most = room.nbytes if is_last else most_between(room.nbytes)
             content = step(content, room if is_last else None, most)
         if content is not room:

@@ -506,7 +506,6 @@ class ZarrSource:
         self._born = os.getpid()
 
     def open(self) -> Backend:
-        """Open the object with the first backend that recognises it."""
         thing, path = self.thing, self.path
         payload = None if os.getpid() == self._born else self._pack()
         if payload is not None:  # connections do not survive a fork
@@ -521,7 +520,6 @@ class ZarrSource:
         return as_backend(backend, self.name)
 
     def part_of(self, content: str) -> str:
-        """Return the name of what the options choose of stored content, e.g. one level of it."""
         return LocatedSource("", self.options, token=self.token).part_of(content)
 
     def _path(self) -> str:
