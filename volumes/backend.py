@@ -239,16 +239,11 @@ class Backend(ABC):
 
     def __getitem__(self, item: Any) -> torch.Tensor:
         """Return values as a 4-D tensor; integers keep their axis."""
-        voxels, selection = self.select(item)
-        is_boolean = self.header.dtype.kind == "b"
-        part = replace(voxels, array=voxels.array[selection], boolean=is_boolean)
-        return as_tensor(part.values(), self.header.tensor_dtype)
-
-    def select(self, item: Any) -> tuple[Voxels, tuple[slice, ...]]:
-        """Read the box around an index; return it and the index of the selection in it."""
         self.check_version()
         channels, region, selection = smallest_box(index_ranges(item, self.shape, self.name))
-        return self.read(region, channels), selection
+        voxels, is_boolean = self.read(region, channels), self.header.dtype.kind == "b"
+        part = replace(voxels, array=voxels.array[selection], boolean=is_boolean)
+        return as_tensor(part.values(), self.header.tensor_dtype)
 
     def to_tensor(self) -> torch.Tensor:
         """Return the values of the whole volume."""

@@ -49,11 +49,6 @@ class NeededChunks(NamedTuple):
     """Voxels of the array in these chunks, of all channels."""
     chunk_bytes: int  # of one whole decoded chunk
 
-    @property
-    def bytes(self) -> int:
-        """Bytes of all decoded chunks."""
-        return len(self.chunks) * self.chunk_bytes
-
 
 Index = tuple[int, ...]
 """Index of a chunk in the grid of chunks, per stored axis."""

@@ -211,33 +211,33 @@ def place_chunks(
     step = max(1, _STEP_BYTES // chunk_bytes if keep else count)
     number, remaining = 0, []
     for first in range(0, count or 1, step):
-        its = members[first : first + step]
+        batch = members[first : first + step]
         arrays: list[NDArray[Any]] = []
         if guards:
-            rooms = np.full((len(its), chunk_bytes + _GUARD), _FILLER, np.uint8)
+            rooms = np.full((len(batch), chunk_bytes + _GUARD), _FILLER, np.uint8)
             arrays = [room[:chunk_bytes].view(out.dtype).reshape(shape) for room in rooms]
         elif keep and count:
-            arrays = [np.empty(shape, out.dtype) for _ in range(len(its))]
+            arrays = [np.empty(shape, out.dtype) for _ in range(len(batch))]
         if arrays:
-            rows[its, ROOM] = addresses_of(arrays)
-        rows[its, TASK] = DECODE
+            rows[batch, ROOM] = addresses_of(arrays)
+        rows[batch, TASK] = DECODE
         newest = max(newest, _library().voxpipe_place_chunks(job))
         if guards and (rooms[:, chunk_bytes:] != _FILLER).any():
             raise RuntimeError(f"a decoder wrote beyond the {chunk_bytes} bytes of a chunk")
         rows[:, TASK] = LEAVE
         if not count:
             break
-        result = rows[its]
+        result = rows[batch]
         is_stored, is_done = (result[:, DATA] | result[:, FILE]) != 0, result[:, STATUS] == SUCCESS
-        if np.add.reduce(is_done) < len(its):
-            remaining.append(its[~is_done])
-            its, is_stored, result = its[is_done], is_stored[is_done], result[is_done]
+        if np.add.reduce(is_done) < len(batch):
+            remaining.append(batch[~is_done])
+            batch, is_stored, result = batch[is_done], is_stored[is_done], result[is_done]
             arrays = [*compress(arrays, is_done.tolist())]
         number += int(np.add.reduce(is_stored))
         if keep:
             # The cache may have freed these arrays when ``rows`` are used again.
             rows[members[first : first + step], ROOM] = 0
-            keep(plan, its, arrays, result[:, ROOM], is_stored)
+            keep(plan, batch, arrays, result[:, ROOM], is_stored)
     if finder is not None and newest and newest > finder.store.newest:
         finder.store.note_change(newest)
     return number, np.concatenate(remaining) if remaining else _NONE

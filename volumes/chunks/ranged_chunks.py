@@ -57,8 +57,8 @@ def nearly_whole(
 
     Examples
     --------
-    >>> asked = [ReadRange("a", 10, 60), ReadRange("b", 10, 20), ReadRange("c", 0, 9)]
-    >>> nearly_whole(asked, {"a": (0, 100), "b": (0, 10**6)}, 10**6)
+    >>> requests = [ReadRange("a", 10, 60), ReadRange("b", 10, 20), ReadRange("c", 0, 9)]
+    >>> nearly_whole(requests, {"a": (0, 100), "b": (0, 10**6)}, 10**6)
     ['a']
     """
     totals: dict[str, int] = {}
@@ -153,7 +153,6 @@ class RangedChunks:
         self._ahead = opening_session().ahead
 
     def fetch_chunks(self, chunks: ChunkIndices) -> Bytes:
-        """Fetch the stored bytes of chunks; neighbours share a request."""
         bodies: dict[int, memoryview | None] = {}
         absent: ChunkIndices = chunks
         rest = np.arange(len(chunks))
@@ -179,7 +178,6 @@ class RangedChunks:
         return None if places is None else LocatedChunks(self._native, places, self._store)
 
     def learn(self, chunks: ChunkIndices) -> bool:
-        """Read the unknown locations of chunks; return whether any was unknown."""
         lookup = self._map.lookup(chunks)
         if not lookup.requests:
             return False
@@ -338,7 +336,6 @@ class RangedChunks:
             futures.clear()
 
     def fetch(self, chunks: Sequence[Index]) -> int:
-        """Fetch the stored bytes of chunks, drop them and return their number."""
         plan, answers = self._read(self._map.locate(chunks))
         return sum(len(piece) for piece in plan.split(answers) if piece is not None)
 
@@ -382,7 +379,6 @@ class Bytes:
         """Do nothing: no file stays open."""
 
     def stored_chunks(self) -> StoredChunks | None:
-        """Return the bytes for a native decoder; None without one."""
         decoder = getattr(self._source._decoder, "native", None)
         if decoder is None:
             return None
@@ -414,7 +410,6 @@ class Bytes:
         return {index: by_number[n] for n, index in enumerate(indices)}
 
     def decode(self, index: Index, out: NDArray[Any]) -> bool:
-        """Decode one chunk; False if it is not stored."""
         source = self._source
         buffer, place = self._pieces[index]
         looks = LOOKS if source.is_far else 1
@@ -437,7 +432,6 @@ class Bytes:
         return False
 
     def place(self, index: Index) -> str:
-        """Return the object that holds a chunk."""
         place = self._pieces[index][1]
         return "" if place is None else place.object
 

@@ -23,8 +23,6 @@ from ..voxels import Voxels, plain, refuse_unreadable
 from .stored_file import FilesBackend, StoredFile
 
 SPATIAL = ("x", "y", "z")
-
-
 NO_LENGTHS = ("", *str.split("pixel pixels px voxel voxels none null unknown arbitrary"))
 """Units of lengths in voxels or without a unit."""
 
@@ -142,8 +140,7 @@ _AXES_BY_NAME = {letter: letter for letter in _LETTERS} | {
     **dict.fromkeys(("height", "row", "rows"), "y"),
     **dict.fromkeys(("width", "column", "columns", "col"), "x"),
 }
-
-
+_LEAST_AXES = 2
 _AXES_ONCE = WarnOnce()
 
 
@@ -157,7 +154,7 @@ def axes_of_names(names: Sequence[Any], name: str) -> str | None:
     >>> axes_of_names(["Time", "depth", "y", "x"], "a.zarr")
     'tzyx'
     """
-    words = [str(each or "").lower() for each in names]
+    words = [str(axis or "").lower() for axis in names]
     letters = [_AXES_BY_NAME.get(word, "") for word in words]
     is_known = all(letters) and len(set(letters)) == len(letters)
     if is_known and len({*letters} & {*SPATIAL}) >= _LEAST_AXES:
@@ -185,9 +182,6 @@ def check_axes(axes: Any, shape: Sequence[int], name: str) -> str:
         msg = f"axes={axes!r} of {name} names fewer than two of x, y and z"
         raise SampleError(msg, do="Name two or three spatial axes.")
     return str(axes)
-
-
-_LEAST_AXES = 2
 
 
 def named_layout(shape: tuple[int, ...], axes: Sequence[str], name: str) -> Layout:
@@ -265,9 +259,9 @@ def chunked_header(
     if min(layout.sizes, default=0) < 1:
         raise BadHeader(f"{name} holds no voxels: shape {layout.sizes}.")
     check_chunk_bytes(math.prod(chunks) * dtype.itemsize, name)
-    part, has_names = layout.spatial_part(chunks), layout.is_named
-    more: Any = {"stamp": stamp, "names_axes": has_names}
-    return Header(layout.shape, affine, dtype, part, "range", *scale, **more)
+    part = layout.spatial_part(chunks)
+    header = Header(layout.shape, affine, dtype, part, "range", *scale, names_axes=layout.is_named)
+    return replace(header, stamp=stamp)
 
 
 def warn_of_empty(voxels: Voxels, stores_chunks: Callable[[], bool], name: str) -> None:

@@ -73,10 +73,9 @@ class RawHeader:
 
     def header(self, access: Access) -> Header:
         """Return the header of the backend."""
-        scale = self.slope, self.intercept
-        has_names = self.layout.is_named
-        shape = self.layout.shape
-        return Header(shape, self.affine, self.dtype, None, access, *scale, names_axes=has_names)
+        layout, scale = self.layout, (self.slope, self.intercept)
+        fields = layout.shape, self.affine, self.dtype, None, access, *scale
+        return Header(*fields, names_axes=layout.is_named)
 
     def box(self, index: Region) -> tuple[Sequence[int], Sequence[Span], int, int]:
         """Return shape, ranges, bytes of a number and offset of a region of the stored array."""

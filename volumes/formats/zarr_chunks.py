@@ -139,7 +139,6 @@ class ShardedChunks(ChunkMap):
         return read_anew(read) if works_ahead(self._store) else read()
 
     def native_places(self, most: int) -> ChunkPlaces | None:
-        """Return the table of known chunks of at most ``most`` bytes for native code."""
         if self._places is None and self._fits and isinstance(self._store, LocalRanges):
             with self._lock:
                 if self._places is None and self._fits:  # unless another thread made it
@@ -155,7 +154,6 @@ class ShardedChunks(ChunkMap):
                 self._places.set_shard(shard, self._store.path_of(key), table, self._most)
 
     def lookup(self, chunks: ChunkIndices) -> Lookup:
-        """Return the lookup of chunks, with requests for unknown indices."""
         indices = np.asarray(chunks, np.int64).reshape(-1, len(self._per_shard))
         shards, inner = np.divmod(indices, self._per_shard)
         # Vectorized, because a patch touches a hundred chunks.
@@ -174,9 +172,9 @@ class ShardedChunks(ChunkMap):
         def places(answers: Sequence[bytes | None]) -> ObjectRanges:
             tables = {**hits, **self._learnt(unknown, answers)} if unknown else hits
             entries, which = np.empty((len(flat), 2), np.uint64), np.zeros(len(flat), np.int64)
-            for n, one in enumerate(numbers):
-                table = tables[one][1]
-                members = (number == one).nonzero()[0] if len(numbers) > 1 else _ALL
+            for n, shard in enumerate(numbers):
+                table = tables[shard][1]
+                members = (number == shard).nonzero()[0] if len(numbers) > 1 else _ALL
                 which[members] = n
                 entries[members] = _NO_CHUNK if table is None else table[flat[members]]
             first, length = entries.T
@@ -188,7 +186,7 @@ class ShardedChunks(ChunkMap):
                         what = f"a chunk at {first[n]}, {length[n]} bytes long"
                         raise self._corrupt(tables[numbers[which[n]]][0], what)
                 which[odd], entries[odd], end[odd] = -1, 0, 0
-            keys = [tables[one][0] for one in numbers]
+            keys = [tables[shard][0] for shard in numbers]
             return ObjectRanges(keys, which, first.astype(np.int64), end.astype(np.int64))
 
         def extents() -> dict[str, Span]:
@@ -202,7 +200,8 @@ class ShardedChunks(ChunkMap):
     def _learnt(
         self, shards: Mapping[int, str], answers: Sequence[bytes | None]
     ) -> dict[int, tuple[str, NDArray[np.uint64] | None]]:
-        missing = [key for key, one in zip(shards.values(), answers, strict=True) if one is None]
+        pairs = zip(shards.values(), answers, strict=True)
+        missing = [key for key, answer in pairs if answer is None]
         if missing and self._metadata.is_complete:
             raise missing_shard(missing[0], self._store.name)
         learnt = {
@@ -276,8 +275,6 @@ Raises ``ValueError`` above ``most`` bytes."""
 # The output of the first two is bounded: as large as the input, with delta eight times. That of the
 # others is unknown before decoding, and checked after.
 _NUMCODECS = ("shuffle", "delta", "pcodec", "zfpy")
-BOUNDED_CODECS = ("crc32c", "gzip", "zlib", "blosc", "zstd", "bz2", "lzma", "lz4")
-"""Codecs that decode into a bounded number of bytes."""
 _NATIVE = ("blosc", "zstd")
 _BLOSC_HEADER = 16
 _LZ4_HEADER = 4
@@ -485,3 +482,5 @@ _DECODERS: dict[str, Callable[[Codec], Decode]] = {
     "zstd": _zstd,
     **dict.fromkeys(_NUMCODECS, _by_numcodecs),
 }
+BOUNDED_CODECS = _DECODERS.keys() - _NUMCODECS
+"""Codecs that decode into a bounded number of bytes."""
