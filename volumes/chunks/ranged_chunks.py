@@ -340,7 +340,6 @@ class RangedChunks:
         return sum(len(piece) for piece in plan.split(answers) if piece is not None)
 
     def _read(self, places: ObjectRanges) -> tuple[CoalescedRanges, list[bytes | None]]:
-        """Return the joined requests of ranges and their answers."""
         # The bound holds for the worst compression.
         sizes = places.stop - places.start
         beyond = (sizes > (self._most or math.inf)) & (places.stop >= 0) & (places.start >= 0)

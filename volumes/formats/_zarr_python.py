@@ -156,7 +156,6 @@ class RangesStore(Store):
         return json.dumps(rest).encode() if codecs else data
 
     def _objects_at(self, key: str) -> _Objects:
-        """Return the record of the array of a key."""
         while key:
             key = key.rpartition("/")[0]
             if key in self._arrays:

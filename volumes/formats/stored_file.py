@@ -374,7 +374,6 @@ class LocalStoredFile:
             return LocalStoredFile(path, f"{path} ({relation} {self.name})", self.io, self.follow)
 
     def _refuse_link(self, path: str, name: str) -> None:
-        """Raise ``LeadsOutside`` for a link to outside of this file's folder."""
         # This file may be a link itself, in a folder of links: allow its target's folder too.
         places = (os.path.abspath(self.path), os.path.realpath(self.path))
         if not any(Folder(os.path.dirname(place)).holds(path) for place in places):

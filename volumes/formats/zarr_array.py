@@ -316,7 +316,6 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
 
 
 def _refuse_newer(document: Mapping[str, Any], version: int, what: str) -> None:
-    """Raise ``BadHeader`` for another version of zarr or an unknown extension."""
     number = document.get("zarr_format")
     if number != version:
         do = "Write it again as version 3 or 2, for instance with zarr-python."

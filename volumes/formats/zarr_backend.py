@@ -124,11 +124,11 @@ class ForeignArray:
         import zarr
         from zarr.core.sync import sync
 
-        async def every() -> int:
+        async def fetch_all() -> int:
             # As many at a time as zarr-python itself requests.
             gate = asyncio.Semaphore(int(zarr.config.get("async.concurrency")))
 
-            async def one(index: list[int]) -> int:
+            async def fetch_one(index: list[int]) -> int:
                 async with gate:
                     key = self._array.metadata.encode_chunk_key(tuple(index))
                     place = self._array.store_path / key
@@ -136,9 +136,9 @@ class ForeignArray:
                     content = await (place.get() if get_stored is None else get_stored(place.path))
                 return 0 if content is None else len(content)
 
-            return sum(await asyncio.gather(*map(one, self.needed_chunks(region).tolist())))
+            return sum(await asyncio.gather(*map(fetch_one, self.needed_chunks(region).tolist())))
 
-        return sync(every())
+        return sync(fetch_all())
 
     def forget_stored(self) -> None:
         """Do nothing: nothing is kept."""
@@ -202,7 +202,6 @@ class ListedZarr(ZarrBackend):
         return content_key(listing, (*kind, header.slope, header.intercept))
 
     def _forget_stored(self) -> None:
-        """Forget the locations and bytes of chunks that were replaced."""
         self._array.forget_stored()
 
     def forget_content_key(self) -> None:

@@ -341,7 +341,6 @@ def undo(codecs: Sequence[Codec], data: Any, chunk_bytes: int) -> Any:
 
 
 def _native(codecs: Sequence[Codec]) -> NativeDecoder | None:
-    """Return the native decoder of codecs; None without one."""
     check = native_decoder("crc32c") if codecs and _is_behind(codecs[-1]) else None
     names = [codec.name for codec in (codecs[:-1] if check else codecs)]
     decoder = None if names else PLAIN
@@ -361,7 +360,6 @@ def _plug_in(metadata: ArrayMetadata) -> Decoder | None:
 
 
 def _decoder(codec: Codec) -> Decode:
-    """Return the decoder of one codec."""
     make = _DECODERS.get(codec.name)
     if make is None:
         raise NotOurs(f"codec {codec.name!r}")
@@ -443,7 +441,6 @@ def _zstd(codec: Codec) -> Decode:
 
 
 def _wrong_size(size: int, room: NDArray[np.uint8]) -> ValueError:
-    """Return the error of a chunk of another size."""
     return ValueError(f"{size} bytes instead of {room.nbytes}")
 
 

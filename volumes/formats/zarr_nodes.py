@@ -116,7 +116,6 @@ def levels_of(attributes: Mapping[str, Any], name: str) -> tuple[Level, ...]:
 
 
 def _version(text: Any, name: str) -> int:
-    """Return the minor version of OME-Zarr, 0 if unknown."""
     match = _VERSION.match(str(text))
     if text is None or match:
         return int(match[1]) if match else 0
@@ -172,7 +171,6 @@ def _level(dataset: Mapping[str, Any], image: Mapping[str, Any], version: int) -
 
 
 def _in_system(dataset: Any, image: Any) -> tuple[Any, list[Any]]:
-    """Return the axes and steps of a level of version 0.6."""
     (step,) = dataset["coordinateTransformations"]
     name = step["output"]
     name = name["name"] if isinstance(name, Mapping) else name
@@ -216,7 +214,6 @@ def _unit(axis: str, entry: Mapping[str, Any]) -> float:
 
 
 def _transformation(step: Mapping[str, Any], axes: int) -> tuple[Any, Any]:
-    """Return factor and offset per axis of one coordinate transformation."""
     kind = step["type"]
     if kind == "identity":
         return 1.0, 0.0
@@ -371,7 +368,6 @@ def images_in(group: Any) -> Iterator[str]:
 
 
 def _nifti_fields(array: Any, name: str) -> RawHeader:
-    """Return the fields of the NIfTI header in an array of voxpipe or zarr-python."""
     if not _is_array(array):
         what = f"{NIFTI!r} in {name} is no array of bytes, so its slope and affine cannot be read."
         raise BadHeader(what)
@@ -573,7 +569,6 @@ def _unpack(payload: bytes) -> Any:
 
 
 def _is_in_memory(store: Any) -> bool:
-    """Whether a store, wrapped or not, is in the memory of this process."""
     names = {kind.__name__ for kind in type(store).__mro__}
     if names & {"MemoryStore", "KVStore", "GpuMemoryStore"} or isinstance(store, dict):
         return True
