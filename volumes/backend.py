@@ -1,4 +1,4 @@
-"""The base class of backends, one per format, and the adapter for those written for TorchIO."""
+"""Base class of backends, one per format, and the adapter of TorchIO backends."""
 
 from __future__ import annotations
 
@@ -40,21 +40,24 @@ Channels = tuple[int, int]
 
 
 class Backend(ABC):
-    """One opened store: a header, and the voxels of a region. Subclass it for one of your own.
+    """Open store: a header, and the voxels of regions. Subclass it for your own format.
 
-    A format implements :meth:`read`. Everything else follows, TorchIO's contract
-    (``shape``, ``affine``, ``dtype``, ``backend[slices]``, ``to_tensor()``) included, and may be
-    overridden where a store knows more: :attr:`content_key` and :attr:`is_current` for what is
-    kept of a volume, :meth:`layout` and :meth:`adjust` for how it is read, :meth:`fetch` and
-    :meth:`touched_bytes` for what that costs.
-    Backends live in one process and never travel; a ``Volume`` does.
+    A format implements :meth:`read`. The class derives the rest from it, including TorchIO's
+    contract: ``shape``, ``affine``, ``dtype``, ``backend[slices]``, ``to_tensor()``.
+    A format may override:
+
+    - :attr:`content_key` and :attr:`is_current`, for caches;
+    - :meth:`layout` and :meth:`adjust`, for read schemes;
+    - :meth:`fetch` and :meth:`touched_bytes`, for costs.
+
+    A backend stays in its process; only a ``Volume`` is sent to others.
 
     Parameters
     ----------
     header
         Shape, affine, types, chunks and access: ``Header.of(shape, dtype, ...)``.
     name
-        What messages call the store; no credentials. Empty for the volume's own name.
+        Name of the store in messages, without credentials. Empty for the name of the volume.
 
     Examples
     --------
@@ -62,14 +65,14 @@ class Backend(ABC):
     ...     def __init__(self, request=None):
     ...         super().__init__(Header.of((1, 4, 5, 6), "int16", chunks=(4, 5, 1)), "a ramp")
     ...
-    ...     def read(self, region, channels=None):  # of the whole: (1, 4, 5, 6)
+    ...     def read(self, region, channels=None):  # the whole is (1, 4, 5, 6)
     ...         return Voxels(np.indices(self.shape, np.int16)[3][(slice(None), *region.slices)])
     >>> Ramp().chunks, Ramp().layout(volumes=3).volumes, Ramp()[:, 0, 0, -2:].flatten().tolist()
     ((4, 5, 1), 3, [4, 5])
     """
 
     resident_bytes: int = 0
-    """Memory that keeping this backend open costs, mapped files not counted."""
+    """Memory of this backend while open, without mapped files."""
 
     def __init__(self, header: Header, name: str = "") -> None:
         self.header = header
@@ -77,36 +80,36 @@ class Backend(ABC):
         self.shape: tuple[int, int, int, int] = header.shape
         """(C, I, J, K)."""
         self.dtype: np.dtype[Any] = header.dtype
-        """Type of the values that reads return."""
+        """Type of values."""
         self.disk_dtype: np.dtype[Any] = header.disk_dtype
-        """Type of the numbers as stored."""
+        """Type of stored numbers."""
         self.chunks: Triple | None = header.chunks
-        """Spatial decode unit, None where there is none."""
+        """Spatial decode unit, if there is one."""
         self.access: str = header.access
         """``"view"``, ``"range"`` or ``"stream"``."""
 
     counts_below: bool = False
-    """Whether reads are entered in the tally by the backends that this one reads from."""
+    """Whether inner backends count the reads."""
     counts_itself: bool = False
-    """Whether :meth:`read` takes ``counts=True``, and enters itself in the tally."""
+    """Whether :meth:`read` accepts ``counts=True`` and counts itself."""
     keeps_chunks: bool = False
-    """Whether decoded chunks go into the cache of the process."""
+    """Whether the chunk cache of the process keeps decoded chunks."""
     remote: bool = False
-    """Whether the store is reached through a network."""
+    """Whether the store is on a network."""
     looks_ahead: bool = True
-    """Whether it may be worth working out what a read needs, and calling :meth:`prefetch`."""
+    """Whether :meth:`prefetch` may be worth its planning."""
 
     levels: tuple[Affine, ...] = ()
-    """Where coarser levels of the image lie, the next one first: 4x4, their index to the own."""
+    """Affines of coarser levels, finest first: 4x4, from their index to the own index."""
 
     @abstractmethod
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return the stored voxels of a spatial region that lies inside the volume.
+        """Return the stored voxels of a spatial region inside the volume.
 
         Parameters
         ----------
         region
-            Three axes (I, J, K), not empty. In chunks beside its ``box`` anything may be returned.
+            Three axes (I, J, K), not empty. Values in chunks outside its ``box`` are undefined.
         channels
             First, and one past the last; None for all.
 
@@ -116,28 +119,28 @@ class Backend(ABC):
         """
 
     channels_at_once: int = 1
-    """How many neighbouring channels lie in one chunk, and are decoded together."""
+    """Number of neighbouring channels in one chunk."""
 
     def prefetch(self, region: Region, channels: Channels | None = None) -> Closable | None:
-        """Begin to bring in the stored bytes of a region that is going to be read.
+        """Begin to fetch the stored bytes of a region; keep them until the ticket is closed.
 
-        They wait until the ticket is closed. None where nothing is gained by it.
+        None if a read gains nothing from it.
         """
         return None
 
     @property
     def holds_descriptor(self) -> bool:
-        """Whether it keeps a local file open, as it does whose voxels are not behind a URL."""
+        """Whether it holds a local file open; by default, if it is not remote."""
         return not self.remote
 
     def layout(self, volumes: int = 1) -> StoreLayout:
-        """Return what a scheme needs to know of ``volumes`` volumes like this one."""
+        """Return the layout of ``volumes`` such volumes, from which a scheme is chosen."""
         return StoreLayout.of(self.header, volumes, remote=self.remote, shard=self.shards)
 
     def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
-        """Return the scheme as this store can follow it, or why it cannot at all.
+        """Return the scheme limited to this store's abilities, or the reason of a refusal.
 
-        A store may ask for less than it is given, not for more.
+        A store may reduce a scheme, and must not extend it.
         """
         if scheme.cache_bytes and not self.keeps_chunks:
             return SchemeRefusal(f"{self.name} is decoded by a reader that keeps no chunks")
@@ -145,63 +148,61 @@ class Backend(ABC):
 
     @property
     def shards(self) -> Triple | None:
-        """Spatial extent of the objects that hold chunks; None where each is an object."""
+        """Spatial extent of objects that hold chunks; None if each chunk is an object."""
         return None
 
     first_version: Any = None
-    """The version of the local path that was opened, for a backend that looks at none itself."""
+    """Version of the local path at opening, for backends that check none themselves."""
 
     @property
     def is_current(self) -> bool:
-        """Whether the store is still the one that was opened."""
+        """Whether the store is unchanged since its opening."""
         return self.first_version is None or bool(self.first_version.is_current)
 
     @property
     def version(self) -> Hashable:
-        """What tells the version that was opened from others, the same in every process.
+        """Version of the store at opening, the same in every process.
 
-        Compared between processes that read one volume in one epoch; equal where nobody can tell.
+        Processes that read one volume in one epoch compare it. Unknown versions are equal.
         """
         return self.header.stamp or getattr(self.first_version, "stamp", ())
 
     def is_as_of(self, moment: int) -> bool:
-        """Whether the store is the one that was opened, and nothing read was written since.
+        """Whether the store, and all objects that were read, are unchanged since ``moment``.
 
-        Asked after each patch, so it has to take microseconds: no voxel is read for it, and no
-        request sent.
+        Called after each patch, so it must take microseconds, without reads and requests.
 
         Parameters
         ----------
         moment
-            When the volume was opened for this epoch, in whichever process, in nanoseconds since
-            1970 (``time.time_ns()``).
+            First opening of the volume for this epoch, in any process, in nanoseconds since 1970
+            (``time.time_ns()``).
         """
         first = self.first_version
         return self.is_current if first is None else bool(first.is_as_of(moment))
 
     @property
     def content_key(self) -> str:
-        """A name for the stored content, the same in every process and run; empty for none.
+        """Key of the stored content, the same in every process and run; empty for none.
 
-        Statistics and tables that took a pass over all voxels are kept under it, on the disk too.
-        It has to be another one where the content is: make it of version, size and time, or of a
-        check sum. Where it is empty they are worked out anew.
+        Caches keep statistics and tables of a pass over all voxels under it, on disk too. It must
+        change with the content: derive it from version, size and time, or from a checksum.
         """
         return ""
 
     version_check: Callable[[], None] | None = None
-    """Waits for what was asked when it was opened: whether it is what a manifest says."""
+    """Waits for the comparison with a manifest that began at opening; may raise ``StaleEntry``."""
 
     def check_version(self) -> None:
-        """Raise ``StaleEntry`` where it is not; called before voxels are handed out."""
+        """Raise ``StaleEntry`` if the store is not as in its manifest; called before reads."""
         if self.version_check is not None:
             self.version_check()
 
     lists: bool = False
-    """Whether :attr:`content_key` speaks of more than the stamp in the header: of a listing."""
+    """Whether :attr:`content_key` depends on a listing, not only on the stamp in the header."""
 
     def forget_content_key(self) -> None:
-        """Look again when :attr:`content_key` is asked for the next time."""
+        """Compute :attr:`content_key` anew at its next use."""
         return
 
     @cached_property
@@ -217,50 +218,40 @@ class Backend(ABC):
     def needed_chunks(
         self, region: Region, channels: Channels | None = None
     ) -> NeededChunks | None:
-        """Return the chunks that a read needs; None where every voxel can be read alone."""
+        """Return the chunks that a read needs; None for a store without chunks."""
         if self.header.chunks is None:
             return None
-        return needed_of(self.header, region.pad(0), channels)  # whatever its box
+        return needed_of(self.header, region.pad(0), channels)  # without its box
 
     def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
-        """Return how many bytes of stored voxels a read of ``region`` touches, in whole chunks."""
+        """Return the bytes of stored voxels that a read touches, in whole chunks."""
         chunks = self.needed_chunks(region, channels)
         first, last = channels or (0, self.shape[0])
         voxels = region.size * (last - first) if chunks is None else chunks.voxels
         return voxels * self.disk_dtype.itemsize
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
-        """Bring in the stored bytes of a region without decoding them; return how many.
+        """Fetch the stored bytes of a region without decoding; return their number.
 
-        ``diagnose()`` measures a store by it. None, and nothing fetched, for a format that cannot
-        tell the two apart.
+        ``diagnose()`` measures stores by it. None if a format can only fetch and decode together.
         """
         return None
 
     def __getitem__(self, item: Any) -> torch.Tensor:
         """Return values as a 4-D tensor; integers keep their axis."""
-        voxels, selection = self.select(item)
-        part = self._show(replace(voxels, array=voxels.array[selection]))
-        return as_tensor(part.values(), self.header.tensor_dtype)
-
-    def select(self, item: Any) -> tuple[Voxels, tuple[slice, ...]]:
-        """Read the box around an index; return it and what remains to be selected from it."""
         self.check_version()
         channels, region, selection = smallest_box(index_ranges(item, self.shape, self.name))
-        return self.read(region, channels), selection
+        voxels, is_boolean = self.read(region, channels), self.header.dtype.kind == "b"
+        part = replace(voxels, array=voxels.array[selection], boolean=is_boolean)
+        return as_tensor(part.values(), self.header.tensor_dtype)
 
     def to_tensor(self) -> torch.Tensor:
         """Return the values of the whole volume."""
-        self.check_version()
-        voxels = self._show(self.read(Region.of_shape(self.shape[1:])))
-        return as_tensor(voxels.values(), self.header.tensor_dtype)
-
-    def _show(self, voxels: Voxels) -> Voxels:
-        return replace(voxels, boolean=self.header.dtype.kind == "b")
+        return self[...]
 
 
 def read_counted(backend: Backend, region: Region, channels: Channels | None = None) -> Voxels:
-    """Return the voxels of a region, checked and entered in the tally."""
+    """Return the voxels of a region; check and count the read."""
     first, last = channels or (0, backend.shape[0])
     shape = (last - first, *region.shape)
     fits = len(region.start) == 3 and all(map(operator.le, region.stop, backend.shape[1:]))
@@ -270,7 +261,7 @@ def read_counted(backend: Backend, region: Region, channels: Channels | None = N
     if not size:
         empty = np.empty(shape, backend.disk_dtype)
         return Voxels(empty, backend.header.slope, backend.header.intercept)
-    # A wrong header may speak of any size. A view costs nothing before it is touched.
+    # A wrong header may claim any size. A view takes no memory before its use.
     if backend.access != "view" and 0 < usable_memory() < size:
         raise VolumeTooLarge(
             f"{region} of {backend.name}, of shape {backend.shape}, takes {size} bytes, and this "
@@ -290,15 +281,15 @@ def read_counted(backend: Backend, region: Region, channels: Channels | None = N
     except CorruptVolume as error:
         if isinstance(error, VolumeChanged) or backend.is_current:
             raise
-        # The advice of the read is for the replaced file.
+        # The advice of the read is for the old file.
         what = f"{backend.name} was written again since it was opened: {error.what}"
         raise VolumeChanged(what) from error
     # Check user backends: the kernel would read past a short array.
     if voxels.array.shape != shape:
         raise BadHeader(
-            f"the backend {type(backend).__name__} of {backend.name} answered shape "
+            f"the backend {type(backend).__name__} of {backend.name} returned shape "
             f"{voxels.array.shape} for {shape[0]} channels of {region}.",
-            do="read() returns Voxels of (C, i, j, k), and keeps every axis.",
+            do="Return Voxels of (C, i, j, k) from read(), with every axis.",
         )
     if backend.header.dtype.kind == "b":
         return replace(voxels, array=plain(voxels.array), boolean=True)
@@ -306,19 +297,19 @@ def read_counted(backend: Backend, region: Region, channels: Channels | None = N
 
 
 def check_inside(region: Region, shape: tuple[int, ...], name: str) -> None:
-    """Raise ``OutOfVolume`` where a region reaches outside."""
+    """Raise ``OutOfVolume`` if a region is not inside a volume."""
     if len(region.start) != len(shape) - 1 or not (
         region.is_empty
         or (min(region.start) >= 0 and all(map(operator.le, region.stop, shape[1:])))
     ):
-        msg = f"{region} does not lie inside {name}, of shape {shape}."
+        msg = f"{region} is not inside {name}, of shape {shape}."
         raise OutOfVolume(msg, do="Intersect it with the volume first.")
 
 
 def needed_of(
     header: Header, region: Region, channels: Channels | None = None
 ) -> NeededChunks | None:
-    """Return the chunks that a read needs as far as a header tells: each of all channels asked."""
+    """Return the chunks of a read by a header alone: each holds all requested channels."""
     if header.chunks is None:
         return None
     cuts = ChunkGrid(header.shape[1:], header.chunks)
@@ -329,33 +320,29 @@ def needed_of(
 
 
 class ViewBackend(Backend):
-    """Voxels that can be addressed as one array, in memory or mapped: a region is a view."""
+    """Backend of one array, in memory or mapped: a region is a view."""
 
     looks_ahead = False
 
     def __init__(self, view: NDArray[Any], header: Header, name: str = "") -> None:
         super().__init__(header, name)
         self._view = plain(view).view()
-        # A read hands out this memory; nobody may write through it.
+        # Reads return this memory, which callers must not change.
         self._view.setflags(write=False)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return a view of the region."""
+        """Return a view."""
         first, last = channels or (0, self.shape[0])
         view = self._view[(slice(first, last), *region.slices)]
         return Voxels(view, self.header.slope, self.header.intercept)
 
-    @property
-    def content_key(self) -> str:
-        """Type, shape and every byte, digested at the first question."""
-        return self._digest
-
     @cached_property
-    def _digest(self) -> str:
+    def content_key(self) -> str:
+        """Digest of type, shape and bytes, computed at its first use."""
         return array_key(self._view)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
-        """Touch every page on which the region lies."""
+        """Touch every page of the region."""
         return touch(self.read(region, channels).array)
 
 
@@ -377,9 +364,9 @@ def smallest_box(ranges: tuple[range, ...]) -> tuple[Channels, Region, tuple[sli
 
 
 def as_tensor(values: NDArray[Any], tensor_dtype: str = "") -> torch.Tensor:
-    """Return values as a contiguous tensor of the same type, in memory of its own.
+    """Return values as a contiguous tensor that owns its memory.
 
-    ``tensor_dtype`` names another type, of torch alone.
+    ``tensor_dtype`` names another type, which only torch has.
     """
     import torch
 
@@ -389,10 +376,9 @@ def as_tensor(values: NDArray[Any], tensor_dtype: str = "") -> torch.Tensor:
 
 
 class ForeignBackend(Backend):
-    """A backend that only fulfils TorchIO's contract, read through ``backend[slices]``.
+    """Adapter of a backend with TorchIO's contract alone, read through ``backend[slices]``.
 
-    The type of its values may differ from its ``dtype`` (that of the file), so one
-    voxel is read when it is opened.
+    Its ``dtype`` is that of the file. One voxel is read at opening, for the type of its values.
     """
 
     def __init__(self, backend: Any, name: str) -> None:
@@ -400,8 +386,8 @@ class ForeignBackend(Backend):
         self._content: str | None = None
         shape = tuple(int(n) for n in backend.shape)
         if len(shape) != 4 or min(shape) < 1:
-            msg = f"the backend {type(backend).__name__} of {name} says shape {shape}."
-            raise BadHeader(msg, do="A backend's shape is (C, I, J, K), all of them positive.")
+            msg = f"the backend {type(backend).__name__} of {name} has shape {shape}."
+            raise BadHeader(msg, do="Give it a shape (C, I, J, K) of positive numbers.")
         first = as_array(backend[(slice(0, 1),) * 4])
         try:
             disk_dtype = np.dtype(backend.dtype)
@@ -418,32 +404,32 @@ class ForeignBackend(Backend):
 
     @property
     def content_key(self) -> str:
-        """What the backend says, if it says anything; asked once."""
+        """Key from the backend's own ``content_key``, read once; empty without one."""
         if self._content is None:
             key = str(getattr(self._backend, "content_key", None) or "")
             self._content = _digest_of(self._backend, key) if key else ""
         return self._content
 
     def forget_content_key(self) -> None:
-        """Ask the backend again."""
+        """Read the key again at its next use."""
         self._content = None
 
     def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
-        """Ask the backend, if it has an opinion."""
+        """Return the answer of the backend's own ``adjust``, if it has one."""
         own = getattr(self._backend, "adjust", None)
         answer: ReadScheme | SchemeRefusal = super().adjust(scheme) if own is None else own(scheme)
         return answer
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return what the backend answers for the region."""
+        """Return the backend's values of the region."""
         first, last = channels or (0, self.shape[0])
         return Voxels(plain(as_array(self._backend[(slice(first, last), *region.slices)])))
 
 
 def content_of(backend: Backend) -> str:
-    """Return the content key of a backend as caches use it, fit for a file name; empty for none.
+    """Return the content key of a backend for caches, valid as a file name; empty for none.
 
-    Keys of own classes are digested with the name of the class: two of them may count alike.
+    The keys of user classes are digested with the class name, because two may use equal keys.
     """
     key = str(backend.content_key or "")
     is_ours = type(backend).__module__.partition(".")[0] == __name__.partition(".")[0]
@@ -455,7 +441,7 @@ def _digest_of(backend: Any, key: str) -> str:
     return content_key(f"{kind.__module__}.{kind.__qualname__}", (key,))
 
 
-# Flags of tensors that NumPy cannot read, and the call that gives readable numbers.
+# Flags of tensors that NumPy cannot read, and the call that returns plain numbers.
 _TO_NUMBERS = {
     "is_meta": "the tensor that holds the voxels: one on the device meta has a shape alone",
     "is_nested": "its parts one by one: tensor.unbind()",
@@ -463,13 +449,10 @@ _TO_NUMBERS = {
 }
 
 
-_CONVERT = "Convert it first: tensor.float(), or tensor.dequantize()."
-
-
 def as_array(values: Any) -> NDArray[Any]:
-    """Return a tensor or an array as an array, in the same memory if it can lie there.
+    """Return a tensor or an array as an array, in the same memory if possible.
 
-    ``UnknownFormat`` for a tensor of packed or quantized numbers, and for voxels that are masked.
+    Raise ``UnknownFormat`` for packed or quantized numbers and for masked voxels.
     """
     if np.ma.is_masked(values):
         what = "a masked array has voxels without a value, which a volume does not have."
@@ -483,38 +466,39 @@ def as_array(values: Any) -> NDArray[Any]:
         what = f"a tensor of the layout {values.layout} does not store each voxel."
         raise UnknownFormat(what, do="Give tensor.to_dense().")
     tensor = values.detach().resolve_conj().resolve_neg().cpu()
-    # NumPy has none of these; float32, or complex64, holds each of their values.
+    # NumPy lacks these types; float32 or complex64 holds each of their values.
     if only_in_torch(values):
         tensor = tensor.float() if tensor.is_floating_point() else tensor.cfloat()
     try:
         return np.asarray(tensor.numpy())
     except (TypeError, RuntimeError):
         what = f"a tensor of {values.dtype} holds no plain numbers."
-        raise UnknownFormat(what, do=_CONVERT) from None
+        do = "Convert it first: tensor.float(), or tensor.dequantize()."
+        raise UnknownFormat(what, do=do) from None
 
 
-# Where arrays of libraries keep what an affine is made of, each in its own way.
+# Attributes and keys of other libraries that hold parts of an affine.
 _GEOMETRY = ("spacing", "origin", "direction", "sampling", "itk_base")
 
 
 def placed_array(thing: Any, *, has_affine: bool = False) -> tuple[Any, tuple[float, ...] | None]:
-    """Return the voxels of an array or a tensor, and the affine that it has; None for none.
+    """Return the voxels of an array or a tensor, and its affine or None.
 
-    Of a ``MetaTensor`` of MONAI, an image of TorchIO, and what has an ``affine`` as they do.
-    ``UnknownFormat`` for a geometry of another form, unless the user ``has_affine``.
+    Reads the affine of MONAI's ``MetaTensor``, of images of TorchIO, and of other objects with an
+    ``affine``. Other geometries raise ``UnknownFormat``, unless the user ``has_affine``.
     """
     meta, name = getattr(thing, "meta", None), type(thing).__name__
     if hasattr(thing, "pending_operations"):
         return _of_metatensor(thing, meta or {}, has_affine)
     own = getattr(thing, "affine", None)
     if own is not None:
-        # An image of TorchIO is no array, and has one.
+        # An image of TorchIO is not an array, but holds one.
         array = thing if hasattr(thing, "ndim") else thing.data
         return array, None if has_affine else affine_entries(as_array(own), f"a {name}")
     keys = {key for key in _GEOMETRY if hasattr(thing, key)} | {*(meta or ())} & {*_GEOMETRY}
     if keys and not has_affine:
         what = f"a {name} has a geometry that is not read: {', '.join(sorted(keys))}."
-        raise UnknownFormat(what, do="Pass affine= to say where the voxels lie.")
+        raise UnknownFormat(what, do="Pass affine= to place the voxels.")
     return thing, None
 
 
@@ -532,19 +516,19 @@ def _of_metatensor(
         return plain, None
     space = str(getattr(meta.get("space"), "value", meta.get("space") or "RAS"))
     if space not in ("RAS", "LPS"):
-        do = "Pass affine= to say where the voxels lie, RAS+."
+        do = "Pass affine= to place the voxels, RAS+."
         raise UnknownFormat(f"{what} has an affine in the space {space!r}.", do=do)
     spatial = tuple(int(n) for n in meta.get("spatial_shape", ()))
     if len(shape) == 3 and shape[1:] == spatial:
         plain = plain[..., None]
-    elif len(shape) == 3 and shape != spatial:  # MONAI's come channel first
+    elif len(shape) == 3 and shape != spatial:  # MONAI puts channels first
         do = "Write tensor[None] for (I, J, K), tensor[..., None] for (C, I, J)."
         raise UnknownFormat(f"{what} has a channel axis or none, and does not say which.", do=do)
     if len(shape) == 4 and shape[:3] == spatial != shape[1:]:
         do = "Bring them to the front: monai.transforms.EnsureChannelFirst()(tensor)."
         raise UnknownFormat(f"{what} has its channels last.", do=do)
     affine = as_array(tensor.affine).astype(np.float64)
-    if affine.shape == (3, 3):  # of an image
+    if affine.shape == (3, 3):  # a 2-D image
         rows = np.insert(affine, 2, 0, axis=0)
         affine = np.insert(rows, 2, (0, 0, 1, 0), axis=1)
     entries = affine_entries(affine, what)
@@ -554,7 +538,7 @@ def _of_metatensor(
 
 
 def only_in_torch(values: Any) -> str:
-    """Return the name of a tensor's type that NumPy lacks, such as ``bfloat16``; else nothing.
+    """Return the name of a tensor's type if NumPy lacks it, such as ``bfloat16``; else empty.
 
     Examples
     --------
@@ -567,7 +551,7 @@ def only_in_torch(values: Any) -> str:
 
 
 def no_options(options: Mapping[str, Any], name: str, keys: tuple[str, ...] = ()) -> None:
-    """Raise ``SampleError``, a ``TypeError``, for options that a format does not have."""
+    """Raise ``SampleError``, a ``TypeError``, for unknown options of a format."""
     unknown = [key for key in options if key not in keys]
     if unknown:
         have = ", ".join(keys) or "none"

@@ -119,7 +119,7 @@ def test_an_empty_region_fetches_nothing():
     volume = Volume(np.zeros(SHAPE, np.int16))
 
     assert volume.fetch(Region((1, 1, 1), (1, 4, 4))) == 0
-    with pytest.raises(OutOfVolume, match="does not lie inside"):
+    with pytest.raises(OutOfVolume, match="is not inside"):
         volume.fetch(Region((0, 0, 0), (99, 1, 1)))
 
 

@@ -15,6 +15,7 @@ from reference_files import REFERENCES, collect
 from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import BadHeader, TruncatedVolume, UnknownFormat, VolumeError
 from voxpipe.extensions.formats.text_header import ItkOnly, parse_metaimage, parse_nrrd
+from voxpipe.storage.file_reader import rows_of_box
 from voxpipe.storage.ranges import coalesce
 from voxpipe.volumes import Volume
 from voxpipe.volumes.formats import raw as raw_backends
@@ -340,7 +341,7 @@ def test_ranges_give_what_a_map_gives(data):
     most = data.draw(st.integers(2, 64))
 
     index, part = layout.index(region, channels)
-    rows = fields.row_spans(index, most)
+    rows = rows_of_box(*fields.box(index), most)
     flat = np.frombuffer(b"".join(stored[a:b] for a, b in rows), "<i2")
     found = layout.fold(flat.reshape(index.shape))[slice(*part)]
 

@@ -265,11 +265,11 @@ SAID_TWICE = {
     "qform alone": ({"sform": None, "qform": form(SIZES, 0.3)}, ""),
     "sizes of sform": ({"sform": form((1, 1, 1))}, "sform has voxels of 1 x 1 x 1 and pixdim"),
     "sizes, no qform": ({"sform": form((1, 1, 1)), "qform": None}, "sform has voxels of 1 x 1 x 1"),
-    "turned": ({"qform": form(SIZES, 0.3)}, "sform and qform lie up to"),
+    "turned": ({"qform": form(SIZES, 0.3)}, "sform and qform are up to"),
     "elsewhere": ({"qform": form(SIZES, 0, 5.0)}, "up to 8.66 apart"),
     "unknown code": ({"sform_code": 9}, "sform_code is 9"),
     "unknown unit": ({"xyzt_units": 6}, "unit of length is 6"),
-    "lost axis": ({"dim": (3, 4, 4, 4, 2, 1, 1, 1)}, "3 axes, and lengths of more"),
+    "lost axis": ({"dim": (3, 4, 4, 4, 2, 1, 1, 1)}, "3 axes, but lengths of more"),
     "bits": ({"bitpix": 8}, "16 bits, and its bitpix is 8"),
 }
 
@@ -319,7 +319,7 @@ def test_check_reports_it_of_float_labels_and_of_stacked_channels(tmp_path, key,
     (found,) = vp.check([{key: files if parts > 1 else files[0]}], workers=1).bad
 
     assert found.error == "Contradiction"
-    assert "b.nii: sform and qform lie up to" in found.reason
+    assert "b.nii: sform and qform are up to" in found.reason
 
 
 @pytest.mark.parametrize("field", ["pixdim", "srow_x", "quatern_b"])

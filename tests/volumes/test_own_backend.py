@@ -164,7 +164,7 @@ def test_an_answer_of_the_wrong_shape_is_refused(tmp_path, monkeypatch):
     folder = write_planes(tmp_path / "a.planes", np.zeros((5, 6, 7), np.int16))
     monkeypatch.setattr(Planes, "read", lambda *_: vp.Voxels(np.zeros((1, 1, 1, 1), np.int16)))
 
-    with pytest.raises(BadHeader, match=r"Planes of .*a\.planes answered shape \(1, 1, 1, 1\)"):
+    with pytest.raises(BadHeader, match=r"Planes of .*a\.planes returned shape \(1, 1, 1, 1\)"):
         vp.Volume(folder).numpy()
 
 

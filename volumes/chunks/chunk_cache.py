@@ -1,11 +1,10 @@
-"""Decoded chunks that a process keeps, in bytes, until something that is needed sooner comes.
+"""Cache of decoded chunks, bounded in bytes, that evicts by the next announced use.
 
-Plans are made ahead, so it is known which chunks come next: what is announced stays, and
-of the rest the oldest goes first. A chunk that would not be used again is not worth more.
-What somebody counts on, because its bytes are far away, stays until it was used.
+Plans announce reads ahead: announced chunks stay, and the oldest of the others are evicted first.
+A reserved chunk, whose bytes are on a network, stays until its read.
 
-The cache of a process keeps nothing unless an epoch lends it memory: a plain read never sees a
-chunk that was stored anew since.
+The cache of a process is empty unless an epoch lends it memory, so a plain read never returns a
+chunk that the store has replaced.
 """
 
 from __future__ import annotations
@@ -22,57 +21,54 @@ from numpy.typing import NDArray
 
 from ...core.locks import DeferredActs, ForkSafeLock, renew_after_fork
 
-_FEW = 64  # rows for more than three times the chunks that are here or announced
+_FEW = 64  # rows above three times the number of cached or announced chunks
 
 ENTRY_BYTES = 512
-"""What the entry of a chunk without voxels takes: key, array, its row."""
+"""Memory of an entry without voxels: its key, array and row."""
 FILL_CHUNK = np.zeros(0, np.uint8)
-"""Kept of a chunk that is not stored: nobody has to look for it in the store again."""
-_NEVER = 2**62  # where there is no moment; all others are smaller
+"""Entry of a chunk that is not stored, so that no read looks for it in the store again."""
+_NEVER = 2**62  # above every moment
 _MOST_CHUNKS = 2**64  # of an array; a header that claims more is damaged
 
 
 def first_key(token: str) -> int:
-    """Return the key of the first chunk of an array; the others follow."""
-    # The collector of garbage looks through tuples, not through numbers.
+    """Return the key of the first chunk of an array; its other keys are the next numbers."""
+    # The garbage collector traverses tuples, but not numbers.
     return int.from_bytes(hashlib.blake2b(token.encode(), digest_size=8).digest()) * _MOST_CHUNKS
 
 
 class ChunkKeys(list[Hashable]):
-    """Keys of chunks, which remember where a cache has them: who announces and who reads share."""
+    """Keys of chunks with their rows in a cache, looked up once for announcement and read."""
 
-    table: Any = None  # of which table of a cache the rows are
+    table: Any = None  # the ChunkTable of the rows
     rows: NDArray[np.int64]
 
 
 class FoundChunks(NamedTuple):
-    """What a cache has of N chunks."""
+    """The cached ones of N chunks."""
 
     is_here: NDArray[np.bool_]  # (N,)
-    addresses: NDArray[np.int64]  # (N,): where voxels begin; 0 of one that is not stored, or here
-    arrays: NDArray[Any]  # (N,) of arrays in C order, to be read, and None; holds the memory
+    addresses: NDArray[np.int64]  # (N,): of the first voxel; 0 if not stored or not cached
+    arrays: NDArray[Any]  # (N,): read-only arrays in C order, or None; they own the memory
 
 
 class ChunkTable:
-    """A row of numbers for each chunk that is here or announced: what decides which of them stay.
+    """A row of numbers for each cached or announced chunk, from which eviction is decided.
 
-    A read takes a few operations on arrays, whatever the number of its chunks.
+    The number of array operations of a read does not depend on its number of chunks.
     """
 
     def __init__(self, capacity: int, depth: int = 1, uses: int = 0) -> None:
-        # Size is 0 of a chunk that is not here; the last used has the largest use.
+        # A chunk that is not cached has size 0; the most recent use has the largest number.
         self.columns = np.zeros((3, capacity), np.int64)
         self.size, self.address, self.use = self.columns
-        # A column for each row: the moments at which it is needed, soonest first, then `_NEVER`.
-        # Each is doubled, and odd if somebody counts on the chunk until then.
+        # A column for each row: the moments of its reads, soonest first, then `_NEVER`.
+        # Each moment is doubled; an odd one reserves the chunk until then.
         self.moments: NDArray[np.int64] = np.full((depth, capacity), _NEVER)
         self.uses = uses
 
     def take(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Note that chunks are used; return which are here, and where.
-
-        What was announced for each has come: the next time that it is needed is a later one.
-        """
+        """Record a use of chunks and end their soonest announcement; return hits and addresses."""
         self.moments[:-1, rows] = self.moments[1:].take(rows, axis=1)
         self.moments[-1, rows] = _NEVER
         self.use[rows] = np.arange(self.uses, self.uses + len(rows))
@@ -82,11 +78,11 @@ class ChunkTable:
     def announce(
         self, rows: NDArray[np.int64], moment: int, *, keep: bool
     ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Note when chunks are needed; return which are here, and which were announced before."""
+        """Record when chunks are read; return which are cached, and which were announced before."""
         is_here = self.size.take(rows) > 0
         count = np.add.reduce(self.moments.take(rows, axis=1) < _NEVER, axis=0)
         if np.maximum.reduce(count, initial=0) == len(self.moments):
-            # Room for twice as many moments of each.
+            # Double the number of moments per chunk.
             self.moments = np.concatenate([self.moments, np.full_like(self.moments, _NEVER)])
         self.moments[count, rows] = 2 * moment + (is_here & keep)
         return is_here, count > 0
@@ -98,10 +94,7 @@ class ChunkTable:
         addresses: NDArray[np.int64],
         most: int,
     ) -> NDArray[np.int64]:
-        """Enter chunks of at most so many bytes that are not here; return which of them these are.
-
-        Rows, sizes and addresses are (N,).
-        """
+        """Enter absent chunks of at most ``most`` bytes; return their places among the N rows."""
         new: NDArray[np.int64] = ((self.size.take(rows) == 0) & (sizes <= most)).nonzero()[0]
         rows = rows[new]
         self.size[rows], self.address[rows] = sizes[new], addresses[new]
@@ -109,42 +102,39 @@ class ChunkTable:
         self.uses += len(rows)
         return new
 
-    def make_room(self, over: int, most: int) -> tuple[NDArray[np.int64], int]:
-        """Drop what is needed least, ``over`` bytes, until the rest takes ``most``.
+    def make_room(self, over: int, most: int) -> NDArray[np.int64]:
+        """Return the rows to drop, so that ``over`` bytes go and at most ``most`` stay.
 
-        Returns which rows these were, and their bytes.
-
-        What nobody has announced goes first, the oldest before others; then what is needed last
-        (Belady, 1966), and of what is needed at one moment the newcomer; at the very end what
-        somebody counts on, which a newcomer never drives out.
+        Evicts first the chunks without an announcement, oldest first. Then the chunks of the latest
+        read (Belady, 1966), the newest first. Reserved chunks are last; a new chunk never evicts
+        them.
         """
-        (idle,) = ((self.size > 0) & (self.moments[0] == _NEVER)).nonzero()
+        idle: NDArray[np.int64] = ((self.size > 0) & (self.moments[0] == _NEVER)).nonzero()[0]
         idle = idle[self.use.take(idle).argsort()]
         count = 1 + int(self.size.take(idle).cumsum().searchsorted(over))
         if count <= len(idle):
-            return idle[:count], self.drop(idle[:count])
-        (here,) = self.size.nonzero()
+            return idle[:count]
+        here: NDArray[np.int64] = self.size.nonzero()[0]
         moments = self.moments.take(here, axis=1)
         counts = np.logical_or.reduce(moments & 1)
         use, soonest = self.use.take(here), np.where(counts, -1, moments[0])
         here = here[np.lexsort((np.where(soonest == _NEVER, -use, use), soonest))]
-        here = here[self.size[here].cumsum() > most]
-        return here, self.drop(here)
+        return here[self.size[here].cumsum() > most]
 
     def drop(self, rows: NDArray[np.int64]) -> int:
-        """Enter that nobody has or counts on chunks any more; return their bytes."""
+        """Remove chunks and their reservations; return their bytes."""
         size = int(np.add.reduce(self.size.take(rows)))
         self.size[rows] = self.address[rows] = 0
         self.moments[:, rows] &= ~1
         return size
 
     def withdraw(self, rows: NDArray[np.int64], moment: int) -> None:
-        """Take back what was announced for a moment and has not come."""
-        at, these = (self.moments.take(rows, axis=1) >> 1 == moment).nonzero()
+        """Withdraw the announcement of a moment."""
+        at, members = (self.moments.take(rows, axis=1) >> 1 == moment).nonzero()
         if not len(at):
             return
-        order = these.argsort()
-        rows, at = rows[these[order]], at[order]
+        order = members.argsort()
+        rows, at = rows[members[order]], at[order]
         later = self.moments[1:].take(rows, axis=1)
         is_after = np.arange(len(later))[:, None] >= at
         self.moments[:-1, rows] = np.where(is_after, later, self.moments[:-1].take(rows, axis=1))
@@ -152,13 +142,8 @@ class ChunkTable:
         self.use[rows] = np.arange(self.uses, self.uses + len(rows))
         self.uses += len(rows)
 
-    def in_use(self) -> NDArray[np.int64]:
-        """Return the rows of what is here or announced."""
-        rows: NDArray[np.int64] = ((self.size > 0) | (self.moments[0] < _NEVER)).nonzero()[0]
-        return rows
-
     def renew(self, rows: NDArray[np.int64], capacity: int) -> ChunkTable:
-        """Return a table of so many rows that begins with some of these."""
+        """Return a table of ``capacity`` rows that begins with these rows."""
         depth = int((self.moments[:, rows] < _NEVER).sum(axis=0).max(initial=0)) + 1
         table = ChunkTable(capacity, depth, self.uses)
         table.columns[:, : len(rows)] = self.columns[:, rows]
@@ -168,12 +153,12 @@ class ChunkTable:
 
 
 class ChunkCache:
-    """Decoded chunks by key, in their stored type, within a number of bytes.
+    """Decoded chunks by key, in their stored type, up to a number of bytes.
 
-    A key is any hashable value; those of an array are numbers from :func:`first_key` on.
+    Any hashable value is a key; arrays use numbers from :func:`first_key` on.
     """
 
-    # Rows of chunks that are neither here nor announced stay until the table is full.
+    # Unused rows stay until the table is full.
 
     def __init__(self, most_bytes: int) -> None:
         self.most_bytes = most_bytes
@@ -191,10 +176,7 @@ class ChunkCache:
         self._table = ChunkTable(0)
 
     def get_all(self, keys: Sequence[Hashable]) -> FoundChunks:
-        """Return what is here of keys, which differ.
-
-        What was announced for each has come: the next time that it is needed is a later one.
-        """
+        """Return the cached chunks of unique keys, and end the soonest announcement of each."""
         with self._acts, self._lock:
             rows = self._rows_of(keys)
             is_here, addresses = self._table.take(rows)
@@ -211,10 +193,10 @@ class ChunkCache:
         addresses: NDArray[np.int64],
         which: NDArray[np.int64] | None = None,
     ) -> None:
-        """Keep chunks for which there is room, or something less needed to make room.
+        """Keep chunks that fit, or that are read sooner than others, which are evicted.
 
-        Their keys differ; ``which`` says which of the keys are theirs. A size is what keeping a
-        chunk takes, in bytes. What is kept is the cache's.
+        The keys are unique; ``which`` selects those of the chunks. Sizes are bytes of memory. The
+        cache owns the chunks that it keeps.
         """
         with self._acts, self._lock:
             rows = self._rows_of(keys)
@@ -226,9 +208,9 @@ class ChunkCache:
                 self._make_room()
 
     def announce(self, keys: Sequence[Hashable], *, keep: bool = False) -> Announcement:
-        """Say that chunks are going to be asked for, all at once and after all said before.
+        """Announce one read of chunks, later than all announced before.
 
-        With ``keep`` somebody counts on those that are here: they stay until then.
+        ``keep`` reserves the cached ones until that read.
         """
         with self._acts, self._lock:
             self._moment += 1
@@ -237,7 +219,7 @@ class ChunkCache:
             return Announcement(self, self._moment, keys, *state)
 
     def lend(self, count: int) -> ExitStack:
-        """Let chunks take ``count`` bytes more until what is returned is closed."""
+        """Raise the bound by ``count`` bytes until the returned loan is closed."""
         with self._acts, self._lock:
             self.most_bytes += count
         loan = ExitStack()
@@ -245,24 +227,24 @@ class ChunkCache:
         return loan
 
     def after_fork(self) -> None:
-        """Start empty in a forked child, to which nobody has lent anything."""
+        """Start empty and without loans in a forked child."""
         self.most_bytes = self.hits = self.misses = 0
         self._clear()
 
     def forget(self, token: str) -> None:
-        """Forget the chunks of one array: they are others now."""
+        """Forget the chunks of one array that was written anew."""
         with self._acts, self._lock:
             first = first_key(token)
-            its = range(first, first + _MOST_CHUNKS)
-            those = [n for key, n in self._rows.items() if isinstance(key, int) and key in its]
-            self._drop(np.array(those, np.int64))
+            keys = range(first, first + _MOST_CHUNKS)
+            rows = [n for key, n in self._rows.items() if isinstance(key, int) and key in keys]
+            self._drop(np.array(rows, np.int64))
 
     def clear(self) -> None:
-        """Forget every chunk, and what was announced."""
+        """Forget every chunk and announcement."""
         self._acts.defer(self._clear)
 
     def _rows_of(self, keys: Sequence[Hashable]) -> NDArray[np.int64]:
-        """Return the rows of keys; those that have none get one."""
+        """Return the rows of keys; assign rows to new keys."""
         if isinstance(keys, ChunkKeys) and keys.table is self._table:
             return keys.rows
         numbers = [*map(self._rows.get, keys)]
@@ -273,14 +255,14 @@ class ChunkCache:
             for key in keys:
                 rows.setdefault(key, len(rows))
             numbers = [*map(rows.get, keys)]
-        these = np.array(numbers, np.int64)
+        key_rows = np.array(numbers, np.int64)
         if isinstance(keys, ChunkKeys):
-            keys.table, keys.rows = self._table, these
-        return these
+            keys.table, keys.rows = self._table, key_rows
+        return key_rows
 
     def _renew_rows(self, count: int) -> None:
-        """Leave out rows that are not used, and make room for more."""
-        live = self._table.in_use()
+        """Drop unused rows and make room for more."""
+        (live,) = ((self._table.size > 0) | (self._table.moments[0] < _NEVER)).nonzero()
         keys, arrays = [*self._rows], self._arrays
         capacity = 3 * (len(live) + count) + _FEW
         self._table = self._table.renew(live, capacity)
@@ -288,20 +270,17 @@ class ChunkCache:
         self._arrays = np.full(capacity, None, object)
         self._arrays[: len(live)] = arrays[live]
 
-    def _take_away(self, moment: int, keys: Sequence[Hashable]) -> None:
-        """Take back what was announced for a moment and has not come."""
-        rows = self._rows_of(keys)  # which may make another table
+    def _withdraw(self, moment: int, keys: Sequence[Hashable]) -> None:
+        rows = self._rows_of(keys)  # may replace the table
         self._table.withdraw(rows, moment)
 
     def _take_back(self, count: int, process: int) -> None:
-        self.most_bytes -= count if process == os.getpid() else 0  # to a child nobody lent anything
+        self.most_bytes -= count if process == os.getpid() else 0  # a forked child has no loans
         self._make_room()
 
     def _make_room(self) -> None:
         over = self.held_bytes - self.most_bytes
-        rows, size = self._table.make_room(over, self.most_bytes)
-        self.held_bytes -= size
-        self._arrays[rows] = None
+        self._drop(self._table.make_room(over, self.most_bytes))
 
     def _drop(self, rows: NDArray[np.int64]) -> None:
         self.held_bytes -= self._table.drop(rows)
@@ -309,20 +288,20 @@ class ChunkCache:
 
 
 class Announcement(NamedTuple):
-    """Chunks that are going to be asked for; close it when they were, or never will be."""
+    """An announced read of chunks; close it after the read, or if there will be none."""
 
     cache: ChunkCache
     moment: int
     keys: Sequence[Hashable]
-    is_here: NDArray[np.bool_]  # which of them were in the cache
-    is_expected: NDArray[np.bool_]  # which of them were announced already
+    is_here: NDArray[np.bool_]  # cached chunks
+    is_expected: NDArray[np.bool_]  # chunks announced before
 
     def close(self) -> None:
-        """Take it back; any number of times."""
-        self.cache._acts.defer(partial(self.cache._take_away, self.moment, self.keys))
+        """Withdraw it; any number of times."""
+        self.cache._acts.defer(partial(self.cache._withdraw, self.moment, self.keys))
 
 
 DEFAULT_BYTES = 64 * 1024**2
-"""What each process keeps where nothing could be negotiated: what patches of one batch share."""
+"""Bytes that each process keeps without negotiation: chunks shared by patches of one batch."""
 CHUNKS = ChunkCache(0)
-"""The decoded chunks of this process; epochs lend it memory."""
+"""The cache of this process; epochs lend it memory."""

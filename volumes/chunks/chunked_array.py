@@ -1,8 +1,7 @@
-"""An array stored in chunks: which ones a region needs, and how they are put together.
+"""Reader of arrays stored in chunks, shared by every chunked format.
 
-One reader for every chunked format. The format brings chunks and decodes one at a time into
-memory that is there (:class:`ChunkSource`); culling, the cache, the counts and putting the
-pieces together are here.
+The format fetches chunks and decodes each into given memory (:class:`ChunkSource`). This module
+culls chunks, uses the cache, counts and assembles regions.
 """
 
 from __future__ import annotations
@@ -39,88 +38,80 @@ from .native import (
 )
 
 Voxels = NDArray[Any]
-_LARGE = 1e30  # no sum of a few of them overflows
+_LARGE = 1e30  # a sum of a few does not overflow
 
 
 class NeededChunks(NamedTuple):
-    """The chunks that a read needs: what is fetched and decoded, no more and no less."""
+    """The chunks that a read fetches and decodes."""
 
-    chunks: NDArray[np.int64]  # their indices (N, axes), each once, in the grid of chunks as stored
+    chunks: NDArray[np.int64]  # unique indices (N, axes) in the stored grid of chunks
     voxels: int
-    """How many numbers they hold, of all channels; what hangs over the array's edge left out."""
-    chunk_bytes: int  # bytes of one that is decoded, whole
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all of them, decoded."""
-        return len(self.chunks) * self.chunk_bytes
+    """Voxels of the array in these chunks, of all channels."""
+    chunk_bytes: int  # of one whole decoded chunk
 
 
 Index = tuple[int, ...]
-"""Place of a chunk in the grid of chunks, per stored axis."""
+"""Index of a chunk in the grid of chunks, per stored axis."""
 ChunkIndices = Sequence[Index] | NDArray[np.int64]
-"""Places of chunks, (N, axes)."""
+"""Indices of chunks, (N, axes)."""
 
 
 class FetchedChunks(Protocol):
-    """Chunks of which all that has to be fetched is here."""
+    """Chunks whose stored bytes have been fetched."""
 
     @property
     def strided(self) -> bool:
-        """Whether ``decode`` writes into memory of any strides."""
+        """Whether ``decode`` accepts memory of any strides."""
 
     def decode(self, index: Index, out: NDArray[Any]) -> bool:
         """Decode a chunk into ``out``: whole chunk, stored type, C order unless ``strided``.
 
-        False, and nothing written, for a chunk that is not stored. May raise anything where its
-        bytes are damaged.
+        Return False and write nothing for a chunk that is not stored. Damaged bytes may raise any
+        exception.
         """
 
     def close(self) -> None:
-        """Let go of what was opened for them; any number of times."""
+        """Close the files opened for these chunks; any number of times."""
 
     def place(self, index: Index) -> str:
-        """Return which file holds the bytes of a chunk; empty where nobody knows."""
+        """Return the file that holds a chunk; empty if unknown."""
 
     def stored_chunks(self) -> StoredChunks | None:
-        """Return where the bytes are, for what decodes as ``decode`` does, many in one call.
-
-        None where there is no such thing.
-        """
+        """Return the bytes for a native decoder equal to ``decode``; None without one."""
 
 
 class ChunkSource(Protocol):
-    """Where the chunks of one array come from."""
+    """The chunks of one array in a store."""
 
     @property
     def name(self) -> str:
-        """What errors call the store."""
+        """Name of the store in errors."""
 
     @property
     def is_far(self) -> bool:
-        """Whether stored bytes are fetched before they are needed, and waited for."""
+        """Whether stored bytes are prefetched, and reads wait for them."""
 
     def native_source(self) -> LocatedChunks | None:
-        """Return what finds chunks and decodes them natively; None if nothing does."""
+        """Return the locations from which native code decodes chunks; None without any."""
 
     def learn(self, chunks: ChunkIndices) -> bool:
-        """Read what tells where chunks lie, if that is not known; return whether it was not."""
+        """Read the unknown locations of chunks; return whether any was unknown."""
 
     def fetch_chunks(self, chunks: ChunkIndices) -> FetchedChunks:
-        """Fetch the stored bytes of chunks, as few requests as possible."""
+        """Fetch the stored bytes of chunks in as few requests as possible."""
 
     def prefetch(self, chunks: ChunkIndices, size: int) -> Closable | None:
-        """Begin to fetch the stored bytes of chunks of ``size`` bytes each; None if not far."""
+        """Begin to fetch chunks of ``size`` bytes each; None if the store is not far."""
 
     def fetch(self, chunks: Sequence[Index]) -> int | None:
-        """Fetch the stored bytes of chunks and drop them; None for one that only decodes."""
+        """Fetch stored chunks, drop them and return their bytes; None if unsupported."""
 
 
 class ChunkedArray:
-    """Reads regions of an array that is stored in chunks.
+    """Reader of regions of an array that is stored in chunks.
 
-    Chunks begin at multiples of ``chunks``, or where ``cuts`` says; of one that is cut short the
-    first voxels count. ``token`` is the name of the array in the cache.
+    Chunks begin at multiples of ``chunks``, or as ``cuts`` defines. Only the first voxels of a
+    shortened chunk belong to the array. ``token`` is the name of the array in the cache.
     """
 
     def __init__(
@@ -142,20 +133,21 @@ class ChunkedArray:
         self._cuts = ChunkGrid(shape, chunks) if cuts is None else cuts
         self._source, self._cache, self._token = source, cache, token
         self._first_key = first_key(token)
-        # In C order; Python's numbers where the chunks that a header claims are too many.
+        # In C order; Python integers if the header claims more chunks than 64 bits can count.
         steps = np.cumprod([1, *self._cuts.counts[:0:-1]], dtype=object)[::-1]
         is_short = math.prod(self._cuts.counts) < 2**63
         self._steps = steps.astype(np.int64) if is_short else steps
-        # Asked of the environment when a volume is opened, and not at each read.
+        # Read the environment once per volume, not at each read.
         self._is_native, self._poison = is_available(self.ndim), _poison(dtype)
         self._grid = NativeGrid(self._cuts) if is_short and self._is_native else None
         self._finder: LocatedChunks | None = None
-        # One row of a chunk that is not stored.
         self._fill_row = np.full(chunks[-1:], self._fill, dtype)
 
     def read(self, region: Region, *, counts: bool = False) -> NDArray[Any]:
-        """Return a region, C order; in chunks beside its box it holds anything."""
-        # With ``counts`` the read is entered in the tally, and not only what it decodes.
+        """Return a region in C order; values outside its box are undefined.
+
+        ``counts`` adds the read itself to the tally, not only the decoded bytes.
+        """
         plan = self._plan(region)
         out, cache, count = np.empty(region.shape, self.dtype), self._cache, 0
         if self._poison is not None:
@@ -167,7 +159,7 @@ class ChunkedArray:
                 is_here, rows[:, ROOM], arrays = cache.get_all(plan.keys or self._keys(plan))
                 rows[:, TASK], (absent,) = is_here * PLACE, (~is_here).nonzero()
             if len(absent) and 0 < usable_memory() < 2 * self.chunk_bytes:
-                raise VolumeTooLarge(  # the chunk, and what it was made of
+                raise VolumeTooLarge(  # the chunk and its encoded bytes
                     f"a chunk of {self._source.name}, {self.chunks} {self.dtype}, takes "
                     f"{2 * self.chunk_bytes} bytes, and this process may use {usable_memory()}.",
                     do="Store it in smaller chunks, or check the header.",
@@ -205,11 +197,10 @@ class ChunkedArray:
         return self._plan(region).chunks
 
     def needed_voxels(self, region: Region) -> int:
-        """Return how many voxels of the array they hold."""
+        """Return the number of voxels of the array in the chunks of a region."""
         return int(self._plan(region).voxels)
 
     def _plan(self, region: Region) -> ChunkPlan:
-        """Return what a region needs."""
         plan: ChunkPlan | None = vars(region).get("_plan")
         if plan is None or plan.cuts is not self._cuts:
             plan = self._grid.cover(region) if self._grid else None
@@ -225,20 +216,19 @@ class ChunkedArray:
         return plan
 
     def _keys(self, plan: ChunkPlan) -> ChunkKeys:
-        """Return the keys in the cache of chunks."""
         if plan.keys is None:
             plan.keys = ChunkKeys(map(self._first_key.__add__, plan.order.tolist()))
         keys: ChunkKeys = plan.keys
         return keys
 
     def _fetch_absent(self, out: Voxels, plan: ChunkPlan, rows: Numbers, absent: Numbers) -> int:
-        """Fetch chunks before they are decoded; return how many were stored."""
+        """Fetch and decode chunks; return the number of stored ones."""
         count, payload = 0, self._source.fetch_chunks(plan.chunks[absent])
         try:
             bodies = payload.stored_chunks() if self._is_native else None
             target = out, self.chunks, plan, rows, self._fill_row
             if bodies is not None:
-                # Of rooms, too: those of an attempt that failed are gone.
+                # Reset rooms too: the arrays of a failed attempt are freed.
                 rows[absent, :TASK], rows[absent, TASK] = 0, DECODE
                 rows[absent[:, None], range(len(bodies.columns))] = bodies.columns.T
                 keep = self._keep if self._cache.most_bytes >= self.chunk_bytes else None
@@ -261,17 +251,17 @@ class ChunkedArray:
         rooms: Numbers,
         is_stored: Any,
     ) -> None:
-        """Give the cache chunks that were decoded, or are not stored."""
+        """Put decoded chunks, and those that are not stored, into the cache."""
         sizes = np.where(is_stored, self.chunk_bytes, ENTRY_BYTES)
         if not is_stored.all():
             pairs = zip(arrays, is_stored.tolist(), strict=True)
-            arrays = [array if one else FILL_CHUNK for array, one in pairs]
+            arrays = [array if exists else FILL_CHUNK for array, exists in pairs]
         self._cache.put_all(self._keys(plan), arrays, sizes, rooms * is_stored, members)
 
     def _decode_each(
         self, out: Voxels, plan: ChunkPlan, members: Numbers, payload: FetchedChunks
     ) -> int:
-        """Decode chunks one after another, and return how many were stored."""
+        """Decode chunks one by one; return the number of stored ones."""
         keeps, strided = self._cache.most_bytes >= self.chunk_bytes, payload.strided
         chunks, parts = plan.chunks[members], plan.parts[members]
         scratch = np.empty(self.chunks, self.dtype)
@@ -279,7 +269,7 @@ class ChunkedArray:
         for index, (there, here) in zip(map(tuple, chunks.tolist()), _slices(parts), strict=True):
             slot = out[there]
             if not keeps and slot.shape == self.chunks and (strided or slot.flags.c_contiguous):
-                # Straight to where it is wanted: no copy of the chunk is made.
+                # Decode in place, without a copy.
                 if stores := self._decode(payload, index, slot):
                     count += 1
                     continue
@@ -312,21 +302,21 @@ class ChunkedArray:
             ) from error
 
     def prefetch(self, region: Region) -> Closable | None:
-        """Begin to bring in the stored bytes of a region that is going to be read.
+        """Begin to fetch the stored bytes of a region; the read raises any error.
 
-        They wait until the ticket is closed, and so do decoded chunks of it that are kept. None
-        where there is nothing to wait for. What goes wrong is raised by the read.
+        The bytes, and cached chunks of the region, stay until the ticket is closed. None if there
+        is nothing to keep.
         """
         plan = self._plan(region)
         chunks = plan.chunks
         if not self._cache.most_bytes:
             return self._source.prefetch(chunks, self.chunk_bytes)
-        # What is here is not fetched, and stays until it was read, as a read that missed it would
-        # wait for a request; where nothing is far away, what is needed sooner may take its place.
+        # Cached chunks are not fetched. A far store reserves them until the read, because a miss
+        # would wait for a request. Without reservation, chunks of an earlier read may evict them.
         announcement = self._cache.announce(self._keys(plan), keep=self._source.is_far)
         try:
             skips = announcement.is_here
-            if not self._source.is_far:  # the system was told when they were announced
+            if not self._source.is_far:  # the system got their hints with the announcement
                 skips = skips | announcement.is_expected
             ticket = self._source.prefetch(chunks[~skips], self.chunk_bytes)
         except BaseException:
@@ -335,15 +325,12 @@ class ChunkedArray:
         return announcement if ticket is None else joint_ticket([announcement, ticket])
 
     def fetch(self, region: Region) -> int | None:
-        """Bring in the stored bytes of a region and drop them; return how many.
-
-        None where the format cannot tell fetching from decoding.
-        """
+        """Fetch a region, drop its stored bytes and return their number; None if unsupported."""
         return self._source.fetch([tuple(row) for row in self.needed_chunks(region).tolist()])
 
 
 def _poison(dtype: np.dtype[Any]) -> Any:
-    """Return the value of voxels that are not read, None for any."""
+    """Return the value of voxels outside a box in tests; None if undefined."""
     setting = read_setting(POISON, "0")
     if setting == "0":
         return None
@@ -355,7 +342,7 @@ def _poison(dtype: np.dtype[Any]) -> Any:
 def _slices(
     parts: NDArray[np.int64],
 ) -> Iterator[tuple[tuple[slice, ...], tuple[slice, ...]]]:
-    """Yield of each part which part of the region it is, and which of the chunk."""
+    """Yield the slices of each part in the region and in its chunk."""
     for rows in parts.tolist():
         yield (
             tuple([slice(a, a + n) for a, _, n in rows]),
@@ -364,26 +351,25 @@ def _slices(
 
 
 class Lookup(NamedTuple):
-    """How to find out where chunks lie."""
+    """A lookup of the ranges of chunks."""
 
-    requests: Sequence[ReadRange]  # what must be read first; empty if everything is known
+    requests: Sequence[ReadRange]  # to be read first; empty if every range is known
     places: Callable[[Sequence[bytes | None]], ObjectRanges]
-    """Returns where each chunk lies, of the answers."""
+    """Returns the range of each chunk, given the answers to the requests."""
     extents: Callable[[], Mapping[str, Span]] = dict
-    """Returns from where to where objects that hold many chunks hold any, by object; after
-    ``places``."""
+    """Returns, after ``places``, the span of all chunks in each object of many chunks."""
 
 
 class ChunkMap(Protocol):
-    """Where the chunks of one array lie; by itself, one for which nothing must be read."""
+    """The ranges of the chunks of one array; the defaults are for maps that need no read."""
 
     def lookup(self, chunks: ChunkIndices) -> Lookup:
-        """Return how to find out where each chunk lies; reads nothing."""
+        """Return the lookup of chunks; reads nothing."""
         return Lookup([], lambda answers: self.locate(chunks))
 
     def locate(self, chunks: ChunkIndices) -> ObjectRanges:
-        """Return where each chunk lies; nowhere if it is known not to be stored."""
+        """Return the range of each chunk; none for a chunk known not to be stored."""
 
     def native_places(self, most: int) -> ChunkPlaces | None:
-        """Return where those lie that are known, of at most so many bytes, for native code."""
+        """Return the known ranges of chunks of at most ``most`` bytes, for native code."""
         return None

@@ -1,9 +1,8 @@
-"""The native library for chunks (``native/interface.h``): decoded and copied, many in one call.
+"""Native decoding and copying of many chunks in one call (``native/interface.h``).
 
-The libraries that decode chunks offer more in C than in Python. Where the functions of one can be
-found in its shared library, all chunks of a read are decoded in one call, which lets go of the
-interpreter's lock. What a function refuses, and what is of another library, is decoded chunk by
-chunk in Python: to the same voxels, or to the error that says what is wrong.
+If the decode function of a codec is in its shared library, one call decodes all chunks of a read
+without the interpreter lock. Python decodes the chunks that the function refuses, and those of
+other codecs, one by one. The voxels are the same; errors name the cause.
 """
 
 from __future__ import annotations
@@ -31,9 +30,9 @@ _COVER = struct.Struct("=16q13q16d")
 _NO_BOX = (0,) * 13 + (0.0,) * 16
 _NO_FACES = (-(2**62),) * 3 + (2**62,) * 3
 _JOB = struct.Struct("=14q8q8q")
-_GUARD, _FILLER = 4096, 0xA5  # bytes behind a chunk, by which tests see what decoders write
-_STEP_BYTES = 4 * 1024**2  # decoded in one call: a patch of 96 cubed, and what is touched beside it
-# VoxpipeStored; by module, the functions that decode and measure.
+_GUARD, _FILLER = 4096, 0xA5  # bytes after a chunk, where tests find writes out of bounds
+_STEP_BYTES = 4 * 1024**2  # decoded in one call: the chunks of a patch of 96 cubed
+# VoxpipeStored, module, path of the shared library, and the functions that decode and measure.
 _PLAIN, _BLOSC, _ZSTD, _BLOSC2 = range(4)
 _LIBRARIES = {
     "blosc": (_BLOSC, "numcodecs.blosc", "", ("blosc_decompress_ctx",)),
@@ -41,62 +40,62 @@ _LIBRARIES = {
     "blosc2": (_BLOSC2, "blosc2", "lib/libblosc2.so", ("blosc2_getitem",)),
     "crc32c": (_PLAIN, "google_crc32c._crc32c", "", ("crc32c_value",)),
 }
-# Columns of a row; those behind them are where its part lies.
+# Columns of a row; the part of the chunk follows them.
 DATA, SIZE, FILE, ROOM, TASK, STATUS, PARTS = 0, 1, 3, 4, 5, 6, 7
 LEAVE, PLACE, DECODE = range(3)
-"""What is done with a chunk: nothing, what is in its room is copied, or it is decoded before, from
-where its row says that its bytes are, or :class:`ChunkPlaces` where there are any."""
+"""Tasks for a chunk: none, copy from its room, or decode and copy. The bytes to decode are those
+of its row or, if there are any, of :class:`ChunkPlaces`."""
 SUCCESS, _INT_MAX = 0, 2**31 - 1
 _NONE = np.zeros(0, np.int64)
 
 
 class NativeDecoder(NamedTuple):
-    """A function of another library, which keeps no state."""
+    """Stateless functions of another library, by address; 0 for none."""
 
-    kind: int  # a VoxpipeStored: what the function takes
-    decode: int = 0  # its address
-    measure: int = 0  # address of the one that tells how much it will decode, if there is one
-    check: int = 0  # address of the function for the CRC-32C behind each chunk, if there is one
+    kind: int  # a VoxpipeStored: the signature of ``decode``
+    decode: int = 0
+    measure: int = 0  # returns the decoded size
+    check: int = 0  # returns the CRC-32C that follows each chunk
 
 
 PLAIN = NativeDecoder(_PLAIN)
-"""Chunks that are stored as they are in memory."""
+"""Uncompressed chunks."""
 
 
 class StoredChunks(NamedTuple):
-    """Stored bytes of chunks that a native decoder takes."""
+    """Stored bytes of chunks for a native decoder."""
 
     decoder: NativeDecoder
     columns: NDArray[np.int64]
-    """(2, N): address of the bytes, 0 of a chunk that is not stored; and how many there are, 0 if
-    fewer than there should be."""
-    holds: Any  # what keeps the bytes in memory
+    """(2, N): address of the bytes, 0 for a chunk that is not stored; and their number, 0 if bytes
+    are missing."""
+    holds: Any  # owns the bytes
 
 
 class LocatedChunks(NamedTuple):
-    """Chunks that a native decoder takes, and finds by itself."""
+    """Locations from which a native decoder reads chunks itself."""
 
     decoder: NativeDecoder
     places: ChunkPlaces
     store: Any = None
-    """Of files: what notes when they were changed last (``note_change``). They are read so while
-    ``HINTS.is_warm``."""
+    """The store of files, whose ``note_change`` takes their latest change. Files are read natively
+    only while ``HINTS.is_warm``."""
     touch: Callable[[float], None] | None = None
-    """Of a mapped file: is told how many bytes of it are going to be touched."""
+    """Counts the bytes of a mapped file that a read will touch."""
     span: float = 0.0
-    """How many of them a chunk takes, about."""
+    """Average bytes of a chunk in a mapped file."""
 
 
 class ChunkPlan(SimpleNamespace):
-    """The chunks that a region needs. Worked out once for it: who looks ahead and who reads ask."""
+    """The chunks of a region, computed once for prefetch and read."""
 
-    cuts: ChunkGrid  # of which array
-    chunks: NDArray[np.int64]  # their indices (N, axes), read-only: whoever asks gets the same
+    cuts: ChunkGrid
+    chunks: NDArray[np.int64]  # indices (N, axes); read-only, because callers share it
     address: int  # of ``chunks``
-    rows: NDArray[np.int64]  # what native code is asked with, their parts in it
-    order: NDArray[Any]  # their numbers in C order
-    voxels: int  # how many of the array they hold
-    keys: Any  # ChunkKeys, once a cache was asked
+    rows: NDArray[np.int64]  # VoxpipeChunk structs, parts included
+    order: NDArray[Any]  # numbers in C order
+    voxels: int  # of the array, in these chunks
+    keys: Any  # ChunkKeys, None before the first use of a cache
 
     @property
     def parts(self) -> NDArray[np.int64]:
@@ -106,8 +105,8 @@ class ChunkPlan(SimpleNamespace):
 
 @cache
 def native_decoder(codec: str) -> NativeDecoder | None:
-    """Return what decodes the chunks of a codec; None where its library offers nothing."""
-    # On Windows, and where symbols are hidden, there is nothing to be found.
+    """Return the decoder of a codec; None if its library exports none."""
+    # Windows, and libraries with hidden symbols, export none.
     kind, module, path, names = _LIBRARIES[codec]
     try:
         origin = importlib.import_module(module).__file__ or ""
@@ -119,28 +118,28 @@ def native_decoder(codec: str) -> NativeDecoder | None:
 
 
 def is_available(axes: int) -> bool:
-    """Whether chunks of so many axes can be placed here."""
+    """Whether the kernel can place chunks of ``axes`` axes."""
     level = native_level()
     return level is not None and 1 <= axes <= MOST_AXES and _library() is not None
 
 
 class ChunkPlaces:
-    """Where the stored bytes of the chunks of one array lie, for native code to look it up.
+    """Table of the stored chunks of one array, for lookups by native code.
 
-    So many chunks along each axis are a unit, in C order: a shard, whose chunks an index tells, or
-    a chunk of a frame of blosc2, of which these are the blocks. ``counts`` are those of units.
+    ``per_unit`` chunks along each axis form a unit, in C order. A unit is a shard with an index,
+    or a chunk of a blosc2 frame, whose blocks are the chunks here. ``counts`` are units per axis.
     """
 
     MOST_UNITS = 1 << 16
-    """Each takes 16 bytes; who has more of them is asked in Python."""
+    """Bound of units, 16 bytes each; Python finds the chunks of arrays with more."""
 
     def __init__(
         self, per_unit: Sequence[int], counts: Sequence[int], *, items: int = 0, root: str = ""
     ) -> None:
         self.longest = 0
-        """Bytes of the longest chunk that lies in a file."""
+        """Bytes of the longest chunk in a file."""
         self.is_current = True
-        """Whether they hold; if not, the source has to be asked for others."""
+        """Whether the table is valid; if not, call ``native_source()`` again."""
         self._entries = np.zeros((math.prod(counts), 2), np.int64)
         self._holds: dict[int, tuple[Any, ...]] = {-1: (os.fsencode(root) + b"\0",)}
         (entries,) = addresses_of([self._entries])
@@ -151,22 +150,22 @@ class ChunkPlaces:
         (self.address,) = addresses_of([self._table])
 
     def set_frame(self, spans: NDArray[np.int64], holds: Any) -> None:
-        """Note where the chunks of a frame lie, address and size (2, N), and what holds them."""
+        """Enter the chunks of a frame: address and size (2, N), and the owner of the memory."""
         self._entries[:], self._holds[0] = spans.T, (holds,)
 
     def set_shard(self, unit: int, path: str, table: NDArray[np.uint64] | None, most: int) -> None:
-        """Note the index of a shard: (chunks, 2), offset and length; None where it is not there.
+        """Enter the index of a shard: (chunks, 2), offset and length; None for a missing shard.
 
-        A chunk that takes more than ``most`` bytes is left to Python.
+        Python decodes chunks of more than ``most`` bytes.
         """
         holds = os.fsencode(path) + b"\0", None if table is None else np.ascontiguousarray(table)
-        # With what was there: two threads may learn one index, and native code look into the first.
+        # Keep earlier tables: native code may be using one while another thread enters it again.
         self._holds[unit] = (*self._holds.get(unit, ()), *holds)
         if table is not None:
             sizes = table[:, 1]
             longest = int(np.maximum.reduce(sizes[sizes <= most], initial=0))
             self.longest = max(self.longest, longest)
-        # The second one first: another thread may look meanwhile.
+        # The path first: another thread may read the entry meanwhile.
         self._entries[unit, 1] = address_of_bytes(holds[0])
         table = holds[1]
         self._entries[unit, 0] = 1 if table is None else table.__array_interface__["data"][0]
@@ -184,15 +183,15 @@ def place_chunks(
     *,
     guards: bool = False,
 ) -> tuple[int, Numbers]:
-    """Bring parts of chunks to their places in ``out``, a region of an array in C order.
+    """Decode ``members`` and copy parts of chunks into ``out``, a region of an array in C order.
 
     ``rows`` are those of the plan (struct VoxpipeChunk of ``native/interface.h``), with ``TASK``
-    and ``ROOM`` of chunks that are decoded already, and ``fill_row`` is what all rows of a chunk
-    are that is not stored. ``members`` are decoded before, found by ``source``, or in ``rows`` for
-    ``StoredChunks``; ``keep`` is given the plan, members, arrays, their addresses, and whether they
-    are stored. With ``guards`` a decoder that writes beyond a chunk is a ``RuntimeError``. Returns
-    how many of the members are stored, and which could not be decoded: of these ``out`` holds
-    anything.
+    and ``ROOM`` of decoded chunks. ``fill_row`` is one row of a chunk that is not stored.
+    ``source`` locates the bytes of members; for ``StoredChunks`` they are in ``rows``.
+    ``keep`` gets the plan, members, arrays, addresses, and which members are stored. With
+    ``guards`` a write beyond a chunk raises ``RuntimeError``.
+    Returns the number of stored members, and the members that could not be decoded. The parts of
+    the latter in ``out`` are undefined.
     """
     rest, newest, count = (0,) * (MOST_AXES - len(shape)), 0, len(members)
     finder = source if isinstance(source, LocatedChunks) else None
@@ -200,7 +199,7 @@ def place_chunks(
     if finder is not None:
         at_places, longest = finder.places.address, finder.places.longest
     chunk_bytes = math.prod(shape) * out.itemsize
-    # What is not kept is decoded to scratch, unless it lies in ``out`` as a whole.
+    # Chunks that are not kept are decoded to scratch, except those that are whole in ``out``.
     scratch = np.empty(chunk_bytes + longest, np.uint8)
     addresses = addresses_of([rows, scratch, out, fill_row])
     job = _JOB.pack(
@@ -208,44 +207,44 @@ def place_chunks(
         *(*addresses, at_places, plan.address, longest),
         *(out.itemsize, len(shape), *shape, *rest, *out.strides, *rest),
     )
-    # What is decoded to be kept is in memory before it is known whether it has room.
+    # Bound the decoded chunks that wait for a place in the cache.
     step = max(1, _STEP_BYTES // chunk_bytes if keep else count)
     number, remaining = 0, []
     for first in range(0, count or 1, step):
-        its = members[first : first + step]
+        batch = members[first : first + step]
         arrays: list[NDArray[Any]] = []
         if guards:
-            rooms = np.full((len(its), chunk_bytes + _GUARD), _FILLER, np.uint8)
+            rooms = np.full((len(batch), chunk_bytes + _GUARD), _FILLER, np.uint8)
             arrays = [room[:chunk_bytes].view(out.dtype).reshape(shape) for room in rooms]
         elif keep and count:
-            arrays = [np.empty(shape, out.dtype) for _ in range(len(its))]
+            arrays = [np.empty(shape, out.dtype) for _ in range(len(batch))]
         if arrays:
-            rows[its, ROOM] = addresses_of(arrays)
-        rows[its, TASK] = DECODE
+            rows[batch, ROOM] = addresses_of(arrays)
+        rows[batch, TASK] = DECODE
         newest = max(newest, _library().voxpipe_place_chunks(job))
         if guards and (rooms[:, chunk_bytes:] != _FILLER).any():
             raise RuntimeError(f"a decoder wrote beyond the {chunk_bytes} bytes of a chunk")
         rows[:, TASK] = LEAVE
         if not count:
             break
-        result = rows[its]
+        result = rows[batch]
         is_stored, is_done = (result[:, DATA] | result[:, FILE]) != 0, result[:, STATUS] == SUCCESS
-        if np.add.reduce(is_done) < len(its):
-            remaining.append(its[~is_done])
-            its, is_stored, result = its[is_done], is_stored[is_done], result[is_done]
+        if np.add.reduce(is_done) < len(batch):
+            remaining.append(batch[~is_done])
+            batch, is_stored, result = batch[is_done], is_stored[is_done], result[is_done]
             arrays = [*compress(arrays, is_done.tolist())]
         number += int(np.add.reduce(is_stored))
         if keep:
-            # Those arrays may be gone when ``rows`` are used again.
+            # The cache may have freed these arrays when ``rows`` are used again.
             rows[members[first : first + step], ROOM] = 0
-            keep(plan, its, arrays, result[:, ROOM], is_stored)
+            keep(plan, batch, arrays, result[:, ROOM], is_stored)
     if finder is not None and newest and newest > finder.store.newest:
         finder.store.note_change(newest)
     return number, np.concatenate(remaining) if remaining else _NONE
 
 
 class NativeGrid:
-    """A :class:`~voxpipe.core.ChunkGrid` of so many axes that native code cuts."""
+    """A :class:`~voxpipe.core.ChunkGrid` for the kernel."""
 
     def __init__(self, cuts: ChunkGrid) -> None:
         axes = len(cuts.counts)
@@ -258,9 +257,9 @@ class NativeGrid:
         self._cover = _cover_function()
 
     def cover(self, region: Region) -> ChunkPlan | None:
-        """Return the parts that a region touches, and its box, in C order; the region keeps it.
+        """Return the chunks that a region and its box touch, in C order; the region keeps the plan.
 
-        None where these are no sensible numbers.
+        None if the numbers are out of range.
         """
         box, rest = region.box, self._rest
         if region.is_empty or min(region.start) < 0:
@@ -276,7 +275,7 @@ class NativeGrid:
         count = self._cover(self._address, job, 0, 0, 0, 0, 0)
         if count < 0:
             return None
-        # Numbers of all, and how many voxels they hold; their indices; their rows.
+        # One buffer: numbers of the chunks, count of voxels, indices, rows.
         axes, width = self._axes, PARTS + 3 * self._axes
         room = np.empty(1 + count * (1 + axes + width), np.int64)
         at = ctypes.addressof(ctypes.c_char.from_buffer(room.data))
@@ -295,13 +294,13 @@ class NativeGrid:
 
 
 def blosc2_items(data: bytes, count: int, dtype: str) -> NDArray[Any] | None:
-    """Return the first items of a chunk of blosc2, decoded in this thread; None if they cannot be.
+    """Return the first items of a blosc2 chunk, decoded in this thread; None if that fails.
 
-    blosc2's own functions for this begin threads, which a forked child waits for in vain.
+    The functions of the blosc2 package start threads, which a forked child does not have.
     """
     decoder = native_decoder("blosc2")
     item = np.dtype(dtype).itemsize
-    # Of its header the size of an item and that of all of them, which blosc2 believes.
+    # Check the sizes of an item and of all items in the header: blosc2 trusts them.
     head = bytes([item]) + (count * item).to_bytes(8, "little")[:4]
     if decoder is None or max(len(data), count * item) > _INT_MAX or data[3:8] != head:
         return None
@@ -315,7 +314,7 @@ def blosc2_items(data: bytes, count: int, dtype: str) -> NDArray[Any] | None:
 
 
 def addresses_of(arrays: Iterable[NDArray[Any]]) -> list[int]:
-    """Return where arrays begin that can be written to: a third of what NumPy takes for it."""
+    """Return the addresses of writable arrays, in a third of the time of ``ctypes.data``."""
     address, view = ctypes.addressof, ctypes.c_char.from_buffer
     places = []
     for array in arrays:
@@ -324,14 +323,14 @@ def addresses_of(arrays: Iterable[NDArray[Any]]) -> list[int]:
 
 
 def address_of_bytes(data: bytes | memoryview) -> int:
-    """Return where bytes begin that are read-only; not 0 where there are none, either."""
+    """Return the address of read-only bytes; 1 for empty ones."""
     address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0] if data else 1
     return address
 
 
 @cache
 def _cover_function() -> Any:
-    # It keeps the interpreter's lock, for which threads would wait longer than its microseconds.
+    # It keeps the interpreter lock: waiting for the lock would take longer than the call.
     cover = ctypes.PyDLL(_library()._name).voxpipe_cover
     number = ctypes.c_int64
     cover.argtypes, cover.restype = [number, ctypes.c_char_p, *[number] * 5], number
@@ -340,5 +339,5 @@ def _cover_function() -> Any:
 
 @cache
 def _library() -> Any:
-    """Return the loaded library, or None: the resampler says why."""
+    """Return the loaded library, or None; the resampler reports why."""
     return native_library(["voxpipe_place_chunks"])[0]

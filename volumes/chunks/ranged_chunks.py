@@ -1,9 +1,8 @@
-"""Chunks that are ranges of bytes of named objects: fetched in few requests, then decoded.
+"""Chunks that are byte ranges of objects: fetched in few requests, then decoded.
 
-The format says where a chunk lies (:class:`ChunkMap`) and how its bytes become numbers
-(:class:`ChunkDecoder`). Of a shard that a patch needs most of, all is asked for ahead: what lies
-between its chunks comes along anyway, the next patch of the visit needs that, and finds it here.
-A shard that is small comes with its index.
+The format locates chunks (:class:`ChunkMap`) and decodes them (:class:`ChunkDecoder`). If a patch
+needs most of a shard, the whole shard is prefetched: joined requests transfer its gaps anyway, and
+the next patch of the visit needs them. A small shard is fetched together with its index.
 """
 
 from __future__ import annotations
@@ -48,25 +47,25 @@ from .chunked_array import ChunkIndices, ChunkMap, Index
 from .native import LocatedChunks, StoredChunks, address_of_bytes
 
 MOSTLY = 0.5
-"""What part of a shard its requests must bring for all of it to be asked for."""
+"""Fraction of a shard in its requests from which the whole shard is requested."""
 
 
 def nearly_whole(
     requests: Sequence[ReadRange], extents: Mapping[str, Span], longest: int
 ) -> list[str]:
-    """Return the objects of which all may as well be asked for.
+    """Return the objects that are requested whole.
 
     Examples
     --------
-    >>> asked = [ReadRange("a", 10, 60), ReadRange("b", 10, 20), ReadRange("c", 0, 9)]
-    >>> nearly_whole(asked, {"a": (0, 100), "b": (0, 10**6)}, 10**6)
+    >>> requests = [ReadRange("a", 10, 60), ReadRange("b", 10, 20), ReadRange("c", 0, 9)]
+    >>> nearly_whole(requests, {"a": (0, 100), "b": (0, 10**6)}, 10**6)
     ['a']
     """
     totals: dict[str, int] = {}
     for key, start, stop in requests:
         if stop is not None and key in extents:
             first, last = extents[key]
-            # An index that contradicts itself: its other chunks can be read nevertheless.
+            # A chunk outside the extent: a damaged index, whose other chunks stay readable.
             inside = first <= start and stop <= last
             totals[key] = totals.get(key, 0) + (stop - start if inside else -last)
     sizes = {key: extents[key][1] - extents[key][0] for key in totals}
@@ -80,19 +79,19 @@ def nearly_whole(
 
 
 def forget_bytes(ahead: ReadAhead, token: str) -> None:
-    """Drop all stored bytes that are here of an array: it was written anew."""
+    """Drop the fetched bytes of an array that was written anew."""
     ahead.small.forget(token)
     ahead.small.forget(_objects(token))
     ahead.forget(token)
 
 
 def _objects(token: str) -> str:
-    """Return under which name whole objects of an array are kept among small answers."""
+    """Return the token of the whole objects of an array among small answers."""
     return f"{token} objects"
 
 
 def _shortage(data: memoryview | None, place: ReadRange | None) -> str:
-    """Return that a piece ends early, of which some decoders make voxels; else nothing."""
+    """Return why a piece is too short; empty if complete. Some decoders accept short pieces."""
     if place is None or place.stop is None or place.start < 0:
         return ""
     size = place.stop - place.start
@@ -102,16 +101,16 @@ def _shortage(data: memoryview | None, place: ReadRange | None) -> str:
 
 
 def _widen(request: ReadRange) -> ReadRange:
-    """Return an index with as much beside it as costs nothing: all of a shard that is small."""
+    """Return the request of an index, widened to a whole shard if that is small."""
     if request.stop is None:
         return request._replace(start=min(request.start, -SMALL_BYTES))
     return request._replace(stop=max(request.stop, SMALL_BYTES))
 
 
 class _Piece(NamedTuple):
-    """What an object holds from some byte on."""
+    """Bytes of an object."""
 
-    start: int
+    start: int  # offset in the object
     data: memoryview
 
     def part(self, place: ReadRange) -> memoryview:
@@ -119,14 +118,13 @@ class _Piece(NamedTuple):
 
 
 class ChunkDecoder(Protocol):
-    """Makes voxels of the bytes of a chunk; may depend on which one it is."""
+    """Decoder of stored chunks, which may depend on the index of a chunk."""
 
     def decode(self, data: memoryview, out: NDArray[Any], index: Index) -> None:
         """Decode the chunk at ``index`` into ``out``: whole chunk, stored type, C order.
 
-        With any strides where the decoder has a true attribute ``strided``.
-
-        May raise anything where the bytes are damaged.
+        With any strides if the decoder has a true attribute ``strided``. Damaged bytes may raise
+        any exception.
         """
 
 
@@ -142,47 +140,44 @@ class RangedChunks:
         chunk_bytes: int = 0,
         name: str = "",
     ) -> None:
-        self.name = name or store.name  # what errors call it, without credentials
+        self.name = name or store.name  # for errors, without credentials
         self._store, self._map, self._decoder, self._token = store, chunk_map, decoder, token
         self._chunk_bytes = chunk_bytes
         self._most = most_between(chunk_bytes) if chunk_bytes else 0
-        self._strided = bool(getattr(decoder, "strided", False))
         is_local = isinstance(store, LocalRanges)
         self._native = getattr(decoder, "native", None) if is_local else None
-        # Which ranges become one request, where no scheme says it.
+        # Default policy of joined requests, if no scheme sets one.
         self._usual = CoalescePolicy(getattr(store, "gap", 0), getattr(store, "most", 1 << 62))
         self.is_far = works_ahead(store)
         self._more = most_of_object(store, chunk_bytes)
         self._ahead = opening_session().ahead
 
     def fetch_chunks(self, chunks: ChunkIndices) -> Bytes:
-        """Fetch the stored bytes of chunks, neighbours in one request."""
-        came: dict[int, memoryview | None] = {}
+        bodies: dict[int, memoryview | None] = {}
         absent: ChunkIndices = chunks
         rest = np.arange(len(chunks))
         if self.is_far:
             indices = [*map(tuple, np.asarray(chunks).tolist())]
             if ahead := self._ahead.take(self._token, indices):
-                came = {n: ahead[index] for n, index in enumerate(indices) if index in ahead}
-                rest = np.array([n for n in rest.tolist() if n not in came], np.int64)
+                bodies = {n: ahead[index] for n, index in enumerate(indices) if index in ahead}
+                rest = np.array([n for n in rest.tolist() if n not in bodies], np.int64)
                 absent = [indices[n] for n in rest.tolist()]
         places = self._map.locate(absent) if len(absent) else ObjectRanges.of([])
-        return Bytes(self, chunks, came, rest, places)
+        return Bytes(self, chunks, bodies, rest, places)
 
     def native_source(self) -> LocatedChunks | None:
-        """Return what finds and decodes chunks by itself; None where their bytes are read here.
+        """Return the locations from which native code decodes chunks; None without any.
 
-        Requests that join neighbours are for what is not in memory. Where it is, a chunk at a time
-        goes through memory that stays in the cache of the processor.
+        Joined requests are for files that are not in memory. Native code reads cached files one
+        chunk at a time, into memory that stays in the processor cache.
         """
-        # Where nobody says how many bytes a chunk may claim, no memory is taken for it.
+        # Without a bound for the size of a chunk, native code must not allocate memory for it.
         if self._native is None or not self._most:
             return None
         places = self._map.native_places(self._most)
         return None if places is None else LocatedChunks(self._native, places, self._store)
 
     def learn(self, chunks: ChunkIndices) -> bool:
-        """Read where chunks lie, if that is not known; return whether it was not."""
         lookup = self._map.lookup(chunks)
         if not lookup.requests:
             return False
@@ -190,19 +185,19 @@ class RangedChunks:
         return True
 
     def _again(self, index: Index) -> tuple[memoryview | None, ReadRange | None]:
-        """Read the stored bytes of a chunk from the store itself; return where they lie, too."""
+        """Read a chunk from the store again; return its bytes and range."""
         places = self._map.locate([index])
         plan, answers = self._read(places)
         return plan.split(answers)[0], places.range(0)
 
     def _forget(self, index: Index) -> None:
-        """Drop what is here of a chunk that turned out to be damaged, and what it may lie in."""
+        """Drop the fetched bytes of a damaged chunk, and the objects that may hold it."""
         self._ahead.small.forget(self._token, index)
         self._ahead.small.forget(_objects(self._token))
         self._ahead.requests.forget(self._token)
 
     def prefetch(self, chunks: ChunkIndices, size: int) -> Ticket | None:
-        """Begin to fetch; the system does so by itself for local files, where it has to."""
+        """Begin to fetch; for local files, send hints to the system if they help."""
         if isinstance(self._store, LocalRanges):
             if len(chunks) and HINTS.worth_asking():
                 self._store.will_need(self._map.locate(chunks), HINTS.is_here)
@@ -223,7 +218,7 @@ class RangedChunks:
     ) -> dict[Index, memoryview | None]:
         """Return the stored bytes of chunks; None for one that is not stored.
 
-        One whose bytes end early is left out: the read asks for it again, and says so.
+        Leaves out chunks that end early: the read requests them again and raises.
         """
         pieces = self._ahead.small.find(self._token, chunks)
         chunks = [index for index in chunks if index not in pieces]
@@ -235,7 +230,7 @@ class RangedChunks:
                 await self._indices(store, lookup.requests, later) if lookup.requests else ()
             )
         except DAMAGE:
-            # The read asks for it again, and says so.
+            # The read requests it again and raises.
             forget_bytes(self._ahead, self._token)
             return pieces
         pairs = zip(chunks, places.ranges(), strict=True)
@@ -243,7 +238,7 @@ class RangedChunks:
         extents = lookup.extents()
         whole = await self._whole(store, policy, ranges, extents, later) if extents else {}
         rest = {index: place for index, place in ranges.items() if place.object not in whole}
-        came = dict.fromkeys(chunks) | {
+        bodies = dict.fromkeys(chunks) | {
             index: whole[place.object].part(place)
             for index, place in ranges.items()
             if index not in rest
@@ -253,34 +248,34 @@ class RangedChunks:
             answers = await store.get_ranges_async(
                 plan.requests, ahead=later, whole=self._chunk_bytes
             )
-            came.update(zip(rest, without_gaps(plan.split(answers)), strict=True))
+            bodies.update(zip(rest, without_gaps(plan.split(answers)), strict=True))
         for index, place in ranges.items():
-            if _shortage(came[index], place):
-                del came[index]
-        # What lies in an object that is kept need not be kept, nor what an index says is nowhere.
-        alone = {i: piece for i, piece in came.items() if i in rest or not extents}
+            if _shortage(bodies[index], place):
+                del bodies[index]
+        # Do not keep chunks twice, in a kept object, nor those that an index knows to be absent.
+        alone = {i: piece for i, piece in bodies.items() if i in rest or not extents}
         self._ahead.small.keep(self._token, alone)
-        return {**pieces, **came}
+        return {**pieces, **bodies}
 
     async def _indices(
         self, store: AheadStore, requests: Sequence[ReadRange], later: RequestPriority
     ) -> list[bytes | None]:
-        """Ask for indices, once for all patches that need them; keep shards that come whole."""
+        """Request indices, once for all patches that need them; keep shards that arrive whole."""
         wide = [_widen(request) for request in requests]
         by_request = await self._share(store, wide, later, stays=False)
         alone = [request for request in wide if request not in by_request]
         answers = await store.get_ranges_async(alone, ahead=later) if alone else []
         by_request.update(zip(alone, answers, strict=True))
         for request, answer in by_request.items():
-            # Shorter than what was asked for: that is all there is.
+            # Shorter than the request: the answer is the whole shard.
             if answer is not None and len(answer) < SMALL_BYTES:
                 shard = {(request.object,): memoryview(answer)}
                 self._ahead.small.keep(_objects(self._token), shard)
         pairs = zip(requests, map(by_request.__getitem__, wide), strict=True)
-        # Of what came beside them, only what was asked for.
+        # Cut each answer to the requested range.
         return [
-            answer and (answer[ask.start :] if ask.stop is None else answer[: ask.stop])
-            for ask, answer in pairs
+            answer and (answer[index.start :] if index.stop is None else answer[: index.stop])
+            for index, answer in pairs
         ]
 
     async def _whole(
@@ -291,7 +286,7 @@ class RangedChunks:
         extents: Mapping[str, Span],
         later: RequestPriority,
     ) -> dict[str, _Piece]:
-        """Return the shards that are here, or of which all may as well be asked for."""
+        """Return the shards that are here or are requested whole."""
         small = self._ahead.small.find(_objects(self._token), [(key,) for key in extents])
         here = {key: _Piece(0, data) for (key,), data in small.items() if data is not None}
         absent = [place for place in places.values() if place.object not in here]
@@ -315,37 +310,37 @@ class RangedChunks:
         *,
         stays: bool,
     ) -> dict[ReadRange, bytes | None]:
-        """Return the answers that there is room for, which others may wait for too."""
+        """Return answers shared with other patches, for the requests that fit into memory."""
 
-        async def ask(request: ReadRange, later: RequestPriority) -> bytes | None:
+        async def fetch(request: ReadRange, later: RequestPriority) -> bytes | None:
             (answer,) = await store.get_ranges_async([request], ahead=later)
             return answer
 
         def begin(request: ReadRange) -> asyncio.Future[bytes | None] | None:
             size = -request.start if request.stop is None else request.stop - request.start
             key, pool = (self._token, request), self._ahead.requests
-            return pool.begin(key, size, partial(ask, request), later=later, stays=stays)
+            return pool.begin(key, size, partial(fetch, request), later=later, stays=stays)
 
-        futures = {one: waiting for one in requests if (waiting := begin(one)) is not None}
-        waiting = None
+        futures = {
+            request: future for request in requests if (future := begin(request)) is not None
+        }
+        future = None
         if later.urgent:
             store.hurry(later)
         try:
-            # All at once: of those behind one that fails, nobody would take the failure.
+            # All at once: awaited in turn, failures after the first would never be retrieved.
             answers = await asyncio.gather(*futures.values())
             return dict(zip(futures, answers, strict=True))
         finally:
-            # What one of them raised holds this call, which shall not hold what others brought.
+            # An exception keeps this frame alive: drop the other answers.
             futures.clear()
 
     def fetch(self, chunks: Sequence[Index]) -> int:
-        """Fetch the stored bytes of chunks and drop them; return how many."""
         plan, answers = self._read(self._map.locate(chunks))
         return sum(len(piece) for piece in plan.split(answers) if piece is not None)
 
     def _read(self, places: ObjectRanges) -> tuple[CoalescedRanges, list[bytes | None]]:
-        """Return the bytes at places: neighbours in one request, and what was asked for."""
-        # None can need more, compressed however badly.
+        # The bound holds for the worst compression.
         sizes = places.stop - places.start
         beyond = (sizes > (self._most or math.inf)) & (places.stop >= 0) & (places.start >= 0)
         for n in (beyond & (places.which >= 0)).nonzero()[0][:1].tolist():
@@ -360,22 +355,22 @@ class RangedChunks:
 
 
 class Bytes:
-    """Stored bytes of chunks, and what decodes them."""
+    """Stored bytes of chunks and their decoder."""
 
     def __init__(
         self,
         source: RangedChunks,
         chunks: ChunkIndices,
-        came: dict[int, memoryview | None],
+        bodies: dict[int, memoryview | None],
         rest: NDArray[np.int64],
         places: ObjectRanges,
     ) -> None:
-        self.strided = source._strided
-        """Whether the decoder writes into memory of any strides."""
+        self.strided = bool(getattr(source._decoder, "strided", False))
+        """Whether the decoder accepts memory of any strides."""
         self._source, self._chunks = source, chunks
-        # By number of the chunk, of those that were asked for ahead; None is not stored.
-        self._came = came
-        # The numbers of all others, and where they lie.
+        # The prefetched chunks by number; None for one that is not stored.
+        self._bodies = bodies
+        # The numbers and ranges of all others.
         self._rest, self._places = rest, places
         self._answers = source._read(places)
 
@@ -383,45 +378,43 @@ class Bytes:
         """Do nothing: no file stays open."""
 
     def stored_chunks(self) -> StoredChunks | None:
-        """Return where the bytes are, for a native decoder; None where there is none."""
         decoder = getattr(self._source._decoder, "native", None)
         if decoder is None:
             return None
         plan, answers = self._answers
-        # The last stands for those of which nothing was asked.
+        # The last entry is for chunks without a request.
         bases = [*(0 if body is None else address_of_bytes(body) for body in answers), 0]
         lengths = [*(0 if body is None else len(body) for body in answers), 0]
         base, length = np.array([bases, lengths], np.int64)[:, plan.request]
         size = np.where(plan.length < 0, length, plan.length)
         columns = np.zeros((2, len(self._chunks)), np.int64)
-        # An object that is gone since its index was read gets an address too, and no bytes.
+        # An object that vanished after its index was read has an address, and no bytes.
         is_gone = (plan.request >= 0) & (plan.length >= 0)
         columns[0, self._rest] = np.where(base, base + plan.offset, is_gone)
-        # Of a chunk that ends early nothing is decoded: some decoders make voxels of that.
+        # A chunk that ends early gets no bytes, because some decoders accept it.
         columns[1, self._rest] = np.where(plan.offset + size <= length, size, 0)
-        for n, piece in self._came.items():
+        for n, piece in self._bodies.items():
             if piece is not None:
                 columns[:, n] = address_of_bytes(piece), len(piece)
         return StoredChunks(decoder, columns, self)
 
     @cached_property
     def _pieces(self) -> dict[Index, tuple[memoryview | None, ReadRange | None]]:
-        """By chunk its bytes, None where it is not stored, and where they lie, if that is known."""
+        """Bytes of each chunk, None if it is not stored, and its range if known."""
         indices = [*map(tuple, np.asarray(self._chunks).tolist())]
         plan, answers = self._answers
         pieces = plan.split(answers), self._places.ranges()
         by_number = dict(zip(self._rest.tolist(), zip(*pieces, strict=True), strict=True))
-        by_number.update((n, (piece, None)) for n, piece in self._came.items())
+        by_number.update((n, (piece, None)) for n, piece in self._bodies.items())
         return {index: by_number[n] for n, index in enumerate(indices)}
 
     def decode(self, index: Index, out: NDArray[Any]) -> bool:
-        """Decode one chunk; False if it is not stored."""
         source = self._source
         buffer, place = self._pieces[index]
         looks = LOOKS if source.is_far else 1
         for look in range(looks):
             try:
-                if look:  # its bytes made no sense, and the way here may have done that
+                if look:  # the transfer may have damaged the bytes
                     buffer, place = source._again(index)
                 if shortage := _shortage(buffer, place):
                     raise EOFError(shortage)
@@ -438,30 +431,28 @@ class Bytes:
         return False
 
     def place(self, index: Index) -> str:
-        """Return the object that holds a chunk."""
         place = self._pieces[index][1]
         return "" if place is None else place.object
 
 
 def most_of_object(store: Any, chunk_bytes: int) -> tuple[int, ...]:
-    """Return what else ``get_ranges`` is given: of no whole object more than a chunk can need."""
+    """Return further arguments of ``get_ranges``, which bound whole objects by a chunk's need."""
     if isinstance(store, (LocalRanges, ZipRanges)):
         return (most_between(chunk_bytes) if chunk_bytes else 0,)
     return (chunk_bytes,) if works_ahead(store) else ()
 
 
-# Decoders of chunks from outside: registered by the name of the codec, or found as entry points.
+# External decoders, registered by the name of a codec or declared as entry points.
 #
-# A decoder writes the voxels of a chunk where they are wanted: into the memory that a read returns,
-# if the chunk lies in it as a whole, without a copy in between. An entry point of the group
-# ``voxpipe.decoders`` is the name of a codec and the place of its factory.
+# If a whole chunk is part of a read, its decoder writes directly into the memory that the read
+# returns. An entry point of the group ``voxpipe.decoders`` maps the name of a codec to its factory.
 
 
 class Decoder(Protocol):
-    """Makes voxels of the stored bytes of one chunk. Several threads may use it at once.
+    """Decoder of the stored bytes of one chunk. Several threads may use it at once.
 
-    It may have an attribute ``strided``; where that is true, ``out`` may have any strides, else
-    it is in C order without gaps.
+    With a true attribute ``strided``, ``out`` may have any strides. Without, it is in C order
+    without gaps.
 
     Examples
     --------
@@ -480,41 +471,41 @@ class Decoder(Protocol):
     """
 
     def decode_into(self, data: memoryview, out: NDArray[Any]) -> None:
-        """Decode one chunk into ``out``, all of it, and nothing beside it.
+        """Decode one chunk into all of ``out``, and write nothing outside of it.
 
         Parameters
         ----------
         data
-            What the codec encoded the chunk to. Read-only.
+            The bytes encoded by the codec. Read-only.
         out
-            The whole chunk, in the axes and the type in which it is stored. Holds anything.
+            The whole chunk, in stored axes and type, with undefined values.
 
         Raises
         ------
         Exception
-            Any, where the bytes are not those of a whole chunk: told as ``CorruptVolume``, with
-            the chunk and its file.
+            Any, if the bytes are not a whole chunk. The read raises ``CorruptVolume`` with the
+            chunk and its file.
         """
 
 
 Factory = Callable[[Mapping[str, Any]], Decoder]
-"""Returns the decoder of an array; gets the configuration of the codec in its metadata."""
+"""Returns the decoder of an array, given the configuration of the codec in its metadata."""
 
 _FACTORIES: dict[str, Factory] = {}
 
 
 def register_decoder(name: str, factory: Factory) -> None:
-    """Let ``factory`` decode what zarr arrays call ``name``, before any decoder of voxpipe's own.
+    """Register a decoder for a codec of zarr arrays, before any decoder of voxpipe.
 
     Parameters
     ----------
     name
-        Of the codec in ``zarr.json``, without the prefix ``numcodecs.``; the id of the compressor
-        in ``.zarray``. It has to be the first that encodes numbers to bytes, or the first after
-        ``bytes``; anywhere else zarr-python is asked.
+        Name of the codec in ``zarr.json``, without the prefix ``numcodecs.``, or id of the
+        compressor in ``.zarray``. The codec must be the first that encodes numbers to bytes, or the
+        first after ``bytes``. At other positions zarr-python decodes it.
     factory
-        Called once for each opened array, with the codec's configuration. Define it at the top
-        of a module: it is sent to workers that were not forked.
+        Called once for each opened array, with the codec's configuration. Define it at the top of
+        a module, because workers that are not forked import it.
 
     Notes
     -----
@@ -527,17 +518,17 @@ def register_decoder(name: str, factory: Factory) -> None:
     (False, None, None)
     """
     _FACTORIES[name] = factory
-    close_volumes()  # what is open was opened without it
+    close_volumes()  # open volumes do not use it
 
 
 def unregister_decoder(name: str) -> None:
-    """Forget a decoder; nothing happens if there is none of this name."""
+    """Remove a decoder, if one of this name is registered."""
     _FACTORIES.pop(name, None)
     close_volumes()
 
 
 def decoder_factory(name: str, *, external: bool = True) -> Factory | None:
-    """Return what makes decoders for a codec, if ``external`` of packages too; None if nobody."""
+    """Return the decoder factory of a codec; ``external`` includes packages. None without one."""
     if name in _FACTORIES or not external:
         return _FACTORIES.get(name)
     point = extensions("decoders").get(name)
@@ -545,5 +536,5 @@ def decoder_factory(name: str, *, external: bool = True) -> Factory | None:
 
 
 def custom_decoders() -> tuple[tuple[str, Factory], ...]:
-    """Return what was registered in this process, which a new worker does not have."""
+    """Return the decoders registered in this process, for new workers."""
     return tuple(_FACTORIES.items())

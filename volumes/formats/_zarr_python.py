@@ -1,4 +1,4 @@
-"""Arrays that zarr-python reads, through the same stores as everything else.
+"""Stores of voxpipe for arrays that zarr-python reads.
 
 This module imports zarr: import it late.
 """
@@ -32,19 +32,19 @@ from .zarr_chunks import BOUNDED_CODECS, Codec, undo
 
 _DOCUMENTS = ("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata")
 _OF_ARRAYS = ("zarr.json", ".zarray")
-# Of numbers whose type numpy has no name for: the largest that it has takes as many.
+# Bytes of a number of an unknown type: those of the largest type of NumPy.
 _LARGEST_NUMBER = 16
 
 
 class RangesStore(Store):
-    """Objects of a store of ranges, for zarr-python: with its checks, retries and limits.
+    """Read-only store for zarr-python over a store of ranges, with its checks, retries and limits.
 
-    It can only be read. Of each array, the metadata that zarr-python asks for say how many bytes
-    its chunks can need. The compressors whose output can be bounded are undone here, unless they
-    are inside of shards, and zarr-python is told that there are none.
+    The metadata of each array, when zarr-python reads them, bound the bytes of its chunks. This
+    store undoes compressors with a bounded output, except inside of shards, and removes them from
+    the metadata that zarr-python gets.
     """
 
-    # Older versions of zarr-python ask for the last one.
+    # Older versions of zarr-python read the last one.
     supports_writes = supports_deletes = supports_partial_writes = False
     supports_listing = True
 
@@ -54,7 +54,6 @@ class RangesStore(Store):
         self._arrays: dict[str, _Objects] = {}
 
     def __eq__(self, other: object) -> bool:
-        """Whether it reads the same objects."""
         return isinstance(other, RangesStore) and other._ranges is self._ranges
 
     __hash__ = None  # type: ignore[assignment]
@@ -65,46 +64,40 @@ class RangesStore(Store):
     async def get(
         self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """Return an object or a range of it; None where there is none."""
-        # The stores wait: in a thread, so that others go on meanwhile.
+        """Return an object or a range of it, without compression; None if missing."""
+        # In a thread, because the stores block.
         content = await asyncio.to_thread(self._read, key, byte_range)
         return None if content is None else prototype.buffer.from_bytes(content)
 
     async def get_stored(self, key: str) -> bytes | None:
-        """Return an object as it is stored."""
+        """Return an object as it is stored, with compression."""
         return await asyncio.to_thread(self._read_stored, ReadRange(key), self._objects_at(key))
 
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
-        """Return objects or ranges of them, side by side."""
         reads = [self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
         return list(await asyncio.gather(*reads))
 
     async def exists(self, key: str) -> bool:
-        """Whether there is an object of this name."""
         answers = await asyncio.to_thread(self._ranges.get_ranges, [ReadRange(key, 0, 1)])
         return answers[0] is not None
 
     async def list(self) -> AsyncIterator[str]:
-        """Yield all keys."""
         for key in await asyncio.to_thread(self._keys, ""):
             yield key
 
     async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """Yield the keys that begin with a prefix."""
         for key in await asyncio.to_thread(self._keys, prefix):
             yield key
 
     async def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Yield what lies directly below a folder: the last parts of names."""
         folder = f"{prefix.rstrip('/')}/" if prefix else ""
         keys = await asyncio.to_thread(self._keys, folder)
         for name in sorted({key[len(folder) :].split("/", 1)[0] for key in keys}):
             yield name
 
     async def set(self, key: Any, value: Any = None) -> None:
-        """Raise ``ValueError``: it can only be read."""
         self._check_writable()
 
     delete = set_partial_values = set
@@ -151,19 +144,18 @@ class RangesStore(Store):
         return bytes(data)[start:stop]
 
     def _note(self, folder: str, data: bytes) -> bytes:
-        """Note what the metadata of an array say; return what zarr-python is told of them."""
+        """Record the metadata of an array; return those for zarr-python."""
         try:
             document = parse_json(data)
             size = _object_bytes(document)
             rest, codecs = _split_compressors(document) if size else (document, ())
         except (AttributeError, KeyError, TypeError, ValueError):
-            return data  # a group, or something of which zarr-python says what is wrong with it
+            return data  # a group, or damaged metadata, whose error zarr-python raises
         check_chunk_bytes(size, self._ranges.name)
         self._arrays[folder] = _Objects(size, tuple(codecs))
         return json.dumps(rest).encode() if codecs else data
 
     def _objects_at(self, key: str) -> _Objects:
-        """Return what is known of the objects of the array in which a key lies."""
         while key:
             key = key.rpartition("/")[0]
             if key in self._arrays:
@@ -172,14 +164,14 @@ class RangesStore(Store):
 
 
 class _Objects(NamedTuple):
-    """What is known of the chunks or shards of an array."""
+    """The chunks or shards of an array."""
 
-    size: int = 0  # bytes of one that is decoded; 0 if that is not known
-    codecs: tuple[Codec, ...] = ()  # those that are undone here, in the order of encoding
+    size: int = 0  # bytes of a decoded one; 0 if unknown
+    codecs: tuple[Codec, ...] = ()  # undone by the store; in order of encoding
 
 
 def _range(key: str, byte_range: ByteRequest | None) -> ReadRange:
-    """Return a range of ours for one of zarr-python.
+    """Return the range for one of zarr-python.
 
     Examples
     --------
@@ -196,7 +188,7 @@ def _range(key: str, byte_range: ByteRequest | None) -> ReadRange:
 
 
 def _object_bytes(document: Mapping[str, Any]) -> int:
-    """Return what a chunk or shard takes, as the metadata of its array say.
+    """Return the decoded bytes of a chunk or shard from the metadata of its array.
 
     Examples
     --------
@@ -214,7 +206,7 @@ def _object_bytes(document: Mapping[str, Any]) -> int:
 
 
 def _split_compressors(document: Mapping[str, Any]) -> tuple[dict[str, Any], list[Codec]]:
-    """Return metadata without the last codecs that can be undone within bounds, and these.
+    """Return metadata without the last codecs of bounded output, and these codecs.
 
     Examples
     --------

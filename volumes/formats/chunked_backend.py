@@ -1,4 +1,4 @@
-"""Backends whose voxels lie in chunks, and how stored axes become (C, I, J, K)."""
+"""Backends of chunked arrays, and the layout of stored axes as (C, I, J, K)."""
 
 from __future__ import annotations
 
@@ -23,19 +23,17 @@ from ..voxels import Voxels, plain, refuse_unreadable
 from .stored_file import FilesBackend, StoredFile
 
 SPATIAL = ("x", "y", "z")
-
-
 NO_LENGTHS = ("", *str.split("pixel pixels px voxel voxels none null unknown arbitrary"))
-"""Units of lengths that are counted in voxels, or have no unit."""
+"""Units of lengths in voxels or without a unit."""
 
 
 def millimetres_in(unit: Any, name: str) -> float:
-    """Return the millimetres in a unit of a file; an unknown one counts as one, with a warning."""
+    """Return the millimetres in a unit of a file; 1 for an unknown unit, with a warning."""
     word = "" if unit is None else str(unit).strip().lower()
     if word not in MILLIMETRES and word not in NO_LENGTHS:
         warn(
-            f"unknown-unit: {name} gives lengths in {shorten(word)}, which is no known unit of "
-            "length; they are read as millimetres. Pass affine= to say where the voxels lie.",
+            f"unknown-unit: {name} gives lengths in the unknown unit {shorten(word)}; they are "
+            "read as millimetres. Pass affine= to place the voxels.",
             LikelyMistake,
         )
     if word in MILLIMETRES and (units := FILE_UNITS.get(None)) is not None:
@@ -45,17 +43,17 @@ def millimetres_in(unit: Any, name: str) -> float:
 
 @dataclass(frozen=True)
 class Layout:
-    """Which stored axes are folded into C, in stored order, and which are I, J, K."""
+    """The stored axes that are folded into C, in stored order, and those of I, J, K."""
 
     sizes: tuple[int, ...]  # shape of the stored array
-    c_axes: tuple[int, ...]  # stored axes that become C; the last of them runs fastest
+    c_axes: tuple[int, ...]  # stored axes of C, slowest first
     spatial: tuple[int | None, int | None, int | None]
-    """Stored axis of I, J and K; None for one that is not stored and has length 1."""
+    """Stored axes of I, J and K; None for an axis of length 1 that is not stored."""
     is_named: bool = True  # whether the file or axes= names the axes
 
     @cached_property
     def is_as_stored(self) -> bool:
-        """Whether the axes are I, J, K, in this order."""
+        """Whether the stored axes are I, J, K, in this order."""
         return not self.c_axes and self.spatial == (0, 1, 2)
 
     @cached_property
@@ -65,15 +63,15 @@ class Layout:
         return channels, *self.spatial_part(self.sizes)
 
     def spatial_part(self, entries: Sequence[int]) -> Triple:
-        """Return the entries of I, J, K of something given per stored axis, 1 where not stored."""
+        """Return the entries of I, J, K from entries per stored axis; 1 for axes not stored."""
         i, j, k = (1 if axis is None else int(entries[axis]) for axis in self.spatial)
         return i, j, k
 
     def index(self, region: Region, channels: Channels | None = None) -> tuple[Region, Channels]:
-        """Return the region of the stored array, and the channels among those that it gives.
+        """Return the region of the stored array, and the place of the channels in that region.
 
-        Where several axes are folded, the slowest is narrowed and the others are
-        read whole; the channels asked for are then a part of what is read. Worked out once.
+        If several axes are folded, only the slowest is cut; the others are read whole. The region
+        keeps the result.
         """
         if channels is None and self.is_as_stored:
             return region, (0, 1)
@@ -101,7 +99,7 @@ class Layout:
         return result
 
     def fold(self, array: NDArray[Any]) -> NDArray[Any]:
-        """Return a stored array, or a part of it, as (C, I, J, K): a view."""
+        """Return a stored array, or a part of it, as a view (C, I, J, K)."""
         if not self.c_axes and None not in self.spatial:  # most volumes
             return array.transpose(self.spatial)[None]  # type: ignore[arg-type]
         axes = [axis for axis in self.spatial if axis is not None]
@@ -126,7 +124,7 @@ def plain_layout(shape: tuple[int, ...], name: str, axes: Any = None) -> Layout:
         return named_layout(shape, check_axes(axes, shape, name), name)
     spatial = {2: (0, 1, None), 3: (0, 1, 2), 4: (1, 2, 3)}.get(len(shape))
     if spatial is None:
-        msg = f"the array of {name} has {len(shape)} axes and nothing says what they are."
+        msg = f"the array of {name} has {len(shape)} axes without names."
         do = "Store (I, J, K) or (C, I, J, K)"
         do += ', or name the axes, axes="tzyx" for instance.' if len(shape) > 4 else "."
         raise BadHeader(msg, do=do)
@@ -134,7 +132,7 @@ def plain_layout(shape: tuple[int, ...], name: str, axes: Any = None) -> Layout:
 
 
 _LETTERS = "xyzct"
-# Letters of axes by their names in files of xarray, netCDF, zarr and HDF5.
+# Letters by names of axes in xarray, netCDF, zarr and HDF5.
 _AXES_BY_NAME = {letter: letter for letter in _LETTERS} | {
     **dict.fromkeys(("channel", "channels"), "c"),
     **dict.fromkeys(("time", "frame", "frames"), "t"),
@@ -142,22 +140,21 @@ _AXES_BY_NAME = {letter: letter for letter in _LETTERS} | {
     **dict.fromkeys(("height", "row", "rows"), "y"),
     **dict.fromkeys(("width", "column", "columns", "col"), "x"),
 }
-
-
+_LEAST_AXES = 2
 _AXES_ONCE = WarnOnce()
 
 
 def axes_of_names(names: Sequence[Any], name: str) -> str | None:
-    """Return the letters of axes that have names in a file; None for others, with one warning.
+    """Return the letters of named axes; None for unknown names, with one warning.
 
-    Names that xarray and netCDF make up, ``dim_0`` for instance, say nothing.
+    Default names of xarray and netCDF, such as ``dim_0``, are ignored.
 
     Examples
     --------
     >>> axes_of_names(["Time", "depth", "y", "x"], "a.zarr")
     'tzyx'
     """
-    words = [str(each or "").lower() for each in names]
+    words = [str(axis or "").lower() for axis in names]
     letters = [_AXES_BY_NAME.get(word, "") for word in words]
     is_known = all(letters) and len(set(letters)) == len(letters)
     if is_known and len({*letters} & {*SPATIAL}) >= _LEAST_AXES:
@@ -187,9 +184,6 @@ def check_axes(axes: Any, shape: Sequence[int], name: str) -> str:
     return str(axes)
 
 
-_LEAST_AXES = 2
-
-
 def named_layout(shape: tuple[int, ...], axes: Sequence[str], name: str) -> Layout:
     """Return the layout of an array whose axes have names.
 
@@ -213,32 +207,32 @@ def named_layout(shape: tuple[int, ...], axes: Sequence[str], name: str) -> Layo
 
 
 def check_number(number: Any, count: int, what: str, name: str) -> None:
-    """Refuse what is no number of one of ``count`` parts of a file."""
+    """Raise ``BadHeader`` unless ``number`` is that of one of ``count`` parts of a file."""
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
         raise BadHeader(
             f"{name} has no {what} {number!r}, but 0 to {count - 1}.", do=f"Give {what}=."
         )
 
 
-# No chunk of a sound array is larger; a header that claims more is refused before memory is taken.
+# Bound of plausible chunks, checked before memory is allocated.
 MOST_CHUNK_BYTES = 4 * 1024**3
 
 
 def check_chunk_bytes(size: int, name: str) -> None:
-    """Refuse what says that a decoded chunk has so many bytes."""
+    """Raise ``BadHeader`` for decoded chunks above the bound."""
     if size > MOST_CHUNK_BYTES:
         what = f"one chunk of {name} has {size} bytes, and takes more than {MOST_CHUNK_BYTES}."
         raise BadHeader(what, do="Store it in smaller chunks.")
 
 
-# Attributes of netCDF that change the values of an array, and the values with which they do not.
+# Attributes of netCDF that change the values of an array, with their neutral values.
 _NEUTRAL = {"scale_factor": 1.0, "add_offset": 0.0, "_Unsigned": "false"}
 
 
 def refuse_conventions(
     attributes: Mapping[str, Any], name: str, neutral_values: Mapping[str, Any] = _NEUTRAL
 ) -> None:
-    """Raise ``UnknownFormat`` for attributes by which stored numbers are no values."""
+    """Raise ``UnknownFormat`` for attributes that change stored values."""
     for key in filter(attributes.__contains__, neutral_values):
         value, neutral = np.asarray(attributes[key]), neutral_values[key]
         try:
@@ -260,18 +254,18 @@ def chunked_header(
     scale: tuple[float, float] = (1.0, 0.0),
     stamp: tuple[int, ...] = (),
 ) -> Header:
-    """Return the header of an array in chunks, once its shape, type and chunks make sense."""
+    """Return the header of a chunked array; check its shape, type and chunks."""
     refuse_unreadable(dtype, name)
     if min(layout.sizes, default=0) < 1:
         raise BadHeader(f"{name} holds no voxels: shape {layout.sizes}.")
     check_chunk_bytes(math.prod(chunks) * dtype.itemsize, name)
-    part, has_names = layout.spatial_part(chunks), layout.is_named
-    more: Any = {"stamp": stamp, "names_axes": has_names}
-    return Header(layout.shape, affine, dtype, part, "range", *scale, **more)
+    part = layout.spatial_part(chunks)
+    header = Header(layout.shape, affine, dtype, part, "range", *scale, names_axes=layout.is_named)
+    return replace(header, stamp=stamp)
 
 
 def warn_of_empty(voxels: Voxels, stores_chunks: Callable[[], bool], name: str) -> None:
-    """Warn of voxels of one value that are read from a volume of which nothing is stored."""
+    """Warn of voxels of a single value from a volume without stored chunks."""
     first = voxels.array.flat[0]
     if not (voxels.array != first).any() and not stores_chunks():
         warn(
@@ -282,29 +276,29 @@ def warn_of_empty(voxels: Voxels, stores_chunks: Callable[[], bool], name: str) 
 
 
 class ChunkedBackend(FilesBackend):
-    """One array in chunks, as (C, I, J, K).
+    """Backend of one chunked array, as (C, I, J, K).
 
-    ``array`` reads regions in stored axes: a :class:`ChunkedArray`, or what answers as one.
+    ``array`` reads regions in stored axes, with the methods of :class:`ChunkedArray`.
     """
 
     keeps_chunks = True
     counts_itself = True
-    _absences = 0  # of those that its store has met, how many it has looked into
-    _in_doubt = True  # whether anything is stored at all
+    _absences = 0  # missing objects of the store that were checked
+    _in_doubt = True  # whether chunks exist is not known yet
 
     def __init__(
         self, array: Any, layout: Layout, files: Sequence[StoredFile], header: Header, name: str
     ) -> None:
         self._array: Any = array
         self._layout = layout
-        self._store: Any = None  # of many objects, which may be removed one by one
+        self._store: Any = None  # set for stores of many objects, which may vanish one by one
         self._is_as_stored = layout.is_as_stored
         super().__init__(files, header, name)
 
     def read(
         self, region: Region, channels: Channels | None = None, *, counts: bool = False
     ) -> Voxels:
-        """Read the chunks that the region touches, of these only those that its box touches."""
+        """Read the chunks that the region and its box touch."""
         header, layout = self.header, self._layout
         if self._is_as_stored and channels is None:
             array = self._array.read(region, counts=counts)[None]
@@ -319,35 +313,32 @@ class ChunkedBackend(FilesBackend):
         return voxels
 
     def _look_into(self, voxels: Voxels) -> None:
-        """Look why chunks that were to be read are missing; warn if nothing is stored."""
+        """Warn if the volume has no chunks; subclasses check missing ones."""
         if self._in_doubt and voxels.array.size:
             self._in_doubt = False
             warn_of_empty(voxels, self.stores_chunks, self.name)
 
     def stores_chunks(self) -> bool:
-        """Return whether any chunk is stored; True where the format does not know."""
+        """Return whether any chunk is stored; True if unknown."""
         return True
 
     @property
     def channels_at_once(self) -> int:  # type: ignore[override]
-        """How many channels lie in one chunk: of several folded axes all but the slowest."""
+        """Number of channels in one chunk: all of the folded axes except the slowest."""
         axes, sizes = self._layout.c_axes, self._layout.sizes
         inner = math.prod(sizes[axis] for axis in axes[1:])
         return int(self._array.chunks[axes[0]]) * inner if axes else 1
 
     def prefetch(self, region: Region, channels: Channels | None = None) -> Closable | None:
-        """Begin to fetch the chunks that the region and its box touch."""
         ticket: Closable | None = self._array.prefetch(self._layout.index(region, channels)[0])
         return ticket
 
     def needed_chunks(self, region: Region, channels: Channels | None = None) -> NeededChunks:
-        """Return the chunks that a read fetches and decodes."""
         index, array = self._layout.index(region, channels)[0], self._array
         return NeededChunks(
             array.needed_chunks(index), array.needed_voxels(index), array.chunk_bytes
         )
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
-        """Fetch the stored chunks that a read needs, without decoding them."""
         size: int | None = self._array.fetch(self._layout.index(region, channels)[0])
         return size

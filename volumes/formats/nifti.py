@@ -1,8 +1,7 @@
-"""Headers that nibabel's classes read: NIfTI-1 and -2, in one file or two, Analyze and MGH.
+"""Formats NIfTI-1 and -2, in one file or two, Analyze and MGH.
 
-The header of NIfTI-1 and NIfTI-2: where the voxels are, what they are, where they lie. nibabel's
-classes read the fields; this module decides what they mean and refuses what makes no sense, before
-a byte of memory is taken on the header's word.
+nibabel's classes read the fields of the headers. This module interprets them and refuses invalid
+ones before it allocates memory for their sizes.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from .stored_file import Format, LocalStoredFile, StoredFile, library_errors, wh
 
 NIFTI1_BYTES = 348
 NIFTI2_BYTES = 540
-# The header of a single file is followed by four bytes that announce extensions.
+# Four bytes after the header of a single file announce extensions.
 _EXTENSION_FLAG_BYTES = 4
 _GZIP_MAGIC = b"\x1f\x8b"
 # xyzt_units, lowest three bits: 1 metre, 2 millimetre, 3 micrometre; 0 is unknown.
 _UNITS = {0: None, 1: "m", 2: "mm", 3: "um"}
 _UNIT_BITS = 0b111
-# The format has room for seven axes, and an unused one has length 1.
+# The format has seven axes; an unused one has length 1.
 _MOST_AXES = 7
 _CIFTI = range(3000, 3100)  # intent codes (nifti.nimh.nih.gov, CIFTI-2)
 # FreeSurfer's smallest sphere (ico3) has 642 vertices.
@@ -47,9 +46,9 @@ _MOST_VOXELS_OF_A_ROW = 641
 
 
 def parse_nifti(raw: bytes, name: str, *, single_file: bool = True) -> RawHeader:
-    """Read the first 348 or 540 bytes of a NIfTI file; colours (RGB24, RGBA32) become channels.
+    """Parse the first 348 or 540 bytes of a NIfTI file; colours (RGB24, RGBA32) become channels.
 
-    Where the voxels do not follow in a ``single_file``, magic and offset are not looked at.
+    Without ``single_file`` the voxels are elsewhere, so magic and offset are ignored.
     """
     fields, size = fields_of(raw, name)
     magic = bytes(fields["magic"].item())
@@ -63,10 +62,10 @@ def parse_nifti(raw: bytes, name: str, *, single_file: bool = True) -> RawHeader
 
 
 def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHeader:
-    """Return what the fields of a NIfTI or Analyze header say, as nibabel shows them.
+    """Return the raw header from nibabel's fields of a NIfTI or Analyze header.
 
-    Voxels begin at byte ``lowest`` or later; None takes no notice of where. ``unit`` is the
-    millimetres in one unit of the affine.
+    Voxels begin at byte ``lowest`` or later; None ignores their offset. ``unit`` is the millimetres
+    in one unit of the affine.
     """
     from nibabel.spatialimages import HeaderDataError
 
@@ -91,7 +90,7 @@ def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHe
             slope, intercept = fields.get_slope_inter()
     except (HeaderDataError, KeyError, ValueError) as error:
         raise bad_nifti(name, f"{why} ({error})") from None
-    if dtype.itemsize == 0:  # a number of bits, or a float that this machine lacks
+    if dtype.itemsize == 0:  # single bits, or a float that this machine lacks
         raise UnknownFormat(
             f"{name} holds voxels of NIfTI data type {int(fields['datatype'])} "
             f"({fields.get_value_label('datatype')}), which cannot be read.",
@@ -110,19 +109,19 @@ def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHe
 
 
 def warn_of_surface(shape: Sequence[int], name: str) -> None:
-    """Warn of one long row, as surfaces are stored: a value for each vertex."""
+    """Warn of one long row, which may be values at the vertices of a surface."""
     if shape[0] > _MOST_VOXELS_OF_A_ROW and not any(n > 1 for n in shape[1:3]):
-        what = f"{name} has the shape {tuple(shape)}, as values at the vertices of a surface have."
+        what = f"{name} has the shape {tuple(shape)}, like values at the vertices of a surface."
         warn(f"{what} Neighbours in it need not be neighbours in space.", LikelyMistake)
 
 
-# Of voxel sizes: those of a quaternion and of pixdim are float32. And of a place, in voxels.
+# Tolerances: relative for voxel sizes (quaternion and pixdim are float32), in voxels for places.
 _OTHER_SIZE, _OTHER_PLACE = 1e-3, 0.1
 _MOST_CODE, _UNIT_CODES = 5, (0, 1, 2, 3)
 
 
 def contradictions(file: StoredFile) -> str:
-    """Return what a NIfTI header says twice and differently; empty where all of it agrees."""
+    """Return the contradictions within a NIfTI header; empty if it is consistent."""
     suffix = file.name.lower().removesuffix(".gz")
     if not suffix.endswith((".nii", ".hdr")):
         return ""
@@ -141,24 +140,19 @@ def contradictions(file: StoredFile) -> str:
             doubts.append(f"{key} has voxels of {_text(sizes)} and pixdim of {_text(pixdim)}")
     if len(forms) == 2 and not doubts:
         corners = np.array(list(np.ndindex(2, 2, 2))) * (np.array([*dims[1:4]]) - 1)
-        step = np.diff([affine_of(corners, each) for each in forms.values()], axis=0)
+        step = np.diff([corners @ a[:3, :3].T + a[:3, 3] for a in forms.values()], axis=0)
         away = float(np.linalg.norm(step, axis=-1).max())
         if away > _OTHER_PLACE * float(pixdim[: dims[0]].min()):
-            doubts.append(f"sform and qform lie up to {away:.3g} apart (codes {codes})")
+            doubts.append(f"sform and qform are up to {away:.3g} apart (codes {codes})")
     doubts += [f"its {key}_code is {n}" for key, n in codes.items() if not 0 <= n <= _MOST_CODE]
     if units not in _UNIT_CODES:
         doubts.append(f"its unit of length is {units}")
     if any(n > 1 for n in dims[dims[0] + 1 :]):
-        doubts.append(f"its dim is {dims}: {dims[0]} axes, and lengths of more")
+        doubts.append(f"its dim is {dims}: {dims[0]} axes, but lengths of more")
     bits = 8 * fields.get_data_dtype().itemsize
     if int(fields["bitpix"]) not in (bits, 0):
         doubts.append(f"its data type has {bits} bits, and its bitpix is {int(fields['bitpix'])}")
     return "; ".join(doubts)
-
-
-def affine_of(points: Any, affine: Any) -> Any:
-    """Return where points of index lie in the world."""
-    return points @ affine[:3, :3].T + affine[:3, 3]
 
 
 def _text(numbers: Any) -> str:
@@ -169,7 +163,7 @@ def _orientation(fields: Any, unit: float, name: str) -> tuple[float, ...]:
     from nibabel.spatialimages import HeaderDataError
 
     try:
-        # A damaged header may hold a signalling NaN, about which NumPy would warn.
+        # NumPy would warn of a signalling NaN in a damaged header.
         with np.errstate(invalid="ignore"):
             affine = np.array(fields.get_best_affine(), dtype=np.float64)
             has_form = (
@@ -184,12 +178,12 @@ def _orientation(fields: Any, unit: float, name: str) -> tuple[float, ...]:
 
 
 def bad_nifti(name: str, why: str, do: str = "") -> BadHeader:
-    """Return the error for a header that makes no sense."""
+    """Return the error for an invalid header."""
     return BadHeader(f"{name} has no sound NIfTI header: {why}.", do=do)
 
 
 def fields_of(raw: bytes, name: str) -> tuple[Any, int]:
-    """Return nibabel's view of the fields, and the header's length."""
+    """Return nibabel's fields and the length of the header."""
     if len(raw) < NIFTI1_BYTES:
         what = f"{name} holds {len(raw)} bytes, and a NIfTI header has {NIFTI1_BYTES}."
         raise TruncatedVolume(what, do=what_to_do(raw))
@@ -207,18 +201,18 @@ def fields_of(raw: bytes, name: str) -> tuple[Any, int]:
 
     build: Any = Nifti1Header if size == NIFTI1_BYTES else Nifti2Header
     fields = build(binaryblock=raw[:size], endianness=orders[size], check=False)
-    # The format's definition takes 0 for 1, the handedness of the quaternion's axes.
+    # The handedness of the quaternion's axes; the format defines 0 as 1.
     fields["pixdim"][0] = fields["pixdim"][0] or 1
     return fields, size
 
 
 def is_colour(dtype: np.dtype[Any]) -> bool:
-    """Whether voxels are RGB24 or RGBA32: three or four bytes each."""
+    """Whether voxels are RGB24 or RGBA32, of three or four bytes."""
     return dtype.names in (("R", "G", "B"), ("R", "G", "B", "A"))
 
 
 def millimetres(units: int, name: str = "the header") -> float:
-    """Return the millimetres in one spatial unit of ``xyzt_units``; warn of an unknown code.
+    """Return the millimetres in the spatial unit of ``xyzt_units``; warn of an unknown code.
 
     Examples
     --------
@@ -229,7 +223,7 @@ def millimetres(units: int, name: str = "the header") -> float:
     return millimetres_in(_UNITS.get(code, f"xyzt_units {code}"), name)
 
 
-# Bytes that are surely enough to decode the header from.
+# Enough compressed bytes to decode any header from.
 HEAD_BYTES = 64 * 1024
 _GZIP = 16 + zlib.MAX_WBITS
 
@@ -242,10 +236,10 @@ def open_nifti(file: StoredFile) -> Backend:
 def open_by_head(
     file: StoredFile, parse: Callable[[bytes, str], RawHeader], *, is_gzip: bool, do: str = ""
 ) -> Backend:
-    """Open a file by what its first bytes say, which are decoded before a read where ``is_gzip``.
+    """Open a file by the header in its first bytes, decoded if ``is_gzip``.
 
-    ``do`` is the advice for one that is not compressed; where it is given, something else may
-    follow the voxels.
+    ``do`` is the advice for a file that is not compressed; with it, other bytes may follow the
+    voxels.
     """
     fields = parse(head_of(file, is_gzip, do), file.name)
     encoding = "gzip" if is_gzip else "raw"
@@ -253,7 +247,7 @@ def open_by_head(
 
 
 def head_of(file: StoredFile, is_gzip: bool, do: str = "") -> bytes:
-    """Return the beginning of a file, decoded where ``is_gzip``: enough for a NIfTI header."""
+    """Return the first bytes of a file, decoded if ``is_gzip``, enough for a NIfTI header."""
     if not is_gzip:
         return file.head(NIFTI2_BYTES)
     head = file.head(HEAD_BYTES)
@@ -269,16 +263,16 @@ def head_of(file: StoredFile, is_gzip: bool, do: str = "") -> bytes:
 
 
 _MAGIC_AT = {NIFTI1_BYTES: 344, NIFTI2_BYTES: 4}
-# Nibabel takes a pair whose magic says "one file" for a pair all the same.
+# nibabel also accepts pairs with the magic of a single file.
 _MAGICS = (b"ni1", b"n+1", b"ni2", b"n+2")
-# SPM's two matrices of 4 x 4 take 400; what is deflated in it may be a thousand times as much.
+# SPM's two matrices of 4 x 4 take 400 bytes; deflated contents may expand a thousand times.
 _MOST_MAT_BYTES = 64 * 1024
 
 
 def open_pair(file: StoredFile) -> Backend:
     """Open a pair by either of its names; both files are compressed, or none.
 
-    Analyze's only on local disks: behind a URL nobody looks for the ``.mat`` that moves it.
+    Analyze pairs must be local, because only local reads include the ``.mat`` with their place.
     """
     name = file.name
     is_gzip = name.lower().endswith(".gz")
@@ -298,9 +292,9 @@ def open_pair(file: StoredFile) -> Backend:
 
 
 def _parse_analyze(raw: bytes, order: str, header: StoredFile) -> RawHeader:
-    """Return what an Analyze header (plain, SPM99, SPM2) says, by nibabel's rule."""
-    # The first axis runs to the left, the origin is SPM's field or the centre, and a
-    # ``.mat`` beside the file has the last word.
+    """Return the raw header of an Analyze header (plain, SPM99, SPM2), by nibabel's rules."""
+    # The first axis runs to the left and the origin is SPM's field or the centre. A ``.mat`` in the
+    # folder has precedence.
     from nibabel.spm2analyze import Spm2AnalyzeHeader
 
     fields: Any = Spm2AnalyzeHeader(binaryblock=raw[:NIFTI1_BYTES], endianness=order, check=False)
@@ -317,7 +311,7 @@ def _parse_analyze(raw: bytes, order: str, header: StoredFile) -> RawHeader:
         raise BadHeader(what, do=do)
     import nibabel
 
-    what = f"the .mat beside {header.name}"
+    what = f"the .mat of {header.name}"
     with library_errors(f"{what} cannot be read", do, but=(ImportError,)):
         try:
             image: Any = nibabel.load(header.path)
@@ -326,12 +320,12 @@ def _parse_analyze(raw: bytes, order: str, header: StoredFile) -> RawHeader:
     return replace(raw_fields, affine=affine_entries(image.affine, header.name))
 
 
-# FreeSurfer's MGH: ``.mgh``, and ``.mgz`` as one gzip stream. Behind the voxels lie acquisition
-# parameters and tags of any length.
+# FreeSurfer's MGH: ``.mgh``, and ``.mgz`` as one gzip stream. Acquisition parameters and tags of
+# any length follow the voxels.
 
-# The fields, and room for more: the voxels begin at this byte.
+# Offset of the voxels, after the fields and their reserve.
 MGH_BYTES = 284
-# Fields of goodRASFlag and before it end here; nibabel pads what is missing behind them.
+# End of the fields up to those of goodRASFlag; nibabel pads the rest.
 _FIELD_BYTES = 90
 
 
@@ -344,7 +338,7 @@ def open_mgh(file: StoredFile) -> Backend:
 
 
 def parse_mgh(raw: bytes, name: str) -> RawHeader:
-    """Read the first 284 bytes of an MGH file."""
+    """Parse the first 284 bytes of an MGH file."""
     from nibabel.freesurfer.mghformat import MGHHeader
 
     if raw.startswith(_GZIP_MAGIC):
@@ -363,7 +357,7 @@ def parse_mgh(raw: bytes, name: str) -> RawHeader:
         msg = f"{name} holds voxels of MGH type {int(fields['type'])}, which is not read."
         do = "Convert them with mri_convert -odt float, for instance."
         raise UnknownFormat(msg, do=do) from None
-    # Numbers of a damaged header may be so large that their product is none; NumPy would warn.
+    # NumPy would warn of overflow by the numbers of a damaged header.
     with np.errstate(over="ignore", invalid="ignore"):
         affine = fields.get_affine()
     warn_of_surface(dims, name)

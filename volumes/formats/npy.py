@@ -1,4 +1,4 @@
-"""``.npy``, on a disk or behind a URL. Never unpickles anything."""
+"""Format ``.npy``, local or remote, without pickles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .chunked_backend import Layout, plain_layout
 from .raw import RawHeader, open_raw
 from .stored_file import MAPS, Format, StoredFile, check_size, open_local
 
-# NumPy refuses headers of more than 10 000 characters, and most have 118.
+# NumPy refuses headers of more than 10 000 characters; most have 118.
 _HEAD_BYTES = 12 * 1024
 
 
@@ -37,7 +37,7 @@ def open_npy(file: StoredFile, axes: Any = None) -> Backend:
 def map_npy(path: str, name: str, start: int = 0) -> NDArray[Any]:
     """Return the array of a ``.npy`` file as a read-only map.
 
-    ``start`` is where it begins, in bytes, if it lies in a file with others.
+    ``start`` is the byte at which the array begins in a file of several.
     """
     with open_local(path) as file:
         file.seek(start)
@@ -51,18 +51,18 @@ def map_npy(path: str, name: str, start: int = 0) -> NDArray[Any]:
 
 
 def read_npy_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, whether in Fortran order, and type; the file then stands at the voxels."""
+    """Return shape, Fortran order and type; leave the file at the first voxel."""
     formats = np.lib.format
     readers = {(1, 0): formats.read_array_header_1_0, (2, 0): formats.read_array_header_2_0}
     try:
         version = formats.read_magic(file)
         if version not in readers:
-            what = f"{name} is .npy version {version}, which only holds records."
+            what = f"{name} is .npy version {version}, which holds only records."
             raise UnknownFormat(what, do="Save a plain array.")
         shape, fortran, dtype = readers[version](file)
     except UnknownFormat:
         raise
-    except Exception as error:  # ValueError, TokenError, SyntaxError: as Python reads the text
+    except Exception as error:  # ValueError, TokenError, SyntaxError: the header is Python text
         raise BadHeader(f"{name} is no sound .npy file: {error}.") from None
     refuse_unreadable(dtype, name)
     if min(shape, default=0) < 1:
@@ -70,5 +70,5 @@ def read_npy_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, n
     return shape, fortran, dtype
 
 
-# Not "npy": that name is for users, who may register it and take it back.
+# Not "npy": users may register and unregister that name.
 FORMATS = (Format("numpy", (".npy",), open_npy, ("axes",)),)

@@ -1,7 +1,7 @@
-"""Voxels that lie uncompressed in a stream of bytes: mapped, read by range, or decoded once.
+"""Uncompressed voxels in a stream of bytes: mapped, read by range, or decoded once.
 
-A format parses its header into a :class:`RawHeader`. Mapping a file, asking a server for ranges and
-decoding a compressed stream once are then the same for all of them: :func:`open_raw`.
+A format parses its header into a :class:`RawHeader`. :func:`open_raw` then maps the file, requests
+ranges of it, or decodes a compressed stream once.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ from .stored_file import (
 
 @dataclass(frozen=True)
 class RawHeader:
-    """What a header says about the voxels."""
+    """Fields of a header about the voxels."""
 
-    layout: Layout  # of the voxels as one array in C order
+    layout: Layout  # as one array in C order
     dtype: np.dtype[Any]  # as stored, with its byte order
-    offset: int  # where the voxels begin in the stream, in bytes
-    affine: tuple[float, ...] = IDENTITY  # voxel to world in millimetres, 16 entries row by row
+    offset: int  # of the first voxel in the stream, in bytes
+    affine: tuple[float, ...] = IDENTITY  # voxel to millimetres, 16 entries row by row
     slope: float = 1.0
     intercept: float = 0.0
 
@@ -72,25 +72,21 @@ class RawHeader:
         return self.offset + self.voxel_bytes
 
     def header(self, access: Access) -> Header:
-        """Return what a backend answers."""
-        scale = self.slope, self.intercept
-        has_names = self.layout.is_named
-        shape = self.layout.shape
-        return Header(shape, self.affine, self.dtype, None, access, *scale, names_axes=has_names)
+        """Return the header of the backend."""
+        layout, scale = self.layout, (self.slope, self.intercept)
+        fields = layout.shape, self.affine, self.dtype, None, access, *scale
+        return Header(*fields, names_axes=layout.is_named)
 
-    def row_spans(self, index: Region, most: int) -> list[Span]:
-        """Return the runs of bytes that hold a region of the stored array, in their order.
-
-        Along the fastest axis; where that is whole, along the next too, up to ``most`` bytes.
-        """
-        return rows_of_box(self.layout.sizes, list(index), self.dtype.itemsize, self.offset, most)
+    def box(self, index: Region) -> tuple[Sequence[int], Sequence[Span], int, int]:
+        """Return shape, ranges, bytes of a number and offset of a region of the stored array."""
+        return self.layout.sizes, list(index), self.dtype.itemsize, self.offset
 
 
 def fastest_first(sizes: Sequence[int], axes: Triple = (0, 1, 2), colours: int = 1) -> Layout:
-    """Return the layout of voxels whose fastest axis is given first; ``axes`` are I, J, K.
+    """Return the layout of voxels from lengths of axes, fastest first; ``axes`` are I, J, K.
 
-    Those that are missing of three have length 1. The others become C, neighbours as one axis, so
-    that channels are read alone; colours run faster than all of them.
+    Missing spatial axes have length 1. The others become C; adjacent ones become a single axis, so
+    that channels can be read alone. Colours are the fastest axis.
 
     Examples
     --------
@@ -99,7 +95,7 @@ def fastest_first(sizes: Sequence[int], axes: Triple = (0, 1, 2), colours: int =
     """
     first = int(colours > 1)
     shape = (*(colours,) * first, *sizes, *(1,) * (3 - len(sizes)))
-    groups: list[tuple[int, int | None]] = []  # length, and number among I, J, K, of stored axes
+    groups: list[tuple[int, int | None]] = []  # per stored axis: length, number among I, J, K
     for axis, n in enumerate(shape):
         number = axes.index(axis - first) if axis - first in axes else None
         if number is None and groups and groups[-1][1] is None:
@@ -121,11 +117,11 @@ def open_raw(
     skip: int = 0,
     trailing: bool = False,
 ) -> Backend:
-    """Return the backend of voxels whose header was read.
+    """Return the backend of voxels, given the fields of their header.
 
-    The header's file comes first, that of the voxels last; often they are one. The stream begins
-    ``skip`` bytes into that, compressed as ``encoding`` says, and the ``offset`` of the voxels
-    counts from there; where ``trailing``, something else may follow them.
+    ``files`` begin with that of the header and end with that of the voxels, often the same. The
+    stream begins at byte ``skip``, compressed by ``encoding``; the ``offset`` of the voxels counts
+    from there. If ``trailing``, other bytes may follow them.
     """
     IO_COUNTERS.count(headers=1)
     if encoding != "raw":
@@ -133,7 +129,7 @@ def open_raw(
         if fields.end > size * BEST_RATIOS[encoding]:
             raise TruncatedVolume(
                 f"{name} holds {size} compressed bytes, which cannot decode to the {fields.end} "
-                "that its header speaks of."
+                "of its header."
             )
 
         def write(raw: BinaryIO) -> None:
@@ -149,12 +145,11 @@ def open_raw(
 
 
 class LocalRaw(FilesBackend):
-    """A stream of voxels on this machine: a region is a view of its map, or read when asked for.
+    """A local stream of voxels: a region is a view of its map, or is read on demand.
 
-    Mapped, the kernel's page cache is the only memory it takes, and processes share it. Random
-    access inside gzip costs a fraction of decoding everything, again and again. So of a stream
-    that has to be decoded the first read of voxels makes a copy in the cache directory: ``write``
-    gets a file, and writes the decoded stream to it.
+    A map takes only pages of the kernel's cache, which processes share. Random access inside gzip
+    costs a fraction of a full decode each time. So the first read of a compressed stream makes a
+    decoded copy in the cache directory: ``write`` writes it to a file.
     """
 
     _choice: IoChoice | None = None
@@ -177,11 +172,10 @@ class LocalRaw(FilesBackend):
                 self._use(file, files[-1].io, name)
             access = "range" if self._view is None else "view"
         super().__init__(files, fields.header(access), name)
-        # Decoded, it takes a descriptor, wherever the file lies.
-        self.remote = False
+        self.remote = False  # the decoded copy is local
 
     def _use(self, file: BinaryIO, mode: str, name: str) -> None:
-        """Read voxels from an open file, which may be closed afterwards, as was wanted."""
+        """Use an open file for reads by ``mode``; it may be closed afterwards."""
         if isinstance(file, io.BytesIO):
             self._view = self._view_of(file.getvalue())
             self._choice = IoChoice("mmap", "it is in memory")
@@ -196,7 +190,6 @@ class LocalRaw(FilesBackend):
         self._choice = choice
 
     def layout(self, volumes: int = 1) -> StoreLayout:
-        """Return what a scheme needs to know: how the file is read, at the usual speed there."""
         store, choice = super().layout(volumes), self._choice
         if self._write is not None or choice is None:
             return store
@@ -204,11 +197,10 @@ class LocalRaw(FilesBackend):
 
     def _view_of(self, buffer: Any) -> NDArray[Any]:
         fields, sizes = self._fields, self._fields.layout.sizes
-        flat: NDArray[Any] = np.frombuffer(buffer, fields.dtype, math.prod(sizes), fields.offset)
-        return plain(flat.reshape(sizes))
+        return plain(np.ndarray(sizes, fields.dtype, buffer, fields.offset))
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return a region: a view where the file is mapped."""
+        """Return a region: a view of a mapped file."""
         if self._choice is None:
             self._decode()
         layout = self._fields.layout
@@ -220,44 +212,38 @@ class LocalRaw(FilesBackend):
                 start += self._fields.offset
                 MAPS.touch(self._map, resident, start, start + size)
         else:
-            flat = self._reader.read(*self._box(index)).reshape(-1)
+            flat = self._reader.read(*self._fields.box(index)).reshape(-1)
             array = plain(flat.view(self._fields.dtype).reshape(index.shape))
         return Voxels(layout.fold(array)[first:last], self.header.slope, self.header.intercept)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
-        """Bring in the bytes of the file on which the region lies."""
         array = self.read(region, channels).array
         return array.nbytes if self._view is None else touch(array)
 
     @property
     def looks_ahead(self) -> bool:  # type: ignore[override]
-        """Whether it may be worth telling what is going to be read; not before it is decoded."""
+        """Whether hints to the system may be worth it; false before the decoded copy exists."""
         choice = self._choice
         return choice is not None and HINTS.worth_asking()
 
     def prefetch(self, region: Region, channels: Channels | None = None) -> Ticket | None:
-        """Tell the system what is going to be read; not of a copy that is not made yet."""
+        """Send hints of a read to the system, once the decoded copy exists."""
         if self._choice is None:
             return None
         index, _ = self._fields.layout.index(region, channels)
         if self._view is None:
-            return self._reader.will_need(*self._box(index))
+            return self._reader.will_need(*self._fields.box(index))
         return self._place and self._place.prefetch(self._view, index.slices)
 
-    def _box(self, index: Region) -> tuple[Sequence[int], Sequence[Span], int, int]:
-        fields = self._fields
-        return fields.layout.sizes, list(index), fields.dtype.itemsize, fields.offset
-
     def _decode(self) -> None:
-        """Make the decoded copy; a file behind a URL is read again where it makes no sense."""
+        """Make the decoded copy; read a damaged remote file again."""
         with self._lock:
             if self._choice is not None:
                 return
             cache = VolumeCache(cache_directory(), cache_budget())
             key = joined_key([file.cache_key for file in self.files])
-            # How it is read depends on where the cache directory is.
             with cache.open(key, self._fields.end, self._write_copy, self.name) as raw:
-                # Without a disk that takes it, every handle that is open costs as much.
+                # Without a disk for the copy, each open handle holds it in memory.
                 self.resident_bytes = self._fields.end if is_in_memory(raw) else 0
                 self._use(raw, self.files[-1].io, self.name)
 
@@ -274,7 +260,7 @@ class LocalRaw(FilesBackend):
 
 
 class RemoteRaw(FilesBackend):
-    """A file behind a URL. A region is a few range requests, never the whole file."""
+    """A remote file. A region takes a few range requests, never the whole file."""
 
     def __init__(self, fields: RawHeader, files: Sequence[StoredFile], name: str) -> None:
         assert isinstance(files[-1], RemoteFile)
@@ -282,7 +268,6 @@ class RemoteRaw(FilesBackend):
         super().__init__(files, fields.header("range"), name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Fetch the runs of the region, neighbours in one request."""
         index, (first, last) = self._fields.layout.index(region, channels)
         rows, spans = self._runs(index)
         flat = rows_of(rows, spans, self._remote.whole_ranges(spans))
@@ -290,22 +275,20 @@ class RemoteRaw(FilesBackend):
         return Voxels(plain(array[first:last]), self.header.slope, self.header.intercept)
 
     def prefetch(self, region: Region, channels: Channels | None = None) -> Ticket | None:
-        """Begin to fetch the runs of the region."""
         return self._remote.prefetch(self._runs(self._fields.layout.index(region, channels)[0])[1])
 
     def _runs(self, index: Region) -> tuple[list[Span], list[Span]]:
-        """Return the rows of a region of the stored array, and the spans that hold them."""
+        """Return the rows of a region of the stored array, and the joined spans of the requests."""
         gap, most = coalesce_policy(CoalescePolicy(REMOTE_ROWS_GAP, REMOTE_RUN))
-        rows = self._fields.row_spans(index, most)
+        rows = rows_of_box(*self._fields.box(index), most)
         return rows, coalesce(rows, gap, most)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
-        """Fetch the region: its bytes are its voxels, so there is nothing to decode."""
         return self.read(region, channels).array.nbytes
 
 
 def _pages_of(strides: Sequence[int], index: Region, itemsize: int) -> tuple[int, int, int]:
-    """Return where a box of an array in C order begins, its bytes up to its end, those mapped."""
+    """Return the first byte of a box in C order, its extent, and the bytes that a read maps."""
     start, size, resident = 0, itemsize, itemsize
     for first, last, stride in zip(index.start[::-1], index.stop[::-1], strides[::-1], strict=True):
         count = last - first
@@ -316,7 +299,7 @@ def _pages_of(strides: Sequence[int], index: Region, itemsize: int) -> tuple[int
 
 
 def rows_of(rows: list[Span], spans: list[Span], pieces: list[Piece]) -> NDArray[np.uint8]:
-    """Return the bytes of all rows, one after another, taken from the spans that hold them."""
+    """Return the bytes of all rows in order, given the pieces of their spans."""
     flat = np.empty(sum(stop - start for start, stop in rows), np.uint8)
     at, row = 0, 0
     for (first, last), piece in zip(spans, pieces, strict=True):
@@ -328,7 +311,7 @@ def rows_of(rows: list[Span], spans: list[Span], pieces: list[Piece]) -> NDArray
     return flat
 
 
-# Left and posterior are counted the other way round.
+# LPS negates the first two axes.
 RAS_OF_LPS = (-1.0, -1.0, 1.0)
 
 
@@ -337,10 +320,10 @@ def world_affine(
     origin: Sequence[float],
     signs: Sequence[float] = RAS_OF_LPS,
 ) -> Affine:
-    """Return the 4x4 matrix, RAS+, of steps along up to three voxel axes, and the first's place.
+    """Return the 4x4 matrix, RAS+, from steps along up to three voxel axes and the origin.
 
-    World axes beyond the third (time) are dropped; missing ones are filled in, one unit long.
-    The third axis of a plane is its normal, upwards. ``signs`` turn each world axis into R, A, S.
+    Drops world axes after the third (time) and adds missing ones of unit length. The third axis of
+    a plane is its upward normal. ``signs`` convert the world axes to R, A, S.
 
     Examples
     --------
@@ -350,8 +333,8 @@ def world_affine(
     affine: NDArray[np.float64] = np.eye(4)
     for axis, step in enumerate(columns):
         affine[:3, axis] = (*step, 0.0, 0.0, 0.0)[:3]
-    if len(columns) == 2:  # a plane anywhere in the world
-        with np.errstate(all="ignore"):  # the header refuses numbers that are not finite
+    if len(columns) == 2:
+        with np.errstate(all="ignore"):  # ``affine_entries`` refuses numbers that are not finite
             normal = np.cross(affine[:3, 0], affine[:3, 1])
             length = np.linalg.norm(normal)
             affine[:3, 2] = normal / (-length if normal[2] < 0 else length or 1.0)

@@ -1,4 +1,4 @@
-"""The files of a format, local or behind a URL, how they are mapped, and what a format is."""
+"""Formats and their files: local, mapped or remote."""
 
 from __future__ import annotations
 
@@ -57,18 +57,17 @@ from ..header import Header
 from ..registry import BackendRequest
 from ..session import opening_session
 
-# Files on a local disk: opening them, and mapping them within a bound.
+# Local files: opening, and mapping within a bound.
 #
-# A page of a mapped file that was touched once stays part of the process: its resident size grows
-# towards the size of the data set, although the pages belong to the kernel's cache and cost nothing
-# while memory is free. Limits on containers and whoever looks at ``top`` count them all the same.
-# So what a process has touched is counted as it reads, and let go of when it becomes too much: of
-# the file at hand what lies beside the present read, then the files that were read longest ago. The
-# pages stay in the cache; those that are touched again are mapped again, 16 in two microseconds.
+# A touched page of a mapped file stays in the resident size of the process, which grows towards the
+# size of the data set. The pages belong to the page cache and cost nothing while memory is free,
+# but ``top`` and the limits of containers count them. So ``Maps`` counts the bytes of reads. Above
+# a bound it releases pages: of the same file outside the present read, then of the least recently
+# read files. These stay in the page cache; mapping 16 of them again takes two microseconds.
 
 
 def open_local(path: str) -> BinaryIO:
-    """Open a local file for reading; ``VolumeNotFound`` where there is none, ``BadHeader`` else."""
+    """Open a local file for reading; raise ``VolumeNotFound`` or ``BadHeader`` if that fails."""
     try:
         return open(path, "rb", opener=open_regular)
     except (FileNotFoundError, NotADirectoryError):
@@ -76,7 +75,7 @@ def open_local(path: str) -> BinaryIO:
 
 
 def file_stamp(path: str) -> tuple[int, int]:
-    """Return size and modification time (ns) of a local file; ``VolumeNotFound`` without one."""
+    """Return size and modification time (ns) of a local file; raise ``VolumeNotFound``."""
     try:
         return stamp_of(os.stat(path))
     except (FileNotFoundError, NotADirectoryError):
@@ -86,51 +85,42 @@ def file_stamp(path: str) -> tuple[int, int]:
 
 
 def stamp_of(status: os.stat_result) -> tuple[int, int]:
-    """Return what tells one version of a file from another."""
+    """Return size and modification time (ns), which identify a version of a file."""
     return status.st_size, status.st_mtime_ns
 
 
-# What the next patch shares with this one stays, whatever the limit: of image and label of 96^3 up
-# to 34 MB. So it can be small, as it must, because each worker has its own.
+# Small, because each worker has its own bound. The pages of the present patch stay in any case. The
+# next patch shares some of them: up to 34 MB of image and label of 96^3.
 MOST_MAPPED_BYTES = 24 * 1024**2
-# For each further thread: what one reads, the others else let go of. Two with 24 MiB together took
+# For each further thread, because threads release each other's pages. Two threads with 24 MiB took
 # 5.43 ms of processors a patch, with 32 MiB 5.12, with 40 MiB 5.0.
 _MORE_MAPPED_BYTES = 8 * 1024**2
-# What the kernel maps with a page that is touched: up to 64 KiB (fault_around_bytes) around it, or
-# all of the piece in which the file is cached, at most 2 MiB.
+# The kernel maps pages around a touched one: 64 KiB (fault_around_bytes), or the whole piece of the
+# page cache, at most 2 MiB.
 MAPPED_AROUND = 64 * 1024
 _LARGEST_PIECE = 2 * 1024**2
-# What is let go of while another thread reads it is mapped again, and nobody counts that: so it is
-# let go of at several later reads, too. A read of another thread ends within a few of this one's.
+# Pages released while another thread reads them are mapped again without being counted. So they are
+# released at several later reads too, by which that read has ended.
 _TIMES = 4
 _SIZE, _READER = operator.attrgetter("size"), operator.attrgetter("reader")
 
 
-def _name_of(file: BinaryIO) -> str:
-    """Return the name that an open file has by now: it may have been renamed."""
-    try:
-        return os.readlink(f"/proc/self/fd/{file.fileno()}")
-    except OSError:
-        return os.path.abspath(str(file.name))
-
-
 class Place(NamedTuple):
-    """Where a mapped array lies."""
+    """Location of a mapped array in a file."""
 
     path: str
-    offset: int  # of its first byte in the file
-    order: tuple[int, ...]  # its axes, the slowest first
+    offset: int  # of its first byte
+    order: tuple[int, ...]  # axes, slowest first
 
     def prefetch(self, array: NDArray[Any], index: tuple[slice, ...]) -> ExitStack | None:
-        """Tell the system that a part of the array is going to be read."""
-        # By the name of the file, not through the map: Python holds its lock while ``madvise``
-        # waits for the disk, and both fill the same page cache. Keeping a descriptor for this
-        # would double what an open volume takes.
+        """Send a hint to the system that a part of the array will be read."""
+        # Through the path, not the map: Python holds its lock while ``madvise`` waits for the disk,
+        # and both fill the same page cache. A kept descriptor would double those of a volume.
         lengths = [array.shape[axis] for axis in self.order]
         box = [index[axis].indices(array.shape[axis])[:2] for axis in self.order]
         gap, most = coalesce_policy(CoalescePolicy(LOCAL_GAP, LOCAL_RUN))
         blocks = RowBlocks(lengths, box, array.itemsize, gap=gap, most=most)
-        # Whoever reads will find out what is wrong with the file.
+        # The read reports errors of the file.
         with contextlib.suppress(OSError, VolumeError):
             fd = open_regular(self.path)
             try:
@@ -142,19 +132,19 @@ class Place(NamedTuple):
 
 @dataclass(eq=False)
 class _MappedPages:
-    """What of a mapped file was touched since it was let go of."""
+    """The touched pages of a mapped file."""
 
     file_map: weakref.ref[MappedFile]
     path: str
     start: int  # of the map in the file
-    first: int = 0  # bytes of the map, half open
+    first: int = 0  # touched bytes of the map, half open
     last: int = 0
-    size: float = 0.0  # how many of these are resident, about
-    times: int = 0  # how often it was let go of since it was read last
-    reader: int = 0  # the thread that read it last
+    size: float = 0.0  # estimate of resident bytes
+    times: int = 0  # releases since the last read
+    reader: int = 0  # thread of the last read
 
-    def let_go(self, first: int, last: int) -> None:
-        """Let go of the pages that lie between two places of the map, or beyond its ends."""
+    def release(self, first: int, last: int) -> None:
+        """Release the pages between two offsets in the map, which may exceed its ends."""
         file_map, step = self.file_map(), mmap.PAGESIZE
         if file_map is not None:
             begin, end = max(0, -(-first // step) * step), min(len(file_map), last // step * step)
@@ -163,7 +153,7 @@ class _MappedPages:
 
 
 class MappedFile(mmap.mmap):
-    """A map of a file, and what of it was touched."""
+    """A map of a file, with its touched pages."""
 
     pages: _MappedPages
 
@@ -171,24 +161,24 @@ class MappedFile(mmap.mmap):
 class Maps:
     """The mapped files of one process, of which about ``most`` bytes stay resident.
 
-    By default some more, where several threads read them.
+    The default bound grows with the number of reading threads.
     """
 
     def __init__(self, most: int | None = None) -> None:
         if most is not None:
             self.__dict__["most"], self.__dict__["_more"] = most, 0
-        # Those of which something is resident; what was read last comes last.
+        # Files with resident pages, the most recently read last.
         self._resident: dict[_MappedPages, None] = {}
         self.after_fork()
         renew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Start with a new lock in a forked child; the maps are its own as well."""
+        """Start with a new lock in a forked child, which has the maps too."""
         self._lock = threading.Lock()
 
     @cached_property
     def most(self) -> int:
-        """Bytes that may stay: ``$VOXPIPE_MAPPED_BYTES``, else 24 MiB."""
+        """Bound of resident bytes: ``$VOXPIPE_MAPPED_BYTES``, else 24 MiB."""
         most: int = read_setting(MAPPED_BYTES, MOST_MAPPED_BYTES)
         return most
 
@@ -197,16 +187,17 @@ class Maps:
         return _MORE_MAPPED_BYTES if read_setting(MAPPED_BYTES, None) is None else 0
 
     def add(self, file: BinaryIO, start: int = 0, length: int = 0) -> MappedFile:
-        """Map a file for reading, or a part of it, which starts at a multiple of a page.
-
-        The file may then be closed.
-        """
+        """Map a file for reading, or a part that starts at a page; the file may then be closed."""
         file_map = MappedFile(file.fileno(), length, access=mmap.ACCESS_READ, offset=start)
-        file_map.pages = _MappedPages(weakref.ref(file_map), _name_of(file), start)
+        try:
+            path = os.readlink(f"/proc/self/fd/{file.fileno()}")  # the file may have a new name
+        except OSError:
+            path = os.path.abspath(str(file.name))
+        file_map.pages = _MappedPages(weakref.ref(file_map), path, start)
         return file_map
 
     def place_of(self, array: NDArray[Any]) -> Place | None:
-        """Return where an array lies in a file; None for one that no map holds in one piece."""
+        """Return the location of an array in its file; None without a map or with gaps."""
         order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
         dense = array.transpose(order)
         owner: Any = array
@@ -219,10 +210,10 @@ class Maps:
         return Place(owner.pages.path, place, tuple(order))
 
     def touch(self, file_map: MappedFile, size: float, first: int = 0, last: int = 0) -> None:
-        """Count bytes of a map that are going to be read; what is too much is let go of.
+        """Count bytes of a map before their read, and release pages above the bound.
 
-        ``size`` bytes between two places, or anywhere in the map. Views stay valid: what they touch
-        again is mapped again.
+        Counts ``size`` bytes between two offsets, or anywhere in the map. Views stay valid: the
+        system maps their pages again.
         """
         if not hasattr(mmap, "MADV_DONTNEED"):
             return
@@ -234,22 +225,22 @@ class Maps:
             before, start, stop = now.size, now.first, now.last
             was_read = stop > start
             now.first, now.last = (min(first, start), max(end, stop)) if was_read else (first, end)
-            # What two reads share is counted twice: of that nobody keeps account.
+            # An upper bound: bytes that two reads share count twice.
             now.size = min(now.last - now.first, before + size)
-            # Of whom all was let go of just now reads on, too.
+            # Threads whose files were just released are still readers.
             total, readers = sum(map(_SIZE, self._resident)), set(map(_READER, self._resident))
             most = self.most + self._more * (len(readers) - 1)
             if total <= most:
                 return
             if was_read:
-                now.let_go(start - _LARGEST_PIECE, first if last else stop)
-                now.let_go(end, stop + _LARGEST_PIECE)
+                now.release(start - _LARGEST_PIECE, first if last else stop)
+                now.release(end, stop + _LARGEST_PIECE)
             total += size - now.size
             now.first, now.last, now.size = first, end, size
             for other in [*self._resident][:-1]:
                 if other.size and total <= most:
                     continue
-                other.let_go(other.first - _LARGEST_PIECE, other.last + _LARGEST_PIECE)
+                other.release(other.first - _LARGEST_PIECE, other.last + _LARGEST_PIECE)
                 total, other.size, other.times = total - other.size, 0.0, other.times + 1
                 if other.times == _TIMES:
                     del self._resident[other]
@@ -259,14 +250,14 @@ MAPS = Maps()
 """The maps of this process."""
 
 
-# In the place of size and time of writing.
+# Stamp of a missing file.
 _MISSING = (-1, -1)
 
 
 class LocalStoredFile:
-    """A plain file on a local disk, in the version that it had when this was made.
+    """A regular local file, in its version at construction.
 
-    One that is ``optional`` may be missing, as long as it stays so.
+    An ``optional`` file may be missing, and must then stay missing.
     """
 
     def __init__(
@@ -280,7 +271,7 @@ class LocalStoredFile:
     ) -> None:
         self.path, self.name, self.io, self.follow = path, name or path, io, follow
         self._optional = optional
-        self.seen_as: tuple[str, ...] = ()  # what an image says of it, if not what its header does
+        self.seen_as: tuple[str, ...] = ()  # how it is read, if not as its header says
         self.stamp: tuple[int, ...] = _MISSING
         self._identity = (0, 0)
         try:
@@ -289,12 +280,12 @@ class LocalStoredFile:
             if optional:
                 return
             raise VolumeNotFound(f"there is no file {path}.", do=path_hint(path)) from None
-        except (OSError, ValueError) as error:  # too long, not ours, a NUL in it
+        except (OSError, ValueError) as error:  # too long, no access, a NUL in it
             raise VolumeReadError(f"{path!r} cannot be opened: {error}.", do="Check it.") from None
         # A pipe would block, and a device has no end.
         if not stat.S_ISREG(status.st_mode):
-            what = "a folder" if stat.S_ISDIR(status.st_mode) else "no plain file"
-            raise BadHeader(f"{path} is {what}.", do="Give the path of a file.")
+            kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
+            raise BadHeader(f"{path} is {kind}.", do="Give the path of a file.")
         self.stamp, self._identity = stamp_of(status), (status.st_dev, status.st_ino)
 
     @property
@@ -304,49 +295,46 @@ class LocalStoredFile:
 
     @property
     def is_current(self) -> bool:
-        """Whether it is the file that was opened, of the same size and time of writing."""
+        """Whether the path has the file of construction, with its size and modification time."""
         return self.is_as_of(None)
 
     def is_as_of(self, moment: int | None) -> bool:
-        """Whether it is current, and was not changed since, in nanoseconds from 1970 on."""
+        """Whether it is current and unchanged since ``moment``, in nanoseconds since 1970."""
         try:
             status = os.stat(self.path)
-        except (FileNotFoundError, NotADirectoryError):
-            if self._optional:
-                return self.stamp == _MISSING
-            raise VolumeNotFound(f"there is no file {self.path}.") from None
         except OSError as error:
             if self._optional:
                 return self.stamp == _MISSING
+            if isinstance(error, (FileNotFoundError, NotADirectoryError)):
+                raise VolumeNotFound(f"there is no file {self.path}.") from None
             raise cannot_open(self.path, error) from error
         if stamp_of(status) != self.stamp:
             return False
-        # Linux stamps files by a clock that ticks every few milliseconds: a copy put in place of a
-        # file, with its time of writing, may seem to be from before the moment, here to who opened
-        # the one before.
+        # Linux stamps files by a clock that ticks every few milliseconds. A copy that replaces a
+        # file and its modification time may seem older than the moment: compare inodes too.
         is_same = self._identity == (status.st_dev, status.st_ino)
         is_new = moment is not None and changed_at(status) > moment
         if is_same and not is_new:
             return True
-        # File servers have clocks of their own: there size and time of writing are all that tells.
+        # File servers have clocks of their own: compare only size and modification time there.
         system = file_system_at(self.path)
         return system.network or (system.kind in RENUMBERING_KINDS and not is_new)
 
     @property
     def content_key(self) -> str:
-        """Path, size and time of writing, digested."""
+        """Digest of path, size and modification time."""
         return content_key(self.path, (*self.stamp, *self.seen_as))
 
-    cache_key = content_key  # behind a URL the two differ
+    cache_key = content_key  # the two differ for remote files
 
     @property
     def store(self) -> LocalRanges:
-        """What reads ranges of it, under its :attr:`key`."""
+        """Store that reads ranges of :attr:`key`."""
         return LocalRanges(os.path.dirname(self.path))
 
     @property
     def key(self) -> str:
-        """What :attr:`store` calls it."""
+        """Key in :attr:`store`."""
         return os.path.basename(self.path)
 
     def head(self, length: int) -> bytes:
@@ -356,26 +344,26 @@ class LocalStoredFile:
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:
-        """Open the file, if it is still the one that was found."""
+        """Open the file; raise ``VolumeChanged`` if it was replaced."""
         with open_local(self.path) as file:
             if stamp_of(os.fstat(file.fileno())) != self.stamp:
                 raise VolumeChanged(f"{self.name} was written again since its header was read.")
             yield file
 
     def beside(self, reference: str) -> LocalStoredFile:
-        """Return the file that this one names, relative to its folder."""
+        """Return the file of a reference in this one, relative to its folder."""
         folder = os.path.dirname(os.path.abspath(self.path))
         path = os.path.join(folder, reference)
         if self.follow != "anywhere" and "\0" not in path:
             name = f"{self.name}, which names {shorten(reference)},"
-            # By its words first: what does not exist leads nowhere.
+            # Check the text first, because links of missing files cannot be resolved.
             if not os.path.normpath(path).startswith(os.path.join(folder, "")):
                 raise leads_outside(name, os.path.normpath(path))
             self._refuse_link(path, name)
         return self._other(path, "voxels of")
 
     def with_suffix(self, old: str, new: str) -> LocalStoredFile:
-        """Return the file whose name ends otherwise; letters keep their case."""
+        """Return the file with another suffix, in upper or lower case as before."""
         path = _with_suffix(self.path, old, new)
         if self.follow != "anywhere":
             self._refuse_link(path, f"{self.name}, beside which lies {shorten(path)},")
@@ -386,16 +374,14 @@ class LocalStoredFile:
             return LocalStoredFile(path, f"{path} ({relation} {self.name})", self.io, self.follow)
 
     def _refuse_link(self, path: str, name: str) -> None:
-        """Raise ``LeadsOutside`` for a link that does not lead beside this file."""
-        # Folders of links hold this file as a link, too: beside what it leads to is allowed as
-        # well.
+        # This file may be a link itself, in a folder of links: allow its target's folder too.
         places = (os.path.abspath(self.path), os.path.realpath(self.path))
         if not any(Folder(os.path.dirname(place)).holds(path) for place in places):
             raise leads_outside(name, os.path.realpath(path))
 
 
 class RemoteStoredFile(RemoteFile):
-    """A file behind a URL, with what a local one answers."""
+    """A file at a URL, with the methods of a local one."""
 
     stamp: tuple[int, ...] = ()
     io = "auto"
@@ -405,16 +391,14 @@ class RemoteStoredFile(RemoteFile):
         super().__init__(url, options, name or public_name(url), opening_session().ahead)
 
     def beside(self, reference: str) -> RemoteStoredFile:
-        """Return the file that this one names, relative to its folder."""
-        # A store may take "..", its escapes and a backslash for a folder above.
+        # A store may treat "..", its escapes and a backslash as a folder above.
         parts = unquote(reference).replace("\\", "/").split("/")
         if is_url(reference) or not parts[0] or ".." in parts:
-            what = f"{self.name} says that its voxels are at {public_name(reference)!r}."
-            raise LeadsOutside(what, do="A header behind a URL can only name files beside it.")
+            what = f"{self.name} refers to voxels at {public_name(reference)!r}."
+            raise LeadsOutside(what, do="Put them into the folder of the header, or below it.")
         return self._other(posixpath.join(posixpath.dirname(self._url), reference))
 
     def with_suffix(self, old: str, new: str) -> RemoteStoredFile:
-        """Return the file whose name ends otherwise; letters keep their case."""
         return self._other(_with_suffix(self._url, old, new))
 
     def _other(self, url: str) -> RemoteStoredFile:
@@ -424,12 +408,12 @@ class RemoteStoredFile(RemoteFile):
 
 
 StoredFile = LocalStoredFile | RemoteStoredFile
-"""What formats are given: one version of a file. It holds no handle."""
+"""One version of a file, as formats open it; holds no handle."""
 
 
 @dataclass(frozen=True)
 class Format:
-    """A format of voxpipe's own. Its file in ``formats/`` lists it as one of its ``FORMATS``.
+    """A format of voxpipe, listed in ``FORMATS`` of its module in ``formats/``.
 
     Examples
     --------
@@ -439,29 +423,29 @@ class Format:
     """
 
     name: str
-    """By which it is registered."""
+    """Name for the registry."""
     suffixes: tuple[str, ...]
-    """How names of its files end, lower case; for messages only where it has ``matches``."""
+    """Suffixes of file names, lower case; only for messages if it has ``matches``."""
     open: Callable[..., Any]
-    """``open(file, **options)`` returns the backend of a :data:`StoredFile`; where it has
-    ``matches``, ``open(request, name, **options)``."""
+    """``open(file, **options)`` returns the backend of a :data:`StoredFile`. With ``matches`` the
+    call is ``open(request, name, **options)``."""
     options: tuple[str, ...] = ()
-    """Keywords of ``Volume`` that it takes."""
+    """Keywords of ``Volume`` for ``open``."""
     needs: str = ""
-    """Package without which it reads nothing."""
+    """Package that it requires."""
     matches: Callable[[BackendRequest], bool] | None = None
-    """Recognises a request, where the end of a name does not tell."""
+    """Recognises a request, for formats without a suffix."""
     rank: int = 0
-    """Those of a higher rank are asked later: they look into files."""
+    """Order of the formats; those that open files to recognise them have a higher rank."""
 
     def recognises(self, request: BackendRequest) -> bool:
-        """Whether a request is for this format; opens nothing."""
+        """Whether a request is for this format; does not open it."""
         if self.matches is not None:
             return self.matches(request)
         return location_of(request).lower().endswith(self.suffixes)
 
     def backend(self, request: BackendRequest) -> Any:
-        """Return the backend that a request asks for."""
+        """Return the backend of a request."""
         name = public_name(str(request.source or location_of(request)))
         options = request.reader_kwargs
         no_options(options, name, self.options)
@@ -480,7 +464,7 @@ def location_of(request: BackendRequest) -> str:
 
 
 class FilesBackend(Backend):
-    """A backend of one or more files, that of the voxels last: in which version they are read."""
+    """Backend of one or more file versions, the file of the voxels last."""
 
     def __init__(self, files: Sequence[StoredFile], header: Header, name: str) -> None:
         self.files = tuple(files)
@@ -490,11 +474,10 @@ class FilesBackend(Backend):
 
     @property
     def is_current(self) -> bool:
-        """Whether every file is still the one that was opened."""
         return all(file.is_current for file in self.files)
 
     def is_as_of(self, moment: int) -> bool:
-        """Whether no local one was replaced since by another of its size and time of writing."""
+        """Whether no file has changed; of local ones, also since ``moment``."""
         return all(
             file.is_as_of(moment) if isinstance(file, LocalStoredFile) else file.is_current
             for file in self.files
@@ -502,36 +485,34 @@ class FilesBackend(Backend):
 
     @cached_property
     def version(self) -> Hashable:
-        """Return sizes and times of writing, or what a store says instead."""
         return self.header.stamp or (self.content_key if self.files else ())
 
     @property
     def content_key(self) -> str:
-        """A name for these files in these versions; empty where nobody can tell."""
         return joined_key([file.content_key for file in self.files])
 
 
 def joined_key(keys: Sequence[str]) -> str:
-    """Return one key for several files; empty if one of them has none."""
+    """Return one key for several files; empty if a file has none."""
     if len(keys) == 1 or not all(keys):
         return keys[0] if all(keys) else ""
     return content_key("+".join(keys), ())
 
 
 def check_size(name: str, size: int, minimum: int) -> None:
-    """Raise ``TruncatedVolume`` for a file of fewer bytes than its header speaks of."""
+    """Raise ``TruncatedVolume`` for a file that is shorter than its header claims."""
     if size < minimum:
-        raise TruncatedVolume(f"{name} holds {size} bytes, and its header speaks of {minimum}.")
+        raise TruncatedVolume(f"{name} holds {size} bytes, and its header claims {minimum}.")
 
 
 @contextmanager
 def _named_by(header: str) -> Iterator[None]:
-    """Say which header it is whose other file is missing or unusable."""
+    """Add the name of the header to errors of a file that it refers to."""
     try:
         yield
     except VolumeError as error:
         if header not in error.what:
-            error.what = f"{error.what.rstrip('.')}, of which {header} speaks."
+            error.what = f"{error.what.rstrip('.')}, to which {header} refers."
         raise
 
 
@@ -549,7 +530,7 @@ def _with_suffix(location: str, old: str, new: str) -> str:
 
 
 def import_package(package: str, name: str) -> Any:
-    """Return a module without which a file cannot be read; ``MissingDependency`` without it."""
+    """Return the module that a format requires; raise ``MissingDependency`` without it."""
     try:
         return import_module(package)
     except ImportError:
@@ -561,7 +542,7 @@ def import_package(package: str, name: str) -> Any:
 def library_errors(
     what: str, do: str = "", kind: type[VolumeError] = BadHeader, but: tuple[Any, ...] = ()
 ) -> Iterator[None]:
-    """Turn whatever a library raises on a file that is damaged into an error that names it."""
+    """Raise the exceptions of a library as errors of the file, except ``but``."""
     try:
         yield
     except Exception as error:
@@ -570,7 +551,7 @@ def library_errors(
         raise kind(f"{what}: {type(error).__name__}: {error}.", do=do) from error
 
 
-# The first line that the specification of Git LFS demands; git-annex writes a path instead.
+# Git LFS specifies this first line; git-annex writes a path.
 _LFS = b"version https://git-lfs"
 _ANNEX = (b"/annex/objects/", b"../.git/annex/")
 _PAGE = (b"<!doctype", b"<html", b"<?xml")
@@ -578,7 +559,7 @@ _ARCHIVES = {b"(\xb5/\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ\x00": "xz", b"PK
 
 
 def what_to_do(head: bytes, otherwise: str = "") -> str:
-    """Return the advice for a file that is no volume, from its first bytes.
+    """Return the advice for a file that is not a volume, by its first bytes.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Zarr arrays and groups read by voxpipe itself: their documents, version 2 and 3."""
+"""Zarr arrays and groups that voxpipe reads itself: metadata of versions 2 and 3."""
 
 from __future__ import annotations
 
@@ -22,19 +22,23 @@ from .chunked_backend import check_chunk_bytes, refuse_conventions
 from .stored_file import library_errors
 from .zarr_chunks import ArrayMetadata, Codec, NotOurs, PlainChunks, ShardedChunks, ZarrDecoder
 
-# Of an axis: indices are 64 bits with a sign, and one may be counted on.
+# Length of an axis: indices, and the next one, fit into signed 64 bits.
 _LONGEST = 2**62
 _INDEX_CODECS = ("bytes", "crc32c")
-# The members of a zarr.json; others are extensions, which a reader must know unless they say so.
+# Members of a zarr.json. Others are extensions, which a reader must know unless marked otherwise.
 _ARRAY = ("shape", "data_type", "chunk_grid", "chunk_key_encoding", "fill_value", "codecs")
 _OPTIONAL = ("attributes", "consolidated_metadata", "dimension_names", "storage_transformers")
 _MEMBERS = {"zarr_format", "node_type", *_ARRAY, *_OPTIONAL}
+_DATA_TYPES = {
+    *("bool", "complex64", "complex128", "float16", "float32", "float64"),
+    *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)),
+}
 
 
 def parse_v2(
     document: Mapping[str, Any], name: str, attributes: Mapping[str, Any] = MappingProxyType({})
 ) -> ArrayMetadata:
-    """Return the metadata in a ``.zarray``, and the axis names of xarray in its attributes."""
+    """Return the metadata in a ``.zarray``, with xarray's axis names in its attributes."""
     with library_errors(f".zarray of {name} makes no sense", but=(NotOurs, ImportError)):
         shape, chunks = _shape(document["shape"]), _shape(document["chunks"])
         dtype = np.dtype(document["dtype"])
@@ -55,7 +59,7 @@ def parse_v2(
 
 
 def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
-    """Return what the ``zarr.json`` of an array says."""
+    """Return the metadata in the ``zarr.json`` of an array."""
     with library_errors(f"zarr.json of {name} makes no sense", but=(NotOurs, ImportError)):
         shape = _shape(document["shape"])
         grid = document["chunk_grid"]
@@ -108,7 +112,7 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
 
 
 def completeness(array: Any) -> bool | None:
-    """Return whether the writer of an array stored every shard; None where it noted nothing."""
+    """Return whether the writer of an array stored every shard; None without a record."""
     if isinstance(array, ZarrArray):
         return array.metadata.is_complete
     return completeness_in(dict(array.attrs))
@@ -148,13 +152,13 @@ def _check(metadata: ArrayMetadata, name: str) -> ArrayMetadata:
 
 
 def codec_v2(configuration: Mapping[str, Any]) -> Codec:
-    """Return what an entry of a ``.zarray`` says: a configuration of numcodecs."""
+    """Return the codec of an entry of a ``.zarray``, a configuration of numcodecs."""
     settings = {key: value for key, value in configuration.items() if key != "id"}
     return Codec(str(configuration["id"]), settings)
 
 
 def codec_v3(entry: Any) -> Codec:
-    """Return what an entry of the codecs of a ``zarr.json`` says."""
+    """Return the codec of an entry of a ``zarr.json``."""
     if isinstance(entry, str):
         return Codec(entry, {})
     name = str(entry["name"]).removeprefix("numcodecs.")
@@ -162,10 +166,7 @@ def codec_v3(entry: Any) -> Codec:
 
 
 def _dtype_v3(name: Any) -> np.dtype[Any]:
-    plain = ("bool", "complex64", "complex128", "float16", "float32", "float64")
-    if not isinstance(name, str) or not (
-        name in plain or name in {f"{u}int{bits}" for u in ("", "u") for bits in (8, 16, 32, 64)}
-    ):
+    if not isinstance(name, str) or name not in _DATA_TYPES:
         raise NotOurs(f"data type {name!r}")
     return np.dtype(name)
 
@@ -183,7 +184,7 @@ def _key_encoding(encoding: Any) -> tuple[str, str]:
 
 
 def _separator(value: Any) -> str:
-    """Return what stands between the numbers of a key; with another, no chunk would be found."""
+    """Return the separator of numbers in keys; another one would find no chunk."""
     if value not in (".", "/"):
         raise ValueError(f"keys of chunks are separated by '.' or '/', not by {value!r}")
     return str(value)
@@ -212,7 +213,7 @@ def _fill_v3(value: Any, dtype: np.dtype[Any]) -> Any:
 
 
 def _number(value: Any, dtype: np.dtype[Any]) -> Any:
-    """Return a fill value; text is how JSON spells NaN and infinity."""
+    """Return a fill value; JSON has NaN and infinity as text."""
     number = np.array(float(value) if isinstance(value, str) else value)
     with np.errstate(invalid="raise", over="ignore"):  # NaN is no integer
         return number.astype(dtype)[()]
@@ -235,7 +236,7 @@ class ZarrArray(ChunkedArray):
         super().__init__(*form, source=source, cache=cache, token=own)
 
     def forget_stored(self) -> None:
-        """Forget where chunks lie and what is kept of their bytes: they were written anew."""
+        """Forget locations and bytes of chunks that were written anew."""
         if isinstance(self._map, ShardedChunks):
             self._map.forget()
         forget_bytes(self._ahead, self._token)
@@ -252,11 +253,11 @@ class ZarrGroup:
         self._node = node
 
     def get(self, path: str) -> Any:
-        """Return the array or group below; None where there is none."""
-        # A local folder looks where a path leads, a server of objects may resolve it by itself.
+        """Return the array or group at a path below; None if missing."""
+        # Local folders check paths; an object server may resolve "..".
         if ".." in path.split("/") and not isinstance(self._store, LocalRanges):
-            what = f"the metadata of {self._store.name} speak of {shorten(path)}."
-            raise LeadsOutside(what, do="What is behind a URL can only name arrays below it.")
+            what = f"the metadata of {self._store.name} refer to {shorten(path)}."
+            raise LeadsOutside(what, do="Refer only to arrays below the URL of the group.")
         return self._node(f"{self._path}{path.strip('/')}/", self._version)
 
     def arrays(self) -> Iterator[tuple[str, Any]]:
@@ -271,10 +272,7 @@ class ZarrGroup:
 
 
 def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> ZarrArray | ZarrGroup:
-    """Return the array or group at the root of a store.
-
-    ``NotOurs`` where zarr-python has to read it.
-    """
+    """Return the array or group at the root of a store; raise ``NotOurs`` for zarr-python."""
 
     def node(path: str, version: int | None = None) -> ZarrArray | ZarrGroup | None:
         if version in (None, 3):
@@ -286,11 +284,11 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
                     return ZarrArray(parse_v3(document, name), path, store, cache, token)
                 if kind != "group":
                     raise BadHeader(
-                        f"{path}zarr.json of {name} is of no array and no group, but {kind!r}."
+                        f"{path}zarr.json of {name} has node_type {kind!r}, not array or group."
                     )
                 attrs = document.get("attributes") or {}
                 if getattr(store, "documents_token", ""):
-                    # Side by side, and not one after another as they are looked at.
+                    # In parallel, before they are needed one by one.
                     store.get_ranges([ReadRange(f"{path}{key}") for key in _members(attrs)])
                 return ZarrGroup(attrs, path, store, 3, node)
             if version == 3:
@@ -299,7 +297,7 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
         if document is not None:
             _refuse_newer(document, 2, f"{path}.zarray of {name}")
             attrs = {}
-            if isinstance(store, LocalRanges) or not path:  # a bucket takes a request for each
+            if isinstance(store, LocalRanges) or not path:  # in a bucket each takes a request
                 attrs = _json(store.get(f"{path}.zattrs"), f".zattrs of {name}") or {}
             return ZarrArray(parse_v2(document, name, attrs), path, store, cache, token)
         document = _json(store.get(f"{path}.zgroup"), f".zgroup of {name}")
@@ -312,13 +310,12 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
     root = node("")
     if root is None:
         msg = f"{name} holds no zarr metadata: none of zarr.json, .zarray, .zgroup is there."
-        do = "Give the path of a zarr array or group; of DICOM, a folder on a local disk."
+        do = "Give the path of a zarr array or group. DICOM folders must be local."
         raise VolumeNotFound(msg, do=do)
     return root
 
 
 def _refuse_newer(document: Mapping[str, Any], version: int, what: str) -> None:
-    """Raise ``BadHeader`` for another version of zarr, or an extension that must be known."""
     number = document.get("zarr_format")
     if number != version:
         do = "Write it again as version 3 or 2, for instance with zarr-python."
@@ -327,11 +324,11 @@ def _refuse_newer(document: Mapping[str, Any], version: int, what: str) -> None:
         entry = document[key]
         if not isinstance(entry, dict) or entry.get("must_understand") is not False:
             do = "Write it again without that extension."
-            raise BadHeader(f"{what} uses the extension {key!r}, which is not known here.", do=do)
+            raise BadHeader(f"{what} uses the unknown extension {key!r}.", do=do)
 
 
 def _members(attrs: Any) -> list[str]:
-    """Return which objects opening an image reads besides the document of its group.
+    """Return the objects that opening an image reads after the document of its group.
 
     Examples
     --------
@@ -346,7 +343,7 @@ def _members(attrs: Any) -> list[str]:
         return []
     if not isinstance(path, str) or ".." in path.split("/"):
         return []
-    # Those that voxpipe wrote have a NIfTI header, in one chunk.
+    # voxpipe writes a NIfTI header in one chunk.
     header = ["nifti/c/0"] if "voxpipe" in attrs else []
     return ["nifti/zarr.json", *header, f"{path}/zarr.json"]
 
@@ -359,5 +356,5 @@ def _json(data: bytes | None, what: str) -> dict[str, Any] | None:
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        raise BadHeader(f"{what} makes no sense.")
+        raise BadHeader(f"{what} is not a JSON object.")
     return document

@@ -1,7 +1,7 @@
 """Zarr arrays, OME-Zarr and NIfTI-Zarr, in folders, archives and buckets.
 
-Chunks are fetched and decoded by voxpipe; what is stored in a way that it does not know
-is read by zarr-python. Either way only the chunks that a region touches.
+voxpipe fetches and decodes chunks itself, and uses zarr-python for arrays that it does not support.
+Both read only the chunks that a region touches.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ from .stored_file import Format, LocalStoredFile, StoredFile, library_errors, lo
 from .zarr_array import ZarrArray, completeness, open_node
 from .zarr_chunks import NotOurs, missing_shard
 
-# Objects that are no chunks: of a pyramid of a few levels, each with its metadata.
+# Above the number of metadata objects of a pyramid of a few levels.
 _MOST_METADATA = 200
-# Seconds by which the clock of a store may be ahead of ours. Times of writing are in whole ones.
+# Seconds by which the clock of a store may be ahead. Modification times are in whole seconds.
 _CLOCKS_APART = 2.0
 LOOK_PAUSE = 1.0
-"""Seconds for which metadata behind a URL count as still there: of the thousands of requests that a
-store answers in one, one more for a volume in which chunks are missing is nothing."""
+"""Seconds between checks of remote metadata for a volume with missing chunks: one more request a
+second is little among thousands."""
 _clock = time.monotonic
 _DOCUMENTS = (*zarr_nodes.METADATA_FILES, ".zattrs")
 
 
 class ForeignArray:
-    """An array that zarr-python reads, which answers as a ``ChunkedArray``; it culls nothing."""
+    """An array that zarr-python reads, with the methods of ``ChunkedArray``, without culling."""
 
     def __init__(self, array: Any, name: str) -> None:
         self._array, self.path, self._name = array, array.path, name
@@ -74,19 +74,17 @@ class ForeignArray:
         self.chunk_bytes = math.prod(self.chunks) * self.dtype.itemsize
         self._cuts = ChunkGrid(self.shape, self.chunks)
         self._whole = self.shards is not None and completeness(array) is True
-        self._shards: set[tuple[int, ...]] = set()  # those that are known to be there
+        self._shards: set[tuple[int, ...]] = set()  # known to exist
         refuse_conventions(dict(array.attrs), name)
 
     def needed_chunks(self, region: Region) -> NDArray[np.int64]:
-        """Return the chunks (N, axes) that a region touches."""
         return self._cuts.touched_parts(region.pad(0))
 
     def needed_voxels(self, region: Region) -> int:
-        """Return how many voxels of the array they hold."""
         return self._cuts.voxels(self.needed_chunks(region))
 
     def read(self, region: Region, *, counts: bool = False) -> NDArray[Any]:
-        """Return a region, read anew where the way here may have damaged it."""
+        """Return a region; read it again after a damaged transfer."""
         if counts:
             size = self.needed_voxels(region) * self.dtype.itemsize
             IO_COUNTERS.count(reads=1, bytes_read=size)
@@ -102,7 +100,7 @@ class ForeignArray:
         return read_anew(read)
 
     def _refuse_missing(self, region: Region) -> None:
-        """Raise ``CorruptVolume`` for a missing shard, which zarr-python takes for fill."""
+        """Raise ``CorruptVolume`` for a missing shard, which zarr-python reads as fill."""
         from zarr.core.sync import sync
 
         grid = ChunkGrid(self.shape, self.shards or self.chunks)
@@ -114,33 +112,33 @@ class ForeignArray:
             self._shards.add(index)
 
     def prefetch(self, region: Region) -> None:
-        """Do nothing: zarr-python fetches when it is asked for voxels."""
+        """Do nothing: zarr-python fetches in each read."""
 
     def fetch(self, region: Region) -> int | None:
-        """Fetch the stored chunks of a region, and drop them; return their bytes.
+        """Fetch the stored chunks of a region, drop them and return their bytes.
 
-        None where a read takes only parts of shards, and fetching cannot be told from decoding.
+        None for shards: zarr-python reads parts of them, and only to decode them.
         """
         if self.shards is not None:
             return None
         import zarr
         from zarr.core.sync import sync
 
-        async def every() -> int:
-            # As many at a time as zarr-python itself asks for.
+        async def fetch_all() -> int:
+            # As many at a time as zarr-python itself requests.
             gate = asyncio.Semaphore(int(zarr.config.get("async.concurrency")))
 
-            async def one(index: list[int]) -> int:
+            async def fetch_one(index: list[int]) -> int:
                 async with gate:
                     key = self._array.metadata.encode_chunk_key(tuple(index))
                     place = self._array.store_path / key
-                    get_stored = getattr(place.store, "get_stored", None)  # ours may decode them
+                    get_stored = getattr(place.store, "get_stored", None)  # our get() decodes
                     content = await (place.get() if get_stored is None else get_stored(place.path))
                 return 0 if content is None else len(content)
 
-            return sum(await asyncio.gather(*map(one, self.needed_chunks(region).tolist())))
+            return sum(await asyncio.gather(*map(fetch_one, self.needed_chunks(region).tolist())))
 
-        return sync(every())
+        return sync(fetch_all())
 
     def forget_stored(self) -> None:
         """Do nothing: nothing is kept."""
@@ -167,24 +165,15 @@ class ZarrBackend(ChunkedBackend):
         own = array if self.keeps_chunks else ForeignArray(array, name)
         super().__init__(own, layout, files, header, name)
 
-    def _look_into(self, voxels: Voxels) -> None:
-        """Raise ``VolumeChanged`` if the array was removed; warn if nothing is stored of it."""
-        if self._store is not None and self._store.absences != self._absences:
-            self._refuse_removed(self._store)
-        super()._look_into(voxels)
-
-    def _refuse_removed(self, store: LocalRanges | RemoteRanges) -> None:
-        """Look why chunks are missing."""
-
     @property
     def shards(self) -> Triple | None:
-        """Object unit in voxels along I, J, K; None where every chunk is an object."""
+        """Object unit in voxels along I, J, K; None if every chunk is an object."""
         shards = self._array.shards
         return None if shards is None else self._layout.spatial_part(shards)
 
 
 class ListedZarr(ZarrBackend):
-    """A zarr array or group of many objects: its content is what a listing of them says."""
+    """A zarr array or group of many objects, whose listing defines its content."""
 
     lists = True
     _listing: str | None = None
@@ -196,9 +185,8 @@ class ListedZarr(ZarrBackend):
 
     @property
     def content_key(self) -> str:
-        """Names, sizes and versions of all objects, digested; listed at the first question."""
-        # So is the header by which they are read: under another one that came with them, chunks
-        # that are not there any more would be fill.
+        """Digest of the header and of names, sizes and versions of all objects; listed once."""
+        # Without the header, missing chunks would have the fill value of a later header.
         listing = self._listing
         if listing is None:
             listing = self._list()
@@ -207,25 +195,23 @@ class ListedZarr(ZarrBackend):
             self._listing = self._before = listing
         if not listing:
             return ""
-        # What decides which values stored objects are; ours and zarr-python's are the same.
+        # The metadata that define values, in the same form from voxpipe and from zarr-python.
         array, header = self._array, self.header
         fill = 0 if array.fill_value is None else np.asarray(array.fill_value).item()
         kind = tuple(array.shape), np.dtype(array.dtype).str, tuple(array.chunks), fill
         return content_key(listing, (*kind, header.slope, header.intercept))
 
     def _forget_stored(self) -> None:
-        """Forget what was read of other objects than those that are there now."""
         self._array.forget_stored()
 
     def forget_content_key(self) -> None:
-        """List them again when asked for the next time."""
         self._listing = None
 
     def _list(self) -> str:
         raise NotImplementedError
 
     def _note_document(self, store: LocalRanges | RemoteRanges) -> None:
-        """Note what says that the array is there: what is missing then is fill."""
+        """Record the metadata document: while it is unchanged, missing chunks are fill."""
         path = self._array.path.strip("/")
         keys = [f"{path}/{name}".lstrip("/") for name in zarr_nodes.METADATA_FILES]
         entry = next(((key, data) for key in keys if (data := store.get(key)) is not None), None)
@@ -233,21 +219,27 @@ class ListedZarr(ZarrBackend):
         self._document = key, hashlib.sha256(data).digest()
         self._store, self._absences = store, store.absences
 
-    def _refuse_removed(self, store: LocalRanges | RemoteRanges) -> None:
-        """Raise ``VolumeChanged`` where chunks are missing because the array was removed."""
-        # Its document is read again, once for all that is missing by then.
-        absences = store.absences
+    def _look_into(self, voxels: Voxels) -> None:
+        """Raise ``VolumeChanged`` if the array was removed; warn if nothing is stored of it."""
+        if self._store is not None and self._store.absences != self._absences:
+            self._refuse_removed()
+        super()._look_into(voxels)
+
+    def _refuse_removed(self) -> None:
+        """Raise ``VolumeChanged`` if chunks are missing because the array was removed."""
+        # One look at its document explains all chunks missing so far.
+        absences = self._store.absences
         if _clock() < self._last_look + self._look_pause:
             return
         key, digest = self._document
-        data = _still_there(store, key)
+        data = _still_there(self._store, key)
         if data is not None and hashlib.sha256(data).digest() == digest:
             self._absences, self._last_look = absences, _clock()
             return
         self._forget_stored()
         self._has_failed = True
-        how, now = ("removed", "gone") if data is None else ("written again", "another one")
-        raise VolumeChanged(f"{self.name} was {how} since it was opened: {key} is {now}.")
+        how, now = ("removed", "is gone") if data is None else ("written again", "has changed")
+        raise VolumeChanged(f"{self.name} was {how} since it was opened: {key} {now}.")
 
 
 class LocalZarr(ListedZarr):
@@ -265,33 +257,31 @@ class LocalZarr(ListedZarr):
         image = open_image(self._files, name, content_key(path, stamp), level, axes)
         super().__init__(image, name, stamp=stamp)
         self._note_document(self._files)
-        # Of an array in a group, whose metadata are the array's alone.
+        # An array in a group has metadata of its own.
         below = str(getattr(image.array, "path", "")).strip("/")
         self._array_path = os.path.join(path, below) if below else ""
         self._array_stamp = metadata_stamp(self._array_path) if below else ()
 
     @property
     def is_current(self) -> bool:
-        """Whether the metadata are those that were read; ``close_volumes`` forgets chunks too."""
+        """Whether the metadata are unchanged; ``close_volumes`` forgets chunks too."""
         if self._array_path and metadata_stamp(self._array_path) != self._array_stamp:
             self._forget_stored()
             return False
         return not self._has_failed and metadata_stamp(self._path) == self.header.stamp
 
     def is_as_of(self, moment: int) -> bool:
-        """Whether metadata are those that were read, and no chunk was written or removed since."""
-        # File servers have clocks of their own: there metadata are all that tells.
+        """Whether the metadata, and all chunks since ``moment``, are unchanged."""
+        # File servers have clocks of their own: compare only metadata there.
         if moment < self._files.newest <= time.time_ns() and not self._network:
             return False
         return not self._has_failed and metadata_stamp(self._path) == self.header.stamp
 
     @cached_property
     def _network(self) -> bool:
-        """Return whether it lies on another machine."""
         return file_system_at(self._path).network
 
     def forget_content_key(self) -> None:
-        """List the files again, for a pass that begins now."""
         super().forget_content_key()
         self._start = time.time_ns()
 
@@ -299,15 +289,14 @@ class LocalZarr(ListedZarr):
         return folder_key(self._path)
 
     def stores_chunks(self) -> bool:
-        """Whether anything but metadata is stored; True where nobody knows."""
-        # Chunks that are gone since then are a change, which the pass is told of.
+        """Whether anything but metadata is stored; True if unknown."""
+        # If files changed, missing chunks may be a change, which the pass reports.
         if self._start < self._files.newest and not self._network:
             self._in_doubt = True
             return True
         return any(map(_is_chunk, self._files.list()))
 
     def layout(self, volumes: int = 1) -> StoreLayout:
-        """Return what a scheme needs to know; a file server is read in longer runs."""
         store = super().layout(volumes)
         return store.on_network() if self._network else store
 
@@ -326,7 +315,7 @@ class StoreZarr(ListedZarr):
 
 
 class RemoteZarr(ListedZarr):
-    """A zarr array or group behind a URL."""
+    """A remote zarr array or group."""
 
     _look_pause = LOOK_PAUSE
 
@@ -335,7 +324,7 @@ class RemoteZarr(ListedZarr):
     ) -> None:
         self._url = url
         self._stale = False
-        # By our clock: before anything is read.
+        # By our clock, before the first read.
         self._start, self._newest = time.time(), 0.0
         self._replaced_at = self._mixed_at = self._last_read = 0
         self._remote = store = open_remote(url, storage_options)
@@ -348,19 +337,21 @@ class RemoteZarr(ListedZarr):
 
     @property
     def documents(self) -> dict[str, bytes | None]:
-        """What was read to open it: small objects by key, None for one that is not there."""
+        """The metadata objects read to open it, by key; None for a missing one."""
         entries = self._documents.all_of(self._token)
         return {key: None if d is None else bytes(d) for (key,), d in entries.items()}
 
     @property
     def is_current(self) -> bool:
-        """Whether no read failed or brought what is newer, and no listing differed."""
-        # Asking would be a request per look.
+        """Whether no read failed or returned newer objects, and no listing differed."""
+        # No request: it would be one for each call.
         return not (self._has_failed or self._stale)
 
     def is_as_of(self, moment: int) -> bool:
-        """Whether no object that was read was written since, or read in two versions."""
-        # What answers say of themselves tells; nothing is asked for it.
+        """Whether no object was written after ``moment`` or read in two versions.
+
+        Uses the modification times in the answers, without requests.
+        """
         if self._has_failed or self._mixed_at >= moment:
             return False
         return self._remote.newest <= moment * 1e-9 + self._remote.health.ahead + _CLOCKS_APART
@@ -369,7 +360,7 @@ class RemoteZarr(ListedZarr):
         return listing_key(self._url, self._remote.entries())
 
     def _forget_stored(self) -> None:
-        """Let the next volume read the metadata anew, too."""
+        """Forget chunks, and metadata for the next volume."""
         super()._forget_stored()
         self._remote.forget_versions()
         self._stale = True
@@ -377,21 +368,21 @@ class RemoteZarr(ListedZarr):
 
     def stores_chunks(self) -> bool:
         """Whether anything but metadata is stored."""
-        # Of as many objects some are chunks.
+        # More objects than this include chunks.
         entries = self._remote.entries(_MOST_METADATA)
         return len(entries) > _MOST_METADATA or any(_is_chunk(entry.key) for entry in entries)
 
     def _look_into(self, voxels: Voxels) -> None:
-        """Later: what is missing may be here once all is read anew."""
+        """Do nothing; ``read`` checks missing chunks after its retries."""
 
     def read(
         self, region: Region, channels: Channels | None = None, *, counts: bool = False
     ) -> Voxels:
-        """Read the chunks that are needed, anew where some of them are newer than others."""
+        """Read chunks; read all again if some are newer than others."""
         for remaining in reversed(range(LOOKS)):
             try:
                 voxels = super().read(region, channels, counts=counts and remaining == LOOKS - 1)
-            except VolumeChanged:  # of a part of an object: all of it is read anew
+            except VolumeChanged:  # in the middle of an object
                 if not remaining:
                     raise
                 self._turn_to_newer()
@@ -408,7 +399,7 @@ class RemoteZarr(ListedZarr):
         raise VolumeChanged(f"{self.name} is being written while it is read.")
 
     def _brought_newer(self) -> bool:
-        """Whether objects were written since this was opened, or since this was asked last."""
+        """Whether objects were written since the opening or the last call."""
         newest, replaced_at = self._remote.newest, self._remote.replaced_at
         limit = max(self._newest, self._start + self._remote.health.ahead + _CLOCKS_APART)
         if newest <= limit and replaced_at <= self._replaced_at:
@@ -417,16 +408,16 @@ class RemoteZarr(ListedZarr):
         return True
 
     def _turn_to_newer(self) -> None:
-        """Forget what was read of an older version; ``VolumeChanged`` if its metadata were others.
+        """Forget the older version; raise ``VolumeChanged`` if its metadata differ.
 
-        Whoever began to read an epoch of the older one is told when the patch is made.
+        An epoch that began with the older version is reported when the patch is made.
         """
         documents = self.documents
         self._forget_stored()
         self._refuse_other(documents)
 
     def _explain(self, error: VoxpipeError) -> None:
-        """Let the next volume read the metadata anew; say so where they are others now."""
+        """Forget the metadata; raise ``VolumeChanged`` if they differ now."""
         documents, self._has_failed = self.documents, True
         self._documents.forget(self._token)
         self._refuse_other(documents, error)
@@ -438,7 +429,7 @@ class RemoteZarr(ListedZarr):
         if keys:
             self._has_failed = True
             raise VolumeChanged(
-                f"{self.name} was written again since it was opened: {keys[0]} is another one."
+                f"{self.name} was written again since it was opened: {keys[0]} has changed."
             ) from error
 
 
@@ -452,7 +443,7 @@ def open_zip(file: StoredFile, level: Any = 0, axes: Any = None) -> ZarrBackend:
 
 
 def open_zarr(request: BackendRequest, name: str, level: Any = 0, axes: Any = None) -> ZarrBackend:
-    """Return the backend of a zarr array or group, of several objects."""
+    """Return the backend of a zarr array or group of several objects."""
     if request.zarr_store is not None:
         return StoreZarr(request.zarr_store, level, axes)
     url = "" if request.path else request.remote_zarr_uri or request.uri or ""
@@ -467,12 +458,12 @@ def open_zarr(request: BackendRequest, name: str, level: Any = 0, axes: Any = No
     return backend
 
 
-# The path of an array in a folder that may be an image.
+# An array in a folder that may be an image.
 _PARENT = re.compile(r"(.*\.zarr)/[^/?#]+/?")
 
 
 def _warn_of_level(parent: str, storage_options: Mapping[str, Any], name: str) -> None:
-    """Warn of an array that is opened by its own path, if the image in ``parent`` has an affine."""
+    """Warn of an array opened by its own path, if the image in ``parent`` has an affine."""
     group = open_remote(parent, storage_options) if is_url(parent) else LocalRanges(parent)
     with suppress(VoxpipeError):  # a group without access
         if any(b"multiscales" in (group.get(key) or b"") for key in ("zarr.json", ".zattrs")):
@@ -486,7 +477,7 @@ def _is_zarr(request: BackendRequest) -> bool:
         return True
     place = location_of(request)
     if request.path is None:
-        # A URL without a suffix may be a folder; only reading its metadata tells.
+        # A URL without a suffix may be a folder; its metadata decide.
         folder = "." not in place.rstrip("/").rpartition("/")[2]
         return request.remote_zarr_uri is not None or (bool(request.uri) and folder)
     if os.path.isdir(place):
@@ -495,7 +486,7 @@ def _is_zarr(request: BackendRequest) -> bool:
 
 
 FORMATS = (
-    # Before the other, which takes every URL with .zarr in it.
+    # Before "zarr", which accepts every URL with .zarr in it.
     Format("zarr-zip", (".zarr.zip", ".ozx"), open_zip, ("level", "axes"), rank=-1),
     Format("zarr", (".zarr",), open_zarr, ("level", "axes"), matches=_is_zarr, rank=-1),
 )
@@ -504,7 +495,7 @@ FORMATS = (
 def open_image(
     store: RangeStore, name: str, token: str, level: Any, axes: Any = None
 ) -> zarr_nodes.ZarrImage:
-    """Return the image in a store, opened by voxpipe or, where it cannot, by zarr-python.
+    """Return the image in a store, opened by voxpipe or else by zarr-python.
 
     ``level`` is the resolution of a pyramid, 0 for the finest.
     """
@@ -517,11 +508,11 @@ def open_image(
 
 
 def _still_there(store: LocalRanges | RemoteRanges, key: str) -> bytes | None:
-    """Return an object that was there before; None if it is gone, which is asked for again."""
+    """Return an object that existed before; None if repeated requests miss it."""
     for _ in range(MOST_MISSING):
         try:
             content = store.get(key)
-        except VolumeChanged:  # asked so often already
+        except VolumeChanged:  # the store has repeated the request
             return None
         if content is not None:
             return content
@@ -529,18 +520,17 @@ def _still_there(store: LocalRanges | RemoteRanges, key: str) -> bytes | None:
 
 
 def _is_chunk(key: str) -> bool:
-    """Whether an object is a chunk or a shard: below a header of NIfTI-Zarr that is none either."""
-    name = key.rpartition("/")[2]
-    return name not in (*zarr_nodes.METADATA_FILES, ".zattrs") and "nifti" not in key.split("/")
+    """Whether an object is a chunk or a shard, not metadata or a part of the NIfTI header."""
+    return key.rpartition("/")[2] not in _DOCUMENTS and "nifti" not in key.split("/")
 
 
 def documents_token(url: str, storage_options: Mapping[str, Any]) -> str:
-    """Return under which name the metadata of a remote zarr are kept by a process."""
+    """Return the key of the metadata of a remote zarr in the cache of a process."""
     return content_key(url, (sorted(map(str, storage_options.items())),))
 
 
 def metadata_stamp(path: str) -> tuple[int, ...]:
-    """Return sizes and times of the metadata files of a local node."""
+    """Return sizes and modification times of the metadata files of a local node."""
     stamp: list[int] = []
     for name in _DOCUMENTS:
         try:

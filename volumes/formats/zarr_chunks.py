@@ -1,7 +1,7 @@
-"""The chunks of zarr arrays: what metadata say of them, where they lie, how they are decoded.
+"""Metadata, locations and decoders of the chunks of zarr arrays.
 
-What is stored in a way that is not decoded here raises :class:`NotOurs`; then zarr-python
-reads the array. Both give the same bytes, which a test compares.
+Unsupported features raise :class:`NotOurs`, and zarr-python reads the array. Tests compare the
+bytes of both.
 """
 
 from __future__ import annotations
@@ -52,30 +52,29 @@ class NotOurs(Exception):
 class Codec(NamedTuple):
     """One step from numbers to stored bytes."""
 
-    name: str  # as in the metadata, e.g. ``"blosc"``; numcodecs' id where that is what names it.
+    name: str  # as in the metadata, e.g. ``"blosc"``, or the id of numcodecs
     settings: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class ArrayMetadata:
-    """What one zarr array is; tuples have an entry per stored axis."""
+    """Metadata of one zarr array; tuples have an entry per stored axis."""
 
     shape: tuple[int, ...]
-    chunks: tuple[int, ...]  # decode unit: inner chunks where there are shards
-    dtype: np.dtype[Any]  # as stored, byte order included
-    fill_value: Any  # what a chunk holds that is not stored
-    # Bytes to bytes, in the order of encoding; compressors and check sums. The first may encode
-    # numbers, if somebody registered a decoder for it.
+    chunks: tuple[int, ...]  # decode unit: inner chunks of shards
+    dtype: np.dtype[Any]  # as stored, with its byte order
+    fill_value: Any  # of chunks that are not stored
+    # Compressors and checksums, in order of encoding. The first may encode numbers, if it has a
+    # registered decoder.
     codecs: tuple[Codec, ...]
-    # Stored axes in the order in which they lie in a decoded chunk, slowest first.
-    order: tuple[int, ...]
-    prefix: str  # precedes the index of a chunk in its key
-    separator: str  # stands between the numbers of a key
-    shards: tuple[int, ...] | None = None  # object unit; None where every chunk is an object
+    order: tuple[int, ...]  # stored axes in a decoded chunk, slowest first
+    prefix: str  # of keys, before the index of a chunk
+    separator: str  # of the numbers in a key
+    shards: tuple[int, ...] | None = None  # object unit; None if every chunk is an object
     index_at_end: bool = True  # of a shard
-    index_checked: bool = True  # by a check sum behind it
-    is_complete: bool | None = None  # whether every shard was stored; None if nothing says so
-    dimension_names: tuple[Any, ...] = ()  # of version 3, where it has them
+    index_checked: bool = True  # by a checksum that follows it
+    is_complete: bool | None = None  # whether every shard was stored; None if unknown
+    dimension_names: tuple[Any, ...] = ()
 
     def key(self, index: Sequence[int]) -> str:
         """Return the key of the object at an index of the grid of objects."""
@@ -83,27 +82,26 @@ class ArrayMetadata:
 
 
 class PlainChunks(ChunkMap):
-    """Every chunk is an object; whether it exists, only asking for it tells."""
+    """Map of chunks that are objects, of which only a request shows whether they exist."""
 
     def __init__(self, metadata: ArrayMetadata) -> None:
         self._metadata = metadata
 
     def locate(self, chunks: ChunkIndices) -> ObjectRanges:
-        """Return the object of each chunk."""
         keys = [*map(self._metadata.key, np.asarray(chunks).tolist())]
         start = np.zeros(len(keys), np.int64)
         return ObjectRanges(keys, np.arange(len(keys)), start, start - 1)
 
 
 class ShardedChunks(ChunkMap):
-    """Chunks lie in shards, each with an index that is read once."""
+    """Map of chunks in shards, whose indices are read once."""
 
     def __init__(self, metadata: ArrayMetadata, store: RangeStore) -> None:
         assert metadata.shards is not None
         self._metadata, self._store = metadata, store
         pairs = zip(metadata.shards, metadata.chunks, strict=True)
         self._per_shard = tuple(s // c for s, c in pairs)
-        # In C order; of shards in Python's numbers, of which a header may claim any number.
+        # In C order; of shards as Python integers, because a header may claim any number.
         self._steps = np.cumprod([1, *self._per_shard[:0:-1]])[::-1]
         self._counts = counts = [
             -(-n // s) for n, s in zip(metadata.shape, metadata.shards, strict=True)
@@ -112,16 +110,16 @@ class ShardedChunks(ChunkMap):
         self._shard_steps = steps.astype(np.int64) if math.prod(counts) < 2**63 else steps
         checks = _CHECK_BYTES if metadata.index_checked else 0
         self._index_bytes = math.prod(self._per_shard) * _ENTRY_BYTES + checks
-        # Key, and table of places, of each shard whose index was read; by its number.
+        # Key, and table of chunks, of each shard whose index was read, by number.
         self._tables: OrderedDict[int, tuple[str, NDArray[np.uint64] | None]] = OrderedDict()
         self._extents: dict[int, Span | None] = {}
         self._most = 0
-        self._places: ChunkPlaces | None = None  # of local shards
+        self._places: ChunkPlaces | None = None  # local shards only
         self._fits = isinstance(store, LocalRanges) and math.prod(counts) <= ChunkPlaces.MOST_UNITS
         self._lock = threading.Lock()
 
     def forget(self) -> None:
-        """Forget every index: the shards are others now."""
+        """Forget every index, because the shards were replaced."""
         with self._lock:
             self._tables.clear()
             self._extents.clear()
@@ -130,7 +128,7 @@ class ShardedChunks(ChunkMap):
             self._places = None
 
     def locate(self, chunks: ChunkIndices) -> ObjectRanges:
-        """Return where each chunk lies; reads the indices that are not known yet, at once."""
+        """Return the range of each chunk; read unknown indices together."""
         lookup = self.lookup(chunks)
         if not lookup.requests:
             return lookup.places(())
@@ -141,26 +139,24 @@ class ShardedChunks(ChunkMap):
         return read_anew(read) if works_ahead(self._store) else read()
 
     def native_places(self, most: int) -> ChunkPlaces | None:
-        """Return where native code finds chunks of at most so many bytes, of known shards."""
         if self._places is None and self._fits and isinstance(self._store, LocalRanges):
             with self._lock:
-                if self._places is None and self._fits:  # another thread may have been here
+                if self._places is None and self._fits:  # unless another thread made it
                     self._most = most
                     self._places = ChunkPlaces(self._per_shard, self._counts, root=self._store.real)
                     self._add_places(self._tables)
         return self._places
 
     def _add_places(self, tables: Mapping[int, tuple[str, NDArray[np.uint64] | None]]) -> None:
-        """Note where native code finds more; the lock is held."""
+        """Enter shards for native code; the caller holds the lock."""
         if self._places is not None and isinstance(self._store, LocalRanges):
             for shard, (key, table) in tables.items():
                 self._places.set_shard(shard, self._store.path_of(key), table, self._most)
 
     def lookup(self, chunks: ChunkIndices) -> Lookup:
-        """Return which indices must be read to say where chunks lie, and how to say it then."""
         indices = np.asarray(chunks, np.int64).reshape(-1, len(self._per_shard))
         shards, inner = np.divmod(indices, self._per_shard)
-        # Of arrays of numbers and not chunk by chunk: a patch touches a hundred of them.
+        # Vectorized, because a patch touches a hundred chunks.
         number, flat = shards @ self._shard_steps, inner @ self._steps
         numbers = [*dict.fromkeys(number.tolist())]
         with self._lock:
@@ -176,21 +172,21 @@ class ShardedChunks(ChunkMap):
         def places(answers: Sequence[bytes | None]) -> ObjectRanges:
             tables = {**hits, **self._learnt(unknown, answers)} if unknown else hits
             entries, which = np.empty((len(flat), 2), np.uint64), np.zeros(len(flat), np.int64)
-            for n, one in enumerate(numbers):
-                table = tables[one][1]
-                members = (number == one).nonzero()[0] if len(numbers) > 1 else _ALL
+            for n, shard in enumerate(numbers):
+                table = tables[shard][1]
+                members = (number == shard).nonzero()[0] if len(numbers) > 1 else _ALL
                 which[members] = n
                 entries[members] = _NO_CHUNK if table is None else table[flat[members]]
             first, length = entries.T
             end = first + length
-            # Sums that wrap around, and those that are too large for an offset in a file.
+            # Sums that wrap around or exceed the offsets of files.
             if len(odd := ((end < first) | (end >= 2**63)).nonzero()[0]):
                 for n in odd.tolist():
                     if (entries[n] != _NO_CHUNK).any():
                         what = f"a chunk at {first[n]}, {length[n]} bytes long"
                         raise self._corrupt(tables[numbers[which[n]]][0], what)
                 which[odd], entries[odd], end[odd] = -1, 0, 0
-            keys = [tables[one][0] for one in numbers]
+            keys = [tables[shard][0] for shard in numbers]
             return ObjectRanges(keys, which, first.astype(np.int64), end.astype(np.int64))
 
         def extents() -> dict[str, Span]:
@@ -204,7 +200,8 @@ class ShardedChunks(ChunkMap):
     def _learnt(
         self, shards: Mapping[int, str], answers: Sequence[bytes | None]
     ) -> dict[int, tuple[str, NDArray[np.uint64] | None]]:
-        missing = [key for key, one in zip(shards.values(), answers, strict=True) if one is None]
+        pairs = zip(shards.values(), answers, strict=True)
+        missing = [key for key, answer in pairs if answer is None]
         if missing and self._metadata.is_complete:
             raise missing_shard(missing[0], self._store.name)
         learnt = {
@@ -216,14 +213,14 @@ class ShardedChunks(ChunkMap):
             self._add_places(learnt)
             while len(self._tables) * self._index_bytes > MOST_INDEX_BYTES:
                 self._extents.pop(self._tables.popitem(last=False)[0], None)
-                # They would have to be made anew each time that one goes.
+                # Native tables would be rebuilt at each eviction.
                 if self._places is not None:
                     self._places.is_current = False
                 self._places, self._fits = None, False
         return learnt
 
     def _extent(self, shard: int) -> Span | None:
-        """Return from where to where a shard holds chunks; None if it holds none."""
+        """Return the span of all chunks in a shard; None if it holds none."""
         with self._lock:
             if shard not in self._extents:
                 self._extents[shard] = _extent(self._tables.get(shard, ("", None))[1])
@@ -235,7 +232,7 @@ class ShardedChunks(ChunkMap):
         if self._metadata.index_checked:
             body, check_sum = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
             if crc32c(body) != int.from_bytes(check_sum, "little"):
-                raise self._corrupt(key, "an index whose check sum is wrong")
+                raise self._corrupt(key, "an index with a wrong check sum")
             data = body
         table = np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
         return table.reshape(-1, 2)
@@ -245,14 +242,14 @@ class ShardedChunks(ChunkMap):
 
 
 def missing_shard(key: str, name: str) -> CorruptVolume:
-    """Return the error of a shard that is missing in an array that was written whole."""
+    """Return the error of a missing shard in an array that was written whole."""
     document = f"{key.rpartition('c/')[0]}zarr.json"
     do = f'Copy or convert it again. If it is fill, write "complete": false in {document}.'
     return CorruptVolume(f"the shard {key} of {name} is missing, and all were written.", do=do)
 
 
 def _extent(table: NDArray[np.uint64] | None) -> Span | None:
-    """Return from where to where chunks lie; None if there are none, or it makes no sense.
+    """Return the span of all chunks in a table; None if there are none or it is damaged.
 
     Examples
     --------
@@ -264,22 +261,20 @@ def _extent(table: NDArray[np.uint64] | None) -> Span | None:
         return None
     starts, lengths = table[(table != _NO_CHUNK).any(axis=1)].T
     stops = starts + lengths
-    # A damaged index may say anything; whoever reads that chunk is told.
+    # The read of a chunk with a damaged entry raises.
     if not len(starts) or (stops < starts).any() or stops.max() >= 2**63:
         return None
     return int(starts.min()), int(stops.max())
 
 
 Decode = Callable[[Any, Any, int], Any]
-"""``decode(data, out, most) -> bytes-like``: into ``out`` where it is given, and returns that.
+"""``decode(data, out, most) -> bytes-like``: into ``out`` if given, and returns that.
 
-No more than ``most`` bytes; ``ValueError`` where there are more."""
+Raises ``ValueError`` above ``most`` bytes."""
 
-# They make as much as they get (of delta, eight times as much), except the last two, whose memory
-# cannot be known beforehand: what they made is refused afterwards.
+# The output of the first two is bounded: as large as the input, with delta eight times. That of the
+# others is unknown before decoding, and checked after.
 _NUMCODECS = ("shuffle", "delta", "pcodec", "zfpy")
-BOUNDED_CODECS = ("crc32c", "gzip", "zlib", "blosc", "zstd", "bz2", "lzma", "lz4")
-"""Codecs that are undone into no more bytes than they may need."""
 _NATIVE = ("blosc", "zstd")
 _BLOSC_HEADER = 16
 _LZ4_HEADER = 4
@@ -292,27 +287,24 @@ class ZarrDecoder:
         self._plug_in = _plug_in(metadata)
         rest = metadata.codecs[1:] if self._plug_in is not None else metadata.codecs
         self._steps = [_decoder(codec) for codec in reversed(rest)]
-        self._last = -1 if self._plug_in is not None else len(self._steps) - 1
         self._order = metadata.order
         self.strided = bool(getattr(self._plug_in, "strided", False))
         self._shape = tuple(metadata.chunks[axis] for axis in metadata.order)
         self._is_transposed = metadata.order != tuple(range(len(self._shape)))
         self.native: NativeDecoder | None = None
-        """What decodes as this does, many chunks in one call; None where there is nothing."""
+        """The equal native decoder of many chunks in one call; None without one."""
         if self._plug_in is None and not self._is_transposed:
             self.native = _native(rest)
 
     def decode(self, data: memoryview, out: NDArray[Any], index: tuple[int, ...]) -> None:
-        """Decode one chunk, whichever it is, into ``out``: (chunks), stored type.
+        """Decode a chunk of any index into ``out``: whole chunk, stored type.
 
-        In C order without gaps, unless the decoder is :attr:`strided`.
-
-        Raises what the codec raises, or ``ValueError``, where the bytes are not those of a
-        whole chunk.
+        ``out`` is in C order without gaps, unless the decoder is :attr:`strided`. Raises the
+        exception of the codec, or ``ValueError``, if the bytes are not a whole chunk.
         """
         content: Any = data
         if self._plug_in is not None:
-            # One from outside writes where the chunk is wanted, if it can.
+            # External decoders write in place if they can.
             for step in self._steps:
                 content = step(content, None, most_between(out.nbytes))
             target = out.transpose(self._order)
@@ -325,7 +317,7 @@ class ZarrDecoder:
         target = np.empty(self._shape, out.dtype) if self._is_transposed else out
         room = target.reshape(-1).view(np.uint8)
         for number, step in enumerate(self._steps):
-            is_last = number == self._last
+            is_last = number == len(self._steps) - 1
             most = room.nbytes if is_last else most_between(room.nbytes)
             content = step(content, room if is_last else None, most)
         if content is not room:
@@ -338,10 +330,10 @@ class ZarrDecoder:
 
 
 def undo(codecs: Sequence[Codec], data: Any, chunk_bytes: int) -> Any:
-    """Return the bytes of a chunk before some codecs, of :data:`BOUNDED`, in order of encoding.
+    """Return the bytes of a chunk before ``codecs``, which are :data:`BOUNDED_CODECS` in order.
 
-    ``ValueError``, or what the codec raises, where they are damaged, or more than a chunk of
-    ``chunk_bytes`` can need.
+    Raise the exception of the codec, or ``ValueError``, for damaged bytes and for more bytes than
+    a chunk of ``chunk_bytes`` can need.
     """
     for codec in reversed(codecs):
         data = _decoder(codec)(data, None, most_between(chunk_bytes))
@@ -349,7 +341,6 @@ def undo(codecs: Sequence[Codec], data: Any, chunk_bytes: int) -> Any:
 
 
 def _native(codecs: Sequence[Codec]) -> NativeDecoder | None:
-    """Return the native decoder of some codecs; None where there is none."""
     check = native_decoder("crc32c") if codecs and _is_behind(codecs[-1]) else None
     names = [codec.name for codec in (codecs[:-1] if check else codecs)]
     decoder = None if names else PLAIN
@@ -359,8 +350,8 @@ def _native(codecs: Sequence[Codec]) -> NativeDecoder | None:
 
 
 def _plug_in(metadata: ArrayMetadata) -> Decoder | None:
-    """Return the decoder from outside of what encodes the numbers, if there is one."""
-    # Packages are only asked for what is not known here: looking for them takes a millisecond.
+    """Return the external decoder of the first codec, if there is one."""
+    # Search packages only for unknown codecs: the search takes a millisecond.
     if not metadata.codecs:
         return None
     first = metadata.codecs[0]
@@ -369,7 +360,6 @@ def _plug_in(metadata: ArrayMetadata) -> Decoder | None:
 
 
 def _decoder(codec: Codec) -> Decode:
-    """Return how one codec is undone."""
     make = _DECODERS.get(codec.name)
     if make is None:
         raise NotOurs(f"codec {codec.name!r}")
@@ -406,20 +396,19 @@ def _lz4(codec: Codec) -> Decode:
 def _blosc(codec: Codec) -> Decode:
     from numcodecs import blosc
 
-    # In the main thread numcodecs lets blosc start threads of its own. On two busy cores they made
-    # no difference for chunks of 64 KiB (one block), decoding 1.8 to 2.9 times slower for
-    # 512 KiB, and none that was clear for 4 MiB; and workers fill all cores anyway. Where
-    # somebody has decided, that stands.
+    # In the main thread numcodecs lets blosc start threads, which slow down decoding of 512 KiB on
+    # two busy cores by 1.8 to 2.9 times, without a clear effect on 64 KiB and 4 MiB. Workers fill
+    # all cores anyway. Keep the user's setting, if there is one.
     if blosc.use_threads is None:
         blosc.use_threads = False
     decompress = free_of_lock(blosc.decompress)
 
     def decode(data: Any, out: Any, most: int) -> Any:
         # The header of blosc: version, codec, flags, item size, decoded size, size of a block,
-        # stored size. Blosc believes the last one, and would read beyond the bytes.
+        # stored size. Blosc trusts the last one and would read beyond the bytes.
         stored_size = int.from_bytes(data[12:16], "little")
         if not _BLOSC_HEADER <= stored_size <= len(data):
-            raise ValueError(f"{len(data)} bytes of blosc, whose header speaks of {stored_size}")
+            raise ValueError(f"{len(data)} bytes of blosc, whose header claims {stored_size}")
         size = int.from_bytes(data[4:8], "little")
         if out is None:
             check_most(size, most)
@@ -452,7 +441,6 @@ def _zstd(codec: Codec) -> Decode:
 
 
 def _wrong_size(size: int, room: NDArray[np.uint8]) -> ValueError:
-    """Return the error of a chunk of another size: before memory is taken, where it tells."""
     return ValueError(f"{size} bytes instead of {room.nbytes}")
 
 
@@ -469,13 +457,13 @@ def _by_crc32c(codec: Codec) -> Decode:
 
 
 def _is_behind(codec: Codec) -> bool:
-    """Whether a codec is a CRC-32C behind the bytes; that of numcodecs may also precede them."""
+    """Whether a codec is a CRC-32C after the bytes; that of numcodecs may precede them."""
     return codec.name == "crc32c" and codec.settings.get("location", "end") == "end"
 
 
 def crc32c(data: Any) -> int:
     """Return the CRC-32C of bytes."""
-    import google_crc32c  # which zarr-python needs itself
+    import google_crc32c  # a dependency of zarr-python
 
     return int(google_crc32c.value(bytes(data)))
 
@@ -491,3 +479,5 @@ _DECODERS: dict[str, Callable[[Codec], Decode]] = {
     "zstd": _zstd,
     **dict.fromkeys(_NUMCODECS, _by_numcodecs),
 }
+BOUNDED_CODECS = _DECODERS.keys() - _NUMCODECS
+"""Codecs that decode into a bounded number of bytes."""

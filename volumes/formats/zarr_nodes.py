@@ -1,8 +1,8 @@
-"""Zarr nodes: which array holds the image, what zarr-python opens, and what users have opened.
+"""Images in zarr nodes, nodes of zarr-python, and zarr objects of users.
 
-OME-Zarr metadata, versions 0.1 to 0.6, say which axes an array has, and where each level of a
-pyramid lies. Array and group of a user travel as their store and their path in it. A store in
-memory cannot travel; its voxels go through a temporary file instead.
+OME-Zarr metadata, versions 0.1 to 0.6, name the axes of an array and place each level of a pyramid.
+Arrays and groups of users are pickled as their store and path. The voxels of stores in memory are
+sent through a temporary file instead.
 """
 
 from __future__ import annotations
@@ -60,15 +60,15 @@ from .stored_file import import_package, library_errors
 from .zarr_array import ZarrArray, completeness
 from .zarr_chunks import NotOurs
 
-# A NIfTI header has 540 bytes, and extensions that may each hold the header of a DICOM file.
+# A NIfTI header has 540 bytes and extensions, each of which may hold a DICOM header.
 _MOST_HEADER_BYTES = 16 * 1024**2
-_MOST_NAMES = 5  # images that an error names
-# Before version 0.3 every image had these axes.
+_MOST_NAMES = 5  # of images in an error
+# The axes of every image before version 0.3.
 _OLD_AXES = ("t", "c", "z", "y", "x")
 _VERSION = re.compile(r"0\.([1-6])(?![0-9])")  # of OME-Zarr; drafts are called 0.5-dev2
-# From 0.6 on coordinate systems hold the axes.
+# Minor version from which coordinate systems hold the axes.
 _SYSTEMS = 6
-# Anatomical orientations of an axis (RFC 4), those along the axes of RAS+ first.
+# Anatomical orientations of an axis (RFC 4), first those of RAS+.
 _ORIENTATIONS = {
     "x": ("left-to-right", "right-to-left"),
     "y": ("posterior-to-anterior", "anterior-to-posterior"),
@@ -80,11 +80,11 @@ _ORIENTATIONS = {
 class Level:
     """One resolution of a multiscale image."""
 
-    path: str  # name of the array in the group
+    path: str  # of the array in the group
     axes: tuple[str, ...]  # names as stored, lower case
-    scale: tuple[float, float, float]  # spacing along x, y, z, in millimetres
-    translation: tuple[float, float, float]  # place of voxel (0, 0, 0), in millimetres
-    silent_axes: tuple[str, ...] = ()  # spatial axes without a unit where others have one
+    scale: tuple[float, float, float]  # spacing along x, y, z in mm
+    translation: tuple[float, float, float]  # position of voxel (0, 0, 0) in mm
+    silent_axes: tuple[str, ...] = ()  # spatial axes without a unit, if others have one
 
     @property
     def affine(self) -> Affine:
@@ -95,7 +95,7 @@ class Level:
 
 
 def levels_of(attributes: Mapping[str, Any], name: str) -> tuple[Level, ...]:
-    """Return the levels of the first multiscale image, none if the group is no such image.
+    """Return the levels of the first multiscale image of a group, empty without one.
 
     Examples
     --------
@@ -109,14 +109,13 @@ def levels_of(attributes: Mapping[str, Any], name: str) -> tuple[Level, ...]:
     images = ome.get("multiscales") if isinstance(ome, Mapping) else None
     if not images:
         return ()
-    do = "Write them again, or pass affine= to say where the voxels lie."
+    do = "Write them again, or pass affine= to place the voxels."
     with library_errors(f"the OME-Zarr metadata of {name} make no sense", do):
         version = _version(ome.get("version") or images[0].get("version"), name)
         return tuple(_level(dataset, images[0], version) for dataset in images[0]["datasets"])
 
 
 def _version(text: Any, name: str) -> int:
-    """Return the second number of a version of OME-Zarr, 0 where nothing says it."""
     match = _VERSION.match(str(text))
     if text is None or match:
         return int(match[1]) if match else 0
@@ -125,7 +124,7 @@ def _version(text: Any, name: str) -> int:
 
 
 def coarser(levels: Sequence[Level], level: int) -> tuple[Affine, ...]:
-    """Return where each level after ``level`` lies: 4x4, its index to the index in that one.
+    """Return the affines of the levels after ``level``: 4x4, from their index to its index.
 
     Examples
     --------
@@ -147,7 +146,7 @@ def _level(dataset: Mapping[str, Any], image: Mapping[str, Any], version: int) -
         raise ValueError(f"coordinateSystems came with version 0.6, and it says 0.{version}")
     else:
         entries = image.get("axes", _OLD_AXES)
-        # Transformations of the image follow those of the level.
+        # First those of the level, then those of the image.
         parts = (part.get("coordinateTransformations", ()) for part in (dataset, image))
         steps = [step for part in parts for step in part]
     records = [entry if isinstance(entry, Mapping) else {"name": entry} for entry in entries]
@@ -172,7 +171,6 @@ def _level(dataset: Mapping[str, Any], image: Mapping[str, Any], version: int) -
 
 
 def _in_system(dataset: Any, image: Any) -> tuple[Any, list[Any]]:
-    """Return axes and steps of a level by the rules of version 0.6."""
     (step,) = dataset["coordinateTransformations"]
     name = step["output"]
     name = name["name"] if isinstance(name, Mapping) else name
@@ -198,8 +196,8 @@ def _word(entry: Mapping[str, Any]) -> str:
 
 
 def _unit(axis: str, entry: Mapping[str, Any]) -> float:
-    """Return how many millimetres along x, y or z of RAS+ a unit of an axis has."""
-    # Where no axis has a unit, lengths are millimetres, like those of NIfTI's unknown unit.
+    """Return the millimetres along RAS+ in the unit of an axis."""
+    # Without any unit lengths are millimetres, like those of NIfTI's unknown unit.
     unit = _word(entry)
     if axis not in SPATIAL:
         return 1.0
@@ -216,7 +214,6 @@ def _unit(axis: str, entry: Mapping[str, Any]) -> float:
 
 
 def _transformation(step: Mapping[str, Any], axes: int) -> tuple[Any, Any]:
-    """Return factor and offset per axis of one coordinate transformation."""
     kind = step["type"]
     if kind == "identity":
         return 1.0, 0.0
@@ -238,25 +235,25 @@ _NIFTI_AXES = ("t", "c", "z", "y", "x")
 
 @dataclass(frozen=True)
 class ZarrImage:
-    """One array of a node, and what the metadata say about it."""
+    """One array of a node, with its metadata."""
 
-    array: Any  # ours or zarr-python's
+    array: Any  # of voxpipe or zarr-python
     layout: Layout
     affine: tuple[float, ...] = IDENTITY  # voxels to millimetres
     scale: tuple[float, float] = (1.0, 0.0)  # slope and intercept
-    coarser: tuple[Affine, ...] = ()  # of the levels that are coarser than this one
+    coarser: tuple[Affine, ...] = ()  # affines of coarser levels
 
 
 def _is_array(node: Any) -> bool:
-    return hasattr(node, "chunks")  # of ours and of zarr-python's; no group has any
+    return hasattr(node, "chunks")  # of voxpipe or zarr-python
 
 
 def image_of(node: Any, level: int, name: str, axes: Any = None) -> ZarrImage:
-    """Return the image in an array or group, ours or zarr-python's.
+    """Return the image in an array or group of voxpipe or zarr-python.
 
-    A group may say where its voxels lie twice: the NIfTI header in its array ``nifti`` has the
-    word, the OME-Zarr metadata name the axes and the levels. ``UnknownFormat`` for one of several
-    arrays that says of none that it is the image.
+    A NIfTI header in the array ``nifti`` of a group has precedence for the affine over OME-Zarr
+    metadata, which name the axes and levels. Raise ``UnknownFormat`` for a group of several arrays
+    without metadata of an image.
     """
     do = "Write them again, or install the codec that they ask for."
     with library_errors(f"the metadata of {name} make no sense", do, but=(NotOurs, OSError)):
@@ -301,7 +298,7 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
     path = levels[level].path if levels else "0"
     array = group.get(path)
     if array is None or not _is_array(array):
-        raise BadHeader(f"{name} has no array {path!r}, of which its metadata speak.")
+        raise BadHeader(f"{name} has no array {path!r}, to which its metadata refer.")
     if is_ours and completeness(array) is None:
         part = f"the attributes of {path}/zarr.json"
         raise _part_is_lost(part, "whether every shard was written", name)
@@ -318,8 +315,8 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
             raise BadHeader(f"{what}, and its array {path!r} has {layout.shape[1:]}.")
         if levels:
             _report_other_spacing(levels[0], affine, name)
-        # The header speaks of the finest level; the pyramid says how the others lie to it.
-        if level:  # that of the finest is kept to the last bit
+        # The header places the finest level, exactly; the pyramid places the others relative to it.
+        if level:
             affine = affine @ np.linalg.inv(levels[0].affine) @ levels[level].affine
     return ZarrImage(array, layout, affine_entries(affine, name), scale, coarser(levels, level))
 
@@ -330,33 +327,30 @@ def _refuse_mixed_units(level: Level, shape: Sequence[int], name: str) -> None:
     silent = [axis for axis in level.silent_axes if sizes[axis] > 1]
     if silent and not HAS_AFFINE.get():
         what = f"the OME-Zarr metadata of {name} give no unit for the axis {', '.join(silent)}"
-        do = "Pass affine= to say where the voxels lie, or write the unit."
+        do = "Pass affine= to place the voxels, or write the unit."
         raise BadHeader(f"{what}, and units for others.", do=do)
 
 
 def _report_other_spacing(level: Level, affine: Affine, name: str) -> None:
-    """Warn of OME-Zarr metadata with another spacing than the NIfTI header, which counts."""
+    """Warn of OME-Zarr metadata with another spacing than the NIfTI header, which is used."""
     own = np.linalg.norm(affine[:3, :3], axis=0)
-    # Writers that know no spacing write 1 of some unit along each axis.
+    # Writers without a spacing write 1 of some unit along each axis.
     is_default = len({*level.scale}) == 1 and math.log10(abs(level.scale[0]) or 2).is_integer()
     if not is_default and not np.allclose(np.abs(level.scale), own, rtol=1e-3):
         texts = ["x".join(f"{n:.4g}" for n in numbers) for numbers in (own, level.scale)]
         what = f"{name} has the spacing {texts[0]} mm in its NIfTI header, {texts[1]} in OME-Zarr's"
-        do = "The NIfTI header counts; convert the volume again, or pass affine=."
+        do = "The NIfTI header is used; convert the volume again, or pass affine=."
         warn(f"two-spacings: {what}. {do}", LikelyMistake)
 
 
 def _part_is_lost(part: str, holds: str, name: str) -> BadHeader:
-    """Return the error for a part that an image was written with, and does not have any more."""
+    """Return the error for a missing part of an image that was written with it."""
     do = "Copy or convert it again. The path of the array inside reads voxels without a place."
     return BadHeader(f"{name} lost {part}, with {holds}.", do=do)
 
 
 def images_in(group: Any) -> Iterator[str]:
-    """Yield where the images of a group are that is none itself.
-
-    The group is a plate, a well, a group of labels, or one that bioformats2raw wrote.
-    """
+    """Yield the paths of the images in a plate, a well, labels, or a group of bioformats2raw."""
     attrs = dict(group.attrs)
     ome = attrs.get("ome", attrs)
     wells = [well["path"] for well in ome.get("plate", {}).get("wells", ())]
@@ -374,7 +368,6 @@ def images_in(group: Any) -> Iterator[str]:
 
 
 def _nifti_fields(array: Any, name: str) -> RawHeader:
-    """Return what the NIfTI header in an array says, ours or zarr-python's."""
     if not _is_array(array):
         what = f"{NIFTI!r} in {name} is no array of bytes, so its slope and affine cannot be read."
         raise BadHeader(what)
@@ -387,14 +380,13 @@ def _nifti_fields(array: Any, name: str) -> RawHeader:
 
 
 METADATA_FILES = ("zarr.json", ".zarray", ".zgroup")
-"""What makes a folder a zarr node."""
+"""Files that mark a folder as a zarr node."""
 
 
 def open_ranges_node(ranges: RangeStore, name: str) -> Any:
     """Return the zarr Array or Group at the root of a store of ranges, read by zarr-python."""
-    # Its bytes go through the store, with all that the store checks. The metadata document, which
-    # was found sound before, says what zarr-python need not probe for: each probe may be a round
-    # trip.
+    # The store reads and checks the bytes. The valid metadata document replaces probes of
+    # zarr-python, each of which may be a round trip.
     zarr = import_package("zarr", name)
     from ._zarr_python import RangesStore
 
@@ -408,7 +400,7 @@ def open_ranges_node(ranges: RangeStore, name: str) -> Any:
         how: Any = {"store": RangesStore(ranges), "path": "", "mode": "r", "zarr_format": version}
         if is_array:
             return zarr.open_array(**how)
-        # Each array has its own document, of which its limits come; a copy may be an old one.
+        # The limits come from the document of each array; a consolidated copy may be outdated.
         return zarr.open_group(**how, use_consolidated=False)
 
 
@@ -416,9 +408,9 @@ def open_store_node(store: Any, path: str = "") -> Any:
     """Return the zarr Array or Group in a store object."""
     import zarr
 
-    # Mode "r" would make zarr copy a store that may write; the user's own is to be used.
+    # With mode "r" zarr would copy a writable store instead of using that of the user.
     mode: Any = "r" if store.read_only else "r+"
-    # The newer format first; what it finds is not looked for in the older one.
+    # The newer format has precedence.
     for version in (3, 2):
         with suppress(FileNotFoundError):
             return zarr.open(store, mode=mode, path=path, zarr_format=version)
@@ -427,7 +419,7 @@ def open_store_node(store: Any, path: str = "") -> Any:
 
 
 def is_node(thing: Any) -> bool:
-    """Whether something is an array or a group, not a store."""
+    """Whether an object is an array or a group, not a store."""
     import zarr
 
     return isinstance(thing, (zarr.Array, zarr.Group))
@@ -441,10 +433,10 @@ def place_of(thing: Any) -> tuple[Any, str]:
 
 
 def store_key(store: Any, path: str) -> str:
-    """Return a short key for what lies below a path of a store; empty where nobody can tell.
+    """Return a short key for the objects below a path of a store; empty if unknown.
 
-    Of objects in memory every byte is looked at, of others name, size and version. Stores of
-    other kinds say it by an attribute ``content_key``.
+    Digests all bytes of objects in memory, and name, size and version of others. Stores of other
+    kinds provide an attribute ``content_key``.
     """
     own = getattr(store, "content_key", None)
     if isinstance(own, str) and own:
@@ -455,7 +447,7 @@ def store_key(store: Any, path: str) -> str:
         objects = [(key, mapping[key]) for key in list(mapping) if key.startswith(below)]
         return listing_key("memory", [_digest(key, value) for key, value in objects])
     inner = getattr(store, "_store", None)
-    if inner is not None:  # a wrapper: it logs, or is slow
+    if inner is not None:  # a wrapper, for logs or latency
         return store_key(inner, path)
     return _listed_key(store, path)
 
@@ -479,7 +471,7 @@ def _listed_key(store: Any, path: str) -> str:
         return ""
     import fsspec
 
-    # The store's own one belongs to the event loop of zarr.
+    # A new one, because that of the store belongs to the event loop of zarr.
     system = getattr(system, "sync_fs", system)
     options = {**system.storage_options, "asynchronous": False}
     options.pop("loop", None)
@@ -493,7 +485,7 @@ def _listed_key(store: Any, path: str) -> str:
 
 
 class ZarrSource:
-    """A zarr object that somebody opened."""
+    """Source of a zarr object that a user opened."""
 
     def __init__(
         self, thing: Any, options: Options, *, path: str = "", name: str = "", token: str = ""
@@ -506,7 +498,6 @@ class ZarrSource:
         self._born = os.getpid()
 
     def open(self) -> Backend:
-        """Open the object with the first backend that recognises it."""
         thing, path = self.thing, self.path
         payload = None if os.getpid() == self._born else self._pack()
         if payload is not None:  # connections do not survive a fork
@@ -521,17 +512,16 @@ class ZarrSource:
         return as_backend(backend, self.name)
 
     def part_of(self, content: str) -> str:
-        """Return the name of what the options choose of stored content, e.g. one level of it."""
         return LocatedSource("", self.options, token=self.token).part_of(content)
 
     def _path(self) -> str:
         return self.path or place_of(self.thing)[1]
 
     def _pack(self) -> bytes | None:
-        """Return the store as a small pickle; None if it cannot travel."""
+        """Return the store as a small pickle; None if that is not possible."""
         store, _ = place_of(self.thing)
         if not _is_in_memory(store):
-            # What a store of somebody else's raises is its own business; it then stays here.
+            # Stores of other packages may raise anything; the voxels are then sent instead.
             with suppress(Exception):
                 payload = pickle.dumps(store)
                 return payload if len(payload) <= INLINE_BYTES else None
@@ -548,7 +538,7 @@ class ZarrSource:
 
 
 class _Fork:
-    """Refuses stores whose threads a fork of this process has lost."""
+    """Check for stores whose threads do not survive a fork."""
 
     has_lost = False
 
@@ -556,7 +546,7 @@ class _Fork:
         self.has_lost = "obstore" in sys.modules
 
     def refuse(self, store: Any, name: str) -> None:
-        """Raise ForkUnsafe for a store of obstore, also inside others, in a forked child."""
+        """Raise ``ForkUnsafe`` for a store of obstore, wrapped or not, in a forked child."""
         while store is not None and self.has_lost:
             if type(store).__module__.startswith("zarr.storage._obstore"):
                 msg = f"{name} reads through obstore, whose threads a forked process does not have."
@@ -575,11 +565,10 @@ def _arrive(payload: bytes, options: Options, path: str, name: str, token: str) 
 
 
 def _unpack(payload: bytes) -> Any:
-    return pickle.loads(payload)  # noqa: S301  packed by this class, on its way
+    return pickle.loads(payload)  # noqa: S301  packed by this class
 
 
 def _is_in_memory(store: Any) -> bool:
-    """Whether a store lives in the memory of this process, wrapped or not."""
     names = {kind.__name__ for kind in type(store).__mro__}
     if names & {"MemoryStore", "KVStore", "GpuMemoryStore"} or isinstance(store, dict):
         return True
