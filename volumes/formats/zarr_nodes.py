@@ -107,12 +107,19 @@ def levels_of(attributes: Mapping[str, Any], name: str) -> tuple[Level, ...]:
     """
     ome = attributes.get("ome", attributes)
     images = ome.get("multiscales") if isinstance(ome, Mapping) else None
-    if not images:
+    if images is None:
         return ()
     do = "Write them again, or pass affine= to place the voxels."
     with library_errors(f"the OME-Zarr metadata of {name} make no sense", do):
+        if not images or not images[0]["datasets"]:
+            raise ValueError("their multiscales list no array")
         version = _version(ome.get("version") or images[0].get("version"), name)
-        return tuple(_level(dataset, images[0], version) for dataset in images[0]["datasets"])
+        levels = tuple(_level(dataset, images[0], version) for dataset in images[0]["datasets"])
+    if len(images) > 1:
+        what = f"{name} has {len(images)} multiscale images, and the first is read"
+        do = f"For another, give the path of its array, such as {name}/{levels[0].path}, and axes="
+        warn(f"several-images: {what}. {do}", LikelyMistake)
+    return levels
 
 
 def _version(text: Any, name: str) -> int:
