@@ -222,13 +222,15 @@ class OpenVolume(SeedStamper, SameLength):
 
     def __iter__(self) -> Iterator[Sample]:
         run = self._by_server = None
+        # Loaders keep remote stores open from one epoch to the next.
+        renews = self._run is None
         # Identifies this pass for processes that read together; no draw depends on it.
         by = uuid.uuid4().hex
         for position, item in enumerate(self.parent):
             if not isinstance(item, Sample):
                 run = run or self._next_run()
                 item = self._sample(item, position, *run)
-            yield self._open(item, by)
+            yield self._open(item, by, renews=renews)
 
     def _sample(self, item: Any, position: int, seed: int, epoch: int) -> Sample:
         if not isinstance(item, Mapping):
@@ -238,14 +240,14 @@ class OpenVolume(SeedStamper, SameLength):
         name = str(item[CASE]) if CASE in item else name_of(data, position)
         return Sample(data, case=name, identity=self._identity(position), seed=seed, epoch=epoch)
 
-    def _open(self, sample: Sample, by: str) -> Sample:
+    def _open(self, sample: Sample, by: str, *, renews: bool) -> Sample:
         keys = self.keys
         if keys is None:
             keys = tuple(key for key, value in sample.items() if is_volume_source(value))
         with locate_errors(self, sample):
             self._refuse_unusable(sample, keys)
             self._refuse_unknown(sample, keys)
-            volumes = {key: self._show(key, sample).opened_anew(by) for key in keys}
+            volumes = {key: self._show(key, sample).opened_anew(by, renews=renews) for key in keys}
             self._warn_of_colours(sample, volumes)
             for key, mask in [(key, volume.stored_mask()) for key, volume in volumes.items()]:
                 name = f"{key}{STORED_SUFFIX}"

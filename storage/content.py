@@ -9,7 +9,7 @@ import hashlib
 import os
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,11 @@ def content_key(location: str, version: tuple[object, ...]) -> str:
     """Return a short key for a location in one version of its content."""
     text = repr((location, *version))
     return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).hexdigest()
+
+
+def documents_token(url: str, storage_options: Mapping[str, Any]) -> str:
+    """Return the key of the metadata of a remote zarr in the cache of a process."""
+    return content_key(url, (sorted(map(str, storage_options.items())),))
 
 
 def listing_key(location: str, files: Iterable[tuple[str, int, str]]) -> str:

@@ -9,12 +9,13 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from ..core.context import holding
 from ..core.errors import VolumeChanged
 from ..core.locks import DeferredActs, ForkSafeLock, renew_after_fork
 from ..core.lru_cache import LRUCache
+from ..storage.content import documents_token
 from ..storage.read_ahead import AHEAD, ReadAhead
 from .backend import Backend
 from .chunks.chunk_cache import CHUNKS, ChunkCache
@@ -134,6 +135,11 @@ class Handles:
             handle = self.by_token.get(token)
         if handle is not None and handle.backend is not None:
             handle.backend.forget_content_key()
+
+    def drop(self, token: str) -> None:
+        """Open a source again at its next use."""
+        with self._acts, self._lock:
+            self.by_token.pop(token, None)
 
     def opened_again(self, source: Source, last: Backend) -> Backend:
         """Return the open backend of ``source``, but not the one that was open last."""
@@ -287,6 +293,16 @@ class Session:
         self.ahead.requests.clear_idle()
         self.handles.close_local(keeps_read=keeps_read)
         self.chunks.clear()
+
+    def renew(self, source: Source, located: Any) -> None:
+        """Open a remote source again at its next use, and read its metadata: it may have changed.
+
+        ``located`` has the URL that ``source`` reads.
+        """
+        options = located.options.storage_options
+        self.ahead.documents.forget(documents_token(located.location, options))
+        self.handles.drop(located.token)
+        self.handles.drop(source.token)
 
     def close(self) -> None:
         """Let go of everything; the next read opens and fetches again."""

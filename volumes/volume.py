@@ -120,6 +120,7 @@ class Volume:
         is_usual = reader is None and arguments == _USUAL_ARGUMENTS
         options = USUAL_OPTIONS if is_usual else Options(*arguments)
         self._begin(_source_of(source, options, kind, affine), kind, override)
+        self._renews = True
 
     @classmethod
     def of_source(cls, source: Source, kind: str, affine: Affine | None = None) -> Volume:
@@ -137,6 +138,7 @@ class Volume:
         self._data: torch.Tensor | None = None
         self._stamp: tuple[Hashable, int] | None = None
         self._is_fresh = False
+        self._renews = False  # whether its first use opens a remote store again
         self._pass = ""
         self._first: OpenedVersion | None = None  # of the pass, in this process
         self._session: Session | None = None
@@ -416,10 +418,11 @@ class Volume:
         do = "Leave volumes as they are while an epoch reads them, and begin the epoch again."
         raise VolumeChanged(msg, do=do)
 
-    def opened_anew(self, by: str) -> Volume:
+    def opened_anew(self, by: str, *, renews: bool = False) -> Volume:
         """Return the volume for a pass: its header is read again, as it may have changed.
 
-        All processes read one version of it in a pass.
+        All processes read one version of it in a pass. With ``renews``, so is that of a remote
+        store, which otherwise shows another version by its answers.
         """
         renew = getattr(self._source, "opened_anew", None)
         source = self._source if renew is None else renew(by)
@@ -429,7 +432,7 @@ class Volume:
         anew = self.__copy__()
         anew._source = source
         anew._header = anew._grid = anew._stamp = None
-        anew.rounds, anew.names_axes = False, True
+        anew.rounds, anew.names_axes, anew._renews = False, True, renews
         if self.located_source is not None and not has_header:
             anew._pass = by
         return anew
@@ -528,6 +531,10 @@ class Volume:
         if self._header is None and hasattr(source, "known_header"):
             self.header  # noqa: B018  notes it
         header = self._header
+        if header is None and self._renews:
+            self._renews, located = False, self.located_source
+            if located is not None and not located.path:
+                (self._session or SESSION).renew(source, located)
         # Before it is opened: what is written meanwhile was written since.
         now = time.time_ns() if header is None else 0
         backend = handles.acquire(source, verify=header is None)
@@ -547,7 +554,7 @@ class Volume:
 
     def __getstate__(self) -> dict[str, Any]:
         own = dict.fromkeys(("_grid", "_data", "_session", "_first"))  # of this process
-        return {**self.__dict__, **own, "_is_fresh": False}
+        return {**self.__dict__, **own, "_is_fresh": False, "_renews": False}
 
     def __copy__(self) -> Volume:
         copy = object.__new__(type(self))

@@ -9,6 +9,7 @@ import fsspec
 import nibabel as nib
 import numpy as np
 import pytest
+import zarr
 from s3_server import Fault
 
 import voxpipe as vp
@@ -399,3 +400,40 @@ def test_a_search_takes_as_long_as_there_are_names(name, pattern):
     memory.rm("/found", recursive=True)
 
     assert counts[1] < 2.2 * counts[0]
+
+
+def put_at(path, value, length):
+    """Write a volume of one value by the library of its format."""
+    voxels = np.full((length, 4, 4), value, np.float32)
+    if path.suffix == ".npy":
+        np.save(path, voxels)
+    elif path.suffix == ".gz":
+        nib.save(nib.Nifti1Image(voxels, np.eye(4)), path)
+    else:
+        zarr.create_array(path, data=voxels, chunks=(2, 2, 2), overwrite=True)
+
+
+WAYS_TO_READ = {
+    "volume": lambda url, options, _: vp.Volume(url, storage_options=options).numpy()[0],
+    "chain": lambda url, options, _: next(
+        iter(vp.from_cases([{"image": url}]).open_volume(storage_options=options).batch_patches(1))
+    )["image"][0, 0].numpy(),
+    "convert": lambda url, options, place: (
+        vp.convert(url, place, storage_options=options),
+        vp.Volume(place).numpy()[0],
+    )[1],
+}
+
+
+@pytest.mark.parametrize("way", WAYS_TO_READ)
+@pytest.mark.parametrize("name", ["a.npy", "a.nii.gz", "a.zarr"])
+def test_a_new_volume_reads_what_a_bucket_holds_now(server, client, tmp_path, name, way):
+    """Voxels and shape of a rewritten object, in the process that read the one before."""
+    url, seen = f"s3://bucket/{name}", []
+    for value, length in ((1, 4), (2, 4), (3, 6)):
+        put_at(server.bucket / name, value, length)
+        place = tmp_path / f"{value}.nii.zarr"
+        voxels = WAYS_TO_READ[way](url, server.storage_options, place)
+        seen.append((voxels.shape, set(voxels.ravel().tolist())))
+
+    assert seen == [((4, 4, 4), {1.0}), ((4, 4, 4), {2.0}), ((6, 4, 4), {3.0})]

@@ -13,12 +13,11 @@ import numpy as np
 from ...core.errors import StaleEntry, VolumeError, VolumeNotFound, VoxpipeError
 from ...core.redact import public_text, used_name
 from ...core.validate import count_text
-from ...storage.content import content_key
+from ...storage.content import content_key, documents_token
 from ...storage.read_ahead import SmallObjectCache
 from ..backend import Backend
 from ..chunks.ranged_chunks import register_decoder
 from ..formats.nifti import contradictions
-from ..formats.zarr_backend import documents_token
 from ..header import Header, Shape
 from ..registry import register_backend
 from ..session import close_volumes, opening_session

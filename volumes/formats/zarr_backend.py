@@ -32,7 +32,7 @@ from ...core.errors import (
 )
 from ...core.lru_cache import cached_property
 from ...core.suggest import path_hint
-from ...storage.content import content_key, folder_key, listing_key
+from ...storage.content import content_key, documents_token, folder_key, listing_key
 from ...storage.file_reader import file_system_at
 from ...storage.location import is_url, public_name
 from ...storage.ranges import LocalRanges, RangeStore, cannot_open
@@ -522,11 +522,6 @@ def _still_there(store: LocalRanges | RemoteRanges, key: str) -> bytes | None:
 def _is_chunk(key: str) -> bool:
     """Whether an object is a chunk or a shard, not metadata or a part of the NIfTI header."""
     return key.rpartition("/")[2] not in _DOCUMENTS and "nifti" not in key.split("/")
-
-
-def documents_token(url: str, storage_options: Mapping[str, Any]) -> str:
-    """Return the key of the metadata of a remote zarr in the cache of a process."""
-    return content_key(url, (sorted(map(str, storage_options.items())),))
 
 
 def metadata_stamp(path: str) -> tuple[int, ...]:
