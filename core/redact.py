@@ -16,6 +16,10 @@ from urllib.parse import unquote
 
 _MASK = "{…}"
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+# ``pathlib.Path`` joins the slashes of a URL.
+_CUT_URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
+# Names of options whose value is a credential.
+_OPTION = re.compile(r"secret|password|token|(^|_)key$", re.IGNORECASE)
 # Between the members of a chain; a :: in a password has no scheme behind it.
 _LINK = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::|$))")
 _QUERY = re.compile(r"[?#]")
@@ -248,14 +252,20 @@ def public_value(value: Any, levels: int = 40) -> Any:
         return public_name(value)
     if isinstance(value, os.PathLike):
         path = os.fspath(value)
-        return public_name(path) if isinstance(path, str) and "://" in path else value
+        url = _CUT_URL.sub(r"\1://", path) if isinstance(path, str) else ""
+        return public_name(url) if "://" in url else value
     if type(value) in (list, tuple, set, frozenset):
         if not levels:
             return type(value)()
         return type(value)(public_value(one, levels - 1) for one in value)
     if type(value) is dict:
         items = value.items() if levels else ()
-        return {public_value(key): public_value(one, levels - 1) for key, one in items}
+        return {
+            public_value(key): _MASK
+            if isinstance(key, str) and isinstance(one, str) and _OPTION.search(key)
+            else public_value(one, levels - 1)
+            for key, one in items
+        }
     return value
 
 

@@ -19,10 +19,15 @@ __all__ = ["absolute_place", "file_system", "is_url", "local_path", "public_name
 
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+(://|::)")
 _LOCAL = re.compile(r"^(file|local)://")
+# pathlib.Path joins the slashes of a URL.
+_CUT_URL = re.compile(r"^(https?|ftp|s3a?|gs|gcs|az|abfss?|hdfs|memory):/[^/]")
 
 
 def is_url(location: str) -> bool:
     """Whether ``location`` names something to be reached through fsspec."""
+    if _CUT_URL.match(location):
+        what = "a location begins with a scheme and a single slash, as a URL in pathlib.Path does."
+        raise errors.SampleError(what, do="Give the URL as text.")
     return bool(_URL.match(location)) and not _LOCAL.match(location)
 
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import pickle
+import re
 import traceback
 import warnings
 from itertools import product
@@ -18,7 +19,7 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 import voxpipe as vp
 from voxpipe.core.call_site import call_text
-from voxpipe.core.errors import VolumeReadError, VoxpipeError, add_location
+from voxpipe.core.errors import SampleError, VolumeReadError, VoxpipeError, add_location
 from voxpipe.core.redact import public_name, public_text, urls_in, used_name
 from voxpipe.storage.location import Secrets, file_system, remote_errors
 from voxpipe.storage.remote import open_remote
@@ -375,3 +376,20 @@ def test_a_query_without_a_name_is_shown_nowhere(file):
     texts += [failing(lambda: volume.shape), failing(lambda: list(listing))]
 
     assert not any("SIGN" in text for text in texts)
+
+
+@pytest.mark.parametrize("begin", [vp.Volume, lambda at: vp.predict(abs, at, patch=4)])
+def test_a_url_in_a_path_is_refused_without_its_password(begin):
+    """``pathlib`` joins the slashes of a URL: no local file is meant, and no secret is shown."""
+    with pytest.raises(SampleError, match="Give the URL as text") as caught:
+        begin(Path("https://user:PASSWORD@127.0.0.1:9/x.npy"))
+
+    assert "PASSWORD" not in str(caught.value)
+
+
+def test_options_in_the_place_of_a_volume_are_not_shown():
+    """The error shows their names."""
+    with pytest.raises(SampleError, match="no volume to open among image=") as caught:
+        list(vp.from_cases([{"image": {"key": "AKIA", "secret": "PASSWORD"}}]).open_volume())
+
+    assert not {"AKIA", "PASSWORD"} & set(re.findall(r"\w+", str(caught.value)))
