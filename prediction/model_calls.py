@@ -83,6 +83,9 @@ def run_model(
             if len(output) != len(batch):
                 msg = f"the model gave {len(output)} rows for a batch of {len(batch)} windows"
                 raise SampleError(msg, do="It must give one for each, (B, C, I, J, K).")
+            if output.is_complex():
+                msg = f"the model returned complex numbers, {output.dtype}"
+                raise SampleError(msg, do="Return their magnitude, or both parts as channels.")
             # And to what they gave before.
             result = (output.flip(axes) if len(ways) > 1 else output).float()
             total = result if total is None else total.add_(result)

@@ -336,6 +336,18 @@ class DicomFile:
         """Return the steps along a row and a column, and the place."""
         directions = facts.get("ImageOrientationPatient")
         between = next((facts[key] for key in _PIXEL_SIZES if facts.get(key)), (1.0, 1.0))
+        wrong = [
+            f"{keyword} of {np.size(value)} numbers, not {count}"
+            for keyword, value, count in (
+                ("pixel spacing", between, 2),
+                ("ImageOrientationPatient", directions, 6),
+                ("ImagePositionPatient", facts.get("ImagePositionPatient"), 3),
+                ("GridFrameOffsetVector", self._dataset.get("GridFrameOffsetVector"), self.count),
+            )
+            if value is not None and np.size(value) not in (0, count)
+        ]
+        if wrong:
+            raise BadHeader(f"{self.name} has {' and '.join(wrong)}.")
         row, column = np.reshape(np.array(directions or (1, 0, 0, 0, 1, 0), dtype=float), (2, 3))
         lengths = np.linalg.norm(row), np.linalg.norm(column)
         between_rows, between_columns = map(float, between)

@@ -238,9 +238,10 @@ def _warn_of_axes(volumes: Mapping[str, Any], first: str, plain: str) -> None:
         f"open_volume(axes={{{plain!r}: {letters!r}}}) for an array as SimpleITK, tifffile or zarr "
         f"give it, and {letters[::-1]!r} for one as nibabel does."
     )
-    # Once per data set: its cases share a folder or a parent folder.
-    folder = os.path.dirname(os.path.dirname(volumes[plain].name))
-    _AXES_ONCE.warn((first, plain, folder), text, LikelyMistake)
+    # Once per data set: its cases share a format and a folder or a parent folder.
+    name = volumes[plain].name
+    place = os.path.dirname(os.path.dirname(name)), os.path.splitext(name)[1]
+    _AXES_ONCE.warn((first, plain, *place), text, LikelyMistake)
 
 
 def _letters(volume: Any) -> str:

@@ -131,7 +131,8 @@ ODD = ["page", "unsaid", "total", "etag", "redirect", "undated", "whole"]
 @pytest.mark.parametrize(
     ("scheme", "kind"),
     # Web servers may redirect, and what comes then is the answer.
-    [("s3", kind) for kind in [*ODD, "timeout"]] + [("http", kind) for kind in ODD if kind != "redirect"],
+    [("s3", kind) for kind in [*ODD, "timeout"]]
+    + [("http", kind) for kind in ODD if kind != "redirect"],
 )
 def test_one_odd_answer_is_no_other_version(server, client, monkeypatch, scheme, kind):
     """Whether it is to the question how large the object is, or to one for its bytes."""

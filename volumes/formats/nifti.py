@@ -252,7 +252,12 @@ def head_of(file: StoredFile, is_gzip: bool, do: str = "") -> bytes:
         return file.head(NIFTI2_BYTES)
     head = file.head(HEAD_BYTES)
     try:
-        raw = zlib.decompressobj(_GZIP).decompress(head, NIFTI2_BYTES)
+        decoder = zlib.decompressobj(_GZIP)
+        raw = decoder.decompress(head, NIFTI2_BYTES)
+        # A short member may begin a stream of several.
+        while len(raw) < NIFTI2_BYTES and decoder.unused_data.startswith(_GZIP_MAGIC):
+            rest, decoder = decoder.unused_data, zlib.decompressobj(_GZIP)
+            raw += decoder.decompress(rest, NIFTI2_BYTES - len(raw))
         if raw.startswith(_GZIP_MAGIC):
             raise BadHeader(f"{file.name} is compressed with gzip twice.", do="Decompress it once.")
         return raw
