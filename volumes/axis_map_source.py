@@ -141,10 +141,8 @@ def seen_through(source: Source, axis_map: AxisMap) -> AxisMappedSource:
 
 def mapped_header(header: Header, tables: Sequence[Table | None]) -> Header:
     """Return the header of what is seen through the tables of the four axes."""
-    c, i, j, k = (
-        length if table is None else len(table)
-        for length, table in zip(header.shape, tables, strict=True)
-    )
+    sizes = zip(header.shape, tables, strict=True)
+    c, i, j, k = (length if table is None else len(table) for length, table in sizes)
     return replace(header, shape=(c, i, j, k))
 
 

@@ -39,30 +39,20 @@ IDENTITY = tuple(float(v) for v in np.eye(4).ravel())
 class Header:
     """Geometry, types and access of one stored volume."""
 
-    shape: Shape
-    """(C, I, J, K)."""
-    affine: tuple[float, ...]
-    """The 16 entries of the voxel-to-world matrix, row by row, in millimetres, RAS+."""
-    disk_dtype: np.dtype[Any]
-    """Type of the numbers as stored."""
-    chunks: Triple | None = None
-    """Spatial decode unit in voxels, None where there is none."""
-    access: Access = "view"
-    """How the store is read."""
-    slope: float = 1.0
-    """Factor from stored number to value."""
-    intercept: float = 0.0
-    """Value of a stored 0."""
+    shape: Shape  # (C, I, J, K)
+    affine: tuple[float, ...]  # 16 entries, voxel to world, row by row, in millimetres, RAS+
+    disk_dtype: np.dtype[Any]  # type of the numbers as stored
+    chunks: Triple | None = None  # spatial decode unit in voxels, None where there is none
+    access: Access = "view"  # how the store is read
+    slope: float = 1.0  # factor from stored number to value
+    intercept: float = 0.0  # value of a stored 0
     value_type: np.dtype[Any] | None = None
     """Type of values where it does not follow from the other fields (foreign backends)."""
-    stamp: tuple[int, ...] = ()
-    """Size and modification time of the file that was read; empty where there is none."""
+    stamp: tuple[int, ...] = ()  # size and modification time of the file; empty where there is none
     tensor_dtype: str = ""
     """Type of torch that :attr:`Volume.data` has where NumPy lacks it, such as ``bfloat16``."""
-    names_axes: bool = True
-    """Whether the file, or ``axes=``, says which stored axis is x, y and z."""
-    file_unit: str = ""
-    """The unit in which the file gives lengths, such as ``"um"``; empty where it says none."""
+    names_axes: bool = True  # whether the file, or ``axes=``, names the stored axes x, y and z
+    file_unit: str = ""  # unit of lengths in the file, such as ``"um"``; empty where it names none
 
     @classmethod
     def of(

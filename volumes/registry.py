@@ -48,26 +48,17 @@ class _LazyTensor:
 class BackendRequest:
     """What a factory gets to know about a source."""
 
-    path: Path | None = None
-    """Local path, None for URLs and objects."""
+    path: Path | None = None  # local path, None for URLs and objects
     remote_zarr_uri: str | None = field(default=None, repr=False)  # may hold credentials
     """URL of a zarr array or group."""
-    zarr_store: Any = None
-    """A zarr Store, Array or Group object."""
-    affine: Any = _LazyTensor()
-    """4x4 float64 torch tensor that overrides the stored one, or None."""
-    reader_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Further keywords of ``Volume``."""
-    reader: Any = None
-    """The reader given to ``Volume``."""
-    uri: str | None = field(default=None, repr=False)
-    """URL of anything that is no local path."""
-    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Options for fsspec."""
-    source: Any = field(default=None, repr=False)
-    """What the user gave."""
-    io: str = "auto"
-    """How bare voxels of local files are to be read: one of ``IO_MODES``."""
+    zarr_store: Any = None  # a zarr Store, Array or Group object
+    affine: Any = _LazyTensor()  # 4x4 float64 torch tensor that overrides the stored one, or None
+    reader_kwargs: Mapping[str, Any] = field(default_factory=dict)  # more keywords of ``Volume``
+    reader: Any = None  # the reader given to ``Volume``
+    uri: str | None = field(default=None, repr=False)  # URL of anything that is no local path
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # for fsspec
+    source: Any = field(default=None, repr=False)  # the user's argument
+    io: str = "auto"  # how bare voxels of local files are read: one of ``IO_MODES``
     follow: str = "beside"
     """How far what a header names is followed: ``"beside"``, in its folder, or ``"anywhere"``."""
 

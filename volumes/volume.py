@@ -23,15 +23,7 @@ from .axis_map_source import AxisMappedSource, LabelBackend, StoredMaskSource, s
 from .backend import Backend, as_array, as_tensor, check_inside, content_of, needed_of, read_counted
 from .chunks.chunked_array import NeededChunks
 from .formats.zarr_nodes import ZarrSource
-from .header import (
-    Access,
-    Header,
-    Shape,
-    Triple,
-    affine_entries,
-    affine_matrix,
-    given_affine,
-)
+from .header import Access, Header, Shape, Triple, affine_entries, affine_matrix, given_affine
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import SESSION, OpenedVersion, Session, Source
 from .source import USUAL_OPTIONS, LocatedSource, Options

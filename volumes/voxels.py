@@ -38,10 +38,8 @@ class Voxels:
 
     array: NDArray[Any]
     """(C, i, j, k) in the stored type; maybe a read-only, strided view of a mapped file."""
-    slope: float = 1.0
-    """Factor from stored number to value."""
-    intercept: float = 0.0
-    """Value of a stored 0."""
+    slope: float = 1.0  # factor from stored number to value
+    intercept: float = 0.0  # value of a stored 0
     boolean: bool = False
     """Whether the numbers, 0 and 1 of uint8, are stored as booleans: their values are."""
 

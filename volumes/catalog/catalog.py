@@ -176,7 +176,7 @@ def describe_volume(
     return Entry(
         case=case,
         key=key,
-        location=source.path or used_name(source.location),
+        location=_place(volume),
         kind=volume.kind,
         header=backend.header,
         stamp=stamp,

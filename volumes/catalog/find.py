@@ -167,23 +167,23 @@ def list_below(
     for name in sorted(places):
         if not _is_second_of_pair(name, places):
             folders.setdefault(name.rpartition("/")[0], []).append(name)
-    if not folders and os.path.isfile(local_path(place)):
+    if folders:
+        return folders, places
+    if os.path.isfile(local_path(place)):
         raise VolumeNotFound(f"{place} is a file of no format that is read.", do="Check the name.")
-    if not folders and is_glob(place):
+    if is_glob(place):
         what = f"there is no volume in what matches {public_name(place)}."
         raise VolumeNotFound(what, do="Check the pattern.")
-    if not folders and is_url(place):
+    if is_url(place):
         raise VolumeNotFound(f"there is no volume below {public_name(place)}.", do="Check the URL.")
-    if not folders and not os.path.exists(local_path(place)):
+    if not os.path.exists(local_path(place)):
         do = path_hint(local_path(place))
         raise VolumeNotFound(f"there is no file or folder {place}.", do=do)
-    if not folders:
-        files = (name for _, _, names in os.walk(local_path(place)) for name in sorted(names))
-        there = ", ".join(itertools.islice(files, _MOST_NAMES)) or "none"
-        what = f"there is no volume below {place}; files of no format that is read: {there}."
-        do = "Check the folder, or convert them to a format that is read."
-        raise VolumeNotFound(what, do=do)
-    return folders, places
+    files = (name for _, _, names in os.walk(local_path(place)) for name in sorted(names))
+    there = ", ".join(itertools.islice(files, _MOST_NAMES)) or "none"
+    what = f"there is no volume below {place}; files of no format that is read: {there}."
+    do = "Check the folder, or convert them to a format that is read."
+    raise VolumeNotFound(what, do=do)
 
 
 def _are_cases(names: Sequence[str]) -> bool:

@@ -364,7 +364,7 @@ class ClassBoxes:
     def table(self) -> tuple[tuple[int, Box], ...]:
         """Return (number, box) in the order of the numbers; nothing if it came to an end."""
         items = sorted((self._boxes or {}).items())
-        return tuple((number, (b[0], b[1], b[2], b[3], b[4], b[5])) for number, b in items)
+        return tuple((number, _box_of(box)) for number, box in items)
 
 
 # Of so many classes, looking at each takes less time than counting all at once.

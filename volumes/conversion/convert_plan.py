@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -184,10 +184,8 @@ def _size(what: str, value: int) -> int:
     return int(value)
 
 
-# NIfTI has neither; the type of the array is the one that counts.
-_STAND_INS = {"b": np.dtype(np.uint8), "f": np.dtype(np.float32)}
 # NIfTI's code for coordinates of the scanner that made the image.
-_SCANNER = 1
+SCANNER = 1
 
 
 def nifti_bytes(header: Header) -> bytes:
@@ -195,19 +193,30 @@ def nifti_bytes(header: Header) -> bytes:
     from nibabel.nifti2 import Nifti2Header
 
     fields: Any = Nifti2Header(endianness="<")
-    dtype = header.value_type or header.disk_dtype
-    stand_in = dtype.kind == "b" or (dtype.kind == "f" and dtype.itemsize == 2)
-    fields.set_data_dtype(_STAND_INS[dtype.kind] if stand_in else dtype.newbyteorder("<"))
-    channels, i, j, k = header.shape
-    # Dimensions are (x, y, z, t, c): what was folded into C is called channels.
-    fields.set_data_shape((i, j, k) if channels == 1 else (i, j, k, 1, channels))
-    spacing = spacing_of(header)
-    fields.set_zooms(spacing if channels == 1 else (*spacing, 1.0, 1.0))
-    fields.set_sform(affine_matrix(header.affine), code=_SCANNER)
+    set_voxels(fields, header, spacing_of(header))
+    fields.set_sform(affine_matrix(header.affine), code=SCANNER)
     fields.set_xyzt_units("mm")
-    fields["scl_slope"], fields["scl_inter"] = header.slope, header.intercept
     raw: bytes = fields.binaryblock
     return raw
+
+
+def set_voxels(fields: Any, header: Header, spacing: Iterable[float]) -> None:
+    """Set type, shape, spacing and scaling of nibabel's NIfTI header ``fields``."""
+    channels, *spatial = header.shape
+    fields.set_data_dtype(file_dtype(header.value_type or header.disk_dtype))
+    # Dimensions are (x, y, z, t, c): what was folded into C is called channels.
+    fields.set_data_shape(spatial if channels == 1 else (*spatial, 1, channels))
+    fields.set_zooms([*map(float, spacing), 1.0, 1.0][: 3 if channels == 1 else 5])
+    fields["scl_slope"], fields["scl_inter"] = header.slope, header.intercept
+
+
+def file_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type in which values are stored in a file: no format has booleans or float16."""
+    if dtype.kind == "b":
+        return np.dtype(np.uint8)
+    if dtype == np.float16:
+        return np.dtype(np.float32)
+    return dtype.newbyteorder("<")
 
 
 def spacing_of(header: Header) -> tuple[float, float, float]:

@@ -72,9 +72,8 @@ class LocalDestination:
         """Return what voxpipe noted in the group, empty for what it did not write."""
         if not os.path.lexists(self._path):
             return None
-        with suppress(OSError, ValueError, AttributeError):
-            document = parse_json(_read(self._path / GROUP))
-            return dict(document.get("attributes", {}).get("voxpipe", {}))
+        with suppress(OSError):
+            return _record_in(_read(self._path / GROUP))
         return {}
 
     def is_group(self) -> bool:
@@ -386,9 +385,7 @@ class RemoteDestination:
         with remote_errors(self._url, self._options):
             content = self._get(f"{self._root}/{GROUP}")
             if content is not None:
-                with suppress(ValueError, AttributeError):
-                    return dict(parse_json(content).get("attributes", {}).get("voxpipe", {}))
-                return {}
+                return _record_in(content)
             # Objects without metadata are those of a writer that left its journal, or foreign.
             ours = self._system.exists(self._journal)
             return {} if not ours and self._system.exists(self._root) else None
@@ -538,6 +535,12 @@ def disk_errors(what: str, place: str, do: str = "") -> Iterator[None]:
             raise
         do = "Check the disks of both, and try again."
         raise VolumeError(f"{what}: {error.strerror}.", do=do) from error
+
+
+def _record_in(document: bytes) -> dict[str, Any]:
+    with suppress(ValueError, AttributeError):
+        return dict(parse_json(document).get("attributes", {}).get("voxpipe", {}))
+    return {}
 
 
 def _first_line(key: str) -> bytes:

@@ -31,14 +31,14 @@ from ..formats.nifti import NIFTI2_BYTES, fields_of, head_of
 from ..formats.stored_file import LocalStoredFile
 from ..header import Header, affine_entries, affine_matrix
 from ..volume import Volume
-from .convert_plan import spacing_of
+from .convert_plan import SCANNER, set_voxels, spacing_of
+from .convert_plan import file_dtype as file_dtype
 
 SUFFIXES = (".nii.gz", ".nii", ".nrrd", ".mha")
 """Of files with one header in front of bare voxels, which are written in place."""
 _MARK = "voxpipe"  # what a mark in a header begins with
 # A NIfTI-1 header counts voxels of an axis in 16 bits.
 _MOST_IN_NIFTI1 = 2**15 - 1
-_SCANNER = 1
 _FLAG_BYTES = 4  # behind a NIfTI header: no extensions
 # What is compressed, copied or written at once.
 PIECE = 16 * 1024**2
@@ -96,20 +96,15 @@ def _nifti(header: Header, like: Any, mark: str) -> _Layout:
     from nibabel.nifti1 import Nifti1Header
     from nibabel.nifti2 import Nifti2Header
 
-    channels, *spatial = header.shape
     large = max(header.shape) > _MOST_IN_NIFTI1
     build: Any = Nifti2Header if large or isinstance(like, Nifti2Header) else Nifti1Header
     fields = build(endianness="<") if like is None else build.from_header(like.as_byteswapped("<"))
-    fields.set_data_dtype(header.disk_dtype)
-    zooms = fields.get_zooms()[:3] if like is not None else spacing_of(header)
-    fields.set_data_shape(spatial if channels == 1 else (*spatial, 1, channels))
-    fields.set_zooms([*map(float, zooms), 1.0, 1.0][: 3 if channels == 1 else 5])
+    set_voxels(fields, header, spacing_of(header) if like is None else fields.get_zooms()[:3])
     if like is None:
-        fields.set_sform(affine_matrix(header.affine), code=_SCANNER)
+        fields.set_sform(affine_matrix(header.affine), code=SCANNER)
         with suppress(Exception):  # a sheared affine has no quaternion: the sform stands
-            fields.set_qform(affine_matrix(header.affine), code=_SCANNER, strip_shears=False)
+            fields.set_qform(affine_matrix(header.affine), code=SCANNER, strip_shears=False)
         fields.set_xyzt_units("mm")
-    fields["scl_slope"], fields["scl_inter"] = header.slope, header.intercept
     fields["cal_min"] = fields["cal_max"] = 0  # of other values
     if mark:
         fields["descrip"] = f"{_MARK} {mark}".encode()
@@ -119,14 +114,10 @@ def _nifti(header: Header, like: Any, mark: str) -> _Layout:
     return _Layout(fields.binaryblock.ljust(size, b"\0"))
 
 
-def _text_number(value: float) -> str:
-    return repr(float(value))
-
-
 def _nrrd(header: Header, like: Any, mark: str) -> _Layout:
     channels, *spatial = header.shape
     matrix = _LPS @ affine_matrix(header.affine)
-    vectors = [f"({','.join(map(_text_number, matrix[:3, axis]))})" for axis in range(3)]
+    *vectors, origin = [f"({','.join(map(repr, column))})" for column in matrix.T[:, :3].tolist()]
     sizes, kinds = spatial, ["domain"] * 3
     if channels > 1:
         vectors, sizes, kinds = ["none", *vectors], [channels, *spatial], ["vector", *kinds]
@@ -141,14 +132,14 @@ def _nrrd(header: Header, like: Any, mark: str) -> _Layout:
         f"kinds: {' '.join(kinds)}",
         "endian: little",
         "encoding: raw",
-        f"space origin: ({','.join(map(_text_number, matrix[:3, 3]))})",
+        f"space origin: {origin}",
     ]
     return _Layout(("\n".join(lines) + "\n\n").encode(), is_interleaved=channels > 1)
 
 
 def _mha(header: Header, like: Any, mark: str) -> _Layout:
     matrix, spacing = _LPS @ affine_matrix(header.affine), spacing_of(header)
-    directions = [matrix[row, axis] / spacing[axis] for axis in range(3) for row in range(3)]
+    directions = (matrix[:3, :3] / spacing).T.ravel().tolist()
     channels, *spatial = header.shape
     lines = [
         "ObjectType = Image",
@@ -157,10 +148,10 @@ def _mha(header: Header, like: Any, mark: str) -> _Layout:
         "BinaryData = True",
         "BinaryDataByteOrderMSB = False",
         "CompressedData = False",
-        f"TransformMatrix = {' '.join(map(_text_number, directions))}",
-        f"Offset = {' '.join(map(_text_number, matrix[:3, 3]))}",
+        f"TransformMatrix = {' '.join(map(repr, directions))}",
+        f"Offset = {' '.join(map(repr, matrix[:3, 3].tolist()))}",
         "CenterOfRotation = 0 0 0",
-        f"ElementSpacing = {' '.join(map(_text_number, spacing))}",
+        f"ElementSpacing = {' '.join(map(repr, spacing))}",
         f"DimSize = {' '.join(map(str, spatial))}",
         *([f"ElementNumberOfChannels = {channels}"] if channels > 1 else []),
         f"ElementType = {_name_of(header.disk_dtype, _MHA_TYPES, 'MetaImage')}",
@@ -182,15 +173,6 @@ _LAYOUTS: dict[str, Callable[[Header, Any, str], _Layout]] = {
     ".nrrd": _nrrd,
     ".mha": _mha,
 }
-
-
-def file_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type in which values are stored in a file: no format has booleans or float16."""
-    if dtype.kind == "b":
-        return np.dtype(np.uint8)
-    if dtype == np.float16:
-        return np.dtype(np.float32)
-    return dtype.newbyteorder("<")
 
 
 def as_stored(voxels: NDArray[Any], header: Header) -> NDArray[Any]:
