@@ -152,7 +152,7 @@ class Demand:
     """Visits whose batches take turns, each batch of one visit: ``interleave(visits=...)``."""
     is_scattered: bool = True
     """Whether patches of a volume come between those of others, or again while its chunks are
-    cached; else its chunks are not needed after the visit."""
+    cached. Otherwise its chunks are not needed after the visit."""
     made_bytes: int = 0  # most bytes of a patch's intermediate arrays, where voxels are resampled
 
 

@@ -210,7 +210,7 @@ class Handles:
                     remote, local = remote - is_far, local - (not is_far)
 
 
-# Of 400 bytes each. Of more volumes, changes of the least recently read ones go unnoticed.
+# Each takes 400 bytes. With more volumes, changes of the least recently read ones go unnoticed.
 MOST_VERSIONS = 16_384
 
 

@@ -39,12 +39,9 @@ class Finding:
     key: str  # its key in the case
     name: str  # path or URL, without credentials
     error: str = ""
-    """Class of the error, or one of these; empty for a sound volume.
-
-    - ``"Contradiction"``: a NIfTI header has two values of one fact.
-    - ``"NotFinite"`` or ``"NotWhole"``: some voxels are not finite, or are no labels.
-    - ``"MissingLabel"`` or ``"MissingVolume"``: the case lacks this key.
-    """
+    """Class of the error; empty for a sound volume. ``"Contradiction"``: a NIfTI header has two
+    values of one fact. ``"NotFinite"``, ``"NotWhole"``: some voxels are not finite, or no labels.
+    ``"MissingLabel"``, ``"MissingVolume"``: the case lacks this key."""
     reason: str = ""  # the problem and its cure; empty for a sound volume
     shape: Shape | None = None  # (C, I, J, K), where the header could be read
     affine: tuple[float, ...] | None = None  # its 16 entries, where the header could be read

@@ -68,7 +68,7 @@ def find_volumes(
       sibling folders do, too. Volumes of one name in such sibling folders (``images/``,
       ``labels/``) are one case.
 
-    Of volumes that differ by format only (``ct.nii`` and ``ct.nii.gz``), all but the first have
+    Volumes that differ by format only (``ct.nii`` and ``ct.nii.gz``) have, except for the first,
     their whole names as keys. The two files of a pair (``.hdr`` and ``.img``) are one volume.
     Hidden files and folders are skipped.
     """
@@ -136,7 +136,7 @@ def cases_without_label(
     """Return case and key of each label that a case lacks and most of its group have.
 
     Cases are grouped by the folder of their images, or by the parent of folders with one image
-    each: those of ``imagesTs`` need no label because those of ``imagesTr`` have one.
+    each. So cases of ``imagesTs`` need no label because those of ``imagesTr`` have one.
     """
     images = {
         case: next((p for k, p in v.items() if k not in labels), "") for case, v in cases.items()

@@ -4,9 +4,9 @@ See ``docs/decisions/0013-manifests-are-plain-json.md``. A manifest holds number
 reading it runs no code. Locations below its folder are relative, so both can be moved together.
 Credentials are never written.
 
-The stamp of a volume, its version, is cheap to read: size and modification time of a file, the ETag
-of an object, the sizes and times of all files of a zarr folder, or with very many files of its
-metadata only. Only :func:`content_hash` reads the bytes.
+The stamp of a volume, its version, is cheap to read. It has the size and modification time of a
+file, the ETag of an object, or the sizes and times of the files of a zarr folder. With very many
+files it covers the metadata only. Only :func:`content_hash` reads the bytes.
 """
 
 from __future__ import annotations
@@ -133,9 +133,9 @@ def read_manifest(
 ) -> Manifest:
     """Read a manifest from a path or URL; ``follow`` limits the locations of its volumes.
 
-    ``"beside"``: below its folder; for a manifest at a URL also on the same host by the same
-    scheme; for a local one also at the origins in its ``made_of``. ``"anywhere"``: on any host,
-    which then receives the credentials.
+    ``"beside"``: below its folder. Volumes of a manifest at a URL may also be on its host by the
+    same scheme, those of a local one at the origins in its ``made_of``. ``"anywhere"``: on any
+    host, which then receives the credentials.
     """
     place = os.fspath(location)
     name = public_name(place)

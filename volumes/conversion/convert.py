@@ -2,7 +2,8 @@
 
 One shard is read at a time, so memory does not grow with the volume. zarr-python writes the voxels
 in their stored type. A NIfTI-2 header in the group (NIfTI-Zarr) holds the affine, the slope and the
-intercept; OME-Zarr 0.5 metadata hold axes and spacing. :func:`open_copy` keeps copies in a folder.
+intercept. OME-Zarr 0.5 metadata hold axes and spacing. Function :func:`open_copy` keeps copies in a
+folder.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ def refuse_other_formats(destination: str) -> None:
 Progress = Callable[[int, int], None]
 """``progress(done, total)`` in voxels (of all channels), called at the start and for each shard."""
 GROUP = ".zarr"  # suffix of a copy
-# Compressed scans take a third to a half of their bytes: with less than a quarter free, a copy
+# Compressed scans take a third to a half of their bytes. With less than a quarter free, a copy
 # would fill the disk.
 _BEST_RATIO = 4
 # Default level of Blosc. Higher levels of lz4hc take four times as long and store 1 % less.

@@ -22,8 +22,8 @@ from ..header import Header, Triple, affine_matrix
 # In smaller chunks requests and chunk headers cost more than voxels; of larger ones a patch decodes
 # more than it uses. Blosc decodes this size within a level-2 cache.
 CHUNK_BYTES = 128 * 1024
-# A patch at any offset touches one chunk more per axis than its length: with a quarter of the patch
-# 5 instead of 4, twice its voxels.
+# A patch at any offset touches one chunk more per axis than its length. With chunks of a quarter
+# patch these are 5 instead of 4, twice the voxels of the patch.
 CHUNKS_PER_PATCH = 4
 # Chunk sizes are multiples of this, so that shards of many volumes are alike.
 _STEP = 8

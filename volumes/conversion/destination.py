@@ -212,8 +212,8 @@ class RemoteLease:
     - An object that stays the same for ``seconds`` belongs to a dead writer, and a waiting process
       takes it over. Each process measures its own wait, so clocks of machines are not compared.
     - A taker first creates the claim, an object named after the last owner, so that only one of
-      several takers succeeds. A claim that stays belongs to a dead taker: another taker replaces it
-      in the same way, by an object named after both.
+      several takers succeeds. A claim that stays belongs to a dead taker. Another taker replaces
+      it in the same way, by an object named after both.
     - For stores without conditional requests, a writer looks before it creates the object, and
       reads it afterwards. Only two writers that begin at the same moment remain undetected.
     """

@@ -41,7 +41,7 @@ _FLAG_BYTES = 4  # after a NIfTI header: no extensions
 PIECE = 16 * 1024**2  # bytes that are compressed, copied or written at once
 _LEVEL = 1  # of gzip: higher ones take several times as long for a few per cent
 # Bytes of written pages that may stay mapped. A page holds rows of several boxes, and is mapped
-# again for each: predicting 512^3 float32 took 8.2 s with 32 MiB, 7.8 with 64, 7.7 with 256.
+# again for each. Predicting 512^3 float32 took 8.2 s with 32 MiB, 7.8 with 64, 7.7 with 256.
 _DIRTY = 64 * 1024**2
 # Bytes of unfinished rows of boxes: of float32 volumes of 512^3 four rows in the last layer.
 _ROWS = 64 * 1024**2
