@@ -340,6 +340,5 @@ def select_to_memory(backend: Backend, item: Any, affine: Affine, name: str) -> 
 
 
 def _range_text(r: range) -> str:
-    """Return a range as the slice that a user would write."""
     step = "" if r.step == 1 else f":{r.step}"
     return f"{r[0]}:{r[-1] + (1 if r.step > 0 else -1)}{step}"

@@ -77,12 +77,10 @@ class Handles:
         self,
         most: int = MOST_HANDLES,
         most_bytes: int = MOST_RESIDENT_BYTES,
-        most_remote: int = MOST_REMOTE_HANDLES,
         open_source: Callable[[Source], Backend] = lambda source: source.open(),
     ) -> None:
         self._open = open_source
-        self._most, self._most_remote = most, most_remote
-        self._most_bytes = most_bytes
+        self._most, self._most_bytes = most, most_bytes
         self._lock = ForkSafeLock()
         self._acts = DeferredActs(self._lock)
         self.by_token: dict[str, _Handle] = {}
@@ -201,10 +199,10 @@ class Handles:
             # The newest stays at any size, as a read follows.
             for token, _ in oldest[:-1]:
                 many, few = resident > self._most_bytes, local <= self._most
-                if not many and few and remote <= self._most_remote:
+                if not many and few and remote <= MOST_REMOTE_HANDLES:
                     return
                 is_far = token in far
-                if many or (remote > self._most_remote if is_far else not few):
+                if many or (remote > MOST_REMOTE_HANDLES if is_far else not few):
                     del self.by_token[token]
                     resident -= backends[token].resident_bytes if token in backends else 0
                     remote, local = remote - is_far, local - (not is_far)

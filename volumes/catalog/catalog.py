@@ -115,7 +115,6 @@ def _odd_values(read: Voxels, is_label: bool) -> Counter[str]:
 
 
 def _finding_of(odd: Mapping[str, int], sound: Finding) -> Finding:
-    """Return the finding for counts of odd voxels."""
     text = " and ".join(
         count_text(
             n, f"voxel is {'no whole number' if kind == _NOT_WHOLE else kind}", f"voxels are {kind}"

@@ -358,7 +358,6 @@ def _outermost(path: str, places: Collection[str]) -> str | None:
 
 
 def _list(place: str, options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Return name and place of the volumes below a folder."""
     return _remote(place, options) if is_url(place) else _local(place)
 
 

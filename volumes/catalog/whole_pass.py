@@ -566,5 +566,4 @@ def _number_out(value: float) -> float | str:
 
 
 def _plain(value: float) -> float:
-    """Return a whole value as an integer."""
     return int(value) if value.is_integer() else value

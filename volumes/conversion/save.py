@@ -134,21 +134,16 @@ def _volume_at(array: Any, affine: ArrayLike | None) -> Volume:
     return Volume([array], affine=affine, kind=array.kind)
 
 
-def _dtype_of(dtype: DTypeLike | None, like: Volume | None) -> Header:
-    if isinstance(dtype, str) and dtype == LIKE:
-        if like is None:
-            raise VolumeError('dtype="like" needs like=, which is missing.')
-        return like.header
-    return Header.of((1, 1, 1, 1), as_dtype("dtype", dtype))
-
-
 def _header_for(volume: Volume, dtype: DTypeLike | None, like: Volume | None) -> Header:
     """Return the header of the written file."""
     own = Header.of(volume.shape, file_dtype(volume.dtype), volume.affine)
     if dtype is None:
         return own
-    source = _dtype_of(dtype, like)
-    disk = file_dtype(source.disk_dtype)
+    if not (isinstance(dtype, str) and dtype == LIKE):
+        return Header.of(volume.shape, file_dtype(as_dtype("dtype", dtype)), volume.affine)
+    if like is None:
+        raise VolumeError('dtype="like" needs like=, which is missing.')
+    source, disk = like.header, file_dtype(like.disk_dtype)
     return replace(own, disk_dtype=disk, slope=source.slope, intercept=source.intercept)
 
 
