@@ -1,9 +1,8 @@
-"""Voxels in memory as a source: arrays, tensors, images of libraries, and a part of a volume.
+"""Sources in memory: arrays, tensors, images of libraries, and parts of a volume.
 
-A small array travels inside the pickle. A larger one is written to a temporary file on its first
-journey, owned by the original, which the other process maps. On Linux that file has no name, so
-nothing is left of it when the process is killed. It is on disk and not in memory: voxels that are
-in memory already would be there twice.
+A small array is pickled. A larger one is written to a temporary file at its first pickling, which
+the other process maps and the original source owns. On Linux that file has no name, so a killed
+process leaves none. The file is on disk, as in memory the voxels would take twice their size.
 """
 
 from __future__ import annotations
@@ -43,22 +42,22 @@ from .header import IDENTITY, Header, affine_entries, array_header, channels_fir
 from .voxels import index_ranges
 
 INLINE_BYTES = 8 * 1024
-"""A pickled volume stays below 16 kB; half of that leaves room for the header."""
+"""Half of the 16 kB of a pickled volume, to leave room for the header."""
 HAS_NAMELESS = sys.platform == "linux" and os.path.isdir("/proc/self/fd")
-"""Elsewhere the file has a name, and stays if the process is killed."""
+"""Whether files without a name exist; a killed process leaves a named one."""
 SMALL_BYTES = 1024**2
-"""An array of fewer bytes is digested in a millisecond, by each process that asks."""
+"""Arrays of fewer bytes, digested in a millisecond, are digested in each process."""
 _PLACES: weakref.WeakKeyDictionary[Any, tuple[int, str, int]] = weakref.WeakKeyDictionary()
 _ORIGINALS: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 _WRITING = ForkSafeLock()
-# Weak: it is closed when the last array in it is gone.
+# Weak: a file is closed with its last array.
 _CURRENT: dict[bool, weakref.ref[_SharedFile]] = {}
 
 
 class ArrayBackend(ViewBackend):
-    """Voxels of a source in memory, here or in its file: one process digests them for all.
+    """Voxels of a source in memory, here or in its file; one process digests them for all.
 
-    Those that were written to have a source with another token in the next epoch.
+    Changed voxels get a source with another token in the next epoch.
     """
 
     _kept_of = ""
@@ -68,17 +67,17 @@ class ArrayBackend(ViewBackend):
         self._token = token
 
     def note(self) -> None:
-        """Remember the voxels, as something is kept of them: statistics, a table, a copy."""
+        """Note a digest of the voxels, as a cache will keep results of them."""
         self._kept_of = self._kept_of or quick_key(self._view)
 
     @property
     def holds_what_is_kept(self) -> bool:
-        """Whether voxels of which something was kept are the same; looks at no others."""
+        """Whether voxels with cached results are unchanged; reads no others."""
         return not self._kept_of or quick_key(self._view) == self._kept_of
 
     @cached_property
     def content_key(self) -> str:
-        """Type, shape and every byte, digested; workers find what one of them has worked out."""
+        """Digest of type, shape and every byte; workers share it through a file."""
         self.note()
         small = self._view.nbytes < SMALL_BYTES
         file = None if small else cache_directory() / "digests" / f"{self._token}-{self._kept_of}"
@@ -90,7 +89,7 @@ def _digest_of(content: bytes) -> str | None:
 
 
 class SharedArraySource:
-    """The temporary file of voxels that are in the memory of another process."""
+    """Temporary file with the voxels of a source in another process."""
 
     def __init__(self, path: str, start: int, token: str, name: str, header: Header) -> None:
         self.token, self.name = token, name
@@ -108,14 +107,14 @@ class SharedArraySource:
 
 
 def share_array(source: Any, header: Header, voxels: Callable[[], NDArray[Any]]) -> tuple[Any, ...]:
-    """Return what ``__reduce__`` of a source in memory returns, which owns the file.
+    """Return the value of ``__reduce__`` for a source in memory, which owns the file.
 
-    ``voxels`` returns the stored numbers (C, I, J, K); it is called the first time only.
+    ``voxels`` returns the stored numbers (C, I, J, K); only the first call uses it.
     """
     remember(source)
     with _WRITING:
         owner, path, start = _PLACES.get(source, (0, "", 0))
-        # A forked child writes a file of its own: the parent's goes with the parent's object.
+        # A forked child writes its own file, as the parent's is removed with the parent's source.
         if owner != os.getpid():
             path, start = _write(voxels(), source)
             _PLACES[source] = (os.getpid(), path, start)
@@ -124,25 +123,25 @@ def share_array(source: Any, header: Header, voxels: Callable[[], NDArray[Any]])
 
 
 def arrive(token: str, kind: Callable[..., Any], *args: Any) -> Any:
-    """Return the original if it lives in this process, else one of a kind."""
+    """Return the original source if this process has it, else ``kind(*args)``."""
     return original(token) or kind(*args)
 
 
 def remember(source: Any) -> None:
-    """Let copies that come back to this process find ``source``."""
+    """Register ``source`` for copies that return to this process."""
     _ORIGINALS[source.token] = source
 
 
 def original(token: str) -> Any:
-    """Return the living source of this token in this process, or None."""
+    """Return the source with this token in this process, or None."""
     return _ORIGINALS.get(token)
 
 
 class _SharedFile:
-    """A temporary file without a name, which is gone with the process however that ends.
+    """A temporary file without a name, removed by the kernel when the process ends.
 
-    Each array lies behind the others, so that a thousand take one descriptor. Other processes
-    open it by the descriptor of this one.
+    Arrays are appended, so that a thousand take one descriptor. Other processes open the file by
+    the descriptor of this process.
     """
 
     def __init__(self, memory: bool) -> None:
@@ -170,8 +169,8 @@ class _SharedFile:
         return start, self._end
 
     def free(self, start: int, stop: int) -> None:
-        """Give the space of one array back; where the disk cannot, it goes with the file."""
-        # A forked child holds a copy of the array's owner; the voxels are not its own.
+        """Free the space of one array; disks that cannot do so free it with the file."""
+        # A forked child has a copy of the owner, but does not own the voxels.
         if os.getpid() == self.owner:
             with (
                 contextlib.suppress(OSError),
@@ -192,7 +191,7 @@ def _write(array: NDArray[Any], owner: Any) -> tuple[str, int]:
         file = _file(memory=False)
         start, stop = file.add(array)
     except OSError as error:
-        # NumPy tells of a full disk without its number.
+        # NumPy's error for a full disk has no errno.
         if error.errno not in FAILING and error.errno is not None:
             raise
         folder = Path(tempfile.gettempdir())
@@ -206,13 +205,13 @@ def _write(array: NDArray[Any], owner: Any) -> tuple[str, int]:
                 f"process: {refusal.strerror or refusal}.",
                 do="Raise the limit of this process (ulimit -f), or save them to a file.",
             ) from None
-    # This also holds the file: with the last array it is closed.
+    # The finalizer also holds the file, which is closed with its last array.
     weakref.finalize(owner, file.free, start, stop).atexit = False
     return file.path, start
 
 
 def _file(*, memory: bool) -> _SharedFile:
-    """Return the file of this process to which arrays are added: on disk, or where that is full."""
+    """Return the file of this process for arrays: on disk, or in memory if the disk is full."""
     reference = _CURRENT.get(memory)
     file = None if reference is None else reference()
     if file is None or file.owner != os.getpid():
@@ -222,13 +221,13 @@ def _file(*, memory: bool) -> _SharedFile:
 
 
 def _remove(path: str, owner: int) -> None:
-    # A forked child holds a copy of the owner; the file is not its own.
+    # A forked child has a copy of the owner, but does not own the file.
     if os.getpid() == owner and os.path.exists(path):
         os.unlink(path)
 
 
 class ArraySource:
-    """An array (C, I, J, K) in this process. Its voxels must not change while a pass reads them."""
+    """An array (C, I, J, K) in this process; its voxels must not change during a pass."""
 
     def __init__(self, array: NDArray[Any], header: Header, name: str, token: str = "") -> None:
         self.array = array
@@ -239,12 +238,12 @@ class ArraySource:
         self._pass = ""
 
     def opened_anew(self, by: str) -> ArraySource:
-        """Return the source for a pass: of another token where voxels were written to meanwhile.
+        """Return the source for a pass: with a new token if the voxels have changed.
 
-        Statistics, tables and copies are kept by the token, and so are made anew, all of them.
+        Statistics, tables and copies are cached by token, and so are computed again.
         """
         latest = self._latest or self
-        same_pass, self._pass = self._pass == by, by  # several cases may show one array
+        same_pass, self._pass = self._pass == by, by  # several cases may use one array
         if same_pass:
             return latest
         if not latest.backend.holds_what_is_kept:
@@ -252,7 +251,7 @@ class ArraySource:
         return latest
 
     def open(self) -> Backend:
-        """Return the backend; nothing has to be opened."""
+        """Return the backend."""
         return self.backend
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -260,7 +259,7 @@ class ArraySource:
         if self.array.nbytes > INLINE_BYTES:
             return share_array(self, header, lambda: self.array)
         remember(self)
-        # It arrives with the values of this moment, where something may be kept of earlier ones.
+        # The copy has the present voxels, so later changes must be detected.
         self.backend.note()
         # ``copy`` drops the rest of a larger array of which this is a view.
         inline = self.array.copy(), header, self.name, self.token
@@ -270,9 +269,9 @@ class ArraySource:
 def from_array(
     array: Any, affine: tuple[float, ...], axes: str | None = None, *, is_image: bool = False
 ) -> ArraySource:
-    """Return the source of a tensor or an array of two to four axes; memory is shared.
+    """Return the source of a tensor or array of two to four axes; shares its memory.
 
-    The axes of an image, which has an affine of its own, are x, y and z.
+    The axes of an image, which has its own affine, are x, y and z.
     """
     values = as_array(array)
     name = f"array {tuple(values.shape)} {values.dtype.name}"
@@ -285,16 +284,16 @@ def from_array(
 
 
 def says_label(thing: Any) -> bool:
-    """Whether an object says that it is a label: a ``LabelMap`` of TorchIO, or a list of labels.
+    """Whether an object is a label volume, a ``LabelMap`` of TorchIO, or a list of labels.
 
-    VolumeError for a list of which only some are, as a volume has one kind.
+    Raise VolumeError for a list of labels and other volumes, as a volume has one kind.
     """
     if isinstance(thing, (str, np.ndarray)):
         return False
     parts = thing if isinstance(thing, (list, tuple)) else (thing,)
-    labels = [one for one in parts if _is_label(one)]
+    labels = [part for part in parts if _is_label(part)]
     if labels and len(labels) < len(parts):
-        other = next(one for one in parts if not _is_label(one))
+        other = next(part for part in parts if not _is_label(part))
         what = f"a list mixes a label, {type(labels[0]).__name__}, with another volume, "
         do = 'Give it a kind, vp.Volume([...], kind="label") or "intensity", or a key for each.'
         raise VolumeError(f"{what}{type(other).__name__}; a volume has one kind", do=do)
@@ -307,13 +306,13 @@ def _is_label(thing: Any) -> bool:
 
 
 def is_instance(thing: Any, module: str, *classes: str) -> bool:
-    """Whether ``thing`` is of a class whose module is, then, already imported."""
+    """Whether ``thing`` is of one of some classes; imports no module."""
     library = sys.modules.get(module)
     return isinstance(thing, tuple(getattr(library, c) for c in classes if hasattr(library, c)))
 
 
 def from_object(thing: Any, affine: tuple[float, ...] | None, axes: Any = None) -> ArraySource:
-    """Return the source of an array, a tensor or an image, at its own affine or the given one."""
+    """Return the source of an array, a tensor or an image, with the given or its own affine."""
     values, own = placed_array(thing, has_affine=affine is not None)
     if own is not None and axes is not None:
         what = f"a {type(thing).__name__} has an affine along its own axes, and was given axes="
@@ -322,14 +321,14 @@ def from_object(thing: Any, affine: tuple[float, ...] | None, axes: Any = None) 
 
 
 def select_to_memory(backend: Backend, item: Any, affine: Affine, name: str) -> ArraySource:
-    """Return what an index selects, as a source in memory; its affine is that of the part."""
+    """Return the voxels at an index as a source in memory, with the affine of that part."""
     ranges = index_ranges(item, backend.shape, name)
     channels, region, selection = smallest_box(ranges)
     voxels = read_counted(backend, region, channels)
     array = voxels.array[selection].copy(order="K")
     if voxels.boolean:
         array = array.view(np.bool_)
-    # From an index into the ranges to the index that stands there.
+    # Matrix from positions in the ranges to indices of the volume.
     steps = np.diag([*(float(r.step) for r in ranges[1:]), 1.0])
     steps[:3, 3] = [r.start for r in ranges[1:]]
     entries = affine_entries(affine @ steps, name)
@@ -341,6 +340,5 @@ def select_to_memory(backend: Backend, item: Any, affine: Affine, name: str) -> 
 
 
 def _range_text(r: range) -> str:
-    """Return a range as the slice that a user would write."""
     step = "" if r.step == 1 else f":{r.step}"
     return f"{r[0]}:{r[-1] + (1 if r.step > 0 else -1)}{step}"

@@ -1,8 +1,8 @@
-"""Maps of the sections of an axis: missing, doubled and shifted ones.
+"""Maps of the sections of an axis: missing, doubled and shifted sections.
 
-A map is a few rules, which become tables from the index that a user sees (virtual) to the stored
-one (physical) once the length of the axis is known. The affine stays what it was: virtual index
-``i`` lies where the stored index ``i`` would. It is what is shown there that moves.
+A map is a list of rules. For the length of an axis they give a table from virtual indices, which
+the user sees, to physical indices, which are stored. The affine stays: virtual index ``i`` has the
+place in the world of the stored index ``i``, and only its content moves.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from .header import Shape
 AXES = ("C", "I", "J", "K")
 """Names of the axes of a volume; time is folded into C."""
 MISSING = -1
-"""What a table says where nothing is stored."""
+"""Physical index of a missing section."""
 
 AxisPolicy = Literal["nearest", "fill", "mask"]
-"""What a missing section shows: the nearest one that is there, a value, or a value and a mask."""
+"""Content of a missing section: the nearest stored one, a value, or a value and a mask."""
 
 Table = NDArray[np.int64]
 """Physical index, or ``MISSING``, by virtual index."""
@@ -34,24 +34,22 @@ Table = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class AxisRule:
-    """What happens along one axis."""
+    """One change along one axis: a table, an offset, or missing sections."""
 
     axis: int  # index in (C, I, J, K)
     table: tuple[int, ...] | None = None
-    """Physical index by virtual index, -1 for a missing one; None: the others say it."""
+    """Physical index by virtual index, -1 for a missing one; None for the other two changes."""
     offset: int = 0  # virtual index ``i`` shows the physical index ``i + offset``
-    missing: tuple[int, ...] = ()  # virtual indices of sections that are not to be shown
-    in_file: bool = True
-    """Whether those are in the file nevertheless; else they make the axis longer."""
-    policy: AxisPolicy = "nearest"  # what is shown in place of a missing section
-    fill: float = 0.0
-    """The value of a missing section, after slope and intercept; not used by ``"nearest"``."""
+    missing: tuple[int, ...] = ()  # virtual indices of hidden or missing sections
+    in_file: bool = True  # whether the file has these sections; else they lengthen the axis
+    policy: AxisPolicy = "nearest"  # content of a missing section
+    fill: float = 0.0  # value of a missing section after slope and intercept; not for "nearest"
 
     def apply(self, before: Table, name: str) -> Table:
-        """Return the table of an axis to which this is done after ``before``."""
+        """Return the table after this rule; ``before`` is that of the rules before."""
         sections = self._pick(len(before), name)
         after = np.where(sections < 0, MISSING, before[np.maximum(sections, 0)])
-        # What was missing before this rule stays what it was: a filled section is shown as one.
+        # Only gaps of this rule get the nearest section: those of rules before stay missing.
         gaps = sections < 0
         if self.policy != "nearest" or not gaps.any():
             return after
@@ -65,7 +63,7 @@ class AxisRule:
         return np.where(gaps, after[_nearest(present, len(after))], after)
 
     def _pick(self, length: int, name: str) -> Table:
-        """Return which section of an axis of ``length`` stands at each virtual index."""
+        """Return the section of an axis of ``length`` at each virtual index."""
         if self.table is not None:
             self._refuse_beyond(max(self.table), length, name)
             return np.array(self.table, np.int64)
@@ -84,7 +82,7 @@ class AxisRule:
     def _refuse_beyond(self, index: int, length: int, name: str) -> None:
         if index >= length:
             raise OutOfVolume(
-                f"the axis map speaks of section {index} on axis {AXES[self.axis]} of {name}, "
+                f"the axis map names section {index} on axis {AXES[self.axis]} of {name}, "
                 f"which has {length}.",
                 do="Sections are counted from 0; give each volume a map of its own.",
             )
@@ -105,18 +103,18 @@ class AxisRule:
 
 @dataclass(frozen=True, repr=False)
 class AxisMap:
-    """Missing, doubled and shifted sections of a volume; a value that travels.
+    """Missing, doubled and shifted sections of a volume; picklable.
 
-    Axes are ``"C"`` (where time is folded in), ``"I"``, ``"J"``, ``"K"``, or 0, 1, 2 for the
-    spatial three. What a missing section shows is the ``policy``:
+    ``axis`` is ``"C"`` (which includes time), ``"I"``, ``"J"``, ``"K"``, or 0, 1, 2 for the spatial
+    three. ``policy`` decides the content of a missing section:
 
-    - ``"nearest"``: the nearest section that is there; of two, the one before;
+    - ``"nearest"``: the nearest stored section; of two, the one before;
     - ``"fill"``: the value ``fill``;
-    - ``"mask"``: ``fill``, and ``open_volume()`` adds a mask of what is stored to the sample.
+    - ``"mask"``: ``fill``, and ``open_volume()`` adds a mask of stored voxels to the sample.
 
     Examples
     --------
-    Section 2 of a stack is ruined, and another was never taken:
+    Section 2 of a stack is damaged, then one was never acquired:
 
     >>> from voxpipe.volumes import Volume
     >>> stack = Volume(np.arange(5).reshape(1, 1, 5))
@@ -126,7 +124,7 @@ class AxisMap:
     >>> stack.with_axis_map(lost).numpy().ravel().tolist()
     [0, 1, 9, 2, 3, 4]
 
-    Everything is two late, then one section is twice there:
+    All sections are two late, then one is doubled:
 
     >>> late = AxisMap.shift("K", 2, "fill", fill=-1)
     >>> stack.with_axis_map(late).numpy().ravel().tolist()
@@ -136,7 +134,7 @@ class AxisMap:
     """
 
     rules: tuple[AxisRule, ...]
-    """The first is applied to what is stored, the next to what that shows."""
+    """Rules, each applied to the result of the one before."""
 
     @classmethod
     def shift(
@@ -144,16 +142,8 @@ class AxisMap:
     ) -> AxisMap:
         """Return the map by which virtual index ``i`` shows the stored section ``i + offset``.
 
-        The axis keeps its length; what is shifted in from beyond its ends is missing.
-
-        Parameters
-        ----------
-        axis
-            Which.
-        offset
-            Sections, of either sign: positive leaves out the first ones.
-        policy, fill
-            What a missing section shows.
+        The axis keeps its length, so sections from beyond its ends are missing. A positive
+        ``offset`` hides the first sections, a negative one the last.
         """
         return cls((_rule(axis, policy, fill, offset=operator.index(offset)),))
 
@@ -167,19 +157,17 @@ class AxisMap:
         in_file: bool = True,
         fill: float = 0.0,
     ) -> AxisMap:
-        """Return the map of an axis some of whose sections are bad, or were never stored.
+        """Return the map of an axis with damaged or missing sections.
 
         Parameters
         ----------
-        axis
-            Which.
+        axis, policy, fill
+            See the class.
         indices
             The sections, from 0, as they are counted in the result.
-        policy, fill
-            What a missing section shows.
         in_file
-            True: they are in the file, but are never read, and the axis keeps its length. False:
-            they are not there, and the axis becomes longer by as many.
+            True: the file has them, they are never read, and the axis keeps its length. False: the
+            file lacks them, and the axis becomes longer by as many.
         """
         sections = tuple(sorted({operator.index(index) for index in indices}))
         if sections and sections[0] < 0:
@@ -195,17 +183,10 @@ class AxisMap:
         *,
         fill: float = 0.0,
     ) -> AxisMap:
-        """Return the map that a table says, whose length is that of the axis from then on.
+        """Return the map of a table: the stored section at each place, -1 for a missing one.
 
-        Parameters
-        ----------
-        axis
-            Which.
-        table
-            The stored section at each place, -1 for a missing one. Sections may come twice, in
-            any order, or not at all.
-        policy, fill
-            What a missing section shows.
+        The axis gets the length of the table. Sections may occur twice, in any order, or not at
+        all.
         """
         entries = tuple(operator.index(entry) for entry in table)
         if not entries or min(entries) < MISSING:
@@ -214,7 +195,7 @@ class AxisMap:
         return cls((_rule(axis, policy, fill, table=entries),))
 
     def then(self, other: AxisMap) -> AxisMap:
-        """Return this map followed by another, which speaks of the sections that this one shows."""
+        """Return this map followed by another, whose indices are virtual indices of this map."""
         return AxisMap((*self.rules, *other.rules))
 
     def with_fill(self, fill: float) -> AxisMap:
@@ -228,7 +209,7 @@ class AxisMap:
 
     @property
     def has_mask(self) -> bool:
-        """Whether a mask of what is stored belongs to it."""
+        """Whether ``open_volume()`` adds a mask of stored voxels."""
         return any(rule.policy == "mask" for rule in self.rules)
 
     @property
@@ -237,7 +218,7 @@ class AxisMap:
         return next((rule.fill for rule in self.rules if rule.policy != "nearest"), 0.0)
 
     def tables(self, shape: Shape, name: str) -> tuple[Table | None, ...]:
-        """Return a table per axis (C, I, J, K), None for those that stay as they are."""
+        """Return a table per axis (C, I, J, K), None for unchanged axes."""
         tables: list[Table | None] = [None] * len(AXES)
         for rule in self.rules:
             before = tables[rule.axis]
@@ -262,7 +243,7 @@ class AxisMap:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> AxisMap:
-        """Return the map that :meth:`to_json` described; BadPlan for any other document."""
+        """Return the map of a document by :meth:`to_json`; raise BadPlan for any other."""
         try:
             axis_map = cls(())
             for rule in data["rules"]:
@@ -310,7 +291,6 @@ def _axis(axis: str | int) -> int:
 
 def _nearest(present: Table, length: int) -> Table:
     """Return the nearest of the ``present`` indices at each of ``length``; of two the lower."""
-    # The one after is nearer from behind the middle on.
     middles = (present[1:] + present[:-1]) / 2
     nearest: Table = present[np.searchsorted(middles, np.arange(length))]
     return nearest

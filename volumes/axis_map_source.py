@@ -1,4 +1,4 @@
-"""An opened store seen through an axis map or as labels, and the mask of sections stored."""
+"""Views of opened stores through an axis map or as labels, and masks of stored sections."""
 
 from __future__ import annotations
 
@@ -26,21 +26,20 @@ from .voxels import Voxels, label_numbers
 
 
 class SectionRun(NamedTuple):
-    """Stored sections that are read at once, and where they are shown."""
+    """Stored sections that are read at once, and their places in the result."""
 
     start: int  # first stored section
     stop: int  # one past the last
-    places: Any  # where in the virtual range, as a slice or an array of indices
-    sections: Any  # which section of the run stands there, likewise
-    shift: int | None
-    """What to add to a virtual index to get the stored one; None where that differs."""
+    places: Any  # places in the virtual range, a slice or an array of indices
+    sections: Any  # section of the run at each place, likewise
+    shift: int | None  # stored minus virtual index; None where that differs
 
 
 def section_runs(table: Table, start: int, stop: int, chunk: int = 1) -> list[SectionRun]:
-    """Return the runs that show the virtual sections ``start`` to ``stop``; missing ones have none.
+    """Return the runs of the stored sections at virtual sections ``start`` to ``stop``.
 
-    Each stored section is in one run at most. Between two runs lies a chunk that neither needs:
-    what shares a chunk is decoded together anyway, so it is read at once.
+    Each stored section is in one run at most. Two runs have an unneeded chunk between them, as
+    sections in one or adjacent chunks are read at once.
 
     Examples
     --------
@@ -52,7 +51,7 @@ def section_runs(table: Table, start: int, stop: int, chunk: int = 1) -> list[Se
     indices = np.unique(part[part >= 0])
     if not len(indices):
         return []
-    # A step to the next chunk, over whatever is left of both, touches no third one.
+    # A run may skip sections within a chunk or to the next one: that reads no further chunk.
     ends = np.flatnonzero(np.diff(indices // chunk) > 1)
     firsts = indices[np.concatenate([[0], ends + 1])]
     lasts = indices[np.concatenate([ends, [len(indices) - 1]])]
@@ -67,7 +66,7 @@ def section_runs(table: Table, start: int, stop: int, chunk: int = 1) -> list[Se
 
 
 def _as_slice(places: NDArray[np.int64]) -> Any:
-    """Return places as a slice where they are one of step 1 or -1; that costs no gathering."""
+    """Return places of step 1 or -1 as a slice, which needs no gathering."""
     first, count = int(places[0]), len(places)
     step = int(places[1]) - first if count > 1 else 1
     if abs(step) != 1 or not (np.diff(places) == step).all():
@@ -77,7 +76,7 @@ def _as_slice(places: NDArray[np.int64]) -> Any:
 
 
 class AxisMappedSource:
-    """A source whose sections are shown elsewhere. It travels as that source and the map."""
+    """A source seen through an axis map; pickled as that source and the map."""
 
     def __init__(self, source: Source, axis_map: AxisMap) -> None:
         self.source = source
@@ -90,34 +89,34 @@ class AxisMappedSource:
 
     @property
     def located_source(self) -> LocatedSource | None:
-        """The path or URL of what is stored."""
+        """Path or URL of the stored volume."""
         inner = getattr(self.source, "located_source", self.source)
         return inner if isinstance(inner, LocatedSource) else None
 
     @property
     def backend(self) -> Backend | None:
-        """The backend, where the voxels are in memory and nothing has to be opened."""
+        """Backend of a source in memory; None for others."""
         inner: Backend | None = getattr(self.source, "backend", None)
         if self._backend is None and inner is not None:
             self._backend = AxisMappedBackend(inner, self.axis_map)
         return self._backend
 
     def known_header(self) -> Header:
-        """Return the header as it is seen through the map; reads that of the source at most."""
+        """Return the header seen through the map; may read that of the source."""
         header = _header_of(self.source)
         return mapped_header(header, self.axis_map.tables(header.shape, self.name))
 
     def opened_anew(self, by: str) -> AxisMappedSource:
-        """Return the source for a pass: what is below the map is opened anew."""
+        """Return the source for a pass, with the source below opened again."""
         renew = getattr(self.source, "opened_anew", None)
         source = self.source if renew is None else renew(by)
-        # What has to be opened is looked at again by whoever asks for the header.
+        # A new object makes the volume read the header of a file again.
         in_memory = source is self.source and getattr(source, "backend", None) is not None
         return self if in_memory else AxisMappedSource(source, self.axis_map)
 
     def open(self) -> Backend:
-        """Open the source, and look at it through the map."""
-        # Among the handles: whoever reads the volume without the map shares the open file.
+        """Open the source, and return it seen through the map."""
+        # From the handles: volumes without the map share the open file.
         inner = opening_session().handles.acquire(self.source, verify=True)
         return AxisMappedBackend(inner, self.axis_map)
 
@@ -133,23 +132,21 @@ def _header_of(source: Any) -> Header:
 
 
 def seen_through(source: Source, axis_map: AxisMap) -> AxisMappedSource:
-    """Return a source seen through a map, which follows the one that it may have already."""
+    """Return a source seen through a map; joins the map with one that the source already has."""
     if isinstance(source, AxisMappedSource):
         return AxisMappedSource(source.source, source.axis_map.then(axis_map))
     return AxisMappedSource(source, axis_map)
 
 
 def mapped_header(header: Header, tables: Sequence[Table | None]) -> Header:
-    """Return the header of what is seen through the tables of the four axes."""
-    c, i, j, k = (
-        length if table is None else len(table)
-        for length, table in zip(header.shape, tables, strict=True)
-    )
+    """Return a header seen through the tables of the four axes."""
+    sizes = zip(header.shape, tables, strict=True)
+    c, i, j, k = (length if table is None else len(table) for length, table in sizes)
     return replace(header, shape=(c, i, j, k))
 
 
 class AxisMappedBackend(ViewedBackend):
-    """An opened store seen through an axis map. What is not shown is not read."""
+    """An opened store seen through an axis map; hidden sections are not read."""
 
     def __init__(self, inner: Backend, axis_map: AxisMap) -> None:
         self._tables = axis_map.tables(inner.shape, inner.name)
@@ -175,7 +172,7 @@ class AxisMappedBackend(ViewedBackend):
             voxels = self._inner.read(*_box_of(runs, region))
             slope, intercept = voxels.slope, voxels.intercept
             if out is None and _shows_all(runs, shape):
-                # One piece, perhaps backwards: a view, as the store gave it.
+                # One run, perhaps backwards: a view of the store's array.
                 index = tuple(run.sections for run in runs)
                 return Voxels(voxels.array[index], slope, intercept)
             if out is None:
@@ -194,9 +191,10 @@ class AxisMappedBackend(ViewedBackend):
         self, region: Region, channels: Channels | None = None
     ) -> NeededChunks | None:
         """Return the chunks of the store that a read needs, each once."""
-        every = [one.needed_chunks(box, own) for one, box, own in self.reads(region, channels)]
-        parts = [part for part in every if part is not None]
-        if self.chunks is None or not parts:  # nothing is stored there
+        reads = self.reads(region, channels)
+        answers = [inner.needed_chunks(box, own) for inner, box, own in reads]
+        parts = [chunks for chunks in answers if chunks is not None]
+        if self.chunks is None or not parts:
             return super().needed_chunks(Region((0, 0, 0), (0, 0, 0)), channels)
         chunks = np.unique(np.concatenate([part.chunks for part in parts]), axis=0)
         return NeededChunks(chunks, sum(part.voxels for part in parts), parts[0].chunk_bytes)
@@ -207,17 +205,17 @@ class AxisMappedBackend(ViewedBackend):
         per_axis = []
         for (start, stop), table, unit in zip(ends, self._tables, self._units, strict=True):
             every = slice(0, stop - start)
-            one = [SectionRun(start, stop, every, every, 0)]
-            per_axis.append(one if table is None else section_runs(table, start, stop, unit))
+            whole = [SectionRun(start, stop, every, every, 0)]
+            per_axis.append(whole if table is None else section_runs(table, start, stop, unit))
         return product(*per_axis)
 
 
 def stored_fill(
     axis_map: AxisMap, tables: Sequence[Table | None], header: Header, name: str
 ) -> Any:
-    """Return the stored number that stands for the fill value of a map."""
+    """Return the stored number of the fill value of a map."""
     if all(table is None or (table >= 0).all() for table in tables):
-        return 0  # nothing is missing
+        return 0  # no section is missing
     dtype = header.value_type or header.disk_dtype
     number = (axis_map.fill - header.intercept) / header.slope
     if dtype.kind in "fc":
@@ -234,7 +232,7 @@ def stored_fill(
 
 
 def _shows_all(runs: tuple[SectionRun, ...], shape: Shape) -> bool:
-    """Whether one read gives everything, without gathering."""
+    """Whether one read returns the whole region, without gathering."""
     return all(
         isinstance(run.sections, slice)
         and isinstance(run.places, slice)
@@ -244,7 +242,7 @@ def _shows_all(runs: tuple[SectionRun, ...], shape: Shape) -> bool:
 
 
 def _put(block: NDArray[Any], runs: tuple[SectionRun, ...], out: NDArray[Any]) -> None:
-    """Write a block that was read to where it is shown."""
+    """Write a block of stored sections to its places in the result."""
     for axis, run in enumerate(runs):
         if isinstance(run.sections, slice):
             block = block[(slice(None),) * axis + (run.sections,)]
@@ -258,10 +256,9 @@ def _put(block: NDArray[Any], runs: tuple[SectionRun, ...], out: NDArray[Any]) -
 
 
 def _box_of(runs: tuple[SectionRun, ...], region: Region) -> tuple[Region, Channels]:
-    """Return the stored sections and channels of runs that show some of a region.
+    """Return the stored region and channels of runs.
 
-    Without its box where these do not lie as they are shown: all is read then, which is more than
-    is needed and never less.
+    The region loses its ``box`` where sections are reordered, so that all of its chunks are read.
     """
     box = region.box
     shifts = [run.shift for run in runs[1:] if run.shift is not None]
@@ -277,7 +274,7 @@ def _box_of(runs: tuple[SectionRun, ...], region: Region) -> tuple[Region, Chann
 
 
 class LabelBackend(ViewedBackend):
-    """A store of real numbers that are labels: a read rounds them, and refuses other values."""
+    """A store of labels as real numbers; a read rounds them and refuses other values."""
 
     counts_below = True
 
@@ -305,15 +302,15 @@ class LabelBackend(ViewedBackend):
         return self._inner.layout(volumes)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        # All of its chunks: a value that was not read is no label.
+        # All of its chunks: the values of skipped chunks are no labels.
         return self.round_labels(self.read_stored(region.pad(0), channels), region)
 
     def read_stored(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return the stored numbers of a region, which `round_labels` turns into labels."""
+        """Return the stored numbers of a region, for `round_labels`."""
         return read_counted(self._inner, region, channels)
 
     def round_labels(self, voxels: Voxels, region: Region) -> Voxels:
-        """Return stored numbers of a region, or some of them, as labels."""
+        """Return some stored numbers of a region as labels."""
         numbers, flags = label_numbers(voxels)
         if flags is not None:
             scale = f", by the scale {voxels.slope:g}," if voxels.is_scaled else ""
@@ -335,25 +332,25 @@ class LabelBackend(ViewedBackend):
 
 
 _WRITE_LABELS = (
-    "Write labels as integers, without a scale; if these are no classes, name other keys in "
+    "Write labels as integers, without a scale; if these are no classes, give other keys in "
     "open_volume(labels=)."
 )
 
 
 class StoredMaskSource(OwnSource):
-    """A mask that is worked out from tables alone: no voxel is read for it."""
+    """Mask of stored voxels, computed from the tables without reading voxels."""
 
     def __init__(self, source: AxisMappedSource) -> None:
         self.source = source
-        self.name = f"{source.name} (what is stored)"
+        self.name = f"{source.name} (mask of stored voxels)"
         self.token = content_key(source.token, ("stored mask",))
 
     def known_header(self) -> Header:
-        """Return the header; asks for that of the volume."""
+        """Return the header; may read that of the volume."""
         return self._facts()[0]
 
     def opened_anew(self, by: str) -> StoredMaskSource:
-        """Return the source for a pass: of a volume that is opened anew."""
+        """Return the source for a pass, of the volume opened again."""
         source = self.source.opened_anew(by)
         return self if source is self.source else StoredMaskSource(source)
 
@@ -367,14 +364,14 @@ class StoredMaskSource(OwnSource):
             np.ones(length, bool) if table is None else table >= 0
             for table, length in zip(tables, header.shape, strict=True)
         )
-        # One channel says it for all, unless channels are missing themselves.
+        # One channel is enough, unless channels are missing.
         whole = flags if not flags[0].all() else (np.ones(1, bool), *flags[1:])
         c, i, j, k = map(len, whole)
         return Header((c, i, j, k), header.affine, np.dtype(np.uint8), stamp=header.stamp), whole
 
 
 class StoredMask(Backend):
-    """1 where all four indices of a voxel show something stored, else 0."""
+    """Mask with 1 where all four indices of a voxel show stored sections, else 0."""
 
     def __init__(self, header: Header, flags: tuple[NDArray[np.bool_], ...], name: str) -> None:
         super().__init__(header, name)

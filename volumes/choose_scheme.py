@@ -1,12 +1,17 @@
-"""Decide how voxels are read: a pure function of a store, a demand and a budget.
+"""Choice of read schemes: a pure function of a store, a demand and a budget.
 
-In this order: what cannot be done otherwise (a mapped file is a view, a stream is spooled); keep
-everything if it fits; decode for each patch if the cores can; else draw several patches where
-the chunks are decoded once. Memory that is needed whatever is decided comes first: where it
-exceeds the budget, that is an error here and not an hour later.
+The first scheme that applies is chosen:
 
-The idea of one scheme per source, on which store and consumer agree, is LiberTEM's. Regions grow
-along the axis of which they cover least, as nnU-Net's patches do, not along the first axis.
+1. a mapped file is a view, and a stream is spooled;
+2. all chunks are kept if they fit;
+3. each patch decodes its chunks if the cores can;
+4. several patches are drawn in a region, whose chunks are decoded once.
+
+Memory that every scheme needs is checked before: a budget below it is an error here and not an hour
+later.
+
+One scheme per source, on which store and consumer agree, is LiberTEM's idea. Regions grow along the
+axis that they cover least, as nnU-Net's patches do.
 """
 
 from __future__ import annotations
@@ -22,37 +27,35 @@ from ..storage.read_ahead import MOST_BYTES as MOST_AHEAD
 from .header import Triple
 from .scheme import STORED_RATIO, Budget, Demand, ReadScheme, StoreLayout
 
-# Of the time of all cores, what decoding may take: resampling takes about as long.
+# Part of the time of all cores for decoding: resampling takes about as long.
 DECODING_SHARE = 0.5
-# Regions that each process must be able to keep: the one being read, and the next.
-KEPT_REGIONS = 2
-# Volumes whose chunks each process keeps where patches of one come together: the one that is being
-# visited, and the one before, of which a batch may hold the last patches.
+KEPT_REGIONS = 2  # regions that each process must be able to cache: the present and the next one
+# Volumes whose chunks each process caches where patches of a volume come together. The volume
+# before the present one is cached too, as its last patches may be in the same batch.
 KEPT_VISITS = 2
-# How often the patches of one visit cover their region: more would be the same voxels again.
+# How often the patches of one visit cover their region: more would repeat the same voxels.
 COVERAGE = 2.0
-# A cache that holds less of the data than this is hardly ever hit by draws from everywhere; then
-# only what the patches of one batch may share is kept.
+# Part of the data below which a cache rarely hits draws from all volumes. A smaller cache only
+# holds the chunks that the patches of one batch may share.
 WORTHWHILE = 0.1
-# What part of the chunks of a visit must come again for all of them to be kept by default. The
-# 64 patches of a volume of 4 GB share a sixth of theirs, and keeping it took 250 MB.
+# Part of a visit's chunks that must be read again for all of them to be cached by default. The 64
+# patches of a volume of 4 GB share a sixth of their chunks, and caching them took 250 MB.
 SHARED_PART = 1 / 3
-# Many chunks are asked for once, and none of the others all the time. Visits to volumes in chunks
-# of 32 and 64 cubed, int16 and float32, decoded as little with 0.6 of what their patches touch as
-# with four times as much (docs/decisions/0033-workers-share-no-decoded-chunks.md).
+# Many chunks are read once, and no other chunk is in use all the time. A larger cache, up to four
+# times, decoded as much: measured with chunks of 32 and 64 cubed, int16 and float32
+# (docs/decisions/0033-workers-share-no-decoded-chunks.md).
 KEPT_PART = 0.6
 
-# Of what a user grants beyond what is needed in any case, what may be fetched for later patches:
-# chunks that are kept spare work, those that come early only waiting.
+# Divisor of the spare memory for prefetched bytes: they save only waiting, cached chunks work.
 AHEAD_PART = 2
 
 BATCHES, BUFFERS, ON_THE_WAY, CHUNK_CACHE = "batches", "read buffers", "on their way", "kept chunks"
 INTERMEDIATE = "made between"
-"""The terms of projected memory."""
+"""Terms of projected memory."""
 
 
 def choose_scheme(layout: StoreLayout, demand: Demand, budget: Budget) -> ReadScheme:
-    """Return how the voxels of a key are read.
+    """Return the read scheme of a key.
 
     Examples
     --------
@@ -82,13 +85,13 @@ def choose_scheme(layout: StoreLayout, demand: Demand, budget: Budget) -> ReadSc
     if layout.access == "stream":
         return _stream(layout, demand, budget, base)
     if layout.chunk is None:
-        # Bare voxels: nothing is decoded, so nothing decoded can be kept.
+        # Bare voxels need no decoding and no cache of decoded chunks.
         return replace(base, mode="view" if layout.access == "view" else "direct")
     return _chunk_scheme(layout, demand, budget, base, room // budget.processes)
 
 
 def fixed_memory(layout: StoreLayout, demand: Demand, budget: Budget) -> Mapping[str, int]:
-    """Return the bytes that are needed whatever is decided, by term."""
+    """Return the bytes that every scheme needs, by term."""
     terms = {BATCHES: budget.batches_ahead * demand.batch_bytes}
     if demand.made_bytes:
         terms[INTERMEDIATE] = budget.processes * budget.threads * demand.made_bytes
@@ -96,8 +99,8 @@ def fixed_memory(layout: StoreLayout, demand: Demand, budget: Budget) -> Mapping
         source = math.ceil(math.prod(demand.support_p99)) * layout.itemsize
         scratch = layout.unit_bytes if layout.chunk is not None else 0
         terms[BUFFERS] = budget.processes * budget.threads * (source + scratch)
-        # Of a bucket, what each read may wait for: what is fetched for later has its own bound, of
-        # which it takes its part before it is sent for. Of a disk, what requests bring on average.
+        # For a bucket the bytes that reads may wait for, as prefetched bytes have their own bound.
+        # For a disk the average bytes of concurrent requests.
         waiting = budget.threads * _patch_bytes(layout, demand)
         most = budget.processes * min(MOST_IN_FLIGHT // budget.sharing, waiting)
         terms[ON_THE_WAY] = most if layout.remote else _in_flight(layout, demand, demand.chunks)[1]
@@ -105,29 +108,26 @@ def fixed_memory(layout: StoreLayout, demand: Demand, budget: Budget) -> Mapping
 
 
 def wanted_ahead(layout: StoreLayout, demand: Demand, budget: Budget) -> int:
-    """Return the bytes that each process would fetch for patches to come, if it may."""
+    """Return the bytes that each process would prefetch without a budget."""
     if not layout.remote:
         return 0
-    # All patches of the jobs that wait in one process.
+    # All patches of the waiting jobs of one process.
     jobs = -(-budget.batches_ahead // budget.processes)
     return min(MOST_AHEAD // budget.sharing, jobs * demand.items * _patch_bytes(layout, demand))
 
 
 def _patch_bytes(layout: StoreLayout, demand: Demand) -> int:
-    """Return the bytes that one patch asks for.
-
-    Chunks count as if they were not compressed, as they do where they are waited for.
-    """
+    """Return the bytes that one patch reads; chunks count uncompressed, as in bounds of waits."""
     if layout.chunk is None:
         return math.ceil(math.prod(demand.support_p99)) * layout.itemsize
     return math.ceil(demand.chunks) * layout.unit_bytes
 
 
 def budget_error(terms: Mapping[str, int], budget: Budget) -> BudgetExceeded:
-    """Return the error that names the largest of the terms that exceed a budget."""
+    """Return the error for terms above a budget, with a cure for the largest term."""
     largest = max(terms, key=lambda term: terms[term])
     every = ", ".join(f"{term} {size}" for term, size in terms.items())
-    # As the services name their settings: threads, or none, without workers.
+    # The names of settings depend on the service: workers, threads, or neither.
     if budget.workers:
         ahead, makers = "worker_prefetch_cnt or num_workers", "num_workers or threads_per_worker, "
     elif budget.threads > 1:
@@ -151,7 +151,7 @@ _REMEDIES = {
 
 
 def _stream(layout: StoreLayout, demand: Demand, budget: Budget, base: ReadScheme) -> ReadScheme:
-    """Spool; where the disk cannot hold all, each volume should at least be visited for long."""
+    """Return the scheme of streams: spooled, or with long visits where the disk is too small."""
     if budget.spool_bytes is None or layout.data_bytes <= budget.spool_bytes:
         return replace(base, mode="spool")
     draws = max(_draws(layout.shape, demand), demand.draws)
@@ -181,7 +181,7 @@ def _chunk_scheme(
     if direct.keeps_up and demand.region is None:
         return direct
     regional = _regional(layout, demand, budget, base, room)
-    # By what direct takes with nothing kept: more memory must not lead back to it.
+    # Compared with direct reads without a cache, so that more memory never returns to direct.
     if regional is None or regional.chunks >= demand.chunks:
         return direct
     if demand.region is not None:
@@ -200,26 +200,26 @@ def _chunk_scheme(
 
 
 def _shared_bytes(layout: StoreLayout, demand: Demand, budget: Budget) -> int:
-    """Return the bytes of chunks that patches which are made together may share."""
+    """Return the bytes of chunks that concurrent patches of a process may share."""
     reads = demand.chunks * demand.draws
-    # The batches of a visit go to one process where they can.
+    # The batches of a visit go to one process where possible.
     together = max(-(-demand.together // budget.processes) * demand.draws, demand.items)
     if reads - _different(layout, reads) < SHARED_PART * reads:
         together = demand.items
-    # Those of one visit are of one volume; what several of them touch is kept once.
+    # Patches of a visit are of one volume, so a shared chunk is cached once.
     visits, rest = divmod(together, demand.draws)
     chunks = visits * _different(layout, reads) + _different(layout, rest * demand.chunks)
     return math.ceil(KEPT_PART * chunks) * layout.unit_bytes
 
 
 def _different(layout: StoreLayout, reads: float) -> float:
-    """Return how many different chunks of a volume are among some that are asked for at random."""
+    """Return the expected number of different chunks among random reads of a volume."""
     grid = math.prod(layout.grid)
     return grid * -math.expm1(-reads / grid)
 
 
 def _worth_keeping(layout: StoreLayout, demand: Demand) -> int:
-    """Return the bytes of chunks that may be asked for again."""
+    """Return the bytes of chunks that may be read again."""
     if demand.is_scattered:
         return layout.data_bytes
     visit = min(math.prod(layout.grid), math.ceil(demand.draws * demand.chunks))
@@ -230,37 +230,36 @@ def _worth_keeping(layout: StoreLayout, demand: Demand) -> int:
 def _regional(
     layout: StoreLayout, demand: Demand, budget: Budget, base: ReadScheme, room: int
 ) -> ReadScheme | None:
-    """Return the smallest region that keeps up, else the one of fewest chunks per patch.
+    """Return the scheme of the smallest region that keeps up, or of fewest chunks per patch.
 
-    None if no region fits.
+    None if no region fits into ``room``.
     """
     grid = layout.grid
     if demand.region is not None:
         counts = _counts(demand.region, layout.unit, grid)
     else:
-        # Whatever its place, a patch that begins in the first chunk of the region ends in it.
+        # Long enough for a patch that begins anywhere in the first chunk of the region.
         extent = [
             max(s, p) + c - 1
             for s, p, c in zip(demand.support, demand.patch, layout.unit, strict=True)
         ]
         counts = _counts(extent, layout.unit, grid)
     best: ReadScheme | None = None
-    # Grown until it keeps up: the axis of which the region covers least patches goes first.
-    # Visits that take turns are divided among the workers: none decodes another one's region.
+    # With enough visits that take turns, each worker has its own, and decodes no other's region.
     apart = demand.together >= budget.processes
     regions = max(KEPT_REGIONS, math.ceil(demand.together / budget.processes) + 1)
     while regions * math.prod(counts) * layout.unit_bytes <= room:
         i, j, k = (n * c for n, c in zip(counts, layout.unit, strict=True))
         draws = demand.draws if demand.region else _draws((i, j, k), demand)
-        # It holds a patch that begins anywhere in its first chunk. Where it covers all of an axis
-        # it may be shorter, and there it makes no difference to be longer.
+        # At least as long as such a patch. Only a region that covers a whole axis may be shorter,
+        # and there a longer one makes no difference.
         sizes = zip((i, j, k), layout.unit, demand.patch, strict=True)
         i, j, k = (max(r, -(-(p + c - 1) // c) * c) for r, c, p in sizes)
-        # Else batches go to whichever worker is free, so several workers decode one region.
+        # Otherwise any free worker takes a batch, so several workers decode one region.
         readers = 1 if apart else min(budget.processes, math.ceil(draws / demand.items))
         cache = regions * math.prod(counts) * layout.unit_bytes
         chunks = math.prod(counts) * readers / draws
-        this = replace(
+        scheme = replace(
             _with(base, layout, demand, budget, chunks, mode="regional", cache=cache),
             region=demand.region or (i, j, k),
             align=layout.unit,
@@ -269,11 +268,12 @@ def _regional(
             items=demand.items,
             chunks_then=chunks,
         )
-        if best is None or this.keeps_up or this.chunks < best.chunks:
-            best = this
+        if best is None or scheme.keeps_up or scheme.chunks < best.chunks:
+            best = scheme
         open_axes = [axis for axis in range(3) if counts[axis] < grid[axis]]
         if best.keeps_up or demand.region is not None or not open_axes:
             break
+        # Grow along the axis on which the region covers least patches.
         least = min(open_axes, key=lambda a: counts[a] * layout.unit[a] / demand.support[a])
         counts[least] += 1
     return best
@@ -289,7 +289,7 @@ def _with(
     mode: str,
     cache: int,
 ) -> ReadScheme:
-    """Return a scheme that decodes so many chunks per patch and keeps so many bytes."""
+    """Return a scheme of ``mode`` with this number of decoded chunks per patch and this cache."""
     size = chunks * layout.unit_bytes
     cores = budget.processes * budget.threads
     decoding = demand.rate * size / layout.decode_rate
@@ -310,7 +310,7 @@ def _with(
 
 
 def _in_flight(layout: StoreLayout, demand: Demand, chunks: float) -> tuple[int, int]:
-    """Return requests and stored bytes that are under way on average (Little's law)."""
+    """Return the average number of concurrent requests and their stored bytes (Little's law)."""
     per_request = layout.chunks_per_request
     concurrency = math.ceil(demand.rate * chunks / per_request * layout.latency)
     requests = min(layout.requests, max(1, concurrency))
@@ -328,16 +328,16 @@ def _draws(region: Triple, demand: Demand) -> int:
 
 
 def _counts(extent: tuple[float, ...] | list[float], unit: Triple, grid: Triple) -> list[int]:
-    """Return the chunks per axis that hold an extent, at most all."""
+    """Return the chunks per axis that cover an extent, at most all chunks."""
     return [min(n, max(1, math.ceil(e / c))) for e, c, n in zip(extent, unit, grid, strict=True)]
 
 
 def choose_schemes(
     layouts: Mapping[str, StoreLayout], demands: Mapping[str, Demand], budget: Budget
 ) -> dict[str, ReadScheme]:
-    """Return the scheme of every key; they share one budget.
+    """Return the schemes of all keys, which share one budget.
 
-    Each key has what it needs in any case, and of the rest a share by the bytes of its data.
+    Each key gets its fixed memory, and a share of the rest in proportion to the bytes of its data.
     """
     sharing = sum(layout.remote for layout in layouts.values())
     budget = replace(budget, sharing=max(1, sharing))

@@ -1,4 +1,4 @@
-"""Headers: all that is known of a volume before its voxels are read. Small, frozen, picklable."""
+"""Headers: geometry and types of volumes, before voxels are read. Small, frozen, picklable."""
 
 from __future__ import annotations
 
@@ -16,11 +16,9 @@ from ..core.errors import BadHeader, LikelyMistake
 from ..core.lru_cache import cached_property
 from .voxels import refuse_unreadable, value_dtype
 
-# Of an affine, in millimetres: a volume is a product of three, which has to stay a number.
-_LARGEST = 1e100
-# Of the volume that three steps of length 1 span: below it they are in one plane.
-_FLAT = 1e-6
-# The largest distance from a whole number that a scale of 1 or more may give a label.
+_LARGEST = 1e100  # of an affine's entries: the product of three must stay finite
+_FLAT = 1e-6  # volume of three steps of length 1 below which they are in one plane
+# Largest distance from a whole number that a scale of 1 or more may give a label.
 _MOST_ERROR = 0.01
 
 Access = Literal["view", "range", "stream"]
@@ -30,39 +28,29 @@ Shape = tuple[int, int, int, int]
 Triple = tuple[int, int, int]
 
 UNIT = "mm"
-"""Of every affine and spacing, whatever the file says them in."""
+"""Unit of every affine and spacing, also where a file has another."""
 IDENTITY = tuple(float(v) for v in np.eye(4).ravel())
-"""The affine of voxels that come without one: index = millimetre."""
+"""Affine of voxels without one: index = millimetre."""
 
 
 @dataclass(frozen=True)
 class Header:
     """Geometry, types and access of one stored volume."""
 
-    shape: Shape
-    """(C, I, J, K)."""
-    affine: tuple[float, ...]
-    """The 16 entries of the voxel-to-world matrix, row by row, in millimetres, RAS+."""
-    disk_dtype: np.dtype[Any]
-    """Type of the numbers as stored."""
-    chunks: Triple | None = None
-    """Spatial decode unit in voxels, None where there is none."""
-    access: Access = "view"
-    """How the store is read."""
-    slope: float = 1.0
-    """Factor from stored number to value."""
-    intercept: float = 0.0
-    """Value of a stored 0."""
+    shape: Shape  # (C, I, J, K)
+    affine: tuple[float, ...]  # 16 entries, voxel to world, row by row, in millimetres, RAS+
+    disk_dtype: np.dtype[Any]  # type of the numbers as stored
+    chunks: Triple | None = None  # spatial decode unit in voxels, None where there is none
+    access: Access = "view"  # how the store is read
+    slope: float = 1.0  # factor from stored number to value
+    intercept: float = 0.0  # value of a stored 0
     value_type: np.dtype[Any] | None = None
     """Type of values where it does not follow from the other fields (foreign backends)."""
-    stamp: tuple[int, ...] = ()
-    """Size and modification time of the file that was read; empty where there is none."""
+    stamp: tuple[int, ...] = ()  # size and modification time of the file; empty where there is none
     tensor_dtype: str = ""
     """Type of torch that :attr:`Volume.data` has where NumPy lacks it, such as ``bfloat16``."""
-    names_axes: bool = True
-    """Whether the file, or ``axes=``, says which stored axis is x, y and z."""
-    file_unit: str = ""
-    """The unit in which the file gives lengths, such as ``"um"``; empty where it says none."""
+    names_axes: bool = True  # whether the file, or ``axes=``, names the stored axes x, y and z
+    file_unit: str = ""  # unit of lengths in the file, such as ``"um"``; empty where it names none
 
     @classmethod
     def of(
@@ -76,7 +64,7 @@ class Header:
         slope: float = 1.0,
         intercept: float = 0.0,
     ) -> Header:
-        """Return the header of a backend of your own, checked.
+        """Return the checked header of a custom backend.
 
         Parameters
         ----------
@@ -86,9 +74,9 @@ class Header:
             Type of the numbers as stored.
         affine
             4x4, voxel index to world millimetres, RAS+; anything that NumPy takes, a tensor too.
-            None where nothing says it: one voxel is one millimetre.
+            None if unknown: one voxel is one millimetre.
         chunks
-            (I, J, K) of what is decoded at once; None where every voxel can be read alone.
+            (I, J, K) of the decode unit; None where every voxel can be read alone.
         access
             ``"view"``: in memory or mapped; ``"range"``: any part can be read; ``"stream"``: only
             from the beginning.
@@ -98,7 +86,7 @@ class Header:
         Raises
         ------
         BadHeader
-            Shape, chunks or affine make no sense.
+            Shape, chunks or affine are invalid.
         UnknownFormat
             The type is no plain number.
 
@@ -109,9 +97,9 @@ class Header:
         """
         sizes, units = tuple(map(int, shape)), None if chunks is None else tuple(map(int, chunks))
         if len(sizes) != 4 or min(sizes) < 1:
-            raise BadHeader(f"a backend says shape {sizes}.", do="Give (C, I, J, K), all positive.")
+            raise BadHeader(f"a backend has shape {sizes}.", do="Give (C, I, J, K), all positive.")
         if units is not None and (len(units) != 3 or min(units) < 1):
-            raise BadHeader(f"a backend says chunks {units}.", do="Give (I, J, K), all positive.")
+            raise BadHeader(f"a backend has chunks {units}.", do="Give (I, J, K), all positive.")
         disk_dtype = np.dtype(dtype)
         refuse_unreadable(disk_dtype, "the backend")
         entries = IDENTITY if affine is None else affine_entries(affine, "the backend")
@@ -124,9 +112,9 @@ class Header:
 
     @cached_property
     def of_labels(self) -> Header | None:
-        """Return the header of the values as labels; None where a scale leaves no whole numbers.
+        """Header of the values as labels; None where a scale leaves no whole numbers.
 
-        It is itself for integers and unscaled floats. Scaled integers become int32, or int64 where
+        The same object for integers and unscaled floats. Scaled integers become int32, or int64 if
         their range needs it.
         """
         if self.dtype.kind != "f" or (self.slope, self.intercept) == (1.0, 0.0):
@@ -144,7 +132,7 @@ class Header:
         return replace(self, disk_dtype=dtype, slope=1.0, intercept=0.0)
 
     def document(self) -> dict[str, Any]:
-        """Return this header as plain values that JSON holds; lengths are in millimetres.
+        """Return this header as JSON values; lengths are in millimetres.
 
         Examples
         --------
@@ -163,7 +151,7 @@ class Header:
 
     @classmethod
     def of_document(cls, document: Mapping[str, Any]) -> Header:
-        """Return the header that :meth:`document` wrote down."""
+        """Return the header of a :meth:`document`."""
         chunks, value_type = document["chunks"], document["value_type"]
         i, j, k = map(int, chunks or (1, 1, 1))
         shape_c, shape_i, shape_j, shape_k = map(int, document["shape"])
@@ -183,7 +171,7 @@ class Header:
         )
 
     def agrees_with(self, other: Header) -> bool:
-        """Whether both describe the same voxels, whenever they were written."""
+        """Whether both describe the same voxels, apart from the time of writing."""
 
         def without_stamp(header: Header) -> Header:
             # Bare voxels may be mapped on one machine and read on another.
@@ -195,25 +183,25 @@ class Header:
 
 
 def affine_entries(affine: ArrayLike, name: str) -> tuple[float, ...]:
-    """Return a 4x4 matrix as 16 plain floats; refuse what is no finite matrix."""
+    """Return a 4x4 matrix as 16 plain floats; refuse one that is not finite."""
     matrix = np.asarray(affine, dtype=np.float64)
-    # Written so that NaN is none.
+    # ``not ... <=`` also refuses NaN.
     if matrix.shape != (4, 4) or not (np.abs(matrix) <= _LARGEST).all():
         if HAS_AFFINE.get():
             return IDENTITY
         msg = f"the affine of {name} is not a finite 4x4 matrix: {matrix.tolist()}."
-        raise BadHeader(msg, do="Pass affine= to say where the voxels lie.")
+        raise BadHeader(msg, do="Pass affine=, the voxel-to-world matrix in millimetres.")
     return tuple(float(v) for v in matrix.ravel())
 
 
 HAS_AFFINE: ContextVar[bool] = ContextVar("affine_is_given", default=False)
-"""Whether the user has given the affine of the file that is being opened."""
+"""Whether the user gave an affine for the file that is being opened."""
 FILE_UNITS: ContextVar[set[str]] = ContextVar("file_units")
-"""The units of length that the file has which is being opened; of no object in memory."""
+"""Units of length in the file that is being opened; unset for objects in memory."""
 
 
 def stored_affine(read: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
-    """Return the affine that a file says; identity where it makes no sense and one was given."""
+    """Return the affine of a file; identity where it is invalid and the user gave one."""
     try:
         return read()
     except BadHeader:
@@ -223,7 +211,7 @@ def stored_affine(read: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
 
 
 def given_affine(affine: ArrayLike, name: str) -> tuple[float, ...]:
-    """Return the affine that a user gave as 16 plain floats; refuse one without an inverse too."""
+    """Return a user's affine as 16 plain floats; refuse one without an inverse."""
     if np.shape(affine) != (4, 4):
         msg = f"the affine given for {name} has the shape {np.shape(affine)}, and a 4x4 is needed."
         do = "Its first three columns are the step of each axis in mm, the fourth is the origin."
@@ -234,11 +222,12 @@ def given_affine(affine: ArrayLike, name: str) -> tuple[float, ...]:
 
 
 def invertible_affine(
-    entries: tuple[float, ...], sizes: Sequence[int], what: str
+    entries: tuple[float, ...], sizes: Sequence[int], noun: str
 ) -> tuple[float, ...]:
     """Return an affine with an inverse; refuse any other.
 
-    An axis of one voxel whose step is zero gets a step of 1 mm across the others, with a warning.
+    A step of zero along an axis of one voxel is replaced, with a warning, by 1 mm perpendicular to
+    the others.
     """
     matrix = affine_matrix(entries)
     steps = matrix[:3, :3]
@@ -247,17 +236,17 @@ def invertible_affine(
         return entries
     missing = lengths == 0
     if missing.any() and set(np.asarray(sizes)[missing]) == {1}:
-        # The last right singular vectors are at right angles to all steps.
+        # The last right singular vectors are perpendicular to all steps.
         across = np.linalg.svd(steps.T)[2][3 - missing.sum() :]
         across *= np.sign(across[np.arange(len(across)), np.abs(across).argmax(axis=1)])[:, None]
         steps[:, missing] = across.T + 0.0  # no negative zeros
         if np.linalg.matrix_rank(steps) == 3:
             warn(
-                f"{what} has a step of 0 mm along an axis of one voxel; 1 mm is used.",
+                f"{noun} has a step of 0 mm along an axis of one voxel; 1 mm is used.",
                 LikelyMistake,
             )
             return tuple(float(v) for v in matrix.ravel())
-    msg = f"{what} has no inverse: voxels would lie on top of each other ({steps.tolist()})."
+    msg = f"{noun} has no inverse: several voxels would have one place ({steps.tolist()})."
     do = "Pass affine=, a 4x4 whose first three columns are the step of each axis in millimetres."
     raise BadHeader(msg, do=do)
 

@@ -1,6 +1,6 @@
-"""The registry of backends: an ordered list of matchers, extensible from outside.
+"""The registry of backends: an ordered list of matchers, open to users and packages.
 
-The names and rules are TorchIO's, so that a backend written for it works here.
+Names and rules are TorchIO's, so that its backends work here.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from .session import close_volumes
 
 
 class _LazyTensor:
-    """A field that keeps what it is given and hands out a torch tensor.
+    """A field that stores an array and returns it as a torch tensor.
 
-    The factories that look at the affine want a tensor; all others should not pay
-    for importing torch.
+    Only factories that read the affine pay for importing torch.
     """
 
     def __get__(self, request: Any, owner: type) -> Any:
         if request is None:
-            return None  # the default of the dataclass field
+            return None  # default of the dataclass field
         value = request.__dict__["affine"]
         if isinstance(value, np.ndarray):
             import torch
@@ -46,30 +45,21 @@ class _LazyTensor:
 
 @dataclass(frozen=True)
 class BackendRequest:
-    """What a factory gets to know about a source."""
+    """Location and options of a source, for factories and matchers."""
 
-    path: Path | None = None
-    """Local path, None for URLs and objects."""
+    path: Path | None = None  # local path, None for URLs and objects
     remote_zarr_uri: str | None = field(default=None, repr=False)  # may hold credentials
     """URL of a zarr array or group."""
-    zarr_store: Any = None
-    """A zarr Store, Array or Group object."""
-    affine: Any = _LazyTensor()
-    """4x4 float64 torch tensor that overrides the stored one, or None."""
-    reader_kwargs: Mapping[str, Any] = field(default_factory=dict)
-    """Further keywords of ``Volume``."""
-    reader: Any = None
-    """The reader given to ``Volume``."""
-    uri: str | None = field(default=None, repr=False)
-    """URL of anything that is no local path."""
-    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
-    """Options for fsspec."""
-    source: Any = field(default=None, repr=False)
-    """What the user gave."""
-    io: str = "auto"
-    """How bare voxels of local files are to be read: one of ``IO_MODES``."""
+    zarr_store: Any = None  # a zarr Store, Array or Group object
+    affine: Any = _LazyTensor()  # 4x4 float64 torch tensor that overrides the stored one, or None
+    reader_kwargs: Mapping[str, Any] = field(default_factory=dict)  # more keywords of ``Volume``
+    reader: Any = None  # the reader given to ``Volume``
+    uri: str | None = field(default=None, repr=False)  # URL of anything that is no local path
+    storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # for fsspec
+    source: Any = field(default=None, repr=False)  # the user's argument
+    io: str = "auto"  # how bare voxels of local files are read: one of ``IO_MODES``
     follow: str = "beside"
-    """How far what a header names is followed: ``"beside"``, in its folder, or ``"anywhere"``."""
+    """Where files that a header names may be: ``"beside"``, in its folder, or ``"anywhere"``."""
 
 
 Matcher = Callable[[BackendRequest], bool]
@@ -82,25 +72,25 @@ class _Matcher(NamedTuple):
     factory: Factory
 
 
-# Registered by users: before and after all formats.
+# Registrations of users, before and after all formats.
 _BEFORE: list[_Matcher] = []
 _AFTER: list[_Matcher] = []
 _FORMATS: list[Any] = []  # of the engine
-# Formats by the name of their entry point. A name is added together with its formats.
+# Formats by the name of their entry point; concurrent readers never see a name without them.
 _OF_PACKAGES: dict[str, tuple[Any, ...]] = {}
 _WITHOUT: set[str] = set()  # names of removed or replaced formats
 
 
 def add_formats(formats: Iterable[Any]) -> None:
     """Add the formats of the engine, those of lower rank first."""
-    _FORMATS.extend(sorted(formats, key=lambda each: each.rank))
+    _FORMATS.extend(sorted(formats, key=lambda item: item.rank))
 
 
 def _formats() -> list[Any]:
-    """Return all formats, those of installed packages imported, by rank within their group.
+    """Return the formats of the engine and of installed packages, each group by rank.
 
     An entry point ``voxpipe.formats`` names a `Format`, or a tuple of them. A package that cannot
-    be imported is warned of, and the others are used.
+    be imported gives a warning and is skipped.
     """
     for name, point in extensions("formats").items():
         if name in _OF_PACKAGES:
@@ -113,8 +103,8 @@ def _formats() -> list[Any]:
             text = f"the formats {point.value} of {distribution_of(point)} cannot be imported"
             warnings.warn(f"{text}, and are left out: {failure}", UserWarning, stacklevel=2)
         _OF_PACKAGES.setdefault(name, value if isinstance(value, tuple) else (value,))
-    others = (each for formats in tuple(_OF_PACKAGES.values()) for each in formats)
-    return [*_FORMATS, *sorted(others, key=lambda each: each.rank)]
+    others = (item for formats in tuple(_OF_PACKAGES.values()) for item in formats)
+    return [*_FORMATS, *sorted(others, key=lambda item: item.rank)]
 
 
 def _entries(formats: Iterable[Any]) -> list[_Matcher]:
@@ -125,13 +115,13 @@ def _entries(formats: Iterable[Any]) -> list[_Matcher]:
 
 def known_suffixes() -> tuple[str, ...]:
     """Return the suffixes of files of all formats, in lower case."""
-    return tuple(suffix for each in _formats() for suffix in each.suffixes)
+    return tuple(suffix for item in _formats() for suffix in item.suffixes)
 
 
 def register_backend(
     name: str, matcher: Matcher, factory: Factory, *, prepend: bool = True
 ) -> None:
-    """Let ``factory`` open the sources that ``matcher`` recognises.
+    """Register a backend: ``factory`` opens the sources that ``matcher`` recognises.
 
     Parameters
     ----------
@@ -143,20 +133,19 @@ def register_backend(
         Returns the backend: ``shape`` (C, I, J, K), ``affine``, ``dtype``,
         ``backend[slices]`` (a 4-D tensor) and ``to_tensor()``.
     prepend
-        Ask this matcher before those already registered, or after them.
+        Whether this matcher comes before all others, or after them.
 
     Notes
     -----
-    Registrations belong to the process. Make them when a module is imported, so
-    that workers have them too.
+    Registrations belong to the process. Make them at import, so that workers have them too.
     """
-    unregister_backend(name)  # which also drops handles that others have opened
+    unregister_backend(name)  # also drops handles that other backends have opened
     entry = _Matcher(name, matcher, factory)
     _BEFORE.insert(0, entry) if prepend else _AFTER.append(entry)
 
 
 def unregister_backend(name: str) -> None:
-    """Forget a backend; nothing happens if there is none of this name."""
+    """Remove a backend; do nothing if there is none of this name."""
     _WITHOUT.add(name)
     for entries in (_BEFORE, _AFTER):
         entries[:] = [entry for entry in entries if entry.name != name]
@@ -166,8 +155,8 @@ def unregister_backend(name: str) -> None:
 def resolve_backend(request: BackendRequest) -> Any | None:
     """Return the backend that opens ``request``, or None if no matcher recognises it.
 
-    A reader that the user gave comes first; then the first matcher that answers
-    true. What a factory raises is not hidden by trying the next one.
+    A user's reader comes first, then the first matcher that returns true. Errors of a factory are
+    raised; no other factory is tried.
     """
     reader = request.reader
     if reader is not None:
@@ -191,8 +180,8 @@ def _matching(request: BackendRequest) -> _Matcher | None:
 
 
 def with_affine(backend: Any, request: BackendRequest) -> Any:
-    """Return a backend of ours at the place in the world that the user gave, if any."""
-    affine = vars(request)["affine"]  # as it was given: a tensor would import torch
+    """Return a backend of ours with the user's affine, if any."""
+    affine = vars(request)["affine"]  # the stored array: the field would import torch
     if affine is not None and isinstance(backend, Backend):
         entries = given_affine(as_array(affine), backend.name)
         backend.header = replace(backend.header, affine=entries)
@@ -200,7 +189,7 @@ def with_affine(backend: Any, request: BackendRequest) -> Any:
 
 
 def is_recognised(request: BackendRequest) -> bool:
-    """Return whether a registered backend would open ``request``; opens nothing."""
+    """Return whether a registered backend recognises ``request``; opens nothing."""
     return _matching(request) is not None
 
 
@@ -210,22 +199,19 @@ def registered_names() -> tuple[str, ...]:
 
 
 def custom_backends() -> tuple[tuple[str, Matcher, Factory], ...]:
-    """Return the backends that users registered, in the order of matching.
-
-    Workers that are not forks receive them with the graph.
-    """
+    """Return the registrations of users in the order of matching, for workers that are no forks."""
     return tuple((entry.name, entry.matcher, entry.factory) for entry in (*_BEFORE, *_AFTER))
 
 
 def reads_by_others() -> bool:
-    """Whether a backend of users, or a format of another package, may read a file."""
+    """Whether a user's backend, or a format of another package, may read a file."""
     here = __name__.partition(".")[0]
     points = (point for group in ("formats", "sources") for point in extensions(group).values())
     return bool(_BEFORE or _AFTER) or any(not p.value.startswith(f"{here}.") for p in points)
 
 
 class ReaderBackend(ViewBackend):
-    """The voxels that ``reader(path)`` returned, kept in memory as long as the handle is."""
+    """Voxels that ``reader(path)`` returned, in memory as long as the handle."""
 
     def __init__(self, reader: Any, request: BackendRequest) -> None:
         where = request.path or request.uri or request.source
@@ -247,7 +233,7 @@ class ReaderBackend(ViewBackend):
         is_placed = affine is None or np.shape(affine) == (4, 4)
         if not (2 <= array.ndim <= 4 and array.dtype.kind != "O" and is_placed):
             parts = answer if isinstance(answer, tuple) else (answer,)
-            kinds = [f"{type(each).__name__} {getattr(each, 'shape', '')}" for each in parts]
+            kinds = [f"{type(part).__name__} {getattr(part, 'shape', '')}" for part in parts]
             what = f"the reader {getattr(reader, '__name__', reader)!r} of {name} returned "
             do = (
                 "Return (voxels, affine) or voxels: (I, J), (I, J, K) or (C, I, J, K), a 4x4 in mm."
@@ -262,16 +248,16 @@ class ReaderBackend(ViewBackend):
 _IMAGES = ("nibabel.", "SimpleITK.", "itk.")
 
 
-# What SimpleITK opens as soon as it is installed; the most common of many.
+# Common suffixes that SimpleITK opens once it is installed.
 _ITK = (".gipl", ".jpeg", ".jpg", ".png", ".bmp", ".vtk")
-# Packages that read what voxpipe does not read by itself.
+# Packages that read formats which voxpipe lacks.
 _READERS = {".npz": "numpy", ".par": "nibabel", ".nc": "xarray"}
 _READERS |= dict.fromkeys((".mrc", ".map", ".rec"), "mrcfile")
 _IMARIS = "DataSet/ResolutionLevel 0/TimePoint 0/Channel 0"
 
 
 def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
-    """Return the error for a file or URL, without credentials, that none of some backends opens.
+    """Return the error for a file or URL, without credentials, that no backend opens.
 
     Examples
     --------
@@ -280,8 +266,8 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
     """
     suffix = os.path.splitext(name)[1].lower()
     formats = _formats()
-    missing = {each.needs for each in formats if each.needs and not _is_installed(each.needs)}
-    here = [suffix for each in formats if each.needs not in missing for suffix in each.suffixes]
+    missing = {item.needs for item in formats if item.needs and not _is_installed(item.needs)}
+    here = [suffix for item in formats if item.needs not in missing for suffix in item.suffixes]
     what = (
         f"no backend opens {name}; installed: {', '.join(here)} (backends: {', '.join(backends)})"
     )

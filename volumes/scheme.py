@@ -1,8 +1,7 @@
-"""Read schemes: what a store offers, what patches ask, what may be spent, what follows.
+"""Read schemes: the store's layout, the demand, the budget, and the scheme chosen from them.
 
-Four frozen values. :func:`~voxpipe.volumes.choose_scheme.choose_scheme` makes the fourth of the
-other three. A scheme says which bytes are read, when, and what is kept of them; it never says what
-a patch contains.
+:func:`~voxpipe.volumes.choose_scheme.choose_scheme` makes the scheme from the other three values. A
+scheme decides which bytes are read, when, and which are cached; it never changes a patch.
 """
 
 from __future__ import annotations
@@ -19,17 +18,18 @@ from .header import Access, Header, Triple
 Mode = Literal["view", "spool", "resident", "direct", "regional"]
 """How the voxels of one key are read.
 
-``view``: resampled out of the mapped file. ``spool``: decoded once to the local disk, then
-mapped. ``resident``: a chunk is decoded once per process and kept while it is needed.
-``direct``: the chunks of each patch are decoded for it. ``regional``: several patches are drawn
-in one region, whose chunks are decoded once for all of them.
+- ``view``: resampled out of the mapped file.
+- ``spool``: decoded once to the local disk, then mapped.
+- ``resident``: a chunk is decoded once per process and kept while it is needed.
+- ``direct``: each patch decodes its chunks.
+- ``regional``: several patches are drawn in one region, whose chunks are decoded once.
 """
 
 # One core decodes blosc-lz4 chunks of 64^3 int16 at 400 to 900 MB/s (measured, warm).
 DECODE_RATE = 600e6
 # gzip by isal: 113 MB in 316 ms (measured).
 STREAM_DECODE_RATE = 350e6
-# What a local NVMe gives to several readers at once; its first byte comes after 0.1 ms.
+# A local NVMe with several readers; its first byte comes after 0.1 ms.
 LOCAL_BANDWIDTH, LOCAL_LATENCY = 2e9, 1e-4
 # One machine's share of a bucket; its first byte comes after some 30 ms.
 REMOTE_BANDWIDTH, REMOTE_LATENCY = 800e6, 30e-3
@@ -37,38 +37,36 @@ REMOTE_BANDWIDTH, REMOTE_LATENCY = 800e6, 30e-3
 LOCAL_REQUESTS, REMOTE_REQUESTS = 32, 128
 # A file server over 10 Gb/s with other users.
 NETWORK_BANDWIDTH, NETWORK_LATENCY = 300e6, 2e-3
-# What one connection to a bucket brings; S3's own advice counts with 85 to 90 MB/s.
+# Bytes per second of one connection to a bucket; S3's own advice counts with 85 to 90 MB/s.
 STREAM_BANDWIDTH = 60e6
-# Bare voxels are a run for each plane of a patch: as many requests as may be under way at once.
-# Chunks are a request or two for each shard, hence the larger gap above. As many bytes cost as much
-# as one more request.
+# Bytes that cost as much as one more request. Bare voxels take a run per plane of a patch, as many
+# requests as may run at once. Chunks take a request or two per shard, hence the larger REMOTE_GAP.
 REMOTE_ROWS_GAP = round(REMOTE_LATENCY * STREAM_BANDWIDTH / MOST_REQUESTS)
 # Stored by decoded bytes: 69 MB of 113 MB of CT-like int16 in blosc-lz4 (measured).
 STORED_RATIO = 0.6
-# Patches per second where nobody says how many are wanted: 10 steps of 2 patches, what an
-# accelerator of 2023 takes of 128^3 patches in nnU-Net's recipe.
+# Default of patches per second: 10 steps of 2 patches, as an accelerator of 2023 needs of 128^3
+# patches in nnU-Net's recipe.
 USUAL_RATE = 20.0
 
 
 @dataclass(frozen=True)
 class StoreLayout:
-    """What a store says of itself, and how fast it is taken to be."""
+    """Shape, chunks and access of a store, and its assumed speed."""
 
     shape: Triple  # (I, J, K) of one volume, in voxels
     itemsize: int  # bytes of one voxel as stored, all channels
     chunk: Triple | None = None  # decode unit in voxels; None where every voxel can be read alone
-    shard: Triple | None = None
-    """Object that holds chunks, in voxels; None where each chunk is an object."""
+    shard: Triple | None = None  # object of chunks, in voxels; None where each chunk is an object
     access: Access = "view"  # mapped, by byte ranges, or only from its beginning
-    volumes: int = 1  # how many volumes of this kind there are
+    volumes: int = 1  # number of such volumes
     decode_rate: float = DECODE_RATE  # decoded bytes per second and core
     bandwidth: float = LOCAL_BANDWIDTH  # stored bytes per second, all readers together
     latency: float = LOCAL_LATENCY  # seconds until the first byte of a request
-    requests: int = LOCAL_REQUESTS  # requests that may be under way at once
-    gap: int = LOCAL_GAP  # bytes between two ranges up to which they are read as one
+    requests: int = LOCAL_REQUESTS  # most concurrent requests
+    gap: int = LOCAL_GAP  # ranges up to this many bytes apart are read as one
     longest_run: int = LOCAL_RUN  # most bytes that are read as one
     io: str = ""  # how bare voxels are read, and why; empty for chunks and objects
-    remote: bool = False  # whether what the next patches need is fetched while others are made
+    remote: bool = False  # whether stored bytes of the next patches are prefetched
 
     @classmethod
     def of(
@@ -87,11 +85,11 @@ class StoreLayout:
             requests=REMOTE_REQUESTS,
             gap=REMOTE_ROWS_GAP if header.chunks is None else REMOTE_GAP,
             longest_run=REMOTE_RUN,
-            remote=header.access != "stream",  # which is spooled once
+            remote=header.access != "stream",  # streams are spooled once
         )
 
     def read_by(self, io: str) -> StoreLayout:
-        """Return the layout of voxels that are read in this way from a disk of this machine."""
+        """Return the layout of voxels read in the mode ``io`` from a local disk."""
         return replace(self, io=io)
 
     def on_network(self, io: str = "") -> StoreLayout:
@@ -107,7 +105,7 @@ class StoreLayout:
 
     @property
     def unit(self) -> Triple:
-        """What is decoded at once: a chunk, or a whole volume that is one stream."""
+        """Decode unit: a chunk, or the whole volume of a stream."""
         return self.shape if self.access == "stream" or self.chunk is None else self.chunk
 
     @property
@@ -117,7 +115,7 @@ class StoreLayout:
 
     @property
     def chunks_per_request(self) -> float:
-        """Chunks that one request brings in at best: those of one shard, up to the longest run."""
+        """Most chunks of one request: those of one shard, up to the longest run."""
         if self.chunk is None or self.shard is None:
             return 1.0
         inside = math.prod(-(-s // c) for s, c in zip(self.shard, self.chunk, strict=True))
@@ -137,80 +135,71 @@ class StoreLayout:
 
 @dataclass(frozen=True)
 class Demand:
-    """What the patches of a chain ask of one key's volumes; measured on plans, without voxels."""
+    """Reads that patches need of one key's volumes; measured on plans, without voxels."""
 
     support: tuple[float, float, float]  # mean extent of a patch's source region, in voxels
     support_p99: tuple[float, float, float]
     """Extent that 99 in 100 source regions do not exceed, per axis."""
-    chunks: float  # mean number of chunks that a patch reads, those beside a turned patch left out
+    chunks: float  # mean number of chunks of a patch, without those outside a rotated patch
     items: int = 1  # patches in a batch
     batch_bytes: int = 0  # bytes of this key in one batch
-    rate: float = USUAL_RATE  # patches per second that are wanted
-    patch: Triple = (1, 1, 1)
-    """Size of the patches that are drawn, in voxels of the grid in which they are drawn."""
+    rate: float = USUAL_RATE  # wanted patches per second
+    patch: Triple = (1, 1, 1)  # size of the drawn patches, in voxels of their grid
     region: Triple | None = None
     """Region in which ``lazy_patch(region=...)`` draws the patches of a visit; None: anywhere."""
     draws: int = 1  # patches that are drawn on one visit to a volume
     together: int = 1
     """Visits whose batches take turns, each batch of one visit: ``interleave(visits=...)``."""
     is_scattered: bool = True
-    """Whether a volume's patches come between those of others, or again while its chunks are kept;
-    else nothing of it is needed any more once its visit is over."""
-    made_bytes: int = 0
-    """Most bytes that a patch is made of in between, where voxels are sampled anew."""
+    """Whether patches of a volume come between those of others, or again while its chunks are
+    cached. Otherwise its chunks are not needed after the visit."""
+    made_bytes: int = 0  # most bytes of a patch's intermediate arrays, where voxels are resampled
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What may be spent."""
+    """Memory, disk, processes and threads that reading may use."""
 
-    memory_bytes: int
-    """Memory that batches, buffers and kept chunks may take together, in all processes."""
-    workers: int = 0  # worker processes; 0 if everything happens in one
-    batches_ahead: int = 1
-    """Batches that exist at once: those being made, those waiting, the one in use."""
+    memory_bytes: int  # of batches, buffers and cached chunks together, in all processes
+    workers: int = 0  # worker processes; 0 for reads in the main process
+    batches_ahead: int = 1  # batches at once: in preparation, waiting, and in use
     threads: int = 1  # patches that each process realizes at once
     spool_bytes: int | None = None  # disk for decoded copies; None where it is not limited
-    thrifty: bool = False
-    """Whether to keep no more than the chunks of one visit to a volume, unless all fit."""
-    sharing: int = 1  # keys that share what a process may have under way to remote stores
+    thrifty: bool = False  # whether to cache only the chunks of one visit, unless all chunks fit
+    sharing: int = 1  # keys that share the limit of bytes in flight to remote stores
 
     @property
     def processes(self) -> int:
-        """Processes that read."""
+        """Number of reading processes."""
         return max(1, self.workers)
 
 
 @dataclass(frozen=True)
 class ReadScheme:
-    """How the voxels of one key are read, and what that takes."""
+    """How the voxels of one key are read, and the projected cost."""
 
-    mode: Mode  # how they are read
+    mode: Mode
     memory: Mapping[str, int] = field(default_factory=dict)
     """Projected bytes of all processes together, by term."""
-    cache_bytes: int = 0  # decoded chunks that each process keeps, in bytes
-    in_flight_requests: int = 1  # requests that must be under way at once to keep the rate
+    cache_bytes: int = 0  # bytes of decoded chunks that each process caches
+    in_flight_requests: int = 1  # concurrent requests that the rate needs
     in_flight_bytes: int = 0  # stored bytes of these requests
-    ahead_bytes: int = 0
-    """Most bytes that each process fetches for later patches of this key, and keeps for them."""
-    gap: int = LOCAL_GAP  # bytes between two ranges up to which they are read as one
+    ahead_bytes: int = 0  # most bytes that each process prefetches for this key
+    gap: int = LOCAL_GAP  # ranges up to this many bytes apart are read as one
     longest_run: int = LOCAL_RUN  # most bytes that are read as one
-    region: Triple | None = None
-    """With ``regional``: where the patches of one visit are drawn, in voxels."""
+    region: Triple | None = None  # with ``regional``: size of the region of one visit, in voxels
     align: Triple | None = None  # with ``regional``: regions begin at multiples of this, the chunk
     draws: int = 1  # with ``regional``: patches that are drawn on each visit
     meanwhile: Mode | None = None
-    """With ``regional``: how reads are while the chain draws its patches anywhere; the figures of
-    this scheme are then those of these reads. None where the scheme is in effect as it is."""
+    """With ``regional``: mode of the reads until the chain draws patches in regions; the figures
+    of this scheme are for that mode. None where the scheme is in effect."""
     readers: int = 1  # with ``regional``: processes that decode the same region
     items: int = 1  # patches in a batch
-    chunks_then: float = 0.0
-    """With ``regional``: chunks that are decoded per patch once it is in effect."""
-    keeps_up: bool = True  # whether the wanted rate is expected to be reached on half of the cores
-    amplification: float = 1.0  # voxels that are decoded by voxels that the patches need
-    chunks: float = 0.0
-    """Chunks that are decoded per patch; with ``resident`` those that it touches."""
-    vetoes: tuple[str, ...] = ()  # why the store refused another scheme
+    chunks_then: float = 0.0  # with ``regional``: decoded chunks per patch once it is in effect
+    keeps_up: bool = True  # whether half of the cores are expected to reach the wanted rate
+    amplification: float = 1.0  # decoded voxels per voxel that patches need
+    chunks: float = 0.0  # decoded chunks per patch; with ``resident`` the chunks that it touches
+    vetoes: tuple[str, ...] = ()  # reasons of the store against other schemes
     io: str = ""  # how bare voxels of local files are read, and why; empty for chunks and objects
 
     @property
@@ -220,12 +209,12 @@ class ReadScheme:
 
     @property
     def running(self) -> Mode:
-        """How reads are with the chain as it is."""
+        """Mode of the reads of the present chain."""
         return self.meanwhile or self.mode
 
     @property
     def advice(self) -> str:
-        """What to write into the chain; empty where it is in effect, or nothing is gained."""
+        """Change of the chain that puts the scheme into effect; empty if none is needed."""
         if self.meanwhile is None:
             return ""
         place = f"region={self.region}, align={self.align}, " if self.region else ""
@@ -241,7 +230,7 @@ class ReadScheme:
         )
 
     def without_cache(self, veto: str) -> ReadScheme:
-        """Return the scheme of a store that keeps no chunks, for the reason that it gave."""
+        """Return the scheme without cached chunks, for a store's reason ``veto``."""
         memory = {term: size for term, size in self.memory.items() if term != "kept chunks"}
         mode: Mode = "direct" if self.running in ("resident", "regional") else self.running
         return replace(
@@ -256,7 +245,7 @@ class ReadScheme:
         )
 
     def explain(self) -> str:
-        """Return the scheme in words: the mode, what is read, what memory is projected."""
+        """Return the scheme in words: the mode, the reads, the projected memory."""
         lines = [_WORDS.get(self.running, "")]
         if self.running == "regional":
             size = "x".join(map(str, self.region or ()))
@@ -286,8 +275,8 @@ class ReadScheme:
         if self.advice:
             lines.append(f"  better: {self.advice}")
             lines.append(
-                "  not done by itself: these would be other patches, and a scheme changes none; "
-                "what you write is part of the chain and of its state"
+                "  not automatic: these would be other patches, and a scheme changes no patch; "
+                "arguments of the chain are part of its state"
             )
         lines += [f"  refused by the store: {veto}" for veto in self.vetoes]
         return "\n".join(lines)
@@ -295,9 +284,9 @@ class ReadScheme:
 
 @dataclass(frozen=True)
 class SchemeRefusal:
-    """A store's veto against a scheme."""
+    """Veto of a store against a scheme."""
 
-    reason: str  # why, as one sentence
+    reason: str  # one sentence
 
 
 _WORDS: Mapping[str, str] = {

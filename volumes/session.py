@@ -1,4 +1,4 @@
-"""The session of a process: open files, decoded chunks, bytes on their way."""
+"""Sessions: open files, decoded chunks and prefetched bytes of a process."""
 
 from __future__ import annotations
 
@@ -22,20 +22,19 @@ from .chunks.chunk_cache import CHUNKS, ChunkCache
 from .header import Header
 
 # A mapped file costs one of the 65530 maps and of the 1024 descriptors that Linux grants a process
-# by default; all of voxpipe's shall stay below 64 (testing/store_contract.py).
+# by default. All descriptors of voxpipe must stay below 64 (testing/store_contract.py).
 MOST_HANDLES = 48
-# What lies behind a URL takes no descriptor; what was read of its metadata, 11 kB as measured.
+# Volumes at URLs take no descriptor and 11 kB of metadata (measured).
 MOST_REMOTE_HANDLES = 4096
-# Voxels that a reader returned live in memory as long as their handle.
-MOST_RESIDENT_BYTES = 2 * 1024**3
+MOST_RESIDENT_BYTES = 2 * 1024**3  # voxels returned by readers, kept with their handle
 
 
 class Source(Protocol):
-    """Where voxels are. Picklable, and small then."""
+    """Location of voxels; its pickle is small."""
 
     @property
     def name(self) -> str:
-        """What messages call it; no credentials."""
+        """Name for messages, without credentials."""
 
     @property
     def token(self) -> str:
@@ -46,24 +45,24 @@ class Source(Protocol):
 
 
 class _Handle:
-    """A backend that is open or about to be, and the lock of whoever opens it."""
+    """An open backend, or the lock under which a thread opens it."""
 
     uses = itertools.count()
 
     def __init__(self) -> None:
         self.opening = threading.Lock()
         self.backend: Backend | None = None
-        self.use = next(self.uses)  # the largest is of what was used last
+        self.use = next(self.uses)  # largest for the most recently used handle
 
 
 def _is_far(backend: Backend | None) -> bool:
-    """Whether all that a backend reads lies behind URLs."""
+    """Whether all that a backend reads is at URLs."""
     parts = getattr(backend, "below", ())
     return backend is not None and backend.remote and all(map(_is_far, parts))
 
 
 def _was_read(backend: Backend | None) -> bool:
-    """Whether a reader of the user has read a local file or folder, which is unchanged since."""
+    """Whether a user's reader has read a local file or folder that is unchanged since."""
     version = None if backend is None else backend.first_version
     return version is not None and bool(version.is_current)
 
@@ -71,38 +70,35 @@ def _was_read(backend: Backend | None) -> bool:
 class Handles:
     """Open backends of one process by the token of their source.
 
-    A volume that arrives with every batch finds the handle that the first one opened. The least
-    recently used go when there are too many; whoever reads from one keeps it until done.
+    Copies of a volume that arrive with batches share one handle. The least recently used handles
+    are dropped when there are too many; a running read keeps its backend.
     """
 
     def __init__(
         self,
         most: int = MOST_HANDLES,
         most_bytes: int = MOST_RESIDENT_BYTES,
-        most_remote: int = MOST_REMOTE_HANDLES,
         open_source: Callable[[Source], Backend] = lambda source: source.open(),
     ) -> None:
         self._open = open_source
-        self._most, self._most_remote = most, most_remote
-        self._most_bytes = most_bytes
+        self._most, self._most_bytes = most, most_bytes
         self._lock = ForkSafeLock()
         self._acts = DeferredActs(self._lock)
         self.by_token: dict[str, _Handle] = {}
-        # What a forked child found of its parent. Dropping it would run the parent's
-        # clean-up in the child, with locks and threads that do not exist there.
+        # Handles that a forked child inherited. Dropping them would run the parent's clean-up in
+        # the child, with locks and threads that do not exist there.
         self._parent_handles: list[dict[str, _Handle]] = []
         renew_after_fork(self)
 
     def acquire(self, source: Source, *, verify: bool = False) -> Backend:
-        """Return the open backend of ``source``.
+        """Return the open backend of ``source``; ``verify`` opens it again if the store changed.
 
-        Of voxels in memory the source holds it: here it would keep the array when the volume is
-        gone.
+        Sources in memory hold their backend: a handle would keep the array after its volume.
         """
         own: Backend | None = getattr(source, "backend", None)
         if own is not None:
             return own
-        # Asked before the lock is taken: a source may have to open others to tell.
+        # Before the lock: the token of a source may require opening others.
         token = source.token
         with self._acts, self._lock:
             handle = self.by_token.get(token)
@@ -117,12 +113,12 @@ class Handles:
             with handle.opening:
                 backend = handle.backend
                 if opens := backend is None or (verify and not backend.is_current):
-                    # Gone before: of a file that is open HDF5 opens what it was once more.
+                    # Drop the old backend first: HDF5 returns an open file's old state again.
                     backend = handle.backend = None
                     backend = handle.backend = self._open(source)
                 elif verify and not backend.remote:
-                    # Chunks may be others under the same metadata. A bucket is listed again
-                    # where copies are made of it: a listing per look would be a request each.
+                    # Chunks may change under the same metadata. A bucket is listed again only for
+                    # copies: a listing per check would be a request each.
                     backend.forget_content_key()
                 return backend
         finally:
@@ -130,7 +126,7 @@ class Handles:
                 self.trim()
 
     def forget_content_key(self, token: str) -> None:
-        """Let an open backend look again at what is stored; one that is not open does so anyway."""
+        """Make an open backend compute its content key again."""
         with self._acts, self._lock:
             handle = self.by_token.get(token)
         if handle is not None and handle.backend is not None:
@@ -142,7 +138,7 @@ class Handles:
             self.by_token.pop(token, None)
 
     def opened_again(self, source: Source, last: Backend) -> Backend:
-        """Return the open backend of ``source``, but not the one that was open last."""
+        """Return the open backend of ``source``, opened again if it is ``last``."""
         self.acquire(source)
         with self._acts, self._lock:
             handle = self.by_token.get(source.token)
@@ -151,18 +147,18 @@ class Handles:
         return self.acquire(source)
 
     def agreeing(self, source: Source, header: Header) -> Backend:
-        """Return the open backend of ``source``, opened again unless it is what is known of it."""
+        """Return the open backend of ``source``, opened again unless it has this header."""
         backend = self.acquire(source)
         if backend.header == header:
             return backend
-        # The file may have been written again since, or only touched.
+        # The file may have been written again, or only touched.
         del backend
         backend = self.acquire(source, verify=True)
         if not backend.header.agrees_with(header):
             raise VolumeChanged(
                 f"{source.name} has changed since its header was read: it was "
                 f"{header.shape} {header.disk_dtype} and is "
-                f"{backend.shape} {backend.disk_dtype}, or lies elsewhere.",
+                f"{backend.shape} {backend.disk_dtype}, or has another affine.",
                 do="Make a new Volume once the file is written.",
             )
         return backend
@@ -172,7 +168,7 @@ class Handles:
         self._acts.defer(self.by_token.clear)
 
     def close_one(self, token: str, path: str) -> None:
-        """Drop the handles of one source, and of all that read the local file ``path``."""
+        """Drop the handles of one source, and all that read the local file ``path``."""
         with self._acts, self._lock:
             for own, handle in [*self.by_token.items()]:
                 files = getattr(handle.backend, "files", ())
@@ -180,13 +176,13 @@ class Handles:
                     del self.by_token[own]
 
     def close_local(self, *, keeps_read: bool = False) -> None:
-        """Drop the handles of local files; ``keeps_read``: not of those that a reader read."""
+        """Drop the handles of local files; ``keeps_read`` keeps those of users' readers."""
         with self._acts, self._lock:
             handles = self.by_token.items()
             self.by_token = {
-                token: one
-                for token, one in handles
-                if _is_far(one.backend) or (keeps_read and _was_read(one.backend))
+                token: handle
+                for token, handle in handles
+                if _is_far(handle.backend) or (keeps_read and _was_read(handle.backend))
             }
 
     def after_fork(self) -> None:
@@ -198,49 +194,49 @@ class Handles:
         return len(self.by_token)
 
     def trim(self) -> None:
-        """Drop what is too much: after one was opened, or an open one took a descriptor."""
+        """Drop surplus handles; called after a backend was opened or took a descriptor."""
         with self._acts, self._lock:
             oldest = sorted(self.by_token.items(), key=lambda entry: entry[1].use)
             backends = {token: handle.backend for token, handle in oldest if handle.backend}
             resident = sum(backend.resident_bytes for backend in backends.values())
-            # Asked once: a read may give a backend its descriptor meanwhile.
+            # Read once: a concurrent read may give a backend its descriptor.
             far = {token for token, backend in backends.items() if not backend.holds_descriptor}
             remote, local = len(far), len(oldest) - len(far)
-            # The newest stays, however large: it is about to be read.
+            # The newest stays at any size, as a read follows.
             for token, _ in oldest[:-1]:
                 many, few = resident > self._most_bytes, local <= self._most
-                if not many and few and remote <= self._most_remote:
+                if not many and few and remote <= MOST_REMOTE_HANDLES:
                     return
                 is_far = token in far
-                if many or (remote > self._most_remote if is_far else not few):
+                if many or (remote > MOST_REMOTE_HANDLES if is_far else not few):
                     del self.by_token[token]
                     resident -= backends[token].resident_bytes if token in backends else 0
                     remote, local = remote - is_far, local - (not is_far)
 
 
-# Of 400 bytes each. Of more volumes, those that were read longest ago may change unnoticed.
+# Each takes 400 bytes. With more volumes, changes of the least recently read ones go unnoticed.
 MOST_VERSIONS = 16_384
 
 
 class OpenedVersion(NamedTuple):
-    """Which version of a volume a process has opened first, of those that one pass reads."""
+    """First version of a volume that a process has opened in a pass."""
 
     key: tuple[str, str]  # the pass, and the token of the volume
-    version: Hashable  # what tells it from others
-    moment: int  # when, in nanoseconds since 1970
-    name: str  # what messages call the volume
-    case: str = ""  # of which case it is, where that is known
+    version: Hashable  # identifies the version
+    moment: int  # time of opening, in nanoseconds since 1970
+    name: str  # name of the volume for messages
+    case: str = ""  # its case, where that is known
 
 
 class Versions:
-    """The versions of volumes that passes read in this process, the first of each."""
+    """First version of each volume in each pass of this process."""
 
     def __init__(self) -> None:
         self._first: LRUCache[OpenedVersion] = LRUCache(MOST_VERSIONS)
         self._new: deque[OpenedVersion] = deque(maxlen=MOST_VERSIONS)
 
     def first(self, version: OpenedVersion) -> OpenedVersion:
-        """Return what was opened first of the same volume in the same pass: this, or another."""
+        """Return the first version of the same volume in the same pass: this or an earlier one."""
 
         def note() -> OpenedVersion:
             self._new.append(version)
@@ -249,7 +245,7 @@ class Versions:
         return self._first.get_or(version.key, note)
 
     def take(self) -> tuple[OpenedVersion, ...]:
-        """Return those that were opened since this was asked last."""
+        """Return the first versions since the last call."""
         new = []
         with contextlib.suppress(IndexError):
             while True:
@@ -258,25 +254,22 @@ class Versions:
 
 
 class Session:
-    """One owner of what reads of volumes hold; two in one process share none of the four below.
+    """Owner of the handles, chunks, prefetched bytes and versions of reads.
 
-    What they share belongs to files, and not to reads: maps of local files and hints to the kernel.
-
-    A process has one by default, :data:`SESSION`, which volumes use unless they are bound to
-    another: ``volume.in_session(session)``. What a volume is bound to does not travel: in another
-    process it uses the one there.
+    Two sessions of a process share maps of local files and hints to the kernel, but none of these.
+    Volumes use :data:`SESSION` unless ``volume.in_session(session)`` binds them to another one. The
+    binding is not pickled: in another process a volume uses the default session there.
     """
 
     def __init__(self, chunks: ChunkCache | None = None, ahead: ReadAhead | None = None) -> None:
         self.handles = Handles(open_source=self._open)  # open backends
         self.chunks = ChunkCache(0) if chunks is None else chunks
-        """Decoded chunks; who reads lends it memory."""
-        self.ahead = ReadAhead() if ahead is None else ahead
-        """Stored bytes that were asked for before they are needed."""
-        self.versions = Versions()  # the versions of volumes that passes read
+        """Decoded chunks, in memory that reading services grant."""
+        self.ahead = ReadAhead() if ahead is None else ahead  # prefetched stored bytes
+        self.versions = Versions()  # of volumes in passes
 
     def opening(self) -> AbstractContextManager[None]:
-        """Let what is opened inside the ``with`` block belong to this session."""
+        """Give this session the backends that are opened inside the ``with`` block."""
         return holding(_OPENING, self)
 
     def _open(self, source: Source) -> Backend:
@@ -288,7 +281,7 @@ class Session:
 
         With ``keeps_read``, a user's readers of unchanged files stay open: a chain keeps volumes.
         """
-        # What was learnt of volumes behind URLs stays, a round trip each: their answers tell.
+        # Handles of volumes at URLs stay, as each costs a round trip; responses show changes.
         self.ahead.small.clear()
         self.ahead.requests.clear_idle()
         self.handles.close_local(keeps_read=keeps_read)
@@ -305,21 +298,21 @@ class Session:
         self.handles.drop(source.token)
 
     def close(self) -> None:
-        """Let go of everything; the next read opens and fetches again."""
+        """Release everything; the next read opens and fetches again."""
         self.ahead.clear()
         self.handles.close()
         self.chunks.clear()
 
 
 _OPENING: ContextVar[Session | None] = ContextVar("opening", default=None)
-SESSION = Session(CHUNKS, AHEAD)  # the one of this process, for volumes that are bound to no other
+SESSION = Session(CHUNKS, AHEAD)  # default session of this process
 
 
 def opening_session() -> Session:
-    """Return the session whose backend is being opened; by default that of the process."""
+    """Return the session that opens a backend now; by default that of the process."""
     return _OPENING.get() or SESSION
 
 
 def close_volumes() -> None:
-    """Close the files that volumes of this process hold open; the next read opens them again."""
+    """Close the files of all volumes in this process; the next read opens them again."""
     SESSION.close()

@@ -1,7 +1,7 @@
-"""Sources of volumes: values that travel, and open themselves elsewhere.
+"""Sources of volumes: picklable locations with options, opened in each process.
 
-A source never holds a handle. Its token is the same in every process, so that the
-many copies of one volume that travel with the batches share one open handle.
+A source holds no handle. Its token is the same in every process, so that copies of a volume in
+batches share one open handle.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from .registry import (
     with_affine,
 )
 
-_MOST_FILES = 1000  # of a folder that a reader of the user's opens
+_MOST_FILES = 1000  # watched files of a folder that a user's reader opens
 
 
 @dataclass(frozen=True, eq=False)
 class Options:
-    """What the user said about a source."""
+    """Options of a source."""
 
     affine: tuple[float, ...] | None = None  # overrides the stored one
     reader: Any = None  # opens the source instead of the registered backends
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # for fsspec
     reader_kwargs: Mapping[str, Any] = field(default_factory=dict)  # for the backend or the reader
     io: str = "auto"  # how bare voxels of local files are read
-    follow: str = "beside"  # how far what a header names is followed: one of ``FOLLOW``
+    follow: str = "beside"  # limit of a header's references to other files: one of ``FOLLOW``
 
     def __post_init__(self) -> None:
         check_io(self.io)
@@ -59,22 +59,22 @@ class Options:
             raise ValueError(msg)
 
     def request(self, **place: Any) -> BackendRequest:
-        """Return what a factory gets to know."""
+        """Return the request for a factory."""
         affine = None if self.affine is None else affine_matrix(self.affine)
         return BackendRequest(**{**vars(self), "affine": affine}, **place)
 
 
 _MOST_FOLDERS = 16  # in which the error for a folder looks for volumes
 USUAL_OPTIONS = Options()
-"""Where the user said nothing: one object, which travels once with the volumes of a batch."""
+"""Default options: one object, pickled once with the volumes of a batch."""
 
 
 @dataclass(frozen=True, eq=False)
 class LocatedSource:
-    """A path or a URL, with all that is needed to open it."""
+    """A path or a URL with the options to open it."""
 
     location: str = field(repr=False)  # as the user wrote it; may hold credentials
-    options: Options = USUAL_OPTIONS  # what the user said about it
+    options: Options = USUAL_OPTIONS
     path: str = ""  # absolute local path, empty for a URL
     token: str = ""  # equal for equal sources, in every process
     name: str = ""  # the location without credentials
@@ -91,14 +91,14 @@ class LocatedSource:
         object.__setattr__(self, "token", content_key(path or self.location, values))
 
     def _below(self) -> Iterator[str]:
-        """Yield the folders below that are volumes, such as folders of DICOM slices."""
+        """Yield the folders below this one that are volumes, such as those of DICOM slices."""
         for folder, names, _ in islice(os.walk(self.path), _MOST_FOLDERS):
             for place in (os.path.join(folder, name) for name in sorted(names)):
                 if is_recognised(self.options.request(path=Path(place), source=place)):
                     yield place
 
     def part_of(self, content: str) -> str:
-        """Return the name of what the options choose of stored content, e.g. one data set of it."""
+        """Return the content key of the part that the options select, such as one data set."""
         kwargs = self.options.reader_kwargs
         return content_key(content, tuple(_stable(kwargs))) if content and kwargs else content
 
@@ -114,7 +114,7 @@ class LocatedSource:
             uri=remote,
             source=self.location,
         )
-        # Before it is opened: voxels that are written meanwhile are newer than this.
+        # Taken before opening, so that later writes are detected.
         is_foreign = self.options.reader is not None or custom_backends()
         first_version = _version_at(self.path) if self.path and is_foreign else None
         has_affine, units = self.options.affine is not None, set[str]()
@@ -147,7 +147,7 @@ class LocatedSource:
 
 
 def _version_at(path: str) -> LocalStoredFile | _Folder | None:
-    """Return the version of a local file or folder, for a reader that looks at none."""
+    """Return the version of a local file or folder, for readers without versions."""
     if os.path.isdir(path):
         return _Folder(path)
     is_other = os.path.exists(path) and not os.path.isfile(path)  # a pipe or a device
@@ -155,12 +155,12 @@ def _version_at(path: str) -> LocalStoredFile | _Folder | None:
 
 
 class _Folder:
-    """A local folder, in the version that it had when this was made."""
+    """A local folder and its version at construction."""
 
     def __init__(self, path: str) -> None:
         self._path = path
         self._version, self._time = self._look(), os.stat(path).st_mtime_ns
-        # Files that are written again leave the time of their folder as it is.
+        # Writing a file again leaves the time of its folder unchanged.
         self.stamp = (self._time, content_key("", tuple(self._version)))
 
     def _look(self) -> list[tuple[str, int, str]]:
@@ -168,7 +168,7 @@ class _Folder:
 
     @property
     def is_current(self) -> bool:
-        """Whether its files have the sizes and times of writing that they had."""
+        """Whether sizes and modification times of its files are unchanged."""
         return os.path.isdir(self._path) and self._look() == self._version
 
     def is_as_of(self, moment: int) -> bool:
@@ -177,7 +177,7 @@ class _Folder:
 
 
 def as_backend(backend: Any, name: str) -> Backend:
-    """Return a ``Backend`` as it is, one of TorchIO's kind wrapped."""
+    """Return a ``Backend`` itself, or a wrapped backend of TorchIO's kind."""
     if not isinstance(backend, Backend):
         return ForeignBackend(backend, name)
     backend.name = backend.name or name
@@ -192,7 +192,7 @@ def _stable(value: Any) -> Any:
     if value is None or isinstance(value, (bool, int, float, str, bytes, np.dtype, np.generic)):
         return value
     if type(value) is dict and not value:
-        return []  # most options are not given; the rest of this takes microseconds per volume
+        return []  # the usual case: the rest of this function takes microseconds per volume
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, np.ndarray):
@@ -201,7 +201,7 @@ def _stable(value: Any) -> Any:
         return sorted((str(key), repr(_stable(entry))) for key, entry in value.items())
     if isinstance(value, (list, tuple)):
         return [_stable(entry) for entry in value]
-    # Anything else is itself only: a redefined function of the same name is another.
+    # Other objects equal only themselves: a redefined function of the same name differs.
     try:
         return _TOKENS.setdefault(value, uuid.uuid4().hex)
     except TypeError:
@@ -209,8 +209,7 @@ def _stable(value: Any) -> Any:
 
 
 def _stable_values(options: Options) -> tuple[Any, ...]:
-    """Return what options say, as a part of names of copies."""
-    # What is read is the same, so what is usual leaves no trace in these.
+    """Return the options as a part of tokens, without defaults that do not change voxels."""
     usual = [("io", "auto"), ("follow", "beside")]
     values = [value for key, value in vars(options).items() if (key, value) not in usual]
     return tuple(map(_stable, values))

@@ -1,7 +1,7 @@
-"""Sources of objects in memory, and of the channels of several files of one case on one grid.
+"""Sources of objects in memory, and of the channels of several files on one grid.
 
-Nothing is copied together on disk. Each file keeps its type, its chunks and its scaling, and is
-read by its own backend; whoever resamples does so file by file, into the channels of one array.
+Files are not copied together on disk. Each keeps its type, chunks and scaling and is read by its
+own backend. Resampling goes file by file into the channels of one array.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .voxels import Voxels
 
 
 class StackMember(Protocol):
-    """What is asked of a volume that is stacked; it means what it does in ``Volume``."""
+    """Interface of a stacked volume, with the meaning that it has in ``Volume``."""
 
-    # ``opened_anew()`` and ``layout()`` of a copy that is still to be written say how it will be.
+    # ``opened_anew()`` and ``layout()`` of an unwritten copy describe the future copy.
     @property
     def name(self) -> str: ...
     @property
@@ -51,7 +51,7 @@ class StackMember(Protocol):
 
 
 class OwnSource:
-    """A source that makes its backend: never among the handles, where those that it reads are."""
+    """A source that holds its backend, so handles keep only the backends that it reads."""
 
     _backend: Backend | None = None
 
@@ -72,7 +72,7 @@ class OwnSource:
 
 
 class StackedSource(OwnSource):
-    """The channels of several volumes, one after another. It travels as these."""
+    """Concatenated channels of several volumes; pickled as these volumes."""
 
     def __init__(self, parts: Sequence[StackMember], *, apart: bool = False) -> None:
         if not parts:
@@ -86,30 +86,30 @@ class StackedSource(OwnSource):
         return StackedBackend(self.parts, self.known_header(), self.name, apart=self._apart)
 
     def known_header(self) -> Header:
-        """Return the header of all; reads those of the parts, and compares their grids."""
+        """Return the common header; reads those of the parts and compares their grids."""
         if not self._apart:
             refuse_other_grids(self.parts)
         return stacked_header(self.parts)
 
     def opened_anew(self, by: str) -> StackedSource:
-        """Return the source for a pass: each part is opened anew, and so compared by itself."""
+        """Return the source for a pass, with each part opened again."""
         parts = [part.opened_anew(by) for part in self.parts]
         if all(new is part for new, part in zip(parts, self.parts, strict=True)):
             return self
         return StackedSource(parts, apart=self._apart)
 
     def in_session(self, session: Session) -> StackedSource:
-        return StackedSource([one.in_session(session) for one in self.parts], apart=self._apart)
+        return StackedSource([part.in_session(session) for part in self.parts], apart=self._apart)
 
 
 def on_one_grid(parts: Sequence[StackMember]) -> bool:
-    """Whether all parts lie on the grid of the first; reads headers."""
+    """Whether all parts have the grid of the first; reads headers."""
     grid = parts[0].grid
     return all(grid.distance_in_voxels(other.grid) <= GRID_TOLERANCE for other in parts[1:])
 
 
 def refuse_other_grids(parts: Sequence[StackMember]) -> None:
-    """Raise unless all parts lie on the grid of the first; reads headers."""
+    """Raise GridMismatch unless all parts have the grid of the first; reads headers."""
     first, *others = parts
     for other in others:
         distance = first.grid.distance_in_voxels(other.grid)
@@ -132,10 +132,10 @@ def refuse_other_grids(parts: Sequence[StackMember]) -> None:
 
 
 def stacked_header(parts: Sequence[StackMember]) -> Header:
-    """Return the header of the channels of all parts: in their type, where it is one.
+    """Return the header of the channels of all parts, in their common stored type if they have one.
 
-    Else the type is the one that NumPy finds for all values (``np.result_type``: uint8 and int16
-    give int16, int16 and float32 give float32), and scaling is applied on the way.
+    Otherwise reads apply scaling, and the type is ``np.result_type`` of all values: int16 for uint8
+    and int16, float32 for int16 and float32.
     """
     headers = [part.header for part in parts]
     first = headers[0]
@@ -159,31 +159,31 @@ def stacked_header(parts: Sequence[StackMember]) -> Header:
 
 
 def _stored_as(header: Header) -> tuple[Any, ...]:
-    """Return what has to be the same for stored numbers to mean the same."""
+    """Return the facts that must agree for stored numbers to have one meaning."""
     dtype = header.disk_dtype.newbyteorder("=")
     return (dtype, header.slope, header.intercept, header.value_type)
 
 
 def _of_all(name: str) -> property:
-    return property(lambda self: all(getattr(one, name) for one in self.below))
+    return property(lambda self: all(getattr(backend, name) for backend in self.below))
 
 
 def _of_any(name: str) -> property:
-    return property(lambda self: any(getattr(one, name) for one in self.below))
+    return property(lambda self: any(getattr(backend, name) for backend in self.below))
 
 
 Read = tuple[Backend, Region, Channels | None]
-"""A backend, and what of it is read."""
+"""A backend, and the region and channels of a read."""
 
 
 class ComposedBackend(Backend):
-    """One that reads from others: what is asked of it in general, they answer together."""
+    """A backend that reads from others, and combines their answers."""
 
     @property
     def below(self) -> Sequence[Backend]:
         raise NotImplementedError
 
-    # Asked when they are needed: that may open those below, and a header may be known without.
+    # Properties, as they may open the backends below, which a known header does not need.
     keeps_chunks = _of_all("keeps_chunks")
     is_current = _of_all("is_current")
     remote = _of_any("remote")
@@ -202,24 +202,25 @@ class ComposedBackend(Backend):
             backend.forget_content_key()
 
     def reads(self, region: Region, channels: Channels | None) -> Iterable[Read]:
-        """Return the reads of those below that a read of a region needs."""
+        """Return the reads of the backends below for a region."""
         raise NotImplementedError
 
     def prefetch(self, region: Region, channels: Channels | None = None) -> Closable | None:
         return joint_ticket(
-            one.prefetch(box, own) for one, box, own in self.reads(region, channels)
+            inner.prefetch(box, own) for inner, box, own in self.reads(region, channels)
         )
 
     def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
-        return sum(one.touched_bytes(box, own) for one, box, own in self.reads(region, channels))
+        reads = self.reads(region, channels)
+        return sum(inner.touched_bytes(box, own) for inner, box, own in reads)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:
-        sizes = [one.fetch(box, own) for one, box, own in self.reads(region, channels)]
+        sizes = [inner.fetch(box, own) for inner, box, own in self.reads(region, channels)]
         return None if None in sizes else sum(filter(None, sizes))
 
 
 class ViewedBackend(ComposedBackend):
-    """One that shows another one differently; the other one answers what does not depend on it."""
+    """A view of another backend, which answers all that does not depend on the view."""
 
     def __init__(self, inner: Backend, header: Header, *view: Any) -> None:
         super().__init__(header, inner.name)
@@ -250,7 +251,7 @@ class ViewedBackend(ComposedBackend):
 
 
 class StackedBackend(ComposedBackend):
-    """Reads each part by the backend that it has in this process."""
+    """Channels of several volumes, each read by its own backend in this process."""
 
     counts_below = True
 
@@ -269,16 +270,16 @@ class StackedBackend(ComposedBackend):
 
     @property
     def below(self) -> list[Backend]:
-        """The backends of the parts, opened when something is asked of them."""
+        """Backends of the parts, opened here if they are not open."""
         return [part.probe() for part in self._parts]
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         """Return the layout of all channels, at the speed of the slowest part."""
         layouts = [part.layout(volumes) for part in self._parts]
-        slowest = min(layouts, key=lambda one: (one.bandwidth, one.decode_rate))
+        slowest = min(layouts, key=lambda part: (part.bandwidth, part.decode_rate))
         return replace(
             slowest,
-            itemsize=sum(one.itemsize for one in layouts),
+            itemsize=sum(part.itemsize for part in layouts),
             chunk=self.chunks,
             access=self.header.access,
         )
@@ -292,7 +293,7 @@ class StackedBackend(ComposedBackend):
         return scheme
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return the voxels of a region in one array; each part is read, and counted, by itself."""
+        """Return the voxels of a region in one array; each part is read and counted on its own."""
         if self._apart:
             refuse_other_grids(self._parts)
         read = [read_counted(*part) for part in self.reads(region, channels)]
@@ -305,7 +306,7 @@ class StackedBackend(ComposedBackend):
         return Voxels(np.concatenate(arrays, out=out), slope, intercept)
 
     def reads(self, region: Region, channels: Channels | None) -> Iterator[Read]:
-        """Yield the parts that have some of the channels, and which of their own these are."""
+        """Yield the parts with some of the channels, and the range in their own channels."""
         first, last = channels or (0, self.shape[0])
         begin = 0
         for part in self._parts:
@@ -319,8 +320,8 @@ class StackedBackend(ComposedBackend):
 def source_of_object(thing: Any, options: Options) -> Source:
     """Return the source of an array, a tensor or an image of a library; refuse other objects.
 
-    An entry point ``voxpipe.sources``, with the name of a package, is called for objects of its
-    classes: ``f(thing, options)`` returns a source, or None for an object that it does not read.
+    An entry point ``voxpipe.sources`` with the name of a package reads objects of its classes.
+    Its function ``f(thing, options)`` returns a source, or None for an unknown object.
     """
     is_array = isinstance(thing, np.ndarray) or is_instance(thing, "torch", "Tensor")
     source = None if is_array else _source_by_package(thing, options)

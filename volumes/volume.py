@@ -1,7 +1,7 @@
 """The lazy handle of one stored volume.
 
-Making a ``Volume`` touches nothing. The first question about its geometry reads the header;
-:meth:`Volume.read` reads one region. It holds neither file nor voxels: workers get 300 bytes.
+Constructing a ``Volume`` opens nothing. The first use of its geometry reads the header;
+:meth:`Volume.read` reads one region. It holds neither file nor voxels: its pickle has 300 bytes.
 """
 
 from __future__ import annotations
@@ -23,15 +23,7 @@ from .axis_map_source import AxisMappedSource, LabelBackend, StoredMaskSource, s
 from .backend import Backend, as_array, as_tensor, check_inside, content_of, needed_of, read_counted
 from .chunks.chunked_array import NeededChunks
 from .formats.zarr_nodes import ZarrSource
-from .header import (
-    Access,
-    Header,
-    Shape,
-    Triple,
-    affine_entries,
-    affine_matrix,
-    given_affine,
-)
+from .header import Access, Header, Shape, Triple, affine_entries, affine_matrix, given_affine
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import SESSION, OpenedVersion, Session, Source
 from .source import USUAL_OPTIONS, LocatedSource, Options
@@ -45,7 +37,7 @@ if TYPE_CHECKING:
 
 _USUAL_ARGUMENTS = tuple(vars(USUAL_OPTIONS).values())
 KINDS = ("intensity", "label")
-"""What voxels may mean; sampling policy follows from it."""
+"""Meanings of voxels; they decide the interpolation."""
 
 
 class Volume:
@@ -69,21 +61,21 @@ class Volume:
         Options of the fsspec file system, credentials for instance.
     io
         How bare voxels of local files are read: ``"mmap"``, ``"pread"`` or ``"auto"``, which
-        looks at the file system. The voxels are the same.
+        depends on the file system. The voxels are the same.
     follow
-        ``"beside"``: what a header names (``ElementDataFile``, files of an OME-TIFF, external and
-        virtual data of HDF5), and links in a zarr folder, must not lead out of its folder.
-        ``"anywhere"``: they may lead to any file that this process can read.
+        Limit of references in headers (``ElementDataFile``, files of an OME-TIFF, external and
+        virtual data of HDF5) and of links in a zarr folder. ``"beside"``: files in the same folder.
+        ``"anywhere"``: any file that this process can read.
     **reader_kwargs
-        For the backend or the reader: ``level=2`` of a zarr pyramid, or ``axes="zyx"``, a letter
-        for each axis, in stored order, of an array that names none.
+        For the backend or the reader: ``level=2`` of a zarr pyramid, or ``axes="zyx"``, the stored
+        axes of an array without names, one letter each.
 
     Raises
     ------
     UnknownFormat
         The source is none of the above.
     ValueError
-        The kind, the mode, the affine or the shape of an array makes no sense.
+        The kind, the mode, the affine or the shape of an array is invalid.
 
     Examples
     --------
@@ -96,8 +88,8 @@ class Volume:
 
     ndim = 4
     names_axes: bool | None = True  # whether the file or axes= does; None with affine= alone
-    may_round = True  # whether a label of real numbers is of classes: not after other sampling
-    rounds = False  # whether it is a label of real numbers, as far as the header is read
+    may_round = True  # whether a label of real numbers has classes: not after other sampling
+    rounds = False  # whether the header, once read, is of a label of real numbers
 
     def __init__(
         self,
@@ -124,7 +116,7 @@ class Volume:
 
     @classmethod
     def of_source(cls, source: Source, kind: str, affine: Affine | None = None) -> Volume:
-        """Return the volume of a source; what the source knows of itself is not read."""
+        """Return the volume of a source; reads nothing."""
         volume = object.__new__(cls)
         volume._begin(source, kind, None if affine is None else affine_entries(affine, source.name))
         return volume
@@ -138,14 +130,14 @@ class Volume:
         self._data: torch.Tensor | None = None
         self._stamp: tuple[Hashable, int] | None = None
         self._is_fresh = False
-        self._renews = False  # whether its first use opens a remote store again
+        self._renews = False  # its first use opens a remote store again
         self._pass = ""
-        self._first: OpenedVersion | None = None  # of the pass, in this process
+        self._first: OpenedVersion | None = None  # first version in the pass and process
         self._session: Session | None = None
 
     @property
     def name(self) -> str:
-        """Path or URL without credentials, or the array in words."""
+        """Path or URL without credentials, or a description of the array."""
         return self._source.name
 
     @property
@@ -155,44 +147,44 @@ class Volume:
 
     @property
     def located_source(self) -> LocatedSource | None:
-        """The path or URL and its options; None for voxels in memory and zarr objects."""
+        """Path or URL and its options; None for voxels in memory and zarr objects."""
         inner = getattr(self._source, "located_source", self._source)
         return inner if isinstance(inner, LocatedSource) else None
 
     @property
     def recorded_statistics(self) -> Any:
-        """What a manifest says about the voxels, a ``Statistics``; None if there is none."""
+        """The ``Statistics`` in a manifest; None without."""
         return getattr(self._source, "statistics", None)
 
     @property
     def has_given_affine(self) -> bool:
-        """Whether the user gave it its affine."""
+        """Whether the user gave the affine."""
         return self._affine is not None
 
     @property
     def axis_map(self) -> AxisMap | None:
-        """Which stored sections it shows where; None if it shows them as they are stored."""
+        """Map of its sections; None if they are shown as stored."""
         return getattr(self._source, "axis_map", None)
 
     @property
     def axis_map_key(self) -> str:
-        """A key of all axis maps between the file and this volume; empty if there is none."""
+        """Key of all axis maps between the file and this volume; empty if there is none."""
         return getattr(self._source, "axis_map_key", "")
 
     def with_axis_map(self, axis_map: AxisMap) -> Volume:
-        """Return the volume with its sections where a map says; the affine stays, keys differ."""
+        """Return the volume seen through an axis map: same affine, other keys."""
         return self._of(seen_through(self._source, axis_map), self.kind)
 
     @property
     def parts(self) -> tuple[Volume, ...]:
-        """The volumes whose channels these are, each read by itself; else itself alone."""
+        """Volumes of the channels of a list, each read on its own; else this volume alone."""
         return getattr(self._source, "parts", (self,))
 
     @property
     def mapped_parts(self) -> tuple[Volume, ...]:
-        """The same, each seen through the axis map of all; else itself alone.
+        """Parts of a list, each seen through the common axis map; else :attr:`parts`.
 
-        Of a list that is seen through a map, each keeps its type so. A map of channels is of all.
+        So each part keeps its type. A map of channels applies to all parts together.
         """
         source = self._source
         if not isinstance(source, AxisMappedSource):
@@ -204,11 +196,11 @@ class Volume:
 
     @property
     def session(self) -> Session:
-        """What holds the open file and what is read of it, in this process."""
+        """Owner of the open file, its chunks and prefetched bytes in this process."""
         return self._session or SESSION
 
     def in_session(self, session: Session) -> Volume:
-        """Return the volume, and what is stacked in it, bound to a session of this process."""
+        """Return the volume and its parts bound to a session of this process."""
         volume = self.__copy__()
         volume._session, volume._first = session, None
         if isinstance(self._source, StackedSource):
@@ -216,14 +208,14 @@ class Volume:
         return volume
 
     def stored_mask(self) -> Volume | None:
-        """Return a label volume, 1 where something stored is shown; None unless the map has one."""
+        """Return a label volume with 1 at stored voxels; None unless the axis map has a mask."""
         source = self._source
         if isinstance(source, AxisMappedSource) and source.axis_map.has_mask:
             return self._of(StoredMaskSource(source), "label")
         return None
 
     def of_kind(self, kind: str) -> Volume:
-        """Return the volume as another kind: values of an intensity are not rounded."""
+        """Return the volume as another kind; only values of labels are rounded."""
         return self._of(self._source, kind)
 
     def _of(self, source: Source, kind: str) -> Volume:
@@ -234,7 +226,7 @@ class Volume:
 
     @property
     def content_key(self) -> str:
-        """Equal for the same part of a file with the same content; empty if nobody can tell."""
+        """Equal for the same part of a file with the same content; empty if unknown."""
         content = content_of(self._backend())
         part_of = getattr(self.located_source or self._source, "part_of", None)
         return content if part_of is None else str(part_of(content))
@@ -255,7 +247,7 @@ class Volume:
         if self._grid is None:
             has_header = self._header is not None or hasattr(self._source, "known_header")
             if self._affine is None and not has_header:
-                # The one of the open backend: all volumes that come with the batches share it.
+                # That of the open backend, shared by all copies of the volume in batches.
                 self._grid = self._backend().grid
                 return self._grid
             self._grid = Grid(self.spatial_shape, affine_matrix(self._affine or self.header.affine))
@@ -273,7 +265,7 @@ class Volume:
 
     @property
     def lengths(self) -> str:
-        """A voxel in the file's unit, such as ``"0.5 x 0.5 x 2 um"``; empty if it says none."""
+        """Voxel size in the file's unit, such as ``"0.5 x 0.5 x 2 um"``; empty without a unit."""
         unit = "" if self._affine is not None else self.header.file_unit
         factor = MILLIMETRES.get(unit, 1.0)
         sizes = (f"{length / factor:.6g}" for length in self.spacing if unit)
@@ -281,15 +273,14 @@ class Volume:
 
     @property
     def disk_dtype(self) -> np.dtype[Any]:
-        """Type as stored, byte order included."""
+        """Stored type, with its byte order."""
         return self.header.disk_dtype
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type of values: as stored, in native byte order; patches have booleans as uint8.
+        """Type of values: the stored one in native byte order; patches have booleans as uint8.
 
-        Where the header asks for scaling: float32 for integers of up to 16 bits and
-        floats of up to 32, else float64.
+        With scaling: float32 for integers of up to 16 bits and floats of up to 32, else float64.
         """
         return self.header.dtype
 
@@ -308,9 +299,9 @@ class Volume:
 
     @property
     def header(self) -> Header:
-        """What the stored header says, read at the first question."""
+        """Stored header, read at the first use."""
         if self._header is None:
-            # Some sources know it without being opened: from a manifest, for one.
+            # Some sources know it without being opened, for example from a manifest.
             if hasattr(self._source, "known_header"):
                 with self.session.opening():
                     self._header = header = self._source.known_header()
@@ -327,7 +318,7 @@ class Volume:
         return self._backend().layout(volumes)
 
     def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
-        """Return the scheme as the store can follow it, or why it cannot; reads the header."""
+        """Return the scheme as the store can follow it, or a refusal; reads the header."""
         return self._backend().adjust(scheme)
 
     def read(self, region: Region, *, rounds: bool = True) -> Voxels:
@@ -336,15 +327,15 @@ class Volume:
         Parameters
         ----------
         region
-            Three axes (I, J, K), inside the volume. Where it has a ``box``, voxels in chunks beside
-            that hold anything.
+            Three axes (I, J, K), inside the volume. With a ``box``, voxels in chunks outside the
+            box are undefined.
         rounds
-            Whether a label of real numbers is rounded; else `round_labels` does it later.
+            Whether labels of real numbers are rounded; else by a later `round_labels`.
 
         Raises
         ------
         OutOfVolume
-            The region reaches outside; this is an ``IndexError``.
+            The region exceeds the volume; this is an ``IndexError``.
         """
         backend = self._backend()
         if rounds or not isinstance(backend, LabelBackend):
@@ -352,51 +343,51 @@ class Volume:
         return backend.read_stored(region)
 
     def round_labels(self, voxels: Voxels, region: Region) -> Voxels:
-        """Return stored numbers, read without rounding of a region, as labels."""
+        """Return stored numbers of a region, read without rounding, as labels."""
         backend = self._backend()
         return backend.round_labels(voxels, region) if isinstance(backend, LabelBackend) else voxels
 
     def stored_fill(self, fill: float) -> float | None:
-        """Return the stored number of a label; None where none is read as this number."""
+        """Return the stored number of a label value; None if no number is read as this label."""
         header = self._header or self._backend().header
         return stored_number(header.disk_dtype, header.slope, header.intercept, fill)
 
     def prefetch(self, region: Region) -> Closable | None:
-        """Begin to bring in what :meth:`read` of the same region is going to need.
+        """Prefetch the stored bytes for :meth:`read` of the same region.
 
-        It waits, within a bound, until the ticket is closed; None if nothing is gained.
+        They are kept, within a bound, until the ticket is closed. None where that gains nothing.
         """
         return None if region.is_empty else self._backend().prefetch(region)
 
     @property
     def looks_ahead(self) -> bool:
-        """Whether :meth:`prefetch` may gain anything; opens the volume."""
+        """Whether :meth:`prefetch` may be useful; opens the volume."""
         return self._backend().looks_ahead
 
     def needed_chunks(self, region: Region) -> NeededChunks | None:
         """Return the chunks that :meth:`read` of the same region needs; reads no voxel.
 
-        Opens the volume, unless a manifest tells its chunks. None where there are none.
+        Opens the volume, unless a manifest has its chunks. None for formats without chunks.
         """
         if self.axis_map is None and hasattr(self._source, "known_header"):
             return needed_of(self.header, region)
         return self._backend().needed_chunks(region)
 
     def fetch(self, region: Region) -> int | None:
-        """Bring in the stored bytes that :meth:`read` needs, undecoded: for measuring.
+        """Read the stored bytes for :meth:`read` without decoding them, for measurements.
 
-        Returns how many: as stored for chunks, of the region where its voxels lie bare. None, and
-        nothing is fetched, where the format cannot tell the two apart.
+        Returns their number: stored bytes of chunks, or bytes of the region for bare voxels.
+        Formats that cannot separate reading from decoding fetch nothing and return None.
         """
         backend = self.probe()
         check_inside(region, backend.shape, self.name)
         return 0 if region.is_empty else backend.fetch(region)
 
     def refuse_change(self) -> None:
-        """Raise ``VolumeChanged`` where what is stored is not the version that was opened.
+        """Raise ``VolumeChanged`` where the stored version is not the one that was opened.
 
-        Patches ask when they have their voxels, in whichever process. A volume that a manifest
-        describes is compared with that, when it is opened.
+        Patches call it after reading their voxels, in any process. A volume of a manifest is
+        compared with the manifest when it is opened.
         """
         backend = self._backend()
         version, moment = self._stamp or (backend.version, 0)
@@ -413,16 +404,16 @@ class Volume:
             how = "was written again, or touched,"
         except VolumeNotFound:
             how = "was removed"
-        del backend  # whoever keeps the error must not keep the file open
+        del backend  # the traceback must not keep the file open
         msg = f"{self.name} {how} since it was opened for this epoch."
         do = "Leave volumes as they are while an epoch reads them, and begin the epoch again."
         raise VolumeChanged(msg, do=do)
 
     def opened_anew(self, by: str, *, renews: bool = False) -> Volume:
-        """Return the volume for a pass: its header is read again, as it may have changed.
+        """Return the volume for a pass, which reads its header again.
 
-        All processes read one version of it in a pass. With ``renews``, so is that of a remote
-        store, which otherwise shows another version by its answers.
+        All processes read one version of it in a pass. Only with ``renews`` the header of a remote
+        store is read again: otherwise its answers show another version.
         """
         renew = getattr(self._source, "opened_anew", None)
         source = self._source if renew is None else renew(by)
@@ -438,7 +429,7 @@ class Volume:
         return anew
 
     def __getitem__(self, item: Any) -> Volume:
-        """Read a part and return it as a volume in memory, with its place in the world.
+        """Read a part and return it as a volume in memory, with its own affine.
 
         Parameters
         ----------
@@ -449,7 +440,7 @@ class Volume:
         Raises
         ------
         IndexError
-            Out of range, or nothing is selected.
+            An index is out of range, or the selection is empty.
         TypeError
             The index is none of the above.
         """
@@ -460,8 +451,8 @@ class Volume:
     def data(self) -> torch.Tensor:
         """All values as a tensor (C, I, J, K), read once and kept until :meth:`unload`.
 
-        It is yours to change: :meth:`numpy` and parts of this volume then show the change, and
-        patches do not, which are made of what is stored, in whichever process.
+        Users may change it. :meth:`numpy` and parts of this volume then have the change; patches,
+        made of the stored voxels, do not.
         """
         if self._data is None:
             self._data = as_tensor(self.numpy(), self.header.tensor_dtype)
@@ -479,18 +470,18 @@ class Volume:
 
     def load(self) -> Volume:
         """Read all values now; return this volume."""
-        self.data  # noqa: B018  reading the property is what loads
+        self.data  # noqa: B018  reading the property loads the voxels
         return self
 
     def unload(self) -> Volume:
-        """Let go of :attr:`data`; return this volume."""
+        """Release :attr:`data`; return this volume."""
         self._data = None
         return self
 
     def close(self) -> None:
-        """Close what this process holds open of the file, and its locks; a read opens it again.
+        """Close the file and its locks in this process; a read opens it again.
 
-        A read of another thread ends first. Workers close theirs when their loader does.
+        A read in another thread ends first. Workers close their files with their loader.
         """
         for part in self.parts:
             source = part.located_source or part._source
@@ -503,7 +494,7 @@ class Volume:
         self.close()
 
     def probe(self) -> Backend:
-        """Open the volume now, and return what is stored there."""
+        """Open the volume now, and return its backend."""
         backend = self._backend()
         backend.check_version()
         return backend
@@ -520,10 +511,10 @@ class Volume:
         return for_numpy(self.numpy(), dtype, copy, is_view=is_view)
 
     def _backend(self) -> Backend:
-        """Return the open backend of this process, and make sure it is what we know."""
+        """Return the open backend of this process, checked against the known header."""
         source, handles = self._source, (self._session or SESSION).handles
         handle = handles.by_token.get(source.token) if self._is_fresh else None
-        if handle is not None:  # most calls: it is open, and what is known
+        if handle is not None:  # the usual call: open, with the known header
             backend = handle.backend
             if backend is not None and backend.header is self._header:
                 handle.use = next(handle.uses)
@@ -535,7 +526,7 @@ class Volume:
             self._renews, located = False, self.located_source
             if located is not None and not located.path:
                 (self._session or SESSION).renew(source, located)
-        # Before it is opened: what is written meanwhile was written since.
+        # Taken before opening, so that later writes are detected.
         now = time.time_ns() if header is None else 0
         backend = handles.acquire(source, verify=header is None)
         if header is not None and backend.header is not header:
@@ -547,7 +538,7 @@ class Volume:
         if now:
             self._stamp = backend.version, now
         elif self._stamp is not None and not self._is_fresh and backend.version != self._stamp[0]:
-            # This process may have it open from another epoch.
+            # The open backend may be that of an earlier epoch.
             backend = handles.opened_again(source, backend)
         self._is_fresh = True
         return LabelBackend(backend) if self.rounds else backend
@@ -562,7 +553,7 @@ class Volume:
         return copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Volume:
-        # The source never changes; copying its array would only cost memory.
+        # Sources are immutable, and copying an array would only cost memory.
         copy = self.__copy__()
         copy._data = None if self._data is None else self._data.clone()
         return copy
@@ -574,16 +565,16 @@ class Volume:
 
 
 def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
-    """Return the source of what a user gives: looks at the object, never at a disk."""
+    """Return the source of a user's object; reads no disk."""
     several = isinstance(thing, (list, tuple))
-    if several and not any(isinstance(one, (list, tuple)) for one in thing):
-        parts = [
-            one._of(one._source, kind)
-            if isinstance(one, Volume)
-            else Volume.of_source(_source_of(one, options, kind, affine), kind, affine)
-            for one in thing
+    if several and not any(isinstance(item, (list, tuple)) for item in thing):
+        volumes = [
+            item._of(item._source, kind)
+            if isinstance(item, Volume)
+            else Volume.of_source(_source_of(item, options, kind, affine), kind, affine)
+            for item in thing
         ]
-        return StackedSource([part for one in parts for part in one.parts])
+        return StackedSource([part for volume in volumes for part in volume.parts])
     if isinstance(thing, (str, os.PathLike)):
         return LocatedSource(os.fsdecode(thing), options)
     is_array = is_instance(thing, "zarr", "Array", "Group")

@@ -1,8 +1,7 @@
-"""Voxels as a read returns them, how they become values, and how a user selects some.
+"""Voxels of a read, their conversion to values, and indices of users.
 
-A read never converts. It hands out the stored array, perhaps as a view into a
-mapped file, together with the slope and the intercept of the header; whoever
-needs values folds these in where it touches the numbers anyway.
+A read never converts: it returns the stored array, perhaps a view of a mapped file, with the slope
+and intercept of the header. Consumers apply these in their own pass over the numbers.
 """
 
 from __future__ import annotations
@@ -17,15 +16,13 @@ from numpy.typing import NDArray
 
 from ..core.errors import OutOfVolume, UnknownFormat
 
-# Integers up to this size are exact in float32, whose mantissa has 24 bits.
-_EXACT_IN_FLOAT32 = 2
-# Two blocks in double precision fit into a level-2 cache of 1 MiB.
-_BLOCK_VOXELS = 32 * 1024
+_EXACT_IN_FLOAT32 = 2  # bytes of integers that are exact in its mantissa of 24 bits
+_BLOCK_VOXELS = 32 * 1024  # two blocks in double precision fit into a level-2 cache of 1 MiB
 
 
 @dataclass(frozen=True, eq=False)
 class Voxels:
-    """Stored numbers of one region, and the line that turns them into values.
+    """Stored numbers of one region, with the slope and intercept of their values.
 
     Examples
     --------
@@ -38,12 +35,10 @@ class Voxels:
 
     array: NDArray[Any]
     """(C, i, j, k) in the stored type; maybe a read-only, strided view of a mapped file."""
-    slope: float = 1.0
-    """Factor from stored number to value."""
-    intercept: float = 0.0
-    """Value of a stored 0."""
+    slope: float = 1.0  # factor from stored number to value
+    intercept: float = 0.0  # value of a stored 0
     boolean: bool = False
-    """Whether the numbers, 0 and 1 of uint8, are stored as booleans: their values are."""
+    """Whether the numbers, 0 and 1 of uint8, have boolean values."""
 
     @property
     def is_scaled(self) -> bool:
@@ -62,8 +57,8 @@ class Voxels:
         Returns
         -------
         ndarray
-            (C, i, j, k) of :attr:`dtype`. Without scaling, and in native byte
-            order, it is :attr:`array` itself, which may be read-only.
+            (C, i, j, k) of :attr:`dtype`. Without scaling, in native byte order, it is
+            :attr:`array` itself, which may be read-only.
         """
         if self.boolean:
             return self.array.view(np.bool_)
@@ -79,7 +74,7 @@ class Voxels:
             casting="same_kind",
             buffersize=_BLOCK_VOXELS,
         )
-        # In double precision, rounded once; block by block, so no wide copy of all is made.
+        # In double precision, rounded once; in blocks, to avoid a wide copy of the array.
         with blocks:
             for numbers, values in blocks:
                 np.multiply(numbers, self.slope, out=values)
@@ -90,7 +85,7 @@ class Voxels:
 def for_numpy(
     values: NDArray[Any], dtype: Any, copy: bool | None, *, is_view: bool
 ) -> NDArray[Any]:
-    """Return values as ``__array__`` has to, by NumPy 2's rules for ``copy``."""
+    """Return values for ``__array__``, by NumPy 2's rules for ``copy``."""
     array = values if dtype is None else values.astype(dtype, copy=False)
     is_own = array is not values or not is_view or values.flags.owndata
     if copy is False and is_own:
@@ -99,17 +94,18 @@ def for_numpy(
     return array.copy() if copy and not (is_own and array.flags.writeable) else array
 
 
-# A label that went through a scale in single precision is off by so much of itself, and of 100
-# at most; labels that were divided by 255 or 65535 are off by more.
+# Relative, largest and least error of a label that was scaled in single precision. Labels that were
+# divided by 255 or 65535 have larger errors.
 _PART, _MOST_OFF, _LEAST_OFF = 1e-4, 1e-2, 1e-6
 
 
 def label_numbers(voxels: Voxels) -> tuple[NDArray[Any], NDArray[np.bool_] | None]:
-    """Return the whole numbers that values are closest to, and which values are no labels.
+    """Return the nearest whole numbers of values, and flags of values that are no labels.
 
-    A stored integer with a scale is a label within half a step of that scale; a float where it is
-    off by no more than rounding, and below the number from which its type skips integers. The
-    flags are None where all are labels.
+    - A scaled integer is a label within half a step of its scale.
+    - A float is a label within rounding errors, below the first integer that its type skips.
+
+    The flags are None where all values are labels.
 
     Examples
     --------
@@ -143,9 +139,9 @@ def label_numbers(voxels: Voxels) -> tuple[NDArray[Any], NDArray[np.bool_] | Non
 
 @lru_cache(maxsize=16)
 def _label_table(dtype: np.dtype[Any], slope: float, intercept: float) -> NDArray[Any]:
-    """Return the label of each number of a small type, of negative ones from the end.
+    """Return the label of each number of a small type, negative numbers from the end.
 
-    It is the least integer where a number is no label.
+    The least integer marks numbers that are no labels.
     """
     limits = np.iinfo(dtype)
     raw = np.roll(np.arange(limits.min, limits.max + 1), limits.min)
@@ -161,7 +157,7 @@ def _label_table(dtype: np.dtype[Any], slope: float, intercept: float) -> NDArra
 def stored_number(
     dtype: np.dtype[Any], slope: float, intercept: float, label: float
 ) -> float | None:
-    """Return the stored number that is read as a label; None where there is none.
+    """Return the stored number that reads as a label; None if there is none.
 
     Examples
     --------
@@ -182,7 +178,7 @@ def stored_number(
 
 
 def value_dtype(dtype: np.dtype[Any], slope: float = 1.0, intercept: float = 0.0) -> np.dtype[Any]:
-    """Return the native type of values made from stored numbers."""
+    """Return the native type of the values of stored numbers."""
     native = dtype.newbyteorder("=")
     if (slope, intercept) == (1.0, 0.0) or native.kind in "bc":
         return native
@@ -206,36 +202,35 @@ def refuse_unreadable(dtype: np.dtype[Any], name: str) -> None:
 
 
 def plain(array: NDArray[Any]) -> NDArray[Any]:
-    """Return ``array`` with booleans seen as 0 and 1, without copying.
+    """Return a view of ``array`` with booleans as 0 and 1.
 
-    Resampling kernels work on numbers, and torch has no arithmetic on bool.
+    Resampling kernels need numbers, and torch has no arithmetic on bool.
     """
     return array.view(np.uint8) if array.dtype.kind == "b" else array
 
 
-# The smallest page of memory there is; where pages are larger, some are touched twice.
+# Smallest page of memory; larger pages are touched several times.
 _PAGE_BYTES = 4096
 
 
 def touch(array: NDArray[Any]) -> int:
-    """Look at one element of every page on which ``array`` lies; return its bytes."""
+    """Read one element of every page of ``array``; return its bytes."""
     if array.size:
         fastest = min(range(array.ndim), key=lambda axis: abs(array.strides[axis]) or _PAGE_BYTES)
         step = max(1, _PAGE_BYTES // max(1, abs(array.strides[fastest])))
         index = [slice(None)] * array.ndim
         index[fastest] = slice(None, None, step)
         array[tuple(index)].copy()
-        # A row may begin in the middle of a page and so end on one more.
+        # A row that begins within a page may end on one more.
         index[fastest] = slice(-1, None)
         array[tuple(index)].copy()
     return array.nbytes
 
 
 def normalize_index(item: Any, ndim: int = 4) -> tuple[slice, ...]:
-    """Return an index as one slice per axis.
+    """Return an index as one slice per axis, without checking bounds.
 
-    An integer becomes a slice of length one, one ellipsis expands, missing axes
-    are taken whole. Bounds are not checked: the shape is not known here.
+    An integer becomes a slice of length one; an ellipsis and missing axes become full slices.
 
     Parameters
     ----------
@@ -249,7 +244,7 @@ def normalize_index(item: Any, ndim: int = 4) -> tuple[slice, ...]:
     IndexError
         Too many indices, or more than one ellipsis.
     TypeError
-        Anything else, booleans included.
+        Any other index, booleans included.
 
     Examples
     --------
@@ -260,7 +255,7 @@ def normalize_index(item: Any, ndim: int = 4) -> tuple[slice, ...]:
 
 
 def index_ranges(item: Any, shape: tuple[int, ...], name: str) -> tuple[range, ...]:
-    """Return the indices that ``item`` selects on each axis of ``shape``; never none of them."""
+    """Return the indices that ``item`` selects on each axis of ``shape``; refuse an empty axis."""
     ranges = []
     for axis, (entry, length) in enumerate(zip(_expand(item, len(shape)), shape, strict=True)):
         if isinstance(entry, int) and not -length <= entry < length:
@@ -291,7 +286,7 @@ def _expand(item: Any, ndim: int) -> list[int | slice]:
 def _entry(entry: Any) -> int | slice:
     if isinstance(entry, slice):
         return entry
-    # bool is an int in Python, and True as an index is nearly always a slip.
+    # bool is an int in Python, but True as an index is nearly always a mistake.
     if type(entry).__name__ not in ("bool", "bool_"):
         try:
             return operator.index(entry)

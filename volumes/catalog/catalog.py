@@ -1,4 +1,4 @@
-"""Catalogue entries: checks of volumes, what a manifest says of them, volumes of its entries."""
+"""Catalogue entries: checks of volumes, entries of manifests, and volumes of entries."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ _NOT_WHOLE = "no whole numbers"
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found at one volume."""
+    """Result of the check of one volume."""
 
     case: str  # name of its case
-    key: str  # what it is in the case
+    key: str  # its key in the case
     name: str  # path or URL, without credentials
     error: str = ""
-    """Class of the error; ``"Contradiction"`` for a NIfTI header that says one fact twice and
-    differently, ``"NotFinite"`` or ``"NotWhole"`` for what is odd about the voxels,
-    ``"MissingLabel"`` or ``"MissingVolume"`` where a case has none; empty for a sound volume."""
-    reason: str = ""  # what is wrong, and what to do; empty for a sound volume
+    """Class of the error; empty for a sound volume. ``"Contradiction"``: a NIfTI header has two
+    values of one fact. ``"NotFinite"``, ``"NotWhole"``: some voxels are not finite, or no labels.
+    ``"MissingLabel"``, ``"MissingVolume"``: the case lacks this key."""
+    reason: str = ""  # the problem and its cure; empty for a sound volume
     shape: Shape | None = None  # (C, I, J, K), where the header could be read
     affine: tuple[float, ...] | None = None  # its 16 entries, where the header could be read
     lengths: str = ""  # a voxel in the file's unit, such as "0.5 x 0.5 x 2 um"; empty without one
@@ -53,11 +53,11 @@ class Finding:
 
     @classmethod
     def of_missing(cls, case: str, key: str, labels: Collection[str], reason: str) -> Finding:
-        """Return the finding of a volume that a case lacks."""
+        """Return the finding for a volume that a case lacks."""
         return cls(case, key, "", "MissingLabel" if key in labels else "MissingVolume", reason)
 
     def with_error(self, error: Exception) -> Finding:
-        """Return what an error says about this volume."""
+        """Return this finding with the class and text of an error."""
         kind = type(error).__name__
         reason = public_text(str(error))
         if isinstance(error, VoxpipeError):
@@ -71,7 +71,7 @@ class Finding:
 
 
 def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Finding:
-    """Open a volume and read its header, or every voxel; any error becomes a finding."""
+    """Open a volume and read its header, or every voxel; return any error as a finding."""
     finding = Finding(case, key, volume.name)
     try:
         backend = volume.probe()
@@ -85,7 +85,7 @@ def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Fin
                 why = f"{part.name}: {twice}. {do}"
                 finding = replace(finding, error="Contradiction", reason=why)
         stores_chunks = getattr(backend, "stores_chunks", None)
-        # A sound mask may have no chunk: some writers skip chunks of zeros.
+        # A sound mask may have no chunks, as some writers skip chunks of zeros.
         if volume.kind != "label" and stores_chunks is not None and not stores_chunks():
             why = f"{volume.name} has metadata and not one chunk. Copy its chunks too."
             return replace(finding, error="EmptyVolume", reason=why)
@@ -94,14 +94,14 @@ def examine(volume: Volume, case: str, key: str, *, voxels: bool = False) -> Fin
         for region in slabs_of(volume) if voxels else ():
             odd += _odd_values(as_image.read(region), volume.kind == "label")
         return _finding_of(odd, finding) if odd else finding
-    except Exception as error:  # a bad file may raise anything in whatever library reads it
+    except Exception as error:  # libraries raise any class for a bad file
         return finding.with_error(error)
 
 
 def _odd_values(read: Voxels, is_label: bool) -> Counter[str]:
     """Count the voxels that are NaN, infinite or, in a label, no whole number."""
     array = read.array
-    array.max()  # a mapped page is read when it is looked at
+    array.max()  # reads all pages of a mapped file
     if array.dtype.kind not in "fciu" or (array.dtype.kind in "iu" and not read.is_scaled):
         return Counter()
     counts = {}
@@ -110,19 +110,18 @@ def _odd_values(read: Voxels, is_label: bool) -> Counter[str]:
     if is_label and array.dtype.kind != "c":
         _, flags = label_numbers(read)
         counts[_NOT_WHOLE] = 0 if flags is None else flags[np.isfinite(array)].sum()
-    return +Counter({what: int(count) for what, count in counts.items()})
+    return +Counter({kind: int(count) for kind, count in counts.items()})
 
 
 def _finding_of(odd: Mapping[str, int], sound: Finding) -> Finding:
-    """Return what is told of odd voxels."""
     text = " and ".join(
         count_text(
-            n, f"voxel is {'no whole number' if what == _NOT_WHOLE else what}", f"voxels are {what}"
+            n, f"voxel is {'no whole number' if kind == _NOT_WHOLE else kind}", f"voxels are {kind}"
         )
-        for what, n in odd.items()
+        for kind, n in odd.items()
     )
     if "NaN" in odd or "infinite" in odd:
-        kind, do = "NotFinite", "Replace them: each spreads to what is interpolated or averaged."
+        kind, do = "NotFinite", "Replace them: interpolation and averages spread each of them."
     else:
         kind, do = "NotWhole", "Write labels with nearest neighbour, or open this key as an image."
     return replace(sound, error=kind, reason=f"{sound.name}: {text}. {do}")
@@ -131,14 +130,14 @@ def _finding_of(odd: Mapping[str, int], sound: Finding) -> Finding:
 def serve(
     connection: Any, voxels: bool, backends: tuple[Any, ...] = (), decoders: tuple[Any, ...] = ()
 ) -> None:
-    """Examine the volumes that arrive, ``(volume, case, key)`` each, until None or the end."""
+    """Examine the volumes that a connection delivers, ``(volume, case, key)``, until None."""
     for codec, maker in decoders:
         register_decoder(codec, maker)
     for name, matcher, factory in reversed(backends):
         register_backend(name, matcher, factory)
     try:
         connection.send(None)  # ready
-    except OSError:  # all was examined by others while this process started
+    except OSError:  # other processes examined all volumes during the start of this one
         return
     while True:
         try:
@@ -151,7 +150,7 @@ def serve(
         close_volumes()
         try:
             connection.send(finding)
-        except OSError:  # whoever asked has left
+        except OSError:  # the parent has closed the connection
             return
 
 
@@ -163,19 +162,19 @@ def describe_volume(
     if source is None or source.options.reader or source.options.affine:
         why = "is in memory" if source is None else "has a reader= or affine= of its own"
         why = "is of several files" if len(volume.parts) > 1 else why
-        what = f"{volume.name} {why}, which a manifest cannot say."
+        what = f"{volume.name} {why}, which a manifest cannot describe."
         raise VolumeError(what, do="Give the path or URL of a format that is registered.")
     if volume.axis_map_key:
-        do = "Index what is stored, and give axis_map= to open_volume() after from_manifest()."
+        do = "Index the stored volume, and give axis_map= to open_volume() after from_manifest()."
         raise VolumeError(f"{volume.name} has an axis map, which a manifest does not hold.", do=do)
-    # First of all: what is written while the rest is read makes the entry stale.
+    # The stamp comes first, so that later writes make the entry stale.
     stamp = stamp_at(source)
     backend = volume.of_kind("intensity").probe()  # a label's header as it is stored
     can = statistics and backend.dtype.kind != "c"
     return Entry(
         case=case,
         key=key,
-        location=source.path or used_name(source.location),
+        location=_place(volume),
         kind=volume.kind,
         header=backend.header,
         stamp=stamp,
@@ -194,10 +193,10 @@ def index_cases(
     full_hash: bool = False,
     previous: Manifest | None = None,
 ) -> tuple[Manifest, tuple[Finding, ...]]:
-    """Return the manifest of volumes, and what is wrong with those that cannot be read.
+    """Return the manifest of volumes, and the findings for unreadable ones.
 
-    They come as ``(case, key, volume)``, those of one case one after another; a case of which one
-    is bad is left out. Of those in an earlier manifest that did not change since, nothing is read.
+    Volumes come as ``(case, key, volume)``, grouped by case; a case with a bad volume is left out.
+    Entries of an earlier manifest are kept without reading where the volume is unchanged.
     """
     before = {(e.case, e.key, e.location): e for e in previous.entries} if previous else {}
     entries: list[Entry] = []
@@ -210,7 +209,7 @@ def index_cases(
                     volume, case, key, statistics=statistics, full_hash=full_hash
                 )
             entries.append(earlier)
-        except Exception as error:  # a bad file may raise anything in whatever library reads it
+        except Exception as error:  # libraries raise any class for a bad file
             bad.append(Finding(case, key, volume.name).with_error(error))
     left_out = {finding.case for finding in bad}
     return Manifest(tuple(e for e in entries if e.case not in left_out)), tuple(bad)
@@ -241,36 +240,36 @@ def catalog_volume(
     storage_options: Mapping[str, Any] | None = None,
     follow: str = "beside",
 ) -> Volume:
-    """Return the volume of an entry. No file is touched before voxels are read."""
+    """Return the volume of an entry; no file is opened before voxels are read."""
     options = Options(None, None, dict(storage_options or {}), dict(entry.options), follow=follow)
     return Volume.of_source(CataloguedSource(entry, manifest, options), entry.kind)
 
 
 class CataloguedSource:
-    """A path or URL of which a manifest says the header."""
+    """A path or URL with its header from a manifest."""
 
     def __init__(self, entry: Entry, manifest: str, options: Options) -> None:
         self.located_source = LocatedSource(entry.location, options)
         self.entry, self.manifest = entry, manifest
         self.name = self.located_source.name
         self.token = content_key(self.located_source.token, (entry.stamp,))
-        # Whether the token tells all that is stored; of very many chunks only the metadata.
+        # Whether the token covers all content; with very many chunks it covers the metadata only.
         self.names_content = entry.stamp.how != "metadata"
         self.statistics = entry.statistics
 
     def known_header(self) -> Header:
-        """Return the header as the manifest says it."""
+        """Return the header in the manifest."""
         return self.entry.header
 
     def open(self) -> Backend:
-        """Open the volume, if it is still the one of the manifest."""
-        # Where the store can be asked beside everything else, nobody waits for it: the volume is
-        # opened with what the manifest says, and its chunks are on their way meanwhile.
+        """Open the volume; raise StaleEntry where it differs from the manifest."""
+        # A remote stamp is requested in the background. Meanwhile the volume is opened with the
+        # documents in the manifest, and its chunks are requested.
         cache = opening_session().ahead.documents
         waiting = [begin_stamp(self.located_source, self.entry.stamp.how)]
 
         def check() -> None:
-            if waiting:  # until it has passed once
+            if waiting:  # emptied once the check has passed
                 future, waiting[0] = waiting[0], None
                 change = self.change(future)
                 if change:
@@ -283,21 +282,21 @@ class CataloguedSource:
             (key,): None if data is None else memoryview(data) for key, data in self.entry.documents
         }
         if documents and not self.located_source.path:
-            # What is opened finds its metadata in the manifest; whether they hold is checked.
+            # The backend finds these in place of requests; check() compares their version.
             cache.keep(self._documents_token(), documents)
         try:
             backend = self.located_source.open()
         except VoxpipeError:
-            check()  # what has changed says more than that it cannot be opened
+            check()  # StaleEntry is more precise than the failure to open
             raise
         backend.version_check = check
         if not backend.header.agrees_with(self.entry.header):
-            # The stamp may be that of the metadata alone; or another version reads it otherwise.
-            before, says = (
+            # A stamp may cover the metadata only; or another voxpipe reads them otherwise.
+            before, now = (
                 f"{h.shape} {h.disk_dtype}, chunks {h.chunks}, affine {h.affine}"
                 for h in (self.entry.header, backend.header)
             )
-            raise self.stale(f"its header said {before} and says {says}", cache)
+            raise self.stale(f"its header was {before} and is {now}", cache)
         return backend
 
     def _documents_token(self) -> str:
@@ -306,7 +305,7 @@ class CataloguedSource:
         )
 
     def change(self, future: Future[Stamp] | None) -> str:
-        """Return how the volume differs from the manifest, in words; empty if it does not."""
+        """Return the difference between volume and manifest in words; empty if none."""
         try:
             now = stamp_at(self.located_source) if future is None else future.result()
         except VolumeNotFound:
@@ -314,7 +313,7 @@ class CataloguedSource:
         return self.entry.stamp.change(now)
 
     def stale(self, change: str, cache: SmallObjectCache) -> StaleEntry:
-        """Return the error that says so, and forget what it is no more."""
+        """Return the error for a changed volume, and drop its cached documents."""
         cache.forget(self._documents_token())
         entry = self.entry
         return StaleEntry(

@@ -1,4 +1,4 @@
-"""The search for volumes below a folder: all that a registered backend recognises by name."""
+"""The search for volumes below a folder: all names that a registered backend recognises."""
 
 from __future__ import annotations
 
@@ -31,46 +31,46 @@ from ..formats.zarr_nodes import METADATA_FILES, images_in
 from ..registry import BackendRequest, is_recognised
 from ..session import opening_session
 
-IMAGE = "image"  # the key of a volume that is the only one of its case
+IMAGE = "image"  # key of the only volume of a case
 _MOST_NAMES = 3  # files of other formats that an error names
-SLICES = (".dcm", ".ima", "")  # of the slices of a DICOM series, which is one volume: the folder
+SLICES = (".dcm", ".ima", "")  # suffixes of DICOM slices, whose folder is one volume
 # nnU-Net and the Medical Segmentation Decathlon: imagesTr/, imagesTs/, labelsTr/.
 _SPLIT_FOLDER = re.compile(r"(image|label)s(Tr|Ts|Va|Val)")
 # nnU-Net writes each channel of a case to a file of its own: CASE_0000, CASE_0001.
 _CHANNEL = re.compile(r"(.+)_(\d{4})")
 # nnU-Net's preprocessed folders hold CASE and CASE_seg.
 _SEGMENTATION = "_seg"
-# A case has seldom more volumes; with more, their names decide what they are.
+# A case rarely has more volumes; in larger folders names decide whether each is a case.
 _VOLUMES_OF_A_CASE = 8
 _DIGITS = re.compile(r"\d+")
 _DOT_FILE = re.compile(r"(^|/)\.")
-# Folders beside each other that hold the same names, and the key of what is in them.
+# Keys of the volumes in sibling folders with the same names.
 _KEYS_OF_FOLDERS = {"images": IMAGE, "labels": "label", "masks": "mask"}
 
 
 def find_volumes(
     location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None = None
 ) -> dict[str, dict[str, str]]:
-    """Return the volumes below a folder, or of a glob and the folders it matches, by case and key.
+    """Return the volumes below a folder, or those that a glob matches, by case and key.
 
-    What a glob matches is called as below the folder before its first wildcard.
+    Names of a glob's matches are relative to the folder before its first wildcard. A glob also
+    includes the volumes below the folders that it matches.
 
-    The folder of a volume is its case, and its name without suffixes its key, without the name
-    of the case too: ``"T1w"`` of ``sub-01/anat/sub-01_T1w.nii``, ``"image"`` where nothing else
-    is left. In a folder of
-    many cases, each volume is a case of its own, with the key ``"image"``: that is so
+    The folder of a volume is its case. Its key is its name without suffixes and without the name
+    of the case: ``"T1w"`` of ``sub-01/anat/sub-01_T1w.nii``, ``"image"`` if nothing is left. In a
+    folder of many cases, each volume is a case with the key ``"image"``:
 
-    - directly in the folder given, where ``CASE_seg`` beside ``CASE`` is its key ``"seg"``;
-    - in ``imagesTr``, ``imagesTs`` and ``labelsTr`` of nnU-Net and the Decathlon, whose labels
-      get the key ``"label"``; of nnU-Net's channels ``CASE_0000``, ``CASE_0001``, the keys are
-      ``"image_0000"``, ``"image_0001"``, or ``"image"`` where there is one;
-    - in a folder of more than 8 volumes whose names differ by their numbers, unless other folders
-      beside it differ by their numbers, too. Volumes of one name in such folders beside each
-      other (``images/``, ``labels/``) are one case.
+    - directly in the given folder; ``CASE_seg`` next to ``CASE`` is its key ``"seg"``;
+    - in ``imagesTr``, ``imagesTs`` and ``labelsTr`` of nnU-Net and the Decathlon, with the key
+      ``"label"`` for labels. nnU-Net's channels ``CASE_0000``, ``CASE_0001`` have the keys
+      ``"image_0000"``, ``"image_0001"``, a single channel ``"image"``;
+    - in a folder of more than 8 volumes whose names differ by numbers, unless the names of its
+      sibling folders do, too. Volumes of one name in such sibling folders (``images/``,
+      ``labels/``) are one case.
 
-    Of volumes that differ by their format only (``ct.nii`` and ``ct.nii.gz``), the second and
-    later ones are called by their whole names; the two files of a pair (``.hdr`` and ``.img``)
-    are one volume. Hidden files and folders are nobody's data.
+    Volumes that differ by format only (``ct.nii`` and ``ct.nii.gz``) have, except for the first,
+    their whole names as keys. The two files of a pair (``.hdr`` and ``.img``) are one volume.
+    Hidden files and folders are skipped.
     """
     folders, places = list_below(location, storage_options)
     alike = Counter(map(_without_number, folders))
@@ -79,7 +79,7 @@ def find_volumes(
         for folder, names in folders.items()
         if not folder or (_are_cases(names) and alike[_without_number(folder)] == 1)
     }
-    beside = Counter(posixpath.dirname(folder) for folder in flat if folder)
+    siblings = Counter(posixpath.dirname(folder) for folder in flat if folder)
     keys = _keys({folder: names for folder, names in folders.items() if folder not in flat})
     cases: dict[tuple[str, str], dict[str, str]] = {}
     for folder, names in folders.items():
@@ -89,7 +89,7 @@ def find_volumes(
             labels = folders.get(posixpath.join(parent, f"labels{split[2]}"), ())
             entries = _of_split(names, split[1], {plain_name(label) for label in labels})
         elif folder in flat:
-            key = last if beside[parent] > 1 else IMAGE
+            key = last if siblings[parent] > 1 else IMAGE
             entries = _of_flat(names, _KEYS_OF_FOLDERS.get(last, key))
         else:
             parent, entries = "", ((folder, keys[name], name) for name in names)
@@ -98,14 +98,14 @@ def find_volumes(
             volumes = cases.setdefault(
                 (split[2] if split else "", posixpath.join(parent, case)), {}
             )
-            # Two formats of one volume are two volumes: none takes the place of another.
+            # Two formats of one volume are two volumes: none replaces the other.
             if key not in volumes:
                 volumes[key] = places[name]
             elif split or folder in flat:
                 cases["", posixpath.join(parent, whole)] = {key: places[name]}
             else:
                 volumes[whole] = places[name]
-    # A name of two splits gets the split before it.
+    # A case name in two splits gets the split as a prefix.
     count = Counter(case for _, case in cases)
     return {
         case if count[case] == 1 or not split else f"{split}/{case}": volumes
@@ -133,23 +133,23 @@ def find_by_folder(
 def cases_without_label(
     cases: Mapping[str, Mapping[str, str]], labels: Collection[str]
 ) -> list[tuple[str, str]]:
-    """Return case and key of each label that most of the cases beside it have, and it lacks.
+    """Return case and key of each label that a case lacks and most of its group have.
 
-    Cases beside each other are those whose images lie in one folder, or whose folders do: those
-    of ``imagesTs`` need no label because those of ``imagesTr`` have one.
+    Cases are grouped by the folder of their images, or by the parent of folders with one image
+    each. So cases of ``imagesTs`` need no label because those of ``imagesTr`` have one.
     """
     images = {
         case: next((p for k, p in v.items() if k not in labels), "") for case, v in cases.items()
     }
     counts = Counter(map(posixpath.dirname, images.values()))
-    beside: dict[str, list[str]] = {}
+    groups: dict[str, list[str]] = {}
     for case, image in images.items():
         folder = posixpath.dirname(image)
         where = folder if counts[folder] > 1 else posixpath.dirname(folder)
-        beside.setdefault(where if image else "", []).append(case)
+        groups.setdefault(where if image else "", []).append(case)
     return [
         (case, key)
-        for group in beside.values()
+        for group in groups.values()
         for key in labels
         if 2 * sum(key in cases[case] for case in group) > len(group)
         for case in group
@@ -160,34 +160,34 @@ def cases_without_label(
 def list_below(
     location: str | os.PathLike[str], storage_options: Mapping[str, Any] | None
 ) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Return the names of volumes by folder, relative to the place, and where each is."""
+    """Return the names of volumes by folder, relative to the location, and the place of each."""
     place, options = os.fspath(location), storage_options or {}
     places = dict(_below_matches(place, options) if is_glob(place) else _list(place, options))
     folders: dict[str, list[str]] = {}
     for name in sorted(places):
         if not _is_second_of_pair(name, places):
             folders.setdefault(name.rpartition("/")[0], []).append(name)
-    if not folders and os.path.isfile(local_path(place)):
+    if folders:
+        return folders, places
+    if os.path.isfile(local_path(place)):
         raise VolumeNotFound(f"{place} is a file of no format that is read.", do="Check the name.")
-    if not folders and is_glob(place):
-        what = f"there is no volume in what matches {public_name(place)}."
+    if is_glob(place):
+        what = f"there is no volume in the matches of {public_name(place)}."
         raise VolumeNotFound(what, do="Check the pattern.")
-    if not folders and is_url(place):
+    if is_url(place):
         raise VolumeNotFound(f"there is no volume below {public_name(place)}.", do="Check the URL.")
-    if not folders and not os.path.exists(local_path(place)):
+    if not os.path.exists(local_path(place)):
         do = path_hint(local_path(place))
         raise VolumeNotFound(f"there is no file or folder {place}.", do=do)
-    if not folders:
-        files = (name for _, _, names in os.walk(local_path(place)) for name in sorted(names))
-        there = ", ".join(itertools.islice(files, _MOST_NAMES)) or "none"
-        what = f"there is no volume below {place}; files of no format that is read: {there}."
-        do = "Check the folder, or convert them to a format that is read."
-        raise VolumeNotFound(what, do=do)
-    return folders, places
+    files = (name for _, _, names in os.walk(local_path(place)) for name in sorted(names))
+    there = ", ".join(itertools.islice(files, _MOST_NAMES)) or "none"
+    what = f"there is no volume below {place}; files of no format that is read: {there}."
+    do = "Check the folder, or convert them to a format that is read."
+    raise VolumeNotFound(what, do=do)
 
 
 def _are_cases(names: Sequence[str]) -> bool:
-    """Whether each volume of a folder is a case: there are many, alike but for their numbers."""
+    """Whether each volume of a folder is a case: many names that differ by numbers only."""
     kinds = {_DIGITS.sub("0", plain_name(name)) for name in names}
     return len(names) > _VOLUMES_OF_A_CASE and 4 * len(kinds) <= len(names)
 
@@ -198,7 +198,7 @@ def _without_number(folder: str) -> str:
 
 
 def _keys(folders: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Return the key of each volume in folders that are a case each."""
+    """Return the key of each volume in folders that are one case each."""
     short = {name: _short(folder, name) for folder, names in folders.items() for name in names}
     plain = Counter(plain_name(name) for name in short)
     alike: dict[tuple[str, str], set[str]] = {}
@@ -209,7 +209,7 @@ def _keys(folders: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
     def is_better(folder: str, name: str) -> bool:
         whole, key = plain_name(name), short[name]
-        # What holds a number tells cases apart; a word does if the rest is found elsewhere.
+        # A number identifies a case; a word does if other cases have the rest of the name.
         has_number = _short(folder, name, _DIGITS) == key
         return len(alike[folder, key]) == 1 and (
             (has_number and plain[whole] == 1) if key == IMAGE else (has_number or common[key] > 1)
@@ -223,7 +223,7 @@ def _keys(folders: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 def _short(folder: str, name: str, having: re.Pattern[str] = re.compile("")) -> str:
-    """Return the name of a volume without those of the folders that it lies in."""
+    """Return the name of a volume without the names of its folders."""
     rest = plain_name(name)
     for part in filter(having.search, folder.split("/")):
         rest = re.sub(rf"(?<![^\W_]){re.escape(part)}(?![^\W_])[-_. ]*", "", rest).rstrip("-_. ")
@@ -247,7 +247,7 @@ def _of_split(
 
 
 def _of_flat(names: Sequence[str], key: str) -> Iterator[tuple[str, str, str]]:
-    """Yield case, key and name of volumes that are a case each."""
+    """Yield case, key and name of volumes that are one case each."""
     cases = {plain_name(name) for name in names}
     for name in names:
         case = plain_name(name)
@@ -257,7 +257,7 @@ def _of_flat(names: Sequence[str], key: str) -> Iterator[tuple[str, str, str]]:
 
 
 def is_volume(location: str) -> bool:
-    """Return whether a path or URL is one volume by its name; of a local folder, by its files."""
+    """Return whether the name of a path or URL, or the files of a local folder, are one volume."""
     if is_url(location):
         if is_glob(location):
             return False
@@ -265,14 +265,14 @@ def is_volume(location: str) -> bool:
         zarr = location if place.lower().endswith(".zarr") else None
         return "." in place and is_recognised(BackendRequest(uri=location, remote_zarr_uri=zarr))
     path = local_path(location)
-    # Any text may be asked about: one that can be no path, being too long, is none.
+    # Accepts any text; one that is too long for a path does not exist.
     if not (os.path.exists(path) and is_recognised(BackendRequest(path=Path(path)))):
         return False
     return not (os.path.isdir(path) and _images_in(LocalRanges(path)))
 
 
 def is_glob(location: str) -> bool:
-    """Return whether a place stands for several, by its stars; what is there by that name does not.
+    """Return whether a location has wildcards and is no existing path.
 
     Examples
     --------
@@ -286,7 +286,7 @@ def is_glob(location: str) -> bool:
 
 
 def matches_volumes(pattern: str, storage_options: Mapping[str, Any] | None = None) -> bool:
-    """Return whether a glob matches volumes, and no folder of some."""
+    """Return whether a glob matches volumes, and no folder of volumes."""
     kinds = [
         None if is_volume(place) else is_folder
         for _, place, is_folder in _matches(pattern, storage_options or {})
@@ -295,14 +295,14 @@ def matches_volumes(pattern: str, storage_options: Mapping[str, Any] | None = No
 
 
 def _matches(pattern: str, options: Mapping[str, Any]) -> list[tuple[str, str, bool]]:
-    """Return name below the fixed folder, place, and whether it is a folder, of each match."""
+    """Return for each match its name below the fixed folder, its place, and if it is a folder."""
     system, path, paths = Globs(options).match(pattern)
     root, matches = fixed_folder(path)[0], []
     for match, is_folder in paths.items():
         place = system.unstrip_protocol(match) if is_url(pattern) else match
         is_folder = is_folder if is_url(pattern) else os.path.isdir(place)
         matches.append((match[len(root) :].strip("/"), place, is_folder))
-    matches = [one for one in matches if not _DOT_FILE.search(one[0])]
+    matches = [match for match in matches if not _DOT_FILE.search(match[0])]
     if not matches:
         what = f"nothing matches {public_name(pattern)}."
         file = posixpath.basename(public_name(pattern)) or "ct.nii.gz"
@@ -316,7 +316,7 @@ def _below_matches(pattern: str, options: Mapping[str, Any]) -> Iterator[tuple[s
     volumes: set[str] = set()
     for name, place, is_folder in _matches(pattern, options):
         if _outermost(name, volumes) is not None:
-            continue  # what is in it belongs to the volume
+            continue  # a part of that volume
         if is_volume(place):
             volumes.add(name)
             yield name, place
@@ -326,7 +326,7 @@ def _below_matches(pattern: str, options: Mapping[str, Any]) -> Iterator[tuple[s
 
 
 def plain_name(name: str) -> str:
-    """Return a file name without what says its format.
+    """Return a file name without the suffixes of its format.
 
     Examples
     --------
@@ -342,7 +342,7 @@ def plain_name(name: str) -> str:
 
 
 def _is_second_of_pair(relative: str, names: Collection[str]) -> bool:
-    """Whether it is the voxels of a NIfTI pair, whose header was found too."""
+    """Whether a file is the voxels of a pair whose header is listed too."""
     lower = relative.lower()
     end = next((end for end in (".img", ".img.gz") if lower.endswith(end)), None)
     if end is None:
@@ -352,18 +352,17 @@ def _is_second_of_pair(relative: str, names: Collection[str]) -> bool:
 
 
 def _outermost(path: str, places: Collection[str]) -> str | None:
-    """Return the outermost of ``places`` that is a path or a folder above it."""
+    """Return the outermost of ``places`` that is ``path`` or a folder above it."""
     above = itertools.accumulate(path.split("/"), "{}/{}".format)
     return next((place for place in above if place in places), None)
 
 
 def _list(place: str, options: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
-    """Return name and place of the volumes below a folder."""
     return _remote(place, options) if is_url(place) else _local(place)
 
 
 def _images_in(store: RangeStore) -> list[str]:
-    """Return the images in a plate or a group of several, nothing of an image itself."""
+    """Return the images in a plate or a group of several; nothing for an image itself."""
     with suppress(VoxpipeError, NotOurs, AttributeError, KeyError, TypeError, ImportError):
         node = open_node(store, store.name, opening_session().chunks, "")
         return [] if isinstance(node, ZarrArray) else [*images_in(node)]
@@ -376,14 +375,14 @@ def _local(location: str) -> Iterator[tuple[str, str]]:
         is_zarr = any(name in files for name in METADATA_FILES)
         images = _images_in(LocalRanges(folder)) if is_zarr else []
         if images or (is_zarr and folder != root):
-            folders.clear()  # what is in it belongs to the volume
+            folders.clear()  # they are parts of the volume
             for path in [os.path.join(folder, image) for image in images] or [folder]:
                 yield os.path.relpath(path, root).replace(os.sep, "/"), path
             continue
         series = folder != root and is_recognised(BackendRequest(path=Path(folder)))
         if series:  # its files are slices of one volume
             yield os.path.relpath(folder, root).replace(os.sep, "/"), folder
-        # A hidden folder is nobody's data: that of an unfinished conversion, for one.
+        # Hidden folders are no data: those of unfinished conversions, for example.
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for file in files:
             path = os.path.join(folder, file)
@@ -396,11 +395,11 @@ def _local(location: str) -> Iterator[tuple[str, str]]:
 def _remote(location: str, options: Mapping[str, Any]) -> list[tuple[str, str]]:
     system, root = file_system_of(location, options)
     root, unstrip = root.rstrip("/"), system.unstrip_protocol
-    # Not by ``system.find``: what answers too late, or not at all, is told as for any read.
+    # Not by ``system.find``: timeouts and failures then raise the errors of any read.
     paths = [f"{root}/{key}" for key in open_remote(location, options).list()]
     groups = {path.rpartition("/")[0] for path in paths if path.endswith(METADATA_FILES)}
     places: set[str] = set()
-    # An image holds arrays, and groups of labels; groups in other groups may be a plate.
+    # An image has arrays and groups of labels; other groups of groups may be a plate.
     parents = set(map(posixpath.dirname, groups))
     above = {posixpath.dirname(p) for p in parents & groups if posixpath.basename(p) != "labels"}
     images: dict[str, list[str]] = {}

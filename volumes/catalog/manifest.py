@@ -1,12 +1,12 @@
-"""A manifest: what is known of every volume of a data set, so that nobody opens a header again.
+"""Manifests: headers, versions and statistics of all volumes of a data set, in one JSON file.
 
-One JSON file, see ``docs/decisions/0013-manifests-are-plain-json.md``. It holds numbers and
-names only; reading it runs no code. Locations below the folder of the manifest are kept
-relative to it, so that both can be moved together. Credentials are never written.
+See ``docs/decisions/0013-manifests-are-plain-json.md``. A manifest holds numbers and names only;
+reading it runs no code. Locations below its folder are relative, so both can be moved together.
+Credentials are never written.
 
-Which version of a volume it speaks of is cheap to ask: a file has a size and a time of writing, an
-object in a bucket an ETag, a zarr folder the sizes and times of all its files, or, of very many, of
-its metadata alone. Only :func:`content_hash` looks at the bytes.
+The stamp of a volume, its version, is cheap to read. It has the size and modification time of a
+file, the ETag of an object, or the sizes and times of the files of a zarr folder. With very many
+files it covers the metadata only. Only :func:`content_hash` reads the bytes.
 """
 
 from __future__ import annotations
@@ -54,31 +54,30 @@ FORMAT = "voxpipe manifest"
 VERSION = 1
 MOST_MANIFEST_BYTES = 512 * 1024**2
 """A hundred thousand volumes with their statistics and documents, of 5 kB each."""
-# What documents that are no manifest make the code below raise; NumPy parses names of types.
 _OF_HEADER = (
     *("shape", "affine", "value_type", "slope", "intercept", "chunks", "access", "file_unit"),
 )
+# Errors of the parser below for invalid entries; NumPy parses names of types.
 _SENSELESS = (KeyError, TypeError, ValueError, AttributeError, OverflowError, SyntaxError)
 
-
-# A sharded volume has dozens of objects, and listing a thousand takes one request. Of more,
-# only the metadata are compared when the volume is opened.
+# A sharded volume has dozens of objects, and one request lists a thousand. With more objects, only
+# the metadata are compared.
 MOST_NAMES = 1000
 _PIECE_BYTES = 1024**2
-METADATA = (*METADATA_FILES, ".zattrs")  # of a zarr folder, what is rewritten with it
+METADATA = (*METADATA_FILES, ".zattrs")  # files that are rewritten with a zarr folder
 
 
 @dataclass(frozen=True)
 class Stamp:
-    """One version of what is stored at one place."""
+    """Version of the file or folder at one location."""
 
-    how: str  # what was looked at: ``"file"``, ``"listing"`` or ``"metadata"`` of a folder
-    size: int  # bytes of it
-    objects: int  # files of it
-    version: str  # time of writing, ETag, or a digest of those of all files; empty if nobody tells
+    how: str  # source of the version: ``"file"``, ``"listing"`` or ``"metadata"`` of a folder
+    size: int  # bytes of these files
+    objects: int  # number of these files
+    version: str  # modification time, ETag, or a digest of those of all files; empty if unknown
 
     def change(self, now: Stamp) -> str:
-        """Say in words how ``now`` differs; empty if it does not.
+        """Return the difference of ``now`` in words; empty if there is none.
 
         Examples
         --------
@@ -99,26 +98,25 @@ class Entry:
     """One volume of a manifest."""
 
     case: str  # name of its case
-    key: str  # what it is in the case: ``"image"``, ``"label"``
+    key: str  # key in the case, such as ``"image"``, ``"label"``
     location: str  # absolute path or URL, without credentials
     kind: str  # ``"intensity"`` or ``"label"``
     header: Header  # shape, affine, types, chunks, access, slope and intercept
-    stamp: Stamp  # which version of it this speaks of
+    stamp: Stamp  # version of the volume that this entry describes
     shards: tuple[int, int, int] | None = None  # object unit in voxels, if there are shards
     statistics: Statistics | None = None  # numbers over all voxels, None if they were not computed
     hash: str = ""  # digest over every stored byte, empty if it was not computed
     options: tuple[tuple[str, Any], ...] = ()  # for the backend, e.g. ``(("level", 1),)``.
     documents: tuple[tuple[str, bytes | None], ...] = ()
-    """Of a zarr behind a URL: the small objects that say how it is stored, None for one that is
-    not there. Who has them opens it without a request."""
+    """Metadata of a zarr at a URL, None for a missing object: they save the requests of opening."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is known of every volume of a data set."""
+    """Entries of the volumes of a data set."""
 
-    entries: tuple[Entry, ...]  # the volumes of a case follow each other
-    name: str = "manifest"  # where it was read from; what messages call it
+    entries: tuple[Entry, ...]  # grouped by case
+    name: str = "manifest"  # its location, for messages
 
     def cases(self) -> dict[str, list[Entry]]:
         """Return the entries by case, in order."""
@@ -133,11 +131,11 @@ def read_manifest(
     storage_options: Mapping[str, Any] | None = None,
     follow: str = "beside",
 ) -> Manifest:
-    """Read a manifest from a path or URL, whose volumes may lie as far away as ``follow`` says.
+    """Read a manifest from a path or URL; ``follow`` limits the locations of its volumes.
 
-    ``"beside"``: below it; or, of one behind a URL, on the same host and reached by the same
-    scheme; of a local one where it says that it was made of. ``"anywhere"``: on any host, and
-    credentials go there.
+    ``"beside"``: below its folder. Volumes of a manifest at a URL may also be on its host by the
+    same scheme, those of a local one at the origins in its ``made_of``. ``"anywhere"``: on any
+    host, which then receives the credentials.
     """
     place = os.fspath(location)
     name = public_name(place)
@@ -151,7 +149,7 @@ def write_manifest(
     location: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None = None,
 ) -> None:
-    """Write a manifest to a path or URL; others see all of it or nothing."""
+    """Write a manifest to a path or URL, whole or not at all."""
     place = os.fspath(location)
     content = manifest_text(manifest, folder_of(place)).encode()
     if not is_url(place):
@@ -174,7 +172,7 @@ def manifest_text(manifest: Manifest, folder: str = "") -> str:
         {"case": case, "volumes": {entry.key: _to_json(entry, folder) for entry in entries}}
         for case, entries in manifest.cases().items()
     ]
-    # One case a line: it can be searched, and compared line by line with an earlier one.
+    # One line per case, for searches and line-by-line comparisons.
     lines = ",\n".join(json.dumps(case, allow_nan=False) for case in cases)
     elsewhere = {_origin(e.location) for e in manifest.entries if not _below(e.location, folder)}
     made_of = f'"made_of": {json.dumps(sorted(elsewhere))}, ' if elsewhere else ""
@@ -184,7 +182,7 @@ def manifest_text(manifest: Manifest, folder: str = "") -> str:
 def parse_manifest(
     text: str | bytes, name: str = "manifest", folder: str = "", follow: str = "beside"
 ) -> Manifest:
-    """Return the manifest that a JSON text holds; relative locations are below ``folder``."""
+    """Return the manifest of a JSON text; relative locations are below ``folder``."""
     try:
         document = parse_json(text)
         is_ours = document["format"] == FORMAT
@@ -213,13 +211,13 @@ def parse_manifest(
 
 
 def _refuse_elsewhere(entries: Sequence[Entry], made_of: Any, name: str, folder: str) -> None:
-    """Refuse volumes on other hosts, or reached in other ways, than a manifest is made of."""
+    """Refuse volumes whose host or scheme is not among the origins of a manifest."""
     others = [entry for entry in entries if not _below(entry.location, folder)]
     if is_url(folder):
         origins = {_origin(folder)}
     elif isinstance(made_of, list):
         origins = {origin for origin in made_of if isinstance(origin, str)}
-    else:  # an earlier version did not say it: then they have to be all alike
+    else:  # an earlier version wrote none: all volumes must have one origin
         origins = {_origin(entry.location) for entry in others[:1]}
     for entry in others:
         escapes = folder and entry.location.startswith(folder)
@@ -227,26 +225,26 @@ def _refuse_elsewhere(entries: Sequence[Entry], made_of: Any, name: str, folder:
             raise BadManifest(
                 f"{entry.key!r} of case {entry.case} of {name} is at {entry.location:.200}, and "
                 f"the manifest is of volumes at {', '.join(sorted(origins)) or folder:.200}.",
-                do='If you trust who made it: from_manifest(..., follow="anywhere").',
+                do='If you trust its author: from_manifest(..., follow="anywhere").',
             )
 
 
 def _below(location: str, folder: str) -> bool:
-    """Whether a location lies below a folder, also once ``..`` in it is resolved."""
+    """Whether a location is below a folder, also once ``..`` in it is resolved."""
     if not folder or not location.startswith(folder):
         return False
     rest = unquote(location[len(folder) :]).replace("\\", "/")
-    is_chain = "://" in rest or "::" in rest  # a URL after all, as fsspec reads it
+    is_chain = "://" in rest or "::" in rest  # fsspec would read it as a URL
     return not (is_chain or rest.startswith("/") or ".." in rest.split("/"))
 
 
 def _origin(location: str) -> str:
-    """Return by which schemes a location is reached, and on which hosts."""
+    """Return the schemes and hosts of a location."""
     return (server_of(location) or location) if is_url(location) else "local"
 
 
 def folder_of(location: str) -> str:
-    """Return the folder of a path or URL, with a slash at its end."""
+    """Return the folder of a path or URL, with a final slash."""
     if is_url(location):
         return used_name(location).rpartition("/")[0] + "/"
     return os.path.join(os.path.dirname(absolute_place(location)), "")
@@ -255,7 +253,7 @@ def folder_of(location: str) -> str:
 def _to_json(entry: Entry, folder: str) -> dict[str, Any]:
     document = entry.header.document()
     below = entry.location[len(folder) :] if folder and entry.location.startswith(folder) else ""
-    # What would itself be read as an absolute place stays one.
+    # A rest that would be read as an absolute location is not shortened.
     relative = below and not (os.path.isabs(below) or is_url(below))
     return {
         "location": below if relative else entry.location,
@@ -272,7 +270,7 @@ def _to_json(entry: Entry, folder: str) -> dict[str, Any]:
 
 
 def _documents_out(documents: Sequence[tuple[str, bytes | None]]) -> dict[str, Any]:
-    """Return metadata as the JSON that they are, and other bytes in base64."""
+    """Return JSON documents as values, and other bytes in base64."""
     values: dict[str, Any] = {}
     for key, data in documents:
         values[key] = None if data is None else base64.b64encode(data).decode()
@@ -328,7 +326,7 @@ def _three(numbers: Sequence[int] | None) -> tuple[int, int, int] | None:
 
 
 def document_at(place: str, options: Mapping[str, Any], what: str = "", do: str = "") -> bytes:
-    """Return a document; VolumeNotFound, which calls it ``what``, where there is none."""
+    """Return a document; raise VolumeNotFound, with the noun ``what``, where it is missing."""
     if is_url(place):
         with remote_errors(place, options):
             content = open_remote(place, options).get("", MOST_MANIFEST_BYTES)
@@ -347,7 +345,7 @@ def document_at(place: str, options: Mapping[str, Any], what: str = "", do: str 
 
 
 def stamp_at(source: LocatedSource) -> Stamp:
-    """Return the version of what is stored at a path or URL."""
+    """Return the stamp of the file or folder at a path or URL."""
     future = begin_stamp(source, "")
     if future is not None:
         return future.result()
@@ -362,7 +360,7 @@ def stamp_at(source: LocatedSource) -> Stamp:
 
 
 def content_hash(source: LocatedSource) -> str:
-    """Return a digest over every stored byte, e.g. ``"blake2b:1f..."``; the same at any place."""
+    """Return a digest of every stored byte, such as ``"blake2b:1f..."``, equal at any location."""
     digest = hashlib.blake2b(digest_size=16)
     for name, pieces in _contents(source):
         digest.update(f"{name}\0".encode())
@@ -377,18 +375,18 @@ def _as_list(entries: Sequence[tuple[str, int, str]]) -> Stamp:
 
 
 def begin_stamp(source: LocatedSource, how: str) -> Future[Stamp] | None:
-    """Begin to ask for the version of what is stored behind a URL, beside everything else.
+    """Request the stamp of a URL in the background; return None for local paths.
 
-    What an earlier stamp looked at is asked for first. None for local paths.
+    ``how``, that of an earlier stamp, decides whether a file or a folder is requested first.
     """
     if source.path:
         return None
     store = open_for_versions(source.location, source.options.storage_options)
-    return store.begin(_ask(store, source.name, how))
+    return store.begin(_request_stamp(store, source.name, how))
 
 
-async def _ask(store: RemoteRanges, name: str, how: str) -> Stamp:
-    """Return a stamp with as few requests as there can be: one, of what is a folder or a file."""
+async def _request_stamp(store: RemoteRanges, name: str, how: str) -> Stamp:
+    """Return a stamp; one request is enough where the first guess, file or folder, is right."""
     folder_first = how != "file" if how else ".zarr" in name
     for folder in (folder_first, not folder_first):
         if not folder:

@@ -1,6 +1,6 @@
-"""Results of one pass over all voxels of a volume, kept: histogram, statistics, foreground.
+"""Cached results of one pass over a volume: histogram, statistics, foreground boxes.
 
-A volume is read slab by slab along its chunks, so the memory needed does not grow with it.
+A pass reads slabs of whole chunks, so its memory does not grow with the volume.
 """
 
 from __future__ import annotations
@@ -30,12 +30,10 @@ from ..voxels import plain
 
 T = TypeVar("T")
 
-# One slab in float64 takes 32 MiB: well in memory, large enough to hide the Python loop.
+# One slab in float64 takes 32 MiB, large enough to hide the Python loop.
 SLAB_VOXELS = 4 * 1024**2
-# An entry takes up to 4 MiB.
-MOST_HISTOGRAMS = 16
-# Of boxes on disk: another one is not read.
-_VERSION = 1
+MOST_HISTOGRAMS = 16  # of up to 4 MiB
+_VERSION = 1  # of boxes on disk
 WITHOUT_NAN = (
     "Take statistics where values are finite, inside= the key of a mask of these voxels, or give "
     "the numbers that the op needs, mean= and std= for instance, as map_values() changes only what "
@@ -45,9 +43,9 @@ _NOTHING = Region((0, 0, 0), (0, 0, 0))
 
 
 class PassCache(Generic[T]):
-    """Results of passes, in this process and on disk, where the key changes with the content.
+    """Results of passes by content key, in this process and on disk.
 
-    Of several processes one reads the volume.
+    One of several processes reads the volume; the others wait for its result.
     """
 
     def __init__(
@@ -62,7 +60,7 @@ class PassCache(Generic[T]):
         self.memory: LRUCache[T] = LRUCache(most, weigh)
 
     def get(self, volumes: Sequence[Volume], how: tuple[Any, ...], compute: Callable[[], T]) -> T:
-        """Return what is known of volumes, else what ``compute`` returns, which is kept."""
+        """Return the cached result of volumes, else the result of ``compute``, and cache it."""
 
         def load() -> T:
             contents = [volume.content_key for volume in volumes]
@@ -78,7 +76,7 @@ class PassCache(Generic[T]):
         return self.memory.get_or((how, *map(version_key, volumes)), load)
 
     def known_result(self, volumes: Sequence[Volume], how: tuple[Any, ...]) -> T | None:
-        """Return what is known of volumes; reads no voxel."""
+        """Return the cached result of volumes, or None; reads no voxel."""
         key = (how, *map(version_key, volumes))
         result = self.memory.get(key)
         if result is not None:
@@ -97,8 +95,8 @@ class PassCache(Generic[T]):
 def slabs(shape: tuple[int, int, int], unit: tuple[int, int, int], most: int) -> Iterator[Region]:
     """Yield regions that cover ``shape``, whole units each, of at most ``most`` voxels.
 
-    A unit larger than ``most`` is yielded alone. The first axis grows first: it is
-    contiguous in a NIfTI file.
+    A unit larger than ``most`` is yielded alone. The first axis, contiguous in a NIfTI file, grows
+    first.
 
     Examples
     --------
@@ -116,13 +114,13 @@ def slabs(shape: tuple[int, int, int], unit: tuple[int, int, int], most: int) ->
 
 
 def slabs_of(volume: Volume) -> Iterator[Region]:
-    """Yield regions that cover a volume, of as many voxels as fit into memory with all channels."""
+    """Yield regions of at most SLAB_VOXELS in all channels that cover a volume."""
     most = max(1, SLAB_VOXELS // volume.shape[0])
     return slabs(volume.spatial_shape, volume.chunks or (1, 1, 1), most)
 
 
 def refuse_complex(volume: Volume, what: str, do: str) -> None:
-    """Raise where a volume is of complex numbers, ``what`` of which there is none."""
+    """Raise VolumeError for complex numbers; ``what`` is a clause with the missing operation."""
     if volume.dtype.kind == "c":
         raise VolumeError(f"{volume.name} holds complex numbers, {what}.", do=do)
 
@@ -130,13 +128,12 @@ def refuse_complex(volume: Volume, what: str, do: str) -> None:
 def volume_histogram(
     volume: Volume, mask: Volume | None = None, channels: Sequence[int] | None = None
 ) -> Histogram:
-    """Return how often each value occurs, in some channels, where a mask on its grid is above 0.
+    """Return the counts of values in some channels where any channel of a mask is above 0.
 
-    Counted as :class:`~voxpipe.core.histogram.Distribution` does: exactly for
-    integers of up to 16 bits and wherever at most 2^18 different numbers occur, else in bins whose
-    middle is below 10^-4 of each number as a rule. The first call reads every voxel once; later
-    ones, in this process or for the same content in another, read nothing. Of a mask with several
-    channels any counts; a channel that is named twice counts twice.
+    Counts are exact for integers of up to 16 bits and for at most 2^18 different numbers. Other
+    numbers are counted in bins, usually narrower than 10^-4 of the number
+    (:class:`~voxpipe.core.histogram.Distribution`). The first call reads every voxel once; later
+    calls for the same content, in any process, read nothing. A channel given twice counts twice.
     """
     if mask is not None and mask.shape[1:] != volume.shape[1:]:
         raise VolumeError(
@@ -157,8 +154,8 @@ def has_histogram(volume: Volume, mask: Volume | None = None) -> bool:
 def _histogram(volume: Volume, mask: Volume | None, channels: Sequence[int] | None) -> Histogram:
     do = "Store magnitude and phase, or the two parts, as channels of real numbers."
     refuse_complex(volume, "of which there is no histogram", do)
-    one = volume.read(Region((0, 0, 0), (1, 1, 1)))
-    distribution = Distribution(one.array.dtype)
+    voxel = volume.read(Region((0, 0, 0), (1, 1, 1)))
+    distribution = Distribution(voxel.array.dtype)
     for region in slabs_of(volume):
         numbers = volume.read(region).array
         if channels is not None:
@@ -199,13 +196,13 @@ HISTOGRAMS = PassCache("histograms/{}.npy", _histogram_of, _histogram_bytes, MOS
 
 @dataclass(frozen=True)
 class ForegroundRule:
-    """Which voxels are of interest; a voxel is if one of its channels is."""
+    """Rule for voxels of interest; one channel of interest is enough."""
 
     above: float | None = None  # values above this
-    labels: tuple[int, ...] = ()  # these values instead; with neither, all that is not 0
+    labels: tuple[int, ...] = ()  # these values instead; with neither, all values except 0
 
     def of(self, values: NDArray[Any]) -> NDArray[np.bool_]:
-        """Return which values are of interest."""
+        """Return a mask of the values of interest."""
         if self.labels:
             return np.isin(values, self.labels)
         mask: NDArray[np.bool_] = values != 0 if self.above is None else values > self.above
@@ -219,12 +216,12 @@ class ForegroundRule:
 
 
 def occupied_box(volume: Volume, interest: ForegroundRule, level: int = 0) -> Region:
-    """Return the smallest box of ``volume`` with all voxels of interest; empty if there are none.
+    """Return the smallest box with all voxels of interest; an empty one if there are none.
 
-    The first call reads the volume once, or less; none of it where its manifest has the box.
-    Later ones, in this process or for the same content in another, read nothing. ``level`` counts
-    resolutions, 0 for its own, the coarsest if it has fewer; a box of a coarser one is widened by
-    one of its voxels, and lacks what that level has lost.
+    The first call reads the volume at most once, and nothing with a box in a manifest. Later calls
+    for the same content, in any process, read nothing. ``level`` selects a resolution, 0 for the
+    volume's own and at most the coarsest. A box of a coarser level is widened by one of its voxels,
+    and misses details that the level has lost.
     """
     box = _recorded_box(volume, interest)
     if box is not None:
@@ -233,7 +230,7 @@ def occupied_box(volume: Volume, interest: ForegroundRule, level: int = 0) -> Re
 
 
 def known_box(volume: Volume, interest: ForegroundRule, level: int = 0) -> Region | None:
-    """Return what :func:`occupied_box` does if that is known; reads no voxel."""
+    """Return a cached or recorded :func:`occupied_box`, or None; reads no voxel."""
     box = _recorded_box(volume, interest)
     return BOXES.known_result([volume], _box_key(interest, level)) if box is None else box
 
@@ -243,7 +240,7 @@ def _box_key(interest: ForegroundRule, level: int) -> tuple[Any, ...]:
 
 
 def _recorded_box(volume: Volume, interest: ForegroundRule) -> Region | None:
-    """Return the box around those classes of a manifest that are of interest; None without."""
+    """Return the box of the classes of interest in a manifest; None without boxes."""
     boxes = getattr(volume.recorded_statistics, "boxes", ())
     if not boxes:
         return None
@@ -264,7 +261,7 @@ def _box(volume: Volume, interest: ForegroundRule, level: int) -> Region:
     lows, highs = [*volume.spatial_shape], [0, 0, 0]
     regions = list(slabs_of(volume))
     for number in range(len(regions)):
-        # The outer ones first: what lies inside the box found so far cannot change it.
+        # The outer regions first: regions inside the box so far cannot change it.
         region = regions[-1 - number // 2 if number % 2 else number // 2]
         if Region(tuple(lows), tuple(map(max, lows, highs))).contains(region):
             continue
@@ -279,7 +276,7 @@ def _box(volume: Volume, interest: ForegroundRule, level: int) -> Region:
 
 
 def _widen(box: Region, volume: Volume, number: int) -> Region:
-    """Return a box of a coarser level, one of its voxels larger on each side, in the own voxels."""
+    """Return a box of a coarser level, widened by one of its voxels, in voxels of the volume."""
     matrix = coarser_levels(volume)[number - 1]
     steps, shift = matrix.diagonal()[:3], matrix[:3, 3]
     lows = np.floor(steps * (np.array(box.start) - 1.5) + shift + 0.5).astype(int)
@@ -288,10 +285,9 @@ def _widen(box: Region, volume: Volume, number: int) -> Region:
 
 
 def coarser_levels(volume: Volume) -> tuple[Affine, ...]:
-    """Return where coarser levels of the same image lie; none where there are none.
+    """Return the matrices from indices of coarser levels to those of the volume; may open it.
 
-    Those of files whose metadata say so: OME-Zarr and NIfTI-Zarr by path or URL. May read the
-    header.
+    Only OME-Zarr and NIfTI-Zarr by path or URL have levels.
     """
     if volume.located_source is None or volume.axis_map is not None:
         return ()
@@ -301,7 +297,7 @@ def coarser_levels(volume: Volume) -> tuple[Affine, ...]:
 def at_level(volume: Volume, number: int) -> Volume:
     """Return the level that is ``number`` steps coarser, 0 for the volume itself.
 
-    Its places in the world follow from the affine that the volume has, overridden or not.
+    Its affine follows from that of the volume, given by the user or stored.
     """
     if number == 0:
         return volume
@@ -313,7 +309,7 @@ def at_level(volume: Volume, number: int) -> Volume:
     kwargs = base.options.reader_kwargs
     reader_kwargs = {**kwargs, "level": kwargs.get("level", 0) + number}
     options = replace(base.options, affine=None, reader_kwargs=reader_kwargs)
-    # Not as the user wrote it: another process may run in another directory.
+    # The absolute path: another process may run in another directory.
     source = LocatedSource(base.path or base.location, options)
     return Volume.of_source(source, volume.kind, volume.affine @ levels[number - 1])
 
@@ -330,18 +326,18 @@ BOXES = PassCache(
 
 Box = tuple[int, int, int, int, int, int]  # start I, J, K and stop I, J, K; half open
 
-# Between the smallest and the largest label: beyond, they are instances, of which nobody asks.
+# Range of labels with boxes; a wider range means instances, which need none.
 MOST_LABELS = 4096
 
 
 class ClassBoxes:
-    """Boxes of whole numbers, from a volume that comes in pieces."""
+    """Boxes of whole numbers, collected from pieces of a volume."""
 
     def __init__(self) -> None:
         self._boxes: dict[int, list[int]] | None = {}
 
     def add(self, numbers: NDArray[Any], start: Sequence[int]) -> None:
-        """Take in a piece, (C, i, j, k), that begins at ``start``; floats end it all."""
+        """Add a piece, (C, i, j, k), that begins at ``start``; floats discard all boxes."""
         if self._boxes is None or numbers.size == 0:
             return
         low = int(numbers.min()) if numbers.dtype.kind in "iu" else 0
@@ -362,17 +358,17 @@ class ClassBoxes:
             self._boxes = None
 
     def table(self) -> tuple[tuple[int, Box], ...]:
-        """Return (number, box) in the order of the numbers; nothing if it came to an end."""
+        """Return (number, box) sorted by number; nothing if the boxes were discarded."""
         items = sorted((self._boxes or {}).items())
-        return tuple((number, (b[0], b[1], b[2], b[3], b[4], b[5])) for number, b in items)
+        return tuple((number, _box_of(box)) for number, box in items)
 
 
-# Of so many classes, looking at each takes less time than counting all at once.
+# Up to here, comparing with each code takes less time than counting all codes at once.
 _FEW = 24
 
 
 def _one_by_one(codes: NDArray[np.int16], there: Sequence[int]) -> list[list[Any]]:
-    """Return for each axis, and each code, at which indices it occurs."""
+    """Return for each axis and code a mask of the indices with that code."""
     presence: list[list[Any]] = [[], [], []]
     for code in there:
         here: Any = (codes == code).any(axis=0)
@@ -384,7 +380,7 @@ def _one_by_one(codes: NDArray[np.int16], there: Sequence[int]) -> list[list[Any
 
 
 def _at_once(codes: NDArray[np.int16], there: Sequence[int]) -> list[list[Any]]:
-    """Return the same, by counting pairs of code and index."""
+    """Return the masks of :func:`_one_by_one` by counting pairs of code and index."""
     presence: list[list[Any]] = []
     for axis, length in enumerate(codes.shape[1:], start=1):
         index = np.arange(length, dtype=np.int32)
@@ -397,14 +393,14 @@ def _at_once(codes: NDArray[np.int16], there: Sequence[int]) -> list[list[Any]]:
 
 
 PERCENTILES = (0.5, 1.0, 5.0, 50.0, 95.0, 99.0, 99.5)
-"""Ranks of the percentiles that are kept; as many from either end, so a slope may be negative."""
-# Atlases of the brain have some hundred; more are instances, whose counts nobody balances.
+"""Ranks of the stored percentiles; symmetric, so that a slope may be negative."""
+# Brain atlases have a few hundred classes; more are instances, whose counts are not balanced.
 MOST_CLASSES = 4096
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Numbers over all voxels and channels of one volume, as values."""
+    """Statistics of the values of all voxels and channels of one volume."""
 
     mean: float  # arithmetic mean
     std: float  # population standard deviation
@@ -412,18 +408,17 @@ class Statistics:
     maximum: float  # largest value
     count: int  # number of voxels
     percentiles: tuple[float, ...] = ()
-    """Those of ``PERCENTILES``, as ``numpy.percentile``; empty where they were not computed."""
+    """Percentiles at ``PERCENTILES``, as by ``numpy.percentile``; empty if not computed."""
     classes: tuple[tuple[float, int], ...] = ()
-    """(value, number of voxels) of a label volume; empty for others, or of more than 4096."""
-    boxes: tuple[tuple[float, Box], ...] = ()
-    """(value, box that it lies in) of a volume of whole labels; empty for others."""
+    """(value, number of voxels) of a label volume; empty for others, or above 4096 classes."""
+    boxes: tuple[tuple[float, Box], ...] = ()  # (value, its box) of whole labels; empty for others
 
     def keeps(self, rank: float) -> bool:
-        """Whether this percentile is kept."""
+        """Whether this percentile is stored."""
         return rank in PERCENTILES and bool(self.percentiles)
 
     def percentile(self, rank: float) -> float:
-        """Return one of the percentiles that are kept."""
+        """Return one of the stored percentiles."""
         if rank not in PERCENTILES:
             raise ValueError(f"percentiles are kept of the ranks {PERCENTILES}, got {rank!r}")
         if not self.percentiles:
@@ -432,7 +427,7 @@ class Statistics:
         return self.percentiles[PERCENTILES.index(rank)]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the numbers as plain data; JSON has no NaN and no infinity, they are words."""
+        """Return the numbers as JSON data, with NaN and infinity as strings."""
         percentiles = dict(zip(map(str, PERCENTILES), self.percentiles, strict=False))
         return {
             **{name: _number_out(getattr(self, name)) for name in _NUMBERS},
@@ -444,7 +439,7 @@ class Statistics:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Statistics:
-        """Return the numbers that :meth:`to_json` described, now or in an earlier version."""
+        """Return the statistics of a document by :meth:`to_json`, of this or an earlier version."""
         percentiles = data.get("percentiles") or {}
         ranks = [str(rank) for rank in PERCENTILES]
         return cls(
@@ -465,17 +460,16 @@ _NUMBERS = ("mean", "std", "minimum", "maximum")
 
 
 def volume_statistics(volume: Volume) -> Statistics:
-    """Return mean, deviation, range and percentiles of a volume; of labels also class counts.
+    """Return mean, deviation, range and percentiles of a volume; for labels also class counts.
 
-    Percentiles are exact for integers of up to 16 bits, and for whatever has at most 2^18
-    different numbers. Others are known to half the width of a bin, of which there are 2^17 to
-    2^18: of integers they divide the range; of floats their width is a part of the number itself,
-    for float32 below 10^-4 of it as a rule, 0.2 % if every exponent occurred (float64: 3 %).
+    Percentiles are exact for integers of up to 16 bits and for at most 2^18 different numbers.
+    Others are accurate to half the width of one of 2^17 to 2^18 bins. Bins divide the range of
+    integers equally. Bins of floats are a fraction of the number: for float32 usually below 10^-4,
+    at most 0.2 % (float64: 3 %).
 
-    The first call reads every voxel once, in bounded memory; none at all if
-    the volume comes from a manifest that has them. Later ones, in this
-    process or for the same content in another, read nothing. A NaN among the voxels
-    makes all of them NaN but the count.
+    The first call reads every voxel once, in bounded memory, and nothing for a volume with
+    statistics in a manifest. Later calls for the same content, in any process, read nothing. A NaN
+    voxel makes all numbers but the count NaN.
 
     Examples
     --------
@@ -557,7 +551,7 @@ def _classes(volume: Volume, histogram: Histogram) -> tuple[tuple[float, int], .
 
 
 def _decode(content: bytes) -> Statistics | None:
-    """Return what another process computed, None if it is not complete."""
+    """Return the statistics of a cache file; None without percentiles."""
     statistics = Statistics.from_json(parse_json(content))
     return statistics if statistics.percentiles else None
 
@@ -572,5 +566,4 @@ def _number_out(value: float) -> float | str:
 
 
 def _plain(value: float) -> float:
-    """Return whole numbers as such: classes are 1 and 2, not 1.0 and 2.0."""
     return int(value) if value.is_integer() else value

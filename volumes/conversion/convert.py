@@ -1,9 +1,9 @@
-"""Write a volume as sharded zarr v3: shard by shard, continued after a kill, whole or absent.
+"""Conversion of volumes to sharded zarr v3: shard by shard, resumed after a kill, whole or absent.
 
-The volume is read one shard at a time, so the memory needed does not grow with it. Voxels are
-written as they are stored, by zarr-python; the affine, the slope and the intercept go into a
-NIfTI-2 header beside them (NIfTI-Zarr), axes and spacing into OME-Zarr 0.5 metadata. It can be
-kept in a folder when it is first read (:func:`open_copy`).
+One shard is read at a time, so memory does not grow with the volume. zarr-python writes the voxels
+in their stored type. A NIfTI-2 header in the group (NIfTI-Zarr) holds the affine, the slope and the
+intercept. OME-Zarr 0.5 metadata hold axes and spacing. Function :func:`open_copy` keeps copies in a
+folder.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ from .volume_file import as_stored
 
 
 def refuse_other_formats(destination: str) -> None:
-    """Raise where the name of a zarr group to be written is that of another format.
+    """Raise UnknownFormat where the name of a destination has the suffix of another format.
 
-    A folder without a suffix is fine: what is in it tells that it is zarr.
+    A name without a suffix is accepted: the metadata in the folder identify it as zarr.
     """
     location = public_name(destination) if is_url(destination) else destination
     name = posixpath.basename(location.replace("\\", "/").rstrip("/"))
     if name.lower().endswith(GROUP) or plain_name(name) == name:
         return
-    # As a URL, so that only the name counts, not what is there.
+    # As a URL, so that matchers use the name only and read no file.
     if is_recognised(BackendRequest(uri=f"file:///{name}")):
         place, stem = location.rstrip("/"), plain_name(name).removesuffix(GROUP)
         what = f"sharded zarr is written, and {place} is the name of another format."
@@ -68,22 +68,22 @@ def refuse_other_formats(destination: str) -> None:
 Progress = Callable[[int, int], None]
 """``progress(done, total)`` in voxels (of all channels), called at the start and for each shard."""
 GROUP = ".zarr"  # suffix of a copy
-# Compressed scans take a third to a half; less than a quarter of the voxels' bytes free means
-# that the disk will be full.
+# Compressed scans take a third to a half of their bytes. With less than a quarter free, a copy
+# would fill the disk.
 _BEST_RATIO = 4
-# Blosc's own middle. Higher levels of lz4hc take four times as long to write and store 1 % less.
+# Default level of Blosc. Higher levels of lz4hc take four times as long and store 1 % less.
 _LEVEL = 5
 
 
 @dataclass(frozen=True, repr=False)
 class ConversionResult:
-    """What a conversion did."""
+    """Layout of a written volume and the number of shards that were written."""
 
     location: str  # path or URL of the written volume
     chunk: tuple[int, int, int]  # voxels per inner chunk along I, J, K
     shard: tuple[int, int, int]  # voxels per shard along I, J, K
     new_shards: int  # shards that this call wrote
-    reused_shards: int  # shards that were there: of a call that was killed or had finished
+    reused_shards: int  # shards of an earlier call, killed or finished
 
     def __repr__(self) -> str:
         fields = [f"{key}={value!r}" for key, value in vars(self).items() if key != "location"]
@@ -94,11 +94,11 @@ class FlushablePatch(Protocol):
     """A lazy patch."""
 
     def flush_plan(self, *, is_tiled: bool = ...) -> Any:
-        """Return a patch of a volume that is made of this one, tile by tile."""
+        """Return a patch of a volume that computes this one, tile by tile."""
 
 
 class ConvertOptions(TypedDict, total=False):
-    """The options of :func:`convert`."""
+    """Options of :func:`convert`."""
 
     chunk: int | None
     shard: int | None
@@ -138,60 +138,59 @@ def convert(
     progress: Progress | None = None,
     timeout: float = LOCK_TIMEOUT,
 ) -> ConversionResult | list[ConversionResult]:
-    """Write a volume as sharded zarr v3: as it is stored, or as a chain makes it.
+    """Write a volume, as stored or as a chain computes it, as sharded zarr v3.
 
-    A call that was killed is continued by the next one: shards that were finished are not
-    written again. If the same volume was converted the same way before, nothing is done.
+    A call resumes one that was killed and keeps its finished shards. It does nothing where the
+    same volume was converted with the same arguments before.
 
     Parameters
     ----------
     volume
-        A volume, or a path or URL of one, which is written in its stored type; a list of these on
-        one grid, for their channels; a lazy patch, of which what it gives is written, in its type;
-        or a pipe that yields samples with these, for which nothing may be drawn. What is resampled
-        is made block by block: the memory that it takes does not grow with the volume.
+        A volume, or its path or URL, written in its stored type; a list of these on one grid, for
+        their channels; a lazy patch, written in the type of its values; or a pipe of samples with
+        lazy patches and no random draws. Patches are resampled block by block, so memory does not
+        grow with the volume.
     destination
         Path or URL; by convention it ends in ``.nii.zarr``. For a pipe, a folder, in which the
-        volumes are called ``CASE/KEY.nii.zarr``; or, where it yields one volume in all, a name that
-        ends in ``.zarr``.
+        volumes are called ``CASE/KEY.nii.zarr``; for a pipe of one volume also a name that ends in
+        ``.zarr``.
     chunk, shard
-        Voxels along each axis of the decode unit and of the stored object; by default about
-        a quarter of ``patch`` and 128 KiB, and 32 MiB before compression.
+        Voxels along each axis of the decode unit and of the stored object. Default chunks are
+        about a quarter of ``patch`` and 128 KiB; default shards 32 MiB before compression.
     patch
-        Voxels along each axis of the patches that will be read.
+        Voxels along each axis of later patches.
     codec
         ``"lz4hc"`` (decodes fastest), ``"lz4"`` (written fastest), ``"zstd"`` (stores least) or
         ``"none"``.
     overwrite
-        Replace the zarr group that is there. Nothing else is ever replaced.
+        Replace a zarr group at the destination; other files and folders are never replaced.
     storage_options
-        For fsspec, where the destination is a URL, and the volume is given as one. They never
-        appear in messages.
+        For fsspec, where the destination or the volume is a URL; never shown in messages.
     progress
-        Called with voxels done and in all.
+        Called with the voxels done and the total.
     timeout
-        Longest wait for another process that writes to the same place, in seconds.
+        Longest wait for another process that writes to the destination, in seconds.
 
     Returns
     -------
-    What was done; for a pipe, one for each volume.
+    The result; for a pipe, one for each volume.
 
     Raises
     ------
     DestinationExists
-        Something else is there; this is a ``FileExistsError``.
+        Another file or folder is at the destination; this is a ``FileExistsError``.
     GraphError
-        A pipe draws something for its samples.
+        A pipe makes random draws for its samples.
     SampleError
         A sample of a pipe holds no lazy volume, or a case comes twice.
     UnknownFormat
-        The name of the destination is that of another format.
+        The destination has the suffix of another format.
     DestinationBusy
         Another process kept writing for longer than the timeout.
     DestinationFull
-        The disk has no room; what is written stays, and is continued by the next call.
+        The disk is full; the next call resumes after the shards that are written.
     VolumeError
-        The volume cannot be read, or a size makes no sense.
+        The volume cannot be read, or a size is invalid.
 
     Examples
     --------
@@ -227,7 +226,7 @@ def convert(
     refuse_other_formats(place)
     target = destination_of(place, storage_options or {})
     what = f"{volume.name} could not be converted to {target.name}"
-    leave = "Or remove the hidden folder .NAME.part beside that place."
+    leave = "Or remove the hidden folder .NAME.part next to the destination."
     with target.lock(timeout), disk_errors(what, target.name, leave):
         new_shards, reused_shards = write_planned(
             volume, plan, target, overwrite=overwrite, progress=progress
@@ -236,7 +235,7 @@ def convert(
 
 
 def _made_by(samples: Iterable[Any], place: str) -> Iterator[tuple[Any, str]]:
-    """Yield the lazy patches of samples, and where each is written."""
+    """Yield the lazy patches of samples and the destination of each."""
     is_one = place.rstrip("/").lower().endswith(".zarr")
     places: set[str] = set()
     for sample in samples:
@@ -265,7 +264,7 @@ def write_planned(
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> tuple[int, int]:
-    """Write a volume as planned, at a place that is locked; return the shards written and kept."""
+    """Write a volume to a locked destination; return the numbers of new and reused shards."""
     key = content_key(version_of(volume), plan.fingerprint())
     record = target.record()
     if record is not None and record.get("key") == key and not overwrite:
@@ -276,20 +275,20 @@ def write_planned(
     array: Any = create_arrays(plan, target)
     total = math.prod(plan.header.shape)
     ready = new_shards = 0
-    tell = progress or (lambda *_: None)
-    tell(0, total)
+    report = progress or (lambda *_: None)
+    report(0, total)
     for index, region in plan.regions():
         if index not in shards:
             voxels = volume.read(region).array
             if plan.dtype.kind == "b":
-                voxels = voxels.view(np.bool_)  # which a read hands out as 0 and 1
+                voxels = voxels.view(np.bool_)  # a read returns them as 0 and 1
             voxels = voxels.transpose(0, 3, 2, 1)
             voxels = voxels if len(plan.axes) == 4 else voxels[0]
             array[plan.index(region)] = np.ascontiguousarray(voxels, dtype=plan.dtype)
             target.note(index)
             new_shards += 1
         ready += region.size * plan.header.shape[0]
-        tell(ready, total)
+        report(ready, total)
     if content_key(version_of(volume), plan.fingerprint()) != key:
         what = f"{volume.name} was written again while it was converted."
         raise errors.VolumeChanged(what, do="Convert it again once it is written.")
@@ -299,10 +298,9 @@ def write_planned(
 
 
 def version_of(volume: Any) -> str:
-    """Return a digest of where a volume is, of the version that is there now, and of its axis maps.
+    """Return a digest of a volume's location, its current version and its axis maps.
 
-    Two volumes in memory never have the same one, nor do two processes for one of them. A volume
-    that is made of others tells its own.
+    A volume in memory has another digest in each process. Computed volumes return their own.
     """
     if not isinstance(volume, Volume):
         return str(volume.version())
@@ -311,14 +309,14 @@ def version_of(volume: Any) -> str:
         return content_key("channels of", tuple(map(version_of, volume.parts)))
     if source is None:
         return volume.token
-    # What is worked out of its voxels shall be of the version that is looked at here.
+    # Results of its voxels must have the content key of this version.
     SESSION.handles.forget_content_key(volume.token)
     version: tuple[Any, ...] = (stamp_at(source),)
     if volume.axis_map_key:
         version += (volume.axis_map_key,)
     if version[0].how == "metadata":
-        # Of so many objects a stamp tells of few: a manifest is compared with these at each
-        # opening; a copy is made once, and looks at all.
+        # This stamp covers the metadata only, as a manifest compares it at each opening; a copy is
+        # written once, so it may list all objects.
         backend = SESSION.handles.acquire(source, verify=True)
         backend.forget_content_key()
         version += (content_of(backend),)
@@ -326,9 +324,9 @@ def version_of(volume: Any) -> str:
 
 
 def known_version(volume: Any) -> str:
-    """Return what :func:`version_of` does; empty where nobody tells the version, as in memory.
+    """Return :func:`version_of` with the change times of local files; empty for arrays in memory.
 
-    It differs too where a local file was replaced by one of its size and time of writing.
+    So it also changes where a file is replaced by another of the same size and modification time.
     """
     changes: list[Any] = []
     if isinstance(volume, Volume):
@@ -336,8 +334,8 @@ def known_version(volume: Any) -> str:
             source = part.located_source
             if source is None or not stamp_at(source).version:
                 return ""
-            files: tuple[Any, ...] = ()  # the path, and others that its header names
-            with suppress(errors.VoxpipeError):  # known by its name alone, without its options
+            files: tuple[Any, ...] = ()  # of the path and of its header's references
+            with suppress(errors.VoxpipeError):  # some open only with options of the reader
                 files = getattr(part.probe(), "files", ()) if source.path else ()
             paths = {source.path, *(getattr(file, "path", "") for file in files)} - {""}
             changes += [(path, os.stat(path).st_ctime_ns) for path in sorted(paths)]
@@ -346,7 +344,7 @@ def known_version(volume: Any) -> str:
 
 
 def create_arrays(plan: ConvertPlan, target: Destination) -> Any:
-    """Create the arrays of the group, or find those of the call that was killed; return one."""
+    """Create the arrays of the group, or open those of a killed call; return that of the voxels."""
     import zarr
     from zarr.codecs import BloscCodec, Crc32cCodec
     from zarr.core.sync import sync
@@ -358,7 +356,7 @@ def create_arrays(plan: ConvertPlan, target: Destination) -> Any:
     )
     small[...] = header
     store = target.store("0")
-    # A shard that is missing then always means damage; -0.0 and NaN keep their bits.
+    # So a missing shard always means damage, and -0.0 and NaN keep their bits.
     config: Any = {"write_empty_chunks": True}
     if sync(store.exists("zarr.json")):
         return zarr.open_array(store, mode="r+", zarr_format=3, config=config)
@@ -380,7 +378,7 @@ def create_arrays(plan: ConvertPlan, target: Destination) -> Any:
 
 
 def refuse_itself(volume: Any, place: str) -> None:
-    """Raise DestinationExists where a volume, or a part of it, would be written over itself."""
+    """Raise DestinationExists where a volume, or a part of it, is at the destination itself."""
     volume = getattr(volume, "stored_volume", volume)
     parts = getattr(volume, "parts", ())
     if len(parts) > 1:
@@ -389,14 +387,14 @@ def refuse_itself(volume: Any, place: str) -> None:
     source = getattr(volume, "located_source", None)
     if source is None:
         return
-    one, other = (
+    own, target = (
         os.path.normcase(where.rstrip("/"))
         for where in (source.path or source.location, absolute_place(place))
     )
-    is_same = one == other
+    is_same = own == target
     if source.path and not is_same and not is_url(place):
-        with suppress(OSError):  # that are not there
-            is_same = os.path.samefile(one, other)
+        with suppress(OSError):  # of missing files
+            is_same = os.path.samefile(own, target)
     if is_same:
         what = f"{volume.name} cannot be written over itself."
         raise errors.DestinationExists(what, do="Give another place.")
@@ -415,12 +413,12 @@ class ConvertedCopy(ZarrBackend):
 
     @property
     def content_key(self) -> str:
-        """The name of the copy, which is made of the content of the original."""
+        """Digest of the copy's name, which holds the content key of the original."""
         return content_key(os.path.basename(self._path), ())
 
 
 class RetypedBackend(Backend):
-    """A volume in another stored type, which is read and rounded region by region."""
+    """A volume in another stored type, read and rounded region by region."""
 
     counts_below = True
 
@@ -429,7 +427,7 @@ class RetypedBackend(Backend):
         super().__init__(header, volume.name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
-        """Return a region as it is stored."""
+        """Return a region in the stored type."""
         values = self._volume.read(region).values()
         array = as_stored(values[slice(*channels) if channels else slice(None)], self.header)
         is_boolean = self.header.dtype.kind == "b"
@@ -437,18 +435,17 @@ class RetypedBackend(Backend):
 
     @property
     def content_key(self) -> str:
-        """Return the key of the volume in this type."""
+        """Key of the volume in this type."""
         return self._content_key()
 
 
 def open_copy(folder: Path, key: str, volume: Any, plan: ConvertPlan) -> Backend:
-    """Return the backend of a copy, which is made if need be; of the volume where none can be."""
+    """Return the backend of a copy, written if missing; of the volume where the disk refuses it."""
     path, sums = folder / f"{key}{GROUP}", folder / disk_cache.SUMS / key
     size = math.prod(plan.header.shape) * plan.dtype.itemsize
     if not disk_cache.is_sound(path, sums):
         try:
             disk_cache.make_directory(folder)
-            # Refuse early a copy that the disk cannot hold.
             refuse_full(folder, size // _BEST_RATIO)
             _write(path, sums, volume, plan)
         except (OSError, errors.VoxpipeError) as error:
@@ -461,7 +458,7 @@ def open_copy(folder: Path, key: str, volume: Any, plan: ConvertPlan) -> Backend
 
 
 def _write(path: Path, sums: Path, volume: Any, plan: ConvertPlan) -> None:
-    """Write a copy, unless another process does; a damaged one is removed first."""
+    """Write a copy unless another process wrote it meanwhile; remove a damaged one first."""
     target = LocalDestination(path, sums)
     try:
         with target.lock(LOCK_TIMEOUT):
@@ -475,17 +472,17 @@ def _write(path: Path, sums: Path, volume: Any, plan: ConvertPlan) -> None:
                 write_planned(volume, plan, target)
             except OSError as error:
                 if error.errno in disk_cache.FAILING | disk_cache.READ_ONLY_ERRORS:
-                    target.drop()  # what it takes is needed for other things
+                    target.drop()  # free the space
                 raise
-    except errors.DestinationBusy as error:  # whoever asked for voxels does not write
+    except errors.DestinationBusy as error:  # the caller reads and knows no destination
         raise errors.CacheBusy(error.what, do=error.do) from error
 
 
 class _Whole(LocalRanges):
     """A folder in which no file may be missing.
 
-    In zarr a chunk that is not there holds zeros. All chunks of a copy were written, so one
-    that is not there was removed, by whoever cleans the disk, and must not be taken for zeros.
+    A missing chunk of a zarr array reads as zeros. All chunks of a copy were written, so a missing
+    one was removed, and reading zeros for it would be wrong.
     """
 
     def __init__(self, root: str, name: str) -> None:

@@ -1,15 +1,15 @@
-"""The plan of a sharded zarr v3 array: chunks, shards, and its header.
+"""Plans of sharded zarr v3 arrays: chunks, shards and metadata.
 
-Inner chunks are what a patch is decoded from, shards the objects that are written and copied. The
-NIfTI header (version 2: 64-bit floats) keeps affine, slope and intercept exactly; the OME-Zarr 0.5
-metadata name the axes and give the spacing to viewers that know no NIfTI.
+Patches decode inner chunks; shards are the objects that are written and copied. The NIfTI-2 header
+(64-bit floats) keeps affine, slope and intercept exactly. OME-Zarr 0.5 metadata give axes and
+spacing to viewers without NIfTI support.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,37 +19,36 @@ from ...core import Region
 from ...core.errors import VolumeError
 from ..header import Header, Triple, affine_matrix
 
-# Below this size requests and headers of chunks cost more than the voxels; above, a patch
-# decodes more than it uses. Blosc decodes it within a level-2 cache.
+# In smaller chunks requests and chunk headers cost more than voxels; of larger ones a patch decodes
+# more than it uses. Blosc decodes this size within a level-2 cache.
 CHUNK_BYTES = 128 * 1024
-# A patch that lies anywhere touches one chunk more per axis than it is long: a quarter of it
-# makes that 5 instead of 4, twice the voxels of the patch.
+# A patch at any offset touches one chunk more per axis than its length. With chunks of a quarter
+# patch these are 5 instead of 4, twice the voxels of the patch.
 CHUNKS_PER_PATCH = 4
-# Sizes are rounded to this many voxels, so that shards of many volumes look alike.
+# Chunk sizes are multiples of this, so that shards of many volumes are alike.
 _STEP = 8
-# All channels are read together; more than this many would make the chunk flat.
+# All channels are read together; more of them would make the chunk flat.
 MOST_CHANNELS = 4
-# One shard is in memory three times while it is written: as read, turned, and compressed.
+# One shard is in memory three times during its write: as read, transposed and compressed.
 SHARD_BYTES = 32 * 1024**2
 
 CODECS = ("lz4hc", "lz4", "zstd", "none")
-"""Compressors that ``convert`` writes. lz4hc decodes fastest, lz4 is written fastest, zstd stores
-least."""
+"""Codecs of ``convert``: lz4hc decodes fastest, lz4 encodes fastest, zstd compresses best."""
 
 
 @dataclass(frozen=True)
 class ConvertPlan:
-    """Where every voxel of one volume goes."""
+    """Chunks, shards and codec of one written volume."""
 
-    header: Header  # of the volume as it is
+    header: Header  # of the source volume
     chunk: Triple  # voxels per inner chunk along I, J, K
     shard: Triple  # voxels per shard along I, J, K: whole chunks
-    channels: int  # channels per inner chunk; a shard holds them all
+    channels: int  # channels per inner chunk; a shard holds all channels
     codec: str  # one of :data:`CODECS`
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Type that is written: as stored, in little-endian order."""
+        """Written type: the stored one in little-endian order."""
         value_type = self.header.value_type or self.header.disk_dtype
         return value_type.newbyteorder("<")
 
@@ -76,7 +75,7 @@ class ConvertPlan:
 
     @property
     def result(self) -> Header:
-        """The header that a reader of the written volume will see."""
+        """Header of the written volume."""
         native = self.dtype.newbyteorder("=")
         return replace(
             self.header,
@@ -88,11 +87,11 @@ class ConvertPlan:
         )
 
     def regions(self) -> Iterator[tuple[Triple, Region]]:
-        """Yield index and region of every shard, in the order in which they are written."""
+        """Yield index and region of every shard, in the order of writing."""
         extent = self.header.shape[1:]
         counts = [range(-(-n // s)) for n, s in zip(extent, self.shard, strict=True)]
         whole = Region.of_shape(extent)
-        # K outermost: a NIfTI file is then read from its beginning to its end.
+        # With K outermost, a NIfTI file is read sequentially.
         for k, j, i in itertools.product(*reversed(counts)):
             start = (i * self.shard[0], j * self.shard[1], k * self.shard[2])
             stop = tuple(a + s for a, s in zip(start, self.shard, strict=True))
@@ -104,7 +103,7 @@ class ConvertPlan:
         return (slice(None), *slices) if len(self.axes) == 4 else tuple(slices)
 
     def fingerprint(self) -> tuple[object, ...]:
-        """Return what makes two written volumes of one source differ."""
+        """Return the facts in which two written volumes of one source may differ."""
         return (self.chunk, self.shard, self.channels, self.codec, "crc32c")
 
     def _stored_shape(self, channels: int, spatial: Triple) -> tuple[int, ...]:
@@ -143,9 +142,9 @@ def plan_conversion(
         raise VolumeError(what, do=f"Give a multiple of {side}.")
     else:
         size = [int(shard) // side * c for c in inner]
-    # Cut to whole chunks around the volume.
-    around = zip(size, inner, header.shape[1:], strict=True)
-    i, j, k = (min(s, -(-n // c) * c) for s, c, n in around)
+    # No larger than the whole chunks that cover the volume.
+    axes = zip(size, inner, header.shape[1:], strict=True)
+    i, j, k = (min(s, -(-n // c) * c) for s, c, n in axes)
     return ConvertPlan(header, inner, (i, j, k), channels, codec)
 
 
@@ -159,12 +158,11 @@ def chunk_side(patch: int, voxel_bytes: int) -> int:
     """
     quarter = _size("patch", patch) / CHUNKS_PER_PATCH
     full = (CHUNK_BYTES / voxel_bytes) ** (1 / 3)
-    # The geometric mean: as many times above the one as below the other.
     return max(_STEP, round(math.sqrt(quarter * full) / _STEP) * _STEP)
 
 
 def _shard_near(extent: Triple, chunk: Triple, voxel_bytes: int) -> list[int]:
-    """Double a chunk along all axes in turn, as long as it fits the volume and the bytes."""
+    """Return a chunk doubled along all axes in turn while it fits the volume and SHARD_BYTES."""
     size = list(chunk)
     is_growing = True
     while is_growing:
@@ -177,37 +175,46 @@ def _shard_near(extent: Triple, chunk: Triple, voxel_bytes: int) -> list[int]:
     return size
 
 
-def _size(what: str, value: int) -> int:
+def _size(argument: str, value: int) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__") or int(value) < 1:
-        msg = f"{what} is a whole number of voxels of at least 1, got {value!r}."
+        msg = f"{argument} is a whole number of voxels of at least 1, got {value!r}."
         raise VolumeError(msg, do="It holds for all three axes.")
     return int(value)
 
 
-# NIfTI has neither; the type of the array is the one that counts.
-_STAND_INS = {"b": np.dtype(np.uint8), "f": np.dtype(np.float32)}
 # NIfTI's code for coordinates of the scanner that made the image.
-_SCANNER = 1
+SCANNER = 1
 
 
 def nifti_bytes(header: Header) -> bytes:
-    """Return the 540 bytes of a NIfTI-2 header that says what ``header`` says."""
+    """Return ``header`` as the 540 bytes of a NIfTI-2 header."""
     from nibabel.nifti2 import Nifti2Header
 
     fields: Any = Nifti2Header(endianness="<")
-    dtype = header.value_type or header.disk_dtype
-    stand_in = dtype.kind == "b" or (dtype.kind == "f" and dtype.itemsize == 2)
-    fields.set_data_dtype(_STAND_INS[dtype.kind] if stand_in else dtype.newbyteorder("<"))
-    channels, i, j, k = header.shape
-    # Dimensions are (x, y, z, t, c): what was folded into C is called channels.
-    fields.set_data_shape((i, j, k) if channels == 1 else (i, j, k, 1, channels))
-    spacing = spacing_of(header)
-    fields.set_zooms(spacing if channels == 1 else (*spacing, 1.0, 1.0))
-    fields.set_sform(affine_matrix(header.affine), code=_SCANNER)
+    set_voxels(fields, header, spacing_of(header))
+    fields.set_sform(affine_matrix(header.affine), code=SCANNER)
     fields.set_xyzt_units("mm")
-    fields["scl_slope"], fields["scl_inter"] = header.slope, header.intercept
     raw: bytes = fields.binaryblock
     return raw
+
+
+def set_voxels(fields: Any, header: Header, spacing: Iterable[float]) -> None:
+    """Set type, shape, spacing and scaling of nibabel's NIfTI header ``fields``."""
+    channels, *spatial = header.shape
+    fields.set_data_dtype(file_dtype(header.value_type or header.disk_dtype))
+    # NIfTI's dimensions are (x, y, z, t, c); time folded into C is written as channels.
+    fields.set_data_shape(spatial if channels == 1 else (*spatial, 1, channels))
+    fields.set_zooms([*map(float, spacing), 1.0, 1.0][: 3 if channels == 1 else 5])
+    fields["scl_slope"], fields["scl_inter"] = header.slope, header.intercept
+
+
+def file_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return the type that files store for values: no format has booleans or float16."""
+    if dtype.kind == "b":
+        return np.dtype(np.uint8)
+    if dtype == np.float16:
+        return np.dtype(np.float32)
+    return dtype.newbyteorder("<")
 
 
 def spacing_of(header: Header) -> tuple[float, float, float]:
@@ -218,14 +225,14 @@ def spacing_of(header: Header) -> tuple[float, float, float]:
 
 
 def group_document(plan: ConvertPlan, name: str, record: dict[str, Any]) -> dict[str, Any]:
-    """Return the ``zarr.json`` of the group of an image, with what voxpipe remembers of it."""
+    """Return the ``zarr.json`` of an image's group, with voxpipe's own ``record``."""
     spatial = {"type": "space", "unit": "millimeter"}
     kinds = {"c": {"type": "channel"}, "z": spatial, "y": spatial, "x": spatial}
     lead = [1.0] * (len(plan.axes) - 3)
     steps = [{"type": "scale", "scale": [*lead, *spacing_of(plan.header)[::-1]]}]
     matrix = affine_matrix(plan.header.affine)
     diagonal, origin = np.diag(matrix)[:3], matrix[:3, 3].tolist()
-    # OME-Zarr knows no rotation: a translation means nothing beside one.
+    # OME-Zarr has no rotation, so a translation of a rotated image would be wrong.
     is_world = (diagonal > 0).all() and not (matrix[:3, :3] - np.diag(diagonal)).any()
     if is_world and any(origin):
         steps.append({"type": "translation", "translation": [*(0.0 for _ in lead), *origin[::-1]]})

@@ -1,9 +1,9 @@
-"""The destination of a conversion: written beside its place, with a journal, then moved there.
+"""Destinations of conversions: a partial group with a journal, published once it is whole.
 
-A local one gets its name by renaming the hidden folder ``.NAME.part``. A bucket renames nothing:
-there the metadata are written last, without which nobody takes the objects for a volume. The
-journal is a line of JSON for what is written, and one for every shard that is done; a line that
-was cut off by a kill counts as not there.
+A local group is written in the hidden folder ``.NAME.part`` and renamed. A bucket cannot rename, so
+its metadata are written last: objects without metadata are no volume. The first line of the journal
+(JSON) holds the key of the volume, each further line a finished shard. A line that a kill cut short
+is ignored.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ from ..header import Triple
 GROUP = "zarr.json"
 _JOURNAL = "journal.jsonl"
 _LOCK = "lock"
-# What ``rename`` says of a place that is not free.
+# Errors of ``rename`` to an existing path.
 _THERE = (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR, errno.EISDIR)
-# What zarr-python writes a file as, until it is whole and gets its name.
+# Names of files that zarr-python has not finished.
 _PARTIAL_FILES = "*.partial"
 
 
@@ -61,50 +61,48 @@ class LocalDestination:
 
     def __init__(self, path: Path, sums: Path | None = None) -> None:
         self.name = str(path)
-        # Where check sums of what is written are kept, if anywhere.
-        self._path, self._sums = path, sums
-        # In the same folder, and so on the same disk: renaming is one step there only.
+        self._path, self._sums = path, sums  # sums: folder for check sums, if any
+        # In the same folder and so on the same disk, where a rename is atomic.
         self.folder = path.with_name(f".{path.name}.part")
-        """Where it is written until it is whole."""
+        """Folder of the unfinished group."""
         self._group = self.folder / "group"
 
     def record(self) -> dict[str, Any] | None:
-        """Return what voxpipe noted in the group, empty for what it did not write."""
+        """Return voxpipe's record in the group: empty for foreign data, None for no data."""
         if not os.path.lexists(self._path):
             return None
-        with suppress(OSError, ValueError, AttributeError):
-            document = parse_json(_read(self._path / GROUP))
-            return dict(document.get("attributes", {}).get("voxpipe", {}))
+        with suppress(OSError):
+            return _record_in(_read(self._path / GROUP))
         return {}
 
     def is_group(self) -> bool:
-        """Whether zarr metadata are there."""
+        """Whether the destination has zarr metadata."""
         return any((self._path / file).exists() for file in METADATA_FILES)
 
     def is_folder(self) -> bool:
-        """Whether a folder is there, in whose place no file can be put."""
+        """Whether the destination is a folder, which no file can replace."""
         return self._path.is_dir() and not self._path.is_symlink()
 
     def make_way(self) -> None:
-        """Do nothing: what is there stays until the new volume is whole."""
+        """Do nothing: the old group stays until the new one is whole."""
 
     @contextmanager
     def lock(self, timeout: float) -> Iterator[None]:
-        """Hold the kernel's lock on the partial folder, which a dead writer does not."""
+        """Hold the kernel's lock on the partial folder; it releases that of a dead writer."""
         try:
             self.folder.mkdir(0o700, parents=True, exist_ok=True)
         except OSError as error:
             what = f"nothing can be written at {self._path.parent}: {error.strerror}."
-            raise VolumeError(what, do="Give a place that you may write to.") from error
+            raise VolumeError(what, do="Give a folder that you may write to.") from error
         if self.folder.is_symlink():
-            what = f"{self.folder} is a link, and what is written there would lie elsewhere."
+            what = f"{self.folder} is a link, so files written there would be elsewhere."
             raise LeadsOutside(what, do="Remove it.")
-        # A writer that finishes takes the folder, and the lock file in it, away.
+        # A writer that finishes removes the folder and its lock file.
         with hold_lock(self.folder / _LOCK, time.monotonic() + timeout, self._busy) as lock:
             try:
                 yield
             except (OSError, VolumeError):
-                # Where no shard of it is written there is nothing to continue.
+                # Without a finished shard there is nothing to resume.
                 with suppress(OSError, VolumeError):
                     lines = _read(self.folder / _JOURNAL).split(b"\n")
                     is_begun = any(line.startswith(b"[") for line in lines)
@@ -112,14 +110,14 @@ class LocalDestination:
                         self.drop()
                 raise
             finally:
-                # After drop() another process may hold a new lock of this name, and write here.
+                # After drop() another process may hold a new lock file of this name.
                 if lock.is_named:
                     self._tidy()
 
     def _tidy(self) -> None:
-        """Remove the partial folder if nothing is left to do in it; the caller holds its lock."""
+        """Remove a partial folder without unfinished shards; the caller holds its lock."""
         has_journal = (self.folder / _JOURNAL).exists()
-        # A writer that was killed when all was in its place has left the rest.
+        # A writer killed after its rename leaves the journal.
         is_done = has_journal and self._path.exists() and not self._group.exists()
         with suppress(OSError):
             if is_done:
@@ -129,15 +127,15 @@ class LocalDestination:
                 self.folder.rmdir()
 
     def drop(self) -> None:
-        """Remove what is being written; the caller holds its lock."""
-        # The lock goes last: after it another process may write here, and its files must stay.
+        """Remove the partial folder; the caller holds its lock."""
+        # The lock is removed last: then another process may write here, and its files must stay.
         self.clear()
         with suppress(OSError):
             (self.folder / _LOCK).unlink()
             self.folder.rmdir()
 
     def clear(self) -> None:
-        """Remove what another run has left, which goes on no more; the caller holds the lock."""
+        """Remove the files in the partial folder except the lock, which the caller holds."""
         with suppress(FileNotFoundError):
             for path in self.folder.iterdir():
                 if path.is_dir() and not path.is_symlink():
@@ -146,12 +144,12 @@ class LocalDestination:
                     path.unlink()
 
     def _busy(self) -> DestinationBusy:
-        do = "Wait for it; if it hangs, end it, and what it has written will be continued."
+        do = "Wait for it; if it hangs, end it: the next call resumes after its finished shards."
         return DestinationBusy(f"another process is writing {self.name}.", do=do)
 
     def finished_shards(self, key: str) -> set[Triple]:
-        """Return the shards in the journal; an unfinished volume of another key is dropped."""
-        # What a writer left when the machine went down may not have reached the disk.
+        """Return the shards in the journal; remove an unfinished group of another key."""
+        # Shards written before a crash of the machine may not have reached the disk.
         key = f"{key} {boot()}"
         shards = _parse(_read(self.folder / _JOURNAL), key)
         if shards is None:
@@ -161,13 +159,13 @@ class LocalDestination:
             return set()
         for file in self._group.rglob(_PARTIAL_FILES):
             file.unlink()
-        # What follows must begin a line of its own.
+        # The last line may be cut short.
         with open(self.folder / _JOURNAL, "ab") as journal:
             journal.write(b"\n")
         return shards
 
     def store(self, array: str) -> Any:
-        """Return a store in the partial folder."""
+        """Return the zarr store of an array in the partial folder."""
         import zarr
 
         return zarr.storage.LocalStore(self._group / array)
@@ -178,12 +176,12 @@ class LocalDestination:
             journal.write(json.dumps(shard).encode() + b"\n")
 
     def publish(self, document: Mapping[str, Any], *, overwrite: bool) -> None:
-        """Rename the partial group; what stood there before goes in the moment before."""
+        """Rename the partial group; with ``overwrite`` move an old one away just before."""
         (self._group / GROUP).write_text(json.dumps(document, indent=2), "utf-8")
         seal(self._group, self._sums)
         old = self.folder / "old"
         with suppress(FileNotFoundError):
-            shutil.rmtree(old)  # of an earlier writer, killed in the next lines
+            shutil.rmtree(old)  # of an earlier writer, killed between the renames
         if overwrite and self._path.exists():
             os.rename(self._path, old)
         try:
@@ -194,34 +192,30 @@ class LocalDestination:
             if error.errno not in _THERE:
                 raise
             what = f"{self.name} appeared while it was being written: {error.strerror}."
-            raise DestinationExists(what, do="Give another place, or overwrite=True.") from error
+            raise DestinationExists(what, do=_ELSEWHERE) from error
         sync_folder(self._path.parent)
         self.drop()
 
 
-# Three beats may fail in a row. A killed writer makes the next one wait this long.
+# Wait for a killed writer.
 LEASE_SECONDS = 60.0
-_BEATS = 4
-# While a lease lasts; each costs a request, two where a claim is watched.
-_LOOKS_AT_LEASE = 60
-# Leases to wait for a killed writer and a killed taker, and for the requests meanwhile.
-_PATIENCE = 3
+_BEATS = 4  # renewals per lease: three may fail in a row
+_LOOKS_AT_LEASE = 60  # polls per lease, of one request each, two where a claim is watched
+_PATIENCE = 3  # leases to wait: for a killed writer, a killed taker, and the requests
+_ELSEWHERE = "Give another place, or overwrite=True."
 
 
 class RemoteLease:
-    """The right to write at one place of a bucket: an object that its owner keeps renewing.
+    """The write lock of a place in a bucket: an object that its owner renews.
 
-    It is made only where there is none (``If-None-Match``). While it is held, a thread writes it
-    again and again; one that stays the same for as long as a lease lasts belongs to a writer that
-    is dead, and whoever waits takes it over. Only this waiting is measured: the clocks of two
-    machines never meet. Who takes a lease over first makes an object that is named by its last
-    owner, the claim, so that of several that wait one succeeds. A claim that stays belongs to a
-    taker that is dead, and is taken over in the same way, by an object named by both.
-
-    Whoever begins looks first and makes its object only where there is none, so a store that knows
-    no conditional requests does not lose a lease that is held. What was made there is read again,
-    which finds all but two writers that begin within the same moment.
-    A lease that is not renewed lasts ``seconds``.
+    - A writer creates the object only where it is missing (``If-None-Match``). A thread renews it.
+    - An object that stays the same for ``seconds`` belongs to a dead writer, and a waiting process
+      takes it over. Each process measures its own wait, so clocks of machines are not compared.
+    - A taker first creates the claim, an object named after the last owner, so that only one of
+      several takers succeeds. A claim that stays belongs to a dead taker. Another taker replaces
+      it in the same way, by an object named after both.
+    - For stores without conditional requests, a writer looks before it creates the object, and
+      reads it afterwards. Only two writers that begin at the same moment remain undetected.
     """
 
     def __init__(
@@ -241,10 +235,10 @@ class RemoteLease:
 
     @contextmanager
     def hold(self, timeout: float) -> Iterator[None]:
-        """Take the lease, waiting for another writer if need be, and renew it meanwhile."""
+        """Wait for the lease, and renew it inside the ``with`` block."""
         with remote_errors(self._name, self._options):
             self._take(time.monotonic() + timeout)
-        # No Event, whose set() is in Python: an interrupt of it would keep its lock.
+        # No Event: its set() is Python code, and an interrupt inside would leave its lock held.
         stop: SimpleQueue[None] = SimpleQueue()
         beating = threading.Thread(target=self._renew, args=(stop,), daemon=True)
         beating.start()
@@ -262,26 +256,25 @@ class RemoteLease:
         """Raise ``DestinationBusy`` where another writer took the lease over."""
         if not self._is_ours(self._get(self._path)):
             raise DestinationBusy(
-                f"another process took over writing {self._name}, because this one had not said "
-                f"for {self._seconds:g} s that it is alive.",
-                do="Let the other one finish; what was written here is continued there.",
+                f"another process took over writing {self._name}, because this one had not "
+                f"renewed its lease for {self._seconds:g} s.",
+                do="Let the other one finish; it resumes after the shards written here.",
             )
 
     def _take(self, deadline: float) -> None:
-        # The lease, and the claims of takers that did not finish; the last is being watched.
+        # The lease and the claims of unfinished takers; the last one is watched.
         chain: list[bytes] = []
         looks = 0
         while True:
             lease, now = self._get(self._path), time.monotonic()
             if lease is None and self._create(self._path):
                 return
-            # The lease, and the claim that is watched, are what they were.
-            stands = bool(chain) and chain[0] == lease
-            if stands and (len(chain) == 1 or self._get(self._claim(chain[:-1])) == chain[-1]):
+            is_same = bool(chain) and chain[0] == lease
+            if is_same and (len(chain) == 1 or self._get(self._claim(chain[:-1])) == chain[-1]):
                 looks += 1
             else:
                 chain, looks = [] if lease is None else [lease], 0
-            # Looks are counted, not seconds: a machine that slept would find every lease old.
+            # Polls are counted, not seconds: after a suspend every lease would seem old.
             if looks >= _LOOKS_AT_LEASE:
                 if self._take_over(chain):
                     return
@@ -291,21 +284,21 @@ class RemoteLease:
                 raise DestinationBusy(
                     f"another process is writing {self._name}.",
                     do="Wait for it. If it was killed, give a timeout of more than "
-                    f"{_PATIENCE * self._seconds:g} s, or remove {self._path} yourself; what it "
-                    "has written will be continued.",
+                    f"{_PATIENCE * self._seconds:g} s, or remove {self._path} yourself; the next "
+                    "call resumes after its finished shards.",
                 )
             time.sleep(min(self._seconds / _LOOKS_AT_LEASE, max(0.0, deadline - now)))
 
     def _take_over(self, chain: Sequence[bytes]) -> bool:
-        """Put our lease in the place of a dead one, unless somebody else does."""
+        """Replace a dead lease by ours; return False where another process does."""
         claim = self._claim(chain)
         if not self._create(claim):
             return False
-        # Who was faster may have finished taking it over before the claim was made.
+        # Another taker may have finished before the claim was created.
         success = self._get(self._path) == chain[0]
         if success:
             self._system.pipe_file(self._path, self._content())
-        # From the last: who finds the first one gone finds our lease.
+        # The last first: a taker that misses the first claim then reads our lease.
         dead = [self._claim(chain[:end]) for end in range(len(chain) - 1, 0, -1)] if success else []
         for path in (claim, *dead):
             with suppress(FileNotFoundError):
@@ -313,7 +306,7 @@ class RemoteLease:
         return success
 
     def _claim(self, chain: Sequence[bytes]) -> str:
-        """Return the object that succeeds a dead lease and dead claims of it."""
+        """Return the path of the claim on a dead lease and its dead claims."""
         return ".".join((self._path, *map(_owner_of, chain)))
 
     def _renew(self, stop: SimpleQueue[None]) -> None:
@@ -321,7 +314,7 @@ class RemoteLease:
             with suppress(Empty):
                 stop.get(timeout=self._seconds / _BEATS)
                 return
-            # One that fails is followed by others; ``check`` tells if all of them did.
+            # Further renewals follow one that fails; ``check`` raises if all of them did.
             with suppress(Exception):
                 if not self._is_ours(self._get(self._path)):
                     return
@@ -335,18 +328,18 @@ class RemoteLease:
         return content is not None and _owner_of(content) == self._owner
 
     def _create(self, path: str) -> bool:
-        """Make an object of ours where there is none; say whether it is there."""
+        """Create our object where there is none; return whether it is in the store."""
         content = self._content()
         try:
             self._system.pipe_file(path, content, mode="create")
-        except OSError as error:  # FileExistsError, or whatever a client makes of status 412
+        except OSError as error:  # FileExistsError, or a client's error for status 412
             current = self._get(path)
-            # What was in the way may be gone by now; anything else is a failure.
+            # The other object may be removed by now; any other error is a failure.
             if current is None and not is_conflict(error):
                 raise
-            # Ours if the answer to the first attempt was lost.
+            # Equal if the response to our first attempt was lost.
             return current == content
-        # A store may not know the condition.
+        # A store may ignore the condition.
         return self._get(path) == content
 
 
@@ -359,14 +352,14 @@ def _object_at(system: Any, path: str) -> bytes | None:
 
 
 def _owner_of(content: bytes) -> str:
-    """Return who holds a lease; an object that is none belongs to nobody."""
+    """Return the owner of a lease; a constant for other objects."""
     with suppress(ValueError, TypeError, KeyError):
         return str(uuid.UUID(parse_json(content)["owner"]).hex)
     return "nobody"
 
 
 class RemoteDestination:
-    """A folder behind a URL. An object beside it is the lock, for as long as it is renewed."""
+    """A folder at a URL, locked by a lease object next to it."""
 
     def __init__(self, url: str, options: Mapping[str, Any], lease_seconds: float) -> None:
         self.name = public_name(url)
@@ -382,29 +375,27 @@ class RemoteDestination:
         self._lines = b""
 
     def record(self) -> dict[str, Any] | None:
-        """Return what voxpipe noted in the group; empty for what it did not write."""
+        """Return voxpipe's record in the group: empty for foreign data, None for no data."""
         with remote_errors(self._url, self._options):
             content = self._get(f"{self._root}/{GROUP}")
             if content is not None:
-                with suppress(ValueError, AttributeError):
-                    return dict(parse_json(content).get("attributes", {}).get("voxpipe", {}))
-                return {}
-            # Objects without metadata are those of a writer that left its journal, or foreign.
+                return _record_in(content)
+            # Objects without metadata are foreign unless a writer has left its journal.
             ours = self._system.exists(self._journal)
             return {} if not ours and self._system.exists(self._root) else None
 
     def is_group(self) -> bool:
-        """Whether zarr metadata are there."""
+        """Whether the destination has zarr metadata."""
         with remote_errors(self._url, self._options):
             return any(self._system.exists(f"{self._root}/{f}") for f in METADATA_FILES)
 
     def is_folder(self) -> bool:
-        """Whether objects are below this place."""
+        """Whether objects are below the destination."""
         with remote_errors(self._url, self._options):
             return bool(self._system.isdir(self._root))
 
     def make_way(self) -> None:
-        """Remove the group that is there, its metadata first: from then on it is no volume."""
+        """Remove the old group, its metadata first: from then on it is no volume."""
         with remote_errors(self._url, self._options):
             for file in METADATA_FILES:
                 with suppress(FileNotFoundError):
@@ -413,16 +404,16 @@ class RemoteDestination:
                 self._system.rm(self._root, recursive=True)
 
     def lock(self, timeout: float) -> AbstractContextManager[None]:
-        """Hold the lease of this place, which a dead writer does not renew."""
+        """Hold the lease of this destination, which a dead writer does not renew."""
         return self._lease.hold(timeout)
 
     def finished_shards(self, key: str) -> set[Triple]:
-        """Return the shards in the journal, which lies beside the group."""
+        """Return the shards in the journal; remove an unfinished group of another key."""
         with remote_errors(self._url, self._options):
             journal = self._get(self._journal)
             shards = _parse(journal or b"", key)
             if shards is None:
-                if journal is not None:  # the objects of an unfinished volume of another key
+                if journal is not None:
                     with suppress(FileNotFoundError):
                         self._system.rm(self._root, recursive=True)
                 self._lines = _first_line(key)
@@ -432,7 +423,7 @@ class RemoteDestination:
         return shards or set()
 
     def store(self, array: str) -> Any:
-        """Return a store at the place itself."""
+        """Return the zarr store of an array at the destination itself."""
         import zarr
 
         with remote_errors(self._url, self._options):
@@ -441,14 +432,14 @@ class RemoteDestination:
             )
 
     def note(self, shard: Triple) -> None:
-        """Write the journal again, one line longer."""
+        """Write the journal again with one more line."""
         self._lines += json.dumps(shard).encode() + b"\n"
         with remote_errors(self._url, self._options):
             self._lease.check()
             self._system.pipe_file(self._journal, self._lines)
 
     def publish(self, document: Mapping[str, Any], *, overwrite: bool) -> None:
-        """Write the metadata, by which the group begins to exist."""
+        """Write the metadata, which make the objects a group."""
         with remote_errors(self._url, self._options):
             self._lease.check()
             self._system.pipe_file(f"{self._root}/{GROUP}", json.dumps(document).encode())
@@ -467,19 +458,19 @@ def destination_of(location: str, options: Mapping[str, Any]) -> Destination:
 
 
 def part_folder(place: str) -> Path:
-    """Return the hidden folder in which a local place is written until it is whole."""
+    """Return the hidden folder of an unfinished local destination."""
     return LocalDestination(Path(absolute_place(place))).folder
 
 
-# Places that this process writes at.
+# Destinations that this process is writing.
 _WRITERS: dict[tuple[int, str], object] = {}
 
 
 @contextmanager
 def hold(target: Destination, place: str) -> Iterator[None]:
-    """Hold the lock of a place: another process waits for it, this one would wait for itself.
+    """Hold the lock of a destination.
 
-    DestinationBusy where this process holds it, or another one for too long.
+    DestinationBusy where this process holds it, as it would wait for itself, or another for long.
     """
     own, mark = (os.getpid(), os.path.normcase(absolute_place(place))), object()
     if _WRITERS.setdefault(own, mark) is not mark:
@@ -493,16 +484,15 @@ def hold(target: Destination, place: str) -> Iterator[None]:
 
 
 def check_destination(target: Destination, *, overwrite: bool, is_file: bool = False) -> bool:
-    """Return whether something is at a place that is going to be replaced.
+    """Return whether the destination holds data to be replaced.
 
-    DestinationExists where it may not be: without ``overwrite``, or where it is nothing of that
-    sort. Ask it before the work, with the lock of the place in hand.
+    DestinationExists for data without ``overwrite`` or of another sort (folder, foreign files).
+    Call it before the work, under the lock of the destination.
     """
     if target.record() is None:
         return False
     if not overwrite:
-        what = f"{target.name} is there already."
-        raise DestinationExists(what, do="Give another place, or overwrite=True.")
+        raise DestinationExists(f"{target.name} is there already.", do=_ELSEWHERE)
     if target.is_folder() if is_file else not target.is_group():
         what = f"{target.name} is {'a folder' if is_file else 'no zarr group'}, "
         do = "Give another place, or remove it yourself."
@@ -520,7 +510,7 @@ def upload(local: Path, url: str, options: Mapping[str, Any], *, overwrite: bool
 
 @contextmanager
 def disk_errors(what: str, place: str, do: str = "") -> Iterator[None]:
-    """Turn what a disk says while something is written into our errors; ``what`` failed then."""
+    """Raise errors of a full or failing disk as ours; ``what`` names the failed operation."""
     try:
         yield
     except OSError as error:
@@ -531,7 +521,7 @@ def disk_errors(what: str, place: str, do: str = "") -> Iterator[None]:
             do = f"Raise this process's limit (ulimit -f), or choose another disk. {do}".strip()
             raise DestinationFull(message, do=do) from error
         if error.errno in FULL:
-            do = f"Make room and try again: what is written is continued. {do}".strip()
+            do = f"Make room and try again: finished shards are kept. {do}".strip()
             message = f"the disk of {place} is full: {error.strerror}."
             raise DestinationFull(message, do=do) from error
         if error.errno not in FAILING | READ_ONLY_ERRORS:
@@ -540,12 +530,18 @@ def disk_errors(what: str, place: str, do: str = "") -> Iterator[None]:
         raise VolumeError(f"{what}: {error.strerror}.", do=do) from error
 
 
+def _record_in(document: bytes) -> dict[str, Any]:
+    with suppress(ValueError, AttributeError):
+        return dict(parse_json(document).get("attributes", {}).get("voxpipe", {}))
+    return {}
+
+
 def _first_line(key: str) -> bytes:
     return json.dumps({"journal": 1, "key": key}).encode() + b"\n"
 
 
 def _parse(journal: bytes, key: str) -> set[Triple] | None:
-    r"""Return the finished shards; None for the journal of something else, or none."""
+    """Return the finished shards; None for a journal of another key or no journal."""
     first, _, rest = journal.partition(b"\n")
     try:
         if parse_json(first) != {"journal": 1, "key": key}:

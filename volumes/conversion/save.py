@@ -33,7 +33,7 @@ from .destination import (
 )
 from .volume_file import PIECE, VolumeFile, as_stored, file_dtype, refuse_unwritable
 
-LIKE = "like"  # as a type: that of the volume whose header is taken
+LIKE = "like"  # dtype= of the stored type of ``like``
 
 
 def save(
@@ -46,25 +46,24 @@ def save(
     overwrite: bool = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Volume:
-    """Write voxels as NIfTI, NRRD, MetaImage or zarr, where a viewer overlays them on a scan.
+    """Write voxels as NIfTI, NRRD, MetaImage or zarr, on the grid of a scan.
 
     Parameters
     ----------
     path
         Path or URL; it ends in ``.nii``, ``.nii.gz``, ``.nrrd``, ``.mha`` or ``.zarr``.
     array
-        Array or tensor, (I, J, K) or (C, I, J, K); or a ``Volume``, which is written box by box,
-        whatever its size.
+        Array or tensor, (I, J, K) or (C, I, J, K); or a ``Volume``, written box by box.
     like
-        The volume (or its path) on whose grid these voxels lie: they get its affine, and where
-        both are NIfTI its header with the codes and units of qform and sform.
+        The volume (or its path) with the grid of these voxels. It gives the affine, and from NIfTI
+        to NIfTI the header with the codes and units of qform and sform.
     affine
-        4x4, voxel index to world millimetres, RAS+, in place of that.
+        4x4, voxel index to world millimetres, RAS+, in place of that of ``like``.
     dtype
-        Type that is written; by default that of the array, booleans as uint8 and float16 as
-        float32. ``"like"``: the stored type of ``like`` with its slope and intercept.
+        Stored type; by default that of the array, booleans as uint8 and float16 as float32.
+        ``"like"``: the stored type of ``like`` with its slope and intercept.
     overwrite
-        Whether to replace what is there.
+        Whether to replace an existing file.
     storage_options
         For fsspec, where ``path`` is a URL.
 
@@ -77,11 +76,11 @@ def save(
     BadHeader
         ``like`` has another shape.
     DestinationBusy
-        This process, or another one for a long time, is writing there.
+        This process is writing that file, or another one is for a long time.
     DestinationExists
-        Something is there; this is a ``FileExistsError``.
+        The file exists; this is a ``FileExistsError``.
     UnknownFormat
-        The name is that of no format that is written, or the format lacks the type.
+        The suffix is none of the above, or the format lacks the type.
 
     Examples
     --------
@@ -103,8 +102,8 @@ def save(
     model = like if like is None or isinstance(like, Volume) else Volume(like)
     volume = _volume_at(array, affine if model is None or affine is not None else model.affine)
     if model is not None and model.shape[1:] != volume.shape[1:]:
-        what = f"an array of {volume.shape[1:]} voxels is to lie on the grid of {model.name}, "
-        what += f"which has {model.shape[1:]}."
+        what = f"the array has {volume.shape[1:]} voxels and the grid of {model.name}, given as "
+        what += f"like=, has {model.shape[1:]}."
         raise BadHeader(what, do="Bring it to that grid first, or give affine= instead.")
     if not suffix:
         if dtype is not None:
@@ -127,7 +126,7 @@ def save(
 
 
 def _volume_at(array: Any, affine: ArrayLike | None) -> Volume:
-    """Return the volume of an array, or a volume, at this place in the world."""
+    """Return an array or a volume as a volume with this affine."""
     if not isinstance(array, Volume):
         return Volume(array, affine=affine)
     if affine is None or np.array_equal(as_array(affine), array.affine):
@@ -135,21 +134,16 @@ def _volume_at(array: Any, affine: ArrayLike | None) -> Volume:
     return Volume([array], affine=affine, kind=array.kind)
 
 
-def _dtype_of(dtype: DTypeLike | None, like: Volume | None) -> Header:
-    if isinstance(dtype, str) and dtype == LIKE:
-        if like is None:
-            raise VolumeError('dtype="like" is that of like=, which is missing.')
-        return like.header
-    return Header.of((1, 1, 1, 1), as_dtype("dtype", dtype))
-
-
 def _header_for(volume: Volume, dtype: DTypeLike | None, like: Volume | None) -> Header:
-    """Return the header of the file that is written."""
+    """Return the header of the written file."""
     own = Header.of(volume.shape, file_dtype(volume.dtype), volume.affine)
     if dtype is None:
         return own
-    source = _dtype_of(dtype, like)
-    disk = file_dtype(source.disk_dtype)
+    if not (isinstance(dtype, str) and dtype == LIKE):
+        return Header.of(volume.shape, file_dtype(as_dtype("dtype", dtype)), volume.affine)
+    if like is None:
+        raise VolumeError('dtype="like" needs like=, which is missing.')
+    source, disk = like.header, file_dtype(like.disk_dtype)
     return replace(own, disk_dtype=disk, slope=source.slope, intercept=source.intercept)
 
 
@@ -172,11 +166,11 @@ def _write_file(
                 file.write(region, as_stored(voxels, header))
             file.finish()
         finally:
-            target.clear()  # nobody goes on with a part of it
+            target.clear()  # a partial file cannot be resumed
 
 
 class _TypedSource(OwnSource):
-    """A volume that is to be written in another type."""
+    """Source of a volume in the type in which it is written."""
 
     def __init__(self, volume: Volume, header: Header) -> None:
         self._volume, self._header, self.name = volume, header, volume.name

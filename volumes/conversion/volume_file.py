@@ -1,7 +1,6 @@
-"""Files that viewers read, written box by box: NIfTI, NRRD, MetaImage.
+"""NIfTI, NRRD and MetaImage files, written box by box in any order, without memory for the volume.
 
-They come in any order, so a writer needs no memory for the volume. The file has its name when it is
-whole: until then it lies in a hidden folder beside its place.
+A file is written in a hidden folder on the same disk, and renamed once it is whole.
 """
 
 from __future__ import annotations
@@ -31,29 +30,25 @@ from ..formats.nifti import NIFTI2_BYTES, fields_of, head_of
 from ..formats.stored_file import LocalStoredFile
 from ..header import Header, affine_entries, affine_matrix
 from ..volume import Volume
-from .convert_plan import spacing_of
+from .convert_plan import SCANNER, set_voxels, spacing_of
+from .convert_plan import file_dtype as file_dtype
 
 SUFFIXES = (".nii.gz", ".nii", ".nrrd", ".mha")
-"""Of files with one header in front of bare voxels, which are written in place."""
-_MARK = "voxpipe"  # what a mark in a header begins with
-# A NIfTI-1 header counts voxels of an axis in 16 bits.
-_MOST_IN_NIFTI1 = 2**15 - 1
-_SCANNER = 1
-_FLAG_BYTES = 4  # behind a NIfTI header: no extensions
-# What is compressed, copied or written at once.
-PIECE = 16 * 1024**2
+"""Suffixes of files with one header in front of bare voxels."""
+_MARK = "voxpipe"  # prefix of a mark in a header
+_MOST_IN_NIFTI1 = 2**15 - 1  # voxels of an axis
+_FLAG_BYTES = 4  # after a NIfTI header: no extensions
+PIECE = 16 * 1024**2  # bytes that are compressed, copied or written at once
 _LEVEL = 1  # of gzip: higher ones take several times as long for a few per cent
-# Written pages that stay mapped between two looks. A page holds rows of several boxes, and is
-# mapped anew for each: to predict 512^3 float32 took 8.2 s with 32 MiB, 7.8 with 64, 7.7 with 256.
+# Bytes of written pages that may stay mapped. A page holds rows of several boxes, and is mapped
+# again for each. Predicting 512^3 float32 took 8.2 s with 32 MiB, 7.8 with 64, 7.7 with 256.
 _DIRTY = 64 * 1024**2
-# Rows of boxes that are not whole: of float32 volumes of 512^3 four in the last layer of windows.
+# Bytes of unfinished rows of boxes: of float32 volumes of 512^3 four rows in the last layer.
 _ROWS = 64 * 1024**2
 _NOTHING = np.empty(0, np.uint8)
-# From here on a piece of the file is written, not mapped.
-_LONG = mmap.PAGESIZE
-# As many lines as a set of a first cache holds.
-_PLANES = 8
-# What a file system says that cannot do so.
+_LONG = mmap.PAGESIZE  # from this length on, pieces of a row are written and not mapped
+_PLANES = 8  # cache lines of a set in a level-1 cache
+# Errors of a file system that cannot allocate.
 _NO_ALLOCATION = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 Copy = Callable[[NDArray[Any], NDArray[Any]], None]
 _LPS = np.diag([-1.0, -1.0, 1.0, 1.0])
@@ -69,48 +64,43 @@ _MHA_TYPES = {
 
 
 def suffix_of(path: str) -> str:
-    """Return the suffix by which a file is written here; empty where it is none of those."""
+    """Return the one of ``SUFFIXES`` that a path has; empty if none."""
     name = posixpath.basename(path.replace("\\", "/")).lower()
     return next((suffix for suffix in SUFFIXES if name.endswith(suffix)), "")
 
 
 def refuse_unwritable(path: str) -> str:
-    """Return the suffix of a path, ``""`` for zarr; UnknownFormat for any other."""
+    """Return the suffix of a path, ``""`` for zarr; raise UnknownFormat for any other."""
     suffix = suffix_of(path)
     if not suffix and not path.rstrip("/").lower().endswith(".zarr"):
-        what = f"{public_name(path)} is the name of no format that is written."
+        what = f"{public_name(path)} has the suffix of no format that is written."
         raise UnknownFormat(what, do=f"Let it end in .zarr or {', '.join(SUFFIXES)}.")
     return suffix
 
 
 @dataclass(frozen=True)
 class _Layout:
-    """A header, and how the voxels follow it."""
+    """Bytes of a header, and the order of the voxels after it."""
 
     head: bytes
-    is_interleaved: bool = False  # whether the channels of a voxel lie side by side
+    is_interleaved: bool = False  # whether the channels of a voxel are adjacent
 
 
 def _nifti(header: Header, like: Any, mark: str) -> _Layout:
-    """Return a NIfTI header; of a file ``like`` it keeps codes, units and all it says else."""
+    """Return a NIfTI header; it keeps the codes, units and other fields of ``like``."""
     from nibabel.nifti1 import Nifti1Header
     from nibabel.nifti2 import Nifti2Header
 
-    channels, *spatial = header.shape
     large = max(header.shape) > _MOST_IN_NIFTI1
     build: Any = Nifti2Header if large or isinstance(like, Nifti2Header) else Nifti1Header
     fields = build(endianness="<") if like is None else build.from_header(like.as_byteswapped("<"))
-    fields.set_data_dtype(header.disk_dtype)
-    zooms = fields.get_zooms()[:3] if like is not None else spacing_of(header)
-    fields.set_data_shape(spatial if channels == 1 else (*spatial, 1, channels))
-    fields.set_zooms([*map(float, zooms), 1.0, 1.0][: 3 if channels == 1 else 5])
+    set_voxels(fields, header, spacing_of(header) if like is None else fields.get_zooms()[:3])
     if like is None:
-        fields.set_sform(affine_matrix(header.affine), code=_SCANNER)
-        with suppress(Exception):  # a sheared affine has no quaternion: the sform stands
-            fields.set_qform(affine_matrix(header.affine), code=_SCANNER, strip_shears=False)
+        fields.set_sform(affine_matrix(header.affine), code=SCANNER)
+        with suppress(Exception):  # a sheared affine has no quaternion, only the sform
+            fields.set_qform(affine_matrix(header.affine), code=SCANNER, strip_shears=False)
         fields.set_xyzt_units("mm")
-    fields["scl_slope"], fields["scl_inter"] = header.slope, header.intercept
-    fields["cal_min"] = fields["cal_max"] = 0  # of other values
+    fields["cal_min"] = fields["cal_max"] = 0  # display range of the values of ``like``
     if mark:
         fields["descrip"] = f"{_MARK} {mark}".encode()
     size = fields.sizeof_hdr + _FLAG_BYTES
@@ -119,14 +109,10 @@ def _nifti(header: Header, like: Any, mark: str) -> _Layout:
     return _Layout(fields.binaryblock.ljust(size, b"\0"))
 
 
-def _text_number(value: float) -> str:
-    return repr(float(value))
-
-
 def _nrrd(header: Header, like: Any, mark: str) -> _Layout:
     channels, *spatial = header.shape
     matrix = _LPS @ affine_matrix(header.affine)
-    vectors = [f"({','.join(map(_text_number, matrix[:3, axis]))})" for axis in range(3)]
+    *vectors, origin = [f"({','.join(map(repr, column))})" for column in matrix.T[:, :3].tolist()]
     sizes, kinds = spatial, ["domain"] * 3
     if channels > 1:
         vectors, sizes, kinds = ["none", *vectors], [channels, *spatial], ["vector", *kinds]
@@ -141,14 +127,14 @@ def _nrrd(header: Header, like: Any, mark: str) -> _Layout:
         f"kinds: {' '.join(kinds)}",
         "endian: little",
         "encoding: raw",
-        f"space origin: ({','.join(map(_text_number, matrix[:3, 3]))})",
+        f"space origin: {origin}",
     ]
     return _Layout(("\n".join(lines) + "\n\n").encode(), is_interleaved=channels > 1)
 
 
 def _mha(header: Header, like: Any, mark: str) -> _Layout:
     matrix, spacing = _LPS @ affine_matrix(header.affine), spacing_of(header)
-    directions = [matrix[row, axis] / spacing[axis] for axis in range(3) for row in range(3)]
+    directions = (matrix[:3, :3] / spacing).T.ravel().tolist()
     channels, *spatial = header.shape
     lines = [
         "ObjectType = Image",
@@ -157,10 +143,10 @@ def _mha(header: Header, like: Any, mark: str) -> _Layout:
         "BinaryData = True",
         "BinaryDataByteOrderMSB = False",
         "CompressedData = False",
-        f"TransformMatrix = {' '.join(map(_text_number, directions))}",
-        f"Offset = {' '.join(map(_text_number, matrix[:3, 3]))}",
+        f"TransformMatrix = {' '.join(map(repr, directions))}",
+        f"Offset = {' '.join(map(repr, matrix[:3, 3].tolist()))}",
         "CenterOfRotation = 0 0 0",
-        f"ElementSpacing = {' '.join(map(_text_number, spacing))}",
+        f"ElementSpacing = {' '.join(map(repr, spacing))}",
         f"DimSize = {' '.join(map(str, spatial))}",
         *([f"ElementNumberOfChannels = {channels}"] if channels > 1 else []),
         f"ElementType = {_name_of(header.disk_dtype, _MHA_TYPES, 'MetaImage')}",
@@ -169,10 +155,10 @@ def _mha(header: Header, like: Any, mark: str) -> _Layout:
     return _Layout(("\n".join(lines) + "\n").encode(), is_interleaved=channels > 1)
 
 
-def _name_of(dtype: np.dtype[Any], names: Mapping[str, str], what: str) -> str:
+def _name_of(dtype: np.dtype[Any], names: Mapping[str, str], kind: str) -> str:
     name = names.get(dtype.str[1:])
     if name is None:
-        raise UnknownFormat(f"{what} has no type for {dtype}.", do="Give dtype='float32', say.")
+        raise UnknownFormat(f"{kind} has no type for {dtype}.", do="Give dtype='float32', say.")
     return name
 
 
@@ -184,17 +170,8 @@ _LAYOUTS: dict[str, Callable[[Header, Any, str], _Layout]] = {
 }
 
 
-def file_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return the type in which values are stored in a file: no format has booleans or float16."""
-    if dtype.kind == "b":
-        return np.dtype(np.uint8)
-    if dtype == np.float16:
-        return np.dtype(np.float32)
-    return dtype.newbyteorder("<")
-
-
 def as_stored(voxels: NDArray[Any], header: Header) -> NDArray[Any]:
-    """Return values as the numbers that are stored for them: rounded and clipped, not cut off."""
+    """Return the stored numbers of values, rounded and clipped to the stored type."""
     if voxels.dtype.kind == "b":
         voxels = voxels.view(np.uint8)
     if (header.slope, header.intercept) != (1.0, 0.0):
@@ -203,22 +180,22 @@ def as_stored(voxels: NDArray[Any], header: Header) -> NDArray[Any]:
 
 
 class VolumeFile:
-    """One file that is being written, box by box; it has its name once it is whole.
+    """A file that is written box by box and renamed once it is whole.
 
     Parameters
     ----------
     path
-        Where it will be, on a local disk, with one of ``SUFFIXES``.
+        Local path of the finished file, with one of ``SUFFIXES``.
     folder
-        Where it lies until then, on the same disk.
+        Folder of the unfinished file, on the same disk.
     header
-        Shape, affine and type of what is written.
+        Shape, affine and stored type.
     like
-        The volume whose header codes it gets, where both are NIfTI.
+        Volume whose header codes are kept, where both are NIfTI.
     mark
-        One word for the header, by which the file is known again.
+        One word in the header, for :func:`has_mark`.
     copy
-        What copies a box to its place, in the file's order of axes; by default NumPy.
+        Function that copies a box into the file's order of axes; by default with NumPy.
     """
 
     def __init__(
@@ -238,23 +215,22 @@ class VolumeFile:
         self._header, self._layout = header, layout
         self._dtype = header.disk_dtype
         size = math.prod(header.shape) * self._dtype.itemsize
-        with open(
-            self._part, "ab", opener=open_no_link
-        ) as file:  # of a run that was killed it holds voxels
+        # Appending keeps the voxels of a killed run.
+        with open(self._part, "ab", opener=open_no_link) as file:
             file.truncate(len(layout.head) + size)
             _allocate(file.fileno(), len(layout.head) + size)
         with open(self._part, "r+b", opener=open_no_link) as file:
             file.write(layout.head)
         self._voxels: NDArray[Any] | None = None
         self._dirty = 0
-        # Boxes that follow each other along the first axis: how far they came, and their buffer.
+        # Rows of boxes along the first axis: their end so far, and their buffer.
         self._rows: dict[Region, tuple[int, Any]] = {}
-        self._spare = _NOTHING  # of the last row, for one of the same size
+        self._spare = _NOTHING  # buffer of the last row, reused for one of the same size
 
     def write(self, region: Region, voxels: NDArray[Any]) -> None:
-        """Put the stored numbers (C, I, J, K) of a box into their place, or beside the last one."""
-        # Rows of boxes lie in the file in long pieces, for which it is written to. A map's pages
-        # are read first, one by one, as zeros, which takes six times as long: it is for the rest.
+        """Write the stored numbers (C, I, J, K) of a box to the file or the buffer of its row."""
+        # A whole row of boxes is long pieces of the file, which are written. Other boxes are
+        # mapped, which takes six times as long: each page is first read as zeros.
         row = Region((0, *region.start[1:]), (self._header.shape[1], *region.stop[1:]))
         end_i, buffer = self._rows.get(row, (0, None))
         if region.start[0] != end_i or (buffer is None and not self._has_room(row)):
@@ -271,14 +247,14 @@ class VolumeFile:
             self._write_row(row)
 
     def flush(self) -> None:
-        """Write what waits for more of its row."""
+        """Write the unfinished rows."""
         for row, (end_i, buffer) in self._rows.items():
             box = Region(row.start, (end_i, *row.stop[1:]))
             self._write_mapped(box, self._in_order(buffer, row)[:, :end_i])
         self._rows.clear()
 
     def _has_room(self, row: Region) -> bool:
-        """Whether a row is kept in memory, beside the others: one that is long in the file."""
+        """Whether a row is buffered: its pieces are long, and all buffers within the bound."""
         own = sum(buffer.size for _, buffer in self._rows.values()) + self._bytes_of(row)
         return row.shape[1] * self._row_bytes >= _LONG and own <= _ROWS
 
@@ -287,12 +263,12 @@ class VolumeFile:
 
     @property
     def _row_bytes(self) -> int:
-        """What lies side by side along the first axis."""
+        """Contiguous bytes along the first axis."""
         channels, row, _, _ = self._header.shape
         return row * self._dtype.itemsize * (channels if self._layout.is_interleaved else 1)
 
     def _in_order(self, numbers: NDArray[Any], box: Region) -> NDArray[Any]:
-        """Return bytes of a whole box, as they lie in the file, as (C, I, J, K)."""
+        """Return bytes of a whole box, in the file's order, as an array (C, I, J, K)."""
         flat, channels, (i, j, k) = numbers.view(self._dtype), self._header.shape[0], box.shape
         if self._layout.is_interleaved:
             return flat.reshape((channels, i, j, k), order="F")
@@ -316,11 +292,11 @@ class VolumeFile:
             self._voxels = self._open_map()
         self._copy(voxels, self._voxels[(slice(None), *region.slices)])
         self._dirty += self._page_bytes(region)
-        if self._dirty > _DIRTY:  # pages that stay mapped would count as memory of this process
+        if self._dirty > _DIRTY:  # mapped pages count as memory of this process
             self.release()
 
     def _page_bytes(self, region: Region) -> int:
-        """Return about how many bytes of pages a box touches: of a row at least a page."""
+        """Return the approximate bytes of pages that a box touches: at least a page per row."""
         channels, row, _, _ = self._header.shape
         i, j, k = region.shape
         if self._layout.is_interleaved:
@@ -335,12 +311,12 @@ class VolumeFile:
         return self._in_order(numbers, Region.of_shape(self._header.shape[1:]))
 
     def release(self) -> None:
-        """Let go of the map, which goes with its last view: what was written is in the file."""
-        # Not closed: a traceback may hold a view, and the error of closing would hide its own.
+        """Release the map; the file has the written voxels."""
+        # Not closed: a traceback may hold a view, and the error of closing would hide its error.
         self._voxels, self._dirty = None, 0
 
     def finish(self) -> None:
-        """Compress the file if its name says so, and give it that name."""
+        """Write the unfinished rows, compress a ``.gz``, and rename the file."""
         self.flush()
         self.release()
         part = self._part
@@ -356,7 +332,7 @@ class VolumeFile:
 
 
 def _allocate(file: int, size: int) -> None:
-    """Take the room now: a map of a file for which there is none ends the process by a signal."""
+    """Allocate a file: on a full disk, writing to its map would kill the process by a signal."""
     if hasattr(os, "posix_fallocate"):
         try:
             os.posix_fallocate(file, 0, max(1, size))
@@ -366,19 +342,19 @@ def _allocate(file: int, size: int) -> None:
 
 
 def copy_turned(voxels: NDArray[Any], target: NDArray[Any]) -> None:
-    """Copy (C, I, J, K) to a target along whose first axis voxels follow each other in memory."""
+    """Copy (C, I, J, K) to a target whose first spatial axis is contiguous."""
     if voxels.strides[1] == voxels.itemsize:
         target[...] = voxels
         return
-    # Planes I of a box lie a power of two apart as a rule, and share few lines of a cache: of all
-    # of them at once none would stay until its next voxel is copied. A fourth of the time.
+    # Planes of I are usually a power of two apart and share few cache lines. Copying all of them
+    # at once would evict each line before its next voxel; this takes a fourth of that time.
     for start in range(0, voxels.shape[1], _PLANES):
         planes = slice(start, start + _PLANES)
         target[:, planes] = voxels[:, planes]
 
 
 def _compress(source: Path, target: Path) -> None:
-    """Write a file anew by gzip, without a name or a time: the same bytes for the same voxels."""
+    """Compress a file by gzip without name and time, so equal voxels give equal bytes."""
     try:
         from isal import isal_zlib
 
@@ -392,7 +368,7 @@ def _compress(source: Path, target: Path) -> None:
 
 
 def _fields_like(like: Volume | None, header: Header) -> Any:
-    """Return nibabel's header of a NIfTI file on this grid; None of any other volume."""
+    """Return nibabel's header of a NIfTI file on the grid of ``header``; None otherwise."""
     source = None if like is None else like.located_source
     place = None if source is None else source.path or source.location
     if like is None or place is None or is_url(place) or ".nii" not in suffix_of(place):
@@ -418,4 +394,4 @@ def has_mark(path: Path, mark: str) -> bool:
     return False
 
 
-_HEAD = 4096  # bytes in which a mark stands
+_HEAD = 4096  # bytes in which a mark is searched
