@@ -110,11 +110,10 @@ def check_end(file: StoredFile, image_io: str, voxel_bytes: int) -> None:
         _check(file, file.size >= length, voxel_bytes)
     elif image_io == "JPEGImageIO":
         _check(file, _JPEG_END in _tail(file), voxel_bytes)
-    elif image_io == "NrrdImageIO":
+    elif image_io == "NrrdImageIO" and not _tail(file)[-1:].isspace():
         # Text: a cut last number is a number as well, so a blank must follow it.
-        if not _tail(file)[-1:].isspace():
-            what = f"{file.name} does not end with a line feed, so its last number may be cut."
-            raise TruncatedVolume(what, do="Append a line feed if it is whole, or write it as raw.")
+        what = f"{file.name} does not end with a line feed, so its last number may be cut."
+        raise TruncatedVolume(what, do="Append a line feed if it is whole, or write it as raw.")
 
 
 def check_ratio(file: StoredFile, voxel_bytes: int) -> None:

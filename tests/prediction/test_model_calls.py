@@ -164,3 +164,9 @@ def test_where_torch_does_not_tell_it_is_the_models(monkeypatch):
     monkeypatch.delattr(torch._C, "_storage_Use_Count")
 
     assert run_model(lambda batch: batch * 2, torch.ones(1, 1, 2, 3, 4), ())[1]
+
+
+def test_complex_numbers_are_refused():
+    """torch would drop their imaginary parts."""
+    with pytest.raises(SampleError, match="complex numbers, torch.complex64"):
+        run_model(lambda x: torch.complex(x, x), np.zeros((1, 1, 2, 2, 2), np.float32), ())

@@ -154,3 +154,7 @@ def test_cubes_are_told_once(tmp_path, shape):
         next(iter(opened.batch_patches(1)))
     assert len(seen) == 1
     next(iter(opened.batch_patches(1)))
+    np.save(tmp_path / "label.npy", array)  # another data set in the same folder
+    pipe = pipe.map(lambda item: {**item, key: str(tmp_path / "label.npy")})
+    with pytest.warns(LikelyMistake, match=r"axes-not-named.*label\.npy"):
+        next(iter(pipe.open_volume(keys=("ct", key), labels=(key,)).batch_patches(1)))

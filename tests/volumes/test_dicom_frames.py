@@ -241,6 +241,23 @@ def test_planes_without_a_geometry(tmp_path, sop, keyword):
     assert Volume(path, affine=np.diag([2.0, 2, 3, 1])).spacing == (2, 2, 3)
 
 
+@pytest.mark.parametrize(
+    ("keyword", "numbers", "words"),
+    [
+        ("PixelSpacing", [2], "pixel spacing of 1 numbers, not 2"),
+        ("PixelSpacing", [2, 2, 2], "pixel spacing of 3 numbers, not 2"),
+        ("ImagePositionPatient", [0, 0], "ImagePositionPatient of 2 numbers, not 3"),
+        ("ImageOrientationPatient", [1, 0, 0], "ImageOrientationPatient of 3 numbers, not 6"),
+    ],
+)
+def test_geometry_with_other_counts(tmp_path, keyword, numbers, words):
+    """Attributes of the wrong length are refused by name."""
+    path = write(tmp_path / "a.dcm", FRAMES[0], sop=CT, **{keyword: numbers})
+
+    with pytest.raises(BadHeader, match=rf"a\.dcm has {words}"):
+        _ = Volume(path).shape
+
+
 def test_one_slice_without_pixel_spacing(tmp_path):
     """It is named among others; the spacing of a detector is not that of a plane."""
     spacing = [[2, 2], [2, 2], None, [2, 2]]

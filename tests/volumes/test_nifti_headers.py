@@ -142,6 +142,17 @@ def test_a_compressed_file_with_the_wrong_name(tmp_path):
         _ = written(tmp_path, crafted() + VOXELS, "b.nii.gz").shape
 
 
+@pytest.mark.parametrize("cut", [1, 300, 400])
+def test_gzip_of_a_short_first_member(tmp_path, cut):
+    """A stream may have several members; Python's gzip reads the header over the first's end."""
+    raw = nibabel.Nifti1Image(np.arange(60, dtype=np.int16).reshape(3, 4, 5), np.eye(4)).to_bytes()
+    pieces = (raw[:cut], raw[cut : cut + 50], raw[cut + 50 :])
+
+    volume = written(tmp_path, b"".join(map(gzip.compress, pieces)), "a.nii.gz")
+
+    assert volume.numpy().ravel().tolist() == list(range(60))
+
+
 @pytest.mark.parametrize(("units", "factor"), [(0, 1.0), (1, 1000.0), (2, 1.0), (3, 0.001)])
 @pytest.mark.parametrize("form", [{"sform": 1}, {"sform": 0, "qform": 1}, {"sform": 0}])
 def test_units_become_millimetres(tmp_path, units, factor, form):

@@ -36,7 +36,18 @@ def placed_array():
     return array
 
 
-@pytest.mark.parametrize("make", [metatensor, torchio_image, placed_array])
+def simpleitk_image():
+    sitk = pytest.importorskip("SimpleITK")
+    image = sitk.GetImageFromArray(VOXELS[0].T)
+    lengths = np.linalg.norm(AFFINE[:3, :3], axis=0)
+    turned = np.diag([-1, -1, 1]) @ AFFINE[:3]  # SimpleITK's world is LPS
+    image.SetSpacing(lengths.tolist())
+    image.SetDirection((turned[:, :3] / lengths).ravel().tolist())
+    image.SetOrigin(turned[:, 3].tolist())
+    return image
+
+
+@pytest.mark.parametrize("make", [metatensor, torchio_image, placed_array, simpleitk_image])
 def test_the_affine_of_an_object_reaches_all_that_takes_it(tmp_path, make):
     """Volume, a chain, a stack, save, convert and predict."""
     scan, whole = make(), VOXELS[0].tolist()
