@@ -50,23 +50,6 @@ class _OuterService:
         """Return what this rank does of ``work``, as far as ranks are known by now."""
         return self.inner.divide(work) if hasattr(self.inner, "divide") else work
 
-    def epoch(self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches) -> Epoch:
-        """Start one pass over this rank's part of the batches that ``cursor`` does not hold."""
-        running: Epoch = self.inner.epoch(work, seed, epoch, cursor)
-        return running
-
-    def shares(self, work: Work) -> int:
-        """Return among how many processes a graph is divided that cannot be split; else 0."""
-        return int(self.inner.shares(work))
-
-    def explain(self, work: Work) -> str:
-        """Return which part this rank makes, and where what runs."""
-        return str(self.inner.explain(work))
-
-    def stop(self) -> None:
-        """Stop what runs the graph."""
-        self.inner.stop()
-
     def alone(self) -> ReadingService:
         """Return a copy that makes this rank's part and waits for no other, for measuring."""
         has_ranks = hasattr(self.inner, "alone")
@@ -208,7 +191,8 @@ class DistributedReadingService(_OuterService):
     def epoch(self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches) -> Epoch:
         """Start one pass over this rank's part of the batches that ``cursor`` does not hold."""
         if not self._waits:
-            return super().epoch(work, seed, epoch, cursor)
+            own: Epoch = self.inner.epoch(work, seed, epoch, cursor)
+            return own
         mine = self.divide(work)
         seed = self.agree(mine, seed, epoch, cursor)
         running = self._in_step(mine, partial(self.inner.epoch, mine, seed, epoch), cursor)
@@ -220,7 +204,7 @@ class DistributedReadingService(_OuterService):
         """Return among how many processes a graph is divided that cannot be split; else 0."""
         mine = self.divide(work)
         if isinstance(mine, ReplicatedWork):
-            return super().shares(work) * mine.part.ranks
+            return int(self.inner.shares(work)) * mine.part.ranks
         # Positions count batches of all ranks; but rounds of single items depend on their number.
         return mine.part.ranks if mine.cut.group == 1 and mine.part.ranks > 1 else 0
 

@@ -274,11 +274,10 @@ def _run_replica(
                     break
                 if not cursor.holds(index):
                     yield index, batch
-    except Exception:
-        raise  # what it has kept may be half of something
     except GeneratorExit:
         _put_back(work, replica)
         raise
+    # After an error a replica may hold parts of an item: the next epoch makes a new one.
     _put_back(work, replica)
 
 

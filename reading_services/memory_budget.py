@@ -92,10 +92,6 @@ class PrefetchBudget:
         demand = (in_flight + 1) * self._largest
         return sum(self._waiting.values()) + demand <= self._limit
 
-    def clear(self) -> None:
-        """Count nothing any more."""
-        self._waiting.clear()
-
 
 # How much shared memory the batches of one loader may take, and what happens beyond that.
 #

@@ -184,14 +184,11 @@ class MultiProcessingReadingService:
         if isinstance(work, ReplicatedWork):
             work = replace(work, as_ready=self.order != "plan")
         count = self.num_workers
-        threads = self._threads(count) if count else 1
         if count:
-            payload_of(work, count, self._script())
-        return replace(work, workers=count, threads=threads)
-
-    def _script(self) -> dict[str, str] | None:
-        """Return what workers are told of the script; None where they are born with it."""
-        return None if self.start_method == "fork" else script_of_this_process()
+            # Forked workers are copies of this process, which has the script already.
+            script = None if self.start_method == "fork" else script_of_this_process()
+            payload_of(work, count, script)
+        return replace(work, workers=count, threads=self._threads(count))
 
     def epoch(self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches) -> Epoch:
         """Start one pass over the batches that ``cursor`` does not hold."""

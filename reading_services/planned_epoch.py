@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
@@ -116,7 +117,7 @@ class PooledEpoch:
         """Start the clock for one batch; until all workers are up they have longer."""
         self._was_up = self._pool.is_up()
         self._wait = self._limits.item + (0.0 if self._was_up else self._limits.start)
-        self._deadline = self._pool.deadline(self._wait)
+        self._deadline = time.monotonic() + self._wait
 
     def _answers(self) -> Iterator[tuple[Worker, Any]]:
         if not self._was_up and self._pool.is_up():
@@ -185,7 +186,6 @@ class PooledEpoch:
         if self._is_closed:
             return
         self._is_closed = True
-        self._room.clear()
         if self._pool.in_flight():
             self._pool.is_broken = True
         self._end()

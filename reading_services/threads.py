@@ -10,7 +10,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn
@@ -230,7 +229,8 @@ class _Exchange:
     def serve(self, seat: _Seat) -> None:
         """Make batches until there are no more."""
         STEP_OF_THREAD.set(seat.step)
-        with count_apart(), batches_in(self.buffers), self._scheme():
+        scheme = holding(COALESCE_POLICIES, self.coalesce_policies)
+        with count_apart(), batches_in(self.buffers), scheme:
             while (next_one := self.waiting.get()) is not None:
                 if not self.is_over:
                     self.answers.put(self._answer(seat, *next_one))
@@ -247,12 +247,9 @@ class _Exchange:
         finally:
             seat.job = None
 
-    def _scheme(self) -> AbstractContextManager[None]:
-        return holding(COALESCE_POLICIES, self.coalesce_policies)
-
     def look_ahead(self) -> None:
         """Begin to fetch what jobs that wait will read."""
-        with self._scheme():
+        with holding(COALESCE_POLICIES, self.coalesce_policies):
             while (entry := self.ahead.get()) is not None:
                 if not self.is_over:
                     self.is_looking = True
@@ -353,7 +350,8 @@ class ThreadBatches:
         plan = jobs(work.cut, *run, cursor, work.part, work.errors)
         self._jobs = JobsInFlight(self._with_limit(plan), self._room, in_order=in_order)
         self._buffers = BatchBuffers(ahead + 1, ahead_bytes)
-        make = self._finishing() if rest else partial(_make, self._threads_part.maker(), run)
+        whole = partial(self._threads_part.maker().run, seed=run[0], epoch=run[1])
+        make = self._finishing() if rest else whole
         self._exchange = exchange = _Exchange(make, dict(work.coalesce_policies), self._buffers)
         self._seats = [_Seat(number) for number in range(work.threads)]
         targets: dict[str, Callable[[], None]] = {
@@ -500,7 +498,6 @@ class ThreadBatches:
             return
         self._is_closed = True
         self._jobs.close()
-        self._room.clear()
         self._exchange.end(len(self._seats))
         try:
             for watcher in self._watchers:
@@ -514,10 +511,6 @@ class ThreadBatches:
         """Return the threads that are still at something after :meth:`close`."""
         watching = [thread for watcher in self._watchers for thread in watcher.running_threads()]
         return [thread for thread in self._threads if thread.is_alive()] + watching
-
-
-def _make(maker: Maker, run: tuple[int, int], job: Job) -> Any:
-    return maker.run(job, *run)
 
 
 def _last_steps(

@@ -47,13 +47,11 @@ class TimeoutIterator:
         ahead_bytes: int = 0,
     ) -> None:
         self._limits = limits
-        self._poll = limits.poll
         self._seconds_at = seconds_at
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         # The first item of an epoch opens and imports: it has longer, as with workers.
         self._seconds = limits.start + limits.item
-        self._later = limits.item
         self._ahead, self._in_flight = ahead, 0
         self._room = PrefetchBudget(ahead_bytes, unknown=_BEFORE_THE_FIRST)
         self._is_closed = self._late = False
@@ -73,7 +71,7 @@ class TimeoutIterator:
         self._ask()
         kind, value = self._answer()
         self._in_flight -= 1
-        self._seconds = self._later
+        self._seconds = self._limits.item
         if kind == _ITEM:
             if self._ahead:
                 self._room.add(None, bytes_of(value))
@@ -93,18 +91,18 @@ class TimeoutIterator:
             self._in_flight += 1
 
     def _answer(self) -> tuple[str, Any]:
-        end = time.monotonic() + self._seconds
+        end, poll = time.monotonic() + self._seconds, self._limits.poll
         at, since = self._place(), time.monotonic()
         while True:
             rest = end - time.monotonic()
             try:
-                wait = rest if self._poll is None else min(rest, self._poll)
+                wait = rest if poll is None else min(rest, poll)
                 return self._answers.get(timeout=timeout_or_none(wait))
             except queue.Empty:
                 now = time.monotonic()
             if now >= end:
                 self._refuse(f"no batch for {self._seconds:g} s", "item=...")
-            if self._poll is None:
+            if poll is None:
                 continue
             now_at = self._place()
             if now_at != at:
@@ -115,7 +113,7 @@ class TimeoutIterator:
 
     def _place(self) -> tuple[tuple[Any, ...], float]:
         """Return what the thread is at, and for how long it may: a noted step, or a pipe in it."""
-        if self._poll is None:
+        if self._limits.poll is None:
             return (), math.inf
         at = self._step.read()
         if self._seconds_at is not None and at[0] != NOWHERE:

@@ -89,9 +89,6 @@ def item_timeout(what: str, do: str, whole_pass: str, stacks: str = "") -> ItemT
     return ItemTimeout(what + stacks, do=do)
 
 
-_RAISES = ErrorPolicy()
-
-
 @dataclass(frozen=True, kw_only=True)
 class _WorkBase:
     """How a graph is run, split or not."""
@@ -113,7 +110,9 @@ class PlannedWork(_WorkBase):
 
     cut: Cut
     limits: Limits
-    errors: ErrorPolicy = _RAISES  # what is done about items that cannot be made
+    errors: ErrorPolicy = field(
+        default_factory=ErrorPolicy
+    )  # what is done about items that cannot be made
 
     def maker(self) -> Recipe | PipeRunner | ErrorTolerant:
         """Return what makes batches of jobs, here or in a worker; ``as_tensors()`` is for after."""

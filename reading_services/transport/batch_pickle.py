@@ -90,21 +90,13 @@ def in_order(array: NDArray[Any]) -> tuple[NDArray[Any], Strides]:
     """
     if array.flags.c_contiguous:
         # An axis of length 1 may have any stride; torch tells its memory formats by them.
-        usual = array.size == 0 or array.strides == _strides_of_c(array)
+        usual = array.size == 0 or array.strides == array.reshape(-1).reshape(array.shape).strides
         return array, None if usual else array.strides
     if min(array.strides) < 0:
         return array, None
     axes = sorted(range(array.ndim), key=lambda n: (-array.strides[n], array.shape[n] != 1))
     flat = array.transpose(axes)
     return (flat, array.strides) if flat.flags.c_contiguous else (array, None)
-
-
-def _strides_of_c(array: NDArray[Any]) -> tuple[int, ...]:
-    strides, step = [], array.itemsize
-    for length in reversed(array.shape):
-        strides.append(step)
-        step *= length
-    return tuple(reversed(strides))
 
 
 def _laid_out(flat: NDArray[Any], shape: tuple[int, ...], strides: Strides) -> NDArray[Any]:

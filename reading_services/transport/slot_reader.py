@@ -48,8 +48,7 @@ class SlotReader:
         self._sizes: dict[int, int] = {}  # slots that batches look into, and their sizes
         self._looks: Counter[int] = Counter()  # how many batches look into each
         self._cooling: list[tuple[list[int], Check]] = []
-        self._pinned_slots: set[int] = set()
-        self._refused_slots: set[int] = set()
+        self._pins: dict[int, bool] = {}  # slots that were to be page-locked, and whether they are
         self._largest = 0
         self._before = before
         self._child_slots: set[int] = set()  # slots that a forked child looks into as well
@@ -63,8 +62,7 @@ class SlotReader:
     def retire(self, number: int) -> None:
         """Forget a slot; it is unmapped when nothing looks into it any more."""
         self._memory.pop(number, None)
-        self._pinned_slots.discard(number)
-        self._refused_slots.discard(number)
+        self._pins.pop(number, None)
         self._child_slots.discard(number)
 
     def close(self) -> None:
@@ -78,7 +76,7 @@ class SlotReader:
         count = len(self._free_slots)
         numbers, self._free_slots[:count] = self._free_slots[:count], []
         # What was copied out of a pinned slot was copied by this process, and is done.
-        cooling = [n for n in numbers if n in self._pinned_slots and n in self._sizes]
+        cooling = [n for n in numbers if self._pins.get(n) and n in self._sizes]
         if cooling:
             self._cooling.append((cooling, self._registrar.mark()))
         free = [number for number in numbers if number not in cooling]
@@ -117,11 +115,10 @@ class SlotReader:
             self._sizes[number] = memory.size
             self.budget.slots.add(whole, memory.size, 0 if others else 1)
             # Page-lock it as soon as there is a device to copy to; that is tried once.
-            registrar, attempts = self._registrar, (self._pinned_slots, self._refused_slots)
-            if not any(number in slots for slots in attempts) and registrar.is_ready():
-                is_pinned = registrar.pin(memory.address, memory.size)
-                (self._pinned_slots if is_pinned else self._refused_slots).add(number)
-                if is_pinned:
+            registrar = self._registrar
+            if number not in self._pins and registrar.is_ready():
+                self._pins[number] = registrar.pin(memory.address, memory.size)
+                if self._pins[number]:
                     memory.before_unmap.append(partial(registrar.unpin, memory.address))
         return whole, stays
 
@@ -132,7 +129,7 @@ class SlotReader:
 
     def _kept_bytes(self) -> int:
         """Return the bytes of slots that the worker, and dead ones before it, cannot have back."""
-        counts = Counter(number for number in self._free_slots if number not in self._pinned_slots)
+        counts = Counter(number for number in self._free_slots if not self._pins.get(number))
         total = sum(size for n, size in self._sizes.items() if self._looks[n] > counts[n])
         earlier = 0 if self._before is None else self._before._kept_bytes()
         if not earlier:

@@ -228,7 +228,7 @@ class WorkerPool:
         worker.is_gone = True
         worker.release()
         worker.process.kill()  # of no effect, unless it only closed its channel
-        _reap(worker, self.limits.stop)
+        _reap(worker, time.monotonic() + self.limits.stop)
         # Of what is closed nothing more is asked, also if there is none in its place.
         self.workers.remove(worker)
         fresh = self._start(worker.number, worker.slots)
@@ -289,11 +289,6 @@ class WorkerPool:
         if os.getpid() != self._process:
             msg = "this iterator was begun before a fork, and its workers answer the other process"
             raise IteratorInvalidated(msg, do="Iterate the loader anew in this one.")
-
-    @staticmethod
-    def deadline(seconds: float) -> float:
-        """Return the moment ``seconds`` from now."""
-        return time.monotonic() + seconds
 
     def answers(self, deadline: float, seconds: float) -> Iterator[tuple[Worker, Any]]:
         """Wait until a worker answers or dies, and yield what arrived.
@@ -406,7 +401,8 @@ class WorkerPool:
             each.callback(self._wake.close)
             each.callback(self._woken.close)
             for worker in reversed(workers):
-                each.callback(_free, worker, end + half)
+                each.callback(_reap, worker, end + half)
+                each.callback(worker.release)
             for worker in reversed(workers):
                 each.callback(_kill, worker, end)
 
@@ -419,15 +415,8 @@ def _kill(worker: Worker, end: float) -> None:
             worker.process.kill()
 
 
-def _free(worker: Worker, end: float) -> None:
-    try:
-        worker.release()
-    finally:
-        _reap(worker, end - time.monotonic())
-
-
-def _reap(worker: Worker, seconds: float) -> None:
-    worker.process.join(timeout_or_none(seconds))
+def _reap(worker: Worker, end: float) -> None:
+    worker.process.join(timeout_or_none(end - time.monotonic()))
     # A process in an uninterruptible read (a dead network mount) outlives SIGKILL.
     if worker.process.exitcode is not None:
         worker.process.close()

@@ -47,7 +47,7 @@ _NOTES = "start-"  # prefix of the files into which processes write their stack
 _NUMBERS = count()
 _LONGEST = 10.0**8  # seconds; the timer takes no infinite number
 _MOST_LINES = 4
-_HERE = os.path.dirname(__file__)
+_PARTS_OF_IMPORTING = ("<frozen", "multiprocessing", "<string>", os.path.dirname(__file__))
 
 
 def script_of_this_process() -> dict[str, str]:
@@ -83,7 +83,8 @@ class StartNote:
             return ""
         # The main thread comes last. Lines of the interpreter's own importing say nothing.
         lines = text.rpartition("Thread 0x")[2].splitlines()
-        own = [line.strip() for line in lines if "  File " in line and not _is_frozen(line)]
+        own = [line.strip() for line in lines if "  File " in line]
+        own = [line for line in own if not any(part in line for part in _PARTS_OF_IMPORTING)]
         return "\n  ".join(reversed(own[:_MOST_LINES]))
 
 
@@ -110,10 +111,6 @@ class _OpenFile:
     def __reduce__(self) -> tuple[Any, ...]:
         # A descriptor, which the process has until it ends: a file object would warn of its end.
         return os.open, (self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-
-
-def _is_frozen(line: str) -> bool:
-    return any(part in line for part in ("<frozen", "multiprocessing", "<string>", _HERE))
 
 
 @contextlib.contextmanager

@@ -434,7 +434,6 @@ def make_semaphores_nameless() -> None:
         make, context = lock_class.__init__, get_context("fork")
 
         def make_nameless(self: Any, *arguments: Any, **options: Any) -> None:
-            """Say that children are forked: these need no name."""
             make(self, *arguments, **{**options, "ctx": context})
 
         lock_class.__init__ = make_nameless

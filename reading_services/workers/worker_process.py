@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection, forkserver, resource_tracker
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any
 
 from ...batching.job import NOTE_BYTES, NOWHERE, step_noted_in
 from ...core.context import pass_noted_in
@@ -48,13 +48,6 @@ _ADVICE = {
     -getattr(signal, "SIGBUS", 0): "A file that it had mapped became shorter, or its disk failed.",
     UNGUARDED_EXIT: _GUARD,
 }
-
-
-def ending(exitcode: int | None) -> str:
-    """Return how a process ended, as the rest of a sentence."""
-    if exitcode is not None and exitcode < 0:
-        return f"was killed by {signal.Signals(-exitcode).name}"
-    return _ENDINGS.get(exitcode, f"ended with exit status {exitcode}")
 
 
 def advice(exitcode: int | None, was_up: bool) -> str:
@@ -98,10 +91,6 @@ def failed_start(error: BaseException, note: StartNote | None) -> WorkerDied | N
     return WorkerDied(what, do=limits)
 
 
-At: TypeAlias = "Callable[[int, int, Any], WorkerStatus]"
-"""What a worker does, of the step and item that it notes and its job."""
-
-
 @dataclass(eq=False)
 class Worker:
     """One process, its channel, and what it is busy with."""
@@ -110,7 +99,7 @@ class Worker:
     process: Any
     channel: connection.Connection
     slots: SlotReader
-    _at: At
+    _at: Callable[[int, int, Any], WorkerStatus]  # of the step and item in its notes, and its job
     jobs: deque[Any] = field(default_factory=deque)
     notes: Any = None  # memory in which it notes what it is at
     _standing: tuple[tuple[int, int, int], float] | None = None
@@ -165,10 +154,11 @@ class Worker:
         doing = self.busy_with()
         if self.note is not None and (stack := self.note.take()):
             return not_started(str(self), self.note.limit, stack)
-        error = WorkerDied(
-            f"{self} {ending(self.process.exitcode)} while it had {doing.what}",
-            do=advice(self.process.exitcode, self.is_up),
-        )
+        code = self.process.exitcode
+        how = _ENDINGS.get(code, f"ended with exit status {code}")
+        if code is not None and code < 0:
+            how = f"was killed by {signal.Signals(-code).name}"
+        error = WorkerDied(f"{self} {how} while it had {doing.what}", do=advice(code, self.is_up))
         error.at(doing.origin)
         return error
 
