@@ -101,7 +101,8 @@ class InProcessReadingService:
         use_tiles(self)
         ahead = 0 if _runs_functions(work) else self.prefetch_cnt
         most = default_slot_bytes() if self.prefetch_bytes is None else self.prefetch_bytes
-        return InProcessEpoch(work, seed, epoch, cursor, ahead, most)
+        start = partial(start_batches, work, seed, epoch, cursor, ahead, most)
+        return InProcessEpoch(work, start)
 
     def shares(self, work: Work) -> int:
         """Return 1 for a graph that cannot be split: one process runs it whole."""
@@ -122,41 +123,13 @@ class InProcessReadingService:
 class InProcessEpoch:
     """One pass in this process."""
 
-    def __init__(
-        self,
-        work: Work,
-        seed: int,
-        epoch: int,
-        cursor: DeliveredBatches,
-        ahead: int = 0,
-        ahead_bytes: int = 0,
-        start: Callable[[], Any] | None = None,
-    ) -> None:
+    def __init__(self, work: Work, start: Callable[[], Any]) -> None:
         self.last = -1
         begin(self)
         self._is_freed = False
         self._seconds = work.limits.thread_stop
         self._loan = SESSION.chunks.lend(work.cache_bytes)
-        # ThreadReadingService gives ``start`` for its threads.
-        self._batches = (
-            self._begin(work, seed, epoch, cursor, ahead, ahead_bytes) if start is None else start()
-        )
-
-    @staticmethod
-    def _begin(
-        work: Work, seed: int, epoch: int, cursor: DeliveredBatches, ahead: int, ahead_bytes: int
-    ) -> Any:
-        pairs = _batches(work, seed, epoch, cursor)
-        explicit = work.limits.explicit
-        pipes = work.cut.realizing if isinstance(work, PlannedWork) and not explicit else ()
-        # The last prefetch() after the cut limits the batches that a thread makes ahead.
-        prefetching = next((p for p in reversed(pipes) if type(p) is Prefetcher), None)
-        if prefetching is not None and not _runs_functions(work):
-            most, most_bytes = prefetching.buffer_size, prefetching.buffer_bytes
-            return BackgroundIterator(pairs, most=most, most_bytes=most_bytes)
-        if explicit or ahead:
-            return TimeoutIterator(pairs, work.limits, ahead, work.seconds_at, ahead_bytes)
-        return pairs
+        self._batches = start()
 
     def __iter__(self) -> InProcessEpoch:
         return self
@@ -195,6 +168,28 @@ class InProcessEpoch:
             thread.join()
         end(self)
         self._loan.close()
+
+
+def start_batches(
+    work: Work,
+    seed: int,
+    epoch: int,
+    cursor: DeliveredBatches,
+    ahead: int = 0,
+    ahead_bytes: int = 0,
+) -> Any:
+    """Return the iterator of an epoch's batches with their numbers, in a thread if needed."""
+    pairs = _batches(work, seed, epoch, cursor)
+    explicit = work.limits.explicit
+    pipes = work.cut.realizing if isinstance(work, PlannedWork) and not explicit else ()
+    # The last prefetch() after the cut limits the batches that a thread makes ahead.
+    prefetching = next((p for p in reversed(pipes) if type(p) is Prefetcher), None)
+    if prefetching is not None and not _runs_functions(work):
+        most, most_bytes = prefetching.buffer_size, prefetching.buffer_bytes
+        return BackgroundIterator(pairs, most=most, most_bytes=most_bytes)
+    if explicit or ahead:
+        return TimeoutIterator(pairs, work.limits, ahead, work.seconds_at, ahead_bytes)
+    return pairs
 
 
 def _batches(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing as mp
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 from ..batching.collate import usable_cores
@@ -14,7 +15,7 @@ from ..core.validate import validate_int
 from ..graph import Pipe, origin_of, walk
 from ..volumes.scheme import Budget
 from .delivered_batches import DeliveredBatches
-from .in_process import InProcessEpoch
+from .in_process import InProcessEpoch, start_batches
 from .memory_budget import SlotBudget, budgets, count_or_none, default_slot_bytes
 from .planned_epoch import USUAL_RESTARTS, Flow, PlannedEpoch
 from .reading_service import Epoch, refuse_unknown, text_of
@@ -193,7 +194,7 @@ class MultiProcessingReadingService:
     def epoch(self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches) -> Epoch:
         """Start one pass over the batches that ``cursor`` does not hold."""
         if not work.workers or (isinstance(work, PlannedWork) and not work.cut.realizing):
-            return InProcessEpoch(work, seed, epoch, cursor)
+            return InProcessEpoch(work, partial(start_batches, work, seed, epoch, cursor))
         if isinstance(work, ReplicatedWork) and (working := self.shares(work)) < work.workers:
             text = (
                 f"{work.workers} workers were asked for and {working} works, as the graph is not "

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, NoReturn
+from typing import Any
 
 from ..batching.job import Job
 from ..core.call_site import warn
@@ -33,8 +33,8 @@ class WorkerTraceback(Exception):
         return f"\n\n{self.args[0]}"
 
 
-def raise_from_worker(answer: ErrorMessage) -> NoReturn:
-    """Raise a worker's error as itself, with the worker's traceback as its cause."""
+def error_of(answer: ErrorMessage) -> Exception:
+    """Return a worker's error itself, with the worker's traceback as its cause."""
     error = pickle.loads(answer.error) if answer.error else None
     if not isinstance(error, Exception):
         # It cannot be pickled; or it is SystemExit or KeyboardInterrupt, which would silently end
@@ -43,10 +43,8 @@ def raise_from_worker(answer: ErrorMessage) -> NoReturn:
             f"a worker raised {answer.what}",
             do="The worker's traceback is the cause of this error (__cause__).",
         )
-    try:
-        raise error from WorkerTraceback(answer.text)
-    finally:
-        del error  # its traceback holds this frame, which would keep it and all its frames
+    error.__cause__ = WorkerTraceback(answer.text)
+    return error
 
 
 # Lack of memory or a faulty library may kill several workers. The limit ends a loop in which one
@@ -204,7 +202,8 @@ class PlannedEpoch(PooledEpoch):
         in_order = self._flow.in_order
         self._jobs = JobsInFlight(self._watcher or plan, self._room, in_order=in_order)
         self._count: int | None = None
-        self._death: WorkerDied | None = None
+        # A list, as a variable in a frame of the traceback would form a cycle with the error.
+        self._deaths_to_raise: list[WorkerDied] = []
 
     def _take(self) -> Any:
         self._begin_wait()
@@ -214,11 +213,10 @@ class PlannedEpoch(PooledEpoch):
             index = self._jobs.first()
             if index is not None:
                 return self._deliver(index)
-            death, self._death = self._death, None
-            try:
-                self._jobs.raise_end(death)
-            finally:
-                del death
+            if self._deaths_to_raise:
+                raise self._deaths_to_raise.pop()
+            if self._jobs.is_over():
+                raise self._jobs.end()
             for worker, answer in self._answers():
                 if isinstance(answer, WorkerDied):
                     self._replace(worker, answer)
@@ -231,7 +229,7 @@ class PlannedEpoch(PooledEpoch):
         fresh = self._stand_in(worker, death)
         if fresh is None:
             # Finished batches come first, in their order.
-            self._death = death
+            self._deaths_to_raise.append(death)
             return None
         for job in worker.jobs:
             self._pool.give(fresh, job, *self._run)
@@ -240,14 +238,14 @@ class PlannedEpoch(PooledEpoch):
     def _deliver(self, index: int) -> Any:
         answer = self._jobs.take(index)
         if isinstance(answer, ErrorMessage):
-            raise_from_worker(answer)
+            raise error_of(answer)
         self.last = index
         return answer
 
     def _hand_out(self) -> None:
         limit = self._flow.per_worker
         most = limit * len(self._pool.workers) + self._flow.waiting
-        while self._death is None:
+        while not self._deaths_to_raise:
             if min(len(worker.jobs) for worker in self._pool.workers) >= limit:
                 return
             job = self._jobs.next_job(most, self._pool.in_flight())

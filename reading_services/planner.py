@@ -219,16 +219,14 @@ class JobsInFlight:
         self._room.remove(index)
         return self.ready.pop(index)
 
-    def raise_end(self, death: Exception | None = None) -> None:
-        """Raise ``death``; after the jobs in flight, the planner's error or StopIteration."""
-        if death is None and (self._plan is not None or self.order):
-            return
-        end = death or self._error or StopIteration()
-        self._error = None
-        try:
-            raise end
-        finally:
-            del end  # its traceback holds this frame, which would keep it and all its frames
+    def is_over(self) -> bool:
+        """Whether the plan has ended and no job is in flight."""
+        return self._plan is None and not self.order
+
+    def end(self) -> Exception:
+        """Return the planner's error, once, or StopIteration."""
+        error, self._error = self._error, None
+        return error or StopIteration()
 
     def close(self) -> None:
         """End the plan and drop the results."""

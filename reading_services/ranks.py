@@ -246,8 +246,7 @@ class LockstepEpoch(_InStep):
         super().__init__(own, barrier)
         self._cursor = cursor
         self._pads = uneven == PAD
-        self._last_item: Any = None
-        self._has_item = False
+        self._last_items: list[Any] = []  # the last item, to repeat
         self._at_end = False
 
     def _take(self) -> Any:
@@ -261,10 +260,10 @@ class LockstepEpoch(_InStep):
             if not self._at_end:
                 self.last = self._own.last
                 if self._pads:
-                    self._last_item, self._has_item = item, True
-            elif self._has_item:
+                    self._last_items = [item]
+            elif self._last_items:
                 self.last += 1
-                item = self._last_item
+                item = self._last_items[0]
             else:
                 msg = f"rank {self._barrier.rank} has no item at all to repeat"
                 raise GraphError(msg, do='Give it a share: fewer ranks, or uneven="drop".')
@@ -273,7 +272,7 @@ class LockstepEpoch(_InStep):
 
     def close(self) -> None:
         """End this rank's pass, and notify ranks that have not ended."""
-        self._last_item = None
+        self._last_items.clear()
         super().close()
 
 

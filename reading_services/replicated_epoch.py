@@ -5,12 +5,12 @@ from __future__ import annotations
 import pickle
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from ..core.call_site import shorten
 from ..core.errors import NotPicklable, WorkerDied
 from .memory_budget import PrefetchBudget
-from .planned_epoch import PooledEpoch, add_to_death, raise_from_worker
+from .planned_epoch import PooledEpoch, add_to_death, error_of
 from .timeout_iterator import TimeoutIterator
 from .transport.messages import BatchMessage, Deal, ErrorMessage, SourceFailed, Took
 from .work import ReplicatedWork
@@ -200,7 +200,7 @@ class ReplicatedEpoch(PooledEpoch):
                 share.places.popleft()
             self._room.remove((share.number, share.count))
             if isinstance(answer, ErrorMessage):
-                self._raise(answer)
+                raise self._error_of(answer)
             self._turn.remove(share)
             if answer.data is None:
                 continue
@@ -214,20 +214,12 @@ class ReplicatedEpoch(PooledEpoch):
             self._receive()
         raise StopIteration
 
-    def _raise(self, answer: ErrorMessage) -> NoReturn:
-        """Raise a worker's error, or the error of the pipes that make its items."""
-        error = None if self._dealer is None else self._dealer.error
-        try:
-            raise_from_worker(answer)
-        except SourceFailed:
-            if error is None:
-                raise
-        assert self._dealer is not None
-        self._dealer.error = None
-        try:
-            raise error
-        finally:
-            del error  # its traceback holds this frame, which would keep it and all its frames
+    def _error_of(self, answer: ErrorMessage) -> Exception:
+        """Return a worker's error or, once, the error of the pipes that make its items."""
+        error, dealer = error_of(answer), self._dealer
+        if isinstance(error, SourceFailed) and dealer is not None and dealer.error is not None:
+            error, dealer.error = dealer.error, None
+        return error
 
     def _first(self) -> WorkerShare:
         """Return the share of the next item: the share with the earliest dealt item."""
@@ -268,10 +260,7 @@ class ReplicatedEpoch(PooledEpoch):
         if fresh is not None:
             share.begin_again(fresh)
             return
-        try:
-            raise death
-        finally:
-            del death  # its traceback holds this frame, which would keep it and all its frames
+        raise death
 
     def _hand_out(self) -> None:
         for share in self._turn:

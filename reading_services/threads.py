@@ -152,7 +152,7 @@ class ThreadReadingService(InProcessReadingService):
         ahead = self._most_in_flight(work.threads, bool(work.ahead_bytes))
         run, in_order = (seed, epoch), self.order == "plan"
         start = partial(ThreadBatches, work, run, cursor, ahead, most, in_order=in_order)
-        return InProcessEpoch(work, seed, epoch, cursor, start=start)
+        return InProcessEpoch(work, start)
 
     def explain(self, work: Work) -> str:
         """Return the text of where each pipe runs, and when processes are faster."""
@@ -317,7 +317,7 @@ class _Finisher:
             try:
                 raise answer.error
             finally:
-                del answer  # the traceback holds this frame, which would keep it and all its frames
+                del answer  # its error's traceback holds this frame: avoid the cycle
         else:
             items = answer.result
         return self._runner.run(job, seed, epoch, [as_tensors(item) for item in items])
@@ -407,7 +407,8 @@ class ThreadBatches:
             index = self._jobs.first()
             if index is not None:
                 return index, self._deliver(index)
-            self._jobs.raise_end()
+            if self._jobs.is_over():
+                raise self._jobs.end()
             self._wait()
             if self._has_left:
                 raise StopIteration
