@@ -43,7 +43,6 @@ class _OuterService:
         return getattr(self.inner, name)
 
     def distribute(self, graph: Pipe) -> Work:
-        """Split the graph, and return this rank's part."""
         return self.divide(self.inner.distribute(graph))
 
     def divide(self, work: Work) -> Work:

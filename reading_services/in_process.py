@@ -38,7 +38,6 @@ def _runs_functions(work: Work) -> bool:
 
 
 _START = DeliveredBatches()
-_END = object()
 
 
 class InProcessReadingService:
@@ -120,7 +119,7 @@ class InProcessReadingService:
         return "InProcessReadingService()"
 
 
-class InProcessEpoch:
+class InProcessEpoch(Iterator[Any]):
     """One pass in this process."""
 
     def __init__(self, work: Work, start: Callable[[], Any]) -> None:
@@ -130,9 +129,6 @@ class InProcessEpoch:
         self._seconds = work.limits.thread_stop
         self._loan = SESSION.chunks.lend(work.cache_bytes)
         self._batches = start()
-
-    def __iter__(self) -> InProcessEpoch:
-        return self
 
     def __next__(self) -> Any:
         try:

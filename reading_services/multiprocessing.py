@@ -200,7 +200,7 @@ class MultiProcessingReadingService:
                 f"{work.workers} workers were asked for and {working} works, as the graph is not "
                 f"split: {work.reason}\n"
                 "  Put .sharding_filter() after the first .shuffle(), so that each worker has a "
-                "share, or give num_workers=1; explain() shows what runs where."
+                "share, or give num_workers=1; explain() shows where each pipe runs."
             )
             self._once.warn(text, text, IdleWorkers, origin_of(work.graph))
         pool = self._pool_for(work)
@@ -242,7 +242,6 @@ class MultiProcessingReadingService:
         return self._pool
 
     def _end_epoch(self) -> None:
-        """Stop the workers unless they stay for the next epoch."""
         if not self._staying or (self._pool is not None and not self._pool.is_well()):
             self.stop()
 

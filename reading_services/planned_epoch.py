@@ -76,7 +76,7 @@ class _Left(Exception):
 
 
 @dataclass(eq=False)
-class PooledEpoch:
+class PooledEpoch(Iterator[Any]):
     """Base of passes over a pool of workers: receive, report, replace workers, and end."""
 
     _pool: WorkerPool
@@ -96,9 +96,6 @@ class PooledEpoch:
         self._versions: dict[int, Hashable] = {}
         self._is_closed = self._has_left = False
         begin(self)
-
-    def __iter__(self) -> PooledEpoch:
-        return self
 
     def __next__(self) -> Any:
         if self._is_closed:

@@ -41,8 +41,8 @@ Cases = list[tuple[bool, list[Any]]]
 """A pair for each source: whether it lists a storage, and its cases or their texts."""
 
 _DO_START = (
-    "Call torch.distributed.init_process_group() before the loop, in every rank (torchrun sets "
-    "what it needs), or leave DistributedReadingService out."
+    "Call torch.distributed.init_process_group() before the loop, in every rank (torchrun sets its "
+    "variables), or leave DistributedReadingService out."
 )
 _DO_LOOK = (
     "Look at what that rank did last; DistributedReadingService(timeout=...) is the limit. Every "
@@ -173,10 +173,9 @@ def checked_timeout(seconds: float) -> float:
 
 # The number that a rank sends before each item: _END, or _HAS plus the failures in the item.
 _END, _HAS = -1, 0
-_START = DeliveredBatches()
 
 
-class _InStep:
+class _InStep(Iterator[Any]):
     """One rank's pass over an epoch that all ranks end together."""
 
     def __init__(self, own: Epoch, barrier: RankBarrier) -> None:
@@ -184,9 +183,6 @@ class _InStep:
         self._own = own
         self._barrier = barrier
         self._is_closed = self._has_agreed = self._has_left = False
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
 
     def __next__(self) -> Any:
         if self._is_closed:
@@ -225,7 +221,6 @@ class _InStep:
         raise StopIteration
 
     def leave(self) -> None:
-        """End the wait for an item in another thread; :meth:`close` follows."""
         self._has_left = True
         leave(self._own)
 
@@ -241,7 +236,7 @@ class LockstepEpoch(_InStep):
     """One rank's items, as long as all ranks have one."""
 
     def __init__(
-        self, own: Epoch, barrier: RankBarrier, uneven: str, cursor: DeliveredBatches = _START
+        self, own: Epoch, barrier: RankBarrier, uneven: str, cursor: DeliveredBatches
     ) -> None:
         super().__init__(own, barrier)
         self._cursor = cursor

@@ -41,13 +41,11 @@ from .multiprocessing import JOBS_PER_REMOTE_WORKER, JOBS_PER_WORKER, ORDERS
 from .pipe_runner import PipeRunner
 from .planner import JobsInFlight, jobs
 from .reading_service import refuse_unknown, text_of
-from .timeout_iterator import TimeoutIterator
+from .timeout_iterator import LATE_SECONDS, TimeoutIterator
 from .transport.slot_reader import BatchBuffers
 from .work import PlannedWork, Work, WorkerStatus, instructions_of, item_timeout
 
 _START = DeliveredBatches()
-# Timeout for ending threads after an ItemTimeout: the stuck thread has exceeded its limit already.
-_LATE_SECONDS = 0.1
 
 
 class ThreadReadingService(InProcessReadingService):
@@ -226,7 +224,6 @@ class _Exchange:
     is_looking: bool = False  # whether the prefetching thread has a job, for which others may wait
 
     def serve(self, seat: _Seat) -> None:
-        """Make batches until the queue ends."""
         STEP_OF_THREAD.set(seat.step)
         scheme = holding(COALESCE_POLICIES, self.coalesce_policies)
         with count_apart(), batches_in(self.buffers), scheme:
@@ -301,7 +298,6 @@ class _Finisher:
             self._maker = ErrorTolerant(self, work.errors, together=work.part.ranks > 1)
 
     def finish(self, answer: _Answer, seed: int, epoch: int) -> Any:
-        """Return the batch, or raise its error."""
         self._answer = answer
         try:
             return self._maker.run(answer.job, seed, epoch)
@@ -323,7 +319,7 @@ class _Finisher:
         return self._runner.run(job, seed, epoch, [as_tensors(item) for item in items])
 
 
-class ThreadBatches:
+class ThreadBatches(Iterator[tuple[int, Any]]):
     """Batches of one epoch with their numbers, made by threads a bounded number ahead."""
 
     def __init__(
@@ -388,9 +384,6 @@ class ThreadBatches:
 
         self._finish = finish
         return finisher.begin
-
-    def __iter__(self) -> ThreadBatches:
-        return self
 
     def __next__(self) -> tuple[int, Any]:
         if self._is_closed or self._has_left:
@@ -502,7 +495,7 @@ class ThreadBatches:
         try:
             for watcher in self._watchers:
                 watcher.close()
-            join_threads(*self._threads, most=_LATE_SECONDS if self._is_late else math.inf)
+            join_threads(*self._threads, most=LATE_SECONDS if self._is_late else math.inf)
         finally:
             _drain(self._exchange.answers)
             self._buffers.close()

@@ -22,16 +22,12 @@ from ..graph import frame_location, frame_pipe
 from .memory_budget import PrefetchBudget
 from .work import item_timeout
 
-# Timeout for ending a thread after an ItemTimeout.
-_SECONDS = 0.1
+# Timeout for ending threads after an ItemTimeout: the stuck thread has exceeded its limit already.
+LATE_SECONDS = 0.1
 _ITEM, _ERROR, _END = "item", "error", "end"
 
 
-# Prefetched items before the first one has shown its size.
-_BEFORE_THE_FIRST = 1
-
-
-class TimeoutIterator:
+class TimeoutIterator(Iterator[Any]):
     """Items of ``source``, each within the time limits; up to ``ahead`` items are prefetched.
 
     The thread takes one step per request and ends with the iterator. A stuck thread stays, as a
@@ -54,16 +50,13 @@ class TimeoutIterator:
         # The first item of an epoch opens and imports: it has more time, as with workers.
         self._seconds = limits.start + limits.item
         self._ahead, self._in_flight = ahead, 0
-        self._room = PrefetchBudget(ahead_bytes, unknown=_BEFORE_THE_FIRST)
+        self._room = PrefetchBudget(ahead_bytes, unknown=1)
         self._is_closed = self._late = False
         self._step = CurrentStep()
         self._thread = threading.Thread(
             target=_step, args=(source, self._requests, self._answers, self._step), daemon=True
         )
         start_thread(self._thread)
-
-    def __iter__(self) -> TimeoutIterator:
-        return self
 
     def __next__(self) -> Any:
         if self._is_closed:
@@ -138,7 +131,7 @@ class TimeoutIterator:
             while True:  # cancel the requests ahead
                 self._requests.get_nowait()
         self._requests.put(False)
-        join_threads(self._thread, most=_SECONDS if self._late else math.inf)
+        join_threads(self._thread, most=LATE_SECONDS if self._late else math.inf)
 
     def running_threads(self) -> list[threading.Thread]:
         """Return the thread, if it still runs after :meth:`close`."""

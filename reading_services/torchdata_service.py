@@ -145,7 +145,7 @@ class TorchdataService:
 
 
 @dataclass(eq=False)
-class TorchdataEpoch:
+class TorchdataEpoch(Iterator[Any]):
     """One pass over a graph that a service prepared."""
 
     _service: ReadingServiceInterface
@@ -165,9 +165,6 @@ class TorchdataEpoch:
         self._items: Iterator[Any] = iter(iterable)
         if self._work.limits.explicit:
             self._items = TimeoutIterator(self._items, self._work.limits)
-
-    def __iter__(self) -> TorchdataEpoch:
-        return self
 
     def __next__(self) -> Any:
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from textwrap import indent
 from typing import Any, TypeAlias
 
 from ..adapters import Limits, note_of
@@ -59,11 +60,6 @@ def instructions_of(pipe: Pipe) -> Sequence[Instruction] | None:
     return None
 
 
-def indent(text: str) -> str:
-    """Return ``text`` with each line two spaces to the right."""
-    return "\n".join(f"  {line}" for line in text.splitlines())
-
-
 @dataclass(frozen=True)
 class WorkerStatus:
     """Current batch and pipe of a worker, for messages."""
@@ -77,16 +73,16 @@ class WorkerStatus:
         return self.what if self.origin is None else f"{self.what}, in {self.origin}"
 
 
-def item_timeout(what: str, do: str, whole_pass: str, stacks: str = "") -> ItemTimeout:
+def item_timeout(event: str, do: str, whole_pass: str, stacks: str = "") -> ItemTimeout:
     """Return the error of a late item; it names a running pass over whole volumes."""
     if whole_pass:
-        what = f"{what}; a pass over all voxels of {whole_pass} is running"
+        event = f"{event}; a pass over all voxels of {whole_pass} is running"
         do = (
             "Statistics, boxes and mask tables take one pass over a volume, and are kept for later "
             f"runs. {do} Or write statistics before the training: voxpipe index, or vp.volumes."
             "volume_statistics(volume)."
         )
-    return ItemTimeout(what + stacks, do=do)
+    return ItemTimeout(event + stacks, do=do)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,14 +165,14 @@ class PlannedWork(_WorkBase):
             f"in {self.threads} threads of this process" if self.threads > 1 else "in this process"
         )
         where = f"in each of {workers} workers" if workers else here
-        lines = ["planned in this process (no voxels)", indent(planner)]
+        lines = ["planned in this process (no voxels)", indent(planner, "  ")]
         if self.cut.realizing:
             # Numbering restarts: the realizing part reads the jobs of the planner.
             pipes = [pipe for pipe in self.cut.realizing if not traits_of(pipe).watches]
             realizing = "\n".join(f"· {describe(pipe)}" for pipe in pipes)
             per = f", {self.cut.group} items a batch" if self.cut.group > 1 else ""
             torch = ", without torch" if workers and self.recipe is not None else ""
-            lines += [f"realized {where}{per}{torch}", indent(realizing)]
+            lines += [f"realized {where}{per}{torch}", indent(realizing, "  ")]
         elif workers or self.beside_loop:
             kind = "worker" if workers else "thread"
             them = f"none of the {workers} workers" if workers > 1 else f"no {kind}"
@@ -265,8 +261,8 @@ class ReplicatedWork(_WorkBase):
             after = after if workers and workers > 1 else ""
             once, per_worker = explain_graph(self.point), explain_graph(self.of_worker())
             return (
-                f"not planned: {self.reason}\nrun once, in this process\n{indent(once)}\n"
-                f"dealt out item by item {where}{after}\n{indent(per_worker)}"
+                f"not planned: {self.reason}\nrun once, in this process\n{indent(once, '  ')}\n"
+                f"dealt out item by item {where}{after}\n{indent(per_worker, '  ')}"
             )
         if self.shards and workers:
             how = f"each of {workers} workers runs the whole graph on its share; {_DEPENDS}"
@@ -275,7 +271,7 @@ class ReplicatedWork(_WorkBase):
         else:
             depends = "" if workers is None else f"; {_DEPENDS}"
             how = f"this process runs the whole graph{depends}"
-        return f"not split: {self.reason}\n{how}\n{indent(explain_graph(self.graph))}"
+        return f"not split: {self.reason}\n{how}\n{indent(explain_graph(self.graph), '  ')}"
 
 
 Work: TypeAlias = PlannedWork | ReplicatedWork

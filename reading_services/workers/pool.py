@@ -182,7 +182,8 @@ class WorkerPool:
         except OSError as error:
             raise failed_start(error, None) from error  # type: ignore[misc]  # never None
         # A forked child inherits our ends of all channels so far, and closes them.
-        is_fork = self._context.get_start_method() == "fork"
+        method = self._context.get_start_method()
+        is_fork = method == "fork"
         channels = [*(other.channel for other in self.workers), ours] if is_fork else []
         settings = replace(self._settings, number=number, signals=signals_of_parent())
         process = self._context.Process(  # type: ignore[attr-defined]
@@ -191,7 +192,6 @@ class WorkerPool:
             name=f"{WORKER_NAME}-{number}",
             daemon=True,
         )
-        method = self._context.get_start_method()
         if not is_fork:  # before the note: a kill before the server runs would leave its folder
             start_tracker()
         note = None if is_fork else StartNote(self.limits.start)

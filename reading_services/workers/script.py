@@ -19,7 +19,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import count
 from multiprocessing import active_children, forkserver, process, reduction, spawn, util
-from typing import Any
+from typing import Any, cast
 
 from ...core.call_site import warn
 from ...core.errors import LikelyMistake, NotPicklable
@@ -403,8 +403,7 @@ def _is_dead_socket(address: str) -> bool:
 
 def _settings() -> dict[str, Any]:
     """Return the configuration that multiprocessing passes to children; forked ones copy it."""
-    config: dict[str, Any] = vars(process.current_process()).get("_config", {})
-    return config
+    return cast("dict[str, Any]", vars(process.current_process()).get("_config", {}))
 
 
 def _forget_parent() -> None:

@@ -461,20 +461,18 @@ _STEP = 4 * 1024**2
 _HEAPS = 2
 # Variables with which users set these options themselves.
 _OWN_WORDS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_")
-_OWN_HEAPS = "MALLOC_ARENA_MAX"
-_TUNABLES, _OF_MALLOC = "GLIBC_TUNABLES", "glibc.malloc."
 
 
 def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
     """Make this process keep freed memory, within bounds; only for our own processes."""
     is_set = any(name in environment for name in _OWN_WORDS)
-    if is_set or _OF_MALLOC in environment.get(_TUNABLES, ""):
+    if is_set or "glibc.malloc." in environment.get("GLIBC_TUNABLES", ""):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another C library, another system
         return False
     options = [(_MMAP_THRESHOLD, _LARGEST), (_TRIM_THRESHOLD, _MOST_FREE), (_TOP_PAD, _STEP)]
-    if _OWN_HEAPS not in environment:
+    if "MALLOC_ARENA_MAX" not in environment:
         options.append((_ARENA_MAX, _HEAPS))
     return all(mallopt(which, size) == 1 for which, size in options)
