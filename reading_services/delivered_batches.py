@@ -1,4 +1,4 @@
-"""The position of a loader in its run: the epoch, and which of its batches were delivered."""
+"""The position of a loader in its run: the epoch and its delivered batches."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from ..batching.job import Failure
 
-# Where batches come as they are ready, one that takes long lets thousands of others pass, and a
-# share of a graph that ends early leaves its numbers open for ever. So what came before its turn is
-# kept as runs of numbers: as many as there are gaps, and not as there are batches.
+# With order="as_ready" thousands of batches may overtake a slow one, and a share of a graph that
+# ends early never delivers its remaining numbers. So batches that came early are kept as runs of
+# numbers, whose count depends on the gaps and not on the batches.
 
 
 class BatchRun(NamedTuple):
@@ -22,13 +22,13 @@ class BatchRun(NamedTuple):
     [3, 5, 7, 9]
     """
 
-    first: int  # the first of them
-    length: int = 1  # how many there are
+    first: int
+    length: int = 1  # count of the numbers
     step: int = 1  # their distance
 
     @property
     def end(self) -> int:
-        """The number that would be the next."""
+        """The number that would follow."""
         return self.first + self.length * self.step
 
     def holds(self, number: int) -> bool:
@@ -38,7 +38,7 @@ class BatchRun(NamedTuple):
 
 @dataclass(frozen=True)
 class DeliveredBatches:
-    """Which batches of an epoch were delivered.
+    """The delivered batches of an epoch.
 
     Examples
     --------
@@ -48,11 +48,11 @@ class DeliveredBatches:
     DeliveredBatches(next=3, ahead=())
     """
 
-    next: int = 0  # the first that was not
-    ahead: tuple[BatchRun, ...] = ()  # later ones that were, in order of their first
+    next: int = 0  # the first batch that was not delivered
+    ahead: tuple[BatchRun, ...] = ()  # later batches that were delivered, sorted
 
     def after(self, index: int, step: int = 1) -> DeliveredBatches:
-        """Return the place after one more batch."""
+        """Return the cursor after one more batch."""
         if index == self.next:
             after = DeliveredBatches(index + 1, self.ahead)
             return after._settle() if self.ahead else after
@@ -64,16 +64,16 @@ class DeliveredBatches:
             if run.step == 1:
                 first = ahead.pop(first).end
                 continue
-            # Shares take turns: as many rounds at once as each of them has numbers for.
+            # Shares take turns: settle as many rounds at once as all of them have.
             turn: list[BatchRun] = []
-            while len(turn) < run.step and (one := ahead.get(first + len(turn))) is not None:
-                if one.step != run.step:
+            while len(turn) < run.step and (share := ahead.get(first + len(turn))) is not None:
+                if share.step != run.step:
                     break
-                turn.append(ahead.pop(one.first))
-            rounds = min(one.length for one in turn) if len(turn) == run.step else 1
-            for one in turn:
-                if one.length > rounds:
-                    rest = BatchRun(one.first + rounds * one.step, one.length - rounds, one.step)
+                turn.append(ahead.pop(share.first))
+            rounds = min(share.length for share in turn) if len(turn) == run.step else 1
+            for begin, length, step in turn:
+                if length > rounds:
+                    rest = BatchRun(begin + rounds * step, length - rounds, step)
                     ahead[rest.first] = rest
             first += len(turn) + (rounds - 1) * run.step
         return DeliveredBatches(first, tuple(sorted(ahead.values())))
@@ -83,28 +83,26 @@ class DeliveredBatches:
         return index < self.next or any(run.holds(index) for run in self.ahead)
 
     def leave_out(self, failures: Sequence[Failure]) -> None:
-        """Say that a batch has nothing to hand out; raise if something has to stand for it."""
+        """Accept an empty batch; a subclass may raise if it needs an item for it."""
 
 
-def _with(runs: tuple[BatchRun, ...], one: BatchRun) -> tuple[BatchRun, ...]:
+def _with(runs: tuple[BatchRun, ...], new: BatchRun) -> tuple[BatchRun, ...]:
     rest = []
     for run in runs:
-        if run.step == one.step and run.end == one.first:
-            one = BatchRun(run.first, run.length + one.length, run.step)
-        elif run.step == one.step and one.end == run.first:
-            one = one._replace(length=one.length + run.length)
+        if run.step == new.step and run.end == new.first:
+            new = BatchRun(run.first, run.length + new.length, run.step)
+        elif run.step == new.step and new.end == run.first:
+            new = new._replace(length=new.length + run.length)
         else:
             rest.append(run)
-    return tuple(sorted([*rest, one]))
+    return tuple(sorted([*rest, new]))
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where in a run a loader is."""
+    """The position of a loader in its run."""
 
     epoch: int = 0
-    cursor: DeliveredBatches = field(
-        default_factory=DeliveredBatches
-    )  # of it, also before a resume
+    cursor: DeliveredBatches = field(default_factory=DeliveredBatches)
     failures: int = 0
-    """Items of it that failed, also before a resume; ``OnError`` has a budget for them."""
+    """Failed items of the epoch, also before a resume; ``OnError`` has a budget for them."""

@@ -1,4 +1,4 @@
-"""Divide every batch among the ranks of a torch.distributed job; another service runs the part."""
+"""Divide every batch among the ranks of a torch.distributed job, over another service."""
 
 from __future__ import annotations
 
@@ -33,42 +33,24 @@ USUAL_TIMEOUT = 1800.0
 
 
 class _OuterService:
-    """A service around another one, which runs the graph: what that one can do, it can."""
+    """A service around another one, which runs the graph and provides all other methods."""
 
     inner: Any
 
     def __getattr__(self, name: str) -> Any:
-        if name == "inner" or name.startswith("__"):  # asked by copy() of what is not made yet
+        if name == "inner" or name.startswith("__"):  # copy() reads them before ``inner`` exists
             raise AttributeError(name)
         return getattr(self.inner, name)
 
     def distribute(self, graph: Pipe) -> Work:
-        """Split the graph, and take this rank's part."""
         return self.divide(self.inner.distribute(graph))
 
     def divide(self, work: Work) -> Work:
-        """Return what this rank does of ``work``, as far as ranks are known by now."""
+        """Return this rank's part of ``work``, if the ranks are known already."""
         return self.inner.divide(work) if hasattr(self.inner, "divide") else work
 
-    def epoch(self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches) -> Epoch:
-        """Start one pass over this rank's part of the batches that ``cursor`` does not hold."""
-        running: Epoch = self.inner.epoch(work, seed, epoch, cursor)
-        return running
-
-    def shares(self, work: Work) -> int:
-        """Return among how many processes a graph is divided that cannot be split; else 0."""
-        return int(self.inner.shares(work))
-
-    def explain(self, work: Work) -> str:
-        """Return which part this rank makes, and where what runs."""
-        return str(self.inner.explain(work))
-
-    def stop(self) -> None:
-        """Stop what runs the graph."""
-        self.inner.stop()
-
     def alone(self) -> ReadingService:
-        """Return a copy that makes this rank's part and waits for no other, for measuring."""
+        """Return a copy for measuring, which makes this rank's part and never waits for others."""
         has_ranks = hasattr(self.inner, "alone")
         service: ReadingService = self.inner.alone() if has_ranks else copy.copy(self.inner)
         return service
@@ -78,34 +60,32 @@ class DistributedReadingService(_OuterService):
     """Give rank *r* of *R* its part of every batch; all ranks end together.
 
     The batch size in the chain is that of all ranks together: ``.batch_patches(8)`` gives each of
-    four ranks two patches, and the eight are those that one process would have got. So the
-    run is the same on any number of ranks that divides the batch, and a state may be loaded under
-    another one. (In torchdata the size is that of one rank.) Ranks agree on seed and position at
-    the beginning of an epoch, through the store of the process group; after that they need nothing
-    of each other, because all make the same plan. Where their listings of a storage differ, all
-    have the cases of rank 0.
+    four ranks two patches, and the eight are those of a single process. So the run is the same on
+    any number of ranks that divides the batch, and accepts a state from another number. (In
+    torchdata the size is that of one rank.) Ranks agree on seed and position at the beginning of an
+    epoch, through the store of the process group. After that they do not communicate, because all
+    make the same plan. If their listings of a storage differ, all use the cases of rank 0.
 
-    By itself it runs the graph in the rank's own process; put it before
-    :class:`MultiProcessingReadingService` in a :class:`SequentialReadingService` for workers.
-    Workers take no part in collectives.
+    Alone it runs the graph in the rank's own process. For workers, put it before
+    :class:`MultiProcessingReadingService` in a :class:`SequentialReadingService`. Workers take no
+    part in collectives.
 
-    A chain that does not end with a batch (or with one of one) has none to divide: of each *R*
-    items every rank gets one. A graph that cannot be planned is run by every rank on its share, so
-    it needs ``.sharding_filter()``; its batches are the part of one rank in size, too, but which
-    items they hold depends on the number of ranks. There ranks ask each other before each item
-    whether all have one.
+    If a chain does not end with batches of two or more items, each rank gets one of *R* items.
+    Every rank runs a graph that cannot be planned on its share, so that graph needs
+    ``.sharding_filter()``. Its batches have the size of one rank's part, too. Their items depend on
+    the number of ranks. Before each item such ranks check that all have one.
 
     Without a process group an epoch raises ``RankMissing``. The seed is that of rank 0.
 
     Parameters
     ----------
     timeout
-        Seconds that a rank waits for the others; then an error names those that did not come.
+        Seconds that a rank waits for the others; then an error names the missing ranks.
     uneven
-        What becomes of a last batch that is too small: ``"drop"`` leaves it out, ``"pad"`` fills
-        it up with its last item, ``"wrap"`` with the first items of the epoch. Of a graph that
-        cannot be planned all ranks end with the first (``"drop"``), or repeat their last item
-        until all have ended (``"pad"``).
+        Rule for a last batch that is too small: ``"drop"`` skips it, ``"pad"`` fills it with its
+        last item, ``"wrap"`` with the first items of the epoch. If the graph cannot be planned,
+        all ranks end with the first one (``"drop"``), or repeat their last item until all have
+        ended (``"pad"``).
     """
 
     def __init__(self, timeout: float = USUAL_TIMEOUT, *, uneven: str = "drop") -> None:
@@ -119,19 +99,19 @@ class DistributedReadingService(_OuterService):
         self._waits = True
 
     def over(self, inner: ReadingService) -> DistributedReadingService:
-        """Return a copy of this service whose part ``inner`` runs."""
+        """Return a copy of this service with ``inner`` to run its part."""
         service = copy.copy(self)
         service.inner = inner
         return service
 
     def alone(self) -> DistributedReadingService:
-        """Return a copy that makes this rank's part and waits for no other, for measuring."""
+        """Return a copy for measuring, which makes this rank's part and never waits for others."""
         service = copy.copy(self)
         service._waits = False
         return service
 
     def divide(self, work: Work) -> Work:
-        """Return what this rank does of ``work``; all of it where no process group is started yet.
+        """Return this rank's part of ``work``; all of it before a process group is started.
 
         Raises
         ------
@@ -144,8 +124,8 @@ class DistributedReadingService(_OuterService):
             part.size(work.cut.group)
             if count > 1 and work.cut.filters:
                 raise GraphError(
-                    "what is left out after items are dealt out is not known to the other ranks: "
-                    "they would have more batches",
+                    "a filter after .sharding_round_robin_dispatch() skips items that the other "
+                    "ranks do not know of: they would have more batches",
                     do="Put the filter before .sharding_round_robin_dispatch().",
                 )
         elif count > 1 and not work.shards_ranks:
@@ -153,12 +133,12 @@ class DistributedReadingService(_OuterService):
             do = "Put .sharding_filter() after .shuffle(), so that ranks have shares."
             raise GraphError(msg, do=do)
         if isinstance(work, ReplicatedWork) and work.part.ranks == 1 < count:
-            # Once: what is asked for later is this graph.
+            # Once: later calls get this graph.
             work = replace(work, graph=with_own_batches(work.graph, part))
         return replace(work, part=part)
 
     def agree(self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches) -> int:
-        """Wait for all ranks and return the seed of rank 0; errors name the ranks at fault."""
+        """Wait for all ranks, and return the seed of rank 0; errors name the ranks at fault."""
         if self._ranks is None:
             self._ranks = Ranks(self.timeout)
         if self.uneven == WRAP and isinstance(work, ReplicatedWork):
@@ -183,7 +163,7 @@ class DistributedReadingService(_OuterService):
     def _in_step(
         self, work: Work, run: Callable[[DeliveredBatches], Epoch], cursor: DeliveredBatches
     ) -> Epoch:
-        """Return an epoch that ends with those of the other ranks; ``run`` starts this rank's."""
+        """Return an epoch that ends together with the other ranks; ``run`` starts this rank's."""
         if work.part.ranks == 1 or (isinstance(work, PlannedWork) and not work.errors.tolerates):
             return run(cursor)
         assert self._ranks is not None
@@ -208,37 +188,38 @@ class DistributedReadingService(_OuterService):
     def epoch(self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches) -> Epoch:
         """Start one pass over this rank's part of the batches that ``cursor`` does not hold."""
         if not self._waits:
-            return super().epoch(work, seed, epoch, cursor)
+            own: Epoch = self.inner.epoch(work, seed, epoch, cursor)
+            return own
         mine = self.divide(work)
         seed = self.agree(mine, seed, epoch, cursor)
         running = self._in_step(mine, partial(self.inner.epoch, mine, seed, epoch), cursor)
-        # That of rank 0, whatever this rank asked for.
+        # The seed of rank 0, which may differ from this rank's.
         running.seed = seed  # type: ignore[attr-defined]
         return running
 
     def shares(self, work: Work) -> int:
-        """Return among how many processes a graph is divided that cannot be split; else 0."""
+        """Return the number of processes that share a graph that cannot be split; else 0."""
         mine = self.divide(work)
         if isinstance(mine, ReplicatedWork):
-            return super().shares(work) * mine.part.ranks
-        # Positions count batches of all ranks; but rounds of single items depend on their number.
+            return int(self.inner.shares(work)) * mine.part.ranks
+        # Positions count batches of all ranks, but rounds of single items depend on their number.
         return mine.part.ranks if mine.cut.group == 1 and mine.part.ranks > 1 else 0
 
     def explain(self, work: Work) -> str:
-        """Return which part this rank makes, and where."""
+        """Return the text of this rank's part, and of where it runs."""
         mine = self.divide(work)
         part = explain_share(_graph(mine), mine.part, whole=isinstance(mine, ReplicatedWork))
         return f"{part}\n{self.inner.explain(work)}"
 
     def stop(self) -> None:
-        """Free the group that ranks of whole graphs talk over, and what is kept for this one."""
+        """Stop the inner service, and close the barrier of the ranks."""
         self.inner.stop()
         ranks, self._ranks = self._ranks, None
         if ranks is not None:
             ranks.close()
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy belongs to another loader, whose ranks agree by themselves.
+        # A copy belongs to another loader, whose ranks agree separately.
         return {**self.__dict__, "_ranks": None, "inner": copy.copy(self.inner)}
 
     def __repr__(self) -> str:
@@ -246,7 +227,7 @@ class DistributedReadingService(_OuterService):
 
 
 def _cases_of(sources: Sequence[Pipe]) -> Cases:
-    """Return the cases of sources that list a storage, and texts of the cases of others.
+    """Return the cases of sources that list a storage, and texts of the other sources' cases.
 
     Cases whose URLs hold a credential are texts too: the store of the job is not encrypted.
     """
@@ -274,7 +255,7 @@ class SequentialReadingService(_OuterService):
     Parameters
     ----------
     services
-        A :class:`DistributedReadingService`, then where its part runs:
+        A :class:`DistributedReadingService`, then the service that runs its part:
         ``SequentialReadingService(DistributedReadingService(), MultiProcessingReadingService(4))``.
     """
 
@@ -297,7 +278,7 @@ class SequentialReadingService(_OuterService):
             kinds.append("rank" if isinstance(service, DistributedReadingService) else "run")
         if kinds not in (["rank"], ["run"], ["rank", "run"]):
             names = ", ".join(type(s).__name__ for s in self.services) or "nothing"
-            msg = "a sequence is first what divides batches among ranks, then what runs them"
+            msg = "a sequence is a service that divides batches among ranks, then one to run them"
             raise ValueError(f"{msg}; got {names}. {_DO}")
         if self.services[-1].__dict__.get("order") == "as_ready" and "rank" in kinds:
             msg = 'order="as_ready" gives ranks parts of different batches at a time'
@@ -305,8 +286,8 @@ class SequentialReadingService(_OuterService):
             raise ValueError(f'{msg}; give {name}(order="plan")')
 
     def __getstate__(self) -> dict[str, Any]:
-        # A copy belongs to another loader: its services are copies too. Of one in torchdata's form
-        # ``inner`` makes the copy that runs; another would finalize what they share.
+        # A copy belongs to another loader, so its services are copies too. ``inner`` copies a
+        # service in torchdata's form; a second copy would finalize objects that both share.
         services = (
             s if isinstance(s, ReadingServiceInterface) else copy.copy(s) for s in self.services
         )
@@ -317,13 +298,13 @@ class SequentialReadingService(_OuterService):
 
 
 def without_parts(service: object, graph: Pipe) -> str:
-    """Return the warning where all ranks make the same, as nothing divides them; else nothing."""
+    """Return the warning if no service divides the batches among ranks; else an empty text."""
     ranks = dist.get_world_size() if is_started() else 1
     services = getattr(service, "services", (service,))
-    ours = all(type(one).__module__.startswith(_PACKAGE) for one in services)
-    # What gives ranks their parts, or is a service of the user's that may.
+    are_ours = all(type(part).__module__.startswith(_PACKAGE) for part in services)
+    # A TorchdataService runs the user's service, which may divide the batches.
     dividing = (DistributedReadingService, TorchdataService)
-    if ranks == 1 or not ours or any(isinstance(one, dividing) for one in services):
+    if ranks == 1 or not are_ours or any(isinstance(part, dividing) for part in services):
         return ""
     has_parts = any(
         getattr(pipe, "num_of_instances", 1) > 1 or chained_name(pipe) == "fullsync"
@@ -332,8 +313,7 @@ def without_parts(service: object, graph: Pipe) -> str:
     if has_parts:
         return ""
     return (
-        f"each of {ranks} ranks makes all batches, and all make the same, as no service divides "
-        "them\n"
+        f"each of {ranks} ranks makes all batches, as no service divides them\n"
         "  Give vp.reading_services.SequentialReadingService(DistributedReadingService(), "
         f"{service!r}), or "
         "DistributedReadingService() alone. If every rank has cases of its own, ignore "
@@ -342,7 +322,7 @@ def without_parts(service: object, graph: Pipe) -> str:
 
 
 def gathered_by(sink: Pipe) -> Pipe | None:
-    """Return the pipe that makes the batches, behind which each takes one item; else None."""
+    """Return the pipe that makes the batches if only per-item pipes follow it; else None."""
     counts = readers(sink)
     pipe = sink
     while True:
@@ -359,7 +339,7 @@ def gathered_by(sink: Pipe) -> Pipe | None:
 
 
 def with_own_batches(sink: Pipe, part: RankPart) -> Pipe:
-    """Return a whole graph whose batches are one rank's part of those that were asked for."""
+    """Return a whole graph whose batches have the size of one rank's part."""
     gatherer = gathered_by(sink)
     if gatherer is None or traits_of(gatherer).group == 1:
         return sink
@@ -369,7 +349,7 @@ def with_own_batches(sink: Pipe, part: RankPart) -> Pipe:
 
 
 def explain_share(sink: Pipe, part: RankPart, *, whole: bool) -> str:
-    """Return in words what one rank makes of a graph; ``whole`` ones have the rank's batches."""
+    """Return the text of one rank's part of a graph; ``whole`` graphs have the rank's batches."""
     gatherer = gathered_by(sink)
     group = traits_of(gatherer).group if gatherer is not None else 1
     if group > 1:
@@ -381,8 +361,8 @@ def explain_share(sink: Pipe, part: RankPart, *, whole: bool) -> str:
     if inside is None:
         return f"{part.name}: {items}"
     return (
-        f"{part.name}: {items}; what {describe(inside)} gathers stays whole, as more than pipes "
-        "that take one item follow it"
+        f"{part.name}: {items}; batches of {describe(inside)} stay whole, as pipes follow it "
+        "that take more than one item"
     )
 
 

@@ -1,4 +1,4 @@
-"""The global generators of random, NumPy and torch, for functions of the user's.
+"""Seeding of the global generators of random, NumPy and torch, for functions of the user.
 
 They are seeded for each item and restored after it.
 """
@@ -21,7 +21,7 @@ _OWN: set[int] = set()
 
 
 def own_generators() -> None:
-    """Say that nobody else draws here: to keep and put back costs an item 100 us."""
+    """Skip restoring in this process, where only items draw: it would take 100 us per item."""
     _OWN.add(os.getpid())
 
 

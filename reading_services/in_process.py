@@ -1,4 +1,4 @@
-"""Run the graph in the process that asks: no workers, the same batches."""
+"""Run the graph in the calling process, with the batches of workers."""
 
 from __future__ import annotations
 
@@ -31,42 +31,41 @@ from .work import PlannedWork, ReplicatedWork, Work, work_of
 
 
 def _runs_functions(work: Work) -> bool:
-    """Whether functions run that generators are seeded for, from which the consumer draws too."""
+    """Whether functions run that need seeded global generators, which the consumer uses too."""
     if isinstance(work, ReplicatedWork) or draws_globally(work.cut.planner):
         return True
     return any(traits_of(pipe).runs_user_code for pipe in work.cut.realizing)
 
 
 _START = DeliveredBatches()
-_END = object()
 
 
 class InProcessReadingService:
     """Plan and realize in the calling process.
 
-    ``ThreadReadingService`` makes several batches at once, ahead of the loop, and still here.
+    ``ThreadReadingService`` prefetches several batches at once, in the same process.
 
-    With ``Timeout`` among the adapters the work runs in a thread, so that the caller can
-    be told what it is stuck in; a thread cannot be stopped, so only workers end a hang.
+    With ``Timeout`` among the adapters the work runs in a thread, so that an error can name the
+    pipe that hangs. A thread cannot be stopped, so only workers end a hang.
 
     Parameters
     ----------
     prefetch_cnt
-        Batches that a thread makes ahead. None are where functions of yours run: they may draw
-        from the global generators, which are seeded around them, and your loop draws from these.
+        Batches that a thread prefetches. With functions of yours there is no prefetch: they may
+        draw from the global generators, which are seeded around them, and so may your loop.
     init_fn
         Called once per epoch as ``init_fn(datapipe, WorkerInfo(1, 0))`` with a copy of the graph;
-        returns the datapipe that runs. Called once in all where the graph keeps items in memory.
-        With it, or the next one, the graph is not split.
+        returns the datapipe to run. Called only once if the graph keeps items in memory. With
+        ``init_fn`` or ``reset_fn`` the graph is not split.
     reset_fn
-        Called then as ``reset_fn(datapipe, WorkerInfo(1, 0), SeedGenerator)``.
+        Called next as ``reset_fn(datapipe, WorkerInfo(1, 0), SeedGenerator)``.
     memory_bytes
-        Memory that batches, buffers and decoded chunks may take together, in bytes; an epoch
-        that needs more is refused before it begins. None for 256 MiB, and for
-        a quarter of the memory or all of it where that does not suffice.
+        Memory for batches, buffers and decoded chunks together, in bytes; an epoch that needs
+        more is refused before it begins. None for 256 MiB, and for a quarter of the memory or
+        all of it if that is too little.
     prefetch_bytes
-        Bytes that the batches which are made ahead may take, each counted as the largest so far.
-        None for an eighth of the memory.
+        Bytes of prefetched batches, each counted as the largest so far. None for an eighth of the
+        memory.
     """
 
     def __init__(
@@ -84,8 +83,8 @@ class InProcessReadingService:
         self.memory_bytes = count_or_none("memory_bytes", memory_bytes, least=1)
 
     def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
-        """Return what reading ``work``, behind URLs or not, may spend: the first choice first."""
-        # One batch is made while the one before is in use.
+        """Return the memory budgets for ``work``, the first choice first."""
+        # One batch is made while the previous one is in use.
         ahead = 2 + self.prefetch_cnt
         threads = 1 if work is None else work.threads
         return budgets(self.memory_bytes, workers=0, batches_ahead=ahead, threads=threads)
@@ -101,7 +100,8 @@ class InProcessReadingService:
         use_tiles(self)
         ahead = 0 if _runs_functions(work) else self.prefetch_cnt
         most = default_slot_bytes() if self.prefetch_bytes is None else self.prefetch_bytes
-        return InProcessEpoch(work, seed, epoch, cursor, ahead, most)
+        start = partial(start_batches, work, seed, epoch, cursor, ahead, most)
+        return InProcessEpoch(work, start)
 
     def shares(self, work: Work) -> int:
         """Return 1 for a graph that cannot be split: one process runs it whole."""
@@ -119,47 +119,16 @@ class InProcessReadingService:
         return "InProcessReadingService()"
 
 
-class InProcessEpoch:
+class InProcessEpoch(Iterator[Any]):
     """One pass in this process."""
 
-    def __init__(
-        self,
-        work: Work,
-        seed: int,
-        epoch: int,
-        cursor: DeliveredBatches,
-        ahead: int = 0,
-        ahead_bytes: int = 0,
-        start: Callable[[], Any] | None = None,
-    ) -> None:
+    def __init__(self, work: Work, start: Callable[[], Any]) -> None:
         self.last = -1
         begin(self)
         self._is_freed = False
         self._seconds = work.limits.thread_stop
         self._loan = SESSION.chunks.lend(work.cache_bytes)
-        # Where threads make batches they are started by the service that has them.
-        self._batches = (
-            self._begin(work, seed, epoch, cursor, ahead, ahead_bytes) if start is None else start()
-        )
-
-    @staticmethod
-    def _begin(
-        work: Work, seed: int, epoch: int, cursor: DeliveredBatches, ahead: int, ahead_bytes: int
-    ) -> Any:
-        pairs = _batches(work, seed, epoch, cursor)
-        explicit = work.limits.explicit
-        pipes = work.cut.realizing if isinstance(work, PlannedWork) and not explicit else ()
-        # The last prefetch() behind the cut says how many batches may be made in a thread.
-        prefetching = next((p for p in reversed(pipes) if type(p) is Prefetcher), None)
-        if prefetching is not None and not _runs_functions(work):
-            most, most_bytes = prefetching.buffer_size, prefetching.buffer_bytes
-            return BackgroundIterator(pairs, most=most, most_bytes=most_bytes)
-        if explicit or ahead:
-            return TimeoutIterator(pairs, work.limits, ahead, work.seconds_at, ahead_bytes)
-        return pairs
-
-    def __iter__(self) -> InProcessEpoch:
-        return self
+        self._batches = start()
 
     def __next__(self) -> Any:
         try:
@@ -182,12 +151,12 @@ class InProcessEpoch:
                 threads = [] if isinstance(batches, Generator) else batches.running_threads()
                 if not threads:
                     self._free_after()
-                else:  # they could not be stopped, and read the volumes until they end
+                else:  # these threads read the volumes until they end
                     free, name = self._free_after, "voxpipe-free"
                     threading.Thread(target=free, args=threads, name=name, daemon=True).start()
 
     def leave(self) -> None:
-        """End the wait for a batch that another thread is in; :meth:`close` is still to come."""
+        """End the wait for a batch in another thread; :meth:`close` follows."""
         leave(self._batches)
 
     def _free_after(self, *threads: threading.Thread) -> None:
@@ -195,6 +164,28 @@ class InProcessEpoch:
             thread.join()
         end(self)
         self._loan.close()
+
+
+def start_batches(
+    work: Work,
+    seed: int,
+    epoch: int,
+    cursor: DeliveredBatches,
+    ahead: int = 0,
+    ahead_bytes: int = 0,
+) -> Any:
+    """Return the iterator of an epoch's batches with their numbers, in a thread if needed."""
+    pairs = _batches(work, seed, epoch, cursor)
+    explicit = work.limits.explicit
+    pipes = work.cut.realizing if isinstance(work, PlannedWork) and not explicit else ()
+    # The last prefetch() after the cut limits the batches that a thread makes ahead.
+    prefetching = next((p for p in reversed(pipes) if type(p) is Prefetcher), None)
+    if prefetching is not None and not _runs_functions(work):
+        most, most_bytes = prefetching.buffer_size, prefetching.buffer_bytes
+        return BackgroundIterator(pairs, most=most, most_bytes=most_bytes)
+    if explicit or ahead:
+        return TimeoutIterator(pairs, work.limits, ahead, work.seconds_at, ahead_bytes)
+    return pairs
 
 
 def _batches(
@@ -206,7 +197,7 @@ def _batches(
     source = work.maker()
     plan = jobs(work.cut, seed, epoch, cursor, work.part, work.errors)
     if not work.cut.realizing:
-        # Nothing is read for what the plan has already, so nothing is fetched ahead.
+        # The plan holds the batches already, so there are no reads to prefetch.
         with closing(plan):
             for job in plan:
                 batch = job.items[0] if job.items else None
@@ -216,7 +207,7 @@ def _batches(
         return
     with closing(_prefetch(plan, work.coalesce_policies)) as coming:
         for job, tickets in coming:
-            # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
+            # Not around the yield: reads of the consumer are not part of this epoch.
             try:
                 with holding(COALESCE_POLICIES, work.coalesce_policies):
                     batch = source.run(job, seed, epoch)
@@ -229,7 +220,7 @@ def _batches(
 def _prefetch(
     plan: Iterator[Job], coalesce_policies: PoliciesByKey
 ) -> Generator[tuple[Job, list[Any]], None, None]:
-    """Yield jobs and what keeps the bytes they read; the next one's are being fetched by then."""
+    """Yield jobs and the tickets of their bytes, while the bytes of the next job are fetched."""
     queue: deque[tuple[Job, list[Any]]] = deque()
     error: Exception | None = None
     try:
@@ -237,7 +228,7 @@ def _prefetch(
             job = None
             try:
                 job = next(plan, None) if error is None else None
-            except Exception as failure:  # told when its turn comes
+            except Exception as failure:  # raised in its turn
                 error = failure
             if job is not None:
                 with holding(COALESCE_POLICIES, coalesce_policies):
@@ -259,7 +250,7 @@ def _prefetch(
 def _run_replica(
     work: ReplicatedWork, seed: int, epoch: int, cursor: DeliveredBatches
 ) -> Iterator[tuple[int, Any]]:
-    # A copy: the graph of the loader stays as it is, also where it holds running state.
+    # The replica has a copy, because the loader's graph must not change, even in its running state.
     share = work.share(0, 1)
     replica = work.replicas.pop(share, None)
     if replica is None:
@@ -274,11 +265,10 @@ def _run_replica(
                     break
                 if not cursor.holds(index):
                     yield index, batch
-    except Exception:
-        raise  # what it has kept may be half of something
     except GeneratorExit:
         _put_back(work, replica)
         raise
+    # After an error a replica may hold parts of an item: the next epoch makes a new one.
     _put_back(work, replica)
 
 

@@ -1,4 +1,4 @@
-"""The memory that a service may take: for reading, for batches made ahead, for their slots."""
+"""Memory budgets of a service: for reading, for prefetched batches, and for their slots."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from ..storage.disk_cache import cache_budget
 from ..volumes.scheme import Budget
 from .transport.slot_writer import needed_bytes, needed_text
 
-# Where the system does not say how much memory there is.
+# Assumption where the system does not report its memory.
 UNKNOWN_MEMORY = 8 * 2**30
-# The model, its optimizer and the kernel's cache of files want the rest. Shared memory for
-# batches, an eighth of the memory by default, is part of it.
+# The rest is for the model, its optimizer and the page cache. Shared memory for batches, by default
+# an eighth of the memory, is included in this quarter.
 MEMORY_FRACTION = 4
-# Enough for batches of four patches of 96^3 and the chunks that they share. Keeping whole data
-# sets in memory is for those who say how much of it: it multiplies what a loader takes.
+# Enough for batches of four patches of 96^3 and the chunks that they share. Whole data sets in
+# memory multiply the size of a loader, so only the user's limit permits them.
 USUAL_BYTES = 256 * 1024**2
-# Batches on their way are one user of the memory among several: the model, the workers' own
-# memory, the cached files. An eighth is 3 GB of 24, or 170 batches of 4 patches of 96^3.
+# Batches in flight share the memory with the model, the workers and the page cache. An eighth
+# is 3 GB of 24, or 170 batches of 4 patches of 96^3.
 SLOT_FRACTION = 8
 _MB = 10**6
 
 
 def memory_bytes() -> int:
-    """Return the main memory, or the limit of the container if that is less."""
+    """Return the bytes of main memory, or the container's limit if it is lower."""
     return usable_memory() or UNKNOWN_MEMORY
 
 
 def count_or_none(name: str, value: int | None, *, least: int) -> int | None:
-    """Return a setting that may be left to the service; raise if it is no such number."""
+    """Return a validated setting, or None if the service decides it."""
     if value is None:
         return None
     unit = "bytes" if name.endswith("_bytes") else ""
@@ -44,9 +44,10 @@ def count_or_none(name: str, value: int | None, *, least: int) -> int | None:
 def budgets(
     limit: int | None, *, workers: int, batches_ahead: int, threads: int
 ) -> tuple[Budget, ...]:
-    """Return the budgets to try in turn: what the user says, else little, a quarter, all memory.
+    """Return the budgets to try in turn: the user's limit, else 256 MiB, a quarter, all memory.
 
-    A default must not refuse what would have worked; it keeps only what patches of one visit share.
+    A default must not refuse a workable epoch. It keeps only the chunks that patches of one visit
+    share.
     """
     quarter = memory_bytes() // MEMORY_FRACTION
     usual = (min(USUAL_BYTES, quarter), quarter, memory_bytes())
@@ -65,9 +66,9 @@ def budgets(
 
 
 class PrefetchBudget:
-    """Counts batches that have arrived and wait, and guesses those on their way, up to a limit.
+    """Limit in bytes of batches that wait, by size, and of batches in flight, by estimate.
 
-    Before the first has arrived, ``unknown`` may be on their way, whatever they take.
+    Before the first batch has arrived, up to ``unknown`` batches of any size may be in flight.
     """
 
     def __init__(self, limit: int, unknown: int) -> None:
@@ -82,32 +83,27 @@ class PrefetchBudget:
         self._largest = max(self._largest, size)
 
     def remove(self, batch: object) -> None:
-        """Count it no longer: it was handed over."""
+        """Remove a batch that was delivered."""
         self._waiting.pop(batch, None)
 
     def has_room(self, in_flight: int) -> bool:
-        """Whether one more batch may be asked for; each counts as the largest so far."""
+        """Whether one more batch may be requested; each counts as the largest so far."""
         if not self._largest:
             return in_flight < self._unknown
         demand = (in_flight + 1) * self._largest
         return sum(self._waiting.values()) + demand <= self._limit
 
-    def clear(self) -> None:
-        """Count nothing any more."""
-        self._waiting.clear()
 
-
-# How much shared memory the batches of one loader may take, and what happens beyond that.
+# The shared memory of the batches of one loader, and the fallback beyond its limit.
 #
-# Each worker has an equal share of the budget, which it never exceeds: no two processes have to
-# agree on anything, so none waits for another. The consumer leaves in every share the room that
-# the batches in flight need::
+# Each worker has an equal share of the budget, which it never exceeds, so that processes need not
+# agree or wait. In every share the consumer reserves room for the batches in flight::
 #
-#     share of one worker  |  batches that somebody looks into  |  room for those in flight  |
+#     share of one worker  |  batches in use  |  room for batches in flight  |
 #
-# A batch that arrives when the left part is full is copied into the consumer's own memory and
-# its slot is free at once. So an epoch goes on whatever the user keeps, and what was kept is
-# never written over.
+# A batch that arrives when the left part is full is copied into the consumer's own memory, and its
+# slot is free at once. So an epoch continues even if the user keeps batches, which are never
+# overwritten.
 
 
 def default_slot_bytes() -> int:
@@ -116,7 +112,7 @@ def default_slot_bytes() -> int:
 
 
 class Alive:
-    """How many bytes and batches are alive; told by the garbage collector when they go."""
+    """Count of the bytes and batches that are alive; finalizers subtract them."""
 
     def __init__(self) -> None:
         self._alive: dict[int, tuple[int, int]] = {}
@@ -126,7 +122,7 @@ class Alive:
         """Count ``thing`` until it is collected."""
         number = next(self._numbers)
         self._alive[number] = size, batches
-        # Finalizers run in any thread at any time: this is one step, and so are the copies below.
+        # Finalizers run in any thread at any time: pop() is atomic, as are the copies below.
         weakref.finalize(thing, self._alive.pop, number, None).atexit = False
 
     @property
@@ -145,21 +141,23 @@ class SlotBudget:
 
     def __init__(self, limit: int | None = None) -> None:
         self.limit = default_slot_bytes() if limit is None else limit
-        self.workers = 1  # among how many it was divided last
+        self.workers = 1  # number of workers that share it
         self.slots = Alive()
-        """Slots that somebody looks into, those of workers that have ended included."""
+        """Slots in use, also those of workers that have ended."""
         self.copies = Alive()  # batches that were copied out of their slots
         self._warnings: set[str] = set()
 
     def share(self, workers: int) -> int:
-        """Return the bytes for each new worker; an earlier epoch's batches take theirs first."""
+        """Return the bytes for each new worker; batches of earlier epochs are subtracted first."""
         self.workers = workers
         return max(0, self.limit - self.slots.bytes) // workers
 
     def say_copied(self, share: int, largest: int = 0, ahead: int = 0) -> None:
-        """Say, once, that batches are copied; and once more when the copies exceed the limit."""
-        # The ``share`` of a worker was full, of whose batches, of ``largest`` bytes at most,
-        # ``ahead`` may be in flight.
+        """Warn once that batches are copied, and once more when the copies exceed the limit.
+
+        The ``share`` of a worker is full; ``ahead`` of its batches may be in flight, of ``largest``
+        bytes at most.
+        """
         slots, copies = self.slots, self.copies
         usage = (
             f"batches still in use: {slots.batches + copies.batches} "
@@ -179,7 +177,7 @@ class SlotBudget:
                 "further one takes more. Clone the part of a batch that you need and drop the rest."
             )
         else:
-            # While a loop holds one batch, all that a worker had in flight may have arrived.
+            # While the loop holds one batch, all batches in flight of a worker may have arrived.
             enough = (2 * ahead + 1) * largest * self.workers
             text = (
                 f"{usage}; the shared memory of this loader is used up (slot_bytes={self.limit}, "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing as mp
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, NoReturn
 
 from ..batching.collate import usable_cores
@@ -14,7 +15,7 @@ from ..core.validate import validate_int
 from ..graph import Pipe, origin_of, walk
 from ..volumes.scheme import Budget
 from .delivered_batches import DeliveredBatches
-from .in_process import InProcessEpoch
+from .in_process import InProcessEpoch, start_batches
 from .memory_budget import SlotBudget, budgets, count_or_none, default_slot_bytes
 from .planned_epoch import USUAL_RESTARTS, Flow, PlannedEpoch
 from .reading_service import Epoch, refuse_unknown, text_of
@@ -27,12 +28,12 @@ from .workers.script import script_of_this_process
 
 _BATCH = ".batch_patches({value}) or .batch({value}) at the end of the chain"
 _DROPS = ".batch_patches(..., drop_last={value}) or .batch(..., drop_last={value}) in the chain"
-# Of the loader, or of the chain; those of the service under another name come first.
+# Arguments of other loaders and services, first those that the service has by another name.
 _STANDS = {
     "prefetch_factor": "worker_prefetch_cnt={value}",
     "in_order": 'order="plan" or order="as_ready"',
     "mp_context": "multiprocessing_context={value}",
-    "pin_memory": "nothing, as batches of workers lie in page-locked memory once CUDA is in use",
+    "pin_memory": "nothing, as batches of workers are in page-locked memory once CUDA is in use",
     "pin_memory_device": ".to_device({value}) at the end of the chain",
     "batch_size": _BATCH,
     "drop_last": _DROPS,
@@ -48,13 +49,13 @@ _STANDS = {
 
 START_METHODS = ("forkserver", "fork", "spawn")
 ORDERS = ("plan", "as_ready")
-# One batch is being made while the next waits at the worker: enough to keep a worker
-# busy whenever the consumer comes back within the time of one batch.
+# One batch is made while the next job waits at the worker: a worker is always busy if the consumer
+# returns within the time of one batch.
 JOBS_PER_WORKER = 2
-# A job's bytes take a while to come from a bucket, and are asked for when the job arrives: two
-# round trips where a volume is new, and a turn of the processor for each answer, 80 to 200 ms
-# together. Small batches are made in 75. With 3 in flight, processors were idle for 9 % of the
-# time; with 5 for 3 %, as from a local disk (docs/measured-before.md).
+# A worker requests a job's bytes from a bucket when the job arrives. This takes two round trips for
+# a new volume, and processor time for each answer: 80 to 200 ms together. Small batches take 75 ms.
+# With 3 in flight, processors were idle for 9 % of the time; with 5 for 3 %, as from a local disk
+# (docs/measured-before.md).
 JOBS_PER_REMOTE_WORKER = 5
 
 
@@ -69,46 +70,46 @@ class MultiProcessingReadingService:
         ``"forkserver"`` (default: safe with threads and open stores, fast after the first
         start), ``"fork"`` or ``"spawn"``.
     worker_prefetch_cnt
-        Batches in flight per worker, the one being made included; 0 means 1, as a worker
-        cannot make less. With the batches that the consumer holds they take the memory. None for
-        2, and for 5 where volumes lie behind URLs.
+        Batches in flight per worker, including the one in work; 0 means 1, the least for a
+        worker. They take memory in addition to the batches in use. None for 2, and for 5 if
+        volumes have URLs.
     main_prefetch_cnt
-        Further batches, over all workers, that may be done and wait here.
+        Further batches, over all workers, that may be ready and wait here.
     worker_init_fn
         Called in each worker as ``worker_init_fn(datapipe, WorkerInfo)`` with its copy of the
-        graph, after its share was chosen; returns the datapipe that the worker runs. With it,
-        or the next one, the graph is not split: every worker runs the whole of it.
+        graph, after its share was chosen; returns the datapipe that the worker runs. With
+        ``worker_init_fn`` or ``worker_reset_fn`` the graph is not split: every worker runs the
+        whole of it.
     worker_reset_fn
         Called in each worker before every epoch, as
         ``worker_reset_fn(datapipe, WorkerInfo, SeedGenerator)``.
     order
-        ``"plan"``: the order of the plan, whatever the workers' speed. ``"as_ready"``: the
-        first that is done; the same batches in an order that depends on timing.
+        ``"plan"``: the order of the plan. ``"as_ready"``: the first batch that is ready; the same
+        batches in an order that depends on timing.
     threads_per_worker
         Patches that each worker realizes at once: decoding and resampling release the
         interpreter's lock. By default the machine's cores divided by the workers.
     persistent_workers
-        Keep the workers from epoch to epoch, until ``stop()``; False ends them with the epoch, and
-        they take all that they opened with them. None, the default, keeps them where volumes lie
-        behind URLs, as what they have learnt of these took a round trip each, and where the graph
-        keeps something in their memory for the next epoch (``cache()``, ``in_memory_cache()``).
+        Keep the workers from epoch to epoch, until ``stop()``; False ends them with the epoch and
+        closes their files. None, the default, keeps them in two cases: volumes have URLs, whose
+        headers took a round trip each, or the graph keeps items in their memory for the next epoch
+        (``cache()``, ``in_memory_cache()``).
     slot_bytes
-        Shared memory that batches may take together, those that you keep included, in
-        bytes; None for an eighth of the memory. When it is used up, batches are copied as
-        they arrive, with a :class:`~voxpipe.errors.SlotsUsedUp` warning. 0 sends them
-        through pipes.
+        Shared memory for all batches, including those that you keep, in bytes; None for an eighth
+        of the memory. When it is used up, batches are copied on arrival, with a
+        :class:`~voxpipe.errors.SlotsUsedUp` warning. 0 sends them through pipes.
     memory_bytes
-        Memory that batches, buffers and decoded chunks may take together, in all processes, in
-        bytes; an epoch that needs more is refused before it begins. None for 256 MiB, and
-        for a quarter of the memory or all of it where that does not suffice.
+        Memory for batches, buffers and decoded chunks together, in all processes, in bytes; an
+        epoch that needs more is refused before it begins. None for 256 MiB, and for a quarter of
+        the memory or all of it if that is too little.
     prefetch_bytes
-        Bytes of batches that may be made ahead: those that wait, and those in flight, each
-        counted as the largest so far. One batch is always allowed. None for ``slot_bytes``.
+        Bytes of prefetched batches: those that wait, and those in flight, each counted as the
+        largest so far. One batch is always allowed. None for ``slot_bytes``.
     max_restarts
-        Workers that may die in one epoch, however they end (a signal, ``os._exit``, the
-        system for lack of memory), and are replaced: another process makes their batches
-        again, with a :class:`~voxpipe.errors.WorkerReplaced` warning. The batches and their
-        order stay the same. One more death is a ``WorkerDied``.
+        Workers per epoch that are replaced after a death (a signal, ``os._exit``, the system for
+        lack of memory). Another process makes their batches again, with a
+        :class:`~voxpipe.errors.WorkerReplaced` warning. The batches and their order stay the same.
+        One more death is a ``WorkerDied``.
     """
 
     def __init__(
@@ -155,59 +156,56 @@ class MultiProcessingReadingService:
             raise ValueError(f"order is one of {ORDERS}, got {self.order!r}")
 
     def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
-        """Return what reading ``work``, behind URLs or not, may spend: the first choice first."""
+        """Return the memory budgets for ``work``, the first choice first."""
         count = self.num_workers if work is None else work.workers
-        # Those in flight, and the one that the consumer has.
+        # The batches in flight, and the one in use.
         ahead = max(1, count * self.jobs_per_worker(remote) + self.main_prefetch_cnt) + 1
         threads = self._threads(count) if work is None else work.threads
         return budgets(self.memory_bytes, workers=count, batches_ahead=ahead, threads=threads)
 
     def jobs_per_worker(self, remote: bool) -> int:
-        """Return the batches in flight of each worker, by whether volumes lie behind URLs."""
+        """Return the batches in flight of each worker, with volumes that have URLs or not."""
         if self.worker_prefetch_cnt is None:
             return JOBS_PER_REMOTE_WORKER if remote else JOBS_PER_WORKER
-        # With nothing ahead a batch is made when it is asked for, by each worker at once.
+        # With 0 each worker still makes one batch.
         return max(1, self.worker_prefetch_cnt)
 
     def _threads(self, count: int) -> int:
         return (self.threads_per_worker or max(1, usable_cores() // count)) if count else 1
 
     def distribute(self, graph: Pipe) -> Work:
-        """Split the graph; refuse what cannot travel to a worker.
+        """Split the graph; refuse objects that cannot travel to a worker.
 
         Raises
         ------
         NotPicklable
-            With the pipe, as the user wrote it, that holds what cannot be pickled.
+            An object cannot be pickled; names its pipe as the user wrote it.
         """
         work = work_of(graph, self.hooks)
         if isinstance(work, ReplicatedWork):
             work = replace(work, as_ready=self.order != "plan")
         count = self.num_workers
-        threads = self._threads(count) if count else 1
         if count:
-            payload_of(work, count, self._script())
-        return replace(work, workers=count, threads=threads)
-
-    def _script(self) -> dict[str, str] | None:
-        """Return what workers are told of the script; None where they are born with it."""
-        return None if self.start_method == "fork" else script_of_this_process()
+            # Forked workers are copies of this process, which has the script already.
+            script = None if self.start_method == "fork" else script_of_this_process()
+            payload_of(work, count, script)
+        return replace(work, workers=count, threads=self._threads(count))
 
     def epoch(self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches) -> Epoch:
         """Start one pass over the batches that ``cursor`` does not hold."""
         if not work.workers or (isinstance(work, PlannedWork) and not work.cut.realizing):
-            return InProcessEpoch(work, seed, epoch, cursor)
+            return InProcessEpoch(work, partial(start_batches, work, seed, epoch, cursor))
         if isinstance(work, ReplicatedWork) and (working := self.shares(work)) < work.workers:
             text = (
                 f"{work.workers} workers were asked for and {working} works, as the graph is not "
                 f"split: {work.reason}\n"
                 "  Put .sharding_filter() after the first .shuffle(), so that each worker has a "
-                "share, or give num_workers=1; explain() shows what runs where."
+                "share, or give num_workers=1; explain() shows where each pipe runs."
             )
             self._once.warn(text, text, IdleWorkers, origin_of(work.graph))
         pool = self._pool_for(work)
         if (stay := self.persistent_workers) is None:
-            # Of a graph that is not split they have its place in the epoch, not what it reads.
+            # Workers of a graph that is not split keep only their place in the epoch.
             stay = work.outlives_epochs or (isinstance(work, PlannedWork) and work.remote)
         self._staying = stay
         if (most := self.prefetch_bytes) is None:
@@ -221,7 +219,7 @@ class MultiProcessingReadingService:
         return kind(pool, self._end_epoch, work, (seed, epoch), flow, cursor)
 
     def shares(self, work: Work) -> int:
-        """Return among how many workers a graph is divided that cannot be split; else 0."""
+        """Return the number of workers that share a graph that cannot be split; else 0."""
         if isinstance(work, PlannedWork):
             return 0
         return max(1, work.workers) if work.shards else 1
@@ -229,7 +227,7 @@ class MultiProcessingReadingService:
     def _pool_for(self, work: Work) -> WorkerPool:
         count = self.shares(work) or work.workers
         payload = payload_of(work, count)
-        # worker_init_fn runs once in a process: a graph that changed needs new ones.
+        # worker_init_fn runs once in a process: a changed graph needs new processes.
         prepares = isinstance(work, ReplicatedWork) and work.hooks.init is not None
         if self._pool is not None and not self._pool.is_well(payload.data if prepares else None):
             self.stop()
@@ -244,12 +242,11 @@ class MultiProcessingReadingService:
         return self._pool
 
     def _end_epoch(self) -> None:
-        """Stop the workers unless they are to stay."""
         if not self._staying or (self._pool is not None and not self._pool.is_well()):
             self.stop()
 
     def explain(self, work: Work) -> str:
-        """Return which pipes plan here and which realize in the workers."""
+        """Return the text of where each pipe runs."""
         return work.explain(work.workers)
 
     def stop(self) -> None:
@@ -271,8 +268,8 @@ class PrototypeMultiProcessingReadingService(MultiProcessingReadingService):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         warn(
-            "PrototypeMultiProcessingReadingService is MultiProcessingReadingService under its "
-            "former name; write the latter",
+            "PrototypeMultiProcessingReadingService is the former name of "
+            "MultiProcessingReadingService; use that name",
             FutureWarning,
         )
         super().__init__(*arguments, **options)

@@ -1,4 +1,4 @@
-"""Makes batches by running pipes, where there are no instructions for what they do."""
+"""Makes batches by running pipes that have no instructions."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from ..datapipes.epoch import held_generators, set_epoch
 from ..graph import Cut, Pipe, describe, error_location, origin_of, traits_of, walk, with_parents
 from .global_generators import seed_globals, seeded_globals
 
-# Errors of pipes as they were raised: torch writes its own lines into them on their way. To a text
-# it adds; anything else, the key of a ``KeyError`` or fields of the user's, it throws away. But it
-# asks a function for the arguments of the pipe just before it does so, and there we look on.
+# Restoring errors of pipes, whose arguments torch changes. It appends lines to a text, and replaces
+# all other arguments, e.g. the key of a ``KeyError`` or fields of the user. Just before, it calls a
+# function for the arguments of the pipe, which we wrap to save the arguments of the error.
 
 # torch writes this into the message of every error that passes through a pipe.
 _TORCH_SAYS = "\nThis exception is thrown by __iter__ of"
 _HELD_ARGUMENTS = "_voxpipe_held"
-# torch's, and private: without it texts are still as they were raised, and the rest is lost.
+# A private function of torch: without it only texts can be restored.
 _ARGUMENTS_METHOD = "_generate_input_args_string"
 
 
 def as_raised(error: E) -> E:
-    """Return ``error`` with what it held when it was raised."""
+    """Return ``error`` with its original arguments."""
     args = getattr(error, "__dict__", {}).pop(_HELD_ARGUMENTS, None)
     if not _is_written_over(error):
         return error
     if args is not None:
         error.args = args
     elif isinstance(error, OSError) and error.errno is not None:
-        # torch puts its lines in the place of an argument that is no text: the number. With
-        # these two it travels whole, its file included.
+        # torch replaced the number by its lines. With these two arguments the error can be
+        # pickled, including its file.
         error.args = (error.errno, error.strerror)
     else:
         error.args = (error.args[0].split(_TORCH_SAYS, 1)[0], *error.args[1:])
@@ -72,26 +72,26 @@ _NO_JOB = Job(NOWHERE, ())
 
 
 class Handoff(IterDataPipe[Any]):
-    """Yields the items of the job at hand: the source of a realizing part."""
+    """Source of a realizing part: yields the items of the current job."""
 
     def __init__(self) -> None:
         super().__init__()
         self.job = _NO_JOB
         self.number = NOWHERE
         self.seeds: Callable[[int], int] | None = None
-        """The seed of the functions that see an item of the job; None where there are none."""
-        self.generators: Sequence[Any] = ()  # those that the functions hold
+        """Seeds of the functions by item of the job; None without functions."""
+        self.generators: Sequence[Any] = ()  # generators that the functions hold
 
     def __iter__(self) -> Iterator[Any]:
         for number, item in enumerate(self.job.items):
             self.number = number
-            if self.seeds is not None and number:  # the first is seeded by who runs the job
+            if self.seeds is not None and number:  # PipeRunner.run() seeds the first
                 seed_globals(self.seeds(number), self.generators)
             yield item
 
 
 class StepIterator(IterDataPipe[Any]):
-    """Yields the items of one pipe of a realizing part, and notes when that pipe is at work."""
+    """Yields the items of one pipe of a realizing part, and notes the step while it runs."""
 
     def __init__(self, parent: Pipe, number: int, handoff: Handoff, *, whole: bool) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ class StepIterator(IterDataPipe[Any]):
             yield output
 
     def _at(self) -> tuple[str, str]:
-        """Return the case of the item at hand, and which it is; nothing where it is several."""
+        """Return case and place of the current item; empty texts if there are several."""
         number = max(0, self.handoff.number)
         at = self.handoff.job.items[number:][:1]
         if self.whole or not at:
@@ -125,10 +125,7 @@ class StepIterator(IterDataPipe[Any]):
 
 
 class PipeRunner:
-    """Turns jobs into batches by running the realizing pipes, which needs torch.
-
-    Others may have made what the pipes before the one of number ``first`` make.
-    """
+    """Makes batches of jobs by running the realizing pipes from number ``first``; needs torch."""
 
     def __init__(self, split: Cut, first: int = 0) -> None:
         self.handoff = Handoff()
@@ -138,7 +135,7 @@ class PipeRunner:
         )
         for number, pipe in enumerate(split.realizing[first:], first):
             if isinstance(pipe, DataPipe) and pipe.instructions() == ():
-                continue  # there is nothing to do for one batch: prefetch(), for instance
+                continue  # it does nothing within a batch, e.g. prefetch()
             whole = whole or bool(traits_of(pipe).group)
             copy: Any = with_parents(pipe, [self.sink])
             if traits_of(copy).group and traits_of(copy).drop_last:
@@ -159,20 +156,20 @@ class PipeRunner:
         self.handoff = next(pipe for pipe in walk(self.sink) if isinstance(pipe, Handoff))
 
     def run(self, job: Job, seed: int, epoch: int, items: Sequence[Any] | None = None) -> Any:
-        """Return the batch of ``job``; ``items`` are what others have made of those in it."""
-        # Global generators are seeded from (seed, epoch, item) before a user's function sees an
-        # item: its numbers depend neither on the worker nor on how many ranks there are.
+        """Return the batch of ``job``; ``items`` are the outputs of pipes that ran before."""
+        # Global generators are seeded from (seed, epoch, item) before a user's function gets an
+        # item, so its numbers depend neither on the worker nor on the number of ranks.
         if self._run != (seed, epoch):
             set_epoch(self.sink, seed, epoch)
             self._run = (seed, epoch)
-            if self._runs_user_code:  # an object may have got another one since the last epoch
+            if self._runs_user_code:  # objects may have got new generators since the last epoch
                 self.handoff.generators = held_generators(walk(self.sink))
         here = job if items is None else replace(job, items=tuple(items))
         self.handoff.job, self.handoff.number = here, NOWHERE
         guard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if self._runs_user_code:
             self.handoff.seeds = seeds = partial(_seed_of_item, job, seed, epoch)
-            # Who gathers has seen them all before a function sees the batch.
+            # A pipe that gathers reads all items before a function gets the batch.
             first = seeds(len(job.items) - 1 if self._gathers_before else 0)
             guard = seeded_globals(first, self.handoff.generators)
         try:
@@ -188,7 +185,7 @@ class PipeRunner:
 
 
 def written_last(pipes: list[Pipe]) -> CallSite | None:
-    """Return the last of some pipes, as the user wrote it, for what it yields."""
+    """Return the call site of the last pipe that yields items."""
     chain = [pipe for pipe in pipes if not traits_of(pipe).watches]
     return (origin_of(chain[-1]) or CallSite(describe(chain[-1]), "", 0)) if chain else None
 

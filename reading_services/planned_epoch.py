@@ -1,13 +1,14 @@
-"""One pass in which workers make whole batches of jobs that are planned here."""
+"""One pass in which workers make whole batches, from jobs that this process plans."""
 
 from __future__ import annotations
 
 import pickle
+import time
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, NoReturn
+from typing import Any
 
 from ..batching.job import Job
 from ..core.call_site import warn
@@ -32,53 +33,51 @@ class WorkerTraceback(Exception):
         return f"\n\n{self.args[0]}"
 
 
-def raise_from_worker(answer: ErrorMessage) -> NoReturn:
-    """Raise a worker's error as itself, with the worker's traceback as its cause."""
+def error_of(answer: ErrorMessage) -> Exception:
+    """Return a worker's error itself, with the worker's traceback as its cause."""
     error = pickle.loads(answer.error) if answer.error else None
     if not isinstance(error, Exception):
-        # It cannot be pickled; or it is SystemExit or KeyboardInterrupt, which would end
-        # the consumer's process without a word.
+        # It cannot be pickled; or it is SystemExit or KeyboardInterrupt, which would silently end
+        # the consumer's process.
         error = WorkerDied(
             f"a worker raised {answer.what}",
             do="The worker's traceback is the cause of this error (__cause__).",
         )
-    try:
-        raise error from WorkerTraceback(answer.text)
-    finally:
-        del error  # held by this frame, which its traceback holds, it would keep all frames alive
+    error.__cause__ = WorkerTraceback(answer.text)
+    return error
 
 
-# A worker that the system killed for lack of memory, or that a faulty library took with it, is
-# seldom alone; a batch that kills whoever makes it would otherwise kill for ever.
+# Lack of memory or a faulty library may kill several workers. The limit ends a loop in which one
+# batch kills every worker that makes it.
 USUAL_RESTARTS = 3
 
 
 @dataclass(frozen=True)
 class Flow:
-    """How many batches may be on their way in an epoch, and what ends it."""
+    """Limits of the batches in flight and of the restarts of an epoch."""
 
     per_worker: int  # jobs that each worker may have
-    waiting: int  # batches that may wait here besides
+    waiting: int  # batches that may wait here in addition
     in_order: bool  # whether batches come in the order of the plan
-    most_bytes: int  # bytes of batches that may be made ahead
+    most_bytes: int  # bytes of prefetched batches
     unknown: int
-    """Batches that may be on their way before the first has arrived, whatever they take."""
+    """Batches of any size that may be in flight before the first has arrived."""
     restarts: int = USUAL_RESTARTS  # workers that may be replaced
 
 
 def add_to_death(death: WorkerDied, text: str) -> None:
-    """Add to its message, as the line that is printed."""
+    """Append ``text`` to the message of ``death``."""
     death.what += f"; {text}"
     death.args = (death.what,)
 
 
 class _Left(Exception):
-    """Nobody waits for the batch any more."""
+    """The consumer no longer waits for the batch."""
 
 
 @dataclass(eq=False)
-class PooledEpoch:
-    """What every pass over a pool of workers shares: taking, telling, replacing and ending."""
+class PooledEpoch(Iterator[Any]):
+    """Base of passes over a pool of workers: receive, report, replace workers, and end."""
 
     _pool: WorkerPool
     _end: Callable[[], None]
@@ -98,25 +97,22 @@ class PooledEpoch:
         self._is_closed = self._has_left = False
         begin(self)
 
-    def __iter__(self) -> PooledEpoch:
-        return self
-
     def __next__(self) -> Any:
         if self._is_closed:
             raise StopIteration
         try:
             return self._take()
-        except _Left:  # whoever left closes it
+        except _Left:  # the caller of leave() closes the epoch
             raise StopIteration from None
         except BaseException:
             self.close()
             raise
 
     def _begin_wait(self) -> None:
-        """Start the clock for one batch; until all workers are up they have longer."""
+        """Start the timeout of one batch, which includes the start of workers."""
         self._was_up = self._pool.is_up()
         self._wait = self._limits.item + (0.0 if self._was_up else self._limits.start)
-        self._deadline = self._pool.deadline(self._wait)
+        self._deadline = time.monotonic() + self._wait
 
     def _answers(self) -> Iterator[tuple[Worker, Any]]:
         if not self._was_up and self._pool.is_up():
@@ -126,8 +122,8 @@ class PooledEpoch:
             raise _Left
 
     def _stand_in(self, worker: Worker, death: WorkerDied) -> Worker | None:
-        """Return the worker that takes the place of a dead one; None if there may be none."""
-        # One that ended by itself before it was up is not replaced: so would the next one.
+        """Replace a dead worker and return the new one; None if the limit is reached."""
+        # A worker that ended by itself before it was up is not replaced: the next would end too.
         doing = str(worker.busy_with().what)
         self._deaths[doing] += 1
         count, most = self._deaths.total(), self._flow.restarts
@@ -136,16 +132,16 @@ class PooledEpoch:
             warn(f"{death.what}: {again}", WorkerReplaced, death.origin)
             try:
                 fresh = self._pool.replace(worker)
-            except (OSError, EOFError) as error:  # the system's, or a fork server is gone
+            except (OSError, EOFError) as error:  # from the system, or the fork server is gone
                 why = f"{type(error).__name__}: {error}"
                 add_to_death(death, f"no other could be started in its place: {why}")
                 death.do = (
                     "Is there memory for another process, and may there be one more (ulimit -u)?"
                 )
-                # Its frames hold this death, and so each other.
+                # The frames of the error refer to this death: avoid the cycle.
                 death.__cause__ = error.with_traceback(None)
             else:
-                # It has to start, and makes again what the other one had made in part.
+                # The new worker has to start, and makes unfinished items again.
                 self._begin_wait()
                 return fresh
         elif count > 1:
@@ -175,17 +171,16 @@ class PooledEpoch:
                 warn(text, category)
 
     def leave(self) -> None:
-        """End the wait for a batch that another thread is in; :meth:`close` is still to come."""
+        """End the wait for a batch in another thread; :meth:`close` follows."""
         if not (self._is_closed or self._has_left):
             self._has_left = True
             self._pool.wake()
 
     def close(self) -> None:
-        """End the pass; workers that are still busy with it cannot stay for the next."""
+        """End the pass; workers that are still busy with it stop too."""
         if self._is_closed:
             return
         self._is_closed = True
-        self._room.clear()
         if self._pool.in_flight():
             self._pool.is_broken = True
         self._end()
@@ -193,18 +188,19 @@ class PooledEpoch:
 
 
 class PlannedEpoch(PooledEpoch):
-    """Hands jobs to workers, and batches out in plan order or as they are ready."""
+    """Sends jobs to workers, and yields batches in plan order or as they are ready."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         work: PlannedWork = self._work
         plan = jobs(work.cut, *self._run, self._cursor, work.part, work.errors)
-        # The planner's pipes run here: only a thread lets a wait for them end.
+        # The planner's pipes run in this process: a time limit for them needs a thread.
         self._watcher = TimeoutIterator(plan, work.limits) if work.limits.explicit else None
         in_order = self._flow.in_order
         self._jobs = JobsInFlight(self._watcher or plan, self._room, in_order=in_order)
         self._count: int | None = None
-        self._death: WorkerDied | None = None
+        # A list, as a variable in a frame of the traceback would form a cycle with the error.
+        self._deaths_to_raise: list[WorkerDied] = []
 
     def _take(self) -> Any:
         self._begin_wait()
@@ -214,11 +210,10 @@ class PlannedEpoch(PooledEpoch):
             index = self._jobs.first()
             if index is not None:
                 return self._deliver(index)
-            death, self._death = self._death, None
-            try:
-                self._jobs.raise_end(death)
-            finally:
-                del death
+            if self._deaths_to_raise:
+                raise self._deaths_to_raise.pop()
+            if self._jobs.is_over():
+                raise self._jobs.end()
             for worker, answer in self._answers():
                 if isinstance(answer, WorkerDied):
                     self._replace(worker, answer)
@@ -227,11 +222,11 @@ class PlannedEpoch(PooledEpoch):
             self._hand_out()
 
     def _replace(self, worker: Worker, death: WorkerDied) -> Worker | None:
-        """Let another worker make what a dead one had: jobs are plans, and can be made again."""
+        """Send the jobs of a dead worker to its replacement."""
         fresh = self._stand_in(worker, death)
         if fresh is None:
-            # What was finished before comes first, in its turn.
-            self._death = death
+            # Finished batches come first, in their order.
+            self._deaths_to_raise.append(death)
             return None
         for job in worker.jobs:
             self._pool.give(fresh, job, *self._run)
@@ -240,14 +235,14 @@ class PlannedEpoch(PooledEpoch):
     def _deliver(self, index: int) -> Any:
         answer = self._jobs.take(index)
         if isinstance(answer, ErrorMessage):
-            raise_from_worker(answer)
+            raise error_of(answer)
         self.last = index
         return answer
 
     def _hand_out(self) -> None:
         limit = self._flow.per_worker
         most = limit * len(self._pool.workers) + self._flow.waiting
-        while self._death is None:
+        while not self._deaths_to_raise:
             if min(len(worker.jobs) for worker in self._pool.workers) >= limit:
                 return
             job = self._jobs.next_job(most, self._pool.in_flight())
@@ -256,7 +251,7 @@ class PlannedEpoch(PooledEpoch):
             coming = self._coming(job, most - len(self._jobs.order) - 1)
             worker: Worker | None
             worker = self._pool.affinity.choose(job, self._pool.workers, limit, coming)
-            if worker.is_gone:  # it died while it had nothing to do
+            if worker.is_gone:  # it died while it was idle
                 worker = self._replace(worker, worker.death(self._limits.stop))
             if worker is None:
                 return
@@ -268,12 +263,12 @@ class PlannedEpoch(PooledEpoch):
             self._jobs.order.append(job.index)
 
     def _coming(self, job: Job, room: int) -> int:
-        """Return how many more jobs can follow a job, now or once the consumer took what waits."""
+        """Return how many jobs can follow, now or when the consumer takes the ready batches."""
         if self._count is None:
             try:
                 with without_opening():
                     self._count = batch_count(self._work)
-            except Exception:  # a user's __len__ may raise anything; then none is counted on
+            except Exception:  # a user's __len__ may raise any error: assume no further jobs
                 self._count = 0
         ready = len(self._jobs.ready)
         if self._flow.in_order:

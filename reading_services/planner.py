@@ -1,4 +1,4 @@
-"""The jobs of an epoch: what its planner yields, in batches, and the part of each of one rank."""
+"""The jobs of an epoch: items of the planner in batches, of which each rank has its part."""
 
 from __future__ import annotations
 
@@ -21,33 +21,33 @@ from .global_generators import seeded_globals
 from .memory_budget import PrefetchBudget
 from .pipe_runner import as_raised
 
-# A plan is the same on every rank, so nothing has to be sent: each rank plans the whole epoch and
-# makes its own part of each batch. All end after the same batch, because it is the same plan. A
-# graph that is not split runs on every rank, on its share of the items: there the pipe that gathers
-# at its end is given the part of one rank, as a batch size is that of all ranks together.
+# Every rank plans the whole epoch and makes its own part of each batch, without communication. All
+# ranks have the same plan, so all end after the same batch. A graph that is not split runs on every
+# rank, on the rank's share of the items. The batch size is that of all ranks together, so the pipe
+# that gathers its batches gets the size of one rank's part.
 
 KEEP, DROP, PAD, WRAP = "keep", "drop", "pad", "wrap"
 UNEVEN = (DROP, PAD, WRAP)
-"""What ranks may do with a last batch that is too small to be divided like the others."""
+"""Options for a last batch that is too small to be divided like the others."""
 
 
 @dataclass(frozen=True)
 class RankPart:
     """One rank's part of each batch."""
 
-    rank: int = 0  # which rank
-    ranks: int = 1  # how many there are
+    rank: int = 0
+    ranks: int = 1  # number of ranks
     uneven: str = KEEP
-    """The last batch of an epoch that does not fill it: ``"keep"`` it smaller (one process),
-    ``"drop"`` it, ``"pad"`` it with its last item, ``"wrap"`` around to the epoch's first items."""
+    """An incomplete last batch: ``"keep"`` it smaller (one process), ``"drop"`` it, ``"pad"`` it
+    with its last item, or ``"wrap"`` around to the epoch's first items."""
 
     @property
     def name(self) -> str:
-        """Which rank of how many, in words."""
+        """The rank and the number of ranks, as text."""
         return f"rank {self.rank} of {self.ranks}"
 
     def size(self, group: int) -> int:
-        """Return the items of a batch of all ranks together; ``group`` of them are gathered."""
+        """Return the size of a batch of all ranks, in which the chain gathers ``group`` items."""
         if group == 1:
             return self.ranks
         if group % self.ranks:
@@ -59,7 +59,7 @@ class RankPart:
         return group
 
     def last(self, items: Sequence[Any], first: Sequence[Any], size: int) -> tuple[Any, ...]:
-        """Return the last batch of all ranks, from what is left and the epoch's first items."""
+        """Return the last batch of all ranks, from the last and the epoch's first items."""
         if not items or self.uneven == DROP:
             return ()
         if self.uneven == PAD:
@@ -96,15 +96,16 @@ def jobs(
 ) -> Generator[Job, None, None]:
     """Yield the jobs of one epoch that were not delivered, each with this rank's part of a batch.
 
-    A job also holds what could not be planned since the one before; one after the last only that.
+    A job also holds the failures of planning since the previous job. Failures after the last batch
+    come in a job of their own.
     """
     first: Sequence[Any] = ()
     size = part.size(split.group)
     excuses = ErrorLog(errors.errors if errors.tolerates else ())
-    # What cannot be planned is found, and counted, in the items that are skipped as well; and
-    # "wrap" wants the first items, too.
+    # Failures of planning are counted in skipped items as well, and "wrap" needs the first items:
+    # in both cases the planner starts at the first item.
     skips = part.uneven != WRAP and not errors.tolerates
-    # A patch that knows its place in the batch knows it before anybody asks what it reads.
+    # A patch that depends on its place in the batch gets its place before its reads are planned.
     has_shares = any(isinstance(p, BatchPatches) and p.has_shares for p in split.realizing)
     items = run_planner(split.planner, seed, epoch, cursor.next * size if skips else 0)
     if errors.tolerates:
@@ -129,9 +130,9 @@ def jobs(
 
 
 def _excusing(items: Iterator[Any], excuses: ErrorLog) -> Iterator[Any]:
-    """Yield items; cases that cannot be planned are noted and left out."""
+    """Yield items; log and skip cases that cannot be planned."""
     while True:
-        # Not around the yield: what the consumer does meanwhile is no part of the plan.
+        # Not around the yield, where the consumer runs.
         with log_errors(excuses):
             item = next(items, _END)
         if item is _END:
@@ -142,7 +143,7 @@ def _excusing(items: Iterator[Any], excuses: ErrorLog) -> Iterator[Any]:
 def run_planner(
     planner: Pipe, seed: int, epoch: int, start: int, of: Pipe | None = None
 ) -> Iterator[Any]:
-    """Yield what a planner, part of the graph ``of``, yields from item ``start`` on."""
+    """Yield the items of a planner from item ``start`` on; ``of`` is its whole graph."""
     set_epoch(planner if of is None else of, seed, epoch)
     if not draws_globally(planner):
         try:
@@ -166,70 +167,68 @@ def run_planner(
 
 
 def draws_globally(planner: Pipe) -> bool:
-    """Whether global generators are drawn from: by functions, or for another pass of one pipe.
+    """Whether functions or a second pass of one pipe draw from the global generators.
 
-    The loader seeds the first pass of an epoch; that of ``chain.concat(chain)`` draws another seed.
+    The loader seeds the first pass of an epoch; the second of ``chain.concat(chain)`` draws a seed.
     """
     return is_read_twice(planner) or any(traits_of(pipe).runs_user_code for pipe in walk(planner))
 
 
 def _with_place(error: Exception) -> Exception:
-    """Return an error of a planner's pipe with its place: what comes of its item is not known."""
+    """Return an error of a planner's pipe with its location; its batch is not known."""
     return add_location(as_raised(error), error_location(error), *failed_item(error))
 
 
 class JobsInFlight:
-    """Hands out the jobs of an epoch, and takes what is made of them, in the order of the plan."""
+    """Queue of the jobs of an epoch and of their results, in the order of the plan."""
 
     def __init__(self, plan: Iterator[Job], room: PrefetchBudget, *, in_order: bool) -> None:
         self._plan: Iterator[Job] | None = plan
         self._room, self._in_order = room, in_order
-        self.order: deque[int] = deque()  # numbers of batches that were begun and not delivered
-        self.ready: dict[int, Any] = {}  # what was made of those that are finished
+        self.order: deque[int] = deque()  # batches that were begun and not delivered
+        self.ready: dict[int, Any] = {}  # results of finished jobs
         self._error: Exception | None = None
 
     def next_job(self, most: int, in_flight: int) -> Job | None:
-        """Return the next job, if one more may be on its way beside the ``in_flight``."""
+        """Return the next job, if one more than ``in_flight`` may be in flight; else None."""
         if self._plan is None or len(self.order) >= most:
             return None
         if self.order and not self._room.has_room(in_flight):
             return None
         try:
             job = next(self._plan, None)
-        except Exception as error:  # what the planner's pipes raise: after what is in flight
+        except Exception as error:  # raised after the jobs in flight
             job, self._error = None, error
         if job is None:
             self._plan = None
         return job
 
     def fail(self, error: Exception) -> None:
-        """End the plan with an error, which comes after what is in flight."""
+        """End the plan with an error, which is raised after the jobs in flight."""
         self._plan, self._error = None, error
 
     def first(self) -> int | None:
-        """Return the number of the batch that comes next; None while it is not ready."""
+        """Return the number of the next batch; None while it is not ready."""
         if not self._in_order:
             return min(self.ready, default=None)
         return self.order[0] if self.order and self.order[0] in self.ready else None
 
     def take(self, index: int) -> Any:
-        """Return what was made of a job, which is delivered now."""
+        """Remove a job that is delivered now, and return its result."""
         self.order.remove(index)
         self._room.remove(index)
         return self.ready.pop(index)
 
-    def raise_end(self, death: Exception | None = None) -> None:
-        """Raise ``death``, what the planner raised or StopIteration, once nothing is in flight."""
-        if death is None and (self._plan is not None or self.order):
-            return
-        end = death or self._error or StopIteration()
-        self._error = None
-        try:
-            raise end
-        finally:
-            del end  # held by this frame, which its traceback holds, it would keep all
+    def is_over(self) -> bool:
+        """Whether the plan has ended and no job is in flight."""
+        return self._plan is None and not self.order
+
+    def end(self) -> Exception:
+        """Return the planner's error, once, or StopIteration."""
+        error, self._error = self._error, None
+        return error or StopIteration()
 
     def close(self) -> None:
-        """Plan no more, and drop what is ready."""
+        """End the plan and drop the results."""
         self._plan = None
         self.ready.clear()

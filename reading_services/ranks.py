@@ -1,6 +1,6 @@
-"""The processes of a torch.distributed job agree, once per epoch, on what they are about to do.
+"""Agreement of the processes of a torch.distributed job, once per epoch.
 
-They put it down in the key-value store of the process group; a rank that does not come is known.
+The ranks write their claims to the key-value store of the process group, and find missing ranks.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from .delivered_batches import DeliveredBatches
 from .planner import PAD
 from .reading_service import Epoch, leave
 
-# Which service of this process it is. Ranks make and run their loaders in one order, as they do
-# with every collective; what runs beside each other is compared, so another order is told.
+# Numbers of the services of this process. Ranks must make and run their loaders in one order, as
+# with every collective; a different order shows in the comparison of claims.
 _NUMBERS = itertools.count()
 
-# What becomes of a beginning, as it stands in the store; the number of a rank follows the latter.
+# Keys and values in the store; the number of a rank follows the last one.
 _DECISION, _BEGIN, _GIVEN_UP = "decided", "begun", "given up by "
 
 Cases = list[tuple[bool, list[Any]]]
-"""A pair for each source: whether it lists a storage, and its cases or a text for each."""
+"""A pair for each source: whether it lists a storage, and its cases or their texts."""
 
 _DO_START = (
-    "Call torch.distributed.init_process_group() before the loop, in every rank (torchrun sets "
-    "what it needs), or leave DistributedReadingService out."
+    "Call torch.distributed.init_process_group() before the loop, in every rank (torchrun sets its "
+    "variables), or leave DistributedReadingService out."
 )
 _DO_LOOK = (
     "Look at what that rank did last; DistributedReadingService(timeout=...) is the limit. Every "
@@ -66,9 +66,10 @@ class Ranks:
     def agree(
         self, claim: Mapping[str, Any], cases: Callable[[], Cases] | None = None
     ) -> dict[str, Any]:
-        """Return the claim of rank 0, once every rank has the same claim but for the seed.
+        """Return the claim of rank 0, once every rank has the same claim except for the seed.
 
-        Where only the ``data`` differ, it has the ``cases`` of rank 0 too; an error names a case.
+        If only the ``data`` differ, the claim includes the ``cases`` of rank 0; an error names a
+        case.
         """
         claims = self._exchange("epoch", dict(claim))
         first: dict[str, Any] = claims[0]
@@ -83,8 +84,8 @@ class Ranks:
             for (is_listed, theirs), (is_first, ours) in zip(other, lists[0], strict=True):
                 if theirs != ours and not (is_listed and is_first):
                     pairs = zip_longest(theirs, ours, fillvalue="nothing")
-                    each = next(f"rank {rank} has {a}, rank 0 {b}" for a, b in pairs if a != b)
-                    raise self._differ(rank, "data", claims[rank], first, f": first, {each}")
+                    pair = next(f"rank {rank} has {a}, rank 0 {b}" for a, b in pairs if a != b)
+                    raise self._differ(rank, "data", claims[rank], first, f": first, {pair}")
         return {**first, "cases": lists[0]}
 
     @staticmethod
@@ -96,15 +97,15 @@ class Ranks:
         )
 
     def meet(self) -> RankBarrier:
-        """Return the barrier in which ranks tell each other of every item; made by all at once."""
+        """Return the barrier for the exchange before every item; all ranks call this together."""
         if self._barrier is None or not self._barrier.is_open:
-            # All are here: they have just agreed.
+            # All ranks have just agreed, so all take part.
             self._barrier = RankBarrier(self._timeout, do=_DO_LOOK)
         return self._barrier
 
-    def _exchange(self, what: str, value: Any) -> dict[int, Any]:
+    def _exchange(self, topic: str, value: Any) -> dict[int, Any]:
         self._turn += 1
-        store, before, self._last = job_store(), self._last, f"{what}/{self._turn}"
+        store, before, self._last = job_store(), self._last, f"{topic}/{self._turn}"
         place = f"{self._name}/{self._last}"
         with store_reachable(self.rank):
             store.set(f"{place}/{self.rank}", json.dumps(value, default=os.fspath))
@@ -117,10 +118,10 @@ class Ranks:
                 missing.append(rank)
             else:
                 texts[rank] = answer
-        # Before it begins or gives up: one that comes late finds every claim in its place, and
-        # would begin alone. The first to say so decides for all; who gives up last may go on.
+        # A late rank finds every claim and would begin alone, so each rank first writes whether it
+        # begins or gives up. The first entry decides for all, and others follow it.
         with store_reachable(self.rank):
-            # One step of the store: of two ranks that decide at once, one is the first.
+            # compare_set is atomic: if two ranks decide at once, one is the first.
             word = f"{_GIVEN_UP}{self.rank}" if missing else _BEGIN
             decision = store.compare_set(f"{place}/{_DECISION}", "", word).decode()
         if missing and decision == _BEGIN:
@@ -137,7 +138,7 @@ class Ranks:
                 do=_DO_LOOK,
             )
         if self.rank == 0 and self._turn > 1:
-            # Everybody has read the one before, or would not have put this one down.
+            # All ranks have read the previous exchange, as they have written to this one.
             for key in (*range(self.size), _DECISION):
                 with contextlib.suppress(RuntimeError, NotImplementedError):
                     store.delete_key(f"{self._name}/{before}/{key}")
@@ -156,38 +157,33 @@ def is_started() -> bool:
 
 
 def checked_timeout(seconds: float) -> float:
-    """Return a limit in seconds; ``ValueError`` if it is none."""
+    """Return a timeout in seconds; ``ValueError`` if it is not positive and finite."""
     if not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
         raise ValueError(f"timeout is a number of seconds above 0, got {seconds!r}")
     return float(seconds)
 
 
-# Ranks that have to ask each other before every batch, so that they end together.
+# An exchange of ranks before every batch, so that they end together.
 #
-# Of a graph that cannot be planned nobody knows how many items it has before they are made; and of
-# items that fail, under ``OnError``, only one rank knows. They ask over gloo, in the consumers'
-# processes.
+# A graph that cannot be planned has an unknown number of items, and under ``OnError`` only one rank
+# knows of a failed item. The ranks exchange over gloo, in the consumers' processes.
 #
-# A rank that goes before the end says why and waits for nobody (``datapipes/rank_barrier.py``):
-# what it raised ends the others with ``RankFailed``, and a loop that went elsewhere with
-# ``RankMissing``, at their next item and not at their limit.
+# A rank that leaves early reports the reason and does not wait (``datapipes/rank_barrier.py``). Its
+# error ends the other ranks with ``RankFailed``, and the end of its loop with ``RankMissing``. They
+# end at their next item, before their timeout.
 
-# What a rank tells before each item: one of these, or from _HAS on how much failed in it.
+# The number that a rank sends before each item: _END, or _HAS plus the failures in the item.
 _END, _HAS = -1, 0
-_START = DeliveredBatches()
 
 
-class _InStep:
-    """What one rank yields of an epoch that all end together."""
+class _InStep(Iterator[Any]):
+    """One rank's pass over an epoch that all ranks end together."""
 
     def __init__(self, own: Epoch, barrier: RankBarrier) -> None:
         self.last = -1
         self._own = own
         self._barrier = barrier
         self._is_closed = self._has_agreed = self._has_left = False
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
 
     def __next__(self) -> Any:
         if self._is_closed:
@@ -198,7 +194,7 @@ class _InStep:
             self.close()
             raise
         except BaseException as error:
-            self._barrier.part(error)  # at once: the others would wait for their limit
+            self._barrier.part(error)  # at once: the other ranks would wait for their timeout
             self.close()
             raise
 
@@ -207,7 +203,7 @@ class _InStep:
 
     def _tell(self, word: int) -> list[int]:
         words = self._barrier.tell(word)
-        if self._has_left:  # while the others were waited for
+        if self._has_left:  # during the wait for the other ranks
             self._barrier.part()
             raise StopIteration
         return words
@@ -217,7 +213,7 @@ class _InStep:
             batch = next(self._own)
         except StopIteration:
             return None, _END
-        # What could not be planned was found by every rank: it is no news to the others.
+        # Every rank has found the failures of planning (item < 0): do not send them.
         failures = batch.failures if isinstance(batch, BatchResult) else ()
         return batch, _HAS + sum(failure.item >= 0 for failure in failures)
 
@@ -226,12 +222,11 @@ class _InStep:
         raise StopIteration
 
     def leave(self) -> None:
-        """End the wait for an item that another thread is in; :meth:`close` is still to come."""
         self._has_left = True
         leave(self._own)
 
     def close(self) -> None:
-        """End this rank's pass; the others are told if they are still at it."""
+        """End this rank's pass, and notify ranks that have not ended."""
         self._is_closed = True
         if not self._has_agreed:
             self._barrier.part()
@@ -239,16 +234,15 @@ class _InStep:
 
 
 class LockstepEpoch(_InStep):
-    """Yields the items of one rank as long as all ranks have one."""
+    """One rank's items, as long as all ranks have one."""
 
     def __init__(
-        self, own: Epoch, barrier: RankBarrier, uneven: str, cursor: DeliveredBatches = _START
+        self, own: Epoch, barrier: RankBarrier, uneven: str, cursor: DeliveredBatches
     ) -> None:
         super().__init__(own, barrier)
         self._cursor = cursor
         self._pads = uneven == PAD
-        self._last_item: Any = None
-        self._has_item = False
+        self._last_items: list[Any] = []  # the last item, to repeat
         self._at_end = False
 
     def _take(self) -> Any:
@@ -262,10 +256,10 @@ class LockstepEpoch(_InStep):
             if not self._at_end:
                 self.last = self._own.last
                 if self._pads:
-                    self._last_item, self._has_item = item, True
-            elif self._has_item:
+                    self._last_items = [item]
+            elif self._last_items:
                 self.last += 1
-                item = self._last_item
+                item = self._last_items[0]
             else:
                 msg = f"rank {self._barrier.rank} has no item at all to repeat"
                 raise GraphError(msg, do='Give it a share: fewer ranks, or uneven="drop".')
@@ -273,16 +267,16 @@ class LockstepEpoch(_InStep):
                 return item
 
     def close(self) -> None:
-        """End this rank's pass; the others are told if they are still at it."""
-        self._last_item = None
+        """End this rank's pass, and notify ranks that have not ended."""
+        self._last_items.clear()
         super().close()
 
 
 class CountedEpoch(_InStep):
-    """Yields one rank's parts of batches of which some could not be made, counted on all ranks.
+    """One rank's parts of batches, with failures counted over all ranks.
 
-    Only the rank whose item failed knows of it: alone it would reach the budget and end, while the
-    others wait for it in their next collective. So they tell each other before each batch.
+    Only one rank knows of a failed item. Alone it would exceed the budget and end, while the others
+    wait for it in their next collective. So ranks exchange their counts before each batch.
     """
 
     def _take(self) -> Any:

@@ -1,30 +1,30 @@
 """The contract of reading services, which run a graph somewhere.
 
-A service is asked three things, in this order, any number of epochs in a row:
+A loader calls three methods, in this order, for any number of epochs in a row:
 
 ``distribute(graph) -> Work``
-    Decide what runs where. Pure: nothing starts, so ``explain()`` can show it.
+    Decide where each pipe runs, without starting anything, so that ``explain()`` can show it.
 ``epoch(work, seed, epoch, cursor) -> Epoch``
     Start one pass over the batches not yet delivered and return its iterator.
 ``stop()``
     Free everything that outlives an epoch.
 
-The life of an epoch. If the code disagrees with this, the code is wrong.
+The life of an epoch. Code that differs from this table is wrong.
 
 ======================  =========================================================
 finished                ``StopIteration`` after the last batch; then as closed
-failed                  the error is raised from ``next``; then as closed
-abandoned, Ctrl-C       ``close()`` is called by the loader, at the latest when the
+failed                  ``next`` raises the error; then as closed
+abandoned, Ctrl-C       the loader calls ``close()``, at the latest when the
                         loader or its iterator is collected; then as closed
 closed                  within ``limits.stop`` seconds every process that the epoch
-                        owns is gone, every handle it opened is closed, its memory
-                        is only held by batches that the user still has
+                        owns is gone, every handle it opened is closed, and only
+                        batches that the user still has hold its memory
 ======================  =========================================================
 
-``close()`` may be called any number of times, also from ``__del__``. Where a thread of a pipe
-behind the batches may wait for the next one, ``leave()``, if it has one, is called before, from the
-consumer's thread. An epoch that other ranks take part in tells them that it is left: they end at
-their next batch, and wait for nobody's limit.
+``close()`` may be called any number of times, also from ``__del__``. A thread of a pipe after the
+batches may be waiting for the next one; then the consumer's thread first calls ``leave()``, if the
+epoch has it. An epoch with other ranks notifies them, so that they end at their next batch and not
+at their timeout.
 """
 
 from __future__ import annotations
@@ -56,15 +56,15 @@ class Epoch(Protocol):
         """Return the next batch, in plan order."""
 
     def close(self) -> None:
-        """Free what the pass holds."""
+        """Free all resources of the pass."""
 
 
 def refuse_unknown(
     service: type, others: Mapping[str, Any], substitutes: Mapping[str, str]
 ) -> None:
-    """Raise ``TypeError`` for arguments that a service does not have, saying what is meant.
+    """Raise ``TypeError`` for unknown arguments of a service, with the argument to use instead.
 
-    ``substitutes`` say what users of other loaders and services give instead, with ``{value}``.
+    ``substitutes`` maps arguments of other loaders and services to ours, with ``{value}``.
     """
     for other, value in others.items():
         parameters = inspect.signature(service).parameters.values()
@@ -77,9 +77,9 @@ def refuse_unknown(
 
 
 def text_of(service: Any, first: str, **usual: Any) -> str:
-    """Return a service as it is written: its first argument, and those that are not as usual.
+    """Return a service as code: its first argument, and those that differ from the default.
 
-    ``usual`` are values that an attribute has where its argument was left out.
+    ``usual`` maps an attribute to its value if the argument is left out.
     """
     words = [f"{first}={getattr(service, first)!r}"]
     for name, parameter in inspect.signature(type(service)).parameters.items():
@@ -90,7 +90,7 @@ def text_of(service: Any, first: str, **usual: Any) -> str:
 
 
 def leave(epoch: object) -> None:
-    """Let an epoch wake the thread that waits for its next batch, if it can."""
+    """Wake the thread that waits for the next batch of an epoch, if the epoch supports it."""
     if hasattr(epoch, "leave"):
         epoch.leave()
 
@@ -98,34 +98,36 @@ def leave(epoch: object) -> None:
 class ReadingService(Protocol):
     """Runs a graph somewhere.
 
-    Nothing has to be inherited. A service may also have, found by name: ``budgets(work, remote=)``,
-    what reading may spend; ``checkpoint()``, ``restore(state)`` and ``refuse_state()``, for a state
-    of its own in that of the loader; ``divide(work)``, this rank's part of it; ``alone()``, a copy
-    that waits for no other rank.
+    A service need not inherit from it. Optional methods, by name:
+
+    - ``budgets(work, remote=)``: the memory budgets for reading.
+    - ``checkpoint()``, ``restore(state)``, ``refuse_state()``: its own state in the loader's state.
+    - ``divide(work)``: this rank's part.
+    - ``alone()``: a copy that does not wait for other ranks.
     """
 
     def distribute(self, graph: Pipe) -> Work:
-        """Decide what runs where."""
+        """Decide where each pipe runs."""
 
     def epoch(self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches) -> Epoch:
         """Start one pass over the batches that ``cursor`` does not hold."""
 
     def shares(self, work: Work) -> int:
-        """Return among how many processes a graph is divided that cannot be split; else 0."""
+        """Return the number of processes that share a graph that cannot be split; else 0."""
 
     def explain(self, work: Work) -> str:
-        """Return where what runs."""
+        """Return the text of where each pipe runs."""
 
     def stop(self) -> None:
         """Free everything that outlives an epoch."""
 
 
-# Which epochs run in this process: the last of them to end closes the volumes.
+# The running epochs of this process: the last to end closes the volumes.
 #
-# A training loop may validate between two of its batches. The inner epoch that ends must leave
-# open what the outer one reads.
+# A training loop may validate between two of its batches. The end of the inner epoch must not close
+# the volumes of the outer one.
 
-# Weak: an epoch that is dropped without being closed keeps nothing open for ever.
+# Weak: an epoch that is dropped without a close must not keep volumes open.
 _RUNNING: weakref.WeakSet[object] = weakref.WeakSet()
 _OWNER = os.getpid()
 

@@ -37,10 +37,10 @@ MAX_SEED = 2**64
 
 
 class SeedGenerator:
-    """Two sequences of seeds out of one: shared among all processes, and this process's own.
+    """Two sequences of seeds from one seed: shared by all processes, and of this worker alone.
 
-    Every seed is a function of the first seed, the worker's path and how many were drawn. The
-    numbers are not those of torchdata's generator of this name.
+    Every seed is a function of the first seed, the worker's path and the number of earlier draws.
+    The numbers differ from those of torchdata's generator of this name.
 
     Parameters
     ----------
@@ -65,13 +65,13 @@ class SeedGenerator:
             self.seed(seed)
 
     def seed(self, seed: int) -> SeedGenerator:
-        """Begin anew from ``seed``; the worker stays the same."""
+        """Restart from ``seed``; the worker stays the same."""
         self._seed = validate_int("seed", seed, least=0, below=MAX_SEED)
         self._shared_count = self._own = 0
         return self
 
     def generate_shared_seed(self) -> int:
-        """Return the next seed that every worker and rank draws alike, below 2**63."""
+        """Return the next seed that all workers and ranks share, below 2**63."""
         self._shared_count += 1
         return self._draw((self._shared_count,), "shared")
 
@@ -81,7 +81,7 @@ class SeedGenerator:
         return self._draw((*self._worker, self._own), "own")
 
     def spawn(self, worker_id: int, inplace: bool = False) -> SeedGenerator:
-        """Return the generator of a worker (this one itself with ``inplace``).
+        """Return the generator of a worker, which is this object with ``inplace``.
 
         Raises
         ------
@@ -104,7 +104,7 @@ class SeedGenerator:
 
 
 class DispatchedItems(DataPipe):
-    """Yields what is dealt out to this worker, in the place of the pipes that make it."""
+    """Yields the items dealt to this worker, in place of the pipes that make them."""
 
     traits: ClassVar[Traits] = Traits()
 
@@ -117,7 +117,7 @@ class DispatchedItems(DataPipe):
         self._has_begun = False
 
     def describe(self) -> str:
-        """Return whose items they are."""
+        """Return the source of the items."""
         return f"items of {self.source}"
 
     def set_epoch(self, epoch: int) -> None:
@@ -128,8 +128,8 @@ class DispatchedItems(DataPipe):
         assert self.feed is not None
         if self._has_begun:
             raise GraphError(
-                f"a pipe after {self.source} begins a second pass in one epoch, and what is dealt "
-                "out comes once",
+                f"a pipe after {self.source} begins a second pass in one epoch, but its items are "
+                "dealt out once",
                 do="Put cycle(), repeat() and the like before it.",
             ).at(self.source_origin)
         self._has_begun = True
@@ -142,12 +142,12 @@ class DispatchedItems(DataPipe):
 
 @dataclass(frozen=True)
 class WorkerInfo:
-    """Which worker of how many prepares its graph."""
+    """The worker that prepares its graph, and the number of workers."""
 
     num_workers: int
     """Workers of this process's loader."""
     worker_id: int
-    """This one, from 0."""
+    """Index of this worker, from 0."""
 
 
 InitFunction = Callable[[Any, WorkerInfo], Any]
@@ -156,10 +156,10 @@ ResetFunction = Callable[[Any, WorkerInfo, SeedGenerator], Any]
 
 @dataclass(frozen=True)
 class Hooks:
-    """What is called in each worker."""
+    """The user's functions that each worker calls."""
 
-    init: InitFunction | None = None  # once in the life of a worker, after its share was chosen
-    reset: ResetFunction | None = None  # before every epoch
+    init: InitFunction | None = None  # called once per worker, after its share was chosen
+    reset: ResetFunction | None = None  # called before every epoch
 
     def __post_init__(self) -> None:
         functions: Any = {"worker_init_fn": self.init, "worker_reset_fn": self.reset}
@@ -172,16 +172,16 @@ class Hooks:
         return self.init is not None or self.reset is not None
 
     def names(self) -> str:
-        """Return which there are, for messages."""
+        """Return the functions with their arguments' names, for messages."""
         pairs = [("worker_init_fn", self.init), ("worker_reset_fn", self.reset)]
         return " and ".join(f"{name}={shorten(f)}" for name, f in pairs if f is not None)
 
 
-NO_HOOKS = Hooks()  # where the user gave no function
+NO_HOOKS = Hooks()
 
 
 def _call(name: str, function: Any, graph: Pipe, info: WorkerInfo, *seeds: Any) -> Pipe:
-    """Return the graph as a function of the user's, if there is one, left it."""
+    """Return the output of a user's function on the graph; the graph without a function."""
     if function is None:
         return graph
     try:
@@ -200,33 +200,33 @@ def _call(name: str, function: Any, graph: Pipe, info: WorkerInfo, *seeds: Any) 
     return pipe
 
 
-# Give the sharding filters of a graph their share: that of a rank, and within it of a worker.
+# Shares of the sharding filters of a graph: of a rank, and within it of a worker.
 #
-# torch's own ``apply_sharding`` knows one level, pickles every pipe on its way, and takes time that
-# doubles with each diamond. Here each pipe is seen once.
+# torch's own ``apply_sharding`` knows one level and pickles every pipe that it visits. Its time
+# doubles with each diamond in the graph. Here each pipe is visited once.
 
 
 def apply_shares(
     graph: Pipe, *, ranks: int = 1, rank: int = 0, workers: int = 1, worker: int = 0
 ) -> None:
-    """Let ``graph`` yield the items of one worker of one rank.
+    """Make ``graph`` yield the items of one worker of one rank.
 
-    Item *i* goes to worker ``i % workers`` of rank ``i // workers % ranks``, or is divided at one
-    of these levels where the filter is given one; what was dealt out to workers, among ranks.
+    Item *i* goes to worker ``i % workers`` of rank ``i // workers % ranks``. A filter with a level
+    divides at that level only. Dealt items are divided among ranks only.
     """
     refuse_twice(graph)
     after: set[int] = set()
     for pipe in walk(graph):
         if isinstance(pipe, DispatchedItems) or not after.isdisjoint(map(id, parents_of(pipe))):
             after.add(id(pipe))
-        # Items that were dealt out to this worker are its share.
+        # Items that were dealt to this worker are its share.
         among, own_place = (1, 0) if id(pipe) in after else (workers, worker)
         shares = {RANKS: (ranks, rank), WORKERS: (among, own_place)}
         own: Any = getattr(pipe, "apply_sharding", None)
         if own is None:
             continue
         if isinstance(pipe, ShardingFilter):
-            # torch enters what it is given in a table, which a copy of the pipe shares with it.
+            # torch stores the share in a dict, which copies of the pipe have in common.
             pipe.groups = dict(pipe.groups)
         if len(inspect.signature(own).parameters) < 3:  # it knows no levels
             own(ranks * among, rank * among + own_place)
@@ -237,7 +237,7 @@ def apply_shares(
 
 
 def lengths_in_shares(graph: Pipe, *, ranks: int, workers: int) -> list[int]:
-    """Return how many items each rank has, of all its workers; TypeError where it is not known."""
+    """Return the number of items of each rank; TypeError if it is unknown."""
     lengths = []
     for rank in range(ranks):
         shares = [clone(graph) for _ in range(workers)]
@@ -253,7 +253,7 @@ def levels(graph: Pipe) -> set[Any]:
 
 
 def refuse_twice(graph: Pipe) -> None:
-    """Raise if a branch is divided twice at one level: it would yield a share of a share."""
+    """Raise ``GraphError`` if a branch is divided twice at one level: a share of a share."""
     above: dict[int, dict[Any, Pipe]] = {}
     for pipe in walk(graph):
         by_level: dict[Any, Pipe] = {}
@@ -262,7 +262,7 @@ def refuse_twice(graph: Pipe) -> None:
         for level in division_levels(pipe):
             if level in by_level:
                 raise GraphError(
-                    f"{describe(pipe)} divides again what {describe(by_level[level])} has divided",
+                    f"{describe(pipe)} divides again the items of {describe(by_level[level])}",
                     do="Leave one of them out, or give one SHARDING_PRIORITIES.DISTRIBUTED and the "
                     "other SHARDING_PRIORITIES.MULTIPROCESSING.",
                 )
@@ -272,7 +272,7 @@ def refuse_twice(graph: Pipe) -> None:
 
 @dataclass(frozen=True)
 class ShareOfItems:
-    """Which items of a whole graph one worker of one rank has."""
+    """The share of one worker of one rank in the items of a whole graph."""
 
     worker: int = 0
     workers: int = 1
@@ -281,12 +281,12 @@ class ShareOfItems:
 
     @property
     def number(self) -> int:
-        """Which of all shares it is."""
+        """Index of the share among all shares."""
         return self.rank * self.workers + self.worker
 
     @property
     def count(self) -> int:
-        """How many shares there are."""
+        """Number of shares."""
         return self.ranks * self.workers
 
 
@@ -314,24 +314,24 @@ class Replica:
     def renew(self, fresh: Replica) -> Replica:
         """Return this replica for the next epoch, with the functions of a ``fresh`` one.
 
-        Pipes keep their items, and functions that ``worker_init_fn`` prepared stay.
+        Pipes keep their items. After a ``worker_init_fn`` the functions stay, too.
         """
         self.leave()
         pairs = zip(self._pipes, fresh._pipes, strict=True) if self.hooks.init is None else ()
         for pipe, other in pairs:
             for name, value in vars(other).items():
-                owner = getattr(value, "__self__", value)  # of the method of a pipe
+                owner = getattr(value, "__self__", value)  # for a method: its object
                 if callable(value) and not is_pipe(owner):
                     vars(pipe)[name] = value
         return self
 
     def leave(self) -> None:
-        """End the epoch, wherever it is: the next one begins anew, be it the same again."""
+        """End the epoch at its current item; the next one begins at its first item."""
         self._run = self._items = None
 
     def run(self, index: int, seed: int, epoch: int) -> Any:
         """Return this worker's next item; StopIteration after the last, any number of times."""
-        # Which worker draws enters here: a share has no numbers of its own but by its owner.
+        # Random numbers depend on the share, as items of a share have no global numbers.
         key = (self.share.count, self.share.number, index)
         if self._run != (seed, epoch):
             self._run = (seed, epoch)
@@ -340,7 +340,7 @@ class Replica:
             with seeded_globals(stream.integer(), self._generators):
                 try:
                     self._items = self._start(seed, epoch)
-                except StopIteration as error:  # else it would look like the end of the share
+                except StopIteration as error:  # must not look like the end of the share
                     raise add_location(error, error_location(error))  # noqa: B904
         if self._items is None:
             raise StopIteration

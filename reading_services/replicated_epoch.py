@@ -5,36 +5,37 @@ from __future__ import annotations
 import pickle
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 from ..core.call_site import shorten
 from ..core.errors import NotPicklable, WorkerDied
 from .memory_budget import PrefetchBudget
-from .planned_epoch import PooledEpoch, add_to_death, raise_from_worker
+from .planned_epoch import PooledEpoch, add_to_death, error_of
 from .timeout_iterator import TimeoutIterator
 from .transport.messages import BatchMessage, Deal, ErrorMessage, SourceFailed, Took
 from .work import ReplicatedWork
 from .workers.worker_process import Worker
 
-# Run what comes before a dealing point once, and deal its items out to the workers in turn.
+# The pipes up to a dealing point run once, in the consumer's process. Their items are dealt out to
+# the workers in turn.
 #
-# Item *i* goes to worker ``i % workers``. Each worker has a few items ahead, so many and so many
-# bytes; it says when it takes one, and the next follows. What one worker takes faster than another
-# makes the other's items wait here; they may be so many, and so many bytes.
+# Item *i* goes to worker ``i % workers``. Each worker has limited items and bytes ahead. It reports
+# when it takes an item, and gets the next one. If one worker is faster than another, the items of
+# the slower one wait here, up to a number and a size.
 
-# One is worked on while the next lies there. A worker that runs out, as it gathers some, has more:
-# what they are made by stands in the consumer's way, so nothing is made without need.
+# A worker has one item in work and one waiting. If it runs out of items, because it gathers some,
+# its limit doubles. The consumer waits while items are made, so only needed items are made.
 _FIRST_AHEAD, MOST_AHEAD = 2, 16
-# What torchdata's round_robin_demux lets wait.
+# The limit of torchdata's round_robin_demux.
 MOST_WAITING = 1000
 _END, _FAILURE = Deal(ends=True), Deal(fails=True)
 
 
 class Dispatcher:
-    """Deals items out."""
+    """Deals items to workers in turn."""
 
     def __init__(self, items: Iterator[Any], workers: int, most_bytes: int) -> None:
-        self.error: Exception | None = None  # what the pipes that make the items raised
+        self.error: Exception | None = None  # error of the pipes that make the items
         self.counts = [0] * workers  # items that each worker has begun with
         self._items = items
         self._most = most_bytes
@@ -46,7 +47,7 @@ class Dispatcher:
         self._at_end = [False] * workers
 
     def for_worker(self, worker: int, *, is_needed: bool = True) -> Iterator[Deal]:
-        """Yield what may be sent to a worker now."""
+        """Yield the items that may be sent to a worker now."""
         lying, waiting = self._lying[worker], self._waiting[worker]
         while not self._at_end[worker] and len(lying) < self._ahead[worker]:
             while not waiting and self._last is None:
@@ -65,15 +66,15 @@ class Dispatcher:
             yield deal
 
     def took(self, worker: int) -> None:
-        """Note that a worker has begun with the first of what lies there."""
+        """Note that a worker has begun with its first waiting item."""
         self._lying[worker].popleft()
         self.counts[worker] += 1
         if not self._lying[worker]:
-            # It takes more than one for what it makes, and would wait for each.
+            # The worker needs several items for one output, and would wait for each.
             self._ahead[worker] = min(2 * self._ahead[worker], MOST_AHEAD)
 
     def place(self, worker: int) -> int:
-        """Return which of all items a worker is at: what it makes now comes in its place."""
+        """Return the number of a worker's current item, which orders its output."""
         return (self.counts[worker] - 1) * len(self.counts) + worker
 
     def _advance(self, worker: int) -> None:
@@ -81,7 +82,7 @@ class Dispatcher:
             item = next(self._items)
             try:
                 data = pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
-            except Exception as error:  # whatever a user's object raises from its __reduce__
+            except Exception as error:  # the __reduce__ of a user's object may raise any error
                 msg = f"{shorten(item)} cannot travel to a worker: {error}"
                 do = (
                     "Yield plain data before sharding_round_robin_dispatch(), or use num_workers=0."
@@ -90,7 +91,7 @@ class Dispatcher:
         except StopIteration:
             self._last = _END
             return
-        except Exception as error:  # whatever the pipes raise: told when its turn comes
+        except Exception as error:  # an error of the pipes, raised in its turn
             self.error, self._last = error, _FAILURE
             return
         self._waiting[self._next].append(Deal(data))
@@ -99,15 +100,15 @@ class Dispatcher:
         size = sum(len(deal.item) for deal in longest)
         if len(longest) > MOST_WAITING or (len(longest) > MOST_AHEAD and size > self._most):
             raise BufferError(
-                f"{len(longest)} items ({size} bytes) that were dealt out wait for worker "
-                f"{self._waiting.index(longest)}, and worker {worker} asks for more: what comes "
-                "after sharding_round_robin_dispatch() takes more items in one worker than in "
-                "another. Put what leaves items out before it, or give "
-                "MultiProcessingReadingService(prefetch_bytes=...) more."
+                f"{len(longest)} dealt items ({size} bytes) wait for worker "
+                f"{self._waiting.index(longest)}, and worker {worker} needs more: the pipes after "
+                "sharding_round_robin_dispatch() take more items in one worker than in another. "
+                "Put pipes that skip items before it, or raise "
+                "MultiProcessingReadingService(prefetch_bytes=...)."
             )
 
     def close(self) -> bool:
-        """End what makes the items; return whether no worker has any left."""
+        """Close the source of the items; return whether no worker has items left."""
         if hasattr(self._items, "close"):
             self._items.close()
         for waiting in self._waiting:
@@ -116,28 +117,28 @@ class Dispatcher:
 
 
 class WorkerShare:
-    """What one worker runs, and what of it has arrived."""
+    """The share of one worker, with the answers that have arrived."""
 
     def __init__(self, worker: Worker) -> None:
         self.number = worker.number
         self.worker = worker
-        self.count = 0  # items of it that were handed over
+        self.count = 0  # items that were delivered
         self.answers: deque[tuple[Any, Any]] = deque()
-        """Answers that wait for their turn, and the batches in them."""
+        """Answers that wait for their turn, and their batches."""
         self.places: deque[int] = deque()
-        """Which item each of them was made of, where that decides the order."""
+        """Number of the dealt item of each answer, if it decides the order."""
         self._arrivals = 0
         self._again = 0
-        self.requests = 0  # items that were asked for
+        self.requests = 0  # items that were requested
 
     def waits_for(self) -> int:
-        """Return the items that are on their way or wait for their turn."""
-        # What is made again is dropped as it arrives, and waits for nobody.
+        """Return the number of items that are in flight or wait for their turn."""
+        # Items that are made again are dropped on arrival.
         return len(self.worker.jobs) + (0 if self._again else len(self.answers))
 
     def take(self, answer: Any, room: PrefetchBudget) -> None:
-        """Put down an answer, unless it arrived before the worker was replaced."""
-        # Also of one that is dropped: so its slots are free again.
+        """Store an answer, unless it had arrived before the worker was replaced."""
+        # Open dropped batches too, which frees their slots.
         data = answer.data if isinstance(answer, BatchMessage) else None
         batch, size = (None, 0) if data is None else self.worker.open(data)
         if self._again:
@@ -148,14 +149,14 @@ class WorkerShare:
         self.answers.append((answer, batch))
 
     def begin_again(self, worker: Worker) -> None:
-        """Go on with another worker, which makes all items again."""
+        """Continue with another worker, which makes all items again."""
         self.worker, self._again, self.requests = worker, self._arrivals, 0
 
 
 class ReplicatedEpoch(PooledEpoch):
-    """Takes one item of each worker in turn, or whichever is ready, or in the order of dealt items.
+    """Yields one item of each worker in turn, or as they are ready, or in the order of dealt items.
 
-    There is no plan to skip in: after a resume, what was delivered is made again and dropped.
+    Without a plan, items cannot be skipped: after a resume, delivered items are made and dropped.
     """
 
     def __post_init__(self) -> None:
@@ -169,7 +170,7 @@ class ReplicatedEpoch(PooledEpoch):
                 items = TimeoutIterator(items, work.limits)
             self._dealer = Dispatcher(items, len(workers), flow.most_bytes)
         self._by_place = flow.in_order and work.keeps_order
-        # What may wait here is divided among the shares, and made ahead by their workers.
+        # The waiting batches are divided among the shares, whose workers prefetch them.
         self._limit = flow.per_worker + -(-flow.waiting // len(workers))
         self._turn = [WorkerShare(worker) for worker in workers]
         self._shares = len(self._turn)
@@ -184,7 +185,7 @@ class ReplicatedEpoch(PooledEpoch):
     def _next(self) -> tuple[int, Any]:
         """Return the next item and its number.
 
-        In order they are counted; else the *k*-th of share *s* of *n* has number ``k * n + s``.
+        In order it is a count; else item *k* of share *s* of *n* has number ``k * n + s``.
         """
         self._begin_wait()
         while self._turn:
@@ -199,7 +200,7 @@ class ReplicatedEpoch(PooledEpoch):
                 share.places.popleft()
             self._room.remove((share.number, share.count))
             if isinstance(answer, ErrorMessage):
-                self._raise(answer)
+                raise self._error_of(answer)
             self._turn.remove(share)
             if answer.data is None:
                 continue
@@ -209,55 +210,47 @@ class ReplicatedEpoch(PooledEpoch):
             self._hand_out()
             return (self.last + 1 if self._flow.in_order else number), batch
         while self._pool.in_flight():
-            # Those that were asked ahead, and have nothing more either.
+            # Answers of finished shares to requests that were sent ahead.
             self._receive()
         raise StopIteration
 
-    def _raise(self, answer: ErrorMessage) -> NoReturn:
-        """Raise a worker's error, or that of the pipes which make the items for it."""
-        error = None if self._dealer is None else self._dealer.error
-        try:
-            raise_from_worker(answer)
-        except SourceFailed:
-            if error is None:
-                raise
-        assert self._dealer is not None
-        self._dealer.error = None
-        try:
-            raise error
-        finally:
-            del error  # held by this frame, which its traceback holds, it would keep all alive
+    def _error_of(self, answer: ErrorMessage) -> Exception:
+        """Return a worker's error or, once, the error of the pipes that make its items."""
+        error, dealer = error_of(answer), self._dealer
+        if isinstance(error, SourceFailed) and dealer is not None and dealer.error is not None:
+            error, dealer.error = dealer.error, None
+        return error
 
     def _first(self) -> WorkerShare:
-        """Return the share whose item is the next: made, at least, of the first item dealt out."""
+        """Return the share of the next item: the share with the earliest dealt item."""
         dealer = self._dealer
         if dealer is None or not self._by_place:
             return self._turn[0]
         return min(self._turn, key=lambda s: s.places[0] if s.places else dealer.place(s.number))
 
     def _receive(self) -> None:
-        """Wait, and put down what arrives in the shares that it belongs to."""
+        """Wait for answers, and store them in their shares."""
         for worker, answer in self._answers():
             share = next((s for s in self._turn if s.worker is worker), None)
             if isinstance(answer, Took):
-                # What follows is sent with the jobs: else one that leaves everything out would
-                # be served for ever, and nothing handed over.
+                # The next item is sent with the jobs: a worker that skips all items would
+                # otherwise get items forever, without a delivery.
                 assert self._dealer is not None
                 self._dealer.took(worker.number)
                 continue
             if isinstance(answer, WorkerDied):
-                # One whose share is used up is not missed.
+                # A worker with a finished share is not replaced.
                 worker.jobs.clear() if share is None else self._replace(share, answer)
                 continue
             self._tell(answer)
             if share is not None:
                 share.take(answer, self._room)
                 if self._by_place and self._dealer is not None:
-                    # It told of every item that it had taken before it sent this.
+                    # The worker reported every item that it took before it sent this answer.
                     share.places.append(self._dealer.place(share.number))
 
     def _replace(self, share: WorkerShare, death: WorkerDied) -> None:
-        """Let another worker run the share from its beginning; what arrived before is dropped."""
+        """Replace the worker; the new one runs the share again, and repeated items are dropped."""
         fresh = None
         if self._dealer is None:
             fresh = self._stand_in(share.worker, death)
@@ -267,17 +260,14 @@ class ReplicatedEpoch(PooledEpoch):
         if fresh is not None:
             share.begin_again(fresh)
             return
-        try:
-            raise death
-        finally:
-            del death  # held by this frame, which its traceback holds, it would keep all alive
+        raise death
 
     def _hand_out(self) -> None:
         for share in self._turn:
             if share.worker.is_gone:
                 self._replace(share, share.worker.death(self._limits.stop))
             while (waits := share.waits_for()) < self._limit:
-                # The one whose turn it is finds room in any case.
+                # The share whose turn it is gets a request in any case.
                 finds_room = not waits and self._is_needed(share)
                 if not finds_room and not self._room.has_room(self._pool.in_flight()):
                     break
@@ -292,11 +282,11 @@ class ReplicatedEpoch(PooledEpoch):
         return not self._flow.in_order or share is self._first()
 
     def close(self) -> None:
-        """End the pass; replicas keep their place in it, so they stay only if they are done."""
+        """End the pass; workers stay only if all shares are finished."""
         if self._turn:
             self._pool.is_broken = True
         self._turn.clear()
         if self._dealer is not None:
-            # Items that lie in a worker would be taken for those of the next epoch.
+            # A worker would mix items that it still has with those of the next epoch.
             self._pool.is_broken |= not self._dealer.close()
         super().close()

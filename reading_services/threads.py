@@ -1,4 +1,4 @@
-"""Make batches in threads of this process: nothing is pickled, and no batch is sent anywhere."""
+"""Make batches in threads of this process, without pickling or sending."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, NoReturn
@@ -42,49 +41,46 @@ from .multiprocessing import JOBS_PER_REMOTE_WORKER, JOBS_PER_WORKER, ORDERS
 from .pipe_runner import PipeRunner
 from .planner import JobsInFlight, jobs
 from .reading_service import refuse_unknown, text_of
-from .timeout_iterator import TimeoutIterator
+from .timeout_iterator import LATE_SECONDS, TimeoutIterator
 from .transport.slot_reader import BatchBuffers
 from .work import PlannedWork, Work, WorkerStatus, instructions_of, item_timeout
 
 _START = DeliveredBatches()
-# A thread that is stuck was waited for in vain already.
-_LATE_SECONDS = 0.1
 
 
 class ThreadReadingService(InProcessReadingService):
     """Realize batches in threads of this process; the batches are those of one thread.
 
-    Reading, decoding and resampling release the interpreter's lock, so threads do what workers do
-    as long as the Python between these takes less than one core. Nothing is pickled: objects that
-    cannot travel, and functions that were typed into a notebook, just work.
+    Reading, decoding and resampling release the interpreter's lock, so threads are as fast as
+    workers while the other Python code takes less than one core. Nothing is pickled, so any object
+    and any function of a notebook can be used.
 
-    Functions of yours behind the cut run in one thread at a time, and only while your loop waits
-    for a batch: they may draw from the global generators of ``random``, NumPy and torch, which are
-    seeded around them, and need not be safe in threads. What comes before them is made ahead.
+    Functions of yours after the cut run in one thread at a time, and only while your loop waits
+    for a batch. They need not be thread-safe, and may draw from the global generators of
+    ``random``, NumPy and torch, which are seeded around them. Pipes before them are prefetched.
 
     Parameters
     ----------
     num_threads
-        Threads, each at a batch of its own. None for one on each core that this process may use.
+        Threads, each with a batch of its own. None for one on each core that this process may use.
     prefetch_cnt
-        Batches that may be ready or asked for besides the one that each thread is at. None for half
-        as many as there are threads, and for four times as many where volumes lie behind URLs.
+        Batches that may be ready or queued, in addition to one in each thread. None for half the
+        number of threads, and for four times the number of threads if volumes have URLs.
     order
-        ``"plan"``: the order of the plan, whatever the threads' speed. ``"as_ready"``: the
-        first that is done; the same batches in an order that depends on timing.
+        ``"plan"``: the order of the plan. ``"as_ready"``: the first batch that is ready; the same
+        batches in an order that depends on timing.
     memory_bytes
-        Memory that batches, buffers and decoded chunks may take together, in bytes; an epoch
-        that needs more is refused before it begins. None for 256 MiB, and for
-        a quarter of the memory or all of it where that does not suffice.
+        Memory for batches, buffers and decoded chunks together, in bytes; an epoch that needs
+        more is refused before it begins. None for 256 MiB, and for a quarter of the memory or
+        all of it if that is too little.
     prefetch_bytes
-        Bytes of batches that may be made ahead: those that wait, and those in flight, each
-        counted as the largest so far. One batch is always allowed. None for an eighth of the
-        memory.
+        Bytes of prefetched batches: those that wait, and those in flight, each counted as the
+        largest so far. One batch is always allowed. None for an eighth of the memory.
 
     Raises
     ------
     ValueError
-        For a number below its least, or an order that is none.
+        For a number below its minimum, or an unknown order.
 
     Examples
     --------
@@ -120,20 +116,20 @@ class ThreadReadingService(InProcessReadingService):
             raise ValueError(f"order is one of {ORDERS}, got {order!r}")
 
     def budgets(self, work: Work | None = None, *, remote: bool = False) -> tuple[Budget, ...]:
-        """Return what reading ``work``, behind URLs or not, may spend: the first choice first."""
+        """Return the memory budgets for ``work``, the first choice first."""
         threads = self.num_threads if work is None else work.threads
-        # Those in flight, and the one that the consumer has.
+        # The batches in flight, and the one in use.
         ahead = self._most_in_flight(threads, remote) + 1
         return budgets(self.memory_bytes, workers=0, batches_ahead=ahead, threads=threads)
 
     def jobs_per_worker(self, remote: bool) -> int:
-        """Return the batches in flight of each thread, by whether volumes lie behind URLs."""
+        """Return the batches in flight of each thread, with volumes that have URLs or not."""
         return self._most_in_flight(self.num_threads, remote) // self.num_threads
 
     def _most_in_flight(self, threads: int, remote: bool) -> int:
         if self._has_count:
             return threads + self.prefetch_cnt
-        # Any thread takes the job that waits longest, so that one for two of them is enough.
+        # All threads share one queue, so one waiting job for two threads is enough.
         return threads * JOBS_PER_REMOTE_WORKER if remote else threads + max(1, threads // 2)
 
     def distribute(self, graph: Pipe) -> Work:
@@ -154,10 +150,10 @@ class ThreadReadingService(InProcessReadingService):
         ahead = self._most_in_flight(work.threads, bool(work.ahead_bytes))
         run, in_order = (seed, epoch), self.order == "plan"
         start = partial(ThreadBatches, work, run, cursor, ahead, most, in_order=in_order)
-        return InProcessEpoch(work, seed, epoch, cursor, start=start)
+        return InProcessEpoch(work, start)
 
     def explain(self, work: Work) -> str:
-        """Return which pipes plan and which realize, and where processes do better."""
+        """Return the text of where each pipe runs, and when processes are faster."""
         if not isinstance(work, PlannedWork):
             return f"{work.explain(workers=None)}\n{_ALONE}"
         threads_part, pipes = split_at_functions(work)
@@ -172,7 +168,7 @@ class ThreadReadingService(InProcessReadingService):
         return text_of(self, "num_threads", prefetch_cnt=0)
 
 
-# What users of processes give, and what stands for it here.
+# Arguments of the service with workers, and the ones to use here.
 _STANDS = {
     "num_workers": "num_threads={value}",
     "threads_per_worker": "num_threads, of which each makes a batch",
@@ -193,9 +189,9 @@ _FUNCTIONS = (
 
 
 def split_at_functions(work: PlannedWork) -> tuple[PlannedWork, list[str]]:
-    """Return the part of ``work`` that several threads may do at once, and the pipes after it."""
-    # What has instructions is ours, and remembers nothing. Pipes of users, and their functions, are
-    # for one thread: nobody knows whether they bear two, and what they draw from is the process's.
+    """Return the part of ``work`` for several threads, and the pipes after it."""
+    # Pipes with instructions are ours and have no state. Pipes and functions of users may not be
+    # thread-safe, and draw from the generators of the process, so they run in one thread.
     pipes = work.cut.realizing
     first = next((n for n, pipe in enumerate(pipes) if instructions_of(pipe) is None), len(pipes))
     rest = [f"  · {describe(pipe)}" for pipe in pipes[first:] if not traits_of(pipe).watches]
@@ -204,20 +200,20 @@ def split_at_functions(work: PlannedWork) -> tuple[PlannedWork, list[str]]:
 
 @dataclass(eq=False)
 class _Seat:
-    """One thread, and what it is at."""
+    """A thread with its current job and step."""
 
     number: int
     step: CurrentStep = field(default_factory=CurrentStep)
     job: Job | None = None
-    standing: tuple[Any, float] | None = None  # what it was at when looked at last, and since when
+    standing: tuple[Any, float] | None = None  # the step at the last check, and its first time
 
 
 @dataclass(eq=False)
 class _Exchange:
-    """What an epoch shares with its threads. It does not know the epoch, which may be dropped."""
+    """Queues of an epoch and its threads, without a reference to the droppable epoch."""
 
     make: Callable[[Job], Any]
-    coalesce_policies: PoliciesByKey  # which ranges become one request, by key
+    coalesce_policies: PoliciesByKey  # rules to merge ranges into one request, by key
     buffers: BatchBuffers
     waiting: queue.SimpleQueue[tuple[Job, QueuedJob] | None] = field(
         default_factory=queue.SimpleQueue
@@ -225,34 +221,31 @@ class _Exchange:
     ahead: queue.SimpleQueue[QueuedJob | None] = field(default_factory=queue.SimpleQueue)
     answers: queue.SimpleQueue[_Answer | None] = field(default_factory=queue.SimpleQueue)
     is_over: bool = False
-    is_looking: bool = False  # whether somebody looks ahead, whom those at that job wait for
+    is_looking: bool = False  # whether the prefetching thread has a job, for which others may wait
 
     def serve(self, seat: _Seat) -> None:
-        """Make batches until there are no more."""
         STEP_OF_THREAD.set(seat.step)
-        with count_apart(), batches_in(self.buffers), self._scheme():
-            while (next_one := self.waiting.get()) is not None:
+        scheme = holding(COALESCE_POLICIES, self.coalesce_policies)
+        with count_apart(), batches_in(self.buffers), scheme:
+            while (pair := self.waiting.get()) is not None:
                 if not self.is_over:
-                    self.answers.put(self._answer(seat, *next_one))
-                next_one[1].close()
-                del next_one
+                    self.answers.put(self._answer(seat, *pair))
+                pair[1].close()
+                del pair
 
     def _answer(self, seat: _Seat, job: Job, entry: QueuedJob) -> _Answer:
         seat.job = job
         try:
-            entry.look()  # or wait for who looks ahead
+            entry.look()  # or wait for the prefetching thread
             return _Answer(job, self.make(job))
-        except BaseException as error:  # handed to the thread that asks, whatever it is
+        except BaseException as error:  # the consumer raises it
             return _Answer(job, None, error)
         finally:
             seat.job = None
 
-    def _scheme(self) -> AbstractContextManager[None]:
-        return holding(COALESCE_POLICIES, self.coalesce_policies)
-
     def look_ahead(self) -> None:
-        """Begin to fetch what jobs that wait will read."""
-        with self._scheme():
+        """Prefetch for jobs that wait."""
+        with holding(COALESCE_POLICIES, self.coalesce_policies):
             while (entry := self.ahead.get()) is not None:
                 if not self.is_over:
                     self.is_looking = True
@@ -261,10 +254,10 @@ class _Exchange:
                 del entry
 
     def end(self, threads: int) -> None:
-        """Let the threads end after what they are at."""
+        """End the threads after their current jobs."""
         self.is_over = True
         for _, entry in filter(None, _drain(self.waiting)):
-            entry.close()  # of which something was fetched already
+            entry.close()  # releases prefetched bytes
         for rest in (self.answers, self.ahead):
             _drain(rest)
         self.ahead.put(None)
@@ -274,7 +267,7 @@ class _Exchange:
 
 @dataclass(frozen=True, eq=False)
 class _Answer:
-    """What a thread made of a job."""
+    """The result or error of a job."""
 
     job: Job
     result: Any = None
@@ -291,7 +284,7 @@ def _drain(waiting: queue.SimpleQueue[Any]) -> list[Any]:
 
 
 class _Finisher:
-    """Makes batches of what threads have made of their jobs; in one thread."""
+    """Maker that finishes the threads' results with the user's pipes, in one thread."""
 
     def __init__(self, work: PlannedWork, threads_part: PlannedWork) -> None:
         self._first = len(threads_part.cut.realizing)
@@ -305,7 +298,6 @@ class _Finisher:
             self._maker = ErrorTolerant(self, work.errors, together=work.part.ranks > 1)
 
     def finish(self, answer: _Answer, seed: int, epoch: int) -> Any:
-        """Return the batch; raise what went wrong."""
         self._answer = answer
         try:
             return self._maker.run(answer.job, seed, epoch)
@@ -313,7 +305,7 @@ class _Finisher:
             self._answer = None
 
     def run(self, job: Job, seed: int, epoch: int) -> Any:
-        """Return the batch of a job; what no thread has made of it is made here."""
+        """Return the batch of a job; make its items here if there is no answer for it."""
         answer, self._answer = self._answer, None
         if answer is None or answer.job is not job:
             items = self.begin(job)
@@ -321,13 +313,13 @@ class _Finisher:
             try:
                 raise answer.error
             finally:
-                del answer  # held by this frame, which its traceback holds, it would keep all
+                del answer  # its error's traceback holds this frame: avoid the cycle
         else:
             items = answer.result
         return self._runner.run(job, seed, epoch, [as_tensors(item) for item in items])
 
 
-class ThreadBatches:
+class ThreadBatches(Iterator[tuple[int, Any]]):
     """Batches of one epoch with their numbers, made by threads a bounded number ahead."""
 
     def __init__(
@@ -346,14 +338,15 @@ class ThreadBatches:
         self._room = PrefetchBudget(ahead_bytes, unknown=JOBS_PER_WORKER * work.threads)
         self._in_flight = 0
         self._is_closed = self._is_late = self._has_left = False
-        # The first batch of an epoch opens and imports: it has longer, as with workers.
+        # The first batch of an epoch opens and imports: it has more time, as with workers.
         self._seconds = self._limits.start + self._limits.item
         self._finish: Callable[[_Answer], Any] | None = None
         self._watchers: list[TimeoutIterator] = []
         plan = jobs(work.cut, *run, cursor, work.part, work.errors)
         self._jobs = JobsInFlight(self._with_limit(plan), self._room, in_order=in_order)
         self._buffers = BatchBuffers(ahead + 1, ahead_bytes)
-        make = self._finishing() if rest else partial(_make, self._threads_part.maker(), run)
+        whole = partial(self._threads_part.maker().run, seed=run[0], epoch=run[1])
+        make = self._finishing() if rest else whole
         self._exchange = exchange = _Exchange(make, dict(work.coalesce_policies), self._buffers)
         self._seats = [_Seat(number) for number in range(work.threads)]
         targets: dict[str, Callable[[], None]] = {
@@ -373,14 +366,14 @@ class ThreadBatches:
             raise
 
     def _with_limit(self, source: Iterator[Any], seconds_at: Any = None) -> Iterator[Any]:
-        """Return ``source``, in a thread where a wait for it may have to end."""
+        """Return ``source``, in a thread if it has time limits."""
         if not self._limits.explicit:
             return source
         self._watchers.append(TimeoutIterator(source, self._limits, seconds_at=seconds_at))
         return self._watchers[-1]
 
     def _finishing(self) -> Callable[[Job], Any]:
-        """Return what threads do with a job; what comes after it is done by who asks."""
+        """Return the function for threads, and prepare the consumer's part of each batch."""
         finisher, inbox = _Finisher(self._work, self._threads_part), deque[_Answer]()
         source = _last_steps(finisher, inbox, self._run, self._work, self._buffers)
         batches = self._with_limit(source, self._work.seconds_at)
@@ -392,15 +385,12 @@ class ThreadBatches:
         self._finish = finish
         return finisher.begin
 
-    def __iter__(self) -> ThreadBatches:
-        return self
-
     def __next__(self) -> tuple[int, Any]:
         if self._is_closed or self._has_left:
             raise StopIteration
         note_progress()
         self._buffers.settle()
-        with count_apart():  # functions and planning pipes run here, beside the threads
+        with count_apart():  # functions and planning pipes run here, in parallel to the threads
             return self._take()
 
     def _take(self) -> tuple[int, Any]:
@@ -410,14 +400,15 @@ class ThreadBatches:
             index = self._jobs.first()
             if index is not None:
                 return index, self._deliver(index)
-            self._jobs.raise_end()
+            if self._jobs.is_over():
+                raise self._jobs.end()
             self._wait()
             if self._has_left:
                 raise StopIteration
 
     def _hand_out(self) -> None:
         while (job := self._jobs.next_job(self._ahead, self._in_flight)) is not None:
-            entry = QueuedJob(partial(lambda one: one, job))
+            entry = QueuedJob(partial(lambda job: job, job))
             self._jobs.order.append(job.index)
             self._in_flight += 1
             self._exchange.ahead.put(entry)
@@ -429,8 +420,8 @@ class ThreadBatches:
         try:
             if self._finish is not None:
                 return self._finish(answer)
-            if isinstance(answer.error, StopIteration):  # else it would end the epoch
-                raise RuntimeError("what makes a batch raised StopIteration") from answer.error
+            if isinstance(answer.error, StopIteration):  # must not end the epoch
+                raise RuntimeError("a pipe raised StopIteration in a batch") from answer.error
             if answer.error is not None:
                 raise answer.error
             return as_tensors(answer.result)
@@ -438,7 +429,7 @@ class ThreadBatches:
             del answer
 
     def _wait(self) -> None:
-        """Wait for what a thread has made; ItemTimeout where that takes too long."""
+        """Wait for an answer; ItemTimeout after the limit."""
         rest, poll = self._deadline - time.monotonic(), self._limits.poll
         try:
             wait = timeout_or_none(rest if poll is None else min(rest, poll))
@@ -456,7 +447,7 @@ class ThreadBatches:
             self._refuse_late(time.monotonic())
 
     def _refuse_late(self, now: float) -> None:
-        """Raise where a thread is at one step, or the consumer waits, for longer than it may."""
+        """Raise ItemTimeout if a step of a thread, or the wait of the consumer, is too long."""
         busy = []
         for seat in self._seats:
             job, step = seat.job, seat.step.read()
@@ -466,58 +457,53 @@ class ThreadBatches:
                 continue
             doing = self._threads_part.at(*step, job)
             if now - seat.standing[1] > doing.seconds:
-                who = f"thread {seat.number + 1} of {len(self._seats)}"
-                what = f"{who} has been at {doing.what} for more than {doing.seconds:g} s"
-                self._refuse(what, "idle=... or at=...", [(seat, doing)])
+                thread = f"thread {seat.number + 1} of {len(self._seats)}"
+                event = f"{thread} has been at {doing.what} for more than {doing.seconds:g} s"
+                self._refuse(event, "idle=... or at=...", [(seat, doing)])
             busy.append((seat, doing))
         if now >= self._deadline:
             at = "; ".join(doing.what for _, doing in busy) or "nothing"
             self._refuse(f"no batch for {self._seconds:g} s: threads are at {at}", "item=...", busy)
 
-    def _refuse(self, what: str, limit: str, busy: list[tuple[_Seat, WorkerStatus]]) -> NoReturn:
+    def _refuse(self, event: str, limit: str, busy: list[tuple[_Seat, WorkerStatus]]) -> NoReturn:
         self._is_late = True
         stacks = [""]
         numbers = {seat.number: f"thread {seat.number + 1}" for seat, _ in busy}
         numbers |= {-1: "the thread that reads ahead"} if self._exchange.is_looking else {}
-        for number, who in numbers.items():
+        for number, thread in numbers.items():
             frame = sys._current_frames().get(self._threads[number].ident or 0)
             if frame is not None:
-                stacks += [f"stack of {who}:", "".join(traceback.format_stack(frame)).rstrip()]
+                stacks += [f"stack of {thread}:", "".join(traceback.format_stack(frame)).rstrip()]
         do = f"Raise Timeout({limit}) if this may take longer."
-        late = item_timeout(what, do, RUNNING_PASS.read(), "\n".join(stacks))
+        late = item_timeout(event, do, RUNNING_PASS.read(), "\n".join(stacks))
         for _, doing in busy:
             late.at(doing.origin)
         raise late
 
     def leave(self) -> None:
-        """End the wait for a batch that another thread is in; :meth:`close` is still to come."""
+        """End the wait for a batch in another thread; :meth:`close` follows."""
         self._has_left = True
         self._exchange.answers.put(None)
 
     def close(self) -> None:
-        """Ask the threads to end, and wait for them as long as the loader's limit allows."""
+        """End the threads, and wait for them up to the loader's limit."""
         if self._is_closed:
             return
         self._is_closed = True
         self._jobs.close()
-        self._room.clear()
         self._exchange.end(len(self._seats))
         try:
             for watcher in self._watchers:
                 watcher.close()
-            join_threads(*self._threads, most=_LATE_SECONDS if self._is_late else math.inf)
+            join_threads(*self._threads, most=LATE_SECONDS if self._is_late else math.inf)
         finally:
             _drain(self._exchange.answers)
             self._buffers.close()
 
     def running_threads(self) -> list[threading.Thread]:
-        """Return the threads that are still at something after :meth:`close`."""
+        """Return the threads that still run after :meth:`close`."""
         watching = [thread for watcher in self._watchers for thread in watcher.running_threads()]
         return [thread for thread in self._threads if thread.is_alive()] + watching
-
-
-def _make(maker: Maker, run: tuple[int, int], job: Job) -> Any:
-    return maker.run(job, *run)
 
 
 def _last_steps(
@@ -529,7 +515,7 @@ def _last_steps(
 ) -> Generator[Any, None, None]:
     while True:
         threads = using_threads(work.threads)
-        # Not around the yield: what the consumer reads meanwhile is no part of this epoch.
+        # Not around the yield: reads of the consumer are not part of this epoch.
         with batches_in(buffers), holding(COALESCE_POLICIES, work.coalesce_policies), threads:
             batch = finisher.finish(inbox.popleft(), *run)
         yield as_tensors(batch)

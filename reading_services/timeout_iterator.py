@@ -1,4 +1,4 @@
-"""An iterator that is stepped in a thread, so that a wait for it can end."""
+"""An iterator that runs in a thread, so that a wait for it can end."""
 
 from __future__ import annotations
 
@@ -22,20 +22,17 @@ from ..graph import frame_location, frame_pipe
 from .memory_budget import PrefetchBudget
 from .work import item_timeout
 
-# What an idle thread needs to end; a stuck one is not waited for twice.
-_SECONDS = 0.1
+# Timeout for ending threads after an ItemTimeout: the stuck thread has exceeded its limit already.
+LATE_SECONDS = 0.1
 _ITEM, _ERROR, _END = "item", "error", "end"
 
 
-# Nobody knows how large items are; one is in use while another is made.
-_BEFORE_THE_FIRST = 1
+class TimeoutIterator(Iterator[Any]):
+    """Items of ``source``, each within the time limits; up to ``ahead`` items are prefetched.
 
-
-class TimeoutIterator:
-    """Yield the items of ``source``, each within the limits, ``ahead`` of them made before.
-
-    The thread takes one step per request and ends with the iterator. One that is stuck stays, as a
-    daemon. What it is at is the step that it notes (``seconds_at``), or a pipe seen in its frames.
+    The thread takes one step per request and ends with the iterator. A stuck thread stays, as a
+    daemon. Limits of single pipes apply to the step that the thread notes (``seconds_at``), or to a
+    pipe in its frames.
     """
 
     def __init__(
@@ -47,24 +44,19 @@ class TimeoutIterator:
         ahead_bytes: int = 0,
     ) -> None:
         self._limits = limits
-        self._poll = limits.poll
         self._seconds_at = seconds_at
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._answers: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        # The first item of an epoch opens and imports: it has longer, as with workers.
+        # The first item of an epoch opens and imports: it has more time, as with workers.
         self._seconds = limits.start + limits.item
-        self._later = limits.item
         self._ahead, self._in_flight = ahead, 0
-        self._room = PrefetchBudget(ahead_bytes, unknown=_BEFORE_THE_FIRST)
+        self._room = PrefetchBudget(ahead_bytes, unknown=1)
         self._is_closed = self._late = False
         self._step = CurrentStep()
         self._thread = threading.Thread(
             target=_step, args=(source, self._requests, self._answers, self._step), daemon=True
         )
         start_thread(self._thread)
-
-    def __iter__(self) -> TimeoutIterator:
-        return self
 
     def __next__(self) -> Any:
         if self._is_closed:
@@ -73,7 +65,7 @@ class TimeoutIterator:
         self._ask()
         kind, value = self._answer()
         self._in_flight -= 1
-        self._seconds = self._later
+        self._seconds = self._limits.item
         if kind == _ITEM:
             if self._ahead:
                 self._room.add(None, bytes_of(value))
@@ -85,7 +77,7 @@ class TimeoutIterator:
         raise StopIteration
 
     def _ask(self) -> None:
-        """Ask for an item, and for as many after it as may be made ahead."""
+        """Request an item, and the items that may be prefetched."""
         while not self._in_flight or (
             self._in_flight <= self._ahead and self._room.has_room(self._in_flight - 1)
         ):
@@ -93,29 +85,29 @@ class TimeoutIterator:
             self._in_flight += 1
 
     def _answer(self) -> tuple[str, Any]:
-        end = time.monotonic() + self._seconds
+        end, poll = time.monotonic() + self._seconds, self._limits.poll
         at, since = self._place(), time.monotonic()
         while True:
             rest = end - time.monotonic()
             try:
-                wait = rest if self._poll is None else min(rest, self._poll)
+                wait = rest if poll is None else min(rest, poll)
                 return self._answers.get(timeout=timeout_or_none(wait))
             except queue.Empty:
                 now = time.monotonic()
             if now >= end:
                 self._refuse(f"no batch for {self._seconds:g} s", "item=...")
-            if self._poll is None:
+            if poll is None:
                 continue
             now_at = self._place()
             if now_at != at:
                 at, since = now_at, now
             elif now - since > now_at[1]:
-                what = f"a thread has been at one pipe for more than {now_at[1]:g} s"
-                self._refuse(what, "idle=... or at=...")
+                event = f"a thread has been at one pipe for more than {now_at[1]:g} s"
+                self._refuse(event, "idle=... or at=...")
 
     def _place(self) -> tuple[tuple[Any, ...], float]:
-        """Return what the thread is at, and for how long it may: a noted step, or a pipe in it."""
-        if self._poll is None:
+        """Return the noted step of the thread, or a pipe in its frames, and the time limit."""
+        if self._limits.poll is None:
             return (), math.inf
         at = self._step.read()
         if self._seconds_at is not None and at[0] != NOWHERE:
@@ -123,26 +115,26 @@ class TimeoutIterator:
         pipe, frames = frame_pipe(sys._current_frames().get(self._thread.ident or 0))
         return ((), math.inf) if pipe is None else ((id(pipe), *frames), self._limits.at(pipe))
 
-    def _refuse(self, what: str, limit: str) -> NoReturn:
+    def _refuse(self, event: str, limit: str) -> NoReturn:
         self._late = True
         frame = sys._current_frames().get(self._thread.ident or 0)
         stack = "".join(traceback.format_stack(frame)).rstrip() if frame is not None else "(ended)"
         stack = f"; stack of the thread that makes them:\n{stack}"
         do = f"Raise Timeout({limit}) if this may take longer."
-        late = item_timeout(what, do, RUNNING_PASS.read(), stack)
+        late = item_timeout(event, do, RUNNING_PASS.read(), stack)
         raise late.at(frame_location(frame)) from None
 
     def close(self) -> None:
-        """Ask the thread to end, and wait for it: no more if an item was waited for in vain."""
+        """End the thread, and wait for it; only briefly after an ItemTimeout."""
         self._is_closed = True
         with contextlib.suppress(queue.Empty):
-            while True:  # what was asked ahead is not made any more
+            while True:  # cancel the requests ahead
                 self._requests.get_nowait()
         self._requests.put(False)
-        join_threads(self._thread, most=_SECONDS if self._late else math.inf)
+        join_threads(self._thread, most=LATE_SECONDS if self._late else math.inf)
 
     def running_threads(self) -> list[threading.Thread]:
-        """Return the thread, if it is still at an item after :meth:`close`."""
+        """Return the thread, if it still runs after :meth:`close`."""
         return [self._thread] if self._is_closed and self._thread.is_alive() else []
 
 
@@ -158,5 +150,5 @@ def _step(
             answers.put((_ITEM, next(source)))
         except StopIteration:
             answers.put((_END, None))
-        except BaseException as error:  # handed to the thread that asked, whatever it is
+        except BaseException as error:  # the consumer raises it
             answers.put((_ERROR, error))

@@ -1,4 +1,4 @@
-"""Run a reading service that was written in torchdata's form."""
+"""Run a reading service with torchdata's interface."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .work import ReplicatedWork, Work
 
 
 class ReadingServiceInterface(ABC):
-    """Prepares a graph before it is iterated, in the consumer's process.
+    """A service that prepares a graph before an epoch, in the consumer's process.
 
-    ``initialize`` runs once in the life of a loader, ``initialize_iteration`` before and
-    ``finalize_iteration`` after each epoch, however it ended, ``finalize`` at the end. What
-    ``initialize`` returns is what is iterated.
+    ``initialize`` runs once per loader, and returns the pipe or iterable of the epochs.
+    ``initialize_iteration`` runs before and ``finalize_iteration`` after each epoch, also after an
+    error. ``finalize`` runs at the end.
 
     Examples
     --------
@@ -42,54 +42,54 @@ class ReadingServiceInterface(ABC):
 
     @abstractmethod
     def initialize(self, datapipe: Pipe) -> Any:
-        """Return what is iterated: a pipe, or anything else that can be."""
+        """Return the pipe or other iterable of the epochs."""
 
-    def finalize(self) -> None:  # noqa: B027  a service need not hold anything
-        """Free what outlives an epoch; called at least once."""
+    def finalize(self) -> None:  # noqa: B027  a service may hold nothing
+        """Free everything that outlives an epoch; called at least once."""
 
     def initialize_iteration(
         self, seed_generator: SeedGenerator, iter_reset_fn: Callable[[Any], Any] | None = None
     ) -> Callable[[Any], Any] | None:
-        """Prepare an epoch; what is returned, if anything, is applied to what is iterated."""
+        """Prepare an epoch; return a function to apply to the iterable, or None."""
         return None
 
     def finalize_iteration(self) -> None:  # noqa: B027  as above
-        """Clean up after an epoch that finished, failed or was left."""
+        """Clean up after an epoch that finished, failed or was abandoned."""
 
     def __del__(self) -> None:
         self.finalize()
 
 
 class CheckpointableReadingServiceInterface(ReadingServiceInterface):
-    """A service that has a state of its own, which travels in that of the loader."""
+    """A service with a state of its own, which is part of the loader's state."""
 
     @abstractmethod
     def checkpoint(self) -> bytes:
-        """Return what :meth:`restore` needs."""
+        """Return the state for :meth:`restore`."""
 
     @abstractmethod
     def restore(self, datapipe: Pipe, serialized_state: bytes) -> Any:
-        """Return what is iterated, as it was; called in the place of :meth:`initialize`."""
+        """Return the iterable in its saved state; called instead of :meth:`initialize`."""
 
 
 class TorchdataService:
-    """Does with a graph what a service of the user's says."""
+    """Runs a graph with a user's service."""
 
     def __init__(self, service: ReadingServiceInterface) -> None:
         self._service = service
-        # What the caller gave, where this is a copy of it: a service finalizes itself when it is
-        # collected, and would free what the copy shares with it, e.g. a pool made in __init__.
+        # A copy keeps the caller's original alive: a service finalizes itself when it is collected,
+        # and would free objects that the copy shares, e.g. a pool made in __init__.
         self._original = service
         self._source: Any = None
         self._state: bytes | None = None
 
     def distribute(self, graph: Pipe) -> Work:
-        """Leave the graph whole: what becomes of it is the service's affair."""
+        """Leave the graph whole, for the service to prepare."""
         reason = f"{type(self._service).__name__} prepares the graph in its own way"
         return ReplicatedWork(graph, reason, shards=False, limits=note_of(graph, Limits))
 
     def epoch(self, work: Work, seed: int, epoch: int, cursor: DeliveredBatches) -> Epoch:
-        """Start one pass over what the service made of the graph."""
+        """Start one pass over the prepared graph."""
         assert isinstance(work, ReplicatedWork)
         if self._source is None:
             graph, service, state = clone(work.graph), self._service, self._state
@@ -108,9 +108,9 @@ class TorchdataService:
         return None
 
     def restore(self, state: bytes) -> None:
-        """Let the next epoch begin from a state of the service."""
+        """Begin the next epoch from a state of the service."""
         self.refuse_state()
-        self.stop()  # what it has made so far is its own to free; the next epoch begins anew
+        self.stop()  # the next epoch prepares the graph again
         self._state = state
 
     def refuse_state(self) -> None:
@@ -123,15 +123,15 @@ class TorchdataService:
             )
 
     def shares(self, work: Work) -> int:
-        """Return 1: one process runs it."""
+        """Return 1: one process runs the graph."""
         return 1
 
     def explain(self, work: Work) -> str:
-        """Return what runs here."""
+        """Return the text of where each pipe runs."""
         return work.explain(workers=0)
 
     def stop(self) -> None:
-        """Free what the service holds."""
+        """Finalize the service."""
         if self._source is not None:
             self._source = None
             self._service.finalize()
@@ -145,8 +145,8 @@ class TorchdataService:
 
 
 @dataclass(eq=False)
-class TorchdataEpoch:
-    """One pass over what a service made of a graph."""
+class TorchdataEpoch(Iterator[Any]):
+    """One pass over a graph that a service prepared."""
 
     _service: ReadingServiceInterface
     _source: Any
@@ -166,9 +166,6 @@ class TorchdataEpoch:
         if self._work.limits.explicit:
             self._items = TimeoutIterator(self._items, self._work.limits)
 
-    def __iter__(self) -> TorchdataEpoch:
-        return self
-
     def __next__(self) -> Any:
         try:
             while not self._is_closed:
@@ -184,7 +181,7 @@ class TorchdataEpoch:
             raise
 
     def close(self) -> None:
-        """End the pass, and tell the service."""
+        """End the pass, and call the service's ``finalize_iteration``."""
         if self._is_closed:
             return
         self._is_closed = True

@@ -1,10 +1,11 @@
-"""The work of a service: a graph split into planning and realizing, or whole. Starts nothing."""
+"""The work of a service: a graph, split into planning and realizing, or whole."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field
+from textwrap import indent
 from typing import Any, TypeAlias
 
 from ..adapters import Limits, note_of
@@ -48,7 +49,7 @@ _RUNS = frozenset({"__iter__", "apply", "gather"})
 
 
 def instructions_of(pipe: Pipe) -> Sequence[Instruction] | None:
-    """Return what a pipe does as instructions; None where it, or a subclass, has its own way."""
+    """Return a pipe as instructions; None if it, or a subclass, overrides how it runs."""
     if not isinstance(pipe, DataPipe):
         return None
     for names in (vars(pipe), *map(vars, type(pipe).__mro__)):
@@ -59,64 +60,56 @@ def instructions_of(pipe: Pipe) -> Sequence[Instruction] | None:
     return None
 
 
-def indent(text: str) -> str:
-    """Return ``text`` with each line two spaces to the right."""
-    return "\n".join(f"  {line}" for line in text.splitlines())
-
-
 @dataclass(frozen=True)
 class WorkerStatus:
-    """What a worker is busy with, for messages."""
+    """Current batch and pipe of a worker, for messages."""
 
     what: str  # the batch, its cases and their files
-    origin: CallSite | None = None  # the pipe that it runs, as the user wrote it
-    seconds: float = math.inf  # for how long it may be at that
-    whole_pass: str = ""  # the volumes that it reads as a whole
+    origin: CallSite | None = None  # the current pipe, as the user wrote it
+    seconds: float = math.inf  # time limit of the current step
+    whole_pass: str = ""  # volumes that it reads as a whole
 
     def __str__(self) -> str:
         return self.what if self.origin is None else f"{self.what}, in {self.origin}"
 
 
-def item_timeout(what: str, do: str, whole_pass: str, stacks: str = "") -> ItemTimeout:
-    """Return the error of a late item, which names a pass over whole volumes that is running."""
+def item_timeout(event: str, do: str, whole_pass: str, stacks: str = "") -> ItemTimeout:
+    """Return the error of a late item; it names a running pass over whole volumes."""
     if whole_pass:
-        what = f"{what}; a pass over all voxels of {whole_pass} is running"
+        event = f"{event}; a pass over all voxels of {whole_pass} is running"
         do = (
             "Statistics, boxes and mask tables take one pass over a volume, and are kept for later "
             f"runs. {do} Or write statistics before the training: voxpipe index, or vp.volumes."
             "volume_statistics(volume)."
         )
-    return ItemTimeout(what + stacks, do=do)
-
-
-_RAISES = ErrorPolicy()
+    return ItemTimeout(event + stacks, do=do)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _WorkBase:
-    """How a graph is run, split or not."""
+    """Settings for running a graph, split or not."""
 
     cache_bytes: int = 0  # decoded chunks that each process may keep during an epoch, in bytes
     ahead_bytes: int | None = None
-    """What each process may fetch for later patches and keep, in bytes; None: as usual."""
+    """Bytes that each process may prefetch for later patches and keep; None for the default."""
     coalesce_policies: PoliciesByKey = field(default_factory=dict)  # by key
-    remote: bool = False  # whether volumes lie behind URLs
-    part: RankPart = WHOLE  # which rank runs it, and what it makes of every batch
+    remote: bool = False  # whether volumes have URLs
+    part: RankPart = WHOLE  # the rank, and its part of every batch
     workers: int = 0  # worker processes of this rank; 0 for none
     threads: int = 1  # patches that each worker realizes at once
-    beside_loop: bool = False  # whether threads make batches, without workers: a batch each
+    beside_loop: bool = False  # whether threads make batches, one each, without workers
 
 
 @dataclass(frozen=True)
 class PlannedWork(_WorkBase):
-    """The planner hands whole batches to whoever is free; any worker can do any batch."""
+    """A split graph: the planner plans whole batches, and any worker can make any of them."""
 
     cut: Cut
     limits: Limits
-    errors: ErrorPolicy = _RAISES  # what is done about items that cannot be made
+    errors: ErrorPolicy = field(default_factory=ErrorPolicy)
 
     def maker(self) -> Recipe | PipeRunner | ErrorTolerant:
-        """Return what makes batches of jobs, here or in a worker; ``as_tensors()`` is for after."""
+        """Return the maker of batches; the consumer applies ``as_tensors()`` to its batches."""
         plain = self.recipe or PipeRunner(self.cut)
         if not self.errors.tolerates:
             return plain
@@ -124,7 +117,7 @@ class PlannedWork(_WorkBase):
 
     @property
     def outlives_epochs(self) -> bool:
-        """Whether what workers make for one epoch is kept in their memory for the next."""
+        """Whether workers keep items in their memory for the next epoch."""
         every: Any = walk(self.cut.planner)
         return any(getattr(pipe, "stays_in_workers", False) for pipe in every)
 
@@ -140,24 +133,23 @@ class PlannedWork(_WorkBase):
         return Recipe(tuple(instructions))
 
     def at(self, step: int, item: int, job: Job) -> WorkerStatus:
-        """Return what a worker does, of the numbers that it notes."""
+        """Return the status of a worker from the step and item that it noted."""
         files = job.files(item)
-        what = f"batch {job.index} of {files}" if files else job.place(item)
+        batch = f"batch {job.index} of {files}" if files else job.place(item)
         if step == NOWHERE:
-            return WorkerStatus(what)
+            return WorkerStatus(batch)
         seconds = self.seconds_at(step)
         if self.recipe is not None:
-            return WorkerStatus(
-                what, getattr(self.recipe.instructions[step], "origin", None), seconds
-            )
+            origin = getattr(self.recipe.instructions[step], "origin", None)
+            return WorkerStatus(batch, origin, seconds)
         pipe = self.cut.realizing[step]
         origin = origin_of(pipe)
-        what = what if origin is not None else f"{what}, in {describe(pipe)}"
-        return WorkerStatus(what, origin, seconds)
+        batch = batch if origin is not None else f"{batch}, in {describe(pipe)}"
+        return WorkerStatus(batch, origin, seconds)
 
     def seconds_at(self, step: int) -> float:
-        """Return for how long a process may stay at a step that it notes."""
-        # Another epoch of this process may note steps that this one has not.
+        """Return the time limit of a noted step."""
+        # Another epoch of this process may note steps that this one does not have.
         return self.limits.at(self._steps[step]) if 0 <= step < len(self._steps) else math.inf
 
     @cached_property
@@ -167,20 +159,20 @@ class PlannedWork(_WorkBase):
         return tuple(p for p in self.cut.realizing for _ in instructions_of(p) or ())
 
     def explain(self, workers: int) -> str:
-        """Return which pipes run where."""
+        """Return the text of where each pipe runs."""
         planner = explain_graph(self.cut.planner)
         here = (
             f"in {self.threads} threads of this process" if self.threads > 1 else "in this process"
         )
         where = f"in each of {workers} workers" if workers else here
-        lines = ["planned in this process (no voxels)", indent(planner)]
+        lines = ["planned in this process (no voxels)", indent(planner, "  ")]
         if self.cut.realizing:
-            # Numbering restarts: the realizing part reads what the planner hands over.
+            # Numbering restarts: the realizing part reads the jobs of the planner.
             pipes = [pipe for pipe in self.cut.realizing if not traits_of(pipe).watches]
             realizing = "\n".join(f"· {describe(pipe)}" for pipe in pipes)
             per = f", {self.cut.group} items a batch" if self.cut.group > 1 else ""
             torch = ", without torch" if workers and self.recipe is not None else ""
-            lines += [f"realized {where}{per}{torch}", indent(realizing)]
+            lines += [f"realized {where}{per}{torch}", indent(realizing, "  ")]
         elif workers or self.beside_loop:
             kind = "worker" if workers else "thread"
             them = f"none of the {workers} workers" if workers > 1 else f"no {kind}"
@@ -191,7 +183,7 @@ class PlannedWork(_WorkBase):
         return "\n".join(lines)
 
 
-# What it costs that a graph is not split.
+# The cost of a graph that is not split.
 _DEPENDS = (
     "batches depend on the number of workers, and a state is for as many; to resume makes the "
     "batches of the epoch again"
@@ -200,41 +192,40 @@ _DEPENDS = (
 
 @dataclass(frozen=True)
 class ReplicatedWork(_WorkBase):
-    """Each worker runs the whole graph on its share; torchdata's scheme."""
+    """A whole graph: each worker runs it on its share, as in torchdata."""
 
     graph: Pipe
     reason: str  # why the graph could not be split
     shards: bool
-    """Whether shares of workers differ: the graph has a sharding filter, or is prepared by them."""
+    """Whether shares of workers differ: by a sharding filter or a user's function."""
     limits: Limits
-    shards_ranks: bool = False  # whether those of ranks differ
-
-    hooks: Hooks = NO_HOOKS  # functions of the user's that prepare the graph of each worker
+    shards_ranks: bool = False  # whether shares of ranks differ
+    hooks: Hooks = NO_HOOKS  # the user's functions that prepare the graph of each worker
     point: Pipe | None = None
-    """Where its items are dealt out to workers; None where each worker makes its own."""
+    """The pipe whose items are dealt out to workers; None if each worker makes its own."""
     as_ready: bool = False  # whether items come as they are ready, and not from each share in turn
     replicas: dict[ShareOfItems, Replica] = field(default_factory=dict, repr=False, compare=False)
-    """What of this process is kept from epoch to epoch, where the graph keeps items in memory."""
+    """Replicas of this process that keep items in memory for the next epoch."""
 
     @property
     def outlives_epochs(self) -> bool:
-        """Whether pipes keep something for the next epoch in the process that runs them."""
+        """Whether pipes keep items for the next epoch in the process that runs them."""
         names = ("outlives_epochs", "stays_in_workers")
         every: Any = walk(self.graph)
         return any(getattr(pipe, name, False) for pipe in every for name in names)
 
     def of_worker(self) -> Pipe:
-        """Return what a worker runs: the graph, or of it what comes after the point."""
+        """Return the graph of a worker: the whole, or the pipes after the point."""
         if self.point is None:
             return self.graph
         return replace_pipe(self.graph, self.point, DispatchedItems(self.point))
 
     def items_to_deal(self, seed: int, epoch: int) -> Generator[Any, None, None]:
-        """Yield what the pipes up to the point make for this rank; nothing without a point."""
+        """Yield this rank's items of the pipes up to the point; nothing without a point."""
         if self.point is None:
             return
         refuse_twice(self.graph)
-        # A copy: the graph of the loader stays as it is, also where it holds running state.
+        # A copy, because the loader's graph must not change, even in its running state.
         whole = clone(self.graph)
         once = dispatch_point(whole)
         assert once is not None
@@ -243,36 +234,35 @@ class ReplicatedWork(_WorkBase):
 
     @property
     def keeps_order(self) -> bool:
-        """Whether what workers make can be put into the order of the items it was made of."""
-        # What a worker has taken tells, unless a thread takes items ahead.
+        """Whether workers' items can be put into the order of the dealt items."""
+        # The items that a worker has taken give the order, unless a thread takes them early.
         if self.point is None or self.hooks:
             return False
-        return all(
-            traits_of(one).is_known and not traits_of(one).ahead for one in walk(self.of_worker())
-        )
+        traits = map(traits_of, walk(self.of_worker()))
+        return all(trait.is_known and not trait.ahead for trait in traits)
 
     def share(self, worker: int, workers: int) -> ShareOfItems:
         """Return the share of one worker of this rank."""
         return ShareOfItems(worker, workers, self.part.rank, self.part.ranks)
 
     def seconds_at(self, step: int) -> float:
-        """Return no limit: of a whole graph nothing is noted."""
+        """Return no limit: a whole graph notes no steps."""
         return math.inf
 
     def at(self, step: int, item: int, job: int) -> WorkerStatus:
-        """Return what a worker does; of a whole graph it notes nothing."""
+        """Return the status of a worker; a whole graph notes no steps."""
         return WorkerStatus(f"item {job} of its share of the graph")
 
     def explain(self, workers: int | None) -> str:
-        """Return why, and what it means; None for threads, of which one runs it."""
+        """Return the text of why the graph is whole, and its effect; None workers for threads."""
         if self.point is not None:
             where = f"to {workers} workers" if workers else "in this process"
-            after = "; what gathers or mixes items sees a worker's share"
+            after = "; pipes that gather or mix items see a worker's share"
             after = after if workers and workers > 1 else ""
-            once, each = explain_graph(self.point), explain_graph(self.of_worker())
+            once, per_worker = explain_graph(self.point), explain_graph(self.of_worker())
             return (
-                f"not planned: {self.reason}\nrun once, in this process\n{indent(once)}\n"
-                f"dealt out item by item {where}{after}\n{indent(each)}"
+                f"not planned: {self.reason}\nrun once, in this process\n{indent(once, '  ')}\n"
+                f"dealt out item by item {where}{after}\n{indent(per_worker, '  ')}"
             )
         if self.shards and workers:
             how = f"each of {workers} workers runs the whole graph on its share; {_DEPENDS}"
@@ -281,15 +271,15 @@ class ReplicatedWork(_WorkBase):
         else:
             depends = "" if workers is None else f"; {_DEPENDS}"
             how = f"this process runs the whole graph{depends}"
-        return f"not split: {self.reason}\n{how}\n{indent(explain_graph(self.graph))}"
+        return f"not split: {self.reason}\n{how}\n{indent(explain_graph(self.graph), '  ')}"
 
 
 Work: TypeAlias = PlannedWork | ReplicatedWork
-"""How a verified graph is run."""
+"""A verified graph with the decision how it runs."""
 
 
 def work_of(graph: Pipe, hooks: Hooks = NO_HOOKS) -> Work:
-    """Decide how a verified graph is run."""
+    """Return the work of a verified graph: split if possible, else whole."""
     if hooks:
         return replicate(graph, f"{hooks.names()} is handed the whole graph", hooks)
     split = cut(graph)
@@ -300,7 +290,7 @@ def work_of(graph: Pipe, hooks: Hooks = NO_HOOKS) -> Work:
 
 
 def replicate(graph: Pipe, reason: str, hooks: Hooks = NO_HOOKS) -> ReplicatedWork:
-    """Leave a verified graph whole, for ``reason``."""
+    """Return the work of a verified graph that stays whole for ``reason``."""
     level_set, point = levels(graph), dispatch_point(graph)
     shards = WORKERS in level_set or bool(hooks) or point is not None
     shards_ranks = RANKS in level_set or bool(hooks)
@@ -309,15 +299,15 @@ def replicate(graph: Pipe, reason: str, hooks: Hooks = NO_HOOKS) -> ReplicatedWo
 
 
 def batch_count(work: Work) -> int:
-    """Return the number of batches of an epoch; TypeError where it is not known."""
+    """Return the number of batches of an epoch; TypeError if it is unknown."""
     if isinstance(work, ReplicatedWork):
-        # What is dealt out is counted before; what the user's functions make of a share, they know.
+        # Dealt items are counted before the deal; the user's functions may change a share.
         has_shares = work.shards and work.point is None and not work.hooks
         workers = max(1, work.workers) if has_shares else 1
         counts = lengths_in_shares(work.graph, ranks=work.part.ranks, workers=workers)
         return max(counts) if work.part.uneven == PAD else min(counts)
     if work.cut.filters:
-        raise TypeError("how many batches there are is not known: items may be left out")
+        raise TypeError("the number of batches is not known: a pipe may skip items")
     items = length(work.cut.planner)
     whole, rest = divmod(items, work.part.size(work.cut.group))
     return whole + bool(rest and not work.cut.drop_last and work.part.uneven != DROP)

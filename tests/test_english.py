@@ -21,7 +21,7 @@ BOUNDS = {
     "intensity": (0, 4),
     "package": (19, 1),
     "prediction": (40, 15),
-    "reading_services": (415, 60),
+    "reading_services": (0, 34),
     "spatial": (0, 27),
     "stitching": (0, 4),
     "storage": (412, 57),

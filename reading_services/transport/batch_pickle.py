@@ -1,6 +1,6 @@
-"""A batch as bytes: everything but the voxels, which stay in their slots.
+"""A batch as bytes without its voxels, which stay in their slots.
 
-Without slots, or of objects, arrays are pickled. Realized arrays arrive as tensors.
+Arrays of objects, and all arrays without slots, are pickled. Realized arrays arrive as tensors.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from ...batching.collate import RealizedArray
 from .slot_writer import SlotWriter
 
-if TYPE_CHECKING:  # the consumer's side, which a worker does without
+if TYPE_CHECKING:  # workers do not need the consumer's side
     from .slot_reader import Arrival
 
 Strides: TypeAlias = "tuple[int, ...] | None"  # strides in bytes; None for C order
 
-# Below this an array is cheaper in the message than in a slot with its 2 MiB.
+# A smaller array is cheaper in the message than in a slot of 2 MiB.
 _INLINE_BYTES = 16 * 1024
 
 
@@ -40,7 +40,7 @@ class _BatchPickler(pickle.Pickler):
         return None if parts is None else self._place(*parts)
 
     def reducer_override(self, thing: Any) -> Any:
-        """Pickle a small tensor as its own values; torch would pickle all of its storage."""
+        """Pickle the values of a small tensor; torch would pickle its whole storage."""
         parts = _tensor_parts(thing)
         if parts is None:
             return NotImplemented
@@ -63,7 +63,7 @@ class _BatchPickler(pickle.Pickler):
 
 
 def _tensor_parts(thing: Any) -> tuple[NDArray[Any], str] | None:
-    """Return what becomes a tensor as its array and torch's name of its type; else None."""
+    """Return the array and the torch dtype of a tensor to be; None for other objects."""
     if type(thing) is RealizedArray:
         return thing.array, thing.dtype.name
     if "torch" not in sys.modules:
@@ -78,19 +78,20 @@ def _tensor_parts(thing: Any) -> tuple[NDArray[Any], str] | None:
     name = str(thing.dtype).removeprefix("torch.")
     try:
         return thing.numpy(), name
-    except TypeError:  # NumPy has no such type, e.g. bfloat16: its bits travel as integers
+    except TypeError:  # NumPy lacks the type, e.g. bfloat16: send its bits as integers
         bits = {1: torch.uint8, 2: torch.int16}.get(thing.element_size())
         return None if bits is None else (thing.view(bits).numpy(), name)
 
 
 def in_order(array: NDArray[Any]) -> tuple[NDArray[Any], Strides]:
-    """Return ``array`` with its axes as they lie in memory, and its strides in bytes.
+    """Return ``array`` with its axes in memory order, and its strides in bytes.
 
-    So ``channels_last`` or a transposition stays; None for C order, as gaps and overlaps arrive.
+    This keeps ``channels_last`` and transpositions. The strides are None for C order, in which
+    arrays with gaps or overlaps arrive.
     """
     if array.flags.c_contiguous:
-        # An axis of length 1 may have any stride; torch tells its memory formats by them.
-        usual = array.size == 0 or array.strides == _strides_of_c(array)
+        # An axis of length 1 may have any stride, from which torch reads its memory format.
+        usual = array.size == 0 or array.strides == array.reshape(-1).reshape(array.shape).strides
         return array, None if usual else array.strides
     if min(array.strides) < 0:
         return array, None
@@ -99,16 +100,8 @@ def in_order(array: NDArray[Any]) -> tuple[NDArray[Any], Strides]:
     return (flat, array.strides) if flat.flags.c_contiguous else (array, None)
 
 
-def _strides_of_c(array: NDArray[Any]) -> tuple[int, ...]:
-    strides, step = [], array.itemsize
-    for length in reversed(array.shape):
-        strides.append(step)
-        step *= length
-    return tuple(reversed(strides))
-
-
 def _laid_out(flat: NDArray[Any], shape: tuple[int, ...], strides: Strides) -> NDArray[Any]:
-    """Return the elements, as they lie in memory, in the shape that they had."""
+    """Return elements in memory order as an array with its former shape and strides."""
     if strides is None:
         return flat.reshape(shape)
     return np.lib.stride_tricks.as_strided(flat, shape, strides)
@@ -117,7 +110,7 @@ def _laid_out(flat: NDArray[Any], shape: tuple[int, ...], strides: Strides) -> N
 def _tensor(
     flat: NDArray[Any], element: str, shape: tuple[int, ...], strides: Strides = None
 ) -> Any:
-    """Return a tensor over elements; called where the user is, so torch is there."""
+    """Return a tensor over the elements; only the consumer calls it, which has torch."""
     import torch
 
     tensor = torch.from_numpy(_laid_out(flat, shape, strides))
@@ -131,7 +124,7 @@ class _BatchUnpickler(pickle.Unpickler):
         self.arrival = arrival
 
     def persistent_load(self, place: Any) -> Any:
-        """Return the array or tensor that lies at ``place``, without a copy if it may stay."""
+        """Return the array or tensor at ``place``, without a copy if it may stay in its slot."""
         number, offset, shape, strides, dtype, element = place
         size = math.prod(shape) * dtype.itemsize
         flat = self.arrival.part(number, offset, size).view(dtype)
@@ -141,7 +134,7 @@ class _BatchUnpickler(pickle.Unpickler):
 
 
 def pack(batch: Any, slots: SlotWriter | None) -> tuple[bytes, set[int]]:
-    """Return the batch without its voxels, and the slots in which they lie."""
+    """Return the batch without its voxels, and the numbers of their slots."""
     file = io.BytesIO()
     pickler = _BatchPickler(file, slots)
     pickler.dump(batch)
@@ -149,5 +142,5 @@ def pack(batch: Any, slots: SlotWriter | None) -> tuple[bytes, set[int]]:
 
 
 def unpack(data: bytes, arrival: Arrival) -> Any:
-    """Return the batch that :func:`pack` took apart; its tensors look into the slots."""
+    """Return the batch of :func:`pack`; its tensors are views of the slots."""
     return _BatchUnpickler(io.BytesIO(data), arrival).load()

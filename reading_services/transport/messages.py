@@ -14,27 +14,27 @@ from ...volumes.session import OpenedVersion
 class DoJob:
     """To a worker: realize one batch."""
 
-    index: int  # which batch, or which item of a replicated graph
-    job: bytes  # ``Job`` or index, pickled by itself: it may hold things of the user's; empty: none
+    index: int  # number of the batch, or of the item of a replicated graph
+    job: bytes  # ``Job`` or index, pickled apart as it may hold the user's objects; empty: none
     seed: int
     epoch: int
-    free_slots: tuple[int, ...] = ()  # slots that the consumer no longer looks into
+    free_slots: tuple[int, ...] = ()  # slots that the consumer no longer uses
     given_up: tuple[int, ...] = ()
-    """Those of them that are not to be used again: a child of the consumer looks into them."""
-    run: int = 0  # which pass of its pool it belongs to
-    payload: bytes = b""  # what the worker runs from here on; empty: as before
+    """Free slots that must not be used again: a child of the consumer uses them."""
+    run: int = 0  # number of the pass in its pool
+    payload: bytes = b""  # new payload of the worker; empty for no change
 
 
 class Deal(NamedTuple):
     """To a worker: an item that is dealt out to it."""
 
     item: bytes = b""  # the item, pickled
-    ends: bool = False  # there is none: that was all
-    fails: bool = False  # there is none: what makes them has failed
+    ends: bool = False  # no item: that was the last one
+    fails: bool = False  # no item: the pipes that make them have failed
 
 
 class Took(NamedTuple):
-    """From a worker: it has begun with the next item that was dealt out to it."""
+    """From a worker: it has begun with its next dealt item."""
 
 
 STOP = b""  # to a worker: end now
@@ -45,13 +45,13 @@ class Ready(NamedTuple):
 
 
 class Notes(NamedTuple):
-    """From a worker: memory in which it notes what it is at; its descriptor follows."""
+    """From a worker: memory for its current step; the descriptor follows."""
 
     size: int
 
 
 class NewSlot(NamedTuple):
-    """From a worker: a slot; its descriptor follows."""
+    """From a worker: a slot; the descriptor follows."""
 
     number: int
     size: int
@@ -64,11 +64,11 @@ class RetireSlot(NamedTuple):
 
 
 class WorkerReport(NamedTuple):
-    """What a worker did besides making the batch."""
+    """Counts, warnings and opened versions of a worker since its last report."""
 
     ledger: dict[Key, PipeCounts]
     warnings: tuple[tuple[str, type[Warning]], ...]
-    versions: tuple[OpenedVersion, ...]  # which versions of volumes it has opened
+    versions: tuple[OpenedVersion, ...]  # versions of volumes that it has opened
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class BatchMessage:
     """From a worker: a batch."""
 
     index: int
-    data: bytes | None  # None if its replica of the graph has no more items
+    data: bytes | None  # None if the worker's replica of the graph has no more items
     report: WorkerReport
 
 
@@ -88,12 +88,12 @@ class ErrorMessage:
     error: bytes  # the exception, pickled; empty if it cannot be
     what: str  # its class and message
     text: str  # the worker's traceback
-    report: WorkerReport  # what it did and warned of until then
+    report: WorkerReport
 
 
 Feed: TypeAlias = Callable[[], Any]
 """Waits for the next item of a worker; returns ``END_OF_ITEMS`` after the last."""
-END_OF_ITEMS = object()  # known in one process only
+END_OF_ITEMS = object()  # compared by identity, so valid in one process only
 
 
 class SourceFailed(RuntimeError):

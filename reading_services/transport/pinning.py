@@ -1,4 +1,4 @@
-"""Page-lock slots where CUDA is in use, so that copies to the device need no detour."""
+"""Page-lock slots if CUDA is in use, so that copies to the device need no staging buffer."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeAlias
 
-# A slot is registered when its first batch is opened after CUDA was initialised by the user
-# (a model was moved to a device). CUDA is never initialised from here: that takes some hundred
-# megabytes and breaks programs that fork later.
+# A slot is registered when its first batch is opened after the user initialised CUDA (e.g. moved a
+# model to a device). This module never initialises CUDA: that takes some hundred megabytes and
+# breaks programs that fork later.
 #
 # A copy with ``non_blocking=True`` out of page-locked memory may still run when its tensor is
-# gone, and torch guards only memory of its own allocator. So a pinned slot is not handed back
-# before the devices have done all that they had been given, on every stream.
+# gone, and torch guards only memory of its own allocator. So a pinned slot is not released before
+# all devices have finished their current work, on every stream.
 #
-# While the calling thread captures a CUDA graph nothing is registered, recorded or asked: each
-# of these would end the capture. Slots that were given back meanwhile wait until it is over.
+# While the calling thread captures a CUDA graph, no call registers, records or queries: each
+# would end the capture. Slots that were freed meanwhile wait until the capture is over.
 
 Check: TypeAlias = "Callable[[], bool]"
 
@@ -39,7 +39,7 @@ class Cuda:
         return not error
 
     def unpin(self, address: int) -> None:
-        """Undo it, once nothing can be copying any more: the memory goes away after this."""
+        """Unregister memory after all copies have ended, as it is unmapped next."""
         if _is_initialized():
             for device in _devices():
                 _torch().cuda.synchronize(device)
@@ -76,14 +76,14 @@ def _is_capturing() -> bool:
 def _forget_error() -> None:
     """Clear the runtime's last error, or the user's next kernel would be blamed for it.
 
-    torch's binding lacks this, so the library that torch has loaded is asked, where it is one.
+    torch's binding lacks this function, so it is called in the library that torch has loaded.
     """
     maps = Path("/proc/self/maps")
     with contextlib.suppress(OSError, AttributeError, StopIteration):
         lines = (
             line for line in maps.read_text(encoding="utf-8").splitlines() if "/libcudart" in line
         )
-        # Loading what is loaded gives the same library, and so the same last error.
+        # A second load returns the same library, and so the same last error.
         ctypes.CDLL(next(lines).split(maxsplit=5)[5]).cudaGetLastError()
 
 
@@ -98,11 +98,11 @@ def _devices() -> list[int]:
 
 
 def _event_on(device: int) -> Any:
-    """Return an event after all work of a device, or None once the device was waited for."""
+    """Return an event after all work of a device; None after a wait for the device."""
     torch = _torch()
     with torch.cuda.device(device):
         event = torch.cuda.Event()
-        event.record()  # makes it; what it covers is replaced below
+        event.record()  # creates it; the next call replaces its coverage
         if not _covers_context(event.cuda_event):
             torch.cuda.synchronize(device)
             return None
@@ -110,9 +110,9 @@ def _event_on(device: int) -> Any:
 
 
 def _covers_context(event: int) -> bool:
-    """Let an event stand for all streams of the current context: CUDA 12.5's driver knows how.
+    """Record an event over all streams of the current context, with a driver of CUDA 12.5 or later.
 
-    Without, only waiting for the device is safe: the user may copy on any stream.
+    With an older driver only a wait for the device is safe: the user may copy on any stream.
     """
     try:
         driver = ctypes.CDLL("libcuda.so.1")

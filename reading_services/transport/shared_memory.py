@@ -1,6 +1,6 @@
-"""A memory file mapped without keeping its descriptor, of which a process has few.
+"""A memory file that is mapped without an open descriptor, as descriptors are scarce.
 
-Python's ``mmap`` keeps one (until 3.13, with ``trackfd=False``), so the C library is called.
+Python's ``mmap`` keeps one open (until ``trackfd=False`` of 3.13), so the C library is called.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ if _LIBC is not None:
     _LIBC.mmap.argtypes = [*_AREA, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
     _LIBC.munmap.argtypes = [*_AREA]
     _LIBC.madvise.argtypes = [*_AREA, ctypes.c_int]
-# Not in Python's mmap: gives the pages of a shared mapping back, for everyone who has it.
+# Not in Python's mmap: releases the pages of a shared mapping in all processes.
 _MADV_REMOVE = 9
 
 
 class SharedMemory:
-    """``size`` bytes of a file, shared and writable; unmapped when nothing looks into it."""
+    """``size`` bytes of a file, shared and writable; unmapped after its last array."""
 
     def __init__(self, fd: int, size: int) -> None:
         assert _LIBC is not None
@@ -48,17 +48,17 @@ class SharedMemory:
         self.size = size
         self._memory: Any = (ctypes.c_uint8 * size).from_address(self.address)
         self.before_unmap: list[Callable[[], None]] = []
-        """Called first, in turn; the memory is unmapped whatever they raise."""
+        """Functions to call first, in turn; the memory is unmapped even if they raise."""
         # Arrays hold the ctypes object, so the mapping lives as long as any of them.
         end = weakref.finalize(self._memory, _unmap, self.address, size, self.before_unmap)
         end.atexit = False
 
     def bytes(self) -> NDArray[np.uint8]:
-        """Return the mapping as an array of its own, which keeps it mapped."""
+        """Return the mapping as a new array, which keeps it mapped."""
         return np.frombuffer(self._memory, np.uint8)
 
     def discard(self) -> None:
-        """Give the memory back to the system now, whoever has it mapped; it reads as zeros."""
+        """Release the memory now, in all processes; the mapping then reads as zeros."""
         assert _LIBC is not None
         _LIBC.madvise(self.address, self.size, _MADV_REMOVE)
 
@@ -72,24 +72,23 @@ def _unmap(address: int, size: int, first: list[Callable[[], None]]) -> None:
         _LIBC.munmap(address, size)
 
 
-# What the socket under a channel can do and multiprocessing does not say: limits, descriptors.
+# Timeouts and descriptors of the socket under a channel, which multiprocessing does not offer.
 #
-# A Python socket made over a descriptor makes it non-blocking when the script has set
-# ``socket.setdefaulttimeout()``, and with it the channel, of which it is another name: a
-# message that the other side has not read yet would then fail at once. The sockets here leave
-# the descriptor as it is.
+# If the script has called ``socket.setdefaulttimeout()``, a Python socket over a descriptor makes
+# it non-blocking. The channel shares the descriptor, so a message that the other side has not read
+# yet would fail at once. The sockets here leave the descriptor as it is.
 
-# Asked for this type Python takes the descriptor to be non-blocking already and does not touch
-# it. Linux has it; elsewhere the default is undone below, which no other thread may notice:
-# there are no slots there, so nobody else is using the channel.
+# With this type Python assumes that the descriptor is non-blocking and does not change it. Linux
+# has it. On other systems ``_socket_of`` makes the descriptor blocking again. No other thread uses
+# the channel then, as those systems have no slots.
 _AS_IT_IS = getattr(socket, "SOCK_NONBLOCK", 0)
 
 
 def limit_waits(channel: Connection, seconds: float) -> None:
-    """Let waits on ``channel`` end with BlockingIOError after ``seconds``: for stopped workers."""
+    """Make waits on ``channel`` end with BlockingIOError after ``seconds``: for stopped workers."""
     if sys.platform == "win32":
-        return  # pipes of another kind, without such limits
-    wait = timeout_or_none(seconds) or 0.0  # the system's word for no limit
+        return  # its pipes have no such limits
+    wait = timeout_or_none(seconds) or 0.0  # the system reads 0 as no limit
     limit = struct.pack("ll", int(wait), int(wait % 1 * 1e6))
     with _socket_of(channel) as twin:
         twin.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
@@ -97,7 +96,7 @@ def limit_waits(channel: Connection, seconds: float) -> None:
 
 
 def has_message(channel: Connection) -> bool:
-    """Whether something lies in a channel; ``channel.poll()`` takes five times as long."""
+    """Whether a channel has a message; ``channel.poll()`` takes five times as long."""
     if not hasattr(select, "poll"):
         return channel.poll()
     look = select.poll()
@@ -106,8 +105,8 @@ def has_message(channel: Connection) -> bool:
 
 
 def send_descriptor(channel: Connection, fd: int) -> None:
-    """Give the process at the other end a copy of a descriptor."""
-    # multiprocessing's own way waits for an answer (Python 3.14), for which jobs are taken here.
+    """Send a copy of a descriptor to the process at the other end."""
+    # multiprocessing's function waits for an answer (Python 3.14), and would read a job as one.
     with _socket_of(channel) as twin:
         socket.send_fds(twin, [b"\0"], [fd])
 
@@ -117,12 +116,12 @@ def receive_descriptor(channel: Connection) -> int:
     with _socket_of(channel) as twin:
         _, descriptors, _, _ = socket.recv_fds(twin, 1, 1, socket.MSG_CMSG_CLOEXEC)
         if not descriptors:
-            raise EOFError("the process that was to send a descriptor has gone")
+            raise EOFError("the process at the other end has gone without sending a descriptor")
         return descriptors[0]
 
 
 def receive_memory(channel: Connection, size: int) -> SharedMemory:
-    """Return the memory file whose descriptor was sent, mapped."""
+    """Return the mapped memory file of a descriptor that was sent."""
     fd = receive_descriptor(channel)
     try:
         return SharedMemory(fd, size)

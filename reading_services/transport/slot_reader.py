@@ -1,4 +1,4 @@
-"""The consumer's side of the slots: batches are looked into where they lie, or copied out."""
+"""The consumer's side of the slots: batches are read in place, or copied out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .pinning import Check, Cuda
 from .shared_memory import SharedMemory
 from .slot_writer import offsets_of
 
-# By number, as a set of weak references cannot be looked through while other threads add to it.
+# By number, as a set of weak references cannot be iterated while other threads add to it.
 _READERS: weakref.WeakValueDictionary[int, SlotReader] = weakref.WeakValueDictionary()
 _NUMBERS = count()
 
@@ -45,14 +45,13 @@ class SlotReader:
         self._registrar = registrar or Cuda()
         self._memory: dict[int, SharedMemory] = {}
         self._free_slots: list[int] = []
-        self._sizes: dict[int, int] = {}  # slots that batches look into, and their sizes
-        self._looks: Counter[int] = Counter()  # how many batches look into each
+        self._sizes: dict[int, int] = {}  # slots in use by batches, and their sizes
+        self._looks: Counter[int] = Counter()  # batches that use each slot
         self._cooling: list[tuple[list[int], Check]] = []
-        self._pinned_slots: set[int] = set()
-        self._refused_slots: set[int] = set()
+        self._pins: dict[int, bool] = {}  # whether an attempt to page-lock a slot succeeded
         self._largest = 0
         self._before = before
-        self._child_slots: set[int] = set()  # slots that a forked child looks into as well
+        self._child_slots: set[int] = set()  # slots that a forked child uses as well
         self._given_up: list[int] = []
         _READERS[next(_NUMBERS)] = self
 
@@ -61,28 +60,27 @@ class SlotReader:
         self._memory[number] = memory
 
     def retire(self, number: int) -> None:
-        """Forget a slot; it is unmapped when nothing looks into it any more."""
+        """Forget a slot; it is unmapped after its last array."""
         self._memory.pop(number, None)
-        self._pinned_slots.discard(number)
-        self._refused_slots.discard(number)
+        self._pins.pop(number, None)
         self._child_slots.discard(number)
 
     def close(self) -> None:
-        """Forget all slots; those that batches look into stay mapped until these are gone."""
+        """Forget all slots; slots in use stay mapped until their batches are gone."""
         for number in list(self._memory):
             self.retire(number)
 
     def take_freed(self) -> list[int]:
-        """Return the slots that were given back, each once for each batch that lay in it."""
-        # Finalizers run in any thread at any time: take what is there, leave what comes.
+        """Return the freed slots, each once for each batch that used it."""
+        # Finalizers append in any thread at any time: take only the current entries.
         count = len(self._free_slots)
         numbers, self._free_slots[:count] = self._free_slots[:count], []
-        # What was copied out of a pinned slot was copied by this process, and is done.
-        cooling = [n for n in numbers if n in self._pinned_slots and n in self._sizes]
+        # Slots without a size were copied by this process, so no device copy is running.
+        cooling = [n for n in numbers if self._pins.get(n) and n in self._sizes]
         if cooling:
             self._cooling.append((cooling, self._registrar.mark()))
         free = [number for number in numbers if number not in cooling]
-        # In turn: what the devices were given later is done later.
+        # In turn: devices finish later work later.
         while self._cooling and self._cooling[0][1]():
             free += self._cooling.pop(0)[0]
         for number in free:
@@ -96,15 +94,15 @@ class SlotReader:
         return free
 
     def take_given_up(self) -> list[int]:
-        """Return, once, slots never to be used again: a child forked then looks into them still."""
+        """Return, once, the slots never to be used again: a forked child still uses them."""
         numbers, self._given_up = self._given_up, []
         return numbers
 
     def open(self, number: int, others: int = 0) -> tuple[NDArray[np.uint8], bool]:
         """Return the bytes of a slot for one batch, and whether the batch may stay in it.
 
-        When the array and all that is made from it are collected, the slot is free. Of the same
-        batch slots of ``others`` bytes were opened before.
+        The slot is free when the array and all its views are collected. ``others`` are the bytes of
+        slots that were opened for the same batch before.
         """
         memory = self._memory[number]
         whole = memory.bytes()
@@ -116,23 +114,22 @@ class SlotReader:
         if stays:
             self._sizes[number] = memory.size
             self.budget.slots.add(whole, memory.size, 0 if others else 1)
-            # Page-lock it as soon as there is a device to copy to; that is tried once.
-            registrar, attempts = self._registrar, (self._pinned_slots, self._refused_slots)
-            if not any(number in slots for slots in attempts) and registrar.is_ready():
-                is_pinned = registrar.pin(memory.address, memory.size)
-                (self._pinned_slots if is_pinned else self._refused_slots).add(number)
-                if is_pinned:
+            # Page-lock it once CUDA is in use, with a single attempt.
+            registrar = self._registrar
+            if number not in self._pins and registrar.is_ready():
+                self._pins[number] = registrar.pin(memory.address, memory.size)
+                if self._pins[number]:
                     memory.before_unmap.append(partial(registrar.unpin, memory.address))
         return whole, stays
 
     def note_copy(self, private: NDArray[np.uint8], size: int, *, is_first: bool) -> None:
-        """Count ``size`` bytes that were copied to ``private``, and say so."""
+        """Count ``size`` bytes that were copied to ``private``, and warn."""
         self.budget.copies.add(private, size, 1 if is_first else 0)
         self.budget.say_copied(self._share, self._largest, self._ahead)
 
     def _kept_bytes(self) -> int:
-        """Return the bytes of slots that the worker, and dead ones before it, cannot have back."""
-        counts = Counter(number for number in self._free_slots if number not in self._pinned_slots)
+        """Return the bytes in use of slots of the worker, and of its dead predecessors."""
+        counts = Counter(number for number in self._free_slots if not self._pins.get(number))
         total = sum(size for n, size in self._sizes.items() if self._looks[n] > counts[n])
         earlier = 0 if self._before is None else self._before._kept_bytes()
         if not earlier:
@@ -141,19 +138,19 @@ class SlotReader:
 
 
 class Arrival:
-    """One batch that has arrived: its bytes, where they lie or copied."""
+    """Reader of the bytes of one batch that has arrived, in place or copied."""
 
     def __init__(self, slots: SlotReader) -> None:
         self._slots = slots
         self._buffers: dict[int, tuple[NDArray[np.uint8], NDArray[np.uint8] | None]] = {}
-        self.bytes = 0  # bytes of the slots in which the batch lies
+        self.bytes = 0  # bytes of the slots of the batch
         self._copies = 0
 
     def part(self, number: int, offset: int, size: int) -> NDArray[np.uint8]:
-        """Return ``size`` bytes of a slot, which keep it in use; a copy where the share is full."""
+        """Return ``size`` bytes of a slot, which keep it in use; a copy if the share is full."""
         if number not in self._buffers:
             whole, stays = self._slots.open(number, self.bytes)
-            # Only what is copied into it is ever touched, and only that takes memory.
+            # Only the pages that the copy writes take memory.
             private = None if stays else np.empty(whole.size, np.uint8)
             self._buffers[number] = whole, private
             self.bytes += whole.size
@@ -169,9 +166,9 @@ class Arrival:
 
 # Memory of batches that threads of this process make.
 #
-# Large memory that is freed goes back to the system, which clears each page of it when it is given
-# out again: a quarter of a millisecond a megabyte. So buffers are used again, once the last tensor
-# that looks into one is gone. Of free ones there are never more than batches may be in flight.
+# The system takes back large memory that is freed, and clears its pages before the next use: a
+# quarter of a millisecond per megabyte. So a buffer is used again once its last tensor is gone.
+# There are never more free buffers than batches that may be in flight.
 
 
 @dataclass(eq=False)
@@ -182,15 +179,15 @@ class _Buffer:
     size: int
 
     def __post_init__(self) -> None:
-        # Of the heap, each epoch would leave holes of this size in those of the threads before.
-        # Arrays hold this object and not each other, so one of them tells when its views are gone.
+        # Allocated from the heap, buffers would leave holes in the heaps of earlier threads.
+        # Arrays reference this object and not each other: a finalizer runs after an array's views.
         self.owner: Any = (ctypes.c_uint8 * self.size).from_buffer(private_pages(self.size))
         self.address = ctypes.addressof(self.owner)
-        self.is_pinned: bool | None = None  # None where that was not tried
+        self.is_pinned: bool | None = None  # None before the attempt
 
 
 class BatchBuffers:
-    """Hands out memory for batches to several threads, and takes it back when nobody uses it."""
+    """Buffers for batches of several threads, which are reused after their last view."""
 
     def __init__(self, most_free: int, most_bytes: int, registrar: Any = None) -> None:
         self._most_free, self._most_bytes = most_free, most_bytes
@@ -210,7 +207,7 @@ class BatchBuffers:
         with self._lock:
             self._take_back()
             buffer = self._buffer(max(1, total))
-        if buffer is None:  # who keeps so many batches has memory of his own for them
+        if buffer is None:  # the user keeps too many batches
             return [np.empty(*spec) for spec in specs]
         whole: NDArray[np.uint8] = np.frombuffer(buffer.owner, np.uint8)
         weakref.finalize(whole, self._returns.append, buffer.number).atexit = False
@@ -221,13 +218,13 @@ class BatchBuffers:
         return arrays
 
     def _buffer(self, size: int) -> _Buffer | None:
-        fitting = [one for one in self._free if one.size >= size]
+        fitting = [buffer for buffer in self._free if buffer.size >= size]
         if fitting and not self._is_closed:
-            buffer = min(fitting, key=lambda one: one.size)
+            buffer = min(fitting, key=lambda buffer: buffer.size)
             self._free.remove(buffer)
         else:
-            self._free.clear()  # too small, and would pile up where batches grow
-            total = sum(one.size for one in self._in_use.values())
+            self._free.clear()  # too small: they would accumulate while batches grow
+            total = sum(buffer.size for buffer in self._in_use.values())
             if self._is_closed or total + size > self._most_bytes:
                 return None
             self._count += 1
@@ -236,10 +233,10 @@ class BatchBuffers:
         return buffer
 
     def _take_back(self) -> None:
-        """Note what nobody looks into any more; what a device may still copy has to wait."""
+        """Free the buffers without views; pinned ones wait for :meth:`settle`."""
         for _ in range(len(self._returns)):
             buffer = self._in_use.get(number := self._returns.popleft())
-            if buffer is None:  # closed meanwhile
+            if buffer is None:  # close() was called meanwhile
                 continue
             if buffer.is_pinned:
                 self._returns.append(number)
@@ -252,15 +249,15 @@ class BatchBuffers:
             self._free.append(buffer)
 
     def settle(self) -> None:
-        """Page-lock what is in use where CUDA is; for the thread that uses the batches.
+        """Page-lock buffers in use if CUDA is in use; only the consumer's thread calls it.
 
-        Others must not ask CUDA: this one may be recording a graph.
+        Other threads must not call CUDA: the consumer may be capturing a graph.
         """
         with self._lock:
             if self._is_closed:
                 return
             self._take_back()
-            # One by one: more may come back meanwhile.
+            # One by one: finalizers may append meanwhile.
             returns = [self._returns.popleft() for _ in range(len(self._returns))]
             pinned_buffers = [self._in_use.pop(number) for number in returns]
             if pinned_buffers:
@@ -268,7 +265,7 @@ class BatchBuffers:
                 self._cooling.extend((buffer, is_done) for buffer in pinned_buffers)
             while self._cooling and self._cooling[0][1]():
                 self._keep(self._cooling.popleft()[0])
-            new = [one for one in self._in_use.values() if one.is_pinned is None]
+            new = [buffer for buffer in self._in_use.values() if buffer.is_pinned is None]
             if not new or not self._registrar.is_ready():
                 return
             for buffer in new:
@@ -278,7 +275,7 @@ class BatchBuffers:
                     weakref.finalize(buffer.owner, unpin, buffer.address).atexit = False
 
     def close(self) -> None:
-        """Let go of everything; what tensors look into stays as long as they do."""
+        """Release all buffers; those of live tensors stay until the tensors are gone."""
         with self._lock:
             self._is_closed = True
             self._free.clear()
@@ -291,7 +288,7 @@ def _before_fork() -> None:
     for reference in _READERS.valuerefs():
         reader = reference()
         if reader is not None:
-            reader._child_slots.update(reader._looks)  # a child that is forked looks into them, too
+            reader._child_slots.update(reader._looks)  # a forked child uses them too
 
 
 at_fork(before=_before_fork)

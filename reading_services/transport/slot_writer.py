@@ -1,7 +1,7 @@
-"""Shared memory that a worker writes batches into; ``slot_reader.py`` is the consumer's side.
+"""Shared memory for a worker's batches; ``slot_reader.py`` is the consumer's side.
 
-A slot is an anonymous memory file, so nothing can be left behind whoever is killed. A batch
-occupies it until the last tensor that looks into it is gone; then the consumer tells the worker.
+A slot is an anonymous memory file, so no name remains after a kill. A batch occupies it until the
+last tensor in it is gone; then the consumer sends its number to the worker.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from .shared_memory import SharedMemory
 
 # Arrays in a slot start on a cache line, which also suits every vector load.
 ALIGNMENT = 64
-# Slots are made in steps of a huge page, so that batches of nearly one size share them.
+# The size of a slot is a multiple of a huge page, so that batches of similar size share slots.
 _STEP = 2 * 1024 * 1024
 
 HAS_SLOTS = sys.platform == "linux" and hasattr(os, "memfd_create")
-"""Elsewhere batches travel through the pipe, at the price of two copies."""
+"""On other systems batches travel through the pipe, which takes two copies."""
 
 
 @dataclass
 class Slot:
-    """One mapped memory file in the worker."""
+    """A mapped memory file in the worker."""
 
     number: int
     fd: int
     memory: SharedMemory
-    arrays: int = 0  # arrays of this process that look into it, each with all of its views
-    batches: int = 0  # batches that lie in it and that the consumer has not given back
+    arrays: int = 0  # arrays of this process in it, each counted with its views
+    batches: int = 0  # batches in it that the consumer has not released
 
     @property
     def busy(self) -> bool:
-        """Whether anybody may still read it."""
+        """Whether this process or the consumer may still read it."""
         return bool(self.arrays or self.batches)
 
     @property
@@ -53,7 +53,7 @@ class Slot:
 
 @dataclass(eq=False)
 class SlotWriter:
-    """The worker's side: hands out memory for batches, in slots."""
+    """The worker's side: allocates memory for batches in slots."""
 
     _announce: Callable[[Slot], None]
     _retire: Callable[[int], None]
@@ -62,7 +62,7 @@ class SlotWriter:
     _workers: int = 1
 
     def __post_init__(self) -> None:
-        self._largest = 0  # bytes of the largest batch that was asked for
+        self._largest = 0  # bytes of the largest batch
         self._full_said = False
         self._slots: dict[int, Slot] = {}
         self._count = 0
@@ -71,7 +71,7 @@ class SlotWriter:
         self._copies: list[Any] = []
 
     def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
-        """Return one C-ordered array per layout, all in one free slot if there is room."""
+        """Return one C-ordered array per spec, all in one free slot if there is room."""
         offsets, total = offsets_of(specs)
         self._largest = max(self._largest, total)
         slot = self._free_slot(total)
@@ -85,7 +85,7 @@ class SlotWriter:
         return arrays
 
     def place(self, array: NDArray[Any]) -> tuple[int, int] | None:
-        """Return (slot, offset) of an array that lies in a slot already, else None."""
+        """Return (slot, offset) of an array that is in a slot already, else None."""
         if not array.flags.c_contiguous or array.size == 0:
             return None
         where = array.ctypes.data
@@ -101,7 +101,7 @@ class SlotWriter:
         slot = self._free_slot(array.nbytes)
         if slot is None:
             self._largest = max(self._largest, array.nbytes)
-            # Once: batches may differ in size, and the consumer repeats what differs in its words.
+            # Only once: sizes of batches differ, and the consumer shows each different text.
             if not self._full_said:
                 self._full_said = True
                 text = needed_text(_round_up(self._largest), self._ahead, self._workers)
@@ -112,21 +112,21 @@ class SlotWriter:
                 )
             return None
         memory = self._look_into(slot)
-        self._copies.append(memory)  # until it is sent, or it would be free at once
+        self._copies.append(memory)  # keeps the slot in use until note_sent()
         inside = memory[: array.nbytes].view(array.dtype).reshape(array.shape)
         inside[...] = array
         return slot.number, 0
 
     def note_sent(self, numbers: Collection[int]) -> None:
-        """Note in which slots the batch lies that is sent now, if any; the consumer has them."""
+        """Count the batch that is sent now in its slots, which the consumer then uses."""
         for number in numbers:
             self._slots[number].batches += 1
         self._copies.clear()
 
     def release(self, numbers: Sequence[int], given_up: Sequence[int] = ()) -> None:
-        """Take back what the consumer no longer looks into: each slot once for each sending.
+        """Free slots that the consumer no longer uses, once for each batch that was sent in them.
 
-        Those ``given_up`` are left, as they are, to others, and not used again.
+        Slots that were ``given_up`` stay as they are for other processes, and are not used again.
         """
         for number in numbers:
             if number in self._slots:
@@ -141,7 +141,7 @@ class SlotWriter:
         return {slot.number for slot in self._slots.values() if slot.busy}
 
     def _look_into(self, slot: Slot) -> NDArray[np.uint8]:
-        """Return the bytes of a slot, which is not free while this array or a view of it lives."""
+        """Return the bytes of a slot, which stays in use while this array or a view is alive."""
         memory = slot.memory.bytes()
         slot.arrays += 1
         weakref.finalize(memory, self._drops.append, slot.number).atexit = False
@@ -162,10 +162,10 @@ class SlotWriter:
         size = _round_up(size)
         if sum(slot.size for slot in self._slots.values() if slot.busy) + size > self._limit:
             return None
-        # Free slots that are too small would pile up where batches grow.
+        # Free slots that are too small would accumulate while batches grow.
         for slot in free:
             del self._slots[slot.number]
-            # The consumer unmaps it when it gets to it; its memory counts no longer now.
+            # The consumer unmaps it later; its memory is released now.
             slot.memory.discard()
             self._retire(slot.number)
         fd = os.memfd_create("voxpipe", os.MFD_CLOEXEC)
@@ -181,12 +181,12 @@ class SlotWriter:
 
 
 def needed_bytes(batch: int, ahead: int, workers: int) -> int:
-    """Return the least ``slot_bytes`` with which batches, in flight and handed over, fit."""
+    """Return the least ``slot_bytes`` for the batches in flight and one in use per worker."""
     return (ahead + 1) * batch * workers
 
 
 def needed_text(batch: int, ahead: int, workers: int) -> str:
-    """Return what to give so that batches of this size need not be copied, in words."""
+    """Return the text of the fix: the ``slot_bytes`` with which no batch is copied."""
     size = needed_bytes(batch, ahead, workers)
     return (
         f"a batch takes {batch} bytes of shared memory, and {ahead + 1} of them for each of "
@@ -200,7 +200,7 @@ def _round_up(size: int) -> int:
 
 
 def offsets_of(specs: Sequence[ArraySpec]) -> tuple[list[int], int]:
-    """Return where arrays begin in one piece of memory, and the bytes that it takes."""
+    """Return the offsets of arrays in one buffer, and its size in bytes."""
     offsets, total = [], 0
     for shape, dtype in specs:
         offsets.append(total)

@@ -1,4 +1,4 @@
-"""The payload that a worker gets at its start: what it runs, and what was registered here."""
+"""The payload of a worker at its start: its graph or instructions, and registered backends."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ...volumes import custom_backends, custom_decoders
 from ..replica import Hooks, Replica
 from ..work import PlannedWork, Work
 
-# Which names of a script only exist in the process that was started with it.
+# Names of a script that exist only in the process that was started with it.
 #
-# What stands under ``if __name__ == "__main__":`` does not run where the script is imported, as
-# workers do. A function that is defined there is pickled by its name, and found by nobody.
+# Workers import the script, which skips code under ``if __name__ == "__main__":``. A function
+# defined there is pickled by its name, and no worker can find it.
 
 _NAME, _MAIN = "__name__", "__main__"
 
@@ -41,28 +41,28 @@ def is_guarded(thing: Any, script: Mapping[str, str]) -> bool:
 
 @functools.lru_cache(maxsize=4)
 def _guarded_names(path: str) -> frozenset[str]:
-    """Return what a script defines at its top level under the guard, and not elsewhere, too."""
+    """Return the names that a script defines at its top level only under the guard."""
     try:
         with open(path, "rb") as file:
             nodes: list[tuple[ast.AST, bool]] = [(ast.parse(file.read()), False)]
     except (OSError, SyntaxError, ValueError):
         return frozenset()
     names: dict[bool, set[str]] = {True: set(), False: set()}
-    for one, inside in nodes:  # grows meanwhile
-        if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            names[inside].add(one.name)
-        elif isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store):
-            names[inside].add(one.id)
-        elif isinstance(one, ast.alias):
-            names[inside].add((one.asname or one.name).partition(".")[0])
+    for node, inside in nodes:  # the list grows during the loop
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names[inside].add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names[inside].add(node.id)
+        elif isinstance(node, ast.alias):
+            names[inside].add((node.asname or node.name).partition(".")[0])
         else:
-            inner = set(one.body) if isinstance(one, ast.If) and _is_guard(one.test) else set()
-            nodes += [(each, inside or each in inner) for each in ast.iter_child_nodes(one)]
+            inner = set(node.body) if isinstance(node, ast.If) and _is_guard(node.test) else set()
+            nodes += [(child, inside or child in inner) for child in ast.iter_child_nodes(node)]
     return frozenset(names[True] - names[False])
 
 
 def _is_guard(test: ast.expr) -> bool:
-    """Whether a condition asks for the name of the script, at least among others."""
+    """Whether a condition compares ``__name__`` to ``"__main__"``, also as part of an ``and``."""
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
         return any(map(_is_guard, test.values))
     if not (isinstance(test, ast.Compare) and len(test.ops) == 1):
@@ -73,17 +73,17 @@ def _is_guard(test: ast.expr) -> bool:
     return isinstance(test.ops[0], ast.Eq) and names == {_NAME} and words == {_MAIN}
 
 
-# Which objects of the user's a worker could not import, because its script has no file.
+# Objects of the user that a worker cannot import, because the script has no file.
 #
-# Functions and classes travel by name. A worker finds those of the script by importing it, which
-# it cannot where there is nothing to import: in an interactive session, in a cell of a notebook,
-# in ``python -c`` and ``python -``. Nor does it find what the script defines only when it is run.
+# Functions and classes travel by name, and workers import the script to find them. There is no
+# file to import for an interactive session, a notebook cell, ``python -c`` and ``python -``.
+# Workers do not find names that the script defines only when it is run, either.
 
 MOVE = (
     "Move it to the top level of a module that you import, or use "
     "ThreadReadingService(num_threads), to which nothing travels, or num_workers=0."
 )
-# All that helps where there is no file to import, the lasting way first.
+# Fixes where there is no file to import, the lasting one first.
 _TYPED_HINT = (
     "Move it to the top level of a module that you import (in a notebook begin its cell with "
     "%%writefile functions.py, and write `from functions import {name}` in the next); or give "
@@ -96,20 +96,20 @@ _GUARD_HINT = (
     "Move it above that line, or use num_workers=0.",
 )
 _Part: TypeAlias = tuple[str, Any, Pipe | None]
-"""What a worker is sent, in words; the thing; the pipe that it is part of, if any."""
+"""A part of the payload: its name for messages, the object, and its pipe, if any."""
 
 
 def _is_importable(thing: Any, script: Mapping[str, str]) -> bool:
     if not script:
         return False
-    # ``python -i script.py``: what is typed after the script has run is in no file.
+    # ``python -i script.py``: code typed after the script has run is in no file.
     code = getattr(thing, "__code__", None)
     in_a_file = code is None or not code.co_filename.startswith("<")
     return in_a_file and not is_guarded(thing, script)
 
 
 def why_not(thing: Any, script: Mapping[str, str]) -> tuple[str, str]:
-    """Return why workers cannot import a thing of the script, and what to do about it."""
+    """Return why workers cannot import an object of the script, and the fix line."""
     if script and is_guarded(thing, script):
         return _GUARD_HINT
     name = getattr(thing, "__qualname__", "it").partition(".")[0]
@@ -117,14 +117,14 @@ def why_not(thing: Any, script: Mapping[str, str]) -> tuple[str, str]:
 
 
 class Payload(NamedTuple):
-    """A pickle for workers, and the modules that it needs, but for the script and Python's own."""
+    """A pickle for workers, and its modules without the script and the standard library."""
 
     data: bytes
     modules: frozenset[str]
 
 
 class _Pickler(pickle.Pickler):
-    """Pickles a thing, and collects its references by name to modules and to the script."""
+    """Pickles an object, and collects its references by name to modules and to the script."""
 
     def __init__(self, thing: Any) -> None:
         file = io.BytesIO()
@@ -135,7 +135,7 @@ class _Pickler(pickle.Pickler):
         self.data = file.getvalue()
 
     def reducer_override(self, thing: Any) -> Any:
-        """Note the module of a thing, and pickle it as ever."""
+        """Note the module of an object, and pickle the object as usual."""
         module = getattr(thing, "__module__", None)
         if isinstance(module, str) and module != _MAIN:
             self.modules.add(module)
@@ -151,12 +151,12 @@ def payload_of(work: Work, workers: int, script: Mapping[str, str] | None = None
     Raises
     ------
     NotPicklable
-        Something cannot be pickled, or not be imported from ``script``; names the pipe.
+        An object cannot be pickled, or not be imported from ``script``; names the pipe.
     """
     if isinstance(work, PlannedWork):
         thing: Any = work.maker()
         pipes, hooks = work.cut.realizing, Hooks()
-        # Value ops that are planned travel with the samples, of which there are none yet.
+        # Planned value ops travel with the samples, which do not exist yet.
         for pipe in walk(work.cut.planner):
             steps = (getattr(pipe, "step", None), getattr(pipe, "change", None))
             ops = [op for op in steps if isinstance(op, (ValueStep, ApplyValue))]
@@ -167,7 +167,7 @@ def payload_of(work: Work, workers: int, script: Mapping[str, str] | None = None
         thing = Replica(graph, work.share(0, workers), work.hooks)
         pipes, hooks = tuple(walk(graph)), work.hooks
     parts: list[_Part] = [
-        *((which.names(), which, None) for which in (Hooks(hooks.init), Hooks(reset=hooks.reset))),
+        *((hook.names(), hook, None) for hook in (Hooks(hooks.init), Hooks(reset=hooks.reset))),
         *((f"backend {name!r}", entry, None) for name, *entry in custom_backends()),
         *((f"decoder {name!r}", entry, None) for name, entry in custom_decoders()),
     ]
@@ -178,31 +178,31 @@ def payload_of(work: Work, workers: int, script: Mapping[str, str] | None = None
 
 
 def _pack(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None) -> Payload:
-    """Return a pickle of a thing; raise ``NotPicklable`` with the part that cannot travel."""
+    """Return a pickle of ``thing``; raise ``NotPicklable`` with the part that cannot travel."""
     try:
         whole = _Pickler(thing)
-    except Exception as error:  # whatever a user's object raises from its __reduce__
-        for what, part, pipe in parts:
+    except Exception as error:  # the __reduce__ of a user's object may raise any error
+        for text, part, pipe in parts:
             try:
                 pickle.dumps(part)
             except Exception as cause:  # as above
-                refusal = NotPicklable(f"{what} cannot travel to a worker: {cause}", do=MOVE)
+                refusal = NotPicklable(f"{text} cannot travel to a worker: {cause}", do=MOVE)
                 raise refusal.at(None if pipe is None else origin_of(pipe)) from error
         raise NotPicklable(f"the graph cannot travel to a worker: {error}", do=MOVE) from error
     things = () if script is None else whole.own
-    own = next((each for each in things if not _is_importable(each, script or {})), None)
+    own = next((item for item in things if not _is_importable(item, script or {})), None)
     if script is None or own is None:
         names, builtin = whole.modules & sys.modules.keys(), sys.stdlib_module_names
         modules = frozenset(name for name in names if name.partition(".")[0] not in builtin)
         return Payload(whole.data, modules)
-    what = name = getattr(own, "__qualname__", shorten(own))
+    part_name = name = getattr(own, "__qualname__", shorten(own))
     at = None
     for text, part, pipe in parts:
-        if pipe is not None and any(each is own for each in (type(pipe), *_Pickler(part).own)):
-            what, at = text, origin_of(pipe)
+        if pipe is not None and any(item is own for item in (type(pipe), *_Pickler(part).own)):
+            part_name, at = text, origin_of(pipe)
             break
     why, do = why_not(own, script)
-    msg = f"{what} cannot travel to a worker: workers cannot import {name}, which {why}"
+    msg = f"{part_name} cannot travel to a worker: workers cannot import {name}, which {why}"
     refusal = NotPicklable(msg, do=do)
     raise refusal.at(at)
 
@@ -211,7 +211,7 @@ def pickle_job(job: Any) -> bytes:
     """Return one job, pickled."""
     try:
         return pickle.dumps(job, pickle.HIGHEST_PROTOCOL)
-    except Exception as error:  # whatever a user's object raises from its __reduce__
+    except Exception as error:  # the __reduce__ of a user's object may raise any error
         cases = (job.cases() or job.place()) if isinstance(job, Job) else job
         msg = f"the samples of {cases} cannot travel to a worker: {error}"
         do = "Put only plain data into samples before batch_patches(), or use "

@@ -1,6 +1,6 @@
-"""The worker processes of one service: start, give, wait, stop. Knows nothing of batches' order.
+"""The worker processes of one service: start, send jobs, wait, stop. Epochs order the batches.
 
-A forked child holds the same channels, and neither asks nor stops its parent's workers.
+A forked child holds the same channels, but never uses or stops its parent's workers.
 """
 
 from __future__ import annotations
@@ -39,19 +39,18 @@ from .script import (
 from .worker import WorkerSettings, run_worker
 from .worker_process import Worker, failed_start, pause_collector, start_tracker, without_signals
 
-# Which worker makes a batch: one that has seen the volumes before, unless another would wait.
+# Affinity of batches to workers.
 #
-# Each worker keeps the chunks that it decoded. A batch whose patches are all of cases that one
-# worker had before goes there again, so that no other one decodes their chunks too. It never
-# changes what a batch holds or when it is delivered, only who makes it; and a worker that has
-# nothing to do comes first, unless the next batches are on their way to it.
+# Each worker keeps the chunks that it decoded. If one worker has had all cases of a batch before,
+# it gets the batch, so that no other worker decodes the same chunks. The content and order of
+# batches do not depend on it. Idle workers come first, unless they get the next batches anyway.
 
-# Chunks of cases that were last seen so many cases ago are not kept any more, or all are.
+# Limit of the cases to remember: workers have dropped the chunks of older cases, or keep all.
 _MOST_CASES = 16 * 1024
 
 
 class Affinity:
-    """Remembers which worker had which case first. Lives as long as the workers."""
+    """Memory of the worker that had each case first. Lives as long as the workers."""
 
     def __init__(self) -> None:
         self._owners: OrderedDict[int, int] = OrderedDict()
@@ -59,16 +58,16 @@ class Affinity:
         self._count = 0
 
     def choose(self, job: Any, workers: Sequence[Worker], limit: int, coming: int) -> Worker:
-        """Return the worker that is to have a job; one has fewer than ``limit``.
+        """Return the worker for a job, among those with fewer than ``limit`` jobs.
 
-        ``coming`` further jobs can be handed out at once, or when the consumer takes what is ready.
+        ``coming`` further jobs can follow, now or when the consumer takes the ready batches.
         """
         free = [worker for worker in workers if len(worker.jobs) < limit]
         cases = cases_of(job)
         votes = Counter(self._owners[case] for case in cases if case in self._owners)
 
         def rank(worker: Worker) -> tuple[int, int, int]:
-            """Fewest jobs, most of its cases, longest without a new one."""
+            """Prefer fewest jobs, then most cases in common, then the longest without a job."""
             score = -votes[worker.number]
             return len(worker.jobs), score, self._last_given.get(worker.number, -1)
 
@@ -80,7 +79,7 @@ class Affinity:
         return owner if waiting <= coming else best
 
     def remember(self, job: Any, worker: Worker) -> None:
-        """Remember who had a job; whoever had a case first still has most of its chunks."""
+        """Record the worker of a job; the first worker of a case keeps most of its chunks."""
         self._count += 1
         self._last_given[worker.number] = self._count
         for case in cases_of(job):
@@ -90,35 +89,35 @@ class Affinity:
             self._owners.popitem(last=False)
 
     def forget(self, number: int) -> None:
-        """Forget what a worker had: it is gone, and with it the chunks that it kept."""
+        """Forget the cases of a dead worker, whose chunks are lost."""
         for case in [case for case, owner in self._owners.items() if owner == number]:
             del self._owners[case]
         self._last_given.pop(number, None)
 
 
 def cases_of(job: Any) -> list[int]:
-    """Return the case of each item, by its place in the list of cases; none for other items."""
+    """Return the index of each item's case; items without a case have none."""
     items = job.items if isinstance(job, Job) else ()
     identities = (getattr(item, "identity", ()) for item in items)
     return [identity[0] for identity in identities if identity]
 
 
-# What every worker imports anyway.
+# Modules that every worker imports.
 PRELOAD = [
     "voxpipe.reading_services.workers.worker",
     "voxpipe.volumes.builtin",
     "voxpipe.spatial.resampling.native",
     "nibabel",
 ]
-# Where pipes are sent and not instructions; then "__main__" too, multiprocessing's own default.
+# Modules for workers that get pipes and not instructions.
 PRELOAD_TORCH = ["torch", "voxpipe.datapipes.iter"]
-# A worker that lives takes the word to stop at once.
+# A live worker receives the stop message at once.
 _STOP_SECONDS = 0.1
 _ELSE = "may take longer; else look at this pipe and these files."
 
 
 class WorkerPool:
-    """Processes that all run the same thing."""
+    """Worker processes with the same payload."""
 
     def __init__(
         self,
@@ -132,7 +131,7 @@ class WorkerPool:
     ) -> None:
         self.limits = work.limits
         self.is_broken = False
-        self.passes = 0  # those that were begun
+        self.passes = 0  # passes that were begun
         self._process = os.getpid()
         self.affinity = Affinity()
         self.workers: list[Worker] = []
@@ -153,14 +152,14 @@ class WorkerPool:
         if context.get_start_method() == "forkserver":
             preload(context, [*(PRELOAD_TORCH if torch else []), *PRELOAD, *imports])
         self._share = budget.share(count)
-        # A worker that is sent pipes has imported the script.
+        # A worker that receives pipes has imported the script.
         self._sends_script = torch and bool(own)
         self._settings = WorkerSettings(
             torch,
             work.threads,
             {} if torch else own,
             {name: value for name, value in os.environ.items() if name != SERVER},
-            # Asked for no shared memory, a worker says nothing about having none.
+            # With a limit of 0 the workers do not warn about missing shared memory.
             self._share if budget.limit else None,
             work.cache_bytes,
             dict(work.coalesce_policies),
@@ -177,13 +176,14 @@ class WorkerPool:
             raise
 
     def _start(self, number: int, before: SlotReader | None = None) -> Worker:
-        """Start a worker; what still lies in the slots of the one ``before`` it is in its share."""
+        """Start a worker; batches in the slots of its predecessor ``before`` use its share."""
         try:
             ours, theirs = self._context.Pipe(duplex=True)
         except OSError as error:
             raise failed_start(error, None) from error  # type: ignore[misc]  # never None
-        # A forked child holds our ends of all channels so far; others are handed nothing.
-        is_fork = self._context.get_start_method() == "fork"
+        # A forked child inherits our ends of all channels so far, and closes them.
+        method = self._context.get_start_method()
+        is_fork = method == "fork"
         channels = [*(other.channel for other in self.workers), ours] if is_fork else []
         settings = replace(self._settings, number=number, signals=signals_of_parent())
         process = self._context.Process(  # type: ignore[attr-defined]
@@ -192,8 +192,7 @@ class WorkerPool:
             name=f"{WORKER_NAME}-{number}",
             daemon=True,
         )
-        method = self._context.get_start_method()
-        if not is_fork:  # first: a consumer that is killed until the server runs leaves a folder
+        if not is_fork:  # before the note: a kill before the server runs would leave its folder
             start_tracker()
         note = None if is_fork else StartNote(self.limits.start)
         server = forkserver.ensure_running
@@ -204,7 +203,7 @@ class WorkerPool:
         try:
             with pause_collector(), without_signals(method, server), script:
                 process.start()
-            # multiprocessing ends daemons by SIGTERM, at which workers do nothing.
+            # multiprocessing ends daemons by SIGTERM, which workers ignore.
             process._popen.terminate = process._popen.kill
         except BaseException as error:
             ours.close()
@@ -215,25 +214,24 @@ class WorkerPool:
             theirs.close()
         slots = SlotReader(self._budget, self._share, self._settings.ahead, before=before)
         worker = Worker(number, process, ours, slots, self._at, note=note)
-        # It takes no message before it has started, and a large one waits until it is taken.
+        # It receives no message before it has started, and the channel holds no large one.
         worker.limit_waits(self.limits.start + self.limits.item)
         return worker
 
     def replace(self, worker: Worker) -> Worker:
-        """Start a worker in the place of a dead one, and return it; it has no jobs yet.
+        """Replace a dead worker, and return the new one, which has no jobs yet.
 
-        Batches of the dead one that somebody looks into count in the share of the new one.
+        Batches of the dead worker that are in use count in the share of the new one.
         """
         place = self.workers.index(worker)
         worker.is_gone = True
         worker.release()
-        worker.process.kill()  # of no effect, unless it only closed its channel
-        _reap(worker, self.limits.stop)
-        # Of what is closed nothing more is asked, also if there is none in its place.
+        worker.process.kill()  # it may have closed only its channel
+        _reap(worker, time.monotonic() + self.limits.stop)
+        # First remove the closed worker: the start of the new one may fail.
         self.workers.remove(worker)
         fresh = self._start(worker.number, worker.slots)
         self.workers.insert(place, fresh)
-        # It has decoded nothing yet.
         self.affinity.forget(worker.number)
         return fresh
 
@@ -244,11 +242,11 @@ class WorkerPool:
         self._payload = payload
 
     def in_flight(self) -> int:
-        """Return the number of jobs that were given and not answered."""
+        """Return the number of jobs that were sent and not answered."""
         return sum(len(worker.jobs) for worker in self.workers)
 
     def give(self, worker: Worker, job: Any, seed: int, epoch: int) -> None:
-        """Send one job, and which slots are free again."""
+        """Send one job, and the numbers of freed slots."""
         self._refuse_child()
         index = getattr(job, "index", job)
         slots = tuple(worker.slots.take_freed()), tuple(worker.slots.take_given_up())
@@ -260,15 +258,15 @@ class WorkerPool:
         self.send(worker, message)
 
     def tell_free_slots(self) -> None:
-        """Tell workers that are busy which slots are free: else each takes one more meanwhile."""
+        """Send freed slots to busy workers, which would otherwise allocate one more each."""
         for worker in self.workers:
             if worker.jobs and (numbers := worker.slots.take_freed()):
                 given_up = tuple(worker.slots.take_given_up())
                 self.send(worker, DoJob(-1, b"", 0, 0, tuple(numbers), given_up))
 
     def send(self, worker: Worker, message: DoJob | Deal) -> None:
-        """Send a job, or an item that is dealt out; ItemTimeout if it takes no messages."""
-        # A worker that is gone is noticed where its answers are taken: some may be left.
+        """Send a job or a dealt item; ItemTimeout if the worker receives no messages."""
+        # answers() notices a dead worker, after its last answers.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             try:
                 worker.channel.send(message)
@@ -280,7 +278,7 @@ class WorkerPool:
         return all(worker.is_up or worker.is_gone for worker in self.workers)
 
     def is_well(self, payload: bytes | None = None) -> bool:
-        """Whether no worker is dead or unfinished, and all run ``payload`` (None: any)."""
+        """Whether all workers are alive and idle, and run ``payload`` (None: any)."""
         if self.is_broken or os.getpid() != self._process or payload not in (None, self._payload):
             return False
         return all(worker.process.is_alive() for worker in self.workers)
@@ -290,15 +288,10 @@ class WorkerPool:
             msg = "this iterator was begun before a fork, and its workers answer the other process"
             raise IteratorInvalidated(msg, do="Iterate the loader anew in this one.")
 
-    @staticmethod
-    def deadline(seconds: float) -> float:
-        """Return the moment ``seconds`` from now."""
-        return time.monotonic() + seconds
-
     def answers(self, deadline: float, seconds: float) -> Iterator[tuple[Worker, Any]]:
-        """Wait until a worker answers or dies, and yield what arrived.
+        """Wait until a worker answers or dies, and yield the answers.
 
-        One with jobs that is gone yields a ``WorkerDied`` last; others are missed at the next job.
+        A dead worker with jobs yields a ``WorkerDied`` last; the next job finds other dead ones.
         """
         self._refuse_child()
         by_handle: dict[Any, Worker] = {}
@@ -316,21 +309,21 @@ class WorkerPool:
         for worker in self.workers if poll is not None else ():
             doing = None if worker.is_gone else worker.overdue(time.monotonic())
             if doing is not None:
-                what = f"{worker} has been at {doing.what} for more than {doing.seconds:g} s"
-                self._refuse(what, f"Give Timeout(idle=... or at=...) more if this {_ELSE}", doing)
+                event = f"{worker} has been at {doing.what} for more than {doing.seconds:g} s"
+                self._refuse(event, f"Give Timeout(idle=... or at=...) more if this {_ELSE}", doing)
         if not ready:
             if time.monotonic() < deadline:
                 return
             busy = {worker: worker.busy_with() for worker in self.workers if worker.jobs}
             where = "; ".join(f"{worker} is at {doing}" for worker, doing in busy.items())
-            what = f"no batch for {seconds:g} s: {where}"
-            self._refuse(what, f"Raise Timeout(item=...) if a batch {_ELSE}", *busy.values())
+            event = f"no batch for {seconds:g} s: {where}"
+            self._refuse(event, f"Raise Timeout(item=...) if a batch {_ELSE}", *busy.values())
         for worker in dict.fromkeys(by_handle[handle] for handle in ready):
             ends = worker.process.sentinel in ready
             yield from ((worker, answer) for answer in self._receive(worker, ends=ends))
 
     def _receive(self, worker: Worker, *, ends: bool) -> Iterator[Any]:
-        """Yield what lies in a worker's channel, and of one that ``ends`` how, if it has jobs."""
+        """Yield the answers in a worker's channel; then its death if it ``ends`` with jobs."""
         try:
             while has_message(worker.channel):
                 message = worker.channel.recv()
@@ -352,7 +345,7 @@ class WorkerPool:
                     yield message
         except BlockingIOError:
             self._raise_stuck(worker)
-        except (EOFError, OSError):  # it was killed between two messages, or inside of one
+        except (EOFError, OSError):  # it was killed between two messages or within one
             yield from self._note_end(worker)
             return
         if ends and not has_message(worker.channel):
@@ -365,26 +358,26 @@ class WorkerPool:
 
     def _raise_stuck(self, worker: Worker) -> NoReturn:
         doing = worker.busy_with()
-        what = f"{worker} took no message for {worker.patience:g} s; it had {doing.what}"
-        self._refuse(what, "Was it stopped by a debugger or a signal?", doing)
+        event = f"{worker} took no message for {worker.patience:g} s; it had {doing.what}"
+        self._refuse(event, "Was it stopped by a debugger or a signal?", doing)
 
-    def _refuse(self, what: str, do: str, *at: WorkerStatus) -> NoReturn:
+    def _refuse(self, event: str, do: str, *at: WorkerStatus) -> NoReturn:
         self.is_broken = True
         passes = dict.fromkeys(doing.whole_pass for doing in at if doing.whole_pass)
-        late = item_timeout(what, do, ", ".join(passes))
+        late = item_timeout(event, do, ", ".join(passes))
         for doing in at:
             late.at(doing.origin)
         raise late
 
     def wake(self) -> None:
-        """End the wait for answers that another thread is in, or else the next one."""
+        """End the wait for answers in another thread, or else the next wait."""
         with contextlib.suppress(OSError):  # it is stopped
             self._wake.send_bytes(b"")
 
     def stop(self) -> None:
-        """Stop every process, by asking and then by killing, and close every channel.
+        """Stop every process, by a message and then by a kill, and close every channel.
 
-        A forked child only closes what it holds of the channels.
+        A forked child only closes its copies of the channels.
         """
         self.is_broken = True
         workers, self.workers = self.workers, []
@@ -396,19 +389,20 @@ class WorkerPool:
             return
         for worker in workers:
             with contextlib.suppress(OSError, ValueError):
-                # One that takes no messages is not asked twice: it is killed below.
+                # A worker that receives no messages is killed below.
                 worker.limit_waits(_STOP_SECONDS)
                 worker.channel.send_bytes(STOP)
         half = self.limits.stop / 2
         end = time.monotonic() + half
-        # Last in, first out; what fails at one worker, or Ctrl-C meanwhile, spares no other.
-        with contextlib.ExitStack() as each:
-            each.callback(self._wake.close)
-            each.callback(self._woken.close)
+        # The stack runs last in, first out, and to its end despite an error or Ctrl-C.
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._wake.close)
+            stack.callback(self._woken.close)
             for worker in reversed(workers):
-                each.callback(_free, worker, end + half)
+                stack.callback(_reap, worker, end + half)
+                stack.callback(worker.release)
             for worker in reversed(workers):
-                each.callback(_kill, worker, end)
+                stack.callback(_kill, worker, end)
 
 
 def _kill(worker: Worker, end: float) -> None:
@@ -419,15 +413,8 @@ def _kill(worker: Worker, end: float) -> None:
             worker.process.kill()
 
 
-def _free(worker: Worker, end: float) -> None:
-    try:
-        worker.release()
-    finally:
-        _reap(worker, end - time.monotonic())
-
-
-def _reap(worker: Worker, seconds: float) -> None:
-    worker.process.join(timeout_or_none(seconds))
+def _reap(worker: Worker, end: float) -> None:
+    worker.process.join(timeout_or_none(end - time.monotonic()))
     # A process in an uninterruptible read (a dead network mount) outlives SIGKILL.
     if worker.process.exitcode is not None:
         worker.process.close()

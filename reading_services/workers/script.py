@@ -1,4 +1,4 @@
-"""The user's script in new workers, where it is needed, and the fork server."""
+"""The import of the user's script by new workers, and the fork server."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from importlib import import_module
 from itertools import count
 from multiprocessing import active_children, forkserver, process, reduction, spawn, util
-from typing import Any
+from typing import Any, cast
 
 from ...core.call_site import warn
 from ...core.errors import LikelyMistake, NotPicklable
 from ...core.locks import ForkSafeLock, at_fork
 
-# multiprocessing imports the script that is running into every worker, and all that it imports,
-# torch for one. A worker that is sent instructions gets the script's name instead, and imports it
-# when an object that was defined there arrives.
+# multiprocessing imports the running script into every worker, with all its imports such as torch.
+# A worker that gets instructions receives the script's name instead. It imports the script when an
+# object of the script arrives.
 
 WORKER_NAME = "voxpipe-worker"
 """Prefix of the names of worker processes."""
 UNGUARDED_EXIT = 114
-"""Exit status of a worker whose script begins the loop again; no other exit uses it."""
+"""Exit status of a worker whose script starts the loop again; no other exit uses it."""
 ALWAYS = frozenset({signal.SIGINT, signal.SIGTERM})
 """Signals that only the consumer handles: workers end when it ends, and the pool uses SIGKILL."""
 SIGNALS = ALWAYS.union(
     getattr(signal, name) for name in ("SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
 )
-"""Signals of a terminal or a job step. None of them ends a worker, also while it starts."""
-# Signals of a fault in the process itself, and those that no process can handle.
+"""Signals of a terminal or a job step. None of them ends a worker, even while it starts."""
+# Signals of faults in the process itself, and signals that no process can handle.
 _OWN_SIGNALS = ("SIGKILL", "SIGSTOP", "SIGCHLD", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT")
 _KEYS = ("init_main_from_name", "init_main_from_path")
 _LOCK = ForkSafeLock()
@@ -47,7 +47,7 @@ _NOTES = "start-"  # prefix of the files into which processes write their stack
 _NUMBERS = count()
 _LONGEST = 10.0**8  # seconds; the timer takes no infinite number
 _MOST_LINES = 4
-_HERE = os.path.dirname(__file__)
+_PARTS_OF_IMPORTING = ("<frozen", "multiprocessing", "<string>", os.path.dirname(__file__))
 
 
 def script_of_this_process() -> dict[str, str]:
@@ -63,14 +63,14 @@ def script_of_this_process() -> dict[str, str]:
 
 
 class StartNote:
-    """A file for the stack of a process that does not start in time; that process then ends."""
+    """A file for the stack of a process that exceeds its start limit, and then ends."""
 
     def __init__(self, seconds: float) -> None:
         self.path = os.path.join(_own_folder(), f"{_NOTES}{os.getpid()}-{next(_NUMBERS)}")
         self.limit = min(seconds, _LONGEST)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Unpickling starts the timer, before the script or a module of ours is imported.
+        # Unpickling starts the timer, before the imports of the script and of our modules.
         return faulthandler.dump_traceback_later, (self.limit, False, _OpenFile(self.path), True)
 
     def take(self) -> str:
@@ -81,23 +81,24 @@ class StartNote:
             os.unlink(self.path)
         except OSError:
             return ""
-        # The main thread comes last. Lines of the interpreter's own importing say nothing.
+        # The main thread comes last. Lines of the import system are left out.
         lines = text.rpartition("Thread 0x")[2].splitlines()
-        own = [line.strip() for line in lines if "  File " in line and not _is_frozen(line)]
+        own = [line.strip() for line in lines if "  File " in line]
+        own = [line for line in own if not any(part in line for part in _PARTS_OF_IMPORTING)]
         return "\n  ".join(reversed(own[:_MOST_LINES]))
 
 
 def _own_folder() -> str:
     """Return the folder for sockets of this process."""
     folder: str = util.get_temp_dir()
-    # Another process removes it while this one's fork server is dead; the next listens there.
+    # Another process may remove it while our fork server is dead; the next server listens there.
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o700)
     return folder
 
 
 def remove_notes(folder: str, consumer: int) -> None:
-    """Remove the notes of workers that were starting when their consumer was killed."""
+    """Remove the notes of workers whose consumer was killed during their start."""
     for name in os.listdir(folder):
         if name.startswith(f"{_NOTES}{consumer}-"):
             os.unlink(os.path.join(folder, name))
@@ -108,22 +109,18 @@ class _OpenFile:
         self._path = path
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A descriptor, which the process has until it ends: a file object would warn of its end.
+        # A descriptor stays open until the process ends: a file object would warn when it ends.
         return os.open, (self._path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-
-
-def _is_frozen(line: str) -> bool:
-    return any(part in line for part in ("<frozen", "multiprocessing", "<string>", _HERE))
 
 
 @contextlib.contextmanager
 def preparing(*, hides_script: bool = False, note: StartNote | None = None) -> Iterator[None]:
     """Start a timer in new workers, or hide the script from them, inside the ``with`` block."""
     with _LOCK:
-        whole = spawn.get_preparation_data
+        original = spawn.get_preparation_data
 
         def prepare(name: str) -> dict[str, Any]:
-            preparation: dict[str, Any] = whole(name)
+            preparation: dict[str, Any] = original(name)
             if not name.startswith(WORKER_NAME):
                 return preparation
             absent = _KEYS if hides_script else ()
@@ -134,60 +131,60 @@ def preparing(*, hides_script: bool = False, note: StartNote | None = None) -> I
         try:
             yield
         finally:
-            spawn.get_preparation_data = whole
+            spawn.get_preparation_data = original
 
 
 def signals_of_parent() -> frozenset[int]:
-    """Return the signals that only the consumer handles: ``ALWAYS``, and those it has handlers for.
+    """Return the signals that only the consumer handles: ``ALWAYS``, and those with its handlers.
 
-    Handlers are those in Python. A script may register ``faulthandler`` in each worker, too.
+    Handlers in C are left out: a script may register ``faulthandler`` in each worker, too.
     """
     own = {getattr(signal, name, 0) for name in _OWN_SIGNALS}
     return ALWAYS | {s for s in signal.valid_signals() if callable(signal.getsignal(s))} - own
 
 
 def ignore_signals(signals: Collection[int] = ALWAYS) -> None:
-    """Ignore ``signals``, and those of ``SIGNALS`` that this process does not catch; unblock all.
+    """Ignore ``signals`` and those of ``SIGNALS`` that this process does not catch; unblock all.
 
     Programs that a worker starts inherit its mask.
     """
     every = SIGNALS.difference(_caught_signals()).union(signals)
-    for one in every:
-        # A handler in Python, unlike SIG_IGN, is not inherited by these programs: they still end.
-        signal.signal(one, signal.SIG_IGN if one == signal.SIGINT else lambda *_: None)
+    for number in every:
+        # Programs inherit SIG_IGN, but no handler in Python: these signals still end them.
+        signal.signal(number, signal.SIG_IGN if number == signal.SIGINT else lambda *_: None)
     if sys.platform != "win32":
-        signal.set_wakeup_fd(-1)  # in a fork it is that of the parent
+        signal.set_wakeup_fd(-1)  # a fork inherits that of the parent
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS | every)
 
 
 def _caught_signals() -> list[int]:
-    """Return the signals with a handler here, in Python or in C; none where Linux is not."""
-    # getsignal() does not see handlers in C, as those of faulthandler.register().
+    """Return the signals with a handler here, in Python or in C; none outside Linux."""
+    # getsignal() does not see handlers in C, such as those of faulthandler.register().
     with contextlib.suppress(OSError), open("/proc/self/status", encoding="utf-8") as file:
         mask = next((int(line[7:], 16) for line in file if line.startswith("SigCgt:")), 0)
-        return [one for one in SIGNALS if mask >> (one - 1) & 1]
+        return [number for number in SIGNALS if mask >> (number - 1) & 1]
     return []
 
 
 def survive_refusals() -> None:
-    """Keep the fork server alive after a request without descriptors, as at too many open files."""
+    """Keep the fork server alive after a request without descriptors (too many open files)."""
     receive: Any = reduction.recvfds
 
     def receive_or_refuse(sock: socket.socket, size: int) -> list[int]:
         try:
             return list(receive(sock, size))
-        except EOFError as error:  # at this error the server goes on
+        except EOFError as error:  # the server survives an OSError
             raise OSError(errno.ECONNABORTED, str(error)) from error
 
     reduction.recvfds = receive_or_refuse
 
 
 def begin_with_signals_blocked() -> None:
-    """Block signals in the fork server; each child unblocks them once it knows if it is a worker.
+    """Block signals in the fork server; each child unblocks them when it has its name.
 
-    So no signal of a job ends a worker before it ignores them.
+    So no signal of a job ends a worker before the worker ignores it.
     """
-    # The consumer had blocked the signals that it handles when it started this process.
+    # The consumer blocked the signals that it handles before it started this process.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     prepare: Any = spawn.prepare
 
@@ -202,7 +199,7 @@ def begin_with_signals_blocked() -> None:
 
 
 class ScriptUnpickler(pickle.Unpickler):
-    """An unpickler that imports the script when a pickle names an object of it."""
+    """An unpickler that imports the script for the first object of it."""
 
     def __init__(self, data: bytes, script: Mapping[str, str]) -> None:
         super().__init__(io.BytesIO(data))
@@ -221,12 +218,12 @@ class ScriptUnpickler(pickle.Unpickler):
 
 
 def _end_if_unguarded() -> None:
-    """End a worker that runs the loop of the user while it imports the script."""
+    """End a worker that runs the user's loop while it imports the script."""
     this = process.current_process()
     if not getattr(this, "_inheriting", False):
         return
     if SERVER in os.environ:
-        raise _UnguardedError  # each worker raises it again, and reports it
+        raise _UnguardedError  # each worker raises it again and reports it
     if this.name.startswith(WORKER_NAME):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -235,36 +232,36 @@ def _end_if_unguarded() -> None:
 
 def _import(script: Mapping[str, str]) -> None:
     this: Any = process.current_process()
-    this._inheriting = True  # refuses to start processes, as in any child that imports its script
+    this._inheriting = True  # multiprocessing then refuses to start processes
     try:
         spawn.prepare(dict(script))
     finally:
         del this._inheriting
 
 
-# All workers of a run have one version of the code, also if its files are edited meanwhile: the
-# fork server imports the script, and the modules of functions, once. Python itself imports only a
-# script that is a path, since 3.13.8, and a script that raises would end the server.
+# All workers of a run have one version of the code, even if files are edited meanwhile: the fork
+# server imports the script and the modules of functions once. Python's own server imports only a
+# script with a path, since 3.13.8, and ends if the script raises.
 
 SERVER = "_VOXPIPE_FORK_SERVER"
 _STARTING = ForkSafeLock()
-_code_of_server: set[str] = set()  # what the fork server of this process has imported
-_versions: dict[str, tuple[Any, ...]] = {}  # of modules, as workers first imported them
+_code_of_server: set[str] = set()  # modules that the fork server of this process has imported
+_versions: dict[str, tuple[Any, ...]] = {}  # versions of modules as workers first imported them
 
 
 class _UnguardedError(BaseException):
-    """The script begins its loop where it is imported."""
+    """The script starts its loop when it is imported."""
 
 
 def start_server(modules: Collection[str], note: StartNote) -> None:
     """Start a fork server that imports the script and ``modules``, unless one has them.
 
-    A server without them is replaced if none of its processes is alive and no file was edited.
+    A server without them is replaced if none of its children is alive and no file was edited.
     """
     server: Any = forkserver._forkserver
     with _STARTING:
         names = _code_of_server.union(modules, ["__main__"])
-        # Another server would import the new version of a file that was edited.
+        # Another server would import the new version of an edited file.
         intact = all(_version(name) == _versions.get(name, ()) for name in _code_of_server)
         if intact and server._forkserver_pid and names > _code_of_server and not active_children():
             with contextlib.suppress(FileNotFoundError):  # the server removes its folder at its end
@@ -273,17 +270,17 @@ def start_server(modules: Collection[str], note: StartNote) -> None:
         is_new = server._forkserver_pid is None
         if is_new:
             _code_of_server.clear()
-        whole = spawn.get_preparation_data("")
+        preparation = spawn.get_preparation_data("")
         own = _KEYS if script_of_this_process() else ()
         keys = ("sys_path", "sys_argv", "orig_dir", "dir", *own)
-        script = {key: whole[key] for key in keys if whole.get(key) is not None}
+        script = {key: preparation[key] for key in keys if preparation.get(key) is not None}
         order = [script, sorted(names - {"__main__"}), *vars(note).values()]
         os.environ[SERVER] = json.dumps(order)
         try:
             forkserver.ensure_running()
         finally:
             os.environ.pop(SERVER, None)
-        if is_new:  # else the server is the user's own, or has the code already
+        if is_new:  # else the user started the server, or it has the code already
             _code_of_server.update(names)
 
 
@@ -305,7 +302,7 @@ def import_code() -> None:
     with open(path, "w", encoding="utf-8") as file:
         faulthandler.dump_traceback_later(seconds, file=file, exit=True)
         try:
-            with contextlib.suppress(BaseException):  # workers try again, and say why not
+            with contextlib.suppress(BaseException):  # workers try again and report the error
                 _import(script)
                 for name in modules:
                     import_module(name)
@@ -316,7 +313,7 @@ def import_code() -> None:
 
 
 def warn_of_changes(modules: Collection[str], method: str) -> None:
-    """Warn if new workers import other code than the workers before them."""
+    """Warn if new workers import another version of the code than earlier ones."""
     for name in ("__main__", *modules):
         now = _version(name)
         if not now or (method == "forkserver" and name in _code_of_server):
@@ -331,28 +328,28 @@ def warn_of_changes(modules: Collection[str], method: str) -> None:
             )
 
 
-# The fork server: what it imports before it starts workers, so that these start in 0.1 s.
+# The imports of the fork server, with which workers start in 0.1 s.
 #
-# Each process has one of its own. What ``multiprocessing`` knows of its processes is copied into a
-# forked child, which then waits for children that are not its own, and ends them when it exits.
+# Each process has its own fork server. A forked child has copies of ``multiprocessing``'s records
+# of processes. It would wait for children of its parent, and end them at its exit.
 
 FREEZE = "voxpipe.reading_services.workers.preload"
-"""Imported last: it freezes what was imported before."""
-# multiprocessing's own list: the script, which only workers that are sent pipes need.
+"""The module to import last: it freezes the objects of the others."""
+# multiprocessing's own list: the script, which only workers with pipes need.
 _DEFAULT = ["__main__"]
-FOLDERS = "pymp-"  # what the names of folders begin with in which multiprocessing has its sockets
-# The list as it was set from here last, and the part of it that was the user's.
+FOLDERS = "pymp-"  # prefix of the folders for sockets of multiprocessing
+# The list as it was set from here last, and the user's part of it.
 _last: tuple[list[str], list[str]] = ([], [])
-# Where sockets of multiprocessing lie, by what its processes know of themselves.
+# Key of the folder for sockets in the configuration of a process.
 _FOLDER = "tempdir"
-# That of a parent, which takes it away when it ends.
+# The folder of the parent of a forked process, which the parent removes at its end.
 _folder_of_parent: str | None = None
 
 
 def preload(context: Any, modules: Sequence[str]) -> None:
-    """Let a fork server that is not running yet import ``modules``, after the user's own.
+    """Make a fork server that is not running yet import ``modules``, after the user's own.
 
-    multiprocessing can replace its list and not tell it, so it is looked up where it lies.
+    multiprocessing has no function to read its list, so the private attribute is read.
     """
     global _last
     settings = _settings()
@@ -370,7 +367,7 @@ def preload(context: Any, modules: Sequence[str]) -> None:
 
 
 def remove_folders_of_the_dead(place: str) -> None:
-    """Take away the user's folders in which a fork server listened that was killed."""
+    """Remove the user's folders of fork servers that were killed."""
     with contextlib.suppress(OSError), os.scandir(place) as entries:
         for entry in entries:
             if entry.name.startswith(FOLDERS):
@@ -387,31 +384,30 @@ def _remove_if_dead(folder: str) -> None:
         return
     files = [os.path.join(folder, name) for name in os.listdir(folder)]
     sockets = [path for path in files if not os.path.basename(path).startswith(_NOTES)]
-    # An empty one may be about to be used, unless it is old: its process was killed right then.
+    # A process may be about to use an empty folder, unless the folder is old.
     is_old = not sockets and status.st_mtime < time.time() - _OLD_SECONDS
-    if is_old or (sockets and all(map(_nobody_listens, sockets))):
+    if is_old or (sockets and all(map(_is_dead_socket, sockets))):
         for path in files:
             os.unlink(path)
         os.rmdir(folder)
 
 
-def _nobody_listens(address: str) -> bool:
-    """Whether a path is that of a socket that no process has open; who has it notices nothing."""
+def _is_dead_socket(address: str) -> bool:
+    """Whether a path is a socket that no process has open; a listener does not notice the test."""
     if not stat.S_ISSOCK(os.lstat(address).st_mode):
         return False
-    # Of another type: where a server listens it is refused for that, before the server is asked.
+    # The system refuses a datagram socket before a listening server could accept it.
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as other:
         return other.connect_ex(address) == errno.ECONNREFUSED
 
 
 def _settings() -> dict[str, Any]:
-    """Return what multiprocessing hands on to children; children that it forks have a copy."""
-    config: dict[str, Any] = vars(process.current_process()).get("_config", {})
-    return config
+    """Return the configuration that multiprocessing passes to children; forked ones copy it."""
+    return cast("dict[str, Any]", vars(process.current_process()).get("_config", {}))
 
 
 def _forget_parent() -> None:
-    """Let a child of ``os.fork()`` start its own server, and leave its parent's workers alone."""
+    """Make a child of ``os.fork()`` start its own server, and leave its parent's workers alone."""
     global _folder_of_parent
     _folder_of_parent = _settings().get(_FOLDER)
     server: Any = forkserver._forkserver
@@ -420,7 +416,7 @@ def _forget_parent() -> None:
     server.__init__()  # also its lock, which a thread of the parent may hold
     server._preload_modules = modules
     if alive is not None:
-        with contextlib.suppress(OSError):  # whoever holds it keeps the server alive
+        with contextlib.suppress(OSError):  # an open descriptor keeps the server alive
             os.close(alive)
     children: set[Any] = vars(process).get("_children", set())
     for child in [child for child in children if child.name.startswith(WORKER_NAME)]:

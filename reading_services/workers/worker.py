@@ -1,4 +1,4 @@
-"""The worker process: takes jobs, makes batches, ends when it is told or left alone."""
+"""The worker process: it takes jobs, makes batches, and ends by order or without its parent."""
 
 from __future__ import annotations
 
@@ -51,39 +51,40 @@ from ..transport.shared_memory import SharedMemory, send_descriptor
 from ..transport.slot_writer import HAS_SLOTS, Slot, SlotWriter
 from .script import ALWAYS, ScriptUnpickler, ignore_signals
 
-# A worker that ends by itself because its parent is gone exits with this code. Nobody is left to
-# read it then; so it must not be one that a user's function is likely to exit with.
+# Exit code of a worker whose parent is gone. No process reads it then, so it must differ from
+# the exit codes that users' functions are likely to use.
 ORPHAN_EXIT = 113
 _PLAIN = (
     "Let workers yield plain data: read streams and open files in a map() at the end of the chain "
     "(webdataset(decode=True) reads its own), or use num_workers=0."
 )
-# One that cannot take a message, e.g. for lack of memory; the consumer starts another.
+# Exit code of a worker that cannot receive a message, e.g. for lack of memory. The consumer
+# replaces it.
 DEAF = 115
 _TOOK = pickle.dumps(Took())
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What a worker is told at its start, besides what it runs."""
+    """Settings of a worker at its start."""
 
-    torch: bool  # whether what it runs needs torch
+    torch: bool  # whether its payload needs torch
     threads: int  # patches that it realizes at once
     script: dict[str, str]
-    """Where to find the user's script, if something of it arrives; empty if it was imported."""
+    """Location of the user's script for unpickling; empty if the worker has imported it."""
     environment: dict[str, str]
     """The environment of the consumer; that of a fork server may be older."""
     slot_bytes: int | None
-    """Shared memory that it may take for batches; None sends them through the pipe."""
+    """Shared memory for its batches; None sends batches through the pipe."""
     cache_bytes: int = 0  # decoded chunks that it keeps, in bytes
     coalesce_policies: PoliciesByKey = field(default_factory=dict)  # by key
     ahead: int = 0  # batches of each worker that may be in flight
-    workers: int = 1  # how many workers there are
+    workers: int = 1  # number of workers
     ahead_bytes: int | None = None
-    """What it may fetch for later patches and keep, in bytes; None: as usual."""
+    """Bytes that it may prefetch for later patches and keep; None for the default."""
     signals: frozenset[int] = ALWAYS  # signals that only the consumer handles
-    ends_late: bool = True  # whether it has a timer that ends it if it does not start in time
-    number: int = 0  # its number among the workers
+    ends_late: bool = True  # whether a timer ends it if it does not start in time
+    number: int = 0  # its index among the workers
 
 
 def run_worker(
@@ -92,10 +93,10 @@ def run_worker(
     payload: bytes,
     settings: WorkerSettings,
 ) -> None:
-    """Serve jobs until told to stop, or until the parent is gone."""
+    """Serve jobs until a stop message arrives or the parent is gone."""
     ignore_signals(settings.signals)
-    # What the fork server imported is never garbage. Collecting would write into each object's
-    # header and so copy every page of it into this worker. A fork has turned that off until now.
+    # Objects that the fork server imported are never garbage. A collection would write into their
+    # headers, and so copy their pages into this worker. It was off since the fork.
     gc.freeze()
     gc.enable()
     for other in channels:
@@ -103,8 +104,8 @@ def run_worker(
     adopt(settings.environment, os.environ)
     make_semaphores_nameless()
     keep_freed_memory()
-    PIPE_STATS.take()  # a forked child inherits what its parent has counted
-    SESSION.chunks.lend(settings.cache_bytes)  # for life: the loan ends with the process
+    PIPE_STATS.take()  # a forked child inherits the counts of its parent
+    SESSION.chunks.lend(settings.cache_bytes)  # the loan ends with the process
     divide_tiles(settings.workers)
     if settings.ahead_bytes is not None:
         SESSION.ahead.limit(settings.ahead_bytes)
@@ -115,18 +116,18 @@ def run_worker(
         using_threads(settings.threads),
         warnings.catch_warnings(record=True) as record,
     ):
-        # For life, and of all threads: what is fetched ahead is planned in another than this one.
+        # These contexts hold for all threads: another thread plans the prefetches.
         try:
             _serve(channel, queue, payload, settings, record)
         except (BrokenPipeError, ConnectionResetError):
-            # The consumer is gone, and the other thread did not notice it first. What the user's
-            # code raises is told, and does not come here.
+            # The consumer is gone, and the listening thread did not notice it first. Errors of the
+            # user's code are sent to the consumer and never arrive here.
             os._exit(ORPHAN_EXIT)
 
 
 def _environment_at_start() -> dict[str, str]:
-    """Return the variables with which this process began, or has now where Linux is not."""
-    # The script of the user may have run here already. Forked children have those of the parent.
+    """Return the variables with which this process began; outside Linux its current ones."""
+    # The script of the user may have run here already. Forked children inherit their parent's.
     with contextlib.suppress(OSError), open("/proc/self/environ", "rb") as file:
         entries = (entry.partition("=") for entry in os.fsdecode(file.read()).split("\0"))
         return {name: value for name, _, value in entries if name}
@@ -141,9 +142,9 @@ def adopt(
     environment: MutableMapping[str, str],
     at_start: Mapping[str, str] = AT_START,
 ) -> None:
-    """Bring the variables that the consumer changed after this process began.
+    """Apply the variables that the consumer changed after this process began.
 
-    Variables that the user's script or a library sets at its import in this process stay.
+    Variables that the user's script or a library set in this process while importing stay.
     """
     for name in at_start.keys() & environment.keys() - settings.keys():
         del environment[name]
@@ -151,7 +152,7 @@ def adopt(
 
 
 def _listen(channel: connection.Connection, queue: JobQueue) -> None:
-    """Take messages while the main thread works, so that the consumer never waits to send."""
+    """Receive messages while the main thread works, so that the consumer never waits to send."""
     parent = parent_process()
     handles: list[Any] = [channel] if parent is None else [channel, parent.sentinel]
     try:
@@ -165,16 +166,16 @@ def _listen(channel: connection.Connection, queue: JobQueue) -> None:
             queue.put(message)
     except (EOFError, OSError):
         pass
-    except BaseException:  # a worker that hears nothing is worse than one that is gone
+    except BaseException:  # a worker without its listener would block the consumer
         with contextlib.suppress(Exception):
             traceback.print_exc()
         os._exit(DEAF)
-    # Nobody is left to work for. The main thread may be stuck in a read: leave without it.
+    # The consumer is gone. The main thread may be stuck in a read: exit without it.
     os._exit(ORPHAN_EXIT)
 
 
 class JobQueue:
-    """Jobs in the order of their arrival, looked at by a thread while they wait."""
+    """Jobs in the order of their arrival; a thread prefetches for them while they wait."""
 
     def __init__(self, load: Callable[[bytes], Any]) -> None:
         self._load = load
@@ -186,12 +187,12 @@ class JobQueue:
         self._is_looking = False
 
     def look_ahead(self) -> None:
-        """Begin to look at jobs that wait; before, nobody knows the backends of the user."""
+        """Start the prefetching thread, once the backends of the user are registered."""
         if self._is_looking:
             return
         self._is_looking = True
 
-        # In a copy of the context: the read scheme holds for what is read ahead too.
+        # In a copy of the context: the read scheme applies to prefetches too.
         def look() -> None:
             while True:
                 self._ahead.get().look()
@@ -200,7 +201,7 @@ class JobQueue:
         threading.Thread(target=run, name="voxpipe-read-ahead", daemon=True).start()
 
     def put(self, data: bytes) -> None:
-        """Take a message, which is a job or what it works on; never waits."""
+        """Store a message (a job, its updates, or a dealt item) without waiting."""
         message: DoJob | Deal = pickle.loads(data)
         if isinstance(message, Deal):
             self._dealt.put(message)
@@ -213,8 +214,8 @@ class JobQueue:
         self._ahead.put(job)
 
     def _load_job(self, message: DoJob) -> Any:
-        """Return the job; before the first of a pass forget what is of the last one."""
-        # By then every job of that was answered. Jobs are loaded in their order, in two threads.
+        """Return the job; the first of a pass begins a new pass of the session."""
+        # All jobs of the previous pass were answered. Two threads load jobs, in their order.
         if self._run and message.run != self._run:
             SESSION.begin_pass(keeps_read=TILES.most > 0)
         self._run = message.run
@@ -225,24 +226,24 @@ class JobQueue:
         return self._waiting.get()
 
     def messages(self) -> Iterator[DoJob]:
-        """Yield each message once as soon as it is here, also of jobs that wait behind others."""
-        # Those that came later say which slots are free now; a worker that read this only when
-        # their turn comes would take as many slots more as jobs wait.
+        """Yield each message once as soon as it arrives, also those of waiting jobs."""
+        # Messages of waiting jobs name free slots. A worker that read them only with their jobs
+        # would allocate one more slot for each waiting job.
         while self._messages:
             yield self._messages.popleft()
 
     def dealt(self) -> Any:
-        """Wait for the next item that is dealt out to this worker, or the end of them."""
+        """Wait for the next item dealt out to this worker, or ``END_OF_ITEMS``."""
         deal = self._dealt.get()
         if deal.ends:
             return END_OF_ITEMS
         if deal.fails:
-            raise SourceFailed("what makes the items that are dealt out has failed")
+            raise SourceFailed("the pipes that make the dealt items have failed")
         return self._load(deal.item)
 
 
 class _Line:
-    """Sends each message whole: threads of the user's pipes may take what is dealt out."""
+    """Sends each message whole: threads of the user's pipes may send too, as they take items."""
 
     def __init__(self, channel: connection.Connection, queue: JobQueue) -> None:
         self._channel = channel
@@ -258,7 +259,7 @@ class _Line:
         self.send_bytes(pickle.dumps(RetireSlot(number)))
 
     def dealt(self) -> Any:
-        """Wait for the next item that is dealt out, and say that it, or the end, was taken."""
+        """Wait for the next dealt item or the end, and report that it was taken."""
         try:
             return self._queue.dealt()
         finally:
@@ -282,7 +283,7 @@ def _serve(
         from ..global_generators import own_generators
 
         own_generators()
-        # Workers divide the machine between them; a thread pool in each would fight over it.
+        # The workers together use all cores; a thread pool in each would compete for them.
         torch.set_num_threads(1)
 
     line = _Line(channel, queue)
@@ -294,8 +295,8 @@ def _serve(
             line.announce, line.retire, settings.slot_bytes, settings.ahead, settings.workers
         )
     source: Any = None
-    run = 0  # the pass of which the functions in it are
-    if settings.ends_late:  # in a fork it is the timer of the parent, whose thread is not here
+    run = 0  # the pass of the functions in it
+    if settings.ends_late:  # a forked worker has no thread of the parent's timer
         faulthandler.cancel_dump_traceback_later()
     channel.send(Ready())
     while True:
@@ -318,7 +319,7 @@ def _serve(
             job = waiting.job()
             data = _make(source, job, message, slots)
             answer = pickle.dumps(BatchMessage(message.index, data, _report(record, job)))
-        except BaseException as error:  # told to the consumer, whatever it is
+        except BaseException as error:  # the consumer raises it
             answer = pickle.dumps(_failure(message.index, job, error, _report(record, job)))
         waiting.close()
         line.send_bytes(answer)
@@ -327,7 +328,7 @@ def _serve(
 def _load(payload: bytes, settings: WorkerSettings, *, registers: bool) -> Any:
     """Return the objects of a payload in the state that they have in the consumer.
 
-    They are loaded anew for each epoch. Backends and decoders are registered if ``registers``.
+    They are loaded again for each epoch. Backends and decoders are registered if ``registers``.
     """
     backends, decoders, source = ScriptUnpickler(payload, settings.script).load()
     if registers:
@@ -340,7 +341,7 @@ def _load(payload: bytes, settings: WorkerSettings, *, registers: bool) -> Any:
 
 
 def _note_where_it_is(channel: connection.Connection) -> None:
-    """Let the consumer see what this worker is at, also when it hangs or is gone."""
+    """Share the current step with the consumer, which can read it even if this worker hangs."""
     fd = os.memfd_create("voxpipe-notes", os.MFD_CLOEXEC)
     try:
         os.ftruncate(fd, mmap.PAGESIZE)
@@ -364,7 +365,7 @@ def _make(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> by
     try:
         data, numbers = pack(batch, slots)
     except (TypeError, AttributeError, pickle.PicklingError) as error:
-        msg = f"what the chain yields cannot travel from the worker: {error}"
+        msg = f"the items of the chain cannot travel from the worker: {error}"
         raise NotPicklable(msg, do=_PLAIN).at(getattr(source, "last", None)) from error
     finally:
         if slots is not None:
@@ -373,14 +374,14 @@ def _make(source: Any, job: Any, message: DoJob, slots: SlotWriter | None) -> by
 
 
 def _report(record: list[warnings.WarningMessage], job: Any) -> WorkerReport:
-    """Return what was counted, warned of and opened since the last report."""
+    """Return the counts, warnings and opened versions since the last report."""
     new = record[:]  # other threads may add to it meanwhile
     del record[: len(new)]
     pairs: dict[tuple[str, type[Warning]], None] = {}
-    for each in new:
-        text, category = type(each.message).__name__, each.category
+    for entry in new:
+        text, category = type(entry.message).__name__, entry.category
         with contextlib.suppress(Exception):  # a user's __str__ may fail
-            text = str(each.message)
+            text = str(entry.message)
         try:
             pickle.loads(pickle.dumps(category))
         except Exception:  # the consumer has no such class, e.g. one defined inside a function
@@ -388,7 +389,7 @@ def _report(record: list[warnings.WarningMessage], job: Any) -> WorkerReport:
         pairs[text, category] = None
     versions = SESSION.versions.take()
     if isinstance(job, Job):
-        versions = tuple(one._replace(case=job.cases_with(one.name)) for one in versions)
+        versions = tuple(v._replace(case=job.cases_with(v.name)) for v in versions)
     return WorkerReport(PIPE_STATS.take(), tuple(pairs), versions)
 
 
@@ -401,23 +402,23 @@ def _failure(index: int, job: Any, error: BaseException, report: WorkerReport) -
     try:
         trace = "".join(traceback.format_exception(type(error), error, error.__traceback__))
         # torch adds lines of its own to every message that passes through a pipe.
-        what = f"{type(error).__name__}: {error}".split("\nThis exception is thrown by", 1)[0]
-        # Of an error that cannot travel these are all that is told: its pipe, line and item.
-        what = "\n  ".join([what, *getattr(error, "__notes__", ())])
+        summary = f"{type(error).__name__}: {error}".split("\nThis exception is thrown by", 1)[0]
+        # The consumer needs pipe, line and item (the notes) of an error that cannot be pickled.
+        summary = "\n  ".join([summary, *getattr(error, "__notes__", ())])
     except Exception:  # a user's __str__ may fail too
-        trace, what = "(its message cannot be shown)", type(error).__name__
-    # The error itself stays as it is; what is told beside it shows no password of a URL.
-    trace, what = public_text(trace), public_text(what)
+        trace, summary = "(its message cannot be shown)", type(error).__name__
+    # The error itself stays as it is; the texts must not show passwords of URLs.
+    trace, summary = public_text(trace), public_text(summary)
     cases = f" ({job.cases()})" if isinstance(job, Job) and job.cases() else ""
     text = f"while making batch {index}{cases} in process {os.getpid()}\n{trace}"
-    return ErrorMessage(index, data, what, text, report)
+    return ErrorMessage(index, data, summary, text, report)
 
 
 def make_semaphores_nameless() -> None:
-    """Take away the names of all semaphores of this process, of those too that it will make.
+    """Unlink the names of all semaphores of this process, and make further ones without a name.
 
-    A lock that is made in a spawned process, by blosc or tqdm for instance, has a name below
-    ``/dev/shm`` until Python shuts down, which a worker does not, for children, which it has not.
+    A lock made in a spawned process, e.g. by blosc or tqdm, has a name below ``/dev/shm`` for
+    child processes. Python removes it at shutdown, but workers end without one.
     """
     try:
         from multiprocessing import synchronize
@@ -426,55 +427,52 @@ def make_semaphores_nameless() -> None:
     lock_class: Any = synchronize.SemLock
     unlink = lock_class._cleanup
     waiting: dict[Any, Any] = vars(util).get("_finalizer_registry", {})
-    for last in list(waiting.values()):
-        if getattr(last, "_callback", None) == unlink:
-            with contextlib.suppress(Exception):  # somebody else took it away
-                last()  # of no effect in a child that was forked from the maker
+    for finalizer in list(waiting.values()):
+        if getattr(finalizer, "_callback", None) == unlink:
+            with contextlib.suppress(Exception):  # another process removed it
+                finalizer()  # has no effect in a child forked from the process that made it
     with contextlib.suppress(ValueError):  # a system without forks
         make, context = lock_class.__init__, get_context("fork")
 
         def make_nameless(self: Any, *arguments: Any, **options: Any) -> None:
-            """Say that children are forked: these need no name."""
             make(self, *arguments, **{**options, "ctx": context})
 
         lock_class.__init__ = make_nameless
 
 
-# What a worker frees stays with its process, for the next patch.
+# A worker keeps the memory that it frees, for the next patch.
 #
-# Stored chunks and decoded ones come and go, some hundred kilobytes each and thousands in a second,
-# allocated in one thread and freed in another. glibc gives such memory back to the system and asks
-# for it anew, and the system clears every page of it: a third of the processor time that receiving
-# a bucket's chunks takes, or nothing of it, as chance has laid out the heaps.
+# Workers allocate thousands of stored and decoded chunks per second, of some hundred kilobytes
+# each, and free them in other threads. By default glibc returns such memory to the system, which
+# clears each page before it is used again. Depending on the layout of the heaps, this takes up to
+# a third of the processor time of receiving a bucket's chunks.
 
-# <malloc.h> of glibc.
+# Options in <malloc.h> of glibc.
 _TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -2, -3, -8
-# The most that glibc takes from its heaps; larger blocks are mapped, and unmapped when freed.
+# The largest block that glibc takes from its heaps; it maps larger blocks, and unmaps them.
 _LARGEST = 32 * 1024**2
-# What may lie free at the end of a heap: more than the chunks of a patch. With 64 MiB, two workers
-# that read a bucket took 40 MB more, and no less processor time.
+# Free bytes at the end of a heap that stay: more than the chunks of a patch. With 64 MiB, two
+# workers that read a bucket took 40 MB more, and as much processor time.
 _MOST_FREE = 16 * 1024**2
-# By how much a heap grows at a time; each step is a call of the system.
+# Growth of a heap at a time; each step is a system call.
 _STEP = 4 * 1024**2
-# Heaps of one process. Each thread would get its own, up to eight per core, and what one of them
-# keeps free, no other can use: 70 MB in two workers that read a bucket.
+# Heaps of one process. By default each thread gets its own, up to eight per core, and cannot use
+# free memory of the others: 70 MB in two workers that read a bucket.
 _HEAPS = 2
-# Variables with which users say such things themselves.
+# Variables with which users set these options themselves.
 _OWN_WORDS = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_", "MALLOC_MMAP_THRESHOLD_")
-_OWN_HEAPS = "MALLOC_ARENA_MAX"
-_TUNABLES, _OF_MALLOC = "GLIBC_TUNABLES", "glibc.malloc."
 
 
 def keep_freed_memory(environment: Mapping[str, str] = os.environ) -> bool:
-    """Let this process keep what it frees, within bounds; for processes of our own."""
+    """Make this process keep freed memory, within bounds; only for our own processes."""
     is_set = any(name in environment for name in _OWN_WORDS)
-    if is_set or _OF_MALLOC in environment.get(_TUNABLES, ""):
+    if is_set or "glibc.malloc." in environment.get("GLIBC_TUNABLES", ""):
         return False
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):  # another C library, another system
         return False
     options = [(_MMAP_THRESHOLD, _LARGEST), (_TRIM_THRESHOLD, _MOST_FREE), (_TOP_PAD, _STEP)]
-    if _OWN_HEAPS not in environment:
+    if "MALLOC_ARENA_MAX" not in environment:
         options.append((_ARENA_MAX, _HEAPS))
     return all(mallopt(which, size) == 1 for which, size in options)

@@ -1,4 +1,4 @@
-"""One worker process as the consumer sees it, and what it takes to start one."""
+"""The consumer's side of one worker process, and helpers to start it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing import connection, forkserver, resource_tracker
 from types import FrameType
-from typing import Any, TypeAlias
+from typing import Any
 
 from ...batching.job import NOTE_BYTES, NOWHERE, step_noted_in
 from ...core.context import pass_noted_in
@@ -42,7 +42,7 @@ _ENDINGS = {
 }
 _ADVICE = {
     -getattr(signal, "SIGKILL", 0): (
-        "If nobody killed it, the system did, for lack of memory: try fewer workers or smaller "
+        "If no user killed it, the system did, for lack of memory: try fewer workers or smaller "
         "batches."
     ),
     -getattr(signal, "SIGBUS", 0): "A file that it had mapped became shorter, or its disk failed.",
@@ -50,15 +50,8 @@ _ADVICE = {
 }
 
 
-def ending(exitcode: int | None) -> str:
-    """Return how a process ended, as the rest of a sentence."""
-    if exitcode is not None and exitcode < 0:
-        return f"was killed by {signal.Signals(-exitcode).name}"
-    return _ENDINGS.get(exitcode, f"ended with exit status {exitcode}")
-
-
 def advice(exitcode: int | None, was_up: bool) -> str:
-    """Return what to do about it."""
+    """Return the fix line for a worker that ended with ``exitcode``."""
     if exitcode is not None and exitcode in _ADVICE:
         return _ADVICE[exitcode]
     if not was_up:
@@ -76,7 +69,7 @@ def advice(exitcode: int | None, was_up: bool) -> str:
 
 
 def not_started(which: str, seconds: float, stack: str) -> WorkerDied:
-    """Return the error of a process that hung while it started."""
+    """Return the error for a process that hung while it started."""
     return WorkerDied(
         f"{which} did not start within {seconds:g} s; its import waits at\n  {stack}",
         do="Workers import the script: put lines that wait (a port, a lock, other processes) under "
@@ -85,7 +78,7 @@ def not_started(which: str, seconds: float, stack: str) -> WorkerDied:
 
 
 def failed_start(error: BaseException, note: StartNote | None) -> WorkerDied | None:
-    """Return what kept a process from being started, or None for any other error."""
+    """Return the error for a process that could not be started; None if ``error`` is another."""
     if note is not None and isinstance(error, (EOFError, OSError)) and (stack := note.take()):
         return not_started("the fork server of the workers", note.limit, stack)
     if not isinstance(error, (EOFError, OSError, RuntimeError)):
@@ -94,48 +87,43 @@ def failed_start(error: BaseException, note: StartNote | None) -> WorkerDied | N
         "Is there memory for another process, and may there be one more (ulimit -u)? May this "
         "process open more files (ulimit -n)? Or use fewer workers and loaders."
     )
-    what = f"no worker could be started: {type(error).__name__}: {error}"
-    return WorkerDied(what, do=limits)
-
-
-At: TypeAlias = "Callable[[int, int, Any], WorkerStatus]"
-"""What a worker does, of the step and item that it notes and its job."""
+    return WorkerDied(f"no worker could be started: {type(error).__name__}: {error}", do=limits)
 
 
 @dataclass(eq=False)
 class Worker:
-    """One process, its channel, and what it is busy with."""
+    """A worker process, its channel, and its jobs."""
 
     number: int
     process: Any
     channel: connection.Connection
     slots: SlotReader
-    _at: At
+    _at: Callable[[int, int, Any], WorkerStatus]  # status for a noted step, item and job
     jobs: deque[Any] = field(default_factory=deque)
-    notes: Any = None  # memory in which it notes what it is at
+    notes: Any = None  # shared memory in which it notes its current step
     _standing: tuple[tuple[int, int, int], float] | None = None
     is_up: bool = False  # whether it has started
     is_gone: bool = False  # whether it was found dead
-    note: StartNote | None = None  # where it writes its stack if it does not start in time
-    is_outdated: bool = False  # whether objects in its payload changed here since it has it
+    note: StartNote | None = None  # file for its stack if it does not start in time
+    is_outdated: bool = False  # whether objects in its payload changed here after it got them
     patience: float = 0.0  # seconds that a message to it may wait
 
     def __str__(self) -> str:
         return f"worker {self.number} (pid {self.process.pid})"
 
     def limit_waits(self, seconds: float) -> None:
-        """Let messages to it and from it wait so long."""
+        """Set the timeout of messages to it and from it."""
         self.patience = seconds
         limit_waits(self.channel, seconds)
 
     def open(self, data: bytes) -> tuple[Any, int]:
-        """Return a batch that this worker made, and the bytes that it takes."""
+        """Return a batch that this worker made, and its size in bytes."""
         arrival = Arrival(self.slots)
         batch = unpack(data, arrival)
         return batch, len(data) + arrival.bytes
 
     def busy_with(self) -> WorkerStatus:
-        """Return what it is doing, for messages."""
+        """Return its current status, for messages."""
         if not self.jobs:
             return WorkerStatus("nothing to do")
         if self.notes is None:
@@ -147,7 +135,7 @@ class Worker:
         return replace(self._at(step, item, self.jobs[0]), whole_pass=running)
 
     def overdue(self, now: float) -> WorkerStatus | None:
-        """Return what it has been at for longer than it may; asked from time to time."""
+        """Return its status if one step has exceeded its limit; called at intervals."""
         if not self.jobs or self.notes is None:
             self._standing = None
             return None
@@ -160,25 +148,26 @@ class Worker:
         return doing if now - self._standing[1] > doing.seconds else None
 
     def death(self, seconds: float) -> WorkerDied:
-        """Return the error that says how it ended and what it was doing."""
+        """Return the error with its exit and its last status."""
         self.process.join(timeout_or_none(seconds))
         doing = self.busy_with()
         if self.note is not None and (stack := self.note.take()):
             return not_started(str(self), self.note.limit, stack)
-        error = WorkerDied(
-            f"{self} {ending(self.process.exitcode)} while it had {doing.what}",
-            do=advice(self.process.exitcode, self.is_up),
-        )
+        code = self.process.exitcode
+        end = _ENDINGS.get(code, f"ended with exit status {code}")
+        if code is not None and code < 0:
+            end = f"was killed by {signal.Signals(-code).name}"
+        error = WorkerDied(f"{self} {end} while it had {doing.what}", do=advice(code, self.is_up))
         error.at(doing.origin)
         return error
 
     def failed_to_start(self) -> bool:
-        """Whether it ended by itself before it was up, as another one in its place would."""
+        """Whether it ended by itself before it was up, so that a replacement would too."""
         code = self.process.exitcode or 0
         return code == UNGUARDED_EXIT or (not self.is_up and code >= 0)
 
     def release(self) -> None:
-        """Close its channel and forget its slots; batches that lie in them stay."""
+        """Close its channel and forget its slots; batches in these slots stay valid."""
         self.channel.close()
         if self.note is not None:
             self.note.take()
@@ -187,7 +176,7 @@ class Worker:
 
 
 def start_tracker() -> None:
-    """Start multiprocessing's tracker of resources with signals blocked, unless it runs."""
+    """Start multiprocessing's resource tracker with signals blocked, unless it runs."""
     # The tracker sets its own mask, and Python 3.11 and 3.12 unblock Ctrl-C after that.
     if sys.platform != "win32":
         with block_signals():
@@ -197,7 +186,7 @@ def start_tracker() -> None:
 def without_signals(
     method: str, start: Callable[[], None] = forkserver.ensure_running
 ) -> contextlib.AbstractContextManager[None]:
-    """Start a process with signals blocked, inside the ``with`` block, until it ignores them."""
+    """Return a context in which a process starts with signals blocked, until it ignores them."""
     if method == "fork":
         return interrupts_later()
     if sys.platform == "win32":
@@ -207,16 +196,16 @@ def without_signals(
         return block_signals()
     with block_signals():
         start()
-    # The server blocks signals for its children. A wait for the server can be interrupted: its
+    # The server blocks signals for its children. The wait for it stays interruptible, because its
     # import of torch takes seconds.
     return contextlib.nullcontext()
 
 
 @contextlib.contextmanager
 def pause_collector() -> Iterator[None]:
-    """Begin forked workers without garbage collection, which they turn on when they are up.
+    """Disable garbage collection for workers forked in the block; they enable it when they are up.
 
-    What the parent left behind is not theirs to end: a group of ranks would wait for its threads.
+    They must not finalize objects of the parent: a process group would wait for its threads.
     """
     was_on = gc.isenabled()
     gc.disable()
@@ -229,18 +218,18 @@ def pause_collector() -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_later() -> Iterator[None]:
-    """Let Ctrl-C wait until this block ends; what is forked in it is born with Ctrl-C blocked.
+    """Delay Ctrl-C until the block ends; processes forked in it start with Ctrl-C blocked.
 
-    Python's hooks about a fork print what a signal raises in them, and go on.
+    Python's fork hooks print an error that a signal raises in them, and continue.
     """
     handler = signal.getsignal(signal.SIGINT)
     if not callable(handler) or threading.current_thread() is not threading.main_thread():
         with block_signals():
-            yield  # signals are handled elsewhere
+            yield  # another thread handles signals
         return
     came: list[tuple[int, FrameType | None]] = []
-    # Another thread may let it in; this one handles it then.
-    signal.signal(signal.SIGINT, lambda *of_signal: came.append(of_signal))
+    # Other threads do not block Ctrl-C, so it may still arrive.
+    signal.signal(signal.SIGINT, lambda *arguments: came.append(arguments))
     try:
         with block_signals():
             yield
@@ -252,7 +241,7 @@ def interrupts_later() -> Iterator[None]:
 
 @contextlib.contextmanager
 def block_signals() -> Iterator[None]:
-    """Block signals of the consumer and of jobs in this thread, and in processes that it starts."""
+    """Block signals of the consumer and of jobs, here and in processes that this thread starts."""
     if sys.platform == "win32":
         yield
         return

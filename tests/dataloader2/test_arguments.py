@@ -64,7 +64,7 @@ WRONG_TYPES = [
         for given, stands in [
             (
                 {"pin_memory": True},
-                "nothing, as batches of workers lie in page-locked memory once CUDA is in use",
+                "nothing, as batches of workers are in page-locked memory once CUDA is in use",
             ),
             (
                 {"batch_size": 2},

@@ -122,7 +122,7 @@ def test_other_batches_stay_whole_and_explain_says_so(chain):
 
     assert gathered_by(pipe) is None
     assert with_own_batches(pipe, FIRST) is pipe
-    assert "what batch(4) gathers stays whole" in explain_share(pipe, FIRST, whole=True)
+    assert "batches of batch(4) stay whole" in explain_share(pipe, FIRST, whole=True)
 
 
 def test_a_batch_of_one_is_an_item():

@@ -177,7 +177,7 @@ class TestOnce:
         assert runs_of(log) == [os.getpid()]
         text = vp.DataLoader2(pipe, None, service(workers)).explain()
         assert "run once, in this process" in text
-        assert ("what gathers or mixes items sees a worker's share" in text) == (workers > 1)
+        assert ("pipes that gather or mix items see a worker's share" in text) == (workers > 1)
 
     @every_number
     @pytest.mark.parametrize("hook", [None, as_is], ids=["", "hook"])
@@ -485,7 +485,7 @@ class TestDealer:
                 for _deal in dealer.for_worker(0):
                     dealer.took(0)
 
-        with pytest.raises(BufferError, match="wait for worker 1, and worker 0 asks for more"):
+        with pytest.raises(BufferError, match="wait for worker 1, and worker 0 needs more"):
             serve()
 
     def test_a_long_drought_of_one_worker_is_no_error(self, log):

@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+import time
 
 import pytest
 from scenes import full_chain, same, write_cases
@@ -300,7 +301,7 @@ def test_a_worker_that_died_idle_is_named_when_it_is_needed(cases):
         pool = it._service._pool
         # Until the answer of the second is here, and it is idle.
         while pool.workers[1].jobs:
-            for worker, answer in pool.answers(pool.deadline(60), 60):
+            for worker, answer in pool.answers(time.monotonic() + 60, 60):
                 batches._running.batches._store(worker, answer)
         kill_idle(it, 1)
         with pytest.raises(WorkerDied, match=r"worker 1 .*SIGKILL while it had "):

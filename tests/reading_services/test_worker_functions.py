@@ -221,7 +221,7 @@ def test_what_is_no_function_is_refused():
 
 def test_two_filters_of_one_level_are_refused():
     """A share of a share loses items silently; the message names both pipes."""
-    with pytest.raises(GraphError, match="divides again what"):
+    with pytest.raises(GraphError, match="divides again the items"):
         run(numbers().sharding_filter(), 2, worker_init_fn=same_pipe)
 
 
