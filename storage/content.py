@@ -252,7 +252,9 @@ class _Behaviour:
             if not self._add_version(value.__name__):
                 self.add({k: v for k, v in vars(value).items() if not k.startswith("__")})
         elif isinstance(value, type):
-            self._add_class(value)
+            if not self._add_installed(value):
+                self._add_all((type(value), value.__bases__))
+                self.add({k: v for k, v in vars(value).items() if k not in _IRRELEVANT})
         elif isinstance(value, types.FunctionType):
             self._add_function(value)
         elif isinstance(value, _WRAPPERS):
@@ -273,11 +275,12 @@ class _Behaviour:
 
     def _add_installed(self, value: Any) -> bool:
         """Digest the name of a class or function; return whether it is that of a package."""
-        self._refuse_unproven(value.__module__, _version_of(value))
-        self._note(f"{value.__module__}.{value.__qualname__} {_version_of(value)}")
-        if _version_of(value) and value.__name__ in _OUTSIDE:
+        version = _version_of(value)
+        self._refuse_unproven(value.__module__, version)
+        self._note(f"{value.__module__}.{value.__qualname__} {version}")
+        if version and value.__name__ in _OUTSIDE:
             raise TypeError(f"{value.__qualname__} depends on more than its arguments")
-        return bool(_version_of(value))
+        return bool(version)
 
     def _refuse_unproven(self, module: str | None, version: str) -> None:
         if self._is_proof and not (version and (module or "").partition(".")[0] in _PROVEN):
@@ -296,11 +299,6 @@ class _Behaviour:
             raise TypeError("an array of objects, or of a class of its own")
         self._add_all((str(value.dtype.descr), value.shape))
         self.digest.update(np.ascontiguousarray(value).tobytes())
-
-    def _add_class(self, kind: type) -> None:
-        if not self._add_installed(kind):
-            self._add_all((type(kind), kind.__bases__))
-            self.add({k: v for k, v in vars(kind).items() if k not in _IRRELEVANT})
 
     def _add_function(self, function: types.FunctionType) -> None:
         self._add_all(links_of(function) or ())

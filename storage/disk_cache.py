@@ -126,19 +126,15 @@ def write_whole(path: Path, content: bytes, *, sync: bool = True) -> None:
 def write_entry(path: Path, content: bytes) -> None:
     """Write a small entry with a check sum; now and then the oldest beside it are removed."""
     write_whole(path, with_check_sum(content))
-    if next(_WRITE_NUMBERS) % _BETWEEN_REMOVALS == 0:
-        remove_oldest(path.parent, MOST_KEPT_BYTES)
-
-
-def remove_oldest(folder: Path, most: int) -> None:
-    """Remove the files of a folder that were written first, until the rest takes ``most`` bytes."""
+    if next(_WRITE_NUMBERS) % _BETWEEN_REMOVALS:
+        return
     entries = []
-    for path in folder.iterdir():
+    for entry in path.parent.iterdir():
         with suppress(OSError):
-            status = path.stat()
+            status = entry.stat()
             # A file of one byte takes a block of the disk.
-            entries.append((status.st_mtime_ns, max(status.st_size, _BLOCK), path))
-    make_room(entries, most)
+            entries.append((status.st_mtime_ns, max(status.st_size, _BLOCK), entry))
+    make_room(entries, MOST_KEPT_BYTES)
 
 
 def make_room(entries: Iterable[tuple[int, int, Path]], most: int) -> int:
@@ -204,8 +200,7 @@ def get_or_make(
     """
     if file is None:
         return make()
-    value = load_entry(file, decode)
-    if value is not None:
+    if (value := load_entry(file, decode)) is not None:
         return value
     with _alone(file, time.monotonic() + patience) as has_lock:
         value = load_entry(file, decode) if has_lock else None

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
@@ -81,12 +82,11 @@ def file_system_at(path: str, device: int = -1) -> FileSystem:
     """Return the file system of a path that exists, on a device that may be known."""
     device = os.stat(path).st_dev if device < 0 else device
     if device not in _FILE_SYSTEMS:
-        system = FileSystem()
+        kind = ""
         with contextlib.suppress(OSError):
-            with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
-                kind = file_system_kind(os.path.realpath(path), file.read())
-            system = FileSystem(kind)
-        _FILE_SYSTEMS[device] = system
+            text = Path(_MOUNTS).read_text("utf-8", "surrogateescape")
+            kind = file_system_kind(os.path.realpath(path), text)
+        _FILE_SYSTEMS[device] = FileSystem(kind)
     return _FILE_SYSTEMS[device]
 
 
@@ -306,22 +306,21 @@ class FileReader:
         """Read the bytes of the file from ``start`` on until the target is full."""
         end = 0
         while end < target.size:
-            got = self._preadv(target.data[end:], start + end)
-            if not got:
+            view, offset = target.data[end:], start + end
+            try:
+                count = os.preadv(self._fd, [view], offset)
+            except OSError as error:
+                size, why = len(view), error.strerror
+                msg = f"reading {size} bytes at {offset} of {self.name} failed: {why}."
+                do = "Check the disk, or the connection to the file server."
+                raise VolumeError(msg, do=do) from error
+            if not count:
                 raise TruncatedVolume(
                     f"{self.name} became shorter since it was opened: it ends "
                     f"{target.size - end} bytes before byte {start + target.size}.",
                     do="Do not write into a volume that is read; copy it again.",
                 )
-            end += got
-
-    def _preadv(self, view: memoryview, offset: int) -> int:
-        try:
-            return os.preadv(self._fd, [view], offset)
-        except OSError as error:
-            what = f"reading {len(view)} bytes at {offset} of {self.name} failed: {error.strerror}."
-            do = "Check the disk, or the connection to the file server."
-            raise VolumeError(what, do=do) from error
+            end += count
 
 
 # Bytes of local files that are going to be read: the system is told, and brings them in.

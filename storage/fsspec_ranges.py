@@ -163,12 +163,13 @@ class FsspecRanges(RemoteRanges):
 
     async def ask(self, request: RangeRequest) -> Answer:
         """Send one request."""
-        path, start = self._path(request.key), request.start or None
+        path = self._path(request.key)
         if self._is_s3:
             return await self._ask_s3(path, request)
         if _kind(self._system) == _HTTP:
             return await self._ask_http(path, request)
-        return Answer(await self._call("cat_file", path, start=start, end=request.end))
+        start, stop = request.start or None, request.end
+        return Answer(await self._call("cat_file", path, start=start, end=stop))
 
     async def _ask_http(self, path: str, request: RangeRequest) -> Answer:
         """Send one request in the session of fsspec's client, which hides what an answer says."""

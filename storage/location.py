@@ -176,17 +176,13 @@ def redirect_of(address: str) -> str:
         return ""
     import requests
 
-    how: Any = {"headers": _ONE_BYTE, "timeout": _PROBE, "allow_redirects": False, "stream": True}
+    how: Any = {"timeout": 5.0, "allow_redirects": False, "stream": True}
     # Without ``auth``, requests would send the password of this host in a .netrc.
-    how["auth"] = lambda request: request
+    how |= {"headers": {"Range": "bytes=0-0"}, "auth": lambda request: request}
     with suppress(OSError, ValueError), requests.get(address, **how) as reply:
         if 300 <= reply.status_code < 400:
             return urlsplit(urljoin(address, reply.headers.get("Location") or "")).hostname or ""
     return ""
-
-
-_ONE_BYTE = {"Range": "bytes=0-0"}
-_PROBE = 5.0
 
 
 # Options whose values are no secrets, and would make texts unreadable if they were cut out.
@@ -220,17 +216,14 @@ class Secrets:
             for form in _forms(url):
                 text = text.replace(form, public_name(url))
         text = public_text(text)
-        for value in self._values():
-            text = text.replace(value, "***")
-        return text
-
-    def _values(self) -> list[str]:
         values = set(self._secrets)
         values.update(form for url in self._urls for one in secrets_in(url) for form in _forms(one))
         environment = (os.environ.get(name, "") for name in _VARIABLES)
         values.update(value for value in environment if len(value) >= _SHORTEST)
         # The longest first: one may be part of another.
-        return sorted(values, key=len, reverse=True)
+        for value in sorted(values, key=len, reverse=True):
+            text = text.replace(value, "***")
+        return text
 
     def describe(self, error: BaseException) -> str:
         """Return class and message of an error, without secrets."""

@@ -25,6 +25,11 @@ from ..core.locks import ForkSafeLock
 
 Span = tuple[int, int]
 """Half-open range of bytes."""
+# Ranges closer than the gap are read as one, up to the longest run. The gap is what the kernel
+# reads ahead, and what one round trip takes at 100 MB/s, as in zarr-python 3.3, and at 10 Gb/s.
+LOCAL_GAP, LOCAL_RUN = 64 * 1024, 4 * 1024**2
+REMOTE_GAP, REMOTE_RUN = 1024**2, 16 * 1024**2
+NETWORK_GAP, NETWORK_RUN = 512 * 1024, 16 * 1024**2
 
 
 def coalesce(spans: Sequence[Span] | NDArray[np.int64], gap: int, most: int) -> list[Span]:
@@ -103,9 +108,7 @@ class LocalRanges:
     Where it is ``strict``, a key or link that leads out of the folder is ``LeadsOutside``.
     """
 
-    # Between two ranges of a file the kernel reads ahead this much anyway.
-    gap = 64 * 1024
-    most = 4 * 1024**2
+    gap, most = LOCAL_GAP, LOCAL_RUN
 
     def __init__(self, root: str, *, strict: bool = False) -> None:
         self.name = root
@@ -226,7 +229,7 @@ class LocalRanges:
         return os.path.join(self.name, key) if key else self.name
 
     def _open(self, key: str) -> int:
-        path = os.path.join(self.name, key) if key else self.name
+        path = self.path_of(key)
         fd = open_regular(path)
         if self.real:
             try:
@@ -438,14 +441,6 @@ def read_coalesced(
 #
 # Schemes are agreed on per key. Whoever realizes patches lays out the table of all keys, and says
 # of which key the next reads are; a read without either goes by the store's own figures.
-
-KIB, MIB = 1024, 1024**2
-# Ranges closer than this are read as one, up to the longest run: what the kernel reads ahead, and
-# one round trip at 100 MB/s (zarr-python 3.3 has 1 and 16 MiB too).
-LOCAL_GAP, LOCAL_RUN = 64 * KIB, 4 * MIB
-REMOTE_GAP, REMOTE_RUN = MIB, 16 * MIB
-# What a file server over 10 Gb/s sends in one round trip is worth the gap.
-NETWORK_GAP, NETWORK_RUN = 512 * KIB, 16 * MIB
 
 
 class CoalescePolicy(NamedTuple):

@@ -508,7 +508,7 @@ class ReadAhead:
                 self._go_on()
 
 
-def memory_of(pieces: Iterable[memoryview | None], elsewhere: Container[int] = ()) -> int:
+def memory_of(pieces: Iterable[memoryview | None], elsewhere: Container[int]) -> int:
     """Return the memory that pieces keep: all of each answer whose ``id`` is not ``elsewhere``."""
     answers = {id(piece.obj): piece.obj for piece in pieces if piece is not None}
     return sum(memoryview(body).nbytes for key, body in answers.items() if key not in elsewhere)

@@ -24,7 +24,7 @@ from ..core.redact import server_of
 from .content import content_key
 from .in_flight import InFlight, RequestPriority
 from .location import Secrets, public_name, redirect_of, remote_error, s3_address
-from .ranges import MOST_DOCUMENT_BYTES, ReadRange, check_document
+from .ranges import MOST_DOCUMENT_BYTES, REMOTE_GAP, REMOTE_RUN, ReadRange, check_document
 from .read_ahead import SmallObjectCache
 from .remote_answers import (
     Answer,
@@ -44,10 +44,8 @@ from .retry import MOST_MISSING, MOST_WRONG, Attempts, Health, Retry, default_re
 
 T = TypeVar("T")
 
-# What an object store sends during one round trip: a request costs as much as these bytes.
-GAP_BYTES = 1024**2
-# Bounds the memory of one request; several are under way at once.
-MOST_BYTES = 16 * 1024**2
+MOST_BYTES = REMOTE_RUN
+"""Most bytes of one request; several are under way at once."""
 # Of 200 bytes each. Of more objects, those that were read longest ago may be written unnoticed.
 _MOST_ANSWERS = 16_384
 # A whole object of which nothing is known: what a chunk of 64 cubed voxels takes.
@@ -116,8 +114,7 @@ def health_of(url: str, options: Mapping[str, Any]) -> Health:
 class RemoteRanges(ABC):
     """Objects below a URL. Safe to use from several threads, and in a forked child."""
 
-    gap = GAP_BYTES
-    most = MOST_BYTES
+    gap, most = REMOTE_GAP, MOST_BYTES
     limits_listing = True  # whether a listing has a limit, and not each of its requests
     cuts_off = True  # whether an attempt that takes too long can be given up, and may be sent twice
 
@@ -272,8 +269,7 @@ class RemoteRanges(ABC):
                 raise WrongAnswer("it says something else of the object each time")
             return facts
 
-        result: ObjectFacts | None = await self._try(key, agree, 0)
-        return result
+        return await self._try(key, agree, 0)
 
     def size(self, key: str) -> int:
         """Return the size of an object in bytes."""

@@ -351,12 +351,11 @@ async def retry_async(
     while True:
         try:
             if hedges:
-                answer = await hedge_request(call, attempts.health, attempts.limit)
-                attempts.health.note_answer(targets=attempts.targets)
-                return answer
-            limit = attempts.limit if has_limit else None if has_limit is None else attempts.rest
-            async with asyncio.timeout(limit):
-                result = await call()
+                result = await hedge_request(call, attempts.health, attempts.limit)
+            else:
+                limit = attempts.limit if has_limit else attempts.rest
+                async with asyncio.timeout(None if has_limit is None else limit):
+                    result = await call()
             attempts.note_answer()
             return result
         except Exception as error:
