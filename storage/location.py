@@ -1,4 +1,4 @@
-"""Paths and URLs: telling them apart, showing them without secrets, reaching them."""
+"""Paths and URLs: their kind, their public names without secrets, and their file systems."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LOCAL = re.compile(r"^(file|local)://")
 
 
 def is_url(location: str) -> bool:
-    """Whether ``location`` names something to be reached through fsspec."""
+    """Whether ``location`` needs fsspec."""
     return bool(_URL.match(location)) and not _LOCAL.match(location)
 
 
@@ -32,12 +32,12 @@ def local_path(location: str) -> str:
 
 
 WILDCARD = re.compile(r"(?<!\[)[*?]|\[(?![*?[]\])(?<!\[\[)")
-"""Where a pattern begins to stand for several places; ``[[]`` stands for a bracket alone."""
+"""Start of the first wildcard of a pattern; ``[[]`` matches a bracket alone, and is none."""
 _ESCAPE = re.compile(r"\[([*?[])\]")
 
 
 def literal_name(pattern: str) -> str:
-    """Return the name for which a pattern without wildcards stands, as ``glob.escape`` wrote it."""
+    """Return the name that a pattern without wildcards matches, undoing ``glob.escape``."""
     return _ESCAPE.sub(r"\1", pattern)
 
 
@@ -54,7 +54,7 @@ def fixed_folder(pattern: str) -> tuple[str, str]:
 
 
 def absolute_place(location: str | os.PathLike[str]) -> str:
-    """Return a URL as it is, and what is local as an absolute path: a worker may run elsewhere."""
+    """Return a URL unchanged and a local path as absolute, because workers may run elsewhere."""
     place = os.fspath(location)
     return place if is_url(place) else os.path.abspath(local_path(place))
 
@@ -63,9 +63,9 @@ def absolute_place(location: str | os.PathLike[str]) -> str:
 def remote_errors(
     name: str, options: Mapping[str, Any] | None = None, doing: str = "reading", url: str = ""
 ) -> Iterator[None]:
-    """Turn what a remote file system raises into errors that name ``name`` and no secret.
+    """Turn errors of a remote file system into voxpipe errors with ``name`` and no secret.
 
-    Values of ``options``, and credentials in the ``url`` as the user wrote it, are cut out.
+    Values of ``options``, and credentials in the ``url`` of the user, are cut out.
     """
     secrets = Secrets(options or {}, name, url)
     name = public_name(name)
@@ -82,7 +82,7 @@ def remote_errors(
 
 
 def remote_error(error: Exception, doing: str, place: str, message: str) -> errors.VoxpipeError:
-    """Return our error for what went wrong at a place, with what is told of it without secrets."""
+    """Return the voxpipe error for an error at ``place``; ``message`` describes it publicly."""
     failure = advice_on(error)
     if isinstance(error, ImportError):
         what = f"reaching {place} needs a package that is not installed: {message}."
@@ -116,10 +116,10 @@ def remote_error(error: Exception, doing: str, place: str, message: str) -> erro
 
 
 def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return the file system of a URL, of which fsspec keeps one, and the path in it."""
+    """Return the file system of a URL, which fsspec shares, and the path in it."""
     import fsspec
 
-    # A password that clients do not take for one: its / ends the server's name.
+    # Clients do not recognize a password with a slash, which ends the name of the server.
     for part in urls_in(url):
         if part.splits:
             what = f"the password in {public_name(url)} holds a {part.splits}, which ends it for "
@@ -129,16 +129,16 @@ def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
                 "the password in storage_options.",
             )
     for name in _LOGGERS:
-        logging.getLogger(name).addFilter(_REDACTING_FILTER)  # once, however often
+        logging.getLogger(name).addFilter(_REDACTING_FILTER)  # repeated calls add it once
     with remote_errors(url, options):
         system, path = fsspec.core.url_to_fs(url, **options)
-    # fsspec keeps one file system of each kind for the life of the process, with its listings.
+    # fsspec keeps each file system with its listings for the life of the process.
     system.invalidate_cache()
     return system, path
 
 
 class _RedactingFilter(logging.Filter):
-    """Takes the credentials of URLs out of what a client logs: its users see DEBUG of all."""
+    """Filter that removes credentials of URLs from log records, which may be public."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
@@ -148,7 +148,7 @@ class _RedactingFilter(logging.Filter):
         return True
 
 
-# Every logger that shows URLs: a filter is of one logger, and not of those below it.
+# All loggers that show URLs, because a filter does not apply to child loggers.
 _LOGGERS = (
     "fsspec",
     *("fsspec.asyn", "fsspec.cached", "fsspec.caching", "fsspec.generic", "fsspec.http"),
@@ -171,7 +171,7 @@ def s3_address(url: str, options: Mapping[str, Any], environment: Mapping[str, s
 
 
 def redirect_of(address: str) -> str:
-    """Return the host to which a web address redirects who has no credentials; empty for none."""
+    """Return the host to which an address redirects without credentials; empty for none."""
     if not address.startswith(("http://", "https://")):
         return ""
     import requests
@@ -185,7 +185,7 @@ def redirect_of(address: str) -> str:
     return ""
 
 
-# Options whose values are no secrets, and would make texts unreadable if they were cut out.
+# Options with public values, which texts need to stay readable.
 _PUBLIC = {
     *("endpoint_url", "endpoint", "region", "region_name", "aws_region", "protocol", "mode"),
     *("target_protocol", "project", "account_name", "bucket", "addressing_style", "service_name"),
@@ -194,16 +194,16 @@ _VARIABLES = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
     *("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_CONNECTION_STRING"),
 )
-# Shorter values are no credentials, and are found in every other word.
+# Shorter values are no credentials, and occur in many words.
 _SHORTEST = 4
 # RFC 3986: gen-delims and sub-delims.
 _SAFE = "/?:@!$&'()*+,;=-._~"
-# obstore appends the error again, at length and with its headers.
+# After this, obstore repeats the error with its headers.
 _APPENDIX = "\n\nDebug source:"
 
 
 class Secrets:
-    """Cuts the values of storage options, and what URLs hold, out of texts. Shows none itself."""
+    """Secrets of storage options and URLs, to be cut out of texts; its ``repr`` shows none."""
 
     def __init__(self, options: Mapping[str, Any], *urls: str) -> None:
         self._secrets = {text for text in _texts(options) if len(text) >= _SHORTEST}
@@ -217,10 +217,11 @@ class Secrets:
                 text = text.replace(form, public_name(url))
         text = public_text(text)
         values = set(self._secrets)
-        values.update(form for url in self._urls for one in secrets_in(url) for form in _forms(one))
+        parts = [part for url in self._urls for part in secrets_in(url)]
+        values.update(form for part in parts for form in _forms(part))
         environment = (os.environ.get(name, "") for name in _VARIABLES)
         values.update(value for value in environment if len(value) >= _SHORTEST)
-        # The longest first: one may be part of another.
+        # Longest first, because a value may contain another.
         for value in sorted(values, key=len, reverse=True):
             text = text.replace(value, "***")
         return text
@@ -235,9 +236,9 @@ class Secrets:
 
 
 def _forms(secret: str) -> set[str]:
-    """Return how clients write a secret: as it is, escaped for a URL, for Python, for a header."""
+    """Return the forms of a secret: plain, escaped for URLs and Python, and encoded for headers."""
     forms = {secret, repr(secret)[1:-1], secret.replace("'", "\\'"), secret.replace('"', '\\"')}
-    # What may stand in a query without being escaped differs from client to client.
+    # Clients differ in the characters of a query that they escape.
     forms |= {quote(secret, safe=safe) for safe in ("", "/", _SAFE, f"%{_SAFE}")}
     forms |= {quote_plus(secret), base64.b64encode(secret.encode()).decode()}
     return {form for form in forms if len(form) >= _SHORTEST}
@@ -253,4 +254,4 @@ def _texts(value: Any, name: str = "") -> Iterator[str]:
     elif isinstance(value, str) and name not in _PUBLIC:
         yield value
     elif isinstance(value, str):
-        yield from secrets_in(value)  # of an endpoint: http://user:password@host
+        yield from secrets_in(value)  # an endpoint: http://user:password@host
