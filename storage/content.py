@@ -71,8 +71,8 @@ def quick_key(array: NDArray[Any]) -> str:
     """Return a key that almost surely differs after a write to an array; no name for content.
 
     The bytes are read as rows of 4096 integers of 64 bits. The key digests the sum of each row and
-    the exclusive or of each column in a block, so that swapped values change one of them. One core
-    reads 4.2 GB/s (:func:`array_key`: 0.65), and 1.3 GB/s of arrays in neither C nor Fortran order.
+    the exclusive or of each column in a block: swapped values change one of them. One core reads
+    4.2 GB/s (:func:`array_key`: 0.65), and 1.3 GB/s of arrays in neither C nor Fortran order.
     """
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for piece in _contiguous(array):
@@ -187,9 +187,9 @@ def behaviour_digest(*values: Any, is_proof: bool = False) -> str:
     """Return a digest of the code, attributes, arrays and tensors that objects compute with.
 
     Equal digests mean equal results, in any process; different ones prove nothing. Installed
-    packages count by version. The digest is empty if a part is opaque: a handle, a C++ object, a
-    class that chooses its own state, or code that reads files, arguments or the environment. With
-    ``is_proof``, every class and function outside torch, NumPy, Python and voxpipe is opaque.
+    packages count by version. The digest is empty if a part is opaque. Opaque are handles, C++
+    objects, classes that choose their own state, and code that reads files, arguments or the
+    environment. ``is_proof`` makes all code outside torch, NumPy, Python and voxpipe opaque.
     """
     behaviour = _Behaviour(is_proof)
     try:

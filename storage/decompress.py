@@ -45,28 +45,28 @@ def decompress(
             if count > size + _MOST_TRAILING_BYTES and trailing:
                 break
             if count > size and not trailing:
-                what = f"{name} decodes to more than the {size} bytes that its header speaks of."
+                msg = f"{name} decodes to more than the {size} bytes of its header."
                 do = "Write the file again; the header and the voxels do not fit."
-                raise CorruptVolume(what, do=do)
+                raise CorruptVolume(msg, do=do)
     except (EOFError, CorruptStream) as error:
         source.seek(start)
         sound, other = _sound_gzip(source) if encoding == "gzip" else (count, b"")
         if other:
             where = f"after {sound} of {size} decoded bytes" if sound else "where its voxels begin"
-            what = f"{name} has bytes that are no gzip {where}: {other!r}."
+            msg = f"{name} has bytes that are no gzip {where}: {other!r}."
             do = "Remove these bytes: the voxels are complete." if sound >= size else do
-            raise CorruptVolume(what, do=do) from error
+            raise CorruptVolume(msg, do=do) from error
         if isinstance(error, CorruptStream):
             sound = max(count, sound)
-            what = f"{name} cannot be decoded after {sound} of {size} bytes: {error}."
-            raise CorruptVolume(what, do=do) from error
+            msg = f"{name} cannot be decoded after {sound} of {size} bytes: {error}."
+            raise CorruptVolume(msg, do=do) from error
         if count < size <= sound:
-            what = f"{name} ends within the check sum after its {sound} decoded bytes."
-            raise TruncatedVolume(what, do=do) from error
+            msg = f"{name} ends within the check sum after its {sound} decoded bytes."
+            raise TruncatedVolume(msg, do=do) from error
         count = max(count, sound)
     if count < size:
-        what = f"{name} ends after {count} of {size} bytes, decoded, that its header speaks of."
-        raise TruncatedVolume(what, do=do)
+        msg = f"{name}, decoded, ends after {count} of {size} bytes."
+        raise TruncatedVolume(msg, do=do)
 
 
 def copy(stream: BinaryIO, raw: BinaryIO, size: int, name: str) -> None:
@@ -75,8 +75,8 @@ def copy(stream: BinaryIO, raw: BinaryIO, size: int, name: str) -> None:
     while rest:
         piece = stream.read(min(rest, _PIECE_BYTES))
         if not piece:
-            what = f"{name} ends {rest} bytes before its voxels do."
-            raise TruncatedVolume(what, do="Copy or download the file again.")
+            msg = f"{name} ends {rest} bytes before the end of its voxels."
+            raise TruncatedVolume(msg, do="Copy or download the file again.")
         raw.write(piece)
         rest -= len(piece)
 

@@ -365,7 +365,7 @@ def write_beside(
     """Write a file in an existing directory through a partial file; the last writer wins.
 
     With ``sync`` the bytes reach the disk before the rename, so that a power failure leaves all or
-    nothing; files with a checksum need no ``sync``. A ``key`` has one writer at a time, which
+    nothing. Files with a checksum need no ``sync``. A ``key`` has one writer at a time, which
     removes the partial file of a killed writer.
     """
     # Each writer needs its own partial file: a shared one could be renamed before it is complete.
@@ -397,7 +397,7 @@ def sync_folder(folder: Path) -> None:
 def warn_unused(
     folder: Path,
     size: int,
-    what: str,
+    content: str,
     error: OSError,
     limit: int | None,
     variable: str = CACHE,
@@ -408,7 +408,7 @@ def warn_unused(
         status = os.statvfs(folder)
         free = f"{status.f_bavail * status.f_frsize} bytes are free there, and "
     budget = "it has no limit" if limit is None else f"{CACHE_BYTES} allows {limit}"
-    bytes_of = f"the {size} bytes of {what}" if size else what
+    bytes_of = f"the {size} bytes of {content}" if size else content
     _ONCE.warn(
         str(folder),
         f"the cache {folder} cannot take {bytes_of}: {error.strerror or error} ({free}{budget}). "

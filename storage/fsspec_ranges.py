@@ -54,8 +54,8 @@ def _kind(system: Any) -> tuple[str, str]:
 def with_defaults(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return storage options with voxpipe's defaults for s3; options of the user stay.
 
-    The defaults are: no own retries, timeouts of at most a third of the deadline, one connection
-    per concurrent request, and no HEAD before a GET of a whole object.
+    s3fs gets no own retries, timeouts of at most a third of the deadline, and one connection per
+    concurrent request. It sends no HEAD before a GET of a whole object.
     """
     if url.partition("://")[0] not in _S3:
         return dict(options)
@@ -72,39 +72,35 @@ def with_defaults(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def open_fsspec(url: str, options: Mapping[str, Any], retry: Retry | None = None) -> FsspecRanges:
     """Return the objects below a URL."""
-    system, root = file_system(url, with_defaults(url, options))
+    system, root = file_system_of(url, options)
     return FsspecRanges(url, options, system, root, retry)
 
 
 def file_system_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """Return the file system of a path or URL, without own retries, and the path in it."""
     system, path = file_system(url, with_defaults(url, options))
-    _leave_retries_to_us(system)
+    if hasattr(system, "retries"):
+        system.retries = 1  # s3fs counts attempts
     return system, path
 
 
-def _leave_retries_to_us(system: Any) -> None:
-    if hasattr(system, "retries"):
-        system.retries = 1  # s3fs counts attempts
-
-
 def list_with(
-    system: Any, method: str, path: str, url: str, options: Mapping[str, Any], **how: Any
+    system: Any, method: str, path: str, url: str, options: Mapping[str, Any], **arguments: Any
 ) -> Any:
     """Return the result of ``exists`` or ``find``; all attempts share one deadline."""
-    what, describe = f"listing {public_name(url)}", Secrets(options, url).describe
+    action, describe = f"listing {public_name(url)}", Secrets(options, url).describe
     attempts = Attempts(
-        default_retry(), what, describe, health=health_of(url, options), kind="LIST"
+        default_retry(), action, describe, health=health_of(url, options), kind="LIST"
     )
 
     def once() -> Any:
         if not getattr(system, "async_impl", False):
-            return getattr(system, method)(path, **how)
+            return getattr(system, method)(path, **arguments)
         from fsspec.asyn import sync
 
         # Each request of s3fs has its own timeout, and a listing may take a thousand requests.
         limit = attempts.rest if _kind(system) == _S3FS else attempts.limit
-        return sync(system.loop, getattr(system, f"_{method}"), path, timeout=limit, **how)
+        return sync(system.loop, getattr(system, f"_{method}"), path, timeout=limit, **arguments)
 
     with remote_errors(url, options, "listing"):
         return retry_sync(once, attempts)
@@ -139,13 +135,12 @@ class FsspecRanges(RemoteRanges):
         self.cuts_off = getattr(system, "async_impl", False)
         self._doubts *= self.cuts_off
         self._turn = asyncio.Lock()
-        _leave_retries_to_us(system)
 
     def enter_process(self, *, is_child: bool) -> None:
         """Open the file system again in a child, where objects of fsspec refuse to work."""
         if is_child:
             self._parent_systems.append(self._system)
-            self._use(file_system(self._url, with_defaults(self._url, self._options))[0])
+            self._use(file_system_of(self._url, self._options)[0])
 
     def _path(self, key: str) -> str:
         # ``reference://`` may have keys directly at its root.
@@ -247,12 +242,12 @@ class FsspecRanges(RemoteRanges):
             bucket, name, _ = self._system.split_path(path)
             reply = await self._call_s3("get_object", Bucket=bucket, Key=name, Range="bytes=0-0")
             reply["Body"].close()
-            raise WrongAnswer("it refuses to say what it sends") from None
+            raise WrongAnswer("it refuses to describe the object that it sends") from None
         if info.get("type") == "directory":
             raise FileNotFoundError(key)
         if info.get("size") is None:
-            what = f"the server of {self._place(key)} does not say how large the file is."
-            raise VolumeNotFound(what, do="Copy the file to a local disk or to an object store.")
+            msg = f"the server of {self._place(key)} does not report the size of the file."
+            raise VolumeNotFound(msg, do="Copy the file to a local disk or to an object store.")
         date = info.get("LastModified") or info.get("Last-Modified")  # s3fs, HTTP
         version = version_of(info) or str(date or "")
         return ObjectFacts(int(info["size"]), version, str(info.get("ETag") or ""), _seconds(date))
@@ -277,7 +272,7 @@ class FsspecRanges(RemoteRanges):
 def _refuse_odd(status: int, kind: str, content_range: str | None) -> None:
     """Raise ``WrongAnswer`` for an answer that cannot belong to the request of a part."""
     if status == _PART and not content_range:
-        raise WrongAnswer("it sent a part and does not say which")
+        raise WrongAnswer("it sent a part without its range")
     if status == _OK and kind.startswith("text/html"):
         raise WrongAnswer("it sent a web page")
 

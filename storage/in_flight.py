@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from ..core.locks import renew_after_fork
 
-# Hides 50 ms of latency at 60 MB/s for patches of 10 MB; eight workers with so many requests do
+# Hides 50 ms of latency at 60 MB/s for patches of 10 MB. Eight workers with so many requests do
 # not reach the rate limits of stores.
 MOST_REQUESTS = 48
 # Fetched bytes wait in memory until they are decoded.

@@ -74,8 +74,8 @@ def remote_errors(
     except (errors.VoxpipeError, MemoryError):
         raise
     except FileNotFoundError:
-        what = f"there is nothing at {name}."
-        raise errors.VolumeNotFound(what, do="Check the URL and the storage_options.") from None
+        msg = f"there is nothing at {name}."
+        raise errors.VolumeNotFound(msg, do="Check the URL and the storage_options.") from None
     except Exception as error:
         # Not chained: the text of the original may hold a signed URL or a key.
         raise remote_error(error, doing, name, secrets.describe(error)) from None
@@ -85,9 +85,9 @@ def remote_error(error: Exception, doing: str, place: str, message: str) -> erro
     """Return the voxpipe error for an error at ``place``; ``message`` describes it publicly."""
     failure = advice_on(error)
     if isinstance(error, ImportError):
-        what = f"reaching {place} needs a package that is not installed: {message}."
-        do = "Install the file system package that fsspec asks for."
-        return errors.MissingDependency(what, do=do)
+        msg = f"reaching {place} needs a package that is not installed: {message}."
+        do = "Install the file system package that fsspec needs."
+        return errors.MissingDependency(msg, do=do)
     if isinstance(error, CompressedAnswer):
         return errors.VolumeReadError(
             f"the server of {place} compresses its answers ({error}), so they are not the bytes "
@@ -97,8 +97,7 @@ def remote_error(error: Exception, doing: str, place: str, message: str) -> erro
         )
     if failure is FaultAdvice.NO_RANGES:
         return errors.VolumeReadError(
-            f"the server of {place} sends all of it when asked for a part: it does not know "
-            "ranges.",
+            f"the server of {place} sends all of it instead of a part: it does not know ranges.",
             do="Copy the file to a local disk or to an object store.",
         )
     if failure is FaultAdvice.REFUSAL:
@@ -106,13 +105,13 @@ def remote_error(error: Exception, doing: str, place: str, message: str) -> erro
         return errors.AccessDenied(f"{doing} {place} was refused: {message}.", do=do)
     if failure is FaultAdvice.BAD_CERTIFICATE:
         return errors.VolumeReadError(
-            f"the certificate of the server of {place} is not believed: {message}.",
-            do="Check the URL. Of an authority of your own: set AWS_CA_BUNDLE to the file of "
-            'its certificate, or client_kwargs={"verify": file} for S3.',
+            f"the certificate of the server of {place} is not trusted: {message}.",
+            do="Check the URL. For your own certificate authority, set AWS_CA_BUNDLE to the file "
+            'of its certificate, or client_kwargs={"verify": file} for S3.',
         )
     kind = errors.VolumeNotFound if is_of_no_bucket(error) else errors.VolumeReadError
-    what = f"{doing} {place} failed: {message}."
-    return kind(what, do="Check the URL, the storage_options and the connection.")
+    msg = f"{doing} {place} failed: {message}."
+    return kind(msg, do="Check the URL, the storage_options and the connection.")
 
 
 def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
@@ -122,9 +121,9 @@ def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     # Clients do not recognize a password with a slash, which ends the name of the server.
     for part in urls_in(url):
         if part.splits:
-            what = f"the password in {public_name(url)} holds a {part.splits}, which ends it for "
             raise errors.VolumeReadError(
-                f"{what}clients.",
+                f"the password in {public_name(url)} holds a {part.splits}, which ends it for "
+                "clients.",
                 do="Write it with %2F for /, %3F for ?, %23 for # and %5C for a backslash, or give "
                 "the password in storage_options.",
             )
@@ -176,10 +175,10 @@ def redirect_of(address: str) -> str:
         return ""
     import requests
 
-    how: Any = {"timeout": 5.0, "allow_redirects": False, "stream": True}
+    options: Any = {"timeout": 5.0, "allow_redirects": False, "stream": True}
     # Without ``auth``, requests would send the password of this host in a .netrc.
-    how |= {"headers": {"Range": "bytes=0-0"}, "auth": lambda request: request}
-    with suppress(OSError, ValueError), requests.get(address, **how) as reply:
+    options |= {"headers": {"Range": "bytes=0-0"}, "auth": lambda request: request}
+    with suppress(OSError, ValueError), requests.get(address, **options) as reply:
         if 300 <= reply.status_code < 400:
             return urlsplit(urljoin(address, reply.headers.get("Location") or "")).hostname or ""
     return ""
@@ -203,7 +202,7 @@ _APPENDIX = "\n\nDebug source:"
 
 
 class Secrets:
-    """Secrets of storage options and URLs, to be cut out of texts; its ``repr`` shows none."""
+    """Secrets of storage options and URLs, to be cut out of texts."""
 
     def __init__(self, options: Mapping[str, Any], *urls: str) -> None:
         self._secrets = {text for text in _texts(options) if len(text) >= _SHORTEST}
@@ -230,9 +229,6 @@ class Secrets:
         """Return class and message of an error, without secrets."""
         message = self.cut(str(error)).rstrip(".")
         return f"{type(error).__name__}: {message}" if message else type(error).__name__
-
-    def __repr__(self) -> str:
-        return f"Secrets({len(self._secrets)})"
 
 
 def _forms(secret: str) -> set[str]:

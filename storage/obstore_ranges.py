@@ -242,7 +242,7 @@ class ObstoreRanges(RemoteRanges):
     def _refuse_after_fork(self) -> None:
         if self._only and not is_usable():
             raise ForkUnsafe(
-                f"{self.name} was to be read in a forked process, and its parent has used "
+                f"{self.name} cannot be read in this forked process, because its parent has used "
                 "obstore, whose threads do not survive a fork.",
                 do='Start workers with "forkserver" or "spawn", or set VOXPIPE_REMOTE=fsspec.',
             )
@@ -260,14 +260,14 @@ class ObstoreRanges(RemoteRanges):
     async def ask(self, request: RangeRequest) -> Answer:
         """Send one request."""
         path = self._plain_path(request.key)
-        here = None if path is None else partial(self._get, path, request)
-        return await self._either(here, lambda other: other.ask(request))
+        call = None if path is None else partial(self._get, path, request)
+        return await self._either(call, lambda other: other.ask(request))
 
     async def ask_facts(self, key: str) -> ObjectFacts:
         """Return size and version of an object."""
         path = self._plain_path(key)
-        here = None if path is None else partial(self._facts, path)
-        return await self._either(here, lambda other: other.ask_facts(key))
+        call = None if path is None else partial(self._facts, path)
+        return await self._either(call, lambda other: other.ask_facts(key))
 
     async def ask_entries(self, prefix: str, most: int | None) -> list[ObjectEntry]:
         """List everything below, or at least one more than ``most``."""
@@ -401,15 +401,14 @@ def _options(request: RangeRequest, *, always: bool) -> Any:
 
 def _body(reply: Any, size: int) -> bytes:
     """Return a body, read piece by piece until it exceeds ``size`` bytes."""
-    pieces = reply.stream(min_chunk_size=max(1, min(size, _PIECE_BYTES)))
-    got: list[bytes] = []
+    pieces: list[bytes] = []
     length = 0
-    for piece in pieces:
-        got.append(piece)
+    for piece in reply.stream(min_chunk_size=max(1, min(size, _PIECE_BYTES))):
+        pieces.append(piece)
         length += len(piece)
         if length > size:
             break
-    return got[0] if len(got) == 1 else b"".join(got)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 # Larger answers come in pieces, so that a wrong length takes no memory.
@@ -459,13 +458,13 @@ def is_usable() -> bool:
 
 
 def _store(
-    kind: str, bucket: str, config: Mapping[str, Any], how: StoreSettings, retry: Retry
+    kind: str, bucket: str, config: Mapping[str, Any], settings: StoreSettings, retry: Retry
 ) -> Any:
     from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
     limit = min(retry.attempt, max(retry.deadline, LEAST_ATTEMPT))
     # A digest, because the settings hold credentials.
-    parts = (os.getpid(), kind, sorted(config.items()), how.headers, how.verify, limit)
+    parts = (os.getpid(), kind, sorted(config.items()), settings.headers, settings.verify, limit)
     key = content_key(bucket, parts)
     if key not in _STORES:
         client: dict[str, Any] = {
@@ -475,12 +474,12 @@ def _store(
         }
         if str(config.get("endpoint", bucket)).startswith("http://"):
             client["allow_http"] = True
-        elif isinstance(how.verify, str):
-            client["root_certificate"] = Path(how.verify).read_bytes()
-        elif how.verify is False:
+        elif isinstance(settings.verify, str):
+            client["root_certificate"] = Path(settings.verify).read_bytes()
+        elif settings.verify is False:
             client["allow_invalid_certificates"] = True
-        if how.headers:
-            client["default_headers"] = dict(how.headers)
+        if settings.headers:
+            client["default_headers"] = dict(settings.headers)
         factory: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "http": HTTPStore}[kind]
         _STORES[key] = factory(
             bucket, client_options=client, retry_config={"max_retries": 0}, **config

@@ -26,7 +26,7 @@ from ..core.locks import ForkSafeLock
 Span = tuple[int, int]
 """Half-open range of bytes."""
 # Ranges closer than the gap are read as one, up to the longest run. The local gap is the read-ahead
-# of the kernel; the other gaps are the bytes of a round trip at 100 MB/s and at 10 Gb/s.
+# of the kernel. The other gaps are the bytes of a round trip at 100 MB/s and at 10 Gb/s.
 LOCAL_GAP, LOCAL_RUN = 64 * 1024, 4 * 1024**2
 REMOTE_GAP, REMOTE_RUN = 1024**2, 16 * 1024**2
 NETWORK_GAP, NETWORK_RUN = 512 * 1024, 16 * 1024**2
@@ -245,7 +245,7 @@ def changed_at(status: os.stat_result) -> int:
     """Return the last change of a file in nanoseconds since 1970, ignoring future times.
 
     A copy (``rsync -a``, ``cp -p``, ``tar x``) may set back the write time, but not the change time
-    of the inode, which changes with links and permissions too.
+    of the inode. That time changes with links and permissions too.
     """
     now, write_time, change_time = time.time_ns(), status.st_mtime_ns, status.st_ctime_ns
     return max(write_time if write_time <= now else 0, change_time if change_time <= now else 0)
@@ -304,10 +304,10 @@ def open_regular(path: str | os.PathLike[str], _flags: int = 0) -> int:
 
 def cannot_open(path: str | os.PathLike[str], error: OSError) -> VolumeReadError:
     """Return the error for an existing local file that cannot be opened."""
-    what = f"{os.fspath(path)} cannot be opened: {error.strerror}."
+    msg = f"{os.fspath(path)} cannot be opened: {error.strerror}."
     if isinstance(error, PermissionError):
-        return AccessDenied(what, do="Check who may read it.")
-    return VolumeReadError(what, do="Check the file, and what its links lead to.")
+        return AccessDenied(msg, do="Check who may read it.")
+    return VolumeReadError(msg, do="Check the file, and the targets of its links.")
 
 
 def check_whole(size: int, most: int, name: str) -> None:

@@ -399,8 +399,8 @@ class ReadAhead:
                     if index in payloads:
                         pieces[index] = payloads[index]
         finally:
-            # An exception of a future keeps this frame alive, and with it the voxels of callers:
-            # drop the futures, or the cycle would wait for the garbage collector.
+            # An exception of a future keeps this frame alive, and with it the voxels of callers.
+            # Drop the futures, or the cycle would wait for the garbage collector.
             futures.clear()
         return pieces
 

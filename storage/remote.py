@@ -211,8 +211,8 @@ class Globs:
             except (FileNotFoundError, NotADirectoryError, PermissionError):
                 pass
             except OSError as error:
-                what = f"listing {folder} failed: {error.strerror}."
-                raise VolumeReadError(what, do="Check the disk and how it is mounted.") from error
+                msg = f"listing {folder} failed: {error.strerror}."
+                raise VolumeReadError(msg, do="Check the disk and how it is mounted.") from error
             self._listings[folder, 1] = paths
         return self._listings[folder, 1]
 
@@ -307,8 +307,8 @@ class RemoteFile:
         pieces = self.ranges(spans)
         for (start, stop), piece in zip(spans, pieces, strict=True):
             if len(piece) != stop - start:
-                what = f"{self.name} sent {len(piece)} of the {stop - start} bytes from {start} on."
-                raise TruncatedVolume(what, do="Read again, or check the store.")
+                msg = f"{self.name} sent {len(piece)} of the {stop - start} bytes from {start} on."
+                raise TruncatedVolume(msg, do="Read again, or check the store.")
         return pieces
 
     def prefetch(self, spans: Sequence[Span]) -> Ticket | None:

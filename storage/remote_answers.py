@@ -83,7 +83,7 @@ class Head(NamedTuple):
             return cls(0, length, length, etag, mtime)
         match = _CONTENT_RANGE.fullmatch(content_range.strip())
         if match is None:
-            raise WrongAnswer("the range of an answer makes no sense")
+            raise WrongAnswer("the range of an answer is invalid")
         total = None if match[3] == "*" else int(match[3])
         return cls(int(match[1]), int(match[2]) + 1, total, etag, mtime)
 
@@ -165,7 +165,7 @@ class RangeRequest(NamedTuple):
             )
         most = max(_SLACK * self.most, _LEAST_WHOLE) if self.most else MOST_WHOLE
         if self.stop is None and self.size is None and head.stop - head.start > most:
-            raise WrongAnswer(f"it says to be of {head.stop - head.start} bytes, {most} at most")
+            raise WrongAnswer(f"it reports {head.stop - head.start} bytes, {most} at most")
 
     def check_body(self, answer: Answer) -> None:
         """Raise an error unless the head and the length of an answer fit the request."""
@@ -206,7 +206,7 @@ class FaultAdvice(Enum):
     ABSENT = "there is no such object"
     BEYOND = "the range begins after the end of the object"
     REFUSAL = "the store refuses"
-    BAD_CERTIFICATE = "the certificate of the server is not believed"
+    BAD_CERTIFICATE = "the certificate of the server is not trusted"
     OTHER_VERSION = "the object is another version by now"
     NO_RANGES = "the server sends all of an object instead of a part"
     WRONG = "the answer does not fit the request"

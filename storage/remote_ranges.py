@@ -201,14 +201,14 @@ class RemoteRanges(ABC):
             return self._wait(self.get_ranges_async(ranges, whole=whole, limit=limit))
         limit = limit or (0 if whole else MOST_DOCUMENT_BYTES)
         keys = [(r.object,) for r in ranges if r == ReadRange(r.object)]
-        cached = self._documents.find(token, keys)
-        absent = [r for r in ranges if (r.object,) not in cached or r != ReadRange(r.object)]
+        ready = self._documents.find(token, keys)
+        absent = [r for r in ranges if (r.object,) not in ready or r != ReadRange(r.object)]
         new = self._wait(self.get_ranges_async(absent, whole=whole, limit=limit)) if absent else ()
         answers = dict(zip(absent, new, strict=True))
         whole_objects = {(r.object,): a for r, a in answers.items() if r == ReadRange(r.object)}
         views = {k: None if a is None else memoryview(a) for k, a in whole_objects.items()}
         self._documents.keep(token, views)
-        documents = {key: None if piece is None else bytes(piece) for key, piece in cached.items()}
+        documents = {key: None if piece is None else bytes(piece) for key, piece in ready.items()}
         return [answers[r] if r in answers else documents[r.object,] for r in ranges]
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
@@ -253,8 +253,8 @@ class RemoteRanges(ABC):
         """Return size and version of an object; ``VolumeNotFound`` for a missing one."""
         result = self._wait(self._facts_async(key))
         if result is None:
-            what = f"there is nothing at {self._place(key)}."
-            raise VolumeNotFound(what, do="Check the URL and the storage_options.")
+            msg = f"there is nothing at {self._place(key)}."
+            raise VolumeNotFound(msg, do="Check the URL and the storage_options.")
         return result
 
     async def _facts_async(self, key: str) -> ObjectFacts | None:
@@ -263,7 +263,7 @@ class RemoteRanges(ABC):
         async def agree() -> ObjectFacts:
             facts = await self.ask_facts(key)
             if self.cuts_off and not facts.version and facts != await self.ask_facts(key):
-                raise WrongAnswer("it says something else of the object each time")
+                raise WrongAnswer("two answers report different facts about the object")
             return facts
 
         return await self._try(key, agree, 0)
@@ -347,7 +347,7 @@ class RemoteRanges(ABC):
         except Exception as error:
             failure = advice_on(error)
             if failure is FaultAdvice.ABSENT and (key in self._pins or key in self._answers):
-                raise Gone("it is not there any more") from None
+                raise Gone("it no longer exists") from None
             if failure is FaultAdvice.NO_RANGES and not isinstance(error, CompressedAnswer):
                 if self._has_ranges or not (odd or self._lacks_ranges):
                     odd.add("no ranges")
@@ -397,7 +397,7 @@ class RemoteRanges(ABC):
             two_sizes = None not in (before.total, total) and before.total != total
             if two_sizes and etag and etag == before.etag:
                 self._answers[key] = before._replace(total=total)
-                raise WrongAnswer("it says another size of the same version")
+                raise WrongAnswer("it reports another size of the same version")
             if not before.agrees_with(head):
                 self.replaced_at = max(self.replaced_at, before.at)
         self._has_ranges |= total not in (None, head.stop - head.start)
@@ -446,9 +446,9 @@ class RemoteRanges(ABC):
         await room.enter(size, ahead=ahead)
         try:
             # The deadline begins here: waiting for other requests is no failure.
-            what, describe = f"reading {self._place(key)}", self._secrets.describe
+            action, describe = f"reading {self._place(key)}", self._secrets.describe
             attempts = Attempts(
-                self._retry, what, describe, health=self.health, size=size, kind=kind
+                self._retry, action, describe, health=self.health, size=size, kind=kind
             )
             if self.cuts_off:
                 return await retry_async(attempt, attempts, has_limit=has_limit, hedges=hedges)
@@ -458,7 +458,7 @@ class RemoteRanges(ABC):
         except Exception as error:
             host = await self._redirect(key) if self._may_be_elsewhere(error) else ""
             if host:
-                msg = f"{what} was refused by {host}, to which the store redirects."
+                msg = f"{action} was refused by {host}, to which the store redirects."
                 raise AccessDenied(msg, do="Check the region and the endpoint_url.") from None
             return self._answer_to(error, key)
         finally:
@@ -488,8 +488,8 @@ class RemoteRanges(ABC):
             if isinstance(error, Gone):
                 self._missing_keys.add(key)
             how = "removed" if isinstance(error, Gone) else "written again"
-            what = f"{place} was {how} since its header was read."
-            raise VolumeChanged(what, do="Make a new Volume once the file is written.") from None
+            msg = f"{place} was {how} since its header was read."
+            raise VolumeChanged(msg, do="Make a new Volume once the file is written.") from None
         # Not chained: the text of the original may hold a signed URL or a key.
         message = self._secrets.describe(cause_of(error))
         raise remote_error(error, "reading", place, message) from None

@@ -34,14 +34,14 @@ _SLOWEST = 0.8e6
 # this in three of a million requests. Fewer for a missing object that existed: proxies hide few.
 MOST_WRONG = 8
 MOST_MISSING = 3
-# Failures in a row that are repeated without a pause; more are rare, even behind a bad proxy.
+# Failures in a row that are repeated without a pause; more are rare, even with a bad proxy.
 AT_ONCE = 2
 # Each answer earns so many repetitions without a pause, up to the second number. If a third of the
 # requests fails, or all fail at once, attempts pause.
 _AT_ONCE_SHARE, _AT_ONCE_SAVINGS = 0.5, 16.0
 # A second, hedged request starts after so many times the slow recent answers, or the median ones if
-# answers vary a lot. The last two are seconds: the least delay, because a busy machine needs less
-# to read an answer, and the delay before enough answers are known.
+# answers vary a lot. The third number is the least delay in seconds, which a busy machine may need
+# to read an answer. The fourth one is the delay before enough answers are known.
 HEDGE_SLOW = 1.5
 HEDGE_USUAL = 4.0
 HEDGE_LEAST = 0.05
@@ -50,8 +50,8 @@ HEDGE_UNKNOWN = 0.5
 _RECENT, _ENOUGH, _SLOWER = 32, 3, 16
 # Share of requests that may be hedged, and most at once: a slow store gets few more requests.
 _HEDGE_SHARE, _HEDGES_AT_ONCE = 0.1, 8.0
-# A request that waits for a pause so many times as long as the first, while others are answered,
-# hangs: it is hedged beyond the share.
+# A request hangs if its pause is so many times the first one, while others are answered. It is
+# hedged beyond the share.
 _HANGS = 4
 # Seconds by which an unset clock drifts in a month. A later write time means another version.
 MOST_AHEAD = 30.0
@@ -109,7 +109,7 @@ class Attempts:
     def __init__(
         self,
         policy: Retry,
-        what: str,
+        action: str,
         describe: Callable[[BaseException], str],
         clock: Clock = time.monotonic,
         draw: Callable[[], float] = random.random,
@@ -118,20 +118,20 @@ class Attempts:
         size: int = 0,
         kind: str = "",
     ) -> None:
-        self._policy, self._what, self._describe = policy, what, describe
+        self._policy, self._action, self._describe = policy, action, describe
         self._size = size
         self._clock, self._draw = clock, draw
         self._begin = clock()
         self._failures = self._wrong = self._pauses = 0
         self._version: tuple[str, int | None, float] | None = None
         self.health = Health(clock) if health is None else health
-        self.targets = (kind, f"{kind} {what}")
+        self.targets = (kind, f"{kind} {action}")
         self._deadline = self.health.deadline(kind, policy.deadline)
         self._advice = (
             f"Check the store, or give it more time: {setting}=seconds, now {policy.deadline:g}."
         )
         # Whether this is one probe of a failing store.
-        self._is_probe = self.health.check_out(what, self.targets, self._advice)
+        self._is_probe = self.health.check_out(action, self.targets, self._advice)
 
     def note_answer(self) -> None:
         """Record that the store answers requests of this kind and for this object."""
@@ -195,10 +195,9 @@ class Attempts:
     def _unavailable(self, total: float, error: BaseException, do: str) -> errors.StoreUnavailable:
         times = "once" if self._failures == 1 else f"{self._failures} times"
         # Not chained: the text of the original may hold a signed URL or a key.
-        return errors.StoreUnavailable(
-            f"{self._what} failed {times} in {total:.1f} s, at last with {self._describe(error)}.",
-            do=do,
-        )
+        last = self._describe(error)
+        msg = f"{self._action} failed {times} in {total:.1f} s, at last with {last}."
+        return errors.StoreUnavailable(msg, do=do)
 
 
 Targets = tuple[str, ...]
@@ -314,14 +313,16 @@ class Health:
         while len(self._outages) > _MOST_OUTAGES:
             del self._outages[next(iter(self._outages))]
 
-    def check_out(self, what: str, targets: Targets, do: str) -> bool:
+    def check_out(self, action: str, targets: Targets, do: str) -> bool:
         """Return :meth:`is_out`; raise ``StoreUnavailable`` right after a failed probe."""
         if not self._outages:
             return False
         now = self._clock()
         for outage in self._outages_of(targets):
             if now < min(outage.until, outage.quiet_until):
-                msg = f"{what} was not tried: the store failed a moment ago, with {outage.message}."
+                msg = (
+                    f"{action} was not tried: the store failed a moment ago, with {outage.message}."
+                )
                 raise errors.StoreUnavailable(msg, do=do)
         return self.is_out(targets)
 

@@ -3,12 +3,12 @@
 One process decodes a compressed file without random access into a raw file, which all processes
 of the machine map. Processes share the directory, and each may be killed at any time:
 
-- an entry appears by a rename, so it is complete or absent;
-- locks belong to the kernel (``flock``), so a dead writer holds none;
-- a process that needs room or the entry removes the partial file of a dead writer;
-- an entry in use may be evicted: its bytes stay until its last map is closed;
-- an entry that was cut or changed, or belongs to another user, is made again;
-- without write access, the volume is decoded into memory.
+- An entry appears by a rename, so it is complete or absent.
+- Locks belong to the kernel (``flock``), so a dead writer holds none.
+- A process that needs room or the entry removes the partial file of a dead writer.
+- An entry in use may be evicted: its bytes stay until its last map is closed.
+- An entry that was cut or changed, or belongs to another user, is made again.
+- Without write access, the volume is decoded into memory.
 
 One lock of the directory guards the count of bytes and the eviction, least recently used first. A
 partial file has its full length at once, so that two writers see each other's needs.
@@ -86,9 +86,9 @@ class VolumeCache:
     def open(self, key: str, size: int, write: Callable[[BinaryIO], None], name: str) -> BinaryIO:
         """Return a decoded entry, open for reading; write a missing one first."""
         if size > self.budget:
-            what = f"the cache at {self.directory} may hold {self.budget}."
+            limit = f"the cache at {self.directory} may hold {self.budget}"
             do = f"Raise {CACHE_BYTES}, or store the volume uncompressed or as zarr."
-            raise CacheTooSmall(f"{name} decodes to {size} bytes, and {what}", do=do)
+            raise CacheTooSmall(f"{name} decodes to {size} bytes, and {limit}.", do=do)
         file = self._open_file(key, size)
         if file is not None:
             return file
@@ -115,9 +115,9 @@ class VolumeCache:
             # The error may name a parent of the directory.
             if error.errno in disk_cache.FAILING | disk_cache.READ_ONLY_ERRORS:
                 raise OSError(error.errno, error.strerror, str(self.directory)) from error
-            what = f"the cache directory {self.directory} cannot be made: {error.strerror}."
+            msg = f"the cache directory {self.directory} cannot be made: {error.strerror}."
             do = f"Point {CACHE} to a directory that you may write to."
-            raise VolumeReadError(what, do=do) from error
+            raise VolumeReadError(msg, do=do) from error
 
     def _in_memory(
         self, size: int, write: Callable[[BinaryIO], None], name: str, error: OSError
@@ -222,6 +222,6 @@ def is_in_memory(file: BinaryIO) -> bool:
     return isinstance(file, io.BytesIO) or os.fstat(file.fileno()).st_nlink == 0
 
 
-def _busy(what: str) -> CacheBusy:
-    do = "See whether a process hangs there; its lock goes when it does."
-    return CacheBusy(f"waited too long for {what}.", do=do)
+def _busy(event: str) -> CacheBusy:
+    do = "Check for a process that hangs there; its end releases the lock."
+    return CacheBusy(f"waited too long for {event}.", do=do)

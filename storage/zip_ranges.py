@@ -50,8 +50,8 @@ class ZipRanges:
         except FileNotFoundError:
             raise VolumeNotFound(f"there is no file {name}.", do="Check the path.") from None
         except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
-            what = f"{name} is no sound zip archive: {error}."
-            raise BadHeader(what, do="Copy or write it again.") from error
+            msg = f"{name} is no sound zip archive: {error}."
+            raise BadHeader(msg, do="Copy or write it again.") from error
         # A member may be written twice; the last entry of the directory counts.
         self._members = _from_root({info.filename: info for info in infos}, roots)
         self._starts: dict[str, int] = {}
@@ -105,7 +105,7 @@ class ZipRanges:
                 raise self._corrupt(key, "it is cut short")
             signature, name_length, extra_length = _LOCAL.unpack(answer)
             if signature != _SIGNATURE:
-                raise self._corrupt(key, "nothing begins where the directory says")
+                raise self._corrupt(key, "no header is at the offset in the directory")
             self._starts[key] = offset + _LOCAL.size + name_length + extra_length
 
     def _place(self, part: ReadRange) -> ReadRange:
@@ -166,9 +166,9 @@ class ZipRanges:
             raise self._corrupt(key, "its check sum is wrong")
         self._sound_keys.add(key)
 
-    def _corrupt(self, key: str, what: str) -> CorruptVolume:
+    def _corrupt(self, key: str, why: str) -> CorruptVolume:
         do = "Copy or write the archive again."
-        return CorruptVolume(f"{key} in {self.name} cannot be read: {what}.", do=do)
+        return CorruptVolume(f"{key} in {self.name} cannot be read: {why}.", do=do)
 
 
 def _from_root(
