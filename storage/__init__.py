@@ -1,1 +1,1 @@
-"""Bytes of named objects, local or remote: ranges, retries, limits, read-ahead, the disk cache."""
+"""Bytes of local and remote objects: ranges, retries, limits, prefetch, and the disk cache."""

@@ -1,4 +1,4 @@
-"""Names for content: of files, of bytes in memory, and of the code that computes with them."""
+"""Keys for content: for files, for bytes in memory, and for the code that computes with them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# 128 bits: two of a billion files meet with a probability below 1e-20.
+# 128 bits: two of a billion files collide with a probability below 1e-20.
 _DIGEST_BYTES = 16
 
 
@@ -33,20 +33,20 @@ def documents_token(url: str, storage_options: Mapping[str, Any]) -> str:
 
 
 def listing_key(location: str, files: Iterable[tuple[str, int, str]]) -> str:
-    """Return a key of (name, bytes, version) of all at a location; empty if one is not known."""
+    """Return a key of the (name, bytes, version) entries; empty if a version is unknown."""
     entries = tuple(sorted(files))
     has_versions = entries and all(version for _, _, version in entries)
     return content_key(location, entries) if has_versions else ""
 
 
 def folder_key(folder: str) -> str:
-    """Return a short key for a local folder: names, sizes and times of writing of its files."""
+    """Return a short key of the names, sizes and write times of the files in a local folder."""
     return listing_key(folder, files_below(folder))
 
 
 def files_below(folder: str, below: str = "") -> Iterator[tuple[str, int, str]]:
-    """Yield name, bytes and time of writing of the files in a folder and those below."""
-    # In one pass: a zarr folder may hold a hundred thousand chunks.
+    """Yield name, bytes and write time of the files in a folder and its subfolders."""
+    # One pass, because a zarr folder may hold a hundred thousand chunks.
     with os.scandir(folder) as entries:
         for entry in entries:
             name = f"{below}{entry.name}"
@@ -58,27 +58,26 @@ def files_below(folder: str, below: str = "") -> Iterator[tuple[str, int, str]]:
 
 
 def array_key(array: NDArray[Any]) -> str:
-    """Return a key for numbers in memory: type, shape, whether by columns, and every byte."""
-    # As ``np.save`` keeps them: it keeps the order of columns, and writes all else row by row.
+    """Return a key of the type, shape, memory order and bytes of an array."""
+    # ``np.save`` keeps Fortran order too, and writes all other arrays in C order.
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for piece in _contiguous(array):
         digest.update(piece.data)
-    version = (array.dtype.str, array.shape, _lies_by_columns(array), digest.hexdigest())
+    version = (array.dtype.str, array.shape, _is_fortran(array), digest.hexdigest())
     return content_key("array", version)
 
 
-# Numbers of 8 bytes in a row, and bytes looked at while they are in a processor's cache.
+# Integers of 8 bytes in a row, and bytes of a block, which fits the cache of a processor.
 _ROW = 4096
 _BLOCK_BYTES = 1024**2
 
 
 def quick_key(array: NDArray[Any]) -> str:
-    """Return a key that almost surely differs once numbers in memory were written to.
+    """Return a key that almost surely differs after a write to an array; no name for content.
 
-    The bytes are taken for rows of 4096 integers of 64 bits, of which each row is summed, and each
-    column of a block of rows combined by exclusive or: what changes places changes one of them.
-    That is 4.2 GB/s on one core, where :func:`array_key` does 0.65; arrays that lie neither by rows
-    nor by columns are copied piece by piece: 1.3 GB/s. It is no name for content.
+    The bytes are read as rows of 4096 integers of 64 bits. The key digests the sum of each row and
+    the exclusive or of each column in a block: swapped values change one of them. One core reads
+    4.2 GB/s (:func:`array_key`: 0.65), and 1.3 GB/s of arrays in neither C nor Fortran order.
     """
     digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
     for piece in _contiguous(array):
@@ -92,30 +91,30 @@ def quick_key(array: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-def _lies_by_columns(array: NDArray[Any]) -> bool:
+def _is_fortran(array: NDArray[Any]) -> bool:
     return array.flags.f_contiguous and not array.flags.c_contiguous
 
 
 def _contiguous(array: NDArray[Any]) -> Iterator[NDArray[np.uint8]]:
     """Yield the bytes of an array in pieces."""
-    rows = array.T if _lies_by_columns(array) else array
+    rows = array.T if _is_fortran(array) else array
     if rows.flags.c_contiguous:
         yield rows.reshape(-1).view(np.uint8)
         return
-    # Copied one by one, and not as a whole where there is a single channel.
+    # Copy row by row; a single channel is no row, because the copy would be the whole array.
     for row in rows[0] if len(rows) == 1 and rows.ndim > 1 else rows:
         yield np.ascontiguousarray(row).reshape(-1).view(np.uint8)
 
 
 def version_key(volume: Any) -> tuple[Any, ...]:
-    """Return a key for what is worked out once of a volume and kept in memory; reads no voxel."""
+    """Return a key for results of a volume that are kept in memory; read no voxel."""
     backend = volume.probe()
-    # A backend of the user's own has no stamp in its header: its key is all that tells.
+    # The header of a user's backend has no stamp, so its content key is the only version.
     is_own = type(backend).__module__.partition(".")[0] != __name__.partition(".")[0]
-    # What a manifest lists was compared with it, and is no listing more: a request for each epoch.
+    # A manifest already compared the listing; another one would be a request per epoch.
     in_manifest = backend.remote and _named_by_token(volume._source)
     listing = backend.content_key if (backend.lists or is_own) and not in_manifest else ""
-    # What a reader of the user's returned has no stamp, and its file has.
+    # A header from a user's reader has no stamp, but its file has a version.
     stamp = volume.header.stamp or (() if backend.remote else backend.version)
     return (volume.token, stamp, listing)
 
@@ -134,26 +133,26 @@ def opened_key(volume: Any) -> tuple[Any, ...]:
 
 
 def _below_maps(source: Any) -> Any:
-    """Return the source whose sections are shown elsewhere, or of which a mask speaks."""
+    """Return the innermost source below axis maps and masks."""
     while (inner := getattr(source, "source", None)) is not None:
         source = inner
     return source
 
 
 def _named_by_token(source: Any) -> bool:
-    """Whether a token tells what is stored. To know a header beforehand is not enough for that."""
+    """Whether the token of a source identifies its content; a header known before does not."""
     return bool(getattr(_below_maps(source), "names_content", False))
 
 
 def content_key_now(volume: Any) -> str:
-    """Return the content key of a volume after looking again: it may have changed since."""
+    """Return the content key of a volume, read again because its files may have changed."""
     volume.probe().forget_content_key()
     return str(volume.content_key)
 
 
 PLAIN = (type(None), bool, int, float, complex, str, bytes, range, type(...), type(NotImplemented))
-"""Classes of values that count by their text."""
-# Attributes by which an object of Python refers to others.
+"""Classes whose values are digested as ``repr``."""
+# Attributes through which Python's own objects refer to others.
 _LINKS: dict[Any, tuple[str, ...]] = {
     functools.partial: ("func", "args", "keywords"),
     functools._lru_cache_wrapper: ("__wrapped__",),
@@ -174,20 +173,18 @@ _BUILT_IN = (
     types.ClassMethodDescriptorType,
     types.GetSetDescriptorType,
 )
-# Methods by which a class chooses its state for pickle, which may be a part of it.
+# Methods with which a class chooses its pickled state, which may leave attributes out.
 _STATE = {"__reduce__", "__reduce_ex__", "__getstate__"}
-_MADE_BY_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE: of a class statement, or of an extension
-# Entries of a class that change no result.
+_MADE_BY_PYTHON = 1 << 9  # Py_TPFLAGS_HEAPTYPE: from a class statement, or from an extension
+# Entries of a class that do not change results.
 _IRRELEVANT = {"__dict__", "__weakref__", "__doc__", "__annotations__", "__orig_bases__"}
 _IRRELEVANT |= {"__firstlineno__", "__parameters__", "_abc_impl"}
-# Names through which code reads facts that none of its objects holds, "ops" of torch among them.
+# Names through which code reads facts from outside its objects; "ops" is from torch.
 _OUTSIDE = {"environ", "getenv", "argv", "open", "exec", "eval", "globals", "__import__", "ops"}
 _OUTSIDE |= {"import_module", "listdir", "getcwd", "urandom", "time", "now"}
 _OUTSIDE |= {"load", "loads", "read", "read_text", "read_bytes", "fromfile", "memmap", "loadtxt"}
 _OUTSIDE |= {"genfromtxt", "imread", "read_csv", "rand", "randn", "random", "default_rng", "File"}
-
-
-# Packages, with the standard library, whose version alone proves the result of their code.
+# Packages, with the standard library, whose version alone determines the result of their code.
 _PROVEN = {__name__.partition(".")[0], "torch", "numpy", *sys.stdlib_module_names}
 
 
@@ -195,9 +192,9 @@ def behaviour_digest(*values: Any, is_proof: bool = False) -> str:
     """Return a digest of the code, attributes, arrays and tensors that objects compute with.
 
     Equal digests mean equal results, in any process; different ones prove nothing. Installed
-    packages count by version. Empty where a part is opaque: a handle, a C++ object, a class that
-    chooses its own state, or code that reads files, arguments or the environment. ``is_proof``
-    makes every class and function opaque that is not of torch, NumPy, Python or voxpipe.
+    packages count by version. The digest is empty if a part is opaque. Opaque are handles, C++
+    objects, classes that choose their own state, and code that reads files, arguments or the
+    environment. ``is_proof`` makes all code outside torch, NumPy, Python and voxpipe opaque.
     """
     behaviour = _Behaviour(is_proof)
     try:
@@ -208,18 +205,18 @@ def behaviour_digest(*values: Any, is_proof: bool = False) -> str:
 
 
 class _Behaviour:
-    """Digest objects, those that they refer to, and the code of their classes, each once."""
+    """Digest of objects, the objects that they refer to, and the code of their classes."""
 
     def __init__(self, is_proof: bool) -> None:
         self.digest = hashlib.sha256()
         self._is_proof = is_proof
         self._number: dict[int, int] = {}
-        self._alive: list[Any] = []  # a freed object would pass its id to another
+        self._alive: list[Any] = []  # another object could reuse the id of a freed one
         data: Any = sys.modules.get("torch.utils.data")  # without it there are no pipes
         self._pipes = () if data is None else (data.IterDataPipe, data.MapDataPipe)
 
     def add(self, value: Any) -> None:
-        """Digest one object; TypeError for an opaque one."""
+        """Digest one object; raise ``TypeError`` for an opaque one."""
         kind = type(value)
         self._note(kind.__qualname__)
         if kind in PLAIN:
@@ -228,7 +225,7 @@ class _Behaviour:
             self._add_all(value)
         elif id(value) in self._number:
             self._note(f"as {self._number[id(value)]}")
-        elif not isinstance(value, self._pipes):  # the edges of a graph count elsewhere
+        elif not isinstance(value, self._pipes):  # the caller digests the edges of a graph
             self._number[id(value)] = len(self._number)
             self._alive.append(value)
             self._add_new(value)
@@ -248,7 +245,7 @@ class _Behaviour:
         elif type(value) in (dict, types.MappingProxyType):
             self._add_all(entry for pair in value.items() for entry in pair)
         elif isinstance(value, (set, frozenset)):
-            self._add_all(sorted(value))  # TypeError for objects, whose order no process keeps
+            self._add_all(sorted(value))  # TypeError for objects: their order differs by process
         elif torch is not None and isinstance(value, torch.Tensor):
             self._add_tensor(value, torch)
         elif isinstance(value, (np.ndarray, np.generic)):
@@ -257,7 +254,9 @@ class _Behaviour:
             if not self._add_version(value.__name__):
                 self.add({k: v for k, v in vars(value).items() if not k.startswith("__")})
         elif isinstance(value, type):
-            self._add_class(value)
+            if not self._add_installed(value):
+                self._add_all((type(value), value.__bases__))
+                self.add({k: v for k, v in vars(value).items() if k not in _IRRELEVANT})
         elif isinstance(value, types.FunctionType):
             self._add_function(value)
         elif isinstance(value, _WRAPPERS):
@@ -268,7 +267,7 @@ class _Behaviour:
             self._add_object(value)
 
     def _add_version(self, module: str | None, *, is_needed: bool = False) -> bool:
-        """Digest a module's version; return whether it has one, so that its code need not count."""
+        """Digest the version of a module; return whether it has one, which replaces its code."""
         version = version_of_module(module or "")
         self._refuse_unproven(module, version)
         if is_needed and not version:
@@ -277,12 +276,13 @@ class _Behaviour:
         return bool(version)
 
     def _add_installed(self, value: Any) -> bool:
-        """Digest the name of a class or function; return whether it is that of a package."""
-        self._refuse_unproven(value.__module__, _version_of(value))
-        self._note(f"{value.__module__}.{value.__qualname__} {_version_of(value)}")
-        if _version_of(value) and value.__name__ in _OUTSIDE:
+        """Digest the name of a class or function; return whether a package defines it."""
+        version = _version_of(value)
+        self._refuse_unproven(value.__module__, version)
+        self._note(f"{value.__module__}.{value.__qualname__} {version}")
+        if version and value.__name__ in _OUTSIDE:
             raise TypeError(f"{value.__qualname__} depends on more than its arguments")
-        return bool(_version_of(value))
+        return bool(version)
 
     def _refuse_unproven(self, module: str | None, version: str) -> None:
         if self._is_proof and not (version and (module or "").partition(".")[0] in _PROVEN):
@@ -302,11 +302,6 @@ class _Behaviour:
         self._add_all((str(value.dtype.descr), value.shape))
         self.digest.update(np.ascontiguousarray(value).tobytes())
 
-    def _add_class(self, kind: type) -> None:
-        if not self._add_installed(kind):
-            self._add_all((type(kind), kind.__bases__))
-            self.add({k: v for k, v in vars(kind).items() if k not in _IRRELEVANT})
-
     def _add_function(self, function: types.FunctionType) -> None:
         self._add_all(links_of(function) or ())
         self.add(dict(vars(function)))
@@ -315,7 +310,7 @@ class _Behaviour:
         self._add_code(function.__code__)
         space = function.__globals__
         for kind, name in names_in(function.__code__):
-            if kind == MODULE:  # the function may not have been called yet in this process
+            if kind == MODULE:  # this process may not have imported it yet
                 self.add(import_module(name, space.get("__package__")))
             elif kind == GLOBAL and name in space:
                 self.add(space[name])
@@ -334,7 +329,7 @@ class _Behaviour:
 
     def _add_object(self, value: Any) -> None:
         if value is os.environ or getattr(value, "__name__", "") in _OUTSIDE:
-            raise TypeError("facts are read that no object holds")
+            raise TypeError("it reads facts from outside its objects")
         own = [kind for kind in type(value).__mro__ if kind.__flags__ & _MADE_BY_PYTHON]
         if not all(map(_version_of, (kind for kind in own if not _STATE.isdisjoint(vars(kind))))):
             raise TypeError(f"{type(value).__qualname__} chooses its own state")
@@ -345,8 +340,8 @@ class _Behaviour:
             self._add_all((value.__qualname__, owner))
             return
         self.add(type(value))
-        how = copyreg.dispatch_table.get(type(value))  # of ufuncs, for instance
-        state = value.__reduce_ex__(4) if how is None else how(value)
+        reduce = copyreg.dispatch_table.get(type(value))  # of ufuncs, for instance
+        state = value.__reduce_ex__(4) if reduce is None else reduce(value)
         if isinstance(state, str):  # a name in its module
             module = getattr(value, "__module__", None) or type(value).__module__
             self._add_version(module, is_needed=True)
@@ -355,7 +350,7 @@ class _Behaviour:
 
 
 def _version_of(value: Any) -> str:
-    """Return the version of the package whose class or function this is; empty for others."""
+    """Return the version of the package that defines a class or function; empty for others."""
     member: Any = sys.modules.get(value.__module__ or "")
     for name in value.__qualname__.split("."):
         member = getattr(member, name, None)
@@ -364,7 +359,7 @@ def _version_of(value: Any) -> str:
 
 @functools.cache
 def version_of_module(name: str) -> str:
-    """Return the version of the installed package of a module; empty for code of the user."""
+    """Return the version of the installed package of a module; empty for user code."""
     top = name.partition(".")[0]
     if top in sys.stdlib_module_names:
         return sys.version
@@ -386,9 +381,9 @@ _READS = {
 
 @functools.lru_cache(maxsize=1024)
 def names_in(code: types.CodeType) -> tuple[tuple[str, str], ...]:
-    """Return the names that code, and code in it, reads, each with its kind.
+    """Return (kind, name) of each name that code and its inner code read.
 
-    A relative import has leading dots. Variables of the function have no entry.
+    A relative import has leading dots. Local variables have no entry.
     """
     steps = list(dis.get_instructions(code))
     names = []
@@ -403,7 +398,7 @@ def names_in(code: types.CodeType) -> tuple[tuple[str, str], ...]:
 
 
 def links_of(value: Any) -> list[Any] | None:
-    """Return the objects to which a function, a method, a cell or the like refers; else None."""
+    """Return the objects that a function, method, cell or wrapper refers to; None for others."""
     links = next((names for kind, names in _LINKS.items() if isinstance(value, kind)), None)
     if links is None:
         return None

@@ -1,8 +1,7 @@
-"""The folder of decoded volumes and statistics on this machine, and how one process fills it.
+"""The local folder of decoded volumes and statistics, with its entries, locks and checksums.
 
-An entry is trusted if this user wrote it, or root, and nobody else can write to it. In a folder
-that others may write to as well each user has a folder of their own, of a name that nobody can
-guess; it is found again by its owner.
+A trusted entry belongs to this user or root, and no other user can write to it. In a folder that
+other users can write to, each user has a subfolder with a random name, found by its owner.
 """
 
 from __future__ import annotations
@@ -33,30 +32,28 @@ T = TypeVar("T")
 
 # A few dozen decoded CT scans (512³ int16 are 0.27 GB); leaves room on a 100 GB disk.
 DEFAULT_BUDGET = 32 * 1024**3
-# Of each kind of number (statistics, histograms, boxes, tables): those of 100 000 volumes.
+# For each kind of result (statistics, histograms, boxes, tables): the results of 100 000 volumes.
 MOST_KEPT_BYTES = 1024**3
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""What a disk says that has no more room: for anybody, this user, or this process (ulimit -f)."""
-FAILING = FULL | {errno.EIO}  # what a disk says that takes nothing more, be it full or broken
-# A pass over a volume of 100 GB takes it at 200 MB/s; after that each process makes its own.
+"""Errors without room: of the disk, the quota of the user, or the process (``ulimit -f``)."""
+FAILING = FULL | {errno.EIO}  # errors of a disk that is full or broken
+# Seconds for a pass over 120 GB at 200 MB/s; later each process makes its own entry.
 LONGEST_PASS = 600.0
-# Waits for nobody: a pipe would.
+# Opening a pipe does not wait for a writer.
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0)
 _BLOCK = 4096
-# The first line of an entry: its kind, its length in bytes and their digest.
+# The first line of an entry holds this, the length in bytes and the digest.
 _MAGIC = b"voxpipe-entry-1"
 _ONCE = WarnOnce()
 _BETWEEN_REMOVALS = 64
 _WRITE_NUMBERS = itertools.count(1)
-
-
-# Short beside what is waited for, a decoded or converted volume; long beside a look.
+# Short compared with decoding a volume, long compared with one attempt at a lock.
 POLL_SECONDS = 0.02
-# At a lock, while others may take a link away from there: each sees one more change at most.
+# Attempts to open a lock while other processes may remove a link in its place.
 _LOOKS = 10
 READ_ONLY_ERRORS = frozenset({errno.EROFS, errno.EACCES, errno.EPERM, errno.ELOOP})
-"""What a folder says that may not be written to, or where somebody put a link in our way."""
-# Opens nothing that somebody put in our way.
+"""Errors of a folder without write access, or with a link in the place of a file."""
+# Refuses to follow a link that another user may have created.
 NO_LINK = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -72,10 +69,10 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def own_folder(place: Path) -> Path:
-    """Return a folder, or, where others may write to it too, this user's own one in it.
+    """Return a trusted folder as it is, or this user's own subfolder of one open to others.
 
-    That is called ``user-UID-...`` with a random end, so that nobody else can make it, or an entry
-    in it, beforehand. Where none can be made, the folder itself is returned.
+    The subfolder is ``user-UID-...`` with a random end, so that no other user can create it, or an
+    entry in it, beforehand. Return the folder itself if no subfolder can be made.
     """
     with suppress(OSError):
         if is_trusted(os.stat(place)):
@@ -85,7 +82,7 @@ def own_folder(place: Path) -> Path:
             if is_made:
                 name = f"{mine}{time.time_ns():020}-{secrets.token_hex(8)}"
                 (place / name).mkdir(mode=0o700)
-            # The oldest, by name, where two were made at once.
+            # Two processes may have made one each: both use the oldest by name.
             for own in sorted(place.glob(f"{mine}*")):
                 status = own.lstat()
                 private = status.st_uid == os.geteuid() and not stat.S_IMODE(status.st_mode) & 0o077
@@ -95,22 +92,22 @@ def own_folder(place: Path) -> Path:
 
 
 def is_trusted(status: os.stat_result) -> bool:
-    """Whether what a file or folder holds can only come from this user, or from root."""
-    if not hasattr(os, "geteuid"):  # a system without owners of this kind
+    """Whether only this user or root can write to a file or folder."""
+    if not hasattr(os, "geteuid"):  # no POSIX owners
         return True
     writable = stat.S_IMODE(status.st_mode) & (stat.S_IWGRP | stat.S_IWOTH)
     return status.st_uid in (os.geteuid(), 0) and not writable
 
 
 def cache_budget(environment: Mapping[str, str] = os.environ) -> int:
-    """Return the bytes that decoded volumes may take: ``$VOXPIPE_CACHE_BYTES``, else 32 GiB."""
+    """Return the most bytes of decoded volumes: ``$VOXPIPE_CACHE_BYTES``, else 32 GiB."""
     budget: int = read_setting(CACHE_BYTES, DEFAULT_BUDGET, environment)
     return budget
 
 
 def make_directory(directory: Path) -> Path:
-    """Make a directory that only the user can look into: it will hold scans of people."""
-    # ``parents=True`` would make the parents readable by everyone.
+    """Make a directory that only the user can read, because it will hold patient scans."""
+    # ``parents=True`` would make the parents readable by all users.
     for place in (*reversed(directory.parents), directory):
         if not place.exists():
             place.mkdir(mode=0o700, exist_ok=True)
@@ -118,33 +115,29 @@ def make_directory(directory: Path) -> Path:
 
 
 def write_whole(path: Path, content: bytes, *, sync: bool = True) -> None:
-    """Write a file of this user's so that others see all of it or nothing."""
+    """Write a private file so that other processes see all of it or nothing."""
     make_directory(path.parent)
     write_beside(path, [content], mode=0o600, sync=sync)
 
 
 def write_entry(path: Path, content: bytes) -> None:
-    """Write a small entry with a check sum; now and then the oldest beside it are removed."""
+    """Write a small entry with a checksum; sometimes remove the oldest entries of its folder."""
     write_whole(path, with_check_sum(content))
-    if next(_WRITE_NUMBERS) % _BETWEEN_REMOVALS == 0:
-        remove_oldest(path.parent, MOST_KEPT_BYTES)
-
-
-def remove_oldest(folder: Path, most: int) -> None:
-    """Remove the files of a folder that were written first, until the rest takes ``most`` bytes."""
+    if next(_WRITE_NUMBERS) % _BETWEEN_REMOVALS:
+        return
     entries = []
-    for path in folder.iterdir():
+    for entry in path.parent.iterdir():
         with suppress(OSError):
-            status = path.stat()
+            status = entry.stat()
             # A file of one byte takes a block of the disk.
-            entries.append((status.st_mtime_ns, max(status.st_size, _BLOCK), path))
-    make_room(entries, most)
+            entries.append((status.st_mtime_ns, max(status.st_size, _BLOCK), entry))
+    make_room(entries, MOST_KEPT_BYTES)
 
 
 def make_room(entries: Iterable[tuple[int, int, Path]], most: int) -> int:
     """Remove files, the least recently used first, until at most ``most`` bytes are left.
 
-    An entry has the time of last use, the bytes and the path. Returns the bytes that are left.
+    An entry is (time of last use, bytes, path). Return the bytes that are left.
     """
     by_age = sorted(entries)
     total = sum(size for _, size, _ in by_age)
@@ -157,7 +150,7 @@ def make_room(entries: Iterable[tuple[int, int, Path]], most: int) -> int:
 
 
 def remove_file(path: Path) -> bool:
-    """Remove an entry that is a file, and its check sums; say whether it is gone."""
+    """Remove an entry that is a file, and its checksums; return whether it is gone."""
     with suppress(OSError):
         path.unlink(missing_ok=True)
         (path.parent / SUMS / path.stem).unlink()
@@ -165,13 +158,13 @@ def remove_file(path: Path) -> bool:
 
 
 def with_check_sum(content: bytes) -> bytes:
-    """Return an entry: its length and a check sum in a line, and the content after it."""
+    """Return an entry: a line with its length and checksum, then the content."""
     digest = hashlib.blake2b(content, digest_size=16).hexdigest()
     return b"%s %d %s\n%s" % (_MAGIC, len(content), digest.encode(), content)
 
 
 def read_entry(path: Path) -> bytes | None:
-    """Return what :func:`write_entry` wrote; None for what was cut, changed or is not ours."""
+    """Return the content of an entry; None if it was cut, changed, or is not trusted."""
     with suppress(OSError), open(path, "rb", opener=open_trusted) as file:
         entry = file.read()
         content = entry.partition(b"\n")[2]
@@ -180,7 +173,7 @@ def read_entry(path: Path) -> bytes | None:
 
 
 def load_entry(path: Path, decode: Callable[[bytes], T | None]) -> T | None:
-    """Return what ``decode`` makes of an entry; None where there is none, or it makes no sense."""
+    """Return the decoded content of an entry; None for a missing or unreadable one."""
     with suppress(ValueError, TypeError, LookupError, AttributeError, EOFError, OSError):
         content = read_entry(path)
         return None if content is None else decode(content)
@@ -196,16 +189,15 @@ def get_or_make(
     is_current: Callable[[], bool] = lambda: True,
     patience: float = LONGEST_PASS,
 ) -> T:
-    """Return what an entry holds; where there is nothing sound, or no ``file``, make it.
+    """Return the value of an entry; make it if the entry is missing or damaged, or has no ``file``.
 
-    Of several processes that ask, one makes it and the others wait for its file. Where the lock
-    cannot be had (a read-only disk, a system without ``flock``) or within ``patience`` seconds,
-    each makes its own. It is written only if what names the file ``is_current``.
+    One process makes the value, and the others wait for its file. Each process makes its own value
+    without a lock (a read-only disk, a system without ``flock``), or after ``patience`` seconds.
+    The entry is written only while the source that names the file ``is_current``.
     """
     if file is None:
         return make()
-    value = load_entry(file, decode)
-    if value is not None:
+    if (value := load_entry(file, decode)) is not None:
         return value
     with _alone(file, time.monotonic() + patience) as has_lock:
         value = load_entry(file, decode) if has_lock else None
@@ -215,7 +207,7 @@ def get_or_make(
             try:
                 if content is not None:
                     write_entry(file, content)
-            except OSError as error:  # it only saves time: a disk that is full must stop nobody
+            except OSError as error:  # the entry only saves time, so a full disk is no error
                 if error.errno in FAILING:
                     warn_unused(file.parent, 0, f"the {file.parent.name}", error, MOST_KEPT_BYTES)
         return value
@@ -223,10 +215,10 @@ def get_or_make(
 
 @contextmanager
 def _alone(file: Path, deadline: float) -> Iterator[bool]:
-    """Keep other processes out that want to make the same; yield whether to look again."""
+    """Lock an entry against other writers; yield whether the lock was taken."""
     with ExitStack() as stack:
         lock: FileLock | None = None
-        with suppress(OSError, ImportError, CacheBusy):  # the last: another process kept it long
+        with suppress(OSError, ImportError, CacheBusy):  # busy: another process held it too long
             make_directory(file.parent)
             busy = partial(CacheBusy, "waited too long.", do="")
             lock = stack.enter_context(hold_lock(Path(f"{file}.lock"), deadline, busy))
@@ -235,25 +227,25 @@ def _alone(file: Path, deadline: float) -> Iterator[bool]:
 
 
 def pause(deadline: float, busy: Callable[[], VoxpipeError]) -> None:
-    """Wait before the next look."""
+    """Wait before the next attempt; raise the error of ``busy`` after the deadline."""
     if time.monotonic() >= deadline:
         raise busy()
     time.sleep(POLL_SECONDS)
 
 
 def open_lock(path: Path) -> BinaryIO:
-    """Open the file of a lock, made where there is none.
+    """Open the file of a lock, creating it if needed.
 
-    A link in its place is replaced, and not followed. In a folder that may not be written to, a
-    lock that is there can be taken all the same.
+    A link in its place is replaced and not followed. An existing lock in a folder without write
+    access is opened for reading.
     """
     for _ in range(_LOOKS):
         try:
             return _open_lock(path)
         except OSError as error:
-            # Of a link that another process is just taking away the system says either.
-            is_going = error.errno == errno.ENOENT and path.parent.is_dir()
-            if error.errno != errno.ELOOP and not is_going:
+            # ELOOP or ENOENT: another process may be removing a link at this moment.
+            is_link_removal = error.errno == errno.ENOENT and path.parent.is_dir()
+            if error.errno != errno.ELOOP and not is_link_removal:
                 raise
         _remove_link(path)
     return _open_lock(path)
@@ -269,12 +261,12 @@ def _open_lock(path: Path) -> BinaryIO:
 
 
 def _remove_link(path: Path) -> None:
-    """Take away a link, one process at a time: by then a lock of another may be there."""
+    """Remove a link, one process at a time: another process may have put a lock there."""
     import fcntl
 
     fd = os.open(path.parent, os.O_RDONLY)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)  # held for no longer than this
+        fcntl.flock(fd, fcntl.LOCK_EX)  # held only during this removal
         if stat.S_ISLNK(os.lstat(path).st_mode):
             os.unlink(path)
     except FileNotFoundError:
@@ -284,7 +276,7 @@ def _remove_link(path: Path) -> None:
 
 
 class FileLock:
-    """The kernel's lock of a file, held until it is closed. A forked child holds none."""
+    """Lock of the kernel on a file, held until the file is closed. A forked child holds none."""
 
     def __init__(self, file: BinaryIO, path: Path) -> None:
         self._path, self.file = path, file
@@ -297,28 +289,28 @@ class FileLock:
         self.file.close()
 
     def after_fork(self) -> None:
-        """Close the file in a forked child: the lock goes with the last process that has it."""
+        """Close the file in a forked child, because any open copy would keep the lock."""
         self.file.close()
 
     @property
     def is_named(self) -> bool:
-        """Whether the lock is held, and its file has its name: others wait for it."""
+        """Whether the lock is held and its path still names its file, so that others wait."""
         with suppress(FileNotFoundError):
             if not self.file.closed:
                 return os.path.samestat(os.fstat(self.file.fileno()), os.stat(self._path))
         return False
 
     def remove(self) -> None:
-        """Remove the file while it is locked: a process that waited for it makes a new one."""
+        """Remove the file while it is locked; a process that waited for it makes a new one."""
         with suppress(OSError):
             if not self.file.closed:
                 self._path.unlink()
 
 
 def take_lock(path: Path) -> FileLock | None:
-    """Return the lock of a file, made where there is none; None if another process holds it.
+    """Return the lock of a file, creating the file; None if another process holds the lock.
 
-    The process that held it may have removed the file, and the folder that it is in.
+    The last owner may have removed the file and its folder.
     """
     import fcntl
 
@@ -341,7 +333,7 @@ def take_lock(path: Path) -> FileLock | None:
 
 @contextmanager
 def hold_lock(path: Path, deadline: float, busy: Callable[[], VoxpipeError]) -> Iterator[FileLock]:
-    """Hold the lock of a file, waiting until the deadline; polled, or it had no timeout."""
+    """Hold the lock of a file; poll for it until the deadline, because ``flock`` has no timeout."""
     while (lock := take_lock(path)) is None:
         pause(deadline, busy)
     with lock:
@@ -349,38 +341,37 @@ def hold_lock(path: Path, deadline: float, busy: Callable[[], VoxpipeError]) -> 
 
 
 def open_trusted(path: str | os.PathLike[str], _flags: int = 0) -> int:
-    """Open an entry for reading: a regular file that nobody else can write, and no link."""
+    """Open an entry for reading: a regular file without a link that no other user can write."""
     fd = os.open(path, os.O_RDONLY | NO_LINK | _AT_ONCE)
     status = os.fstat(fd)
     if stat.S_ISREG(status.st_mode) and is_trusted(status):
         return fd
     os.close(fd)
-    raise PermissionError(errno.EPERM, "an entry of somebody else", os.fspath(path))
+    raise PermissionError(errno.EPERM, "another user can write to this entry", os.fspath(path))
 
 
 def open_no_link(path: str | os.PathLike[str], flags: int) -> int:
-    """Open a file to be written, a regular one and no link; also an ``opener`` of ``open()``."""
+    """Open a regular file for writing, without following links; an ``opener`` of ``open()``."""
     fd = os.open(path, flags | NO_LINK | _AT_ONCE | getattr(os, "O_BINARY", 0), 0o666)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
     os.close(fd)
-    raise PermissionError(errno.EPERM, "no regular file is there", os.fspath(path))
+    raise PermissionError(errno.EPERM, "it is no regular file", os.fspath(path))
 
 
 def write_beside(
     path: Path, pieces: Iterable[bytes], mode: int = 0o666, *, sync: bool = True, key: str = ""
 ) -> None:
-    """Write a file in a directory that is there; several may, and the last one stays.
+    """Write a file in an existing directory through a partial file; the last writer wins.
 
-    It is on the disk before it gets its name, so that a machine that loses its power leaves all of
-    it or nothing; unless ``sync`` is false, which is enough for what has a check sum. Who holds a
-    ``key`` is the only one who writes under it, so what a killed writer left is written over.
+    With ``sync`` the bytes reach the disk before the rename, so that a power failure leaves all or
+    nothing. Files with a checksum need no ``sync``. A ``key`` has one writer at a time, which
+    removes the partial file of a killed writer.
     """
-    # One of its own: of two that share one, the first gives its name to what is not finished.
+    # Each writer needs its own partial file: a shared one could be renamed before it is complete.
     part = path.with_name(f"{path.name}.{key or uuid.uuid4().hex}.part")
     if key:
         part.unlink(missing_ok=True)
-    # A new file of ours, whatever lies there: no link is followed.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NO_LINK
     try:
         with open(os.open(part, flags, mode), "wb") as file:
@@ -394,7 +385,7 @@ def write_beside(
 
 
 def sync_folder(folder: Path) -> None:
-    """Bring the names in a folder to the disk, where the file system can."""
+    """Flush the names in a folder to the disk, if the file system can."""
     with suppress(OSError):
         fd = os.open(folder, os.O_RDONLY | NO_LINK)
         try:
@@ -406,18 +397,18 @@ def sync_folder(folder: Path) -> None:
 def warn_unused(
     folder: Path,
     size: int,
-    what: str,
+    content: str,
     error: OSError,
     limit: int | None,
     variable: str = CACHE,
 ) -> None:
-    """Warn, once for a folder, that reading goes on without it."""
+    """Warn once per folder that reading continues without the cache."""
     free = ""
     with suppress(OSError, AttributeError):
         status = os.statvfs(folder)
         free = f"{status.f_bavail * status.f_frsize} bytes are free there, and "
     budget = "it has no limit" if limit is None else f"{CACHE_BYTES} allows {limit}"
-    bytes_of = f"the {size} bytes of {what}" if size else what
+    bytes_of = f"the {size} bytes of {content}" if size else content
     _ONCE.warn(
         str(folder),
         f"the cache {folder} cannot take {bytes_of}: {error.strerror or error} ({free}{budget}). "
@@ -427,33 +418,32 @@ def warn_unused(
     )
 
 
-# Length and check sum of what is kept: an entry that was cut or changed is noticed, and made anew.
+# Length and checksum of entries, to make cut or changed ones again.
 #
-# Looking through whole volumes each time they are opened would cost as much as decoding them. What
-# can cut an entry behind our back is a machine that loses its power. So check sums are looked at
-# once after each start of the machine, and whenever a file has another size or time of writing than
-# it was left with.
+# Reading whole volumes at each open would cost as much as decoding them. A power failure can cut an
+# entry unnoticed. So checksums are verified once after each boot, and when the size or write time
+# of a file has changed.
 
-SUMS = "sums"  # folder of the check sums, in that of the entries
+SUMS = "sums"  # folder of the checksums, in the folder of the entries
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PIECE_BYTES = 4 * 1024**2
-# Of entries in folders that cannot be written to: looked through once by each process.
+# States that this process has verified, for folders without write access.
 _LOOKED_THROUGH: set[tuple[Any, ...]] = set()
 
 Sums = dict[str, tuple[int, int, int]]
-"""By name in the entry, empty for a file: bytes, CRC-32, and time of writing in nanoseconds."""
+"""Bytes, CRC-32 and write time in nanoseconds by name in the entry; the name of a file is empty."""
 
 
 @cache
 def boot() -> str:
-    """Return what tells this start of the machine from others; empty where nobody tells."""
+    """Return the identifier of this boot of the machine; empty if unknown."""
     with suppress(OSError):
         return _BOOT.read_text("ascii").strip()
     return ""
 
 
 def seal(entry: Path, sums: Path | None = None) -> None:
-    """Bring an entry without its name yet to the disk; note its check sums, where that is said."""
+    """Flush an entry to the disk before its rename; write its checksums to ``sums``, if given."""
     files: Sums = {}
     for name, path in reversed(list(_paths(entry))):
         status = os.lstat(path)
@@ -471,7 +461,7 @@ def seal(entry: Path, sums: Path | None = None) -> None:
 
 
 def is_sound(entry: Path, sums: Path, size: int | None = None) -> bool:
-    """Whether an entry is whole, as it was sealed, and of nobody else."""
+    """Whether an entry is complete, unchanged since :func:`seal`, and trusted."""
     note = read_entry(sums)
     if note is None:
         return False
@@ -483,7 +473,7 @@ def is_sound(entry: Path, sums: Path, size: int | None = None) -> bool:
             status = os.lstat(path)
             regular = stat.S_ISREG(status.st_mode)
             if not is_trusted(status) or not (regular or stat.S_ISDIR(status.st_mode)):
-                return False  # somebody else may have put it there
+                return False  # another user may have written it
             if regular:
                 statuses[name] = status
         if {name: status.st_size for name, status in statuses.items()} != {
@@ -492,8 +482,8 @@ def is_sound(entry: Path, sums: Path, size: int | None = None) -> bool:
             return False
         if size is not None and sum(length for length, _, _ in records.values()) != size:
             return False
-        as_left = all(statuses[name].st_mtime_ns == note for name, (_, _, note) in records.items())
-        if as_left and document["boot"] == boot() != "":
+        same_times = all(statuses[name].st_mtime_ns == at for name, (_, _, at) in records.items())
+        if same_times and document["boot"] == boot() != "":
             return True
         return _is_unchanged(entry, sums, records, statuses)
     return False
@@ -502,7 +492,7 @@ def is_sound(entry: Path, sums: Path, size: int | None = None) -> bool:
 def check_sum(file: Any) -> int:
     """Return the CRC-32 of the rest of an open file."""
     crc32, total = zlib.crc32, 0
-    with suppress(ImportError):  # four times as fast, and the same number
+    with suppress(ImportError):  # same result, four times as fast
         from isal.isal_zlib import crc32
     while piece := file.read(_PIECE_BYTES):
         total = crc32(piece, total)
@@ -512,7 +502,7 @@ def check_sum(file: Any) -> int:
 def _is_unchanged(
     entry: Path, sums: Path, records: Sums, statuses: dict[str, os.stat_result]
 ) -> bool:
-    """Look through all files; note that it was done, for everybody where that can be written."""
+    """Verify the checksums of all files; record the result, for all processes if possible."""
     state = tuple(
         (name, status.st_dev, status.st_ino, status.st_mtime_ns, records[name])
         for name, status in sorted(statuses.items())
@@ -531,12 +521,12 @@ def _is_unchanged(
 
 def _note(sums: Path, files: Sums) -> None:
     content = json.dumps({"boot": boot(), "files": files}).encode()
-    # Where they are cut the entry is made again; that takes no wait for the disk.
+    # No sync: a cut file of checksums only makes the entry again.
     write_whole(sums, with_check_sum(content), sync=False)
 
 
 def _paths(entry: Path) -> Iterator[tuple[str, str]]:
-    """Yield name and path of an entry, or of all files and folders in one, outer ones first."""
+    """Yield name and path of an entry and of all files and folders in it, outer ones first."""
     yield "", str(entry)
     if not stat.S_ISDIR(os.lstat(entry).st_mode):
         return

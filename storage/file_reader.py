@@ -1,7 +1,7 @@
-"""Readers of bare voxels of a local file: mapped, or by ``pread``.
+"""Uncompressed voxels of a local file, mapped or read by ``pread``.
 
-One descriptor per open volume, and no offset that is shared: any thread, and any forked child,
-may read. Of what lies between rows one block at a time is in memory.
+An open volume has one descriptor without a shared offset, so that any thread and any forked child
+may read. Only one block at a time keeps the bytes between its rows in memory.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 import numpy as np
@@ -35,66 +36,60 @@ from .ranges import (
     coalesce_policy,
 )
 
-# What kind of file system a file lies on, and whether that is this machine's own disk.
-#
-# Asked of ``/proc/self/mountinfo`` once per device; where there is none, nothing is known.
+# Kinds of file systems, read from ``/proc/self/mountinfo`` once per device; unknown without it.
 
-# Those of which a page fault is a request to another machine or another process. mmap of 9p is
-# not even coherent.
+# A page fault on these is a request to another machine or process. mmap of 9p is not even coherent.
 NETWORK_KINDS = frozenset(
     {"9p", "acfs", "afs", "beegfs", "ceph", "cifs", "fhgfs", "glusterfs", "gpfs", "lustre"}
     | {"nfs", "nfs4", "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "smbfs", "vboxsf"}
     | {"virtiofs", "vmhgfs", "wekafs"}
 )
-# A FUSE file system on a block device of this machine, e.g. NTFS.
+# FUSE on a block device of this machine, e.g. NTFS.
 _FUSE_ON_A_DISK = "fuseblk"
 RENUMBERING_KINDS = frozenset({"exfat", _FUSE_ON_A_DISK, "msdos", "vfat"})
-"""Those of a local disk on which a file may get another inode number while it stays the same."""
+"""Kinds of local disks that may change the inode number of an unchanged file."""
 _MOUNTS = "/proc/self/mountinfo"
 _OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True)
 class FileSystem:
-    """Where a file lies."""
+    """File system of a file."""
 
-    kind: str = ""  # as the kernel calls it, e.g. ``"ext4"``; empty where nobody tells.
+    kind: str = ""  # name in the kernel, e.g. ``"ext4"``; empty if unknown
 
     @property
     def network(self) -> bool:
-        """Whether each access asks another machine, or a process that may ask one."""
+        """Whether each access is a request to another machine or process."""
         fuse = self.kind == "fuse" or self.kind.startswith("fuse.")
         return self.kind in NETWORK_KINDS or (fuse and self.kind != _FUSE_ON_A_DISK)
 
 
-_FILE_SYSTEMS: dict[
-    int, FileSystem
-] = {}  # by device number: one has one kind as long as it is mounted
+_FILE_SYSTEMS: dict[int, FileSystem] = {}  # by device number
 
 
 def kind_of_open_file(file: BinaryIO) -> FileSystem:
-    """Return the file system of an open file; one of no kind where nobody tells."""
+    """Return the file system of an open file; its kind is empty if unknown."""
     return file_system_at(file.name, os.fstat(file.fileno()).st_dev)
 
 
 def file_system_at(path: str, device: int = -1) -> FileSystem:
-    """Return the file system of a path that exists, on a device that may be known."""
+    """Return the file system of an existing path; ``device`` saves a ``stat``."""
     device = os.stat(path).st_dev if device < 0 else device
     if device not in _FILE_SYSTEMS:
-        system = FileSystem()
+        kind = ""
         with contextlib.suppress(OSError):
-            with open(_MOUNTS, encoding="utf-8", errors="surrogateescape") as file:
-                kind = file_system_kind(os.path.realpath(path), file.read())
-            system = FileSystem(kind)
-        _FILE_SYSTEMS[device] = system
+            text = Path(_MOUNTS).read_text("utf-8", "surrogateescape")
+            kind = file_system_kind(os.path.realpath(path), text)
+        _FILE_SYSTEMS[device] = FileSystem(kind)
     return _FILE_SYSTEMS[device]
 
 
 def file_system_kind(path: str, mounts: str) -> str:
-    r"""Return the kind of the file system that holds ``path``, of the text of a mountinfo file.
+    r"""Return the kind of the file system that holds ``path`` from the text of a mountinfo file.
 
-    The last mount of the longest mount point counts: it covers those before it. The device
-    number would not do: overlays and btrfs give files another one than their mount.
+    The last mount at the longest mount point counts, because it covers earlier ones. The device
+    number is no key: files of overlays and btrfs have another one than their mount.
     """
     longest, kind = -1, ""
     for line in mounts.splitlines():
@@ -116,19 +111,19 @@ IO_MODES = ("auto", "mmap", "pread")  # values of ``io=``
 class IoChoice:
     """How a file is read, and why."""
 
-    mode: IoMode  # How
-    reason: str  # why, as the end of a sentence
-    network: bool = False  # whether the file lies on a network file system
+    mode: IoMode
+    reason: str  # the end of a sentence
+    network: bool = False  # whether the file system is a network file system
 
     def __str__(self) -> str:
         return f"{self.mode}: {self.reason}"
 
 
 def choose_io(io: str, place: FileSystem) -> IoChoice:
-    """Return how a file of bare voxels is read.
+    """Return how a file of uncompressed voxels is read.
 
-    A map of a network file system turns each page that is touched into a request (nibabel #1371:
-    37 to 91 s where reads take 3.6 s), so those are read in long runs.
+    Each page of a map on a network file system is a request, so such files are read in long runs.
+    In nibabel #1371 a map took 37 to 91 s, and reads 3.6 s.
     """
     if io != "auto":
         return IoChoice(io, f"io={io!r} was asked for", place.network)  # type: ignore[arg-type]
@@ -141,39 +136,39 @@ def choose_io(io: str, place: FileSystem) -> IoChoice:
 
 
 def check_io(io: str) -> str:
-    """Return ``io``; ``ValueError`` for what is no mode."""
+    """Return ``io``; ``ValueError`` for an unknown mode."""
     if io not in IO_MODES:
         raise ValueError(f"io is one of {', '.join(map(repr, IO_MODES))}, got {io!r}")
     return io
 
 
-# Where a box of an array in C order lies in a file: its rows, or a few blocks that hold them.
+# Byte ranges of a box of an array in C order: its rows, or a few blocks that hold them.
 #
-# The rows of a box lie on a lattice, so they are joined axis by axis and not row by row: a patch of
-# 96 cubed has 9216 rows, and is 96 blocks, each with the strides inside it.
+# The rows of a box form a lattice, so they are joined axis by axis. The 9216 rows of a patch of 96
+# cubed become 96 blocks with strides.
 
-# Steps of the golden ratio fall into no lattice.
+# Steps of the golden ratio avoid any lattice.
 _GOLDEN = (1 + 5**0.5) / 2
 
 
 @dataclass(frozen=True)
 class RowBlock:
-    """Bytes that are read at once."""
+    """Bytes of one read."""
 
-    start: int  # first byte, counted from the beginning of the array
-    size: int  # how many, those between rows included
-    target: tuple[Any, ...]  # index of the rows in ``Blocks.shape``
+    start: int  # first byte from the beginning of the array
+    size: int  # bytes, including those between rows
+    target: tuple[Any, ...]  # index of the rows in ``RowBlocks.shape``
     shape: tuple[int, ...]  # of the rows: the last axis is the bytes of a row
-    strides: tuple[int, ...]  # between rows, in bytes of the block
+    strides: tuple[int, ...]  # between rows, in bytes
 
     @property
     def is_whole(self) -> bool:
-        """Whether there is nothing between its rows."""
+        """Whether the block has no bytes between its rows."""
         return math.prod(self.shape) == self.size
 
 
 class RowBlocks:
-    """How a box is read."""
+    """Blocks that read a box."""
 
     def __init__(
         self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, *, gap: int, most: int
@@ -183,31 +178,31 @@ class RowBlocks:
         self._start = sum(a * s for (a, _), s in zip(box[: row + 1], strides, strict=False))
         self._counts = [b - a for a, b in box[:row]]
         self._strides = strides[:row]
-        self.shape = (*self._counts, run)  # of all rows, in order; bytes
-        self._axis, self._each, self._span = self._join_rows(run, gap, most)
+        self.shape = (*self._counts, run)  # of all rows; the last axis is the bytes of a row
+        self._axis, self._rows_each, self._span = self._join_rows(run, gap, most)
 
     def _join_rows(self, run: int, gap: int, most: int) -> tuple[int, int, int]:
-        """Return the slowest axis along which rows are joined, how many, and the bytes then."""
+        """Return the slowest axis along which rows are joined, their number, and their bytes."""
         axis, span = len(self._counts), run
         while axis > 0:
             count, stride = self._counts[axis - 1], self._strides[axis - 1]
             if count > 1 and (stride - span > gap or stride + span > most):
                 break
             axis -= 1
-            each = min(count, 1 + max(0, most - span) // stride)
-            if each < count:
-                return axis, each, span
+            rows = min(count, 1 + max(0, most - span) // stride)
+            if rows < count:
+                return axis, rows, span
             span += (count - 1) * stride
         return axis, 1, span
 
     def places(self, count: int) -> list[int]:
-        """Return bytes of rows that lie all over the box, counted as ``Block.start`` is."""
+        """Return offsets of ``count`` bytes spread over the box, from the start of the array."""
         offsets = []
         for n in range(count):
             along, at = (n + 0.5) / count, self._start
             for length, stride in zip(self.shape, (*self._strides, 1), strict=True):
                 at += int(along % 1 * length) * stride
-                # Another place along the next axis: no two samples in one plane of it.
+                # Shift along the next axis, so that no two samples share a plane of it.
                 along = along * _GOLDEN + 0.5
             offsets.append(at)
         return offsets
@@ -216,17 +211,17 @@ class RowBlocks:
         """Yield the blocks in the order of the file."""
         axis, counts, strides = self._axis, self._counts, self._strides
         inner = tuple(strides[axis:]), tuple(self.shape[axis:])
-        whole = self._each == 1
-        # The axis along which blocks are cut belongs to the outer ones, in steps.
+        whole = self._rows_each == 1
+        # The outer axes include the axis that is cut, in steps.
         steps = [range(n) for n in counts[:axis]]
         if not whole:
-            steps.append(range(0, counts[axis], self._each))
+            steps.append(range(0, counts[axis], self._rows_each))
         for place in itertools.product(*steps):
             start = self._start + sum(n * s for n, s in zip(place, strides, strict=False))
             if whole:
                 yield RowBlock(start, self._span, place, inner[1], (*inner[0], 1))
                 continue
-            n = min(self._each, counts[axis] - place[-1])
+            n = min(self._rows_each, counts[axis] - place[-1])
             target = (*place[:-1], slice(place[-1], place[-1] + n))
             shape = (n, *self.shape[axis + 1 :])
             size = self._span + (n - 1) * strides[axis]
@@ -249,7 +244,7 @@ def rows_of_box(
 def _row_of(
     lengths: Sequence[int], box: Sequence[Span], itemsize: int, most: int | None = None
 ) -> tuple[int, int]:
-    """Return along which axis the rows of a box go, and how many bytes a row has."""
+    """Return the axis of the rows of a box, and the bytes of a row."""
     counts = [last - first for first, last in box]
     axis = len(lengths) - 1
     run = counts[axis] * itemsize
@@ -267,7 +262,7 @@ NETWORK = CoalescePolicy(NETWORK_GAP, NETWORK_RUN)
 
 
 class FileReader:
-    """The bytes of one open file."""
+    """Reader of one open file by ``pread``."""
 
     def __init__(self, file: BinaryIO, choice: IoChoice, name: str) -> None:
         self.choice, self.name = choice, name
@@ -278,7 +273,7 @@ class FileReader:
     def read(
         self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, offset: int
     ) -> NDArray[np.uint8]:
-        """Return the bytes of a box of an array, C order, those of a row along the last axis."""
+        """Return the bytes of a box of an array in C order, with the last axis along a row."""
         gap, most = coalesce_policy(self.usual)
         blocks = RowBlocks(lengths, box, itemsize, gap=gap, most=most)
         out = np.empty(blocks.shape, np.uint8)
@@ -297,7 +292,7 @@ class FileReader:
     def will_need(
         self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, offset: int
     ) -> contextlib.ExitStack | None:
-        """Announce to the kernel the bytes that are going to be read."""
+        """Hint the kernel to read the bytes of a box."""
         gap, most = coalesce_policy(self.usual)
         blocks = RowBlocks(lengths, box, itemsize, gap=gap, most=most)
         return HINTS.tell(self._fd, offset, blocks)
@@ -306,44 +301,41 @@ class FileReader:
         """Read the bytes of the file from ``start`` on until the target is full."""
         end = 0
         while end < target.size:
-            got = self._preadv(target.data[end:], start + end)
-            if not got:
+            view, offset = target.data[end:], start + end
+            try:
+                count = os.preadv(self._fd, [view], offset)
+            except OSError as error:
+                size, why = len(view), error.strerror
+                msg = f"reading {size} bytes at {offset} of {self.name} failed: {why}."
+                do = "Check the disk, or the connection to the file server."
+                raise VolumeError(msg, do=do) from error
+            if not count:
                 raise TruncatedVolume(
                     f"{self.name} became shorter since it was opened: it ends "
                     f"{target.size - end} bytes before byte {start + target.size}.",
                     do="Do not write into a volume that is read; copy it again.",
                 )
-            end += got
-
-    def _preadv(self, view: memoryview, offset: int) -> int:
-        try:
-            return os.preadv(self._fd, [view], offset)
-        except OSError as error:
-            what = f"reading {len(view)} bytes at {offset} of {self.name} failed: {error.strerror}."
-            do = "Check the disk, or the connection to the file server."
-            raise VolumeError(what, do=do) from error
+            end += count
 
 
-# Bytes of local files that are going to be read: the system is told, and brings them in.
+# Hints to the kernel to read bytes of local files ahead. A hint never changes the bytes.
 #
-# What is in the page cache already needs no telling. So a few bytes of a box are asked for first,
-# which costs microseconds: ``preadv`` with ``RWF_NOWAIT`` answers at once whether they are there.
-# Where they were every time, only one patch in a few is asked about any more, because working out
-# what it is going to read takes longer than all the rest. A hint changes when bytes come, never
-# which.
+# A box in the page cache needs no hint. So a few bytes of a box are sampled first: ``preadv`` with
+# ``RWF_NOWAIT`` returns within microseconds whether they are cached. After a row of cached boxes
+# only some boxes are sampled, because planning their reads costs more than the samples.
 
 MOST_BYTES = 128 * 1024**2
-"""More could push out what is read before it."""
-# A hint costs a system call. Of smaller pieces than this makes, most are in the cache by then.
+"""Bytes of all open hints; more could evict bytes that are read first."""
+# A hint costs a system call. The kernel reads most bytes of smaller pieces by itself.
 _MOST_HINTS = 256
-# Bytes of a box that are looked for: of a box that is half there, all are found once in 256 times.
+# Sampled bytes of a box: a half cached box passes for cached once in 256 times.
 _SAMPLES = 8
-# Boxes in a row that had nothing to be told, after which only each of so many is asked about.
+# After so many cached boxes in a row, one of so many boxes is sampled.
 _WARM_ROW, _WARM_STEP = 16, 8
 
 
 class KernelHints:
-    """What one process has told the system, within a bound. Safe to use from several threads."""
+    """Open hints of one process, within a bound of bytes. Safe to use from several threads."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
         self.most_bytes = most_bytes
@@ -353,20 +345,20 @@ class KernelHints:
         renew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Start anew in a forked child, which has told nothing."""
+        """Start without hints in a forked child."""
         self.hinted_bytes = self._warm = 0
         self._turns = itertools.count(1)
         self.is_warm = False
-        """Whether whatever was asked about lately was in the page cache."""
+        """Whether all recent samples were in the page cache."""
 
     def worth_asking(self) -> bool:
-        """Whether to work out what is going to be read: not each time, where all is there."""
+        """Whether to plan the reads of the next box; only for some boxes of a cached file."""
         if not hasattr(os, "posix_fadvise"):
             return False
         return not self.is_warm or next(self._turns) % _WARM_STEP == 0
 
     def is_here(self, fd: int, places: list[int]) -> bool:
-        """Whether the page cache has every one of these bytes; notes it for the next question."""
+        """Whether the page cache has all these bytes; updates :attr:`is_warm`."""
         warm = is_cached(fd, places)
         with self.acts, self.lock:
             self._warm = self._warm + 1 if warm else 0
@@ -374,13 +366,13 @@ class KernelHints:
         return warm
 
     def add(self, size: int) -> None:
-        """Count so many bytes more; whoever calls it has the lock."""
+        """Add hinted bytes; the caller holds the lock."""
         self.hinted_bytes += size
 
     def tell(self, fd: int, offset: int, blocks: RowBlocks) -> contextlib.ExitStack | None:
-        """Announce the read of a box; None where it is in the page cache, or there is no room.
+        """Hint the read of a box; return None if it is in the page cache, or without room.
 
-        The hint counts until it is closed, after the read.
+        The hint takes room until it is closed, after the read.
         """
         if not hasattr(os, "posix_fadvise"):
             return None
@@ -393,10 +385,10 @@ class KernelHints:
                 return None
             self.add(size)
         room = self.most_bytes
-        # Some file systems take no advice; what is read tells what is wrong with the file.
+        # Some file systems refuse hints; the read reports errors of the file.
         with contextlib.suppress(OSError):
             for start, length in spans:
-                # One box may be larger than the bound alone: its beginning is told.
+                # A hint for a box above the bound covers only its beginning.
                 if room <= 0:
                     break
                 os.posix_fadvise(fd, start, min(length, room), os.POSIX_FADV_WILLNEED)
@@ -407,7 +399,7 @@ class KernelHints:
 
 
 def is_cached(fd: int, places: list[int]) -> bool:
-    """Whether every one of these bytes is in the page cache; False where nobody can tell."""
+    """Whether all these bytes are in the page cache; False if unknown."""
     if not hasattr(os, "RWF_NOWAIT"):
         return False
     room = bytearray(1)
@@ -419,4 +411,5 @@ def is_cached(fd: int, places: list[int]) -> bool:
         raise
 
 
-HINTS = KernelHints()  # what this process has told
+HINTS = KernelHints()
+"""Hints of this process."""

@@ -1,4 +1,4 @@
-"""Objects behind a URL, in ranges, through fsspec."""
+"""Ranges of the objects of a URL through fsspec."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from .remote_ranges import ObjectEntry, ObjectFacts, RemoteRanges, health_of
 from .retry import LEAST_ATTEMPT, TRIES, Attempts, Retry, default_retry, retry_sync
 
 _S3 = ("s3", "s3a")
-# Of HTTP: all of it, and a part.
+# Status of HTTP for a whole object, and for a part.
 _OK, _PART = 200, 206
-_CODECS = ("gzip", "deflate")  # by aiohttp, where it receives a whole object
+_CODECS = ("gzip", "deflate")  # that aiohttp decodes in a whole object
 _S3FS = ("s3fs.core", "S3FileSystem")
 _HTTP = ("fsspec.implementations.http", "HTTPFileSystem")
-# Where file systems say which version of an object they speak of.
+# Fields in which file systems report the version of an object.
 _VERSIONS = ("ETag", "etag", "md5Hash", "LastModified", "mtime", "created")
-# What s3fs gives a server, in seconds: to accept a connection, and between two pieces.
+# Timeouts of s3fs in seconds: to connect, and between two pieces.
 CONNECTING, _SILENCE = 5.0, 10.0
 
 
 def version_of(info: Mapping[str, Any]) -> str:
-    """Return the version of an object as a file system tells it; empty where it does not."""
+    """Return the version of an object that a file system reports; empty for none."""
     return next((str(info[key]) for key in _VERSIONS if info.get(key)), "")
 
 
@@ -52,10 +52,10 @@ def _kind(system: Any) -> tuple[str, str]:
 
 
 def with_defaults(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return storage options, completed where a file system's own defaults are in the way.
+    """Return storage options with voxpipe's defaults for s3; options of the user stay.
 
-    What the user says stays. For s3: no retries below ours, no silence beyond a third of our
-    deadline, as many connections as requests under way, and no HEAD before a GET of a whole object.
+    s3fs gets no own retries, timeouts of at most a third of the deadline, and one connection per
+    concurrent request. It sends no HEAD before a GET of a whole object.
     """
     if url.partition("://")[0] not in _S3:
         return dict(options)
@@ -72,46 +72,42 @@ def with_defaults(url: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def open_fsspec(url: str, options: Mapping[str, Any], retry: Retry | None = None) -> FsspecRanges:
     """Return the objects below a URL."""
-    system, root = file_system(url, with_defaults(url, options))
+    system, root = file_system_of(url, options)
     return FsspecRanges(url, options, system, root, retry)
 
 
 def file_system_of(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return the file system of a path or URL, which tries nothing again, and the path in it."""
+    """Return the file system of a path or URL, without own retries, and the path in it."""
     system, path = file_system(url, with_defaults(url, options))
-    _leave_retries_to_us(system)
+    if hasattr(system, "retries"):
+        system.retries = 1  # s3fs counts attempts
     return system, path
 
 
-def _leave_retries_to_us(system: Any) -> None:
-    if hasattr(system, "retries"):
-        system.retries = 1  # s3fs counts attempts; ours are enough
-
-
 def list_with(
-    system: Any, method: str, path: str, url: str, options: Mapping[str, Any], **how: Any
+    system: Any, method: str, path: str, url: str, options: Mapping[str, Any], **arguments: Any
 ) -> Any:
-    """Return what ``exists`` or ``find`` returns; all attempts have one deadline."""
-    what, describe = f"listing {public_name(url)}", Secrets(options, url).describe
+    """Return the result of ``exists`` or ``find``; all attempts share one deadline."""
+    action, describe = f"listing {public_name(url)}", Secrets(options, url).describe
     attempts = Attempts(
-        default_retry(), what, describe, health=health_of(url, options), kind="LIST"
+        default_retry(), action, describe, health=health_of(url, options), kind="LIST"
     )
 
     def once() -> Any:
         if not getattr(system, "async_impl", False):
-            return getattr(system, method)(path, **how)
+            return getattr(system, method)(path, **arguments)
         from fsspec.asyn import sync
 
-        # Each request of s3fs has a limit of its own, and there may be a thousand of them.
+        # Each request of s3fs has its own timeout, and a listing may take a thousand requests.
         limit = attempts.rest if _kind(system) == _S3FS else attempts.limit
-        return sync(system.loop, getattr(system, f"_{method}"), path, timeout=limit, **how)
+        return sync(system.loop, getattr(system, f"_{method}"), path, timeout=limit, **arguments)
 
     with remote_errors(url, options, "listing"):
         return retry_sync(once, attempts)
 
 
 class FsspecRanges(RemoteRanges):
-    """A folder of a file system of fsspec; of one without an event loop one after another."""
+    """Folder of an fsspec file system; without an event loop, requests run one after another."""
 
     def __init__(
         self,
@@ -122,8 +118,8 @@ class FsspecRanges(RemoteRanges):
         retry: Retry | None = None,
     ) -> None:
         super().__init__(url, options, retry)
-        # What a forked child found of its parent. It must not be the one that closes its
-        # connections, in an event loop that it does not have.
+        # Keeps the file systems of the parent in a forked child, which must not close their
+        # connections: it lacks their event loop.
         self._parent_systems: list[Any] = []
         self._root = root.rstrip("/")
         self._use(system)
@@ -131,47 +127,47 @@ class FsspecRanges(RemoteRanges):
 
     def _use(self, system: Any) -> None:
         self._system = system
-        # One that changes s3fs is asked as it wants to be.
+        # Subclasses of s3fs are called through the interface of fsspec.
         self._is_s3 = _kind(system) == _S3FS
-        # Of S3 each page has its own limit, and there may be a thousand of them.
+        # Each page of S3 has its own timeout, and a listing may have a thousand pages.
         self.limits_listing = not self._is_s3
-        # Of memory, zip and caches. How long an answer takes is up to them.
+        # Synchronous file systems (memory, zip, caches) cannot be interrupted.
         self.cuts_off = getattr(system, "async_impl", False)
         self._doubts *= self.cuts_off
         self._turn = asyncio.Lock()
-        _leave_retries_to_us(system)
 
     def enter_process(self, *, is_child: bool) -> None:
-        """Open the file system again: fsspec's own objects refuse to work in a child."""
+        """Open the file system again in a child, where objects of fsspec refuse to work."""
         if is_child:
             self._parent_systems.append(self._system)
-            self._use(file_system(self._url, with_defaults(self._url, self._options))[0])
+            self._use(file_system_of(self._url, self._options)[0])
 
     def _path(self, key: str) -> str:
-        # A file system such as ``reference://`` may have keys directly at its root.
+        # ``reference://`` may have keys directly at its root.
         return f"{self._root}/{key}" if key and self._root else key or self._root
 
     async def _call(self, method: str, *args: Any, **kwargs: Any) -> Any:
-        """Return what a method of the file system returns, here or in a thread."""
+        """Call a method of the file system, in this loop or in a thread."""
         if self.cuts_off:
             return await getattr(self._system, f"_{method}")(*args, **kwargs)
         async with self._turn:
             try:
                 return await THREADS.run(partial(getattr(self._system, method), *args, **kwargs))
-            except KeyError:  # of zip
+            except KeyError:  # from zip
                 raise FileNotFoundError(*args) from None
 
     async def ask(self, request: RangeRequest) -> Answer:
         """Send one request."""
-        path, start = self._path(request.key), request.start or None
+        path = self._path(request.key)
         if self._is_s3:
             return await self._ask_s3(path, request)
         if _kind(self._system) == _HTTP:
             return await self._ask_http(path, request)
-        return Answer(await self._call("cat_file", path, start=start, end=request.end))
+        start, stop = request.start or None, request.end
+        return Answer(await self._call("cat_file", path, start=start, end=stop))
 
     async def _ask_http(self, path: str, request: RangeRequest) -> Answer:
-        """Send one request in the session of fsspec's client, which hides what an answer says."""
+        """Send one request in fsspec's HTTP session, because its file system hides headers."""
         system, defaults = self._system, {"Accept-Encoding": "identity"}
         if request.range_header:
             defaults["Range"] = request.range_header
@@ -200,9 +196,9 @@ class FsspecRanges(RemoteRanges):
             return Answer(await _body_of(reply, most), head)
 
     async def _ask_s3(self, path: str, request: RangeRequest) -> Answer:
-        """Send one request through s3fs, which hides what an answer says of itself."""
+        """Send one request with s3fs's own call, because its file system hides headers."""
         bucket, key, version = self._system.split_path(path)
-        # Whole objects as a range, too: only answers to that say where they begin and end.
+        # A range for whole objects too: only its answer reports first and last byte.
         span = request.range_header or "bytes=0-"
         fields = {"Range": span, "IfMatch": request.condition, "VersionId": version}
         kwargs = {name: value for name, value in fields.items() if value}
@@ -225,7 +221,7 @@ class FsspecRanges(RemoteRanges):
             except Exception as error:
                 if not has_expired(error):
                     raise
-            # Whatever profile, role or service it came from has another one by now.
+            # The profile, role or service has newer credentials by now.
             await self._system.set_session(refresh=True)
             return await self._system._call_s3(method, **kwargs)
         except Exception as error:
@@ -234,7 +230,7 @@ class FsspecRanges(RemoteRanges):
             raise
 
     async def ask_facts(self, key: str) -> ObjectFacts:
-        """Ask for size and version."""
+        """Return size and version of an object."""
         path = self._path(key)
         self._system.invalidate_cache(path)
         try:
@@ -242,16 +238,16 @@ class FsspecRanges(RemoteRanges):
         except Exception as error:
             if not self._is_s3 or advice_on(error) is not FaultAdvice.REFUSAL:
                 raise
-            # A refusal of HEAD has no body, which would say whose it is: that of GET has.
+            # The refusal of a HEAD has no body; the refusal of a GET names its reason.
             bucket, name, _ = self._system.split_path(path)
             reply = await self._call_s3("get_object", Bucket=bucket, Key=name, Range="bytes=0-0")
             reply["Body"].close()
-            raise WrongAnswer("it refuses to say what it sends") from None
+            raise WrongAnswer("it refuses to describe the object that it sends") from None
         if info.get("type") == "directory":
             raise FileNotFoundError(key)
         if info.get("size") is None:
-            what = f"the server of {self._place(key)} does not say how large the file is."
-            raise VolumeNotFound(what, do="Copy the file to a local disk or to an object store.")
+            msg = f"the server of {self._place(key)} does not report the size of the file."
+            raise VolumeNotFound(msg, do="Copy the file to a local disk or to an object store.")
         date = info.get("LastModified") or info.get("Last-Modified")  # s3fs, HTTP
         version = version_of(info) or str(date or "")
         return ObjectFacts(int(info["size"]), version, str(info.get("ETag") or ""), _seconds(date))
@@ -259,7 +255,7 @@ class FsspecRanges(RemoteRanges):
     async def ask_entries(self, prefix: str, most: int | None) -> list[ObjectEntry]:
         """List everything; s3fs can stop, other clients list all or nothing."""
         path = self._path(prefix)
-        # A listing that somebody made earlier in this process may be of an earlier version.
+        # An earlier listing of this process may be of an older version.
         self._system.invalidate_cache(path)
         if self._is_s3 and most is not None:
             options = {"refresh": True, "max_items": most + 1, "delimiter": ""}
@@ -274,15 +270,15 @@ class FsspecRanges(RemoteRanges):
 
 
 def _refuse_odd(status: int, kind: str, content_range: str | None) -> None:
-    """Raise ``WrongAnswer`` for what is no answer to who asks for a part."""
+    """Raise ``WrongAnswer`` for an answer that cannot belong to the request of a part."""
     if status == _PART and not content_range:
-        raise WrongAnswer("it sent a part and does not say which")
+        raise WrongAnswer("it sent a part without its range")
     if status == _OK and kind.startswith("text/html"):
         raise WrongAnswer("it sent a web page")
 
 
 def _head_of(reply: Any) -> Head | None:
-    """Return what an answer of a web server says to hold; None where it does not say."""
+    """Return the head of an answer of a web server; None if it reports no length or range."""
     headers = reply.headers
     length, span = reply.content_length, headers.get("Content-Range", "")
     is_encoded = headers.get("Content-Encoding", "identity") != "identity"
@@ -293,7 +289,7 @@ def _head_of(reply: Any) -> Head | None:
 
 
 def _seconds(date: Any) -> float:
-    """Return a moment, as HTTP or s3fs tells it, in seconds since 1970; 0.0 for none."""
+    """Return a date of HTTP or s3fs in seconds since 1970; 0.0 for none."""
     with suppress(AttributeError, TypeError, ValueError):
         moment = parsedate_to_datetime(date) if isinstance(date, str) else date
         return float(moment.timestamp())
@@ -301,7 +297,7 @@ def _seconds(date: Any) -> float:
 
 
 async def _body_of(reply: Any, most: int) -> bytes:
-    """Return a body piece by piece: one that goes on is not taken in."""
+    """Return a body, read piece by piece; raise ``TooLong`` above ``most`` bytes."""
     pieces: list[bytes] = []
     length = 0
     async for piece in reply.content.iter_any():

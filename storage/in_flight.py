@@ -1,4 +1,4 @@
-"""A bound on what is under way to remote stores at once: requests, and the bytes they bring."""
+"""Bounds on concurrent requests to remote stores and on their bytes."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from typing import Any, TypeVar
 
 from ..core.locks import renew_after_fork
 
-# More than the connections that hide 50 ms at 60 MB/s for patches of 10 MB; less than what a
-# store calls a flood, times eight workers.
+# Hides 50 ms of latency at 60 MB/s for patches of 10 MB. Eight workers with so many requests do
+# not reach the rate limits of stores.
 MOST_REQUESTS = 48
-# What is fetched waits in memory until it is decoded.
+# Fetched bytes wait in memory until they are decoded.
 MOST_BYTES = 96 * 1024**2
 
 
 class RequestPriority:
-    """Requests that are sent together and that nobody waits for, until somebody does."""
+    """Priority of prefetched requests that are sent together: low until a read waits for them."""
 
     def __init__(self) -> None:
         self.urgent = False
-        self.is_over = False  # whether nobody will ever wait for them
-        self.needs: list[RequestPriority] = []  # requests of others that these wait for, too
+        self.is_over = False  # whether no read will wait for them any more
+        self.needs: list[RequestPriority] = []  # priorities of shared requests that these wait for
 
 
 _Turn = tuple["asyncio.Future[None]", int, "RequestPriority | None"]
-"""Somebody who waits, the bytes of the request, and what it belongs to."""
+"""A waiting request: the future that starts it, its bytes, and its priority."""
 
 
 class InFlight:
-    """Lets requests of one event loop begin while there is room, first what a read waits for."""
+    """Queue of the requests of one event loop, within bounds; requests of reads go first."""
 
     def __init__(self, most_requests: int = MOST_REQUESTS, most_bytes: int = MOST_BYTES) -> None:
         self.most_requests, self.most_bytes = most_requests, most_bytes
@@ -43,7 +43,7 @@ class InFlight:
         self._ahead: deque[_Turn] = deque()
 
     async def enter(self, size: int, *, ahead: RequestPriority | None = None) -> None:
-        """Wait for room for one request of ``size`` bytes, and take it; :meth:`leave` follows."""
+        """Wait for room for one request of ``size`` bytes; pair it with :meth:`leave`."""
         later = ahead is not None and not ahead.urgent
         if not self._waiting and not (later and self._ahead) and self._fits(size):
             self.requests += 1
@@ -55,7 +55,7 @@ class InFlight:
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.cancelled():  # it was still waiting, and may have kept others from it
+            if turn.cancelled():  # it was still waiting, and may have blocked others
                 (self._waiting if own in self._waiting else self._ahead).remove(own)
                 self._wake()
             else:
@@ -63,10 +63,10 @@ class InFlight:
             raise
 
     def hurry(self, ahead: RequestPriority) -> None:
-        """Let requests go before all that nobody waits for: now somebody waits for these."""
+        """Move prefetched requests before others of the prefetch, because a read waits for them."""
         urgent = [ahead, *ahead.needs]
-        for each in urgent:
-            each.urgent = True
+        for priority in urgent:
+            priority.urgent = True
         turns = [turn for turn in self._ahead if turn[2] in urgent]
         if turns:
             self._ahead = deque(turn for turn in self._ahead if turn[2] not in urgent)
@@ -74,7 +74,7 @@ class InFlight:
             self._wake()
 
     def leave(self, size: int) -> None:
-        """Give back the room of one request."""
+        """Release the room of one request."""
         self.requests -= 1
         self.bytes -= size
         if self._waiting or self._ahead:
@@ -88,7 +88,7 @@ class InFlight:
     def _wake(self) -> None:
         while line := self._waiting or self._ahead:
             turn, size, _ = line[0]
-            # One that was cancelled takes itself out, and then wakes the next.
+            # A cancelled request removes itself, and then wakes the next.
             if turn.cancelled() or not self._fits(size):
                 return
             line.popleft()
@@ -97,22 +97,21 @@ class InFlight:
             turn.set_result(None)
 
 
-# Calls that wait, for an event loop: in threads that nobody waits for at the end of the process.
+# Daemon threads for blocking calls of an event loop.
 #
-# A call that is given up goes on until its own limit, and what it returns is dropped. A thread that
-# waits in foreign code must not come back while the interpreter ends, so the exit waits a moment
-# for those that are under way.
+# An abandoned call continues until its own timeout, and its result is dropped. A thread in foreign
+# code must not return while the interpreter ends, so the exit waits a moment for calls under way.
 
 T = TypeVar("T")
 
-# As many as may be under way, and those that hang, given up, until their limit.
+# All concurrent requests, and abandoned calls until their timeout.
 MOST_THREADS = 192
-# For answers that are on their way at the exit, in seconds. One that hangs stays away.
+# Seconds that the exit waits for answers. A call that hangs does not return.
 _EXIT_GRACE = 0.25
 
 
 class CallThreads:
-    """Threads that make calls for the event loop; started as they are needed, and kept."""
+    """Threads that make calls for the event loop, started on demand and kept."""
 
     def __init__(self, most: int = MOST_THREADS) -> None:
         self._most = most
@@ -120,18 +119,18 @@ class CallThreads:
         renew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Begin anew in a forked child, which has none of them."""
+        """Start without threads in a forked child."""
         self._lock = threading.Lock()
-        # A call, and its future, taken out when the answer is handed over: it is the loop's then.
+        # A call, and a list with its future, which moves to the loop with the answer.
         self._jobs: SimpleQueue[tuple[Callable[[], Any], list[asyncio.Future[Any]]]] = SimpleQueue()
-        # A future, what was found for it, and what was raised.
+        # A future, its result, and its exception.
         self._outcomes: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
         self._threads = self._free = self._under_way = 0
         self._is_over = False
         self._woken = False
 
     def run(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Begin a call; the future of the running loop gets what it returns or raises."""
+        """Begin a call; return a future of the running loop for its result or exception."""
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._lock:
             self._free -= 1
@@ -145,7 +144,7 @@ class CallThreads:
         return future
 
     def finish(self) -> None:
-        """Begin no call any more, and wait a moment for those that are under way."""
+        """Stop to begin calls, and wait a moment for calls under way."""
         self._is_over = True
         pause = threading.Event()
         seconds = 0.0
@@ -160,14 +159,14 @@ class CallThreads:
                 self._under_way += 1
             if not (self._is_over or future[0].cancelled()):
                 loop = future[0].get_loop()
-                # No variable of this thread, which may be kept waiting for long right after this,
-                # holds the answer or the future that gets it.
+                # This thread may wait for long after this line, so none of its variables holds the
+                # answer or its future.
                 self._outcomes.append((future.pop(), *_answer(call)))
-                if not self._woken:  # one wake for all that come meanwhile
+                if not self._woken:  # one wake delivers all outcomes until then
                     self._woken = True
                     try:
                         loop.call_soon_threadsafe(self._deliver)
-                    except RuntimeError:  # the loop has ended, and another may come
+                    except RuntimeError:  # the loop has ended; another one may follow
                         self._woken = False
             del call, future
             with self._lock:
@@ -188,15 +187,16 @@ class CallThreads:
 
 
 def _answer(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    """Return what a call returns, and what it raises, without the frames of this module."""
+    """Return the result and the exception of a call, without the frames of this module."""
     try:
         return call(), None
     except BaseException as error:
         trace = error.__traceback__
         error.__traceback__ = None if trace is None else trace.tb_next
-        del trace  # it holds this call, and would hold itself
+        del trace  # it refers to this frame, and would be a cycle
         return None, error
 
 
-THREADS = CallThreads()  # those of this process
+THREADS = CallThreads()
+"""Threads of this process."""
 atexit.register(THREADS.finish)

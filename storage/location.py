@@ -1,4 +1,4 @@
-"""Paths and URLs: telling them apart, showing them without secrets, reaching them."""
+"""Paths and URLs: their kind, their public names without secrets, and their file systems."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _CUT_URL = re.compile(r"^(https?|ftp|s3a?|gs|gcs|az|abfss?|hdfs|memory):/[^/]")
 
 
 def is_url(location: str) -> bool:
-    """Whether ``location`` names something to be reached through fsspec."""
+    """Whether ``location`` needs fsspec; ``SampleError`` for a URL whose slashes were joined."""
     if _CUT_URL.match(location):
         what = "a location begins with a scheme and a single slash, as a URL in pathlib.Path does."
         raise errors.SampleError(what, do="Give the URL as text.")
@@ -37,12 +37,12 @@ def local_path(location: str) -> str:
 
 
 WILDCARD = re.compile(r"(?<!\[)[*?]|\[(?![*?[]\])(?<!\[\[)")
-"""Where a pattern begins to stand for several places; ``[[]`` stands for a bracket alone."""
+"""Start of the first wildcard of a pattern; ``[[]`` matches a bracket alone, and is none."""
 _ESCAPE = re.compile(r"\[([*?[])\]")
 
 
 def literal_name(pattern: str) -> str:
-    """Return the name for which a pattern without wildcards stands, as ``glob.escape`` wrote it."""
+    """Return the name that a pattern without wildcards matches, undoing ``glob.escape``."""
     return _ESCAPE.sub(r"\1", pattern)
 
 
@@ -59,7 +59,7 @@ def fixed_folder(pattern: str) -> tuple[str, str]:
 
 
 def absolute_place(location: str | os.PathLike[str]) -> str:
-    """Return a URL as it is, and what is local as an absolute path: a worker may run elsewhere."""
+    """Return a URL unchanged and a local path as absolute, because workers may run elsewhere."""
     place = os.fspath(location)
     return place if is_url(place) else os.path.abspath(local_path(place))
 
@@ -68,9 +68,9 @@ def absolute_place(location: str | os.PathLike[str]) -> str:
 def remote_errors(
     name: str, options: Mapping[str, Any] | None = None, doing: str = "reading", url: str = ""
 ) -> Iterator[None]:
-    """Turn what a remote file system raises into errors that name ``name`` and no secret.
+    """Turn errors of a remote file system into voxpipe errors with ``name`` and no secret.
 
-    Values of ``options``, and credentials in the ``url`` as the user wrote it, are cut out.
+    Values of ``options``, and credentials in the ``url`` of the user, are cut out.
     """
     secrets = Secrets(options or {}, name, url)
     name = public_name(name)
@@ -79,20 +79,20 @@ def remote_errors(
     except (errors.VoxpipeError, MemoryError):
         raise
     except FileNotFoundError:
-        what = f"there is nothing at {name}."
-        raise errors.VolumeNotFound(what, do="Check the URL and the storage_options.") from None
+        msg = f"there is nothing at {name}."
+        raise errors.VolumeNotFound(msg, do="Check the URL and the storage_options.") from None
     except Exception as error:
         # Not chained: the text of the original may hold a signed URL or a key.
         raise remote_error(error, doing, name, secrets.describe(error)) from None
 
 
 def remote_error(error: Exception, doing: str, place: str, message: str) -> errors.VoxpipeError:
-    """Return our error for what went wrong at a place, with what is told of it without secrets."""
+    """Return the voxpipe error for an error at ``place``; ``message`` describes it publicly."""
     failure = advice_on(error)
     if isinstance(error, ImportError):
-        what = f"reaching {place} needs a package that is not installed: {message}."
-        do = "Install the file system package that fsspec asks for."
-        return errors.MissingDependency(what, do=do)
+        msg = f"reaching {place} needs a package that is not installed: {message}."
+        do = "Install the file system package that fsspec needs."
+        return errors.MissingDependency(msg, do=do)
     if isinstance(error, CompressedAnswer):
         return errors.VolumeReadError(
             f"the server of {place} compresses its answers ({error}), so they are not the bytes "
@@ -102,8 +102,7 @@ def remote_error(error: Exception, doing: str, place: str, message: str) -> erro
         )
     if failure is FaultAdvice.NO_RANGES:
         return errors.VolumeReadError(
-            f"the server of {place} sends all of it when asked for a part: it does not know "
-            "ranges.",
+            f"the server of {place} sends all of it instead of a part: it does not know ranges.",
             do="Copy the file to a local disk or to an object store.",
         )
     if failure is FaultAdvice.REFUSAL:
@@ -111,39 +110,39 @@ def remote_error(error: Exception, doing: str, place: str, message: str) -> erro
         return errors.AccessDenied(f"{doing} {place} was refused: {message}.", do=do)
     if failure is FaultAdvice.BAD_CERTIFICATE:
         return errors.VolumeReadError(
-            f"the certificate of the server of {place} is not believed: {message}.",
-            do="Check the URL. Of an authority of your own: set AWS_CA_BUNDLE to the file of "
-            'its certificate, or client_kwargs={"verify": file} for S3.',
+            f"the certificate of the server of {place} is not trusted: {message}.",
+            do="Check the URL. For your own certificate authority, set AWS_CA_BUNDLE to the file "
+            'of its certificate, or client_kwargs={"verify": file} for S3.',
         )
     kind = errors.VolumeNotFound if is_of_no_bucket(error) else errors.VolumeReadError
-    what = f"{doing} {place} failed: {message}."
-    return kind(what, do="Check the URL, the storage_options and the connection.")
+    msg = f"{doing} {place} failed: {message}."
+    return kind(msg, do="Check the URL, the storage_options and the connection.")
 
 
 def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
-    """Return the file system of a URL, of which fsspec keeps one, and the path in it."""
+    """Return the file system of a URL, which fsspec shares, and the path in it."""
     import fsspec
 
-    # A password that clients do not take for one: its / ends the server's name.
+    # Clients do not recognize a password with a slash, which ends the name of the server.
     for part in urls_in(url):
         if part.splits:
-            what = f"the password in {public_name(url)} holds a {part.splits}, which ends it for "
             raise errors.VolumeReadError(
-                f"{what}clients.",
+                f"the password in {public_name(url)} holds a {part.splits}, which ends it for "
+                "clients.",
                 do="Write it with %2F for /, %3F for ?, %23 for # and %5C for a backslash, or give "
                 "the password in storage_options.",
             )
     for name in _LOGGERS:
-        logging.getLogger(name).addFilter(_REDACTING_FILTER)  # once, however often
+        logging.getLogger(name).addFilter(_REDACTING_FILTER)  # repeated calls add it once
     with remote_errors(url, options):
         system, path = fsspec.core.url_to_fs(url, **options)
-    # fsspec keeps one file system of each kind for the life of the process, with its listings.
+    # fsspec keeps each file system with its listings for the life of the process.
     system.invalidate_cache()
     return system, path
 
 
 class _RedactingFilter(logging.Filter):
-    """Takes the credentials of URLs out of what a client logs: its users see DEBUG of all."""
+    """Filter that removes credentials of URLs from log records, which may be public."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         text = record.getMessage()
@@ -153,7 +152,7 @@ class _RedactingFilter(logging.Filter):
         return True
 
 
-# Every logger that shows URLs: a filter is of one logger, and not of those below it.
+# All loggers that show URLs, because a filter does not apply to child loggers.
 _LOGGERS = (
     "fsspec",
     *("fsspec.asyn", "fsspec.cached", "fsspec.caching", "fsspec.generic", "fsspec.http"),
@@ -176,25 +175,21 @@ def s3_address(url: str, options: Mapping[str, Any], environment: Mapping[str, s
 
 
 def redirect_of(address: str) -> str:
-    """Return the host to which a web address redirects who has no credentials; empty for none."""
+    """Return the host to which an address redirects without credentials; empty for none."""
     if not address.startswith(("http://", "https://")):
         return ""
     import requests
 
-    how: Any = {"headers": _ONE_BYTE, "timeout": _PROBE, "allow_redirects": False, "stream": True}
+    options: Any = {"timeout": 5.0, "allow_redirects": False, "stream": True}
     # Without ``auth``, requests would send the password of this host in a .netrc.
-    how["auth"] = lambda request: request
-    with suppress(OSError, ValueError), requests.get(address, **how) as reply:
+    options |= {"headers": {"Range": "bytes=0-0"}, "auth": lambda request: request}
+    with suppress(OSError, ValueError), requests.get(address, **options) as reply:
         if 300 <= reply.status_code < 400:
             return urlsplit(urljoin(address, reply.headers.get("Location") or "")).hostname or ""
     return ""
 
 
-_ONE_BYTE = {"Range": "bytes=0-0"}
-_PROBE = 5.0
-
-
-# Options whose values are no secrets, and would make texts unreadable if they were cut out.
+# Options with public values, which texts need to stay readable.
 _PUBLIC = {
     *("endpoint_url", "endpoint", "region", "region_name", "aws_region", "protocol", "mode"),
     *("target_protocol", "project", "account_name", "bucket", "addressing_style", "service_name"),
@@ -203,16 +198,16 @@ _VARIABLES = (
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"),
     *("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_CONNECTION_STRING"),
 )
-# Shorter values are no credentials, and are found in every other word.
+# Shorter values are no credentials, and occur in many words.
 _SHORTEST = 4
 # RFC 3986: gen-delims and sub-delims.
 _SAFE = "/?:@!$&'()*+,;=-._~"
-# obstore appends the error again, at length and with its headers.
+# After this, obstore repeats the error with its headers.
 _APPENDIX = "\n\nDebug source:"
 
 
 class Secrets:
-    """Cuts the values of storage options, and what URLs hold, out of texts. Shows none itself."""
+    """Secrets of storage options and URLs, to be cut out of texts."""
 
     def __init__(self, options: Mapping[str, Any], *urls: str) -> None:
         self._secrets = {text for text in _texts(options) if len(text) >= _SHORTEST}
@@ -225,31 +220,26 @@ class Secrets:
             for form in _forms(url):
                 text = text.replace(form, public_name(url))
         text = public_text(text)
-        for value in self._values():
-            text = text.replace(value, "***")
-        return text
-
-    def _values(self) -> list[str]:
         values = set(self._secrets)
-        values.update(form for url in self._urls for one in secrets_in(url) for form in _forms(one))
+        parts = [part for url in self._urls for part in secrets_in(url)]
+        values.update(form for part in parts for form in _forms(part))
         environment = (os.environ.get(name, "") for name in _VARIABLES)
         values.update(value for value in environment if len(value) >= _SHORTEST)
-        # The longest first: one may be part of another.
-        return sorted(values, key=len, reverse=True)
+        # Longest first, because a value may contain another.
+        for value in sorted(values, key=len, reverse=True):
+            text = text.replace(value, "***")
+        return text
 
     def describe(self, error: BaseException) -> str:
         """Return class and message of an error, without secrets."""
         message = self.cut(str(error)).rstrip(".")
         return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
-    def __repr__(self) -> str:
-        return f"Secrets({len(self._secrets)})"
-
 
 def _forms(secret: str) -> set[str]:
-    """Return how clients write a secret: as it is, escaped for a URL, for Python, for a header."""
+    """Return the forms of a secret: plain, escaped for URLs and Python, and encoded for headers."""
     forms = {secret, repr(secret)[1:-1], secret.replace("'", "\\'"), secret.replace('"', '\\"')}
-    # What may stand in a query without being escaped differs from client to client.
+    # Clients differ in the characters of a query that they escape.
     forms |= {quote(secret, safe=safe) for safe in ("", "/", _SAFE, f"%{_SAFE}")}
     forms |= {quote_plus(secret), base64.b64encode(secret.encode()).decode()}
     return {form for form in forms if len(form) >= _SHORTEST}
@@ -265,4 +255,4 @@ def _texts(value: Any, name: str = "") -> Iterator[str]:
     elif isinstance(value, str) and name not in _PUBLIC:
         yield value
     elif isinstance(value, str):
-        yield from secrets_in(value)  # of an endpoint: http://user:password@host
+        yield from secrets_in(value)  # an endpoint: http://user:password@host

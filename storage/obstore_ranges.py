@@ -1,12 +1,12 @@
-"""Objects in buckets and behind web servers, in ranges, through obstore: the usual way.
+"""Ranges of objects in buckets and on web servers through obstore, the default client.
 
-Used for what its options can say exactly as the user said it to fsspec (:func:`settings_of`);
-everything else goes the other way, and so does what turns out not to be for it: odd keys, buckets
-in another region than was said, servers that do not know ranges, folders of web servers.
+obstore is used if it can express all options that the user gives for fsspec (:func:`settings_of`).
+The fallback to fsspec covers odd keys, buckets in another region, servers without ranges, and
+folders of web servers.
 
-Its own coroutines end in its threads, which then touch Python: a process that exits at that
-moment is aborted (8 of 20, measured right after the last answer). So its plain calls are made, in
-threads of ours. Its threads do not survive a fork: a child goes on with fsspec, or is refused.
+Coroutines of obstore end in its own threads, which then enter Python; a process that exits at that
+moment is aborted (8 of 20 runs). So its blocking calls run in threads of :data:`.THREADS`. Its
+threads do not survive a fork: a forked child uses fsspec, or is refused.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from .retry import LEAST_ATTEMPT, TRIES, Retry
 
 T = TypeVar("T")
 
-# fsspec's word and obstore's, by provider.
+# Options of fsspec and the matching ones of obstore, by provider.
 _S3 = {
     **dict.fromkeys(("key", "username"), "access_key_id"),
     **dict.fromkeys(("secret", "password"), "secret_access_key"),
@@ -59,7 +59,7 @@ _CLIENTS = {"s3": _S3_CLIENT, "http": {"headers": "headers"}}
 _AZURE_SECRETS = ("account_key", "sas_token", "client_secret")
 _AZURE = {n: n for n in (*_AZURE_SECRETS, "account_name", "tenant_id", "client_id")}
 _NAMES: dict[str, dict[str, str]] = {"s3": _S3, "gs": {}, "az": _AZURE, "http": {}}
-# Of fsspec and its file systems: how they keep, buffer and write, which changes no GET.
+# Options for caches, buffers and writes of fsspec, which change no GET.
 _OF_FSSPEC = {
     *("asynchronous", "batch_size", "block_size", "cache_options", "cache_regions", "cache_type"),
     *("default_block_size", "default_cache_type", "default_fill_cache", "dircache"),
@@ -72,35 +72,35 @@ _SCHEMES = {
     **dict.fromkeys(("az", "abfs"), "az"),
     **dict.fromkeys(("http", "https"), "http"),
 }
-# What says where and how to connect, and only the other clients know.
+# Variables with addresses that only other clients know.
 _ELSEWHERE = {"gs": "STORAGE_EMULATOR_HOST", "az": "AZURE_STORAGE_CONNECTION_STRING"}
-# As botocore.
+# Variables of botocore.
 _CERTIFICATES = ("AWS_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
 _REGIONS = ("AWS_REGION", "AWS_DEFAULT_REGION")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
 _AZURE_VARIABLES = ("AZURE_STORAGE_ACCOUNT_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_CLIENT_SECRET")
-# Where a custom endpoint is, or nothing is said: as botocore. S3 tells who is wrong.
+# The default of botocore for custom endpoints. S3 reports a wrong region.
 _USUAL_REGION = "us-east-1"
-# Neither an ARN nor a directory bucket, which have ways of their own.
+# Neither an ARN nor a directory bucket, which need other requests.
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(?<!--x-s3)")
-# obstore refuses these in a key; and what some servers take out.
+# Parts of a key that obstore refuses, or that some servers remove.
 _ODD_KEY = re.compile(r"(?:^|/)\.{0,2}(?:/|\Z)|[\x00-\x1f\x7f]|[\ud800-\udfff]")
-# S3 knows the bucket, in another region than was said: s3fs goes there.
+# S3 knows the bucket in another region, which s3fs finds.
 _OTHER_REGION = re.compile(r"redirect without LOCATION|AuthorizationHeaderMalformed")
 
 
 def is_bucket(url: str) -> bool:
-    """Whether a URL names a bucket, whose objects are listed whatever folders they lie in."""
+    """Whether a URL names a bucket, which lists the objects of all folders together."""
     return "::" not in url and _SCHEMES.get(url.partition("://")[0], "http") != "http"
 
 
 class StoreSettings(NamedTuple):
-    """How obstore reaches a place."""
+    """Settings of an obstore store."""
 
-    config: dict[str, Any]  # what the store is made with
-    session: dict[str, Any] | None = None  # what botocore finds credentials with that are not there
+    config: dict[str, Any]  # arguments of the store
+    session: dict[str, Any] | None = None  # arguments of botocore's session for other credentials
     headers: dict[str, str] | None = None  # sent with each request
-    verify: bool | str | None = None  # whether certificates count, or the file of those that do
+    verify: bool | str | None = None  # whether to verify certificates, or the file of trusted ones
 
     def __repr__(self) -> str:
         return f"Settings({', '.join(sorted(self.config))})"
@@ -109,7 +109,7 @@ class StoreSettings(NamedTuple):
 def settings_of(
     url: str, options: Mapping[str, Any], environment: Mapping[str, str]
 ) -> StoreSettings | str:
-    """Return obstore's settings for a URL and fsspec's options, or why there are none."""
+    """Return obstore's settings for a URL and fsspec's options, or the reason for none."""
     scheme, _, rest = url.partition("://")
     provider = _SCHEMES.get(scheme)
     if provider is None or "::" in url:
@@ -131,7 +131,7 @@ def settings_of(
 
 
 def _map_options(provider: str, options: Mapping[str, Any]) -> dict[str, Any] | str:
-    """Return options in obstore's words, or what it does not know; of a web server, the headers."""
+    """Return options under obstore's names (for web servers: headers), or why that fails."""
     names, config = _NAMES[provider], dict[str, Any]()
     for name, value in options.items():
         if name == "anon" and provider in ("s3", "az"):
@@ -150,7 +150,7 @@ def _map_options(provider: str, options: Mapping[str, Any]) -> dict[str, Any] | 
             if provider == "http":
                 config |= value.get("headers") or {}
             else:
-                config |= {_S3_CLIENT[key]: each for key, each in value.items() if each is not None}
+                config |= {_S3_CLIENT[key]: v for key, v in value.items() if v is not None}
         elif value is None or name in _OF_FSSPEC or (name, value) == ("requester_pays", False):
             continue
         elif name in names:
@@ -162,7 +162,7 @@ def _map_options(provider: str, options: Mapping[str, Any]) -> dict[str, Any] | 
 
 def _google(token: Any) -> dict[str, Any] | str:
     if token in (None, "google_default", "cloud"):
-        return {}  # what it finds by itself
+        return {}  # obstore finds the default credentials
     if token == "anon":
         return {"skip_signature": True}
     if isinstance(token, Mapping) and token.get("type") == "service_account":
@@ -179,7 +179,7 @@ def _of_s3(config: dict[str, Any], environment: Mapping[str, str]) -> StoreSetti
         config["skip_signature"] = True
     elif "access_key_id" in config:
         if "session_token" not in config and environment.get("AWS_SESSION_TOKEN"):
-            return "AWS_SESSION_TOKEN is of other credentials"  # and it would add it
+            return "AWS_SESSION_TOKEN is of other credentials"  # which obstore would send
     elif profile or not environment.get("AWS_ACCESS_KEY_ID"):
         session = {"profile": profile}
     verify = config.pop("verify", None)
@@ -190,7 +190,7 @@ def _of_s3(config: dict[str, Any], environment: Mapping[str, str]) -> StoreSetti
     if endpoint:
         config["endpoint"] = endpoint
     if session is None or region:
-        # A profile may say another one.
+        # A session has no default here, because its profile may set the region.
         config["region"] = region or _USUAL_REGION
     return StoreSettings(config, session, verify=verify)
 
@@ -199,7 +199,7 @@ def _of_azure(config: dict[str, Any], environment: Mapping[str, str]) -> StoreSe
     secret = any(name in config for name in _AZURE_SECRETS) or _first(environment, _AZURE_VARIABLES)
     anonymous = config.pop("skip_signature", None)
     if anonymous or (anonymous is None and not secret):
-        return StoreSettings({**config, "skip_signature": True})  # as adlfs
+        return StoreSettings({**config, "skip_signature": True})  # like adlfs
     return StoreSettings(config) if secret else "it looks for credentials in other places"
 
 
@@ -208,7 +208,7 @@ def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str:
 
 
 class ObstoreRanges(RemoteRanges):
-    """A prefix of a bucket or of a web server, through obstore."""
+    """Prefix of a bucket or of a web server, read through obstore."""
 
     def __init__(
         self,
@@ -222,7 +222,7 @@ class ObstoreRanges(RemoteRanges):
         super().__init__(url, options, retry)
         scheme, _, rest = url.partition("://")
         self._kind = _SCHEMES[scheme]
-        # Whether versions are told in the words of fsspec's client: S3 has one ETag for all.
+        # Whether fsspec reports the same versions: all clients of S3 report its ETag.
         self.versions_as_fsspec = self._kind == "s3"
         self._has_ranges = self._kind != "http"
         bucket, _, prefix = rest.partition("/")
@@ -230,44 +230,44 @@ class ObstoreRanges(RemoteRanges):
         self._bucket = url if self._kind == "http" else bucket
         self._only = only
         self._settings = settings
-        self._other: RemoteRanges | None = None
-        # Not merely for what obstore cannot do.
+        self._fallback: RemoteRanges | None = None
+        # Whether all requests use the fallback, not only those that obstore cannot send.
         self._always_fsspec = False
-        # Process, credentials that may be others at the next request, and the store made of them.
+        # Process, current credentials, and the store made with them.
         self._client: tuple[int, dict[str, Any] | None, Any] = (0, None, None)
-        # Of buckets each page has its own limit, and there may be a thousand; others are fsspec's.
+        # Each page of a bucket has its own timeout, and a listing may have a thousand pages.
         self.limits_listing = self._kind == "http"
         self._refuse_after_fork()
 
     def _refuse_after_fork(self) -> None:
         if self._only and not is_usable():
             raise ForkUnsafe(
-                f"{self.name} was to be read in a forked process, and its parent has used "
+                f"{self.name} cannot be read in this forked process, because its parent has used "
                 "obstore, whose threads do not survive a fork.",
                 do='Start workers with "forkserver" or "spawn", or set VOXPIPE_REMOTE=fsspec.',
             )
 
     def enter_process(self, *, is_child: bool) -> None:
-        """Go on with fsspec in a child of a process that has used any such store, or refuse."""
+        """Switch to fsspec in a forked child of a process that has used obstore, or refuse."""
         if is_child:
             self._refuse_after_fork()
             self._always_fsspec |= not is_usable()
-            if self._other is not None:
-                self._other.enter_process(is_child=True)
+            if self._fallback is not None:
+                self._fallback.enter_process(is_child=True)
         if not self._always_fsspec:
             _USERS.add(os.getpid())
 
     async def ask(self, request: RangeRequest) -> Answer:
         """Send one request."""
         path = self._plain_path(request.key)
-        here = None if path is None else partial(self._get, path, request)
-        return await self._either(here, lambda other: other.ask(request))
+        call = None if path is None else partial(self._get, path, request)
+        return await self._either(call, lambda other: other.ask(request))
 
     async def ask_facts(self, key: str) -> ObjectFacts:
-        """Ask for size and version."""
+        """Return size and version of an object."""
         path = self._plain_path(key)
-        here = None if path is None else partial(self._facts, path)
-        return await self._either(here, lambda other: other.ask_facts(key))
+        call = None if path is None else partial(self._facts, path)
+        return await self._either(call, lambda other: other.ask_facts(key))
 
     async def ask_entries(self, prefix: str, most: int | None) -> list[ObjectEntry]:
         """List everything below, or at least one more than ``most``."""
@@ -278,7 +278,7 @@ class ObstoreRanges(RemoteRanges):
     async def _either(
         self, here: Callable[[], T] | None, there: Callable[[RemoteRanges], Awaitable[T]]
     ) -> T:
-        """Return what obstore brings, or fsspec where it cannot."""
+        """Return the result of ``here``, or of ``there`` with fsspec if obstore cannot help."""
         sends_all = False
         if here is not None and not self._always_fsspec:
             try:
@@ -286,7 +286,7 @@ class ObstoreRanges(RemoteRanges):
             except Exception as error:
                 sends_all = advice_on(error) is FaultAdvice.NO_RANGES and not self._has_ranges
                 if self._kind != "http" and _OTHER_REGION.search(str(error)):
-                    # s3fs goes where the bucket is; or each request was sent in vain first.
+                    # s3fs finds the region; obstore would send each request in vain first.
                     self._always_fsspec = True
                 elif self._kind != "http" and is_of_page(error):
                     raise WrongAnswer("it sent a web page") from None
@@ -294,33 +294,33 @@ class ObstoreRanges(RemoteRanges):
                     session = self._settings.session
                     if session is None or not has_expired(error):
                         raise
-                    # They were found in files, roles or services, which have newer ones.
+                    # Files, roles or services have newer credentials.
                     _SESSIONS.pop((os.getpid(), _session_name(session)), None)
                     return await THREADS.run(here)
-        if self._other is None:
-            self._other = open_fsspec(self._url, self._options, self._retry)
+        if self._fallback is None:
+            self._fallback = open_fsspec(self._url, self._options, self._retry)
         try:
-            answer = await there(self._other)
+            answer = await there(self._fallback)
         except NoRanges:
             self._always_fsspec |= sends_all
             raise
         head = answer.head if isinstance(answer, Answer) else None
         if head is not None and (head.start, head.stop) == (0, head.total):
-            self._always_fsspec |= sends_all  # to both: or each range was asked for twice
+            self._always_fsspec |= sends_all  # or each range would be requested twice
         return answer
 
     def _is_for_others(self, error: Exception) -> bool:
-        """Whether fsspec can do this one thing that obstore cannot; a bad proxy may say so once."""
+        """Whether fsspec can send this one request; one bad answer proves no more than that."""
         if self._kind == "http":
             return advice_on(error) is FaultAdvice.NO_RANGES
         return "InvalidPathError" in {kind.__name__ for kind in type(error).__mro__}
 
-    # What follows runs in threads of ours, and waits.
+    # The following methods block, and run in THREADS.
 
     def _get(self, path: str, request: RangeRequest) -> Answer:
         import obstore
 
-        # A web server need not know ranges.
+        # A web server may lack ranges.
         options = _options(request, always=self._kind != "http")
         reply = obstore.get(self._store(), path, options=options)
         if encoding := reply.attributes.get("Content-Encoding"):
@@ -339,9 +339,9 @@ class ObstoreRanges(RemoteRanges):
             partial(obstore.head, store, path),
             lambda: obstore.get(store, path, options={"range": (0, 1)}).meta,
         )
-        # Of a web server GET first: a signed URL is for GET only, and now the server shows that it
-        # knows ranges; but an empty file has none. Of a bucket HEAD: its refusal has no body, which
-        # would say whose it is, and that of GET has.
+        # Web servers get a GET first: signed URLs allow only GET, and its answer proves support of
+        # ranges; empty files need the HEAD. Buckets get a HEAD first; if it is refused, the refusal
+        # of the GET has a body with the reason.
         is_web = self._kind == "http"
         first, second = reversed(ways) if is_web else ways
         try:
@@ -351,7 +351,7 @@ class ObstoreRanges(RemoteRanges):
                 raise
             meta = second()
         etag, date = meta["e_tag"] or "", meta["last_modified"]
-        # 1970 stands for a web server that does not say when.
+        # 1970 means that a web server reports no time.
         mtime = date.timestamp()
         version = etag or (str(date) if mtime else "")
         return ObjectFacts(int(meta["size"]), version, etag, mtime)
@@ -372,7 +372,7 @@ class ObstoreRanges(RemoteRanges):
         return entries
 
     def _store(self) -> Any:
-        """Return the client, with credentials that have not expired."""
+        """Return the store, with credentials that have not expired."""
         session = self._settings.session
         secrets = None if session is None else _credentials(session)
         if self._client[:2] != (os.getpid(), secrets):
@@ -382,13 +382,13 @@ class ObstoreRanges(RemoteRanges):
         return self._client[2]
 
     def _plain_path(self, key: str) -> str | None:
-        """Return the path of an object, or of a web server itself; None if obstore refuses it."""
+        """Return the path of an object, or of the web server itself; None if obstore refuses it."""
         path = f"{self._prefix}/{key}" if self._prefix and key else self._prefix or key
         return None if (path or self._kind != "http") and _ODD_KEY.search(path) else path
 
 
 def _options(request: RangeRequest, *, always: bool) -> Any:
-    """Return the options of a GET, ``always`` of a range: only those answers say where they end."""
+    """Return the options of a GET; with ``always``, of a range, whose answer reports its end."""
     options, start = dict[str, Any](), request.start
     if request.stop is not None:
         options["range"] = (start, request.stop)
@@ -400,19 +400,18 @@ def _options(request: RangeRequest, *, always: bool) -> Any:
 
 
 def _body(reply: Any, size: int) -> bytes:
-    """Return a body piece by piece: one that goes on is not taken in, whatever it says to be."""
-    pieces = reply.stream(min_chunk_size=max(1, min(size, _PIECE_BYTES)))
-    got: list[bytes] = []
+    """Return a body, read piece by piece until it exceeds ``size`` bytes."""
+    pieces: list[bytes] = []
     length = 0
-    for piece in pieces:
-        got.append(piece)
+    for piece in reply.stream(min_chunk_size=max(1, min(size, _PIECE_BYTES))):
+        pieces.append(piece)
         length += len(piece)
         if length > size:
             break
-    return got[0] if len(got) == 1 else b"".join(got)
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
-# Larger answers come in pieces: a length that is claimed reserves nothing.
+# Larger answers come in pieces, so that a wrong length takes no memory.
 _PIECE_BYTES = 16 * 1024**2
 
 
@@ -421,7 +420,7 @@ def _session_name(options: Mapping[str, Any]) -> str:
 
 
 def _credentials(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return botocore's credentials, made anew before they expire: of profiles, roles, services."""
+    """Return botocore's credentials of profiles, roles or services, renewed before they expire."""
     name = _session_name(options)
     entry = _SESSIONS.get((os.getpid(), name))
     if entry is None:
@@ -447,25 +446,25 @@ def _credentials(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _SESSIONS: dict[tuple[int, str], tuple[Any, dict[str, Any]]] = {}
-"""botocore's holder of credentials, region and endpoint of each profile."""
+"""botocore's credentials and the region and endpoint, by process and session."""
 _USERS: set[int] = set()
-"""The processes that sent a request through obstore, as this process knows: itself, or parents."""
-_STORES: dict[str, Any] = {}  # one per bucket and settings: volumes share its connections
+"""This process and its parents that have used obstore."""
+_STORES: dict[str, Any] = {}  # by bucket and settings, so that volumes share connections
 
 
 def is_usable() -> bool:
-    """Whether no parent of this process has used obstore before it forked."""
+    """Whether no parent of this process used obstore before the fork."""
     return {os.getpid()} >= _USERS
 
 
 def _store(
-    kind: str, bucket: str, config: Mapping[str, Any], how: StoreSettings, retry: Retry
+    kind: str, bucket: str, config: Mapping[str, Any], settings: StoreSettings, retry: Retry
 ) -> Any:
     from obstore.store import AzureStore, GCSStore, HTTPStore, S3Store
 
     limit = min(retry.attempt, max(retry.deadline, LEAST_ATTEMPT))
-    # Digested: the settings hold credentials.
-    parts = (os.getpid(), kind, sorted(config.items()), how.headers, how.verify, limit)
+    # A digest, because the settings hold credentials.
+    parts = (os.getpid(), kind, sorted(config.items()), settings.headers, settings.verify, limit)
     key = content_key(bucket, parts)
     if key not in _STORES:
         client: dict[str, Any] = {
@@ -475,12 +474,12 @@ def _store(
         }
         if str(config.get("endpoint", bucket)).startswith("http://"):
             client["allow_http"] = True
-        elif isinstance(how.verify, str):
-            client["root_certificate"] = Path(how.verify).read_bytes()
-        elif how.verify is False:
+        elif isinstance(settings.verify, str):
+            client["root_certificate"] = Path(settings.verify).read_bytes()
+        elif settings.verify is False:
             client["allow_invalid_certificates"] = True
-        if how.headers:
-            client["default_headers"] = dict(how.headers)
+        if settings.headers:
+            client["default_headers"] = dict(settings.headers)
         factory: Any = {"s3": S3Store, "gs": GCSStore, "az": AzureStore, "http": HTTPStore}[kind]
         _STORES[key] = factory(
             bucket, client_options=client, retry_config={"max_retries": 0}, **config

@@ -1,4 +1,4 @@
-"""Ranges of bytes of named objects: all that a chunked format asks of a disk or a bucket."""
+"""Ranges of bytes of objects, as chunked formats read them from disks and buckets."""
 
 from __future__ import annotations
 
@@ -25,10 +25,15 @@ from ..core.locks import ForkSafeLock
 
 Span = tuple[int, int]
 """Half-open range of bytes."""
+# Ranges closer than the gap are read as one, up to the longest run. The local gap is the read-ahead
+# of the kernel. The other gaps are the bytes of a round trip at 100 MB/s and at 10 Gb/s.
+LOCAL_GAP, LOCAL_RUN = 64 * 1024, 4 * 1024**2
+REMOTE_GAP, REMOTE_RUN = 1024**2, 16 * 1024**2
+NETWORK_GAP, NETWORK_RUN = 512 * 1024, 16 * 1024**2
 
 
 def coalesce(spans: Sequence[Span] | NDArray[np.int64], gap: int, most: int) -> list[Span]:
-    """Join sorted spans that lie at most ``gap`` bytes apart, to at most ``most`` bytes in one."""
+    """Join sorted spans at most ``gap`` bytes apart into runs of at most ``most`` bytes."""
     start, stop = np.asarray(spans, np.int64).reshape(-1, 2).T
     runs: list[Span] = []
     first, count = 0, len(start)
@@ -41,20 +46,18 @@ def coalesce(spans: Sequence[Span] | NDArray[np.int64], gap: int, most: int) -> 
             runs.append((int(start[first]), int(last[after - 1 - begin])))
             first = after
             if after < end:
-                break  # what ended before this one counts no more
+                break  # ends before the new first span no longer count
     return runs
 
 
-# ``pread`` takes memory for all that it is asked for: a damaged index may ask for terabytes.
+# ``pread`` allocates the requested bytes, and a damaged index may request terabytes.
 _UNCHECKED_BYTES = 4 * 1024**2
-
-
 MOST_DOCUMENT_BYTES = 8 * 1024**2
-"""Of metadata: ten thousand arrays take as much, and in Python up to twenty times that."""
+"""Most bytes of metadata: as for ten thousand arrays. Python objects take up to 20 times that."""
 
 
 def check_document(size: int, name: str, most: int = MOST_DOCUMENT_BYTES) -> None:
-    """Raise ``BadHeader`` for metadata of a size that none have."""
+    """Raise ``BadHeader`` for metadata above ``most`` bytes."""
     if size > most:
         msg = f"{name} takes {size} bytes, and metadata take {most} at most."
         raise BadHeader(msg, do="Write the volume again, or open the array in it by its path.")
@@ -64,12 +67,12 @@ class ReadRange(NamedTuple):
     """Bytes ``start`` to ``stop`` of one object; ``start < 0`` counts from its end."""
 
     object: str  # key below the root of the store
-    start: int = 0  # first byte, or how many bytes before the end
+    start: int = 0  # first byte; a negative one counts from the end
     stop: int | None = None  # one past the last byte; None for the end
 
     @property
     def length(self) -> int | None:
-        """How many bytes these are; None where only the object tells."""
+        """Number of bytes; None if it depends on the size of the object."""
         return None if self.stop is None or self.start < 0 else self.stop - self.start
 
 
@@ -81,58 +84,55 @@ class RangeStore(Protocol):
         """Root, without credentials."""
 
     def get(self, key: str) -> bytes | None:
-        """Return a whole object; None where there is none."""
+        """Return a whole object; None for a missing one."""
 
     def get_ranges(self, ranges: Sequence[ReadRange]) -> list[bytes | None]:
-        """Return the bytes of each range, side by side where that is faster.
+        """Return the bytes of each range; None for a missing object.
 
-        None for an object that is not there. A range that goes on beyond the end of its
-        object comes back short.
+        A range beyond the end of its object comes back short.
         """
 
     def size(self, key: str) -> int:
-        """Return the size of an object in bytes; ``FileNotFoundError`` where there is none."""
+        """Return the size of an object in bytes; ``FileNotFoundError`` for a missing one."""
 
     def list(self, prefix: str = "") -> Iterator[str]:
         """Yield the keys below ``prefix``, in any order."""
 
 
 class LocalRanges:
-    """Files below a folder, read with ``pread``: no handle is kept, no offset shared.
+    """Files below a folder, read by ``pread`` without open handles or shared offsets.
 
-    Where it is ``strict``, a key or link that leads out of the folder is ``LeadsOutside``.
+    With ``strict``, a key or link that leads out of the folder raises ``LeadsOutside``.
     """
 
-    # Between two ranges of a file the kernel reads ahead this much anyway.
-    gap = 64 * 1024
-    most = 4 * 1024**2
+    gap, most = LOCAL_GAP, LOCAL_RUN
 
     def __init__(self, root: str, *, strict: bool = False) -> None:
         self.name = root
         """The folder."""
         self.real = Folder(root).real if strict else ""
-        """The folder that nothing may lead out of, all links followed; empty if anything may."""
+        """The resolved folder that paths may not leave; empty without ``strict``."""
         self.newest = 0
-        """When the last change was made to files that were read in ranges, or to folders in which
-        some were missing: nanoseconds since 1970, by the clock of the file system."""
+        """Last change of files that were read, or of folders with missing files: nanoseconds since
+        1970, by the clock of the file system."""
         self.absences = 0
-        """How often a file of which ranges were asked for was not there."""
+        """Number of reads of missing files."""
         self._noting = ForkSafeLock()
 
     def get(self, key: str) -> bytes | None:
-        """Return a small file such as metadata, None if there is none; ``BadHeader`` if long."""
+        """Return a small file such as metadata; None if missing, ``BadHeader`` if too large."""
         try:
             with os.fdopen(self._open(key), "rb", buffering=0) as file:
                 check_document(os.fstat(file.fileno()).st_size, self.path_of(key))
-                # One that grows has no end either.
+                # The file may still grow.
                 return file.read(MOST_DOCUMENT_BYTES)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
     def get_ranges(self, ranges: Sequence[ReadRange], most: int = 0) -> list[bytes | None]:
-        """Return the bytes of each range, opening each file once.
+        """Return the bytes of each range; open each file once.
 
-        ``CorruptVolume`` for a whole file of more than ``most`` bytes, unless that is 0.
+        Raise ``CorruptVolume`` for a whole file above ``most`` bytes, unless ``most`` is 0.
         """
         answers: list[bytes | None] = [None] * len(ranges)
         by_object: dict[str, list[int]] = {}
@@ -168,12 +168,12 @@ class LocalRanges:
         return answers
 
     def note_change(self, moment: int) -> None:
-        """Note when something that was read was changed, whatever other threads note."""
+        """Raise :attr:`newest` to the time of a change; safe with other threads."""
         with self._noting:
             self.newest = max(self.newest, moment)
 
     def _change_time(self, folder: str) -> int:
-        """Return when something was added to a folder, or removed; of one that is gone, above."""
+        """Return the change time of a folder, or of the nearest parent of a removed one."""
         while True:
             try:
                 return changed_at(os.stat(self.path_of(folder)))
@@ -187,9 +187,9 @@ class LocalRanges:
         ranges: Sequence[ReadRange] | ObjectRanges,
         is_here: Callable[[int, list[int]], bool] | None = None,
     ) -> None:
-        """Tell the system to bring in these ranges; it does so beside everything else.
+        """Hint the kernel to read these ranges in the background.
 
-        Of a file none where ``is_here``, given its descriptor and where they begin, says so.
+        ``is_here`` gets the descriptor of a file and offsets; a cached file needs no hint.
         """
         if not hasattr(os, "posix_fadvise"):
             return
@@ -198,7 +198,7 @@ class LocalRanges:
             length = 0 if stop is None else stop - start  # 0 is everything
             by_object.setdefault(key, []).append((max(start, 0), length))
         for key, spans in by_object.items():
-            # Whoever reads one that cannot be opened will say so.
+            # The read reports a file that cannot be opened.
             with suppress(OSError, VolumeError):
                 fd = self._open(key)
                 try:
@@ -226,15 +226,15 @@ class LocalRanges:
         return os.path.join(self.name, key) if key else self.name
 
     def _open(self, key: str) -> int:
-        path = os.path.join(self.name, key) if key else self.name
+        path = self.path_of(key)
         fd = open_regular(path)
         if self.real:
             try:
-                # Of an open file no link can change any more.
-                target = os.readlink(f"/proc/self/fd/{fd}")  # 2 microseconds, where links take 30
+                # Links of an open file cannot change. Takes 2 microseconds; ``realpath`` takes 30.
+                target = os.readlink(f"/proc/self/fd/{fd}")
             except OSError:  # not Linux
                 target = os.path.realpath(path)
-            # The folder itself may have been moved, or the link to it set anew.
+            # The folder may have been moved, or its link may have a new target.
             if not target.startswith(self.real) and not target.startswith(Folder(self.name).real):
                 os.close(fd)
                 raise leads_outside(path, target)
@@ -242,51 +242,51 @@ class LocalRanges:
 
 
 def changed_at(status: os.stat_result) -> int:
-    """Return when a file was changed last, in nanoseconds since 1970, no times to come.
+    """Return the last change of a file in nanoseconds since 1970, ignoring future times.
 
-    Who copies a file (``rsync -a``, ``cp -p``, ``tar x``) may set back its time of writing, but not
-    the time at which the file system was told so, which links and permissions change as well.
+    A copy (``rsync -a``, ``cp -p``, ``tar x``) may set back the write time, but not the change time
+    of the inode. That time changes with links and permissions too.
     """
     now, write_time, change_time = time.time_ns(), status.st_mtime_ns, status.st_ctime_ns
     return max(write_time if write_time <= now else 0, change_time if change_time <= now else 0)
 
 
 FOLLOW = ("beside", "anywhere")
-"""How far what a header names is followed: to files beside it and below, or anywhere."""
+"""Values of ``follow=``: a header may name files in its own folder and below, or anywhere."""
 
 
 class Folder:
-    """A folder that what is stored in it must not lead out of."""
+    """Folder whose files and links must stay inside it."""
 
     def __init__(self, path: str) -> None:
         self.real = os.path.join(os.path.realpath(path or "."), "")
-        """The folder itself, all links followed."""
+        """The resolved path, with a slash at its end."""
 
     def holds(self, path: str) -> bool:
-        """Whether a path leads to a place in the folder, all links followed."""
+        """Whether a path is inside the folder after its links are resolved."""
         return os.path.join(os.path.realpath(path), "").startswith(self.real)
 
     def check(self, path: str, name: str) -> None:
-        """Raise ``LeadsOutside``, which names the target, unless a path leads into the folder."""
+        """Raise ``LeadsOutside``, which names the target, unless a path is inside the folder."""
         if not self.holds(path):
             raise leads_outside(name, os.path.realpath(path))
 
 
 def leads_outside(name: str, target: str) -> LeadsOutside:
-    """Return the error for what names a target outside its folder."""
+    """Return the error for a path or link to a target outside its folder."""
     msg = f"{name} leads out of its folder, to {target}."
     do = 'If you trust who made it: open_volume(follow="anywhere"), or Volume(...) likewise.'
     return LeadsOutside(msg, do=do)
 
 
 def open_regular(path: str | os.PathLike[str], _flags: int = 0) -> int:
-    """Open a local file for reading and return its descriptor; also an ``opener`` of ``open()``.
+    """Open a regular local file and return its descriptor; also an ``opener`` of ``open()``.
 
-    Every file of a volume is opened here: a pipe in its place would wait for a writer for ever, and
-    a device may give bytes without an end.
+    All files of volumes are opened here, because a pipe would wait for a writer for ever, and a
+    device may be endless.
     """
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-    # Without it, opening a pipe waits. Reading a regular file does not change.
+    # O_NONBLOCK opens a pipe without waiting, and changes no read of a regular file.
     try:
         fd = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
     except (FileNotFoundError, NotADirectoryError):
@@ -303,15 +303,15 @@ def open_regular(path: str | os.PathLike[str], _flags: int = 0) -> int:
 
 
 def cannot_open(path: str | os.PathLike[str], error: OSError) -> VolumeReadError:
-    """Return the error for a local file that is there and that the system does not open."""
-    what = f"{os.fspath(path)} cannot be opened: {error.strerror}."
+    """Return the error for an existing local file that cannot be opened."""
+    msg = f"{os.fspath(path)} cannot be opened: {error.strerror}."
     if isinstance(error, PermissionError):
-        return AccessDenied(what, do="Check who may read it.")
-    return VolumeReadError(what, do="Check the file, and what its links lead to.")
+        return AccessDenied(msg, do="Check who may read it.")
+    return VolumeReadError(msg, do="Check the file, and the targets of its links.")
 
 
 def check_whole(size: int, most: int, name: str) -> None:
-    """Raise ``CorruptVolume`` for an object of more bytes than its content can need."""
+    """Raise ``CorruptVolume`` for an object above ``most`` bytes, unless ``most`` is 0."""
     if 0 < most < size:
         msg = f"{name} takes {size} bytes, and a chunk that is stored in it at most {most}."
         raise CorruptVolume(msg, do="Copy or write this file again.")
@@ -321,32 +321,32 @@ class ObjectRanges(NamedTuple):
     """Ranges of bytes of a few objects, as arrays (N,) int64."""
 
     objects: Sequence[str]  # keys, each once
-    which: NDArray[np.int64]  # of each range, the number of its object; -1 for none
-    start: NDArray[np.int64]  # first byte, or how many bytes before the end
+    which: NDArray[np.int64]  # number of the object of each range; -1 for none
+    start: NDArray[np.int64]  # first byte; a negative one counts from the end
     stop: NDArray[np.int64]  # one past the last byte; -1 for the end
 
     @classmethod
     def of(cls, ranges: Sequence[ReadRange | None]) -> ObjectRanges:
-        """Return what a list says."""
-        objects = {one.object: 0 for one in ranges if one is not None}
+        """Return the ranges of a list."""
+        objects = {part.object: 0 for part in ranges if part is not None}
         objects.update(zip(objects, range(len(objects)), strict=True))
         rows = [
             (-1, 0, 0)
-            if one is None
-            else (objects[one[0]], one[1], -1 if one[2] is None else one[2])
-            for one in ranges
+            if part is None
+            else (objects[part[0]], part[1], -1 if part[2] is None else part[2])
+            for part in ranges
         ]
         return cls([*objects], *np.array(rows, np.int64).reshape(-1, 3).T)
 
     def range(self, number: int) -> ReadRange | None:
-        """Return one of them; None for none."""
+        """Return one range; None for none."""
         which, start, stop = (int(column[number]) for column in self[1:])
         if which < 0:
             return None
         return ReadRange(self.objects[which], start, None if stop < 0 else stop)
 
     def ranges(self) -> list[ReadRange | None]:
-        """Return all of them."""
+        """Return all ranges as a list."""
         return [
             None if which < 0 else ReadRange(self.objects[which], start, None if stop < 0 else stop)
             for which, start, stop in zip(*(column.tolist() for column in self[1:]), strict=True)
@@ -354,18 +354,18 @@ class ObjectRanges(NamedTuple):
 
 
 class CoalescedRanges:
-    """Ranges joined into requests, but for those with a negative start or an open end."""
+    """Ranges joined into requests; a range with a negative start or open end stays alone."""
 
     def __init__(self, ranges: Sequence[ReadRange] | ObjectRanges, gap: int, most: int) -> None:
         ranges = ranges if isinstance(ranges, ObjectRanges) else ObjectRanges.of(ranges)
         objects, which, start, stop = ranges
         self.requests: list[ReadRange] = []
         self.request = np.zeros(len(which), np.int64) - 1
-        """Of each range, the number of its request; -1 for none."""
+        """Number of the request of each range; -1 for none."""
         self.offset = np.zeros(len(which), np.int64)
-        """Where in the answer to that it begins."""
+        """Offset of each range in the answer to its request."""
         self.length = stop - start
-        """How many bytes it has; -1 for all."""
+        """Bytes of each range; -1 for all of the answer."""
         is_whole = (start < 0) | (stop < 0)
         self.length[is_whole] = -1
         (alone,) = (is_whole & (which >= 0)).nonzero()
@@ -377,17 +377,17 @@ class CoalescedRanges:
         (members,) = (~is_whole & (which >= 0)).nonzero()
         if not len(members):
             return
-        # Objects are laid one behind another, further apart than what is joined; one by one where
-        # a damaged index speaks of places for which numbers do not suffice.
+        # Objects get consecutive offsets, further apart than the gap. Offsets of a damaged index
+        # may overflow an int64 then, so objects are joined one by one.
         which, start, stop = which[members], start[members], stop[members]
         pitch = int(np.maximum.reduce(stop)) + gap + 1
         if pitch * len(objects) < 2**62:
             self._join(members, objects, start + which * pitch, stop - start, pitch, gap, most)
             return
         for number in dict.fromkeys(which.tolist()):
-            its = which == number
-            one, size = [objects[number]], (stop - start)[its]
-            self._join(members[its], one, start[its], size, 1 << 63, gap, most)
+            own = which == number
+            names, size = [objects[number]], (stop - start)[own]
+            self._join(members[own], names, start[own], size, 1 << 63, gap, most)
 
     def _join(
         self,
@@ -399,7 +399,7 @@ class CoalescedRanges:
         gap: int,
         most: int,
     ) -> None:
-        """Join ranges of objects of which one begins every ``pitch`` bytes."""
+        """Join ranges of objects that begin ``pitch`` bytes apart."""
         stop = start + length
         order = np.lexsort((stop, start))
         members, start = members[order], start[order]
@@ -415,9 +415,9 @@ class CoalescedRanges:
             )
 
     def split(self, answers: Sequence[bytes | None]) -> list[memoryview | None]:
-        """Return the bytes of each range, of those of each request."""
+        """Return the bytes of each range, cut out of the answers to the requests."""
         whole = [None if answer is None else memoryview(answer) for answer in answers]
-        columns = (each.tolist() for each in (self.request, self.offset, self.length))
+        columns = (column.tolist() for column in (self.request, self.offset, self.length))
         return [
             None
             if request < 0 or (body := whole[request]) is None
@@ -429,39 +429,31 @@ class CoalescedRanges:
 def read_coalesced(
     store: RangeStore, ranges: Sequence[ReadRange], gap: int, most: int
 ) -> list[memoryview | None]:
-    """Return the bytes of each range, neighbours in one request; see :class:`CoalescedRanges`."""
+    """Return the bytes of each range, with joined requests; see :class:`CoalescedRanges`."""
     plan = CoalescedRanges(ranges, gap, most)
     return plan.split(store.get_ranges(plan.requests))
 
 
-# How far apart ranges may lie to be read as one: what a read scheme says, where reads look for it.
+# Policies of read schemes for joining ranges, by key of a sample.
 #
-# Schemes are agreed on per key. Whoever realizes patches lays out the table of all keys, and says
-# of which key the next reads are; a read without either goes by the store's own figures.
-
-KIB, MIB = 1024, 1024**2
-# Ranges closer than this are read as one, up to the longest run: what the kernel reads ahead, and
-# one round trip at 100 MB/s (zarr-python 3.3 has 1 and 16 MiB too).
-LOCAL_GAP, LOCAL_RUN = 64 * KIB, 4 * MIB
-REMOTE_GAP, REMOTE_RUN = MIB, 16 * MIB
-# What a file server over 10 Gb/s sends in one round trip is worth the gap.
-NETWORK_GAP, NETWORK_RUN = 512 * KIB, 16 * MIB
+# Reading services set the policies of all keys, and batching sets the key of the next reads.
+# Without them, a read uses the default of its store.
 
 
 class CoalescePolicy(NamedTuple):
-    """When neighbouring ranges become one request. It changes requests, never voxels."""
+    """Limits for joining ranges into requests. A policy never changes voxels."""
 
-    gap: int  # bytes between two ranges that are worth reading for nothing
-    longest: int  # most bytes of one request; a range that is longer alone stays whole
+    gap: int  # most bytes between two joined ranges, which are read in vain
+    longest: int  # most bytes of one request; a longer range stays whole
 
 
 PoliciesByKey = Mapping[str, CoalescePolicy]
 COALESCE_POLICIES: ContextVar[PoliciesByKey | None] = ContextVar("coalesce_policies", default=None)
-"""By key of a sample, what reads go by."""
+"""Policy of reads by key of a sample."""
 READ_KEY: ContextVar[str] = ContextVar("read_key", default="")
-"""Of which key of a sample the reads are."""
+"""Key of a sample that is being read."""
 
 
 def coalesce_policy(usual: CoalescePolicy) -> CoalescePolicy:
-    """Return what holds for a read that begins now, by default ``usual``."""
+    """Return the policy of a read in this context, by default ``usual``."""
     return (COALESCE_POLICIES.get() or {}).get(READ_KEY.get(), usual)

@@ -1,7 +1,7 @@
-"""Stored bytes that were asked for before they are needed, until the read that needs them.
+"""Prefetch of stored bytes.
 
-Whoever knows what will be read takes a ticket for it: requests begin as soon as there is room. A
-read finds the bytes here, or waits for them; closing the ticket lets them go, needed or not.
+:meth:`ReadAhead.begin` returns a ticket for chunks; their requests start as soon as there is room.
+A read takes the bytes, or waits for them. Closing the ticket releases them.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ from ..core.locks import DeferredActs, ForkSafeLock, renew_after_fork
 from .in_flight import RequestPriority
 from .ranges import ReadRange
 
-# Small stored chunks, kept as they were sent: to ask for one costs more than to keep a hundred.
+# Cache of small stored chunks: a request costs more than keeping a hundred of them.
 #
-# A chunk of a label map is a few hundred bytes behind a URL, and one of background is none at all.
-# Each is a request nevertheless, as long as one for a chunk of the image, and its voxels take so
-# much memory that they are soon given up. So such answers stay, "there is none" among them.
+# A chunk of a label map takes a few hundred stored bytes, and a chunk of background none. Its
+# request takes as long as the request of an image chunk, and its voxels are evicted soon. So stored
+# bytes stay, and the absence of a chunk too.
 
 K = TypeVar("K", bound=tuple[Any, ...])
-"""A chunk of numbers, or the key of an object that holds many."""
+"""Index of a chunk, or key of an object."""
 
 SMALL_BYTES = 16 * 1024
-"""A connection of 60 MB/s sends this in 0.3 ms, after a round trip of 30."""
+"""Largest kept chunk: at 60 MB/s it takes 0.3 ms, after a round trip of 30 ms."""
 ENTRY_BYTES = 512
-"""What an entry takes besides the bytes: its key and its place in the table."""
+"""Memory of an entry without its bytes: the key and the table."""
 
 
 class SmallObjectCache:
-    """Stored bytes by array and chunk, of several threads; the oldest not asked for goes first."""
+    """Thread-safe LRU cache of stored bytes by array and chunk."""
 
     def __init__(self, most_bytes: int, most_each: int = SMALL_BYTES) -> None:
         self.most_bytes, self.most_each = most_bytes, most_each
@@ -48,7 +48,7 @@ class SmallObjectCache:
         self._acts = DeferredActs(self._lock)
 
     def find(self, token: str, chunks: Sequence[K]) -> dict[K, memoryview | None]:
-        """Return those of the chunks that are here; None for one that is not stored."""
+        """Return the cached chunks; None for one that is not stored."""
         with self._acts, self._lock:
             here = [index for index in chunks if (token, index) in self._answers]
             for index in here:
@@ -56,7 +56,7 @@ class SmallObjectCache:
             return {index: self._answers[token, index] for index in here}
 
     def keep(self, token: str, answers: Mapping[K, memoryview | None]) -> None:
-        """Keep the small ones, as copies: a piece may be one of a large answer."""
+        """Keep copies of the small pieces, because a piece may keep a large answer alive."""
         small = {
             index: None if piece is None else memoryview(bytes(piece))
             for index, piece in answers.items()
@@ -71,12 +71,12 @@ class SmallObjectCache:
                 self._drop(next(iter(self._answers)))
 
     def all_of(self, token: str) -> dict[tuple[Any, ...], memoryview | None]:
-        """Return all that is here of one array."""
+        """Return all cached chunks of one array."""
         with self._acts, self._lock:
             return {key[1]: piece for key, piece in self._answers.items() if key[0] == token}
 
     def forget(self, token: str, index: tuple[Any, ...] | None = None) -> None:
-        """Drop all of one array, or one that turned out to be damaged: it is asked for again."""
+        """Drop all chunks of an array, or one damaged chunk, so that it is requested again."""
         with self._acts, self._lock:
             for key in [key for key in self._answers if key[0] == token]:
                 if index in (None, key[1]):
@@ -102,26 +102,25 @@ def _size(piece: memoryview | None) -> int:
     return ENTRY_BYTES + (0 if piece is None else len(piece))
 
 
-# The documents of some ten thousand arrays, of a kilobyte each.
+# Documents of ten thousand arrays, with a kilobyte each.
 _DOCUMENT_BYTES = 32 * 1024**2
 # Metadata of a pyramid with many channels; a NIfTI header with extensions.
 _LONGEST_DOCUMENT = 256 * 1024
 
-# Answers that several deliveries take their chunks from: asked for once, here for the next.
+# Requests that several deliveries share.
 #
-# The patches of a visit touch the same shards, each in other places. Whoever asks first asks for
-# all of the shard; those that come while it is on its way wait for the same request, and later ones
-# find it here until its room is needed. So with the index of a shard, for which four patches of a
-# batch would ask at the same time.
+# The patches of a visit read different chunks of the same shards. The first one requests the whole
+# shard; later ones wait for the same request, or use its answer until its room is needed. The index
+# of a shard is shared in the same way.
 
 Key = tuple[str, ReadRange]
-"""An array, and what is asked for."""
+"""The token of an array, and a range."""
 Answer = bytes | None
 Ask = Callable[[RequestPriority], Coroutine[Any, Any, Answer]]
 
 
 class _SharedAnswer:
-    """One answer, on its way or here."""
+    """Answer of one shared request, under way or complete."""
 
     def __init__(self, key: Key, size: int, stays: bool) -> None:
         self.key, self.size, self.stays = key, size, stays
@@ -131,23 +130,23 @@ class _SharedAnswer:
 
 
 class SharedRequests:
-    """Answers by array and range, while somebody uses them and then as long as there is room.
+    """Answers by array and range, kept while deliveries use them, and then while there is room.
 
-    :meth:`begin` belongs to the event loop of the requests; the rest is called from any thread.
+    Call :meth:`begin` in the event loop of the requests, and the other methods in any thread.
     """
 
     def __init__(self, lock: AbstractContextManager[Any], room: Callable[[], int]) -> None:
         self.held_bytes = 0
         self._lock = lock
         self._room = room
-        # What was used last comes last.
+        # In order of last use.
         self._answers: OrderedDict[Key, _SharedAnswer] = OrderedDict()
         self._by_user: dict[RequestPriority, list[_SharedAnswer]] = {}
 
     def begin(
         self, key: Key, size: int, ask: Ask, later: RequestPriority, *, stays: bool = True
     ) -> asyncio.Future[Answer] | None:
-        """Return what to wait for, asking only if nobody has; None where there is no room."""
+        """Return the future of an answer, requested once; None without room."""
         with self._lock:
             if later.is_over:
                 raise asyncio.CancelledError
@@ -164,23 +163,23 @@ class SharedRequests:
                 answer.users.add(later)
                 self._by_user.setdefault(later, []).append(answer)
                 later.needs.append(answer.later)
-        # Whoever stops waiting does not take it from the others.
+        # The cancellation of one user must not cancel the request of the others.
         return asyncio.shield(answer.task)
 
     def holds(self, key: Key) -> bool:
-        """Whether an answer is here or on its way."""
+        """Whether an answer is under way or complete."""
         with self._lock:
             return key in self._answers
 
     def used_by(self, later: RequestPriority) -> set[int]:
-        """Return the ``id`` of each answer that is counted here and used by one delivery."""
+        """Return the ``id`` of each complete answer that one delivery uses."""
         with self._lock:
-            tasks = [each.task for each in self._by_user.get(later, ()) if each.task.done()]
+            tasks = [answer.task for answer in self._by_user.get(later, ()) if answer.task.done()]
             good = [task for task in tasks if not task.cancelled() and task.exception() is None]
             return {id(memoryview(task.result() or b"").obj) for task in good}
 
     def release(self, later: RequestPriority) -> None:
-        """Note that one delivery uses its answers no more; drop what nobody waits for."""
+        """Release the answers of one delivery; drop those without users that need not stay."""
         with self._lock:
             later.is_over = True
             for answer in self._by_user.pop(later, ()):
@@ -188,19 +187,19 @@ class SharedRequests:
                 if not answer.users and not (answer.stays and answer.task.done()):
                     self._drop(answer)
                     if not answer.task.done():
-                        # The loop may have ended with its process.
+                        # In a forked child the loop has ended.
                         with contextlib.suppress(RuntimeError):
                             answer.task.get_loop().call_soon_threadsafe(answer.task.cancel)
 
     def spare(self, size: int) -> bool:
-        """Drop what nobody uses, the oldest first, until ``size`` bytes more have room."""
+        """Drop idle answers, oldest first, until ``size`` more bytes have room."""
         with self._lock:
             over = self.held_bytes + size - self._room()
             if over <= 0:
                 return True
-            idle = [each for each in self._answers.values() if not each.users]
-            if sum(each.size for each in idle) < over:
-                return False  # nothing is given up where that would not do
+            idle = [answer for answer in self._answers.values() if not answer.users]
+            if sum(answer.size for answer in idle) < over:
+                return False  # dropping all would not make enough room
             for answer in idle:
                 self._drop(answer)
                 over -= answer.size
@@ -210,20 +209,22 @@ class SharedRequests:
 
     @property
     def in_use(self) -> bool:
-        """Whether a delivery uses any."""
+        """Whether a delivery uses an answer."""
         return bool(self._by_user)
 
     def forget(self, token: str) -> None:
-        """Drop what is here of one array: something of it is damaged, or no longer wanted."""
+        """Drop the answers of one array, because it is damaged or no longer needed."""
         with self._lock:
-            for answer in [each for each in self._answers.values() if each.key[0] == token]:
-                self._drop(answer)
+            for answer in [*self._answers.values()]:
+                if answer.key[0] == token:
+                    self._drop(answer)
 
     def clear_idle(self) -> None:
-        """Drop all that nobody uses."""
+        """Drop all answers without users."""
         with self._lock:
-            for answer in [each for each in self._answers.values() if not each.users]:
-                self._drop(answer)
+            for answer in [*self._answers.values()]:
+                if not answer.users:
+                    self._drop(answer)
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -236,7 +237,7 @@ class SharedRequests:
     def _deliver(self, answer: _SharedAnswer, future: asyncio.Future[Answer]) -> None:
         with self._lock:
             if future.cancelled() or future.exception() is not None or future.result() is None:
-                self._drop(answer)  # the next one asks again
+                self._drop(answer)  # the next delivery requests it again
             elif self._answers.get(answer.key) is answer:
                 size = memoryview(future.result() or b"").nbytes
                 self.held_bytes += size - answer.size
@@ -245,14 +246,14 @@ class SharedRequests:
 
 Index = tuple[int, ...]
 Payloads = dict[Index, memoryview | None]
-"""Stored bytes by chunk; None for one that is not stored. May lack what did not come whole."""
+"""Stored bytes by chunk; None for one that is not stored. A truncated chunk has no entry."""
 FetchChunks = Callable[[Sequence[Index], RequestPriority], Coroutine[Any, Any, Payloads]]
 
 T = TypeVar("T")
 
 
 class AheadStore(Protocol):
-    """A store whose requests run beside everything else."""
+    """Store whose requests run in the background."""
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
         """Run a coroutine that awaits :meth:`get_ranges_async`."""
@@ -260,25 +261,24 @@ class AheadStore(Protocol):
     async def get_ranges_async(
         self, ranges: Sequence[ReadRange], *, ahead: RequestPriority | None = None, whole: int = 0
     ) -> list[bytes | None]:
-        """Return the bytes of each range; ``ahead`` where nobody waits for them yet."""
+        """Return the bytes of each range; ``ahead`` is the priority of a prefetch."""
 
     def get_ranges(self, ranges: Sequence[ReadRange], whole: int = 0) -> list[bytes | None]:
         """Wait for the bytes of each range."""
 
     def hurry(self, ahead: RequestPriority) -> None:
-        """Let what was asked for ahead go first: somebody waits for it."""
+        """Move requests of a prefetch before others, because a read waits for them."""
 
 
 def works_ahead(store: Any) -> TypeGuard[AheadStore]:
-    """Whether a store can begin requests that nobody waits for."""
+    """Whether a store can prefetch."""
     return hasattr(store, "begin") and hasattr(store, "get_ranges_async")
 
 
 MOST_BYTES = 64 * 1024**2
-"""What two visits to a CT of 320x320x256 and its label take as shards; a batch of four patches of
-96 cubed, in chunks of 64 cubed, as if they were not compressed. Twice as much took 60 to 100 MB
-more in two workers."""
-# Of these: what small answers may take that stay after their tickets are closed.
+"""Room for the shards of two visits to a CT of 320x320x256 with its label, or for the uncompressed
+chunks of 64 cubed of four patches of 96 cubed. Twice that took 60 to 100 MB more in two workers."""
+# Share of these bytes for small answers, which stay after their tickets are closed.
 _SMALL_SHARE = 1 / 32
 
 
@@ -286,48 +286,48 @@ _SMALL_SHARE = 1 / 32
 class _Delivery:
     """Chunks of one array that are fetched together."""
 
-    token: str  # names the array
+    token: str  # of the array
     chunks: Sequence[Index]
     store: AheadStore
     fetch_chunks: FetchChunks
-    size: int  # bytes: at most, and what they hold in memory once they are here
-    later: RequestPriority = field(default_factory=RequestPriority)  # what its requests belong to
-    tickets: int = 0  # how many wait for it
-    future: Future[Payloads] | None = None  # what comes; None before it was asked for
+    size: int  # most bytes, and the memory of the answers once they are complete
+    later: RequestPriority = field(default_factory=RequestPriority)  # of its requests
+    tickets: int = 0  # open tickets
+    future: Future[Payloads] | None = None  # None before the requests start
 
 
 Ticket = contextlib.ExitStack
-"""Keeps bytes that were asked for; closed when they were read, or never will be, it drops what
-nobody else waits for."""
+"""Owner of prefetched bytes. Close it after the read, or when no read will follow; it drops bytes
+that no other ticket owns."""
 
 
 class Closable(Protocol):
-    """What is kept until somebody says that it is not needed any more."""
+    """Resource that its owner closes."""
 
     def close(self) -> None:
-        """Let go; any number of times."""
+        """Release the resource; repeated calls do nothing."""
 
 
 def joint_ticket(tickets: Iterable[Closable | None]) -> Closable | None:
-    """Return what closes all tickets that there are; None where there is none."""
+    """Return one ticket that closes all given tickets; None for none."""
     present = [ticket for ticket in tickets if ticket is not None]
     together = contextlib.ExitStack()
-    for ticket in reversed(present):  # it closes the last one first
+    for ticket in reversed(present):  # a stack closes its last entry first
         together.callback(ticket.close)
     return together if present else None
 
 
 class ReadAhead:
-    """Bytes on their way or here, within a bound. Safe to use from several threads.
+    """Prefetched bytes, under way or complete, within a bound. Safe to use from several threads.
 
-    Each chunk counts as if it were not compressed until it is here, and then with all of the answer
-    that it came in. A small part is for small answers that stay; shards that stay take the rest.
+    A chunk counts with its decoded bytes until its answer is complete, and then with the whole
+    answer. A small share is for small answers that stay; shards that stay use the rest.
     """
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self.small = SmallObjectCache(0)  # small answers, also of tickets that are closed
+        self.small = SmallObjectCache(0)  # small answers, also of closed tickets
         self.documents = SmallObjectCache(_DOCUMENT_BYTES, _LONGEST_DOCUMENT)
-        """What was read to open volumes behind URLs: it outlives their handles."""
+        """Documents of remote volumes, which outlive the open handles."""
         self.limit(most_bytes)
         self._start()
         renew_after_fork(self)
@@ -338,17 +338,17 @@ class ReadAhead:
         self.requests = SharedRequests(
             self._lock, lambda: self.most_bytes - self.small.most_bytes - self._delivery_bytes
         )
-        """Answers that several deliveries take their chunks from."""
+        """Requests that several deliveries share."""
         self._chunks: dict[tuple[str, Index], _Delivery] = {}
         self._waiting: deque[_Delivery] = deque()
 
     @property
     def held_bytes(self) -> int:
-        """What is here and on its way, answers included that stay for others."""
+        """Bytes under way and complete, including answers that stay for others."""
         return self._delivery_bytes + self.requests.held_bytes
 
     def limit(self, most_bytes: int) -> None:
-        """Let what is fetched take so many bytes from now on."""
+        """Set the most bytes that prefetches may take."""
         self.most_bytes = most_bytes
         self.small.most_bytes = int(most_bytes * _SMALL_SHARE)
 
@@ -360,11 +360,11 @@ class ReadAhead:
         store: AheadStore,
         fetch_chunks: FetchChunks,
     ) -> Ticket:
-        """Begin to fetch what is not on its way yet, now or once there is room for it."""
+        """Return a ticket for chunks; fetch new ones at once or when there is room."""
         with self._lock:
-            current = [self._chunks.get((token, index)) for index in chunks]
-            absent = [index for index, each in zip(chunks, current, strict=True) if each is None]
-            deliveries = list(dict.fromkeys(each for each in current if each is not None))
+            current = {index: self._chunks.get((token, index)) for index in chunks}
+            absent = [index for index in chunks if current[index] is None]
+            deliveries = list(dict.fromkeys(filter(None, current.values())))
             if absent:
                 fresh = _Delivery(token, absent, store, fetch_chunks, sum(map(size, absent)))
                 self._chunks.update(((token, index), fresh) for index in absent)
@@ -382,10 +382,10 @@ class ReadAhead:
         return ticket
 
     def take(self, token: str, chunks: Sequence[Index]) -> Payloads:
-        """Return the bytes of those chunks that are here or on their way; None: not stored.
+        """Return the bytes of chunks that are complete or under way; None for one not stored.
 
-        What was to be fetched and has not begun is left to the read, and so is what did not come
-        whole; what waits for requests that nobody waits for goes before them.
+        The read itself fetches truncated chunks and chunks without a started request. Requests that
+        the read waits for go before those of the prefetch.
         """
         if not self._chunks:
             return {}
@@ -393,46 +393,46 @@ class ReadAhead:
         pieces: Payloads = {}
         try:
             for index in futures:
-                # Its ticket may be closed meanwhile: it is read like any other then.
+                # Another thread may close the ticket; the read then fetches the chunk.
                 with contextlib.suppress(CancelledError):
-                    came = futures[index].result()
-                    if index in came:
-                        pieces[index] = came[index]
+                    payloads = futures[index].result()
+                    if index in payloads:
+                        pieces[index] = payloads[index]
         finally:
-            # What one of them raised holds this call and its callers, with the voxels that they
-            # have; were it held here, all would wait for a collection of garbage.
+            # An exception of a future keeps this frame alive, and with it the voxels of callers.
+            # Drop the futures, or the cycle would wait for the garbage collector.
             futures.clear()
         return pieces
 
     def _on_their_way(self, token: str, chunks: Sequence[Index]) -> dict[Index, Future[Payloads]]:
-        """Return what brings each chunk, hurried; make as if others had never been asked for."""
+        """Return the future of each chunk, hurried; forget deliveries that have not started."""
         with self._lock:
             current = {index: self._chunks.get((token, index)) for index in chunks}
-            deliveries = {index: each for index, each in current.items() if each is not None}
-            self._forget([each for each in deliveries.values() if each.future is None])
-        for each in dict.fromkeys(deliveries.values()):
-            if each.future is not None and not each.future.done():
-                each.store.hurry(each.later)
-        return {index: each.future for index, each in deliveries.items() if each.future is not None}
+            deliveries = {index: own for index, own in current.items() if own is not None}
+            self._forget([own for own in deliveries.values() if own.future is None])
+        for own in dict.fromkeys(deliveries.values()):
+            if own.future is not None and not own.future.done():
+                own.store.hurry(own.later)
+        return {index: own.future for index, own in deliveries.items() if own.future is not None}
 
     def release(self, deliveries: Sequence[_Delivery]) -> None:
-        """Let one ticket's deliveries go."""
+        """Release the deliveries of one ticket."""
         with self._lock:
             for delivery in deliveries:
                 delivery.tickets -= 1
             self._forget([delivery for delivery in deliveries if delivery.tickets == 0])
-            # Where what waited for this room cannot even be asked for, the read of that says so.
+            # The read reports the error of a delivery that cannot start.
             with contextlib.suppress(Exception):
                 self._go_on()
 
     def forget(self, token: str) -> None:
-        """Drop what is here or on its way of one array: it was written anew."""
+        """Drop all chunks of one array, because it was written again."""
         with self._lock:
-            self._forget({each for key, each in self._chunks.items() if key[0] == token})
+            self._forget({own for key, own in self._chunks.items() if key[0] == token})
         self.requests.forget(token)
 
     def clear(self) -> None:
-        """Drop everything; tickets that are still open hold nothing any more."""
+        """Drop all bytes, including those of open tickets."""
         with self._lock:
             self._forget(set(self._chunks.values()))
         self.small.clear()
@@ -440,7 +440,7 @@ class ReadAhead:
         self.requests.clear_idle()
 
     def after_fork(self) -> None:
-        """Start empty in a forked child, where nothing is on its way."""
+        """Start empty in a forked child."""
         self._start()
         self.small = SmallObjectCache(self.small.most_bytes)
 
@@ -448,15 +448,15 @@ class ReadAhead:
         return len(self._chunks)
 
     def _go_on(self) -> None:
-        """Send for what waits, in order, while there is room; the lock is held."""
+        """Start waiting deliveries in order while there is room; the caller holds the lock."""
         while self._waiting:
             delivery = self._waiting[0]
             if not self.requests.spare(delivery.size):
                 if self._delivery_bytes or self.requests.in_use:
                     return
-                self.requests.clear_idle()  # it is larger than all the room there is: it goes alone
+                self.requests.clear_idle()  # a delivery above the bound runs alone
             try:
-                # Garbage may be collected anywhere here, with a ticket in it that closes.
+                # The garbage collector may close a ticket at any point here.
                 self._waiting.remove(delivery)
             except ValueError:
                 continue
@@ -466,7 +466,7 @@ class ReadAhead:
                 try:
                     delivery.future = delivery.store.begin(work)
                 except BaseException:
-                    work.close()  # or it warns that nobody awaited it
+                    work.close()  # avoids the warning of a coroutine without await
                     raise
             except BaseException:
                 self._delivery_bytes -= delivery.size
@@ -477,7 +477,7 @@ class ReadAhead:
                 self._forget([delivery])
 
     def _forget(self, deliveries: Iterable[_Delivery]) -> None:
-        """Make as if these had never been asked for, and give up what is; the lock is held."""
+        """Remove deliveries and cancel their requests; the caller holds the lock."""
         for delivery in deliveries:
             if delivery in self._waiting:
                 self._waiting.remove(delivery)
@@ -491,8 +491,8 @@ class ReadAhead:
                     del self._chunks[delivery.token, index]
 
     def _deliver(self, weak: ref[_Delivery], future: Future[Payloads]) -> None:
-        # A future keeps its callbacks. One that held the delivery, which holds the future, would
-        # keep the answer until garbage is collected, which may be never in an epoch.
+        # A future keeps its callbacks, so a strong reference to its delivery would be a cycle. The
+        # answer would stay until a garbage collection, maybe for a whole epoch.
         delivery = weak()
         if delivery is None or future.cancelled() or future.exception() is not None:
             return
@@ -502,20 +502,19 @@ class ReadAhead:
             if delivery.size:
                 self._delivery_bytes += size - delivery.size
                 delivery.size = size
-            # What waits for room begins at the next job; where the store cannot even be asked,
-            # the read says so.
+            # The read reports the error of a delivery that cannot start.
             with contextlib.suppress(Exception):
                 self._go_on()
 
 
-def memory_of(pieces: Iterable[memoryview | None], elsewhere: Container[int] = ()) -> int:
-    """Return the memory that pieces keep: all of each answer whose ``id`` is not ``elsewhere``."""
+def memory_of(pieces: Iterable[memoryview | None], elsewhere: Container[int]) -> int:
+    """Return the bytes of the answers that pieces keep, without those counted ``elsewhere``."""
     answers = {id(piece.obj): piece.obj for piece in pieces if piece is not None}
     return sum(memoryview(body).nbytes for key, body in answers.items() if key not in elsewhere)
 
 
 def without_gaps(pieces: Sequence[memoryview | None]) -> list[memoryview | None]:
-    """Return pieces that keep at most twice their bytes: copies out of what is mostly gap."""
+    """Return pieces that keep at most twice their bytes alive: copies, if most is gap."""
     sizes: Counter[int] = Counter()
     for piece in pieces:
         if piece is not None:
@@ -529,4 +528,4 @@ def without_gaps(pieces: Sequence[memoryview | None]) -> list[memoryview | None]
 
 
 AHEAD = ReadAhead()
-"""What this process has asked for ahead."""
+"""Prefetches of this process."""

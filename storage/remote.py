@@ -1,4 +1,4 @@
-"""Opens URLs: a store of ranges, by obstore where it can, and single files."""
+"""Stores and files at URLs, read through obstore or fsspec."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ from .retry import Retry
 
 
 def open_remote(url: str, options: Mapping[str, Any], retry: Retry | None = None) -> RemoteRanges:
-    """Return the objects below a URL."""
-    wish = read_setting(REMOTE, "")
-    if wish == "fsspec":
+    """Return the store of a URL: obstore if it can express the options, else fsspec."""
+    client = read_setting(REMOTE, "")
+    if client == "fsspec":
         return open_fsspec(url, options, retry)
     settings = settings_of(url, options, os.environ)
     if isinstance(settings, str):
-        if wish and not settings.startswith("it is not used for"):
+        if client and not settings.startswith("it is not used for"):
             raise MissingDependency(
                 f"{REMOTE}=obstore, but {public_name(url)} cannot be read with it: {settings}.",
                 do=f"Unset {REMOTE}, or change the storage_options.",
             )
         return open_fsspec(url, options, retry)
-    # In a child of a process that used it, only fsspec goes on.
-    if wish or is_usable():
-        return ObstoreRanges(url, options, settings, retry, only=bool(wish))
+    # A forked child of a process that used obstore needs fsspec.
+    if client or is_usable():
+        return ObstoreRanges(url, options, settings, retry, only=bool(client))
     return open_fsspec(url, options, retry)
 
 
 def open_for_versions(url: str, options: Mapping[str, Any]) -> RemoteRanges:
-    """Return the objects below a URL, by a client that names versions as in every other process.
+    """Return the store of a URL with a client that reports the same versions in all processes.
 
-    One that was forked reads through fsspec, and compares versions of one that uses obstore. Where
-    their words differ fsspec is asked, which takes a second to import.
+    A forked child reads through fsspec, and compares versions with its parent, which may use
+    obstore. If their versions differ, both use fsspec, which takes a second to import.
     """
     store = open_remote(url, options)
     if isinstance(store, ObstoreRanges) and not store.versions_as_fsspec:
@@ -70,29 +70,28 @@ def open_for_versions(url: str, options: Mapping[str, Any]) -> RemoteRanges:
     return store
 
 
-# Read side by side while a file is streamed: 4 connections of 60 MB/s decode as fast as one core.
+# Concurrent pieces of a streamed file: 4 connections of 60 MB/s feed the decoder of one core.
 _PIECE_BYTES = 4 * 1024**2
 _PIECES = 4
 
 Piece = bytes | memoryview
 
 
-# Objects that one request of a listing returns.
+# Objects of one page of a listing.
 _PAGE = 1000
-# Most objects of a recursive listing: first four requests, then, if each request found a match,
-# 400 requests, whose entries take 120 MB.
+# Most objects of a recursive listing: four pages first, then, if each page has a match, 400 pages,
+# whose entries take 120 MB.
 _FEW_OBJECTS, _MOST_OBJECTS = 4 * _PAGE, 400 * _PAGE
 
 Matches = dict[str, bool]
-"""Whether each path is a folder, or a link to one, by path."""
+"""Whether a path is a folder, or a link to one, by path."""
 
 
 class Globs:
-    """The globs of one pass over a storage: they share one listing of each folder.
+    """Globs of one pass over a storage, with one listing of each folder.
 
-    A bucket is listed recursively, in pages of a thousand objects. If these pages return fewer
-    matches than there were requests, the folders are listed one by one. On a disk, only folders
-    that the pattern matches are listed.
+    A bucket is listed recursively, in pages of a thousand objects, or folder by folder if there are
+    fewer matches than pages. On a disk, only folders that match the pattern are listed.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -100,9 +99,9 @@ class Globs:
         self._listings: dict[tuple[str, int | None], Matches] = {}
 
     def match(self, pattern: str) -> tuple[Any, str, Matches]:
-        """Return the file system, the pattern as a path in it, and what matches, sorted.
+        """Return the file system, the pattern as a path in it, and the sorted matches.
 
-        A folder that is called as the pattern is written is meant: ``"scans [2021]/*/"``.
+        Existing folders with wildcards in their names match literally: ``"scans [2021]/*/"``.
         """
         from fsspec.utils import glob_translate
 
@@ -137,7 +136,7 @@ class Globs:
         return system, path, dict(sorted(matching(paths).items()))
 
     def _escape_folders(self, system: Any, path: str, pattern: str) -> str:
-        """Return a pattern in which the folders that exist as they are written are escaped."""
+        """Return a pattern in which folders that exist under their literal name are escaped."""
         parts = path.split("/")
         for number, part in enumerate(parts):
             if not WILDCARD.search(part):
@@ -156,7 +155,7 @@ class Globs:
         depth: int | None,
         matching: Callable[[Matches], Matches],
     ) -> Matches:
-        # A pattern with ** needs all pages: folder by folder, there would be more requests.
+        # A pattern with ** needs all pages: listing folder by folder takes more requests.
         limits = (_FEW_OBJECTS, _MOST_OBJECTS) if depth is not None else (None,)
         for most in limits if is_bucket(url) else ():
             entries = open_remote(url, self._options).entries(most)
@@ -170,24 +169,24 @@ class Globs:
             if advice_on(error) is not FaultAdvice.ABSENT:
                 raise error
 
-        # Without on_error, fsspec leaves a folder out that cannot be listed.
-        how: dict[str, Any] = {"maxdepth": depth, "withdirs": True, "detail": True}
-        infos = list_with(system, "find", root, url or root, self._options, on_error=refuse, **how)
+        # Without on_error, fsspec skips a folder that cannot be listed.
+        find: dict[str, Any] = {"maxdepth": depth, "withdirs": True, "detail": True}
+        infos = list_with(system, "find", root, url or root, self._options, on_error=refuse, **find)
         return {name.rstrip("/"): info.get("type") == "directory" for name, info in infos.items()}
 
     def _on_disk(self, root: str, parts: Sequence[str]) -> Matches:
-        """Return the paths below a folder that match the parts of a pattern, one by one."""
+        """Return the local paths below a folder that match the parts of a pattern."""
         from fsspec.utils import glob_translate
 
         paths = {root.rstrip("/"): os.path.isdir(root)}
         for part in parts:
             folders = [name for name, is_folder in paths.items() if is_folder]
             if part == "**":
-                for folder in folders:  # which grows
+                for folder in folders:  # the list grows
                     below = self._inside(folder)
                     paths |= below
                     inner = [name for name, is_folder in below.items() if is_folder]
-                    folders += [name for name in inner if not os.path.islink(name)]  # no circles
+                    folders += [name for name in inner if not os.path.islink(name)]  # no cycles
                 break
             fits = re.compile(glob_translate(part)).match
             paths = {
@@ -199,27 +198,27 @@ class Globs:
         return paths
 
     def _inside(self, folder: str) -> Matches:
-        """Return the paths directly in a folder of a disk; a folder without access is empty."""
+        """Return the entries of a local folder; a folder without access is empty."""
         if (folder, 1) not in self._listings:
             paths: Matches = {}
             try:
                 with os.scandir(f"{folder}/") as entries:
                     for entry in entries:
                         is_folder = False
-                        with suppress(OSError):  # a link to itself, or into a closed folder
+                        with suppress(OSError):  # a cyclic link, or a folder without access
                             is_folder = entry.is_dir()
                         paths[f"{folder}/{entry.name}"] = is_folder
             except (FileNotFoundError, NotADirectoryError, PermissionError):
                 pass
             except OSError as error:
-                what = f"listing {folder} failed: {error.strerror}."
-                raise VolumeReadError(what, do="Check the disk and how it is mounted.") from error
+                msg = f"listing {folder} failed: {error.strerror}."
+                raise VolumeReadError(msg, do="Check the disk and how it is mounted.") from error
             self._listings[folder, 1] = paths
         return self._listings[folder, 1]
 
 
 def _with_folders(root: str, keys: Sequence[str]) -> Matches:
-    """Return the objects of a listing, and the folders that they lie in."""
+    """Return the objects of a listing and their folders."""
     paths: Matches = {}
     for key in keys:
         paths.setdefault(root + key, False)
@@ -231,7 +230,7 @@ def _with_folders(root: str, keys: Sequence[str]) -> Matches:
 
 
 class RemoteFile:
-    """A file of which ranges can be read. It keeps no connection of its own."""
+    """Remote file that is read in ranges. It keeps no own connection."""
 
     def __init__(
         self, url: str, options: Mapping[str, Any], name: str, ahead: ReadAhead = AHEAD
@@ -239,16 +238,16 @@ class RemoteFile:
         self.name = name
         self._url, self._options, self._ahead = url, options, ahead
         self.store = open_remote(url, options)
-        """What reads this version of it, under an empty key: it is the root."""
+        """Store that reads this version of the file; the file is its root, with an empty key."""
         self._facts = self.store.facts("")
         self.store.expect("", self._facts)
         self._token = f"{self.cache_key} spans"
-        # Whether anything of this version was handed out.
+        # Whether bytes of this version were returned.
         self._is_read = False
 
     @property
     def is_current(self) -> bool:
-        """Whether no read has found another version. Asking would be one request per read."""
+        """Whether no read has found another version; sends no request."""
         return not self.store.rewrites
 
     @property
@@ -257,32 +256,32 @@ class RemoteFile:
         return self._facts.size
 
     def errors(self) -> AbstractContextManager[None]:
-        """Turn what a file system raises meanwhile into errors that name the file, no secret."""
+        """Turn errors of the file system into voxpipe errors with the file name and no secret."""
         return remote_errors(self.name, self._options, url=self._url)
 
     @property
     def cache_key(self) -> str:
-        """A name for this file, and for this version of it as far as the store tells."""
+        """Key of this file, and of its version if the store reports one."""
         return content_key(self._url, (self.size, self._facts.version))
 
     @property
     def content_key(self) -> str:
-        """The same, but empty if the store does not tell versions apart."""
+        """The cache key; empty if the store reports no versions."""
         return self.cache_key if self._facts.version else ""
 
     def head(self, length: int) -> bytes:
         """Return the first bytes, at most ``length``."""
-        # obstore answers with a view, which parsers cannot search.
+        # obstore returns a view, which parsers cannot search.
         return bytes(self.ranges([(0, min(length, self.size))])[0])
 
     def ranges(self, spans: Sequence[Span]) -> list[Piece]:
-        """Return the bytes of each span; requests run side by side where the store can."""
-        here = self._ahead.take(self._token, spans)
-        absent = [span for span in spans if span not in here]
-        self._is_read |= bool(here)
+        """Return the bytes of each span, with prefetched bytes and concurrent requests."""
+        ready = self._ahead.take(self._token, spans)
+        absent = [span for span in spans if span not in ready]
+        self._is_read |= bool(ready)
         answers = self._fetch([ReadRange("", *span) for span in absent])
         self._is_read = True
-        by_span: dict[Index, Piece | None] = {**here}
+        by_span: dict[Index, Piece | None] = {**ready}
         by_span.update(zip(absent, answers, strict=True))
         pieces = [piece for span in spans if (piece := by_span[span]) is not None]
         if len(pieces) < len(spans):
@@ -290,7 +289,7 @@ class RemoteFile:
         return pieces
 
     def _fetch(self, ranges: Sequence[ReadRange]) -> Sequence[Piece | None]:
-        """Return bytes of ranges; if nothing was read before, of another version than was said."""
+        """Return bytes of ranges; before the first read, accept a new version of the file."""
         try:
             return self.store.get_ranges(ranges)
         except VolumeChanged:
@@ -304,16 +303,16 @@ class RemoteFile:
             return self.store.get_ranges(ranges)
 
     def whole_ranges(self, spans: Sequence[Span]) -> list[Piece]:
-        """Return the bytes of each span, ``TruncatedVolume`` where one is not all there."""
+        """Return the bytes of each span; ``TruncatedVolume`` for a short one."""
         pieces = self.ranges(spans)
         for (start, stop), piece in zip(spans, pieces, strict=True):
             if len(piece) != stop - start:
-                what = f"{self.name} sent {len(piece)} of the {stop - start} bytes from {start} on."
-                raise TruncatedVolume(what, do="Read again, or check the store.")
+                msg = f"{self.name} sent {len(piece)} of the {stop - start} bytes from {start} on."
+                raise TruncatedVolume(msg, do="Read again, or check the store.")
         return pieces
 
     def prefetch(self, spans: Sequence[Span]) -> Ticket | None:
-        """Begin to fetch spans that are going to be read; close the ticket once they were."""
+        """Begin to fetch spans; close the ticket after their read."""
         if not spans:
             return None
         store = self.store
@@ -337,7 +336,7 @@ class RemoteFile:
 
 
 class Seekable(io.RawIOBase):
-    """A file of ``size`` bytes for one thread at a time; a subclass says what brings them."""
+    """File of ``size`` bytes for one thread at a time; a subclass implements :meth:`piece`."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -348,21 +347,21 @@ class Seekable(io.RawIOBase):
         raise NotImplementedError
 
     def readable(self) -> bool:
-        """Say that it can be read."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Say that it can be read anywhere."""
+        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Move to where the next read begins."""
+        """Set and return the offset of the next read."""
         origin = {os.SEEK_SET: 0, os.SEEK_CUR: self._at, os.SEEK_END: self._size}[whence]
         self._at = max(0, origin + offset)
         return self._at
 
     def readinto(self, buffer: Any) -> int:
-        """Fill a buffer as far as the file goes; return how many bytes."""
+        """Fill a buffer up to the end of a piece or of the file; return the number of bytes."""
         view = memoryview(buffer).cast("B")
         stop = min(self._at + len(view), self._size)
         if self._at >= stop:
@@ -374,20 +373,20 @@ class Seekable(io.RawIOBase):
 
 
 class _RemoteStream(Seekable):
-    """A remote file read in order from wherever it stands, a few pieces at a time."""
+    """Remote file that is read in order, a few pieces at a time."""
 
     def __init__(self, file: RemoteFile) -> None:
         super().__init__(file.size)
         self._file = file
-        # With the place of the first byte of each; they follow one another.
+        # Consecutive pieces with their offsets.
         self._pieces: list[tuple[int, memoryview]] = []
 
     def piece(self, start: int, stop: int) -> memoryview:
-        """Return bytes up to the end of the piece that they begin in."""
+        """Return bytes up to the end of the piece of the first byte."""
         while self._pieces and self._pieces[0][0] + len(self._pieces[0][1]) <= start:
             del self._pieces[0]
         if not self._pieces or start < self._pieces[0][0]:
-            self._pieces.clear()  # not beside those that come now
+            self._pieces.clear()  # frees the memory before the new pieces arrive
             starts = range(start, self._file.size, _PIECE_BYTES)[:_PIECES]
             spans = [(at, min(at + _PIECE_BYTES, self._file.size)) for at in starts]
             pieces = self._file.whole_ranges(spans)
@@ -396,15 +395,15 @@ class _RemoteStream(Seekable):
         return piece[start - first : stop - first]
 
 
-# Tables lie scattered in a file, a few hundred bytes each. One request brings the neighbours as
-# well; at 60 MB/s that takes a millisecond longer.
+# Tables of a few hundred bytes are scattered over a file. A request of a page reads neighbours too,
+# and takes a millisecond longer at 60 MB/s.
 _PAGE_BYTES = 64 * 1024
-# The tables of a file with some ten thousand chunks.
+# The tables of a file with ten thousand chunks.
 _MOST_PAGES = 64
 
 
 class RangeFile(Seekable):
-    """A file for one thread at a time: small reads go by pages, large ones as they are."""
+    """Remote file for one thread at a time: small reads use cached pages, large ones do not."""
 
     def __init__(self, file: RemoteFile) -> None:
         super().__init__(file.size)
@@ -412,7 +411,7 @@ class RangeFile(Seekable):
         self._pages: LRUCache[bytes] = LRUCache(_MOST_PAGES)
 
     def piece(self, start: int, stop: int) -> Piece:
-        """Return bytes, from memory where they are there."""
+        """Return bytes, from cached pages if they are few."""
         if stop - start > _PAGE_BYTES:
             return self._fetch([(start, stop)])[0]
         number, last = start // _PAGE_BYTES, (stop - 1) // _PAGE_BYTES

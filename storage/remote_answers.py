@@ -1,7 +1,7 @@
-"""Requests to a remote store, and the check whether an answer fits: the same for every client.
+"""Requests to remote stores, checks of their answers, and meanings of their errors.
 
-A proxy, a cache or a cut connection gives other bytes under a status that says that all is well:
-so span, version and length are compared, before the body where the client tells, and after it.
+A proxy, a cache or a cut connection may send wrong bytes with a good status. So span, version and
+length are compared for all clients, after the body, and before it if the client reports headers.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import re
 from enum import Enum
 from typing import Any, NamedTuple
 
-# Whole objects of which nothing is known: a chunk of 1024 x 1024 x 256 floats, and no film.
+# Most bytes of a whole object of unknown size: a chunk of 1024 x 1024 x 256 floats.
 MOST_WHOLE = 1024**3
-# Stored chunks may be larger than decoded ones: noise that is compressed, and headers.
+# Stored chunks may be larger than decoded ones: compressed noise, and headers.
 _SLACK, _LEAST_WHOLE = 2, 1024**2
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
 
 
 class WrongAnswer(OSError):
-    """An answer that holds other bytes than those that were asked for."""
+    """Answer with other bytes than the requested ones."""
 
 
 class OtherVersion(WrongAnswer):
-    """An answer of another version than the one that was asked for."""
+    """Answer with another version than the requested one."""
 
     def __init__(self, message: str, version: tuple[str, int | None, float] | None = None) -> None:
         super().__init__(message)
@@ -31,7 +31,7 @@ class OtherVersion(WrongAnswer):
 
 
 class TooLong(OSError):
-    """An object of more bytes than anybody needs of what it is."""
+    """Object with more bytes than its limit."""
 
     def __init__(self, size: int, most: int) -> None:
         super().__init__(f"it is of {size} bytes, {most} at most")
@@ -39,21 +39,21 @@ class TooLong(OSError):
 
 
 class Gone(OtherVersion):
-    """No object where there was one before: removed, or hidden by what is on the way."""
+    """Missing object that existed before: removed, or hidden by a proxy."""
 
 
 class NoRanges(OSError):
-    """A server that sends all of an object when asked for a part of it."""
+    """Whole object from a server that was asked for a part."""
 
 
 class CompressedAnswer(NoRanges):
-    """An answer in a ``Content-Encoding``, of which no byte has its own offset."""
+    """Answer in a ``Content-Encoding``, where ranges do not count bytes of the object."""
 
 
 def check_encoding(encoding: str | None, path: str) -> None:
-    """Raise ``CompressedAnswer`` for a ``Content-Encoding`` that is not of the file itself.
+    """Raise ``CompressedAnswer`` for a ``Content-Encoding`` other than the format of the file.
 
-    Servers announce ``a.nii.gz`` as ``gzip``: the stored bytes are the bytes of that file.
+    Servers announce ``a.nii.gz`` as ``gzip``, although they send the stored bytes.
     """
     codings = [coding.strip().lower() for coding in (encoding or "").split(",")]
     codings = [coding for coding in codings if coding not in ("", "identity")]
@@ -62,62 +62,60 @@ def check_encoding(encoding: str | None, path: str) -> None:
 
 
 def is_gzip_file(path: str) -> bool:
-    """Whether the name of an object says that gzip is its format."""
+    """Whether the name of an object has a suffix of gzip."""
     return path.partition("?")[0].lower().endswith((".gz", ".mgz", ".tgz"))
 
 
 class Head(NamedTuple):
-    """What an answer says to hold."""
+    """Range and version in the headers of an answer."""
 
     start: int  # first byte
     stop: int  # one past the last byte
-    total: int | None  # bytes of the whole object; None where the answer does not say
-    etag: str = ""  # version of the object; empty where the answer does not say
+    total: int | None  # bytes of the whole object; None if unknown
+    etag: str = ""  # version of the object; empty if unknown
     mtime: float = 0.0
-    """When the object was written, in seconds since 1970 by the clock of the store; 0.0 where the
-    answer does not say."""
+    """Write time in seconds since 1970 by the clock of the store; 0.0 if unknown."""
 
     @classmethod
     def parse(cls, content_range: str, length: int, etag: str, mtime: float = 0.0) -> Head:
-        """Return what headers of HTTP say; ``WrongAnswer`` where they make no sense."""
+        """Return the head of an HTTP answer; ``WrongAnswer`` for an invalid range."""
         if not content_range:
             return cls(0, length, length, etag, mtime)
         match = _CONTENT_RANGE.fullmatch(content_range.strip())
         if match is None:
-            raise WrongAnswer("the range of an answer makes no sense")
+            raise WrongAnswer("the range of an answer is invalid")
         total = None if match[3] == "*" else int(match[3])
         return cls(int(match[1]), int(match[2]) + 1, total, etag, mtime)
 
 
 class Answer(NamedTuple):
-    """The bytes that a store sent."""
+    """Answer of a store."""
 
-    body: Any  # Bytes-like
-    head: Head | None = None  # what it says to hold; None where the client hides it
+    body: Any  # bytes-like
+    head: Head | None = None  # None if the client hides it
 
 
 class RangeRequest(NamedTuple):
-    """Bytes of one object, and what is known of it."""
+    """Range of one object, and the known facts about the object."""
 
     key: str  # below the root of the store
-    start: int = 0  # first byte; counted from the end if it is negative
+    start: int = 0  # first byte; a negative one counts from the end
     stop: int | None = None  # one past the last byte; None for the end
-    etag: str = ""  # the only version that will do; any if it is empty
+    etag: str = ""  # required version; empty for any
     mtime: float = 0.0
-    """When that was written, in seconds since 1970: what tells it where there are no ETags. 0.0 for
-    any."""
-    size: int | None = None  # bytes of the whole object, where that is known
-    most: int = 0  # bytes that a whole object has at most, about; 0 where that is not known
-    limit: int = 0  # bytes of which a whole object must not have more; 0 for no such limit
+    """Required write time in seconds since 1970, for stores without ETags; 0.0 for any."""
+    size: int | None = None  # bytes of the whole object; None if unknown
+    most: int = 0  # approximate most bytes of a whole object; 0 if unknown
+    limit: int = 0  # most bytes of a whole object; 0 for no limit
 
     @property
     def end(self) -> int | None:
-        """One past the last byte to ask for of a client that tells nothing before the body."""
+        """One past the last byte to request from a client that hides the head."""
         return self.limit + 1 if self.limit and self.is_whole else self.stop
 
     @property
     def is_whole(self) -> bool:
-        """Whether the whole object is asked for, and no range of it."""
+        """Whether the request is for the whole object."""
         return self.start == 0 and self.stop is None
 
     @property
@@ -135,17 +133,17 @@ class RangeRequest(NamedTuple):
         return f"bytes={self.start}-{'' if self.stop is None else self.stop - 1}"
 
     def is_of(self, facts: Any) -> bool:
-        """Whether the version that is asked for is the one of which a store tells these facts."""
+        """Whether the required version may be the one with these facts."""
         return self.size in (None, facts.size) and not self._is_other(facts.etag, facts.mtime)
 
     def _is_other(self, etag: str, mtime: float) -> bool:
         if self.etag and etag:
             return etag != self.etag
-        # Headers of HTTP tell whole seconds.
+        # Headers of HTTP have whole seconds.
         return bool(self.mtime and mtime) and int(mtime) != int(self.mtime)
 
     def check(self, head: Head) -> None:
-        """Raise ``WrongAnswer`` or ``TooLong`` unless an answer says to hold what is asked for."""
+        """Raise ``WrongAnswer`` or ``TooLong`` unless the head of an answer fits the request."""
         if self.limit and head.stop - head.start > self.limit:
             raise TooLong(head.stop - head.start, self.limit)
         version = (head.etag, head.total, head.mtime)
@@ -156,7 +154,7 @@ class RangeRequest(NamedTuple):
             raise OtherVersion(f"it is of {size}", version)
         total = self.size if head.total is None else head.total
         first, last = self._span(total)
-        if last is None:  # neither the object nor the answer says where it ends
+        if last is None:  # the size of the object is unknown
             fits = head.start == self.start >= 0 and head.stop > head.start
         else:
             fits = (head.start, head.stop) == (first, last)
@@ -167,10 +165,10 @@ class RangeRequest(NamedTuple):
             )
         most = max(_SLACK * self.most, _LEAST_WHOLE) if self.most else MOST_WHOLE
         if self.stop is None and self.size is None and head.stop - head.start > most:
-            raise WrongAnswer(f"it says to be of {head.stop - head.start} bytes, {most} at most")
+            raise WrongAnswer(f"it reports {head.stop - head.start} bytes, {most} at most")
 
     def check_body(self, answer: Answer) -> None:
-        """Raise ``WrongAnswer`` unless an answer holds what it says, and is what is asked for."""
+        """Raise an error unless the head and the length of an answer fit the request."""
         length = len(answer.body)
         if answer.head is not None:
             self.check(answer.head)
@@ -188,7 +186,7 @@ class RangeRequest(NamedTuple):
             raise WrongAnswer(f"it holds {length} of {size} bytes")
 
     def _span(self, total: int | None) -> tuple[int, int | None]:
-        """Return first byte and end of the answer; None for an end that nobody knows."""
+        """Return first byte and end of the answer; the end is None if unknown."""
         if total is None:
             return max(0, self.start), self.stop if self.start >= 0 else None
         first = max(0, total + self.start) if self.start < 0 else min(self.start, total)
@@ -196,34 +194,33 @@ class RangeRequest(NamedTuple):
         return first, max(first, last)
 
 
-# What an error of a remote store means: absent, denied, to be tried again, or final.
+# Meaning of an error of a remote store: absent, denied, transient, or final.
 #
-# Clients word the same answer in different ways, and none of them need be installed. So this
-# looks at the status of the answer wherever it is written, then at what kind of error it is, by
-# name.
+# Clients report the same answer in different ways, and none needs to be installed. So the status of
+# the answer counts first, then the name of the class.
 
 
 class FaultAdvice(Enum):
-    """What to do about an error."""
+    """Meaning of an error."""
 
     ABSENT = "there is no such object"
-    BEYOND = "the range begins behind the end of the object"
+    BEYOND = "the range begins after the end of the object"
     REFUSAL = "the store refuses"
-    BAD_CERTIFICATE = "the certificate of the server is not believed"
+    BAD_CERTIFICATE = "the certificate of the server is not trusted"
     OTHER_VERSION = "the object is another version by now"
-    NO_RANGES = "the server sends all of an object when asked for a part"
-    WRONG = "the answer is not what was asked for"
+    NO_RANGES = "the server sends all of an object instead of a part"
+    WRONG = "the answer does not fit the request"
     TRANSIENT = "trying again may help"
     FINAL = "trying again would not help"
 
 
-_ADVICE = "voxpipe_advice"  # where an error keeps what was found
+_ADVICE = "voxpipe_advice"  # attribute of errors
 _BY_STATUS = dict.fromkeys((408, 425, 429, 500, 502, 503, 504), FaultAdvice.TRANSIENT)
 _BY_STATUS |= {401: FaultAdvice.REFUSAL, 403: FaultAdvice.REFUSAL}
 _BY_STATUS |= {412: FaultAdvice.OTHER_VERSION, 416: FaultAdvice.BEYOND}
-# 409: S3's word for two that begin at once. 412: the condition does not hold.
+# 409: two writes began at once on S3. 412: the condition does not hold.
 _CONFLICT = {409, 412}
-# Not EIO: that is s3fs's word for answers that it does not know, whose status was looked at.
+# Without EIO, which s3fs raises for unknown answers, whose status counts.
 _TRANSIENT_ERRNO = {
     getattr(errno, name)
     for name in (
@@ -232,7 +229,7 @@ _TRANSIENT_ERRNO = {
     )
     if hasattr(errno, name)
 }
-# Of aiohttp, botocore, urllib3, requests and azure: the connection failed, or the body was cut.
+# From aiohttp, botocore, urllib3, requests and azure: the connection failed, or the body was cut.
 _TRANSIENT_NAMES = {
     *("ClientPayloadError", "ClientConnectionError", "ContentLengthError"),
     *("HTTPClientError", "EndpointConnectionError", "ConnectionClosedError", "IncompleteRead"),
@@ -242,32 +239,32 @@ _TRANSIENT_NAMES = {
 _DENIED_NAMES = {"PermissionDeniedError", "UnauthenticatedError", "NoCredentialsError"}
 # The store asks for fewer requests.
 _BUSY = {429, 503}
-# Nobody listens: of the system, aiohttp, botocore and obstore.
+# No server listens: errors of aiohttp and botocore, and texts of obstore.
 _NOT_REACHED_NAMES = {"ClientConnectorError", "EndpointConnectionError"}
 _NO_CONNECTION = re.compile(r"connection ?refused|connect ?error", re.IGNORECASE)
-# obstore's: the answer's status is in the text, and where there was none, no answer came.
+# obstore writes the status into the text; without a status there was no answer.
 _STATUS_TEXT = re.compile(r"status code: (\d{3})")
 _NO_ANSWER = re.compile(r"HTTP error|error sending request|timed out|connection", re.IGNORECASE)
-# obstore's, of an answer whose head is not for the range that was asked for.
+# obstore: the head of the answer is for another range.
 _WRONG_HEAD = re.compile(r"Requested \d+\.\.\d+, got|content[-_](range|length)", re.IGNORECASE)
 _NO_RANGES = re.compile(r"non-partial response|Range request not supported")
-# S3's and STS's words for credentials that were good before, by 400 or 403.
+# Codes of S3 and STS for expired credentials, with status 400 or 403.
 _EXPIRY = re.compile(r"\b(ExpiredToken(Exception)?|TokenRefreshRequired|RequestExpired)\b")
-# Of Python's ssl, and rustls'.
+# From Python's ssl and from rustls.
 _BAD_CERTIFICATE = re.compile(
     r"CERTIFICATE_VERIFY_FAILED|certificate verify failed|InvalidCertificate"
 )
 _PAGE = re.compile(r"<(!doctype )?html\b", re.IGNORECASE)
-# A date that neither obstore nor botocore can read: of a proxy, because stores know how to.
+# obstore and botocore read all dates of stores, so an unreadable one is from a proxy.
 _UNREADABLE_DATE = re.compile(r"^Invalid timestamp |Invalid last modified ")
-# S3 answers 400 to a request that came too slowly, and calls it so.
+# Code of S3, with status 400, for a request that arrived too slowly.
 _SLOW_REQUEST = "RequestTimeout"
 # An answer to HEAD has no body: 400 may be that of a slow request or of an expired token.
 _BARE_400 = re.compile(r"performing HEAD .* 400 Bad Request:? *$|'Code': '400'", re.MULTILINE)
 
 
 def advice_on(error: BaseException) -> FaultAdvice:
-    """Return what an error of a remote store means; looked for once, as eight callers ask."""
+    """Return the meaning of an error of a remote store, kept as an attribute of the error."""
     notes: dict[str, FaultAdvice] = vars(error)
     return notes.get(_ADVICE) or notes.setdefault(_ADVICE, _advice_on(error))
 
@@ -292,11 +289,10 @@ def _advice_on(error: BaseException) -> FaultAdvice:
     names = {kind.__name__ for kind in type(error).__mro__}
     if isinstance(error, (FileNotFoundError, IsADirectoryError)):
         return _of_status(404, error)
-    if "PreconditionError" in names:  # obstore's
+    if "PreconditionError" in names:  # from obstore
         return FaultAdvice.OTHER_VERSION
     if isinstance(error, PermissionError) or names & _DENIED_NAMES:
         return FaultAdvice.REFUSAL
-    # asyncio has a TimeoutError of its own before Python 3.11.
     if isinstance(error, (ConnectionError, TimeoutError)) or "TimeoutError" in names:
         return FaultAdvice.TRANSIENT
     if names & _TRANSIENT_NAMES or getattr(error, "errno", None) in _TRANSIENT_ERRNO:
@@ -312,19 +308,19 @@ def _advice_on(error: BaseException) -> FaultAdvice:
 
 
 def is_of_page(error: BaseException) -> bool:
-    """Whether an error answer of an object store is somebody else's: stores do not send pages."""
-    if advice_on(error) is FaultAdvice.TRANSIENT:  # of what stands before a store that is busy
+    """Whether an error answer is a web page, which object stores do not send."""
+    if advice_on(error) is FaultAdvice.TRANSIENT:  # the proxy of a busy store may send pages
         return False
     if _PAGE.search(_text(error)):
         return True
-    # What botocore makes of a body that is not S3's, where there is one.
+    # botocore's reading of a body from another server than S3.
     response = getattr(cause_of(error).__cause__ or error, "response", None)
     details = response.get("Error", {}) if isinstance(response, dict) else {}
     return details.get("Code") == "" and not details.get("Message")
 
 
 def wants_pause(error: BaseException) -> bool:
-    """Whether the next attempt has to wait: fewer requests are asked for, or nobody listens."""
+    """Whether the next attempt has to wait: the store is busy, or no server listens."""
     if _status(error) in _BUSY or isinstance(error, ConnectionRefusedError):
         return True
     if getattr(error, "errno", None) in (errno.EBUSY, errno.ECONNREFUSED):
@@ -336,7 +332,7 @@ def wants_pause(error: BaseException) -> bool:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return what went wrong: fsspec says of a web server that fails that there is no file."""
+    """Return the real error: fsspec reports a failing web server as a missing file."""
     cause = error.__cause__
     if isinstance(error, FileNotFoundError) and type(cause).__module__.startswith("aiohttp"):
         return cause or error
@@ -350,27 +346,25 @@ def has_expired(error: BaseException) -> bool:
 
 
 def _text(error: BaseException) -> str:
-    """Return what an error and its cause say, the code of an answer of S3 among it."""
-    codes = [
-        str(getattr(each, "response", None) or "") for each in (error, error.__cause__) if each
-    ]
+    """Return the texts of an error and its cause, with the answers of S3 that they keep."""
+    codes = [str(getattr(e, "response", None) or "") for e in (error, error.__cause__) if e]
     return " ".join([str(error), str(error.__cause__ or ""), *codes])
 
 
 def is_of_no_bucket(error: BaseException) -> bool:
-    """Whether there is no such bucket."""
+    """Whether the bucket does not exist."""
     text = _text(error)
     return "NoSuchBucket" in text or "bucket does not exist" in text.lower()
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether an object was not made because there is one, or another is just being made."""
+    """Whether an object was not written because it exists, or another write is under way."""
     return isinstance(error, FileExistsError) or _status(error) in _CONFLICT
 
 
 def _of_status(status: int, error: BaseException) -> FaultAdvice:
     if status in (404, 410):
-        # A bucket that is not there is a mistake; an object that is not there may be fill.
+        # A missing bucket is a mistake; a missing object may be fill.
         return FaultAdvice.FINAL if is_of_no_bucket(error) else FaultAdvice.ABSENT
     if status == 400 and _SLOW_REQUEST in f"{error} {error.__cause__}":
         return FaultAdvice.TRANSIENT
@@ -378,9 +372,9 @@ def _of_status(status: int, error: BaseException) -> FaultAdvice:
 
 
 def _status(error: BaseException) -> int | None:
-    """Return the HTTP status of the answer behind an error, None if there was none."""
-    for each in (error, error.__cause__):
-        response = getattr(each, "response", None)  # of botocore
+    """Return the HTTP status of the answer that caused an error; None without an answer."""
+    for part in (error, error.__cause__):
+        response = getattr(part, "response", None)  # of botocore
         if isinstance(response, dict):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             if isinstance(status, int):
@@ -389,6 +383,6 @@ def _status(error: BaseException) -> int | None:
         status = getattr(error, name, None)
         if isinstance(status, int) and "ContentLengthError" not in type(error).__name__:
             return status
-    # Only obstore's errors: a 503 in the text of another may be anything.
+    # Only for obstore: a 503 in the text of other errors may mean anything.
     match = _STATUS_TEXT.search(str(error)) if "obstore" in type(error).__module__ else None
     return int(match[1]) if match else None

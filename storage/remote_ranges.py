@@ -1,7 +1,7 @@
-"""Ranges of remote objects, many at once: what every client of an object store shares.
+"""Concurrent ranges of remote objects: the base class of all clients of object stores.
 
-A client says how one range is asked for, once. Requests run in the event loop that fsspec keeps in
-a thread of its own.
+A client implements one attempt at one range. Requests run in the event loop of fsspec, which has
+its own thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..core.redact import server_of
 from .content import content_key
 from .in_flight import InFlight, RequestPriority
 from .location import Secrets, public_name, redirect_of, remote_error, s3_address
-from .ranges import MOST_DOCUMENT_BYTES, ReadRange, check_document
+from .ranges import MOST_DOCUMENT_BYTES, REMOTE_GAP, REMOTE_RUN, ReadRange, check_document
 from .read_ahead import SmallObjectCache
 from .remote_answers import (
     Answer,
@@ -44,23 +44,20 @@ from .retry import MOST_MISSING, MOST_WRONG, Attempts, Health, Retry, default_re
 
 T = TypeVar("T")
 
-# What an object store sends during one round trip: a request costs as much as these bytes.
-GAP_BYTES = 1024**2
-# Bounds the memory of one request; several are under way at once.
-MOST_BYTES = 16 * 1024**2
-# Of 200 bytes each. Of more objects, those that were read longest ago may be written unnoticed.
+MOST_BYTES = REMOTE_RUN
+"""Most bytes of one request; several are under way at once."""
+# Remembered versions, of 200 bytes each; writes to objects that were read earlier pass unnoticed.
 _MOST_ANSWERS = 16_384
-# A whole object of which nothing is known: what a chunk of 64 cubed voxels takes.
+# Expected bytes of a whole object of unknown size: a chunk of 64 cubed voxels.
 _USUAL_BYTES = 512 * 1024
-# What is said not to be there is asked for again where others are: so often at once, and then once
-# for ten that are. A full volume has no such answers, and one of which little is stored is not
-# asked for twice.
+# A missing object is requested again: so often at once, and then once per ten objects found. A full
+# volume has no such answers, and a volume with few stored chunks is not requested twice.
 DOUBTS_AT_ONCE, DOUBT_SHARE = 4, 0.1
-# So often an answer that denies the version is not believed, because the store says that it has it.
+# So often an answer that denies the version is ignored if the store still reports the version.
 _MOST_DENIALS = 2
-# An object that was written so many seconds before it was read has one version of that second.
+# An object that was written so many seconds before its read has one version with that write time.
 _SETTLED_SECONDS = 60.0
-# An entry of a listing, and a listing that comes within one attempt as ranges of this size do.
+# Bytes of a listed entry, and bytes of a listing that fits into one attempt.
 _ENTRY_BYTES, _LISTED_BYTES = 1024, 16 * 1024**2
 
 
@@ -69,30 +66,29 @@ class ObjectEntry(NamedTuple):
 
     key: str  # below the root
     size: int  # in bytes
-    version: str  # ETag or time of writing; empty where the store does not tell
+    version: str  # ETag or write time; empty if unknown
 
 
 @dataclass(frozen=True)
 class ObjectFacts:
-    """What a store says of one object."""
+    """Size and version of one object, as its store reports them."""
 
     size: int  # in bytes
-    version: str  # differs between versions of its content; empty where the store does not tell
-    etag: str = ""  # with which a request can ask for this version only; empty where there is none
+    version: str  # differs between versions of the content; empty if unknown
+    etag: str = ""  # for requests of this version only; empty if unknown
     mtime: float = 0.0
-    """When it was written, in seconds since 1970 by the clock of the store; 0.0 where the store
-    does not tell."""
+    """Write time in seconds since 1970 by the clock of the store; 0.0 if unknown."""
 
 
 class _LastAnswer(NamedTuple):
-    """What the last answer said of an object."""
+    """Version of an object in its last answer."""
 
     etag: str
     total: int | None
     mtime: float
-    at: int  # when it came, in nanoseconds since 1970
-    required_mtime: float  # when parts that are asked for now have to be written; 0.0 for any time
-    once: bool = True  # whether no answer before had this ETag
+    at: int  # time of the answer in nanoseconds since 1970
+    required_mtime: float  # required write time of further parts; 0.0 for any
+    once: bool = True  # whether no earlier answer had this ETag
 
     def agrees_with(self, head: Head) -> bool:
         """Whether an answer may be of the same version."""
@@ -103,23 +99,22 @@ class _LastAnswer(NamedTuple):
         return not (self.etag and head.etag) or self.etag == head.etag
 
 
-_HEALTH: dict[str, Health] = {}  # how each store answers, by host or bucket and options
+_HEALTH: dict[str, Health] = {}  # by server or bucket and options
 
 
 def health_of(url: str, options: Mapping[str, Any]) -> Health:
-    """Return how the store of a URL answers, as this process knows."""
-    # Digested: options hold credentials.
+    """Return the health of the store of a URL, which this process shares."""
+    # A digest, because options hold credentials.
     place = content_key(server_of(url), (sorted(map(repr, options.items())),))
     return _HEALTH.setdefault(place, Health())
 
 
 class RemoteRanges(ABC):
-    """Objects below a URL. Safe to use from several threads, and in a forked child."""
+    """Objects below a URL. Safe to use from several threads and in a forked child."""
 
-    gap = GAP_BYTES
-    most = MOST_BYTES
-    limits_listing = True  # whether a listing has a limit, and not each of its requests
-    cuts_off = True  # whether an attempt that takes too long can be given up, and may be sent twice
+    gap, most = REMOTE_GAP, MOST_BYTES
+    limits_listing = True  # whether a listing has one timeout, and not each of its requests
+    cuts_off = True  # whether attempts can be cancelled, and may be sent twice
 
     def __init__(self, url: str, options: Mapping[str, Any], retry: Retry | None = None) -> None:
         self._url, self._options = url, options
@@ -127,57 +122,56 @@ class RemoteRanges(ABC):
         self._retry = retry or default_retry()
         self._secrets = Secrets(options, url)
         self.health = health_of(url, options)
-        # While documents are read: what is asked for is kept, and may be asked for ahead.
+        # Token of the cache of documents inside :meth:`documents`; otherwise empty.
         self.documents_token = ""
         self._documents: SmallObjectCache
-        self.absences = 0  # how often the store has said that there is no such object
+        self.absences = 0  # answers without an object
         self._owner = os.getpid()
-        # The process that sent the last request.
+        # Process of the last request.
         self._user = 0
         self._address = s3_address(url, options, os.environ)
         self._pins: dict[str, ObjectFacts] = {}
-        self.rewrites: set[str] = set()  # objects of which another version was found than expected
+        self.rewrites: set[str] = set()  # objects with another version than the expected one
         self._answers: dict[str, _LastAnswer] = {}
-        # By what it has answered; of S3 and its like it is known before.
+        # Whether an answer proved support of ranges; buckets always support them.
         self._has_ranges = False
         self._doubts = float(DOUBTS_AT_ONCE)
         self.newest = 0.0
-        """When the last change was made to objects that were read, by the clock of the store, in
-        seconds since 1970."""
-        # Twice in a row by one request; from then on it is believed at once.
+        """Last write time of read objects: seconds since 1970 by the clock of the store."""
+        # Set after two whole objects in a row for one request; later requests trust one.
         self._lacks_ranges = False
         self._missing_keys: set[str] = set()
         self.replaced_at = 0
-        """When the older version was read last of objects of which two were read, by our clock, in
-        nanoseconds since 1970; 0 if there are none."""
+        """Last read of an older version of an object that was read in two versions: nanoseconds
+        since 1970 by the local clock; 0 for none."""
 
     @abstractmethod
     async def ask(self, request: RangeRequest) -> Answer:
-        """Send one request; checks the head of the answer, where there is one, before the body."""
+        """Send one request; check the head of the answer before the body, if it has a head."""
 
     @abstractmethod
     async def ask_facts(self, key: str) -> ObjectFacts:
-        """Ask once what the store knows of an object; ``FileNotFoundError`` for a folder."""
+        """Request the facts of an object once; ``FileNotFoundError`` for a folder."""
 
     async def ask_entries(self, prefix: str, most: int | None) -> list[ObjectEntry]:
-        """Ask once for all objects below a prefix; of more than ``most`` at least one more."""
+        """List all objects below a prefix once; a listing may stop after ``most + 1`` objects."""
         raise NotImplementedError
 
     def enter_process(self, *, is_child: bool) -> None:  # noqa: B027  most prepare nothing
         """Prepare for the first request of a process, or raise ``ForkUnsafe``."""
 
     def expect(self, key: str, facts: ObjectFacts) -> None:
-        """Read only this version of an object from now on; ``VolumeChanged`` for another one.
+        """Require this version of an object in all later reads; ``VolumeChanged`` for another one.
 
-        It is told by its size, and by its ETag, or by its time of writing where there is none; as
-        far as the client sees those of answers.
+        The size and the ETag are compared, or the write time without an ETag, as far as the client
+        reports them.
         """
         self._pins[key] = facts
         self.rewrites.discard(key)
 
     @contextmanager
     def documents(self, token: str, cache: SmallObjectCache) -> Iterator[None]:
-        """Keep whole objects that are read in the ``with`` block in ``cache``, unless it fails."""
+        """Cache whole objects that the ``with`` block reads, unless the block fails."""
         self.documents_token, self._documents = token, cache
         try:
             yield
@@ -188,17 +182,17 @@ class RemoteRanges(ABC):
             self.documents_token = ""
 
     def get(self, key: str, limit: int = MOST_DOCUMENT_BYTES) -> bytes | None:
-        """Return a whole small object, None if there is none; ``BadHeader`` beyond ``limit``."""
+        """Return a small object; None if missing, ``BadHeader`` above ``limit`` bytes."""
         return self.get_ranges([ReadRange(key)], limit=limit)[0]
 
     def get_ranges(
         self, ranges: Sequence[ReadRange], whole: int = 0, *, limit: int = 0
     ) -> list[bytes | None]:
-        """Return the bytes of each range; all requests are sent at once, within the bounds.
+        """Return the bytes of each range, with concurrent requests within the bounds.
 
-        A whole object has at most about ``whole`` bytes, 0 if that is not known, and of more than
-        ``limit`` none is taken: ``BadHeader``. While documents are read that is
-        :data:`.MOST_DOCUMENT_BYTES` for those of unknown size, unless said otherwise.
+        A whole object has at most about ``whole`` bytes; 0 if unknown. Above ``limit`` bytes it
+        raises ``BadHeader``. Inside :meth:`documents` the default limit of objects of unknown size
+        is :data:`.MOST_DOCUMENT_BYTES`.
         """
         if not ranges:
             return []
@@ -206,19 +200,19 @@ class RemoteRanges(ABC):
         if not token:
             return self._wait(self.get_ranges_async(ranges, whole=whole, limit=limit))
         limit = limit or (0 if whole else MOST_DOCUMENT_BYTES)
-        whole_ones = [(r.object,) for r in ranges if r == ReadRange(r.object)]
-        here = self._documents.find(token, whole_ones)
-        absent = [r for r in ranges if (r.object,) not in here or r != ReadRange(r.object)]
-        came = self._wait(self.get_ranges_async(absent, whole=whole, limit=limit)) if absent else ()
-        answers = dict(zip(absent, came, strict=True))
-        new = {(r.object,): a for r, a in answers.items() if r == ReadRange(r.object)}
-        views = {k: None if a is None else memoryview(a) for k, a in new.items()}
+        keys = [(r.object,) for r in ranges if r == ReadRange(r.object)]
+        ready = self._documents.find(token, keys)
+        absent = [r for r in ranges if (r.object,) not in ready or r != ReadRange(r.object)]
+        new = self._wait(self.get_ranges_async(absent, whole=whole, limit=limit)) if absent else ()
+        answers = dict(zip(absent, new, strict=True))
+        whole_objects = {(r.object,): a for r, a in answers.items() if r == ReadRange(r.object)}
+        views = {k: None if a is None else memoryview(a) for k, a in whole_objects.items()}
         self._documents.keep(token, views)
-        documents = {key: None if piece is None else bytes(piece) for key, piece in here.items()}
+        documents = {key: None if piece is None else bytes(piece) for key, piece in ready.items()}
         return [answers[r] if r in answers else documents[r.object,] for r in ranges]
 
     def begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Run a coroutine that awaits :meth:`get_ranges_async`, beside everything else."""
+        """Run a coroutine that awaits :meth:`get_ranges_async` in the background."""
         if self._user != os.getpid():
             self.enter_process(is_child=self._owner != os.getpid())
             self._user = self._owner = os.getpid()
@@ -234,10 +228,10 @@ class RemoteRanges(ABC):
         whole: int = 0,
         limit: int = 0,
     ) -> list[bytes | None]:
-        """Return the same in a coroutine; ``ahead`` tells requests that nobody waits for yet."""
+        """Return the bytes of each range; ``ahead`` is the priority of a prefetch."""
         if len(ranges) == 1:
-            return [await self._one(ranges[0], ahead, whole, limit)]
-        tasks = [asyncio.ensure_future(self._one(each, ahead, whole, limit)) for each in ranges]
+            return [await self._read(ranges[0], ahead, whole, limit)]
+        tasks = [asyncio.ensure_future(self._read(part, ahead, whole, limit)) for part in ranges]
         try:
             return await asyncio.gather(*tasks)
         except BaseException:
@@ -246,45 +240,44 @@ class RemoteRanges(ABC):
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
         finally:
-            # What one of them raised holds this call, which shall not hold what others brought.
+            # An exception keeps this frame alive: drop the other answers.
             del tasks
 
     def hurry(self, ahead: RequestPriority) -> None:
-        """Let what was asked for ahead go first: somebody waits for it. From any thread."""
+        """Move requests of a prefetch before others, from any thread, because a read waits."""
         from fsspec.asyn import get_loop
 
         get_loop().call_soon_threadsafe(lambda: _in_flight().hurry(ahead))
 
     def facts(self, key: str) -> ObjectFacts:
-        """Return size and version of an object; ``VolumeNotFound`` where there is none."""
+        """Return size and version of an object; ``VolumeNotFound`` for a missing one."""
         result = self._wait(self._facts_async(key))
         if result is None:
-            what = f"there is nothing at {self._place(key)}."
-            raise VolumeNotFound(what, do="Check the URL and the storage_options.")
+            msg = f"there is nothing at {self._place(key)}."
+            raise VolumeNotFound(msg, do="Check the URL and the storage_options.")
         return result
 
     async def _facts_async(self, key: str) -> ObjectFacts | None:
-        """Return what the store says of an object: twice the same where it tells no version."""
+        """Return the facts of an object; without a version, two answers must agree."""
 
         async def agree() -> ObjectFacts:
             facts = await self.ask_facts(key)
             if self.cuts_off and not facts.version and facts != await self.ask_facts(key):
-                raise WrongAnswer("it says something else of the object each time")
+                raise WrongAnswer("two answers report different facts about the object")
             return facts
 
-        result: ObjectFacts | None = await self._try(key, agree, 0)
-        return result
+        return await self._try(key, agree, 0)
 
     def size(self, key: str) -> int:
         """Return the size of an object in bytes."""
         return self.facts(key).size
 
     def entries(self, most: int | None = None) -> list[ObjectEntry]:
-        """Return what lies below the root; of more than ``most`` objects at least one more."""
+        """Return the objects below the root; a listing may stop after ``most + 1`` objects."""
         return self._wait(self.entries_async(most))
 
     async def entries_async(self, most: int | None = None, prefix: str = "") -> list[ObjectEntry]:
-        """Return the same; for coroutines given to :meth:`begin`. A listing is not sent twice."""
+        """Return the objects below a prefix, for :meth:`begin`; without a second request."""
         call = partial(self.ask_entries, prefix, most)
         size = (most or 0) * _ENTRY_BYTES
         has_limit = self.limits_listing or 0 < size <= _LISTED_BYTES
@@ -296,14 +289,14 @@ class RemoteRanges(ABC):
         yield from (entry.key for entry in self._wait(self.entries_async(prefix=prefix)))
 
     async def entry_async(self, key: str) -> ObjectEntry | None:
-        """Return what a listing says of one object, None where there is none; for :meth:`begin`."""
+        """Return the listing entry of one object, for :meth:`begin`; None for a missing one."""
         facts: ObjectFacts | None = await self._try(key, partial(self.ask_facts, key), 0)
         return None if facts is None else ObjectEntry(key, facts.size, facts.version)
 
-    async def _one(
+    async def _read(
         self, part: ReadRange, ahead: RequestPriority | None, whole: int, limit: int
     ) -> bytes | None:
-        """Return the bytes of one range, of the version that was read before or is expected."""
+        """Return the bytes of one range of the expected or previously read version."""
         key, start, stop = part
         if start == stop:
             return b""
@@ -322,7 +315,7 @@ class RemoteRanges(ABC):
                 odd.clear()
                 continue
             looks += 1
-            # Not of documents: which of them are there says of which kind a volume is.
+            # Missing documents are expected: they show the kind of a volume.
             may_doubt = looks < MOST_MISSING and not self.documents_token and self._doubts >= 1
             if body is None and may_doubt:
                 self._doubts -= 1
@@ -331,21 +324,21 @@ class RemoteRanges(ABC):
             return body
 
     def _request_for(self, part: ReadRange, whole: int, limit: int) -> RangeRequest:
-        """Return what is asked for, with what is known of the object."""
+        """Return the request of a range, with the known facts of its object."""
         pin = self._pins.get(part.object)
         if pin is not None:
             return RangeRequest(*part, pin.etag, pin.mtime, pin.size, limit=limit)
         last = self._answers.get(part.object)
         if last is None or (part.start == 0 and part.stop is None):
             return RangeRequest(*part, most=whole, limit=limit)
-        # Parts of one object are of one version: what an index says holds for no other.
+        # Parts of an object need the same version, because its index is valid for no other.
         return RangeRequest(*part, last.etag, last.required_mtime, most=whole, limit=limit)
 
     async def _check(self, request: RangeRequest, odd: set[str]) -> Any:
-        """Send one request and return what it brings.
+        """Send one request, check its answer and return the body.
 
-        ``odd`` notes the first answer of a server that seems not to know ranges: a page of
-        somebody on the way looks like that, too.
+        ``odd`` remembers the first answer without a range, which may be a page of a proxy. The
+        second one proves that the server lacks ranges.
         """
         key = request.key
         try:
@@ -354,7 +347,7 @@ class RemoteRanges(ABC):
         except Exception as error:
             failure = advice_on(error)
             if failure is FaultAdvice.ABSENT and (key in self._pins or key in self._answers):
-                raise Gone("it is not there any more") from None
+                raise Gone("it no longer exists") from None
             if failure is FaultAdvice.NO_RANGES and not isinstance(error, CompressedAnswer):
                 if self._has_ranges or not (odd or self._lacks_ranges):
                     odd.add("no ranges")
@@ -367,9 +360,9 @@ class RemoteRanges(ABC):
         return answer.body
 
     async def _was_misled(self, request: RangeRequest) -> bool:
-        """Whether the store still has the version that is asked for, though an answer denied it.
+        """Whether the store still has the required version, although an answer denied it.
 
-        A real change is one of which two answers say the same.
+        Two equal answers prove a change.
         """
         key = request.key
         now = None if key in self._missing_keys else await self._facts_async(key)
@@ -377,8 +370,8 @@ class RemoteRanges(ABC):
             return False
         is_odd = request.is_of(now) or now != await self._facts_async(key)
         if not is_odd:
-            # The ETag may be what one answer called otherwise, and the time did not: whoever reads
-            # an object long after it was written reads what it is of that time.
+            # One answer may have had a wrong ETag and the right time. An object that was read long
+            # after its write time has one version with that time.
             last = self._answers.get(key)
             if key in self._pins or last is None or not (last.mtime and last.once):
                 return False
@@ -391,11 +384,10 @@ class RemoteRanges(ABC):
         return True
 
     def _note(self, key: str, head: Head) -> None:
-        """Note which version of an object was read, and whether it was another one before.
+        """Record the version of an answer, and whether it differs from the previous one.
 
-        Told by time and size: an answer that passes may name a wrong ETag. ``WrongAnswer`` where
-        one version has two sizes; which of them is wrong is not known, and the next answer has to
-        say the same.
+        Time and size are compared, because a good answer may have a wrong ETag. One version with
+        two sizes raises ``WrongAnswer``; the next answer must confirm the new size.
         """
         before, (total, etag, mtime) = self._answers.pop(key, None), head[2:]
         if before is None:
@@ -405,7 +397,7 @@ class RemoteRanges(ABC):
             two_sizes = None not in (before.total, total) and before.total != total
             if two_sizes and etag and etag == before.etag:
                 self._answers[key] = before._replace(total=total)
-                raise WrongAnswer("it says another size of the same version")
+                raise WrongAnswer("it reports another size of the same version")
             if not before.agrees_with(head):
                 self.replaced_at = max(self.replaced_at, before.at)
         self._has_ranges |= total not in (None, head.stop - head.start)
@@ -416,7 +408,7 @@ class RemoteRanges(ABC):
         self._answers[key] = _LastAnswer(etag, total, mtime, now, mtime, once)
 
     def forget_versions(self) -> None:
-        """Take any version from now on of objects that were read in part."""
+        """Accept any version in later reads of objects that were read in part."""
         for key, last in list(self._answers.items()):
             self._answers[key] = last._replace(etag="", required_mtime=0.0)
 
@@ -431,11 +423,11 @@ class RemoteRanges(ABC):
         has_limit: bool = True,
         kind: str = "HEAD",
     ) -> T | Any:
-        """Return what ``call`` returns after as many attempts as allowed; None if absent."""
+        """Return the result of ``call`` within the allowed attempts; None for a missing object."""
         room = _in_flight()
         wrong, has_doubted = 0, False
 
-        async def looked_at() -> T:
+        async def attempt() -> T:
             nonlocal wrong, has_doubted
             try:
                 return await call()
@@ -453,37 +445,37 @@ class RemoteRanges(ABC):
 
         await room.enter(size, ahead=ahead)
         try:
-            # The time begins here: what waits for others has not failed.
-            what, describe = f"reading {self._place(key)}", self._secrets.describe
+            # The deadline begins here: waiting for other requests is no failure.
+            action, describe = f"reading {self._place(key)}", self._secrets.describe
             attempts = Attempts(
-                self._retry, what, describe, health=self.health, size=size, kind=kind
+                self._retry, action, describe, health=self.health, size=size, kind=kind
             )
             if self.cuts_off:
-                return await retry_async(looked_at, attempts, has_limit=has_limit, hedges=hedges)
-            return await retry_async(looked_at, attempts, has_limit=None)
+                return await retry_async(attempt, attempts, has_limit=has_limit, hedges=hedges)
+            return await retry_async(attempt, attempts, has_limit=None)
         except (VoxpipeError, MemoryError):
             raise
         except Exception as error:
             host = await self._redirect(key) if self._may_be_elsewhere(error) else ""
             if host:
-                msg = f"{what} was refused by {host}, to which the store redirects."
+                msg = f"{action} was refused by {host}, to which the store redirects."
                 raise AccessDenied(msg, do="Check the region and the endpoint_url.") from None
             return self._answer_to(error, key)
         finally:
             room.leave(size)
 
     def _may_be_elsewhere(self, error: Exception) -> bool:
-        """Whether a refusal may be that of a host to which S3 redirected the request."""
+        """Whether a refusal may be from a host to which S3 redirected the request."""
         is_refusal = advice_on(error) is FaultAdvice.REFUSAL and not has_expired(error)
         return bool(self._address) and is_refusal
 
     async def _redirect(self, key: str) -> str:
-        """Return the host to which S3 redirects who asks for an object; empty for none."""
+        """Return the host to which S3 redirects requests for an object; empty for none."""
         address = self._address and f"{self._address}/{quote(key)}".rstrip("/")
         return await asyncio.to_thread(redirect_of, address)
 
     def _answer_to(self, error: Exception, key: str) -> bytes | None:
-        """Return what an error says of the bytes that were asked for, or raise ours for it."""
+        """Return None for a missing object and no bytes beyond its end; raise other errors."""
         failure, place = advice_on(error), self._place(key)
         if failure is FaultAdvice.ABSENT:
             return None
@@ -496,8 +488,8 @@ class RemoteRanges(ABC):
             if isinstance(error, Gone):
                 self._missing_keys.add(key)
             how = "removed" if isinstance(error, Gone) else "written again"
-            what = f"{place} was {how} since its header was read."
-            raise VolumeChanged(what, do="Make a new Volume once the file is written.") from None
+            msg = f"{place} was {how} since its header was read."
+            raise VolumeChanged(msg, do="Make a new Volume once the file is written.") from None
         # Not chained: the text of the original may hold a signed URL or a key.
         message = self._secrets.describe(cause_of(error))
         raise remote_error(error, "reading", place, message) from None
@@ -506,15 +498,15 @@ class RemoteRanges(ABC):
         try:
             future = self.begin(work)
         except BaseException:
-            work.close()  # or it warns that nobody awaited it
+            work.close()  # avoids the warning of a coroutine without await
             raise
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # Ctrl-C ends the wait; the requests go too
+            future.cancel()  # Ctrl-C cancels the requests too
             raise
         finally:
-            # What it raised holds this call and its callers, with the voxels that they have.
+            # An exception keeps this frame and its callers alive, with their voxels.
             del future
 
     def _place(self, key: str) -> str:
@@ -528,7 +520,7 @@ _IN_FLIGHT: WeakKeyDictionary[asyncio.AbstractEventLoop, InFlight] = WeakKeyDict
 
 
 def _in_flight() -> InFlight:
-    """Return the bound of this process: a forked child has another loop."""
+    """Return the bounds of the running loop; a forked child has another loop."""
     loop = asyncio.get_running_loop()
     room = _IN_FLIGHT.get(loop)
     if room is None:

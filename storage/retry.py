@@ -1,6 +1,6 @@
 """Retries of requests to a remote store: until a deadline, with growing pauses.
 
-One policy for every client; those that retry by themselves are told not to, or counts multiply.
+All clients share one policy, and their own retries are off, because they would multiply.
 """
 
 from __future__ import annotations
@@ -22,62 +22,58 @@ from .remote_answers import FaultAdvice, Gone, OtherVersion, advice_on, wants_pa
 T = TypeVar("T")
 Clock = Callable[[], float]
 
-# A bucket that scales up answers SlowDown for seconds, not minutes.
+# Seconds; a bucket that scales up answers SlowDown for seconds, not minutes.
 _DEADLINE = 30.0
-# What an attempt is given at least: to find a server and to connect takes a part of it.
+# Least seconds of an attempt, which has to find a server and connect.
 LEAST_ATTEMPT = 1.0
-# Attempts, one after the other, before the deadline, whether a server is silent or sends drop by
-# drop: one that went away in between answers the next.
+# Attempts before the deadline at a silent or slow server, because a restarted one answers the next.
 TRIES = 3
-# A connection in bytes per second that is slow and not broken.
+# Bytes per second of a connection that is slow and not broken.
 _SLOWEST = 0.8e6
-# A proxy that spoils a fifth of the answers gives a wrong one to all of these in three of a million
-# requests; a store that means it gives no other. An object that was there and is missing is told
-# sooner: nobody hides many.
+# Wrong answers in a row that end the attempts. A proxy that spoils a fifth of the answers reaches
+# this in three of a million requests. Fewer for a missing object that existed: proxies hide few.
 MOST_WRONG = 8
 MOST_MISSING = 3
-# So often in a row a request is sent again without a pause: a fifth of bad answers makes three in
-# a row rare.
+# Failures in a row that are repeated without a pause; more are rare, even with a bad proxy.
 AT_ONCE = 2
-# Each answer pays for so many of these, and so many can be saved up: where a third of the requests
-# or more fails, or all at once, there are pauses.
+# Each answer earns so many repetitions without a pause, up to the second number. If a third of the
+# requests fails, or all fail at once, attempts pause.
 _AT_ONCE_SHARE, _AT_ONCE_SAVINGS = 0.5, 16.0
-# A second request beside the first: after so many times what the slow ones of the recent requests
-# took, or the usual ones where those vary a lot; at least, and before anything is known. Less is
-# what a busy machine takes to look at an answer.
+# A second, hedged request starts after so many times the slow recent answers, or the median ones if
+# answers vary a lot. The third number is the least delay in seconds, which a busy machine may need
+# to read an answer. The fourth one is the delay before enough answers are known.
 HEDGE_SLOW = 1.5
 HEDGE_USUAL = 4.0
 HEDGE_LEAST = 0.05
 HEDGE_UNKNOWN = 0.5
-# The slow ones: one of sixteen is slower still.
+# Recent answers, enough of them, and the slow one: one of sixteen is slower.
 _RECENT, _ENOUGH, _SLOWER = 32, 3, 16
-# Of a hundred requests so many may be sent twice: a store that is slow for all is not asked more.
+# Share of requests that may be hedged, and most at once: a slow store gets few more requests.
 _HEDGE_SHARE, _HEDGES_AT_ONCE = 0.1, 8.0
-# One that waits so many times as long, seven times in sum, while others are answered hangs: it is
-# sent once more whatever was spent. Else it waits for the limit of its attempt.
+# A request hangs if its pause is so many times the first one, while others are answered. It is
+# hedged beyond the share.
 _HANGS = 4
-# A clock that nobody sets is off by half a second or a second a day: by this in a month. An object
-# that is written later still, by its clock, is another one.
+# Seconds by which an unset clock drifts in a month. A later write time means another version.
 MOST_AHEAD = 30.0
-# How often bytes are read that make no sense, before the file is called damaged.
+# Reads of damaged bytes before the file counts as damaged.
 LOOKS = 3
-# What is told of bytes that make no sense.
+# Errors about damaged bytes.
 DAMAGE = errors.BadHeader, errors.CorruptVolume, errors.TruncatedVolume
-# How long a store that kept failing gets short attempts only, in seconds, or until it answers: what
-# a loader takes to be opened and to begin an epoch.
+# Seconds for which a failing store gets only short attempts, unless it answers: the time to open a
+# loader and to begin an epoch.
 OUTAGE = 60.0
-# How long nobody looks again whether a store is back that kept failing, in seconds.
+# Seconds without requests after a failed probe of a failing store.
 OUTAGE_PAUSE = 1.0
 
 
 @dataclass(frozen=True)
 class Retry:
-    """When a failed request is sent again."""
+    """Limits of the attempts at a request."""
 
-    deadline: float = _DEADLINE  # seconds after which a request that keeps failing is given up
-    first: float = 0.1  # longest first pause, in seconds; it doubles each time
-    most: float = 5.0  # longest pause of all, in seconds
-    attempt: float = 20.0  # most seconds that one attempt may take: 16 MiB at 0.8 MB/s
+    deadline: float = _DEADLINE  # seconds after which no attempt follows a failed one
+    first: float = 0.1  # longest first pause in seconds, which doubles each time
+    most: float = 5.0  # longest pause in seconds
+    attempt: float = 20.0  # most seconds of one attempt: 16 MiB at 0.8 MB/s
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -85,35 +81,35 @@ class Retry:
                 raise ValueError(f"{name} is a positive number of seconds, got {value!r}")
 
     def pause(self, pauses: int, draw: float) -> float:
-        """Return how long the first, second, ... pause is; ``draw`` in 0..1 spreads the crowd."""
-        # At least half of the longest, because a store that asks for less gets none otherwise.
+        """Return the seconds of pause number ``pauses``; ``draw`` in 0..1 spreads requests."""
+        # At least half of the longest pause, or a busy store would get no relief.
         longest = min(self.most, self.first * 2.0 ** min(pauses - 1, 60))
         return longest * (1 + draw) / 2
 
     def limit(self, size: int) -> float:
-        """Return how long one attempt at so many bytes may take, in seconds."""
+        """Return the most seconds of one attempt at ``size`` bytes."""
         share = max(self.deadline / TRIES, LEAST_ATTEMPT)
         return min(self.attempt, max(share, size / _SLOWEST))
 
 
 def default_retry() -> Retry:
-    """Return the policy of this process: the deadline may be set in the environment."""
+    """Return the policy of this process, with the deadline of the environment."""
     return Retry(deadline=read_setting(REMOTE_DEADLINE, _DEADLINE))
 
 
 class Attempts:
-    """The attempts at one request so far; says how long to wait, or raises.
+    """Attempts at one request.
 
-    A store that kept failing until a deadline gets one short attempt from then on, and none within
-    a second of a failed one: the error comes after one deadline, however many files are read. The
-    same holds for one object of a store that answers others, and for one kind of request. Other
-    objects have an eighth of the deadline until the one that kept failing is answered.
+    After a deadline without an answer, a request to the same target has one short attempt, and none
+    within a second of a failed one. So reading many files fails after one deadline. A target is a
+    kind of request, or one object of a store that answers for others. In the latter case, requests
+    for other objects have an eighth of the deadline until the failing object is answered.
     """
 
     def __init__(
         self,
         policy: Retry,
-        what: str,
+        action: str,
         describe: Callable[[BaseException], str],
         clock: Clock = time.monotonic,
         draw: Callable[[], float] = random.random,
@@ -122,30 +118,29 @@ class Attempts:
         size: int = 0,
         kind: str = "",
     ) -> None:
-        self._policy, self._what, self._describe = policy, what, describe
+        self._policy, self._action, self._describe = policy, action, describe
         self._size = size
         self._clock, self._draw = clock, draw
         self._begin = clock()
         self._failures = self._wrong = self._pauses = 0
         self._version: tuple[str, int | None, float] | None = None
         self.health = Health(clock) if health is None else health
-        # All requests of the kind, and those of the kind for this object.
-        self.targets = (kind, f"{kind} {what}")
+        self.targets = (kind, f"{kind} {action}")
         self._deadline = self.health.deadline(kind, policy.deadline)
-        # Whether one attempt has to do: it looks whether the store is back.
         self._advice = (
             f"Check the store, or give it more time: {setting}=seconds, now {policy.deadline:g}."
         )
-        self._looks = self.health.check_out(what, self.targets, self._advice)
+        # Whether this is one probe of a failing store.
+        self._is_probe = self.health.check_out(action, self.targets, self._advice)
 
     def note_answer(self) -> None:
-        """Note that the store answers requests of this kind, also for this object."""
+        """Record that the store answers requests of this kind and for this object."""
         self.health.note_answer(targets=self.targets)
 
     @property
     def limit(self) -> float:
-        """Seconds that the next attempt may take."""
-        if self._looks:
+        """Most seconds of the next attempt."""
+        if self._is_probe:
             return LEAST_ATTEMPT
         most = self._deadline if self._failures else self._policy.deadline  # others may be slow
         rest = self._begin + most - self._clock()
@@ -153,13 +148,13 @@ class Attempts:
 
     @property
     def rest(self) -> float | None:
-        """Seconds until the deadline once an attempt has failed, for what takes many requests."""
-        if not self._failures and not self._looks:
+        """Seconds until the deadline, for attempts with many requests; None for the first one."""
+        if not self._failures and not self._is_probe:
             return None
         return max(self._begin + self._deadline - self._clock(), LEAST_ATTEMPT)
 
     def note_failure(self, error: BaseException) -> float:
-        """Return the pause before the next attempt; or raise the error, or ``StoreUnavailable``."""
+        """Return the pause before the next attempt, or raise a final error."""
         try:
             failure = advice_on(error)
             if failure not in (FaultAdvice.TRANSIENT, FaultAdvice.WRONG):
@@ -168,7 +163,7 @@ class Attempts:
             self._failures += 1
             self._wrong = self._wrong + 1 if failure is FaultAdvice.WRONG else 0
             pause = 0.0
-            # None where the store answers others, and does not ask for fewer requests.
+            # No pause if the store answers other requests and is not busy.
             if (
                 self._failures > AT_ONCE
                 or wants_pause(error)
@@ -177,7 +172,7 @@ class Attempts:
                 self._pauses += 1
                 pause = self._policy.pause(self._pauses, self._draw())
             if isinstance(error, OtherVersion) and error.version is not None:
-                if error.version == self._version:  # found by two attempts: then there is one
+                if error.version == self._version:  # two attempts prove a new version
                     raise error
                 self._version = error.version
             total = self._clock() - self._begin
@@ -186,37 +181,36 @@ class Attempts:
                     raise error
                 do = "Look for a proxy or a cache on the way to the store that changes answers."
                 raise self._unavailable(total, error, do) from None
-            is_out = self._looks or self.health.is_out(self.targets)
+            is_out = self._is_probe or self.health.is_out(self.targets)
             if total + pause < self._deadline and not is_out:
                 return pause
             most, message = self._policy.deadline, self._describe(error)
-            self.health.gave_up(self.targets, self._begin, most, message, is_probe=self._looks)
+            self.health.gave_up(self.targets, self._begin, most, message, is_probe=self._is_probe)
             raise self._unavailable(total, error, self._advice) from None
         finally:
-            # Its traceback holds this call, which shall not hold it: all that was read
-            # on the way here would wait for a collection of garbage.
+            # The traceback keeps this frame alive: drop the error, or the cycle would keep all
+            # bytes read so far until a garbage collection.
             del error
 
     def _unavailable(self, total: float, error: BaseException, do: str) -> errors.StoreUnavailable:
         times = "once" if self._failures == 1 else f"{self._failures} times"
         # Not chained: the text of the original may hold a signed URL or a key.
-        return errors.StoreUnavailable(
-            f"{self._what} failed {times} in {total:.1f} s, at last with {self._describe(error)}.",
-            do=do,
-        )
+        last = self._describe(error)
+        msg = f"{self._action} failed {times} in {total:.1f} s, at last with {last}."
+        return errors.StoreUnavailable(msg, do=do)
 
 
 Targets = tuple[str, ...]
 """The kind of a request, and the kind with its object."""
-# The part of the deadline that requests have while another object of the kind keeps failing.
+# Share of the deadline for requests while another object of their kind keeps failing.
 _SHORT_SHARE = 0.125
-# Most outages that are remembered.
+# Most remembered outages.
 _MOST_OUTAGES = 4096
 
 
 @dataclass
 class _Outage:
-    """A kind of request, or an object, that failed until its deadline."""
+    """Outage of a kind of request or of an object, after failures until a deadline."""
 
     until: float  # clock time until which each request has one attempt
     quiet_until: float = -float("inf")  # clock time until which no request is sent
@@ -224,40 +218,40 @@ class _Outage:
 
 
 class Health:
-    """How one store answers: how long it takes, and whether it kept failing until a deadline."""
+    """Response times and outages of one store."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._new, self._slow = 0, 0.0
-        self.answers = 0  # how many requests were answered
+        self.answers = 0  # number of answers
         self._hedges = _HEDGES_AT_ONCE
         self._at_once = 0.0
-        # When each kind of request was answered last, and what kept failing since, of objects too.
+        # Last answers by kind of request, outages by target, and ends of short deadlines by kind.
         self._answer_times: dict[str, float] = {}
         self._outages: dict[str, _Outage] = {}
-        self._short_until: dict[str, float] = {}  # by kind of request, while an object fails
-        self.ahead = 0.0  # seconds by which its clock is ahead of ours, at least
+        self._short_until: dict[str, float] = {}
+        self.ahead = 0.0  # least seconds by which its clock is ahead of the local one
 
     @property
     def hedge_after(self) -> float:
-        """Seconds after which a request is sent once more."""
+        """Seconds after which a second request is sent."""
         if len(self._recent) < _ENOUGH:
             return HEDGE_UNKNOWN
-        if 4 * self._new >= len(self._recent):  # sorted again for each fourth, not for each
+        if 4 * self._new >= len(self._recent):  # sort only after a quarter of new answers
             slow = sorted(self._recent)[-1 - len(self._recent) // _SLOWER]
             self._slow = min(HEDGE_SLOW * slow, HEDGE_USUAL * median(self._recent))
             self._new = 0
         return max(HEDGE_LEAST, self._slow)
 
     def wrote(self, mtime: float, now: float) -> None:
-        """Learn how far its clock is ahead of ours, at least, from a time of writing."""
+        """Update :attr:`ahead` from a write time and the local time."""
         ahead = mtime - now
         if self.ahead < ahead <= MOST_AHEAD:
             self.ahead = ahead
 
     def may_hedge(self, *, hangs: bool = False) -> bool:
-        """Whether one more request may be sent a second time; counts it unless the first hangs."""
+        """Whether one more request may be hedged, and count it; one that hangs always may."""
         if read_setting(REMOTE_HEDGE, "1") == "0":
             return False
         if self._hedges < 1:
@@ -266,14 +260,14 @@ class Health:
         return True
 
     def may_go_on_at_once(self) -> bool:
-        """Whether one more request may be sent again without a pause; counts it."""
+        """Whether one more attempt may follow without a pause, and count it."""
         if self._at_once < 1:
             return False
         self._at_once -= 1
         return True
 
     def note_answer(self, seconds: float | None = None, targets: Targets = ("",)) -> None:
-        """Note that the store answers targets, or how long a request of no target took."""
+        """Record an answer to requests of the targets, or the time of a request without targets."""
         if targets:
             self._at_once = min(_AT_ONCE_SAVINGS, self._at_once + _AT_ONCE_SHARE)
         for target in targets:
@@ -288,45 +282,47 @@ class Health:
             self._hedges = min(_HEDGES_AT_ONCE, self._hedges + _HEDGE_SHARE)
 
     def deadline(self, kind: str, deadline: float) -> float:
-        """Return the deadline of a new request of a kind, in seconds."""
+        """Return the deadline in seconds of a new request of a kind."""
         if self._clock() >= self._short_until.get(kind, -float("inf")):
             return deadline
         return min(deadline, max(LEAST_ATTEMPT, _SHORT_SHARE * deadline))
 
     def is_out(self, targets: Targets = ("",)) -> bool:
-        """Whether a target kept failing and has not answered since: one attempt has to do."""
+        """Whether a target has an outage, so that requests have one attempt."""
         now = self._clock()
         return any(now < outage.until for outage in self._outages_of(targets))
 
     def gave_up(
         self, targets: Targets, begin: float, deadline: float, message: str, *, is_probe: bool
     ) -> None:
-        """Note that a request of a kind, for an object, was given up after its deadline.
+        """Record the outage of an object after its deadline, or the failure of a probe.
 
-        The kind counts as failing, too, unless the store answered others since ``begin``. A probe
-        is one attempt, and those that follow within a second are not tried.
+        The kind of request has an outage too, unless the store answered others since ``begin``. A
+        failed probe blocks requests for a second.
         """
         now = self._clock()
         if is_probe:
             for outage in self._outages_of(targets):
                 outage.quiet_until, outage.message = now + OUTAGE_PAUSE, message
             return
-        kind, one = targets
+        kind, own = targets
         answers_others = self._answer_times.get(kind, -float("inf")) >= begin
         self._short_until[kind] = until = now + max(OUTAGE, deadline)
-        for target in (one,) if answers_others else (kind, one):
+        for target in (own,) if answers_others else (kind, own):
             self._outages[target] = _Outage(until)
         while len(self._outages) > _MOST_OUTAGES:
             del self._outages[next(iter(self._outages))]
 
-    def check_out(self, what: str, targets: Targets, do: str) -> bool:
-        """Return :meth:`is_out`; ``StoreUnavailable`` where a probe failed a moment ago."""
+    def check_out(self, action: str, targets: Targets, do: str) -> bool:
+        """Return :meth:`is_out`; raise ``StoreUnavailable`` right after a failed probe."""
         if not self._outages:
             return False
         now = self._clock()
         for outage in self._outages_of(targets):
             if now < min(outage.until, outage.quiet_until):
-                msg = f"{what} was not tried: the store failed a moment ago, with {outage.message}."
+                msg = (
+                    f"{action} was not tried: the store failed a moment ago, with {outage.message}."
+                )
                 raise errors.StoreUnavailable(msg, do=do)
         return self.is_out(targets)
 
@@ -342,21 +338,20 @@ async def retry_async(
     has_limit: bool | None = True,
     hedges: bool = False,
 ) -> T:
-    """Return what ``call`` returns, trying again as ``attempts`` says.
+    """Return the result of ``call`` after the retries of ``attempts``.
 
-    Where requests have limits of their own an attempt has none (``has_limit``), and those after
-    the first end at the deadline; None where nobody can cut one off. With ``hedges`` each attempt
-    is :func:`hedge_request`, within its limit.
+    ``has_limit`` is False if the requests of an attempt have their own timeouts; attempts after the
+    first then end at the deadline. It is None if attempts cannot be cancelled. ``hedges`` makes
+    each attempt a :func:`hedge_request`.
     """
     while True:
         try:
             if hedges:
-                answer = await hedge_request(call, attempts.health, attempts.limit)
-                attempts.health.note_answer(targets=attempts.targets)
-                return answer
-            limit = attempts.limit if has_limit else None if has_limit is None else attempts.rest
-            async with asyncio.timeout(limit):
-                result = await call()
+                result = await hedge_request(call, attempts.health, attempts.limit)
+            else:
+                limit = attempts.limit if has_limit else attempts.rest
+                async with asyncio.timeout(None if has_limit is None else limit):
+                    result = await call()
             attempts.note_answer()
             return result
         except Exception as error:
@@ -368,51 +363,51 @@ async def retry_async(
 async def hedge_request(
     call: Callable[[], Awaitable[T]], health: Health, limit: float = float("inf")
 ) -> T:
-    """Return what ``call`` returns, called once more beside itself where that takes long.
+    """Return the result of ``call``; call it again concurrently if it takes long.
 
-    The first that succeeds counts, and the others are given up; where all fail, the first error
-    counts. After ``limit`` seconds there is a ``TimeoutError``. A timer begins what is beside the
-    first, because nearly none is needed.
+    The first success counts, and the other calls are cancelled. If all fail, the first error
+    counts; after ``limit`` seconds it is a ``TimeoutError``. A timer starts the task of the other
+    calls, because few requests need it.
     """
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    beside: asyncio.Task[T] | None = None
+    hedge: asyncio.Task[T] | None = None
     others: set[asyncio.Task[T]] = set()
     pause, answers, end = health.hedge_after, health.answers, loop.time() + limit
 
-    def look() -> None:
-        # It begins a turn of the loop later: one that was busy finds the answer first.
-        nonlocal beside
-        beside = loop.create_task(_beside(others, call, health, pause, answers, end))
-        beside.add_done_callback(take)
+    def start_hedge() -> None:
+        # The task begins a turn of the loop later, so that a busy loop finds the answer first.
+        nonlocal hedge
+        hedge = loop.create_task(_hedge(others, call, health, pause, answers, end))
+        hedge.add_done_callback(end_first)
 
-    def take(future: asyncio.Task[T]) -> None:
+    def end_first(future: asyncio.Task[T]) -> None:
         if not future.cancelled():
-            future.exception()  # taken: by the task, or nobody has to
+            future.exception()  # marks it as retrieved
             if task is not None:
                 task.cancel()
 
-    timer = loop.call_later(min(pause, limit), look)
+    timer = loop.call_later(min(pause, limit), start_hedge)
     try:
         return await _time(call, health)
     except asyncio.CancelledError:
-        if beside is None or not beside.done() or task is None or task.uncancel():
+        if hedge is None or not hedge.done() or task is None or task.uncancel():
             raise
-        return beside.result()
+        return hedge.result()
     except Exception:
         task = None
-        with suppress(Exception):  # as long as it had; then the error of the first counts
-            if beside is not None and others:
-                return await asyncio.wait_for(beside, health.hedge_after)
+        with suppress(Exception):  # after this time the first error counts
+            if hedge is not None and others:
+                return await asyncio.wait_for(hedge, health.hedge_after)
         raise
     finally:
         timer.cancel()
-        if beside is not None:
-            beside.cancel()
-        # What was raised holds this call, and they would hold what was raised.
-        task = beside = None
+        if hedge is not None:
+            hedge.cancel()
+        # An exception keeps this frame alive, and the tasks would keep the exception.
+        task = hedge = None
 
 
-async def _beside(
+async def _hedge(
     others: set[asyncio.Task[T]],
     call: Callable[[], Awaitable[T]],
     health: Health,
@@ -420,18 +415,18 @@ async def _beside(
     answers: int,
     end: float,
 ) -> T:
-    """Return the first answer to requests beside one that takes long; ``TimeoutError`` at the end.
+    """Return the first result of hedged calls; ``TimeoutError`` at ``end``.
 
-    Another is sent each time after twice the pause, and at once in the place of the first that
-    fails; of one that hangs while others are answered, whatever was spent.
+    Each call follows after twice the last pause, or at once after the first failure. A call that
+    hangs, while the store answers other requests, is hedged beyond the share.
     """
     loop, hangs, had_failure = asyncio.get_running_loop(), _HANGS * pause, False
     try:
         while loop.time() < end:
             if health.may_hedge(hangs=pause >= hangs and health.answers > answers):
-                others.add(each := loop.create_task(_time(call, health)))
-                # Whether or not anybody looks at it: another may answer in the same moment.
-                each.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
+                others.add(task := loop.create_task(_time(call, health)))
+                # Marks the error as retrieved, even if another call answers at the same time.
+                task.add_done_callback(lambda ready: ready.cancelled() or ready.exception())
             pause *= 2
             due = min(loop.time() + pause, end)
             timeout = min(pause, end - loop.time())
@@ -443,9 +438,9 @@ async def _beside(
                     others, timeout=timeout, return_when=asyncio.FIRST_COMPLETED
                 )
                 others -= ready
-                for each in ready:
-                    if not each.cancelled() and each.exception() is None:
-                        return each.result()
+                for task in ready:
+                    if not task.cancelled() and task.exception() is None:
+                        return task.result()
                 if ready and not had_failure:
                     had_failure = True
                     pause /= 2
@@ -453,24 +448,24 @@ async def _beside(
                 timeout = due - loop.time()
         raise TimeoutError
     finally:
-        for each in others:
-            each.cancel()
+        for task in others:
+            task.cancel()
 
 
 async def _time(call: Callable[[], Awaitable[T]], health: Health) -> T:
     begin = time.monotonic()
     result = await call()
-    # The attempt notes the answer.
+    # The attempt records the answer to its targets.
     health.note_answer(time.monotonic() - begin, targets=())
     return result
 
 
 def read_anew(read: Callable[[], T]) -> T:
-    """Return what ``read`` makes of remote bytes; again, if they may be damaged on their way."""
+    """Return the result of ``read``; repeat it if remote bytes may be damaged on their way."""
     for _ in range(LOOKS - 1):
         try:
             return read()
-        except errors.VolumeChanged:  # nobody brings the version back that is gone
+        except errors.VolumeChanged:  # a replaced version does not come back
             raise
         except DAMAGE:
             continue
@@ -480,7 +475,7 @@ def read_anew(read: Callable[[], T]) -> T:
 def retry_sync(
     call: Callable[[], T], attempts: Attempts, sleep: Callable[[float], None] = time.sleep
 ) -> T:
-    """Return what ``call`` returns, trying again in this thread; it cannot be interrupted."""
+    """Return the result of ``call`` after retries in this thread, without a timeout."""
     while True:
         try:
             result = call()

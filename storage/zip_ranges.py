@@ -1,7 +1,7 @@
-"""The members of a zip archive as objects of a store, read in ranges.
+"""Members of a zip archive as objects of a store, read in ranges.
 
-A member that is stored as it is, as zarr writes them, is read by ranges of the archive; one that is
-deflated is inflated whole.
+Stored members, as zarr writes them, are read by ranges of the archive; deflated members are
+inflated whole.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from .read_ahead import works_ahead
 from .remote import Seekable
 from .retry import read_anew
 
-# PKWARE's APPNOTE 4.3.7: signature, 22 bytes that the directory repeats, two lengths.
+# APPNOTE of PKWARE, 4.3.7: signature, 22 bytes that the directory repeats, two lengths.
 _LOCAL = struct.Struct("<4s22xHH")
 _SIGNATURE = b"PK\x03\x04"
 _ENCRYPTION_BIT = 0x1
-# A member is checked in pieces of this size: none is held whole for that.
+# Checksums are computed in pieces, so that no whole member is in memory.
 _CHECKED_AT_ONCE = 4 * 1024**2
 
 
 class ZipRanges:
-    """A zip archive. It keeps no handle of its own: every read goes through the outer store."""
+    """Zip archive without an own handle: all reads use the outer store."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class ZipRanges:
         self.name = name  # the archive
         self._checks_parts = checks_parts
         self._sound_keys: set[str] = set()
-        # As the store below: the members lie in it.
+        # The limits of the outer store, which reads the members.
         self.gap, self.most = getattr(outer, "gap", 0), getattr(outer, "most", 1 << 62)
         try:
             with zipfile.ZipFile(_Object(outer, key)) as archive:
@@ -50,21 +50,21 @@ class ZipRanges:
         except FileNotFoundError:
             raise VolumeNotFound(f"there is no file {name}.", do="Check the path.") from None
         except (zipfile.BadZipFile, ValueError, NotImplementedError, struct.error) as error:
-            what = f"{name} is no sound zip archive: {error}."
-            raise BadHeader(what, do="Copy or write it again.") from error
-        # A member may have been written again; the last entry of the directory counts.
+            msg = f"{name} is no sound zip archive: {error}."
+            raise BadHeader(msg, do="Copy or write it again.") from error
+        # A member may be written twice; the last entry of the directory counts.
         self._members = _from_root({info.filename: info for info in infos}, roots)
         self._starts: dict[str, int] = {}
 
     def get(self, key: str) -> bytes | None:
-        """Return a small member such as metadata, None if there is none; ``BadHeader`` if long."""
+        """Return a small member such as metadata; None if missing, ``BadHeader`` if too large."""
         if key in self._members:
             check_document(self._members[key].file_size, f"{key} in {self.name}")
         return self.get_ranges([ReadRange(key)])[0]
 
     def get_ranges(self, ranges: Sequence[ReadRange], most: int = 0) -> list[bytes | None]:
-        """Return bytes of ranges; ``CorruptVolume`` for a whole member beyond ``most`` bytes."""
-        if works_ahead(self._outer):  # what comes from far away may be damaged on its way
+        """Return bytes of ranges; ``CorruptVolume`` for a whole member above ``most`` bytes."""
+        if works_ahead(self._outer):  # remote bytes may be damaged on their way
             return read_anew(lambda: self._members_of(ranges, most))
         return self._members_of(ranges, most)
 
@@ -84,7 +84,7 @@ class ZipRanges:
         return [pieces.get(part) for part in ranges]
 
     def size(self, key: str) -> int:
-        """Return the size of a member in bytes, inflated."""
+        """Return the inflated size of a member in bytes."""
         if key not in self._members:
             raise FileNotFoundError(key)
         return self._members[key].file_size
@@ -95,7 +95,7 @@ class ZipRanges:
         yield from (key for key in self._members if key.startswith(folder))
 
     def _find_starts(self, keys: set[str]) -> None:
-        """Learn where the bytes of members begin: only the header before them tells."""
+        """Read the offsets of the bytes of members from the headers before them."""
         unknown = [key for key in sorted(keys) if key not in self._starts]
         offsets = [self._members[key].header_offset for key in unknown]
         headers = [ReadRange(self._key, at, at + _LOCAL.size) for at in offsets]
@@ -105,11 +105,11 @@ class ZipRanges:
                 raise self._corrupt(key, "it is cut short")
             signature, name_length, extra_length = _LOCAL.unpack(answer)
             if signature != _SIGNATURE:
-                raise self._corrupt(key, "nothing begins where the directory says")
+                raise self._corrupt(key, "no header is at the offset in the directory")
             self._starts[key] = offset + _LOCAL.size + name_length + extra_length
 
     def _place(self, part: ReadRange) -> ReadRange:
-        """Return where in the archive the bytes lie that answer a range of a member."""
+        """Return the range of the archive that answers a range of a member."""
         info = self._members[part.object]
         if info.flag_bits & _ENCRYPTION_BIT:
             raise self._corrupt(part.object, "it is encrypted")
@@ -135,7 +135,7 @@ class ZipRanges:
             raise self._corrupt(part.object, str(error)) from error
 
     def _inflate(self, part: ReadRange, info: zipfile.ZipInfo, data: memoryview) -> bytes:
-        """Return a part of a deflated member, which is inflated and checked piece by piece."""
+        """Return a part of a deflated member; inflate and check the member piece by piece."""
         start, stop = _inside(part, info.file_size)
         inflate, at, crc = zlib.decompressobj(-zlib.MAX_WBITS), 0, 0
         pieces: list[bytes] = []
@@ -154,7 +154,7 @@ class ZipRanges:
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def _check(self, key: str) -> None:
-        """Look at the check sum of a stored member of which a part is read, the first time."""
+        """Verify the checksum of a stored member before its first partial read."""
         if not self._checks_parts or key in self._sound_keys:
             return
         info, first, crc = self._members[key], self._starts[key], 0
@@ -166,17 +166,17 @@ class ZipRanges:
             raise self._corrupt(key, "its check sum is wrong")
         self._sound_keys.add(key)
 
-    def _corrupt(self, key: str, what: str) -> CorruptVolume:
+    def _corrupt(self, key: str, why: str) -> CorruptVolume:
         do = "Copy or write the archive again."
-        return CorruptVolume(f"{key} in {self.name} cannot be read: {what}.", do=do)
+        return CorruptVolume(f"{key} in {self.name} cannot be read: {why}.", do=do)
 
 
 def _from_root(
     members: dict[str, zipfile.ZipInfo], roots: Sequence[str]
 ) -> dict[str, zipfile.ZipInfo]:
-    """Return members by key, below the only folder that holds one of some files at its root.
+    """Return members by key below the one top folder with a file of ``roots``, else unchanged.
 
-    So ``zip -r a.zip a.zarr`` writes them. Where that is the archive itself, keys stay as they are.
+    ``zip -r a.zip a.zarr`` writes such a folder.
     """
     folders = [key.rpartition("/")[0] for key in members if key.rpartition("/")[2] in roots]
     top = min(folders, key=len, default="")
@@ -193,7 +193,7 @@ def _inside(part: ReadRange, size: int) -> tuple[int, int]:
 
 
 class _Object(Seekable):
-    """An object of a store as a file, for who reads a few pieces of it."""
+    """Object of a store as a file with few reads."""
 
     def __init__(self, store: RangeStore, key: str) -> None:
         super().__init__(store.size(key))
@@ -203,5 +203,5 @@ class _Object(Seekable):
         return self._store.get_ranges([ReadRange(self._key, start, stop)])[0] or b""
 
     def readall(self) -> bytes:
-        # At once: the usual one asks for a few kilobytes at a time.
+        # One request: the inherited method reads a few kilobytes at a time.
         return self.read(max(0, self._size - self._at))

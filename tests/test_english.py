@@ -24,7 +24,7 @@ BOUNDS = {
     "reading_services": (0, 34),
     "spatial": (0, 27),
     "stitching": (0, 4),
-    "storage": (412, 57),
+    "storage": (0, 9),
     "testing": (58, 6),
     "volumes": (793, 111),
     "docs": (1, 325),
