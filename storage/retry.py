@@ -352,7 +352,7 @@ async def retry_async(
                 limit = attempts.limit if has_limit else attempts.rest
                 async with asyncio.timeout(None if has_limit is None else limit):
                     result = await call()
-            attempts.note_answer()
+            attempts.health.note_answer(targets=attempts.targets)
             return result
         except Exception as error:
             pause = attempts.note_failure(error)
