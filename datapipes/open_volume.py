@@ -433,6 +433,6 @@ def is_volume_source(value: Any) -> bool:
         return "/" in value or "." in value or os.sep in value
     # zarr's own, and a store of the user's that derives from it.
     zarrs = any(f"{kind.__module__}.".startswith("zarr.") for kind in type(value).__mro__)
-    # Of nibabel, of TorchIO and MONAI, of SimpleITK and ITK.
+    # Images of nibabel, of TorchIO and MONAI, of SimpleITK and ITK.
     is_image = any(hasattr(value, name) for name in ("dataobj", "affine", "GetDirection"))
     return is_image or zarrs or int(getattr(value, "ndim", 0)) >= 2

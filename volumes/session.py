@@ -287,14 +287,14 @@ class Session:
         self.handles.close_local(keeps_read=keeps_read)
         self.chunks.clear()
 
-    def renew(self, source: Source, located: Any) -> None:
+    def renew(self, source: Source, base: Any) -> None:
         """Open a remote source again at its next use, and read its metadata: it may have changed.
 
-        ``located`` has the URL that ``source`` reads.
+        ``base`` has the URL that ``source`` reads.
         """
-        options = located.options.storage_options
-        self.ahead.documents.forget(documents_token(located.location, options))
-        self.handles.drop(located.token)
+        options = base.options.storage_options
+        self.ahead.documents.forget(documents_token(base.location, options))
+        self.handles.drop(base.token)
         self.handles.drop(source.token)
 
     def close(self) -> None:

@@ -523,9 +523,9 @@ class Volume:
             self.header  # noqa: B018  notes it
         header = self._header
         if header is None and self._renews:
-            self._renews, located = False, self.located_source
-            if located is not None and not located.path:
-                (self._session or SESSION).renew(source, located)
+            self._renews, base = False, self.located_source
+            if base is not None and not base.path:
+                (self._session or SESSION).renew(source, base)
         # Taken before opening, so that later writes are detected.
         now = time.time_ns() if header is None else 0
         backend = handles.acquire(source, verify=header is None)

@@ -88,6 +88,11 @@ _OF_FILE = str.split(
     "ExtendedOffsetTable ExtendedOffsetTableLengths"
 )
 _PIXEL_SIZES = ("PixelSpacing", "ImagerPixelSpacing", "NominalScannedPixelSpacing")
+_COUNTS = {
+    **dict.fromkeys(_PIXEL_SIZES, 2),
+    "ImageOrientationPatient": 6,
+    "ImagePositionPatient": 3,
+}
 _PLANE_KEYS = ("PixelSpacing", "ImageOrientationPatient")
 # Names of the kinds of images whose planes have a size and a direction in the patient.
 _PLANES = ("CT Image", "MR Image", "Positron", "RT Dose", "Enhanced", "Legacy Converted Enhanced")
@@ -336,18 +341,12 @@ class DicomFile:
         """Return the steps along a row and a column, and the place."""
         directions = facts.get("ImageOrientationPatient")
         between = next((facts[key] for key in _PIXEL_SIZES if facts.get(key)), (1.0, 1.0))
-        wrong = [
-            f"{keyword} of {np.size(value)} numbers, not {count}"
-            for keyword, value, count in (
-                ("pixel spacing", between, 2),
-                ("ImageOrientationPatient", directions, 6),
-                ("ImagePositionPatient", facts.get("ImagePositionPatient"), 3),
-                ("GridFrameOffsetVector", self._dataset.get("GridFrameOffsetVector"), self.count),
-            )
-            if value is not None and np.size(value) not in (0, count)
-        ]
-        if wrong:
-            raise BadHeader(f"{self.name} has {' and '.join(wrong)}.")
+        for keyword, count in _COUNTS.items():
+            if np.size(facts.get(keyword) or ()) not in (0, count):
+                what = (
+                    f"{self.name} has {keyword} of {np.size(facts[keyword])} numbers, not {count}."
+                )
+                raise BadHeader(what)
         row, column = np.reshape(np.array(directions or (1, 0, 0, 0, 1, 0), dtype=float), (2, 3))
         lengths = np.linalg.norm(row), np.linalg.norm(column)
         between_rows, between_columns = map(float, between)
@@ -362,6 +361,10 @@ class DicomFile:
         offsets = self._dataset.get("GridFrameOffsetVector")
         if offsets is not None:  # of a dose: along the normal, or places along z
             offset, normal = np.atleast_1d(offsets).astype(float), np.cross(row, column)
+            if len(offset) != self.count:
+                raise BadHeader(
+                    f"{self.name} has {len(offset)} offsets of {self.count} dose planes."
+                )
             if offset[0] and (abs(offset[0] - corner[2]) > _ONE_PLACE or abs(normal[2]) < 1):
                 raise BadHeader(f"{self.name} has dose planes from {offset[0]:g} on, not from 0.")
             corner = corner + (offset[number] - offset[0]) * (

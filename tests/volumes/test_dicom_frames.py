@@ -244,8 +244,8 @@ def test_planes_without_a_geometry(tmp_path, sop, keyword):
 @pytest.mark.parametrize(
     ("keyword", "numbers", "words"),
     [
-        ("PixelSpacing", [2], "pixel spacing of 1 numbers, not 2"),
-        ("PixelSpacing", [2, 2, 2], "pixel spacing of 3 numbers, not 2"),
+        ("PixelSpacing", [2], "PixelSpacing of 1 numbers, not 2"),
+        ("PixelSpacing", [2, 2, 2], "PixelSpacing of 3 numbers, not 2"),
         ("ImagePositionPatient", [0, 0], "ImagePositionPatient of 2 numbers, not 3"),
         ("ImageOrientationPatient", [1, 0, 0], "ImageOrientationPatient of 3 numbers, not 6"),
     ],
