@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from operator import index
-from typing import Any, TypeGuard
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 
@@ -181,10 +181,28 @@ def as_dtype(name: str, value: Any) -> np.dtype[Any]:
     return dtype
 
 
-def set_checked(op: Any, **checks: Callable[[str, Any], Any]) -> None:
+Check = Callable[[str, Any], Any]
+
+
+def set_checked(op: Any, **checks: Check) -> None:
     """Set fields of a frozen dataclass to what a check of each, by its name, makes of them."""
     for name, check in checks.items():
         object.__setattr__(op, name, check(name, getattr(op, name)))
+
+
+class Checked:
+    """Base class of frozen dataclasses whose constructor checks and converts fields."""
+
+    checks: ClassVar[Mapping[str, Check]] = {}
+    """Checks of fields: functions of name and value that return the stored value or raise."""
+
+    def __post_init__(self) -> None:
+        set_checked(self, **self.checks)
+
+
+def or_none(check: Check) -> Check:
+    """Return the check that also accepts None."""
+    return lambda name, value: None if value is None else check(name, value)
 
 
 # By their names in OME-XML, UDUNITS-2 (OME-Zarr), ImageJ and NRRD; there are two letters µ.

@@ -53,9 +53,10 @@ class OnKeys(_OpWrapper):
     named_keys = same_as("keys")
     looks_at_all = same_as("op.looks_at_all")
     takes_statistics = same_as("op.takes_statistics")
+    checks: ClassVar[Any] = {"keys": lambda _, value: as_keys("On()", value)}
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keys", as_keys("On()", self.keys))
+        super().__post_init__()
         if not self.keys:
             msg = f"On() takes at least one key of a volume, got none for {self.op.describe()}"
             raise ValueError(msg)

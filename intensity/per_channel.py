@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid
-from ..core.validate import as_probability, set_checked
+from ..core.validate import as_probability
 from .native import Change
 from .value_op import NO_HALO, Facts, Halo, Params, ValueOp, same_as
 
@@ -93,9 +93,10 @@ class PerChannel(ChannelwiseOp):
     late_because = same_as("op.late_because")
     mask_key = same_as("op.mask_key")
     draws_axis = same_as("op.draws_axis")
+    checks: ClassVar[Any] = {"p": as_probability}
 
     def __post_init__(self) -> None:
-        set_checked(self, p=as_probability)
+        super().__post_init__()
         if not isinstance(self.op, ValueOp) or isinstance(self.op, ChannelwiseOp):
             raise ValueError(f"per_channel takes a value op such as Blur(1), got {self.op!r}")
         kind = type(self.op)

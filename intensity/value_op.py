@@ -20,6 +20,7 @@ from ..core import Grid
 from ..core.errors import SampleError
 from ..core.validate import (
     LATER,
+    Checked,
     as_flag,
     as_number,
     as_probability,
@@ -174,7 +175,7 @@ class Facts(Protocol):
         """
 
 
-class ValueOp:
+class ValueOp(Checked):
     """A value op: a frozen dataclass, picklable, equal by value."""
 
     name: ClassVar[str] = ""
@@ -194,11 +195,6 @@ class ValueOp:
 
     late_because: ClassVar[str] = ""
     """Why later spatial ops wait for it, if that is not obvious."""
-    checks: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {}
-    """Checks of fields: functions of name and value that return the stored value or raise."""
-
-    def __post_init__(self) -> None:
-        set_checked(self, **self.checks)
 
     def __init_subclass__(cls) -> None:
         # A class with its own ``apply`` must not inherit ``changes``.
