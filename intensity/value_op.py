@@ -33,8 +33,12 @@ from . import native
 from .native import Change, change_values
 
 
+def _as_float(name: str, value: Any) -> float:
+    return float(value)
+
+
 @dataclass(frozen=True)
-class Epilogue:
+class Epilogue(Checked):
     """``clamp(value * scale + shift, low, high)``, after slope, intercept, padding and fill.
 
     Examples
@@ -52,9 +56,10 @@ class Epilogue:
     high: float = np.inf
     """Largest result; not below ``low``."""
 
+    checks: ClassVar[Any] = dict.fromkeys(("scale", "shift", "low", "high"), _as_float)
+
     def __post_init__(self) -> None:
-        for name in ("scale", "shift", "low", "high"):
-            object.__setattr__(self, name, float(getattr(self, name)))
+        super().__post_init__()
         if not (np.isfinite(self.scale) and np.isfinite(self.shift) and self.low <= self.high):
             msg = f"an epilogue has finite scale and shift and low <= high, got {self!r}"
             raise ValueError(msg)

@@ -16,7 +16,7 @@ from ...core.call_site import is_looking_ahead
 from ...core.errors import GraphError, PatchSizeError
 from ...core.histogram import merge_histograms
 from ...core.suggest import percentile_hint
-from ...core.validate import as_choice, as_count, as_flag, is_finite, is_integer, set_checked
+from ...core.validate import Checked, as_choice, as_count, as_flag, is_finite, is_integer, or_none
 from ...intensity.value_op import recorded_percentile
 from ..plans.plan import SpatialPlan, box_to_output
 from .op import Params, one_or_three, size_of, size_on, size_text, three
@@ -100,7 +100,7 @@ def _statistic(volume: Any, name: str) -> float:
     return recorded_percentile(statistics, q, lambda: volume_histogram(volume))
 
 
-class NeedingOp:
+class NeedingOp(Checked):
     """A crop that needs voxels to decide; without a volume it can only describe itself."""
 
     name: ClassVar[str]
@@ -176,6 +176,30 @@ class AnsweredOp:
         return self.op.describe()
 
 
+def _as_key(name: str, key: Any) -> str:
+    if not isinstance(key, str) or not key:
+        msg = f"{name} is one volume, by its key in the sample such as 'image', got {key!r}"
+        raise ValueError(msg)
+    return key
+
+
+def _as_threshold(name: str, above: Any) -> float | str:
+    if isinstance(above, str) and is_statistic(above):
+        return above
+    if not is_finite(above):
+        msg = f'above is a finite number, "mean" or a percentile such as "p50", got {above!r}'
+        raise ValueError(msg)
+    return float(above)
+
+
+def _as_labels(name: str, labels: Any) -> tuple[int, ...]:
+    is_several = isinstance(labels, Iterable) and not isinstance(labels, (str, bytes))
+    each = tuple(labels) if is_several else (labels,)
+    if not each or not all(map(is_integer, each)):
+        raise ValueError(f"{name} are whole numbers, one or several, got {labels!r}")
+    return tuple(sorted({int(n) for n in each}))
+
+
 @dataclass(frozen=True)
 class ForegroundCrop(NeedingOp):
     """Keep the smallest box of the present grid with all voxels of interest, and a margin.
@@ -214,18 +238,23 @@ class ForegroundCrop(NeedingOp):
     """Whether the voxels outside are gone."""
 
     name: ClassVar[str] = "foreground_crop"
+    checks: ClassVar[Any] = {
+        "key": _as_key,
+        "above": or_none(_as_threshold),
+        "labels": or_none(_as_labels),
+        "margin": partial(one_or_three, least=0),
+        "divisible": partial(one_or_three, least=1),
+        "overhang": as_flag,
+        "otherwise": _as_otherwise,
+        "level": as_count,
+        "hard": as_flag,
+    }
 
     def __post_init__(self) -> None:
-        set_checked(self, key=_as_key)
+        super().__post_init__()
         if self.above is not None and self.labels is not None:
             msg = f"{self.name} takes above= or labels=, got {self.above!r} and {self.labels!r}"
             raise ValueError(msg)
-        set_checked(self, labels=_as_labels)
-        if not self.labels:
-            set_checked(self, above=_as_threshold)
-        multiple = partial(one_or_three, least=1)
-        set_checked(self, margin=partial(one_or_three, least=0), divisible=multiple)
-        set_checked(self, overhang=as_flag, hard=as_flag, otherwise=_as_otherwise, level=as_count)
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
@@ -236,7 +265,8 @@ class ForegroundCrop(NeedingOp):
     @property
     def needs(self) -> BoxNeed:
         """The box of the voxels of interest."""
-        return BoxNeed(self.key, self.above, self.labels or (), self.level)
+        above = 0.0 if self.above is None and self.labels is None else self.above
+        return BoxNeed(self.key, above, self.labels or (), self.level)
 
     def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Params | None:
         inside = self.of_interest(box, plan, volume)
@@ -297,10 +327,14 @@ class LabelCrop(NeedingOp):
     """Whether the voxels outside are gone."""
 
     name: ClassVar[str] = "label_crop"
-
-    def __post_init__(self) -> None:
-        set_checked(self, size=size_of, key=_as_key, labels=_as_labels)
-        set_checked(self, otherwise=_as_otherwise, level=as_count, hard=as_flag)
+    checks: ClassVar[Any] = {
+        "size": size_of,
+        "key": _as_key,
+        "labels": or_none(_as_labels),
+        "otherwise": _as_otherwise,
+        "level": as_count,
+        "hard": as_flag,
+    }
 
     @property
     def needs(self) -> BoxNeed:
@@ -323,34 +357,6 @@ class LabelCrop(NeedingOp):
     def describe(self) -> str:
         size = size_text(self.size)
         return f"{'hard ' if self.hard else ''}crop {size} about {self.needs.describe()}"
-
-
-def _as_key(name: str, key: Any) -> str:
-    if not isinstance(key, str) or not key:
-        msg = f"{name} is one volume, by its key in the sample such as 'image', got {key!r}"
-        raise ValueError(msg)
-    return key
-
-
-def _as_threshold(name: str, above: Any) -> float | str:
-    if above is None:
-        return 0.0
-    if isinstance(above, str) and is_statistic(above):
-        return above
-    if not is_finite(above):
-        msg = f'above is a finite number, "mean" or a percentile such as "p50", got {above!r}'
-        raise ValueError(msg)
-    return float(above)
-
-
-def _as_labels(name: str, labels: Any) -> tuple[int, ...] | None:
-    if labels is None:
-        return None
-    is_several = isinstance(labels, Iterable) and not isinstance(labels, (str, bytes))
-    each = tuple(labels) if is_several else (labels,)
-    if not each or not all(map(is_integer, each)):
-        raise ValueError(f"{name} are whole numbers, one or several, got {labels!r}")
-    return tuple(sorted({int(n) for n in each}))
 
 
 OPS = (ForegroundCrop, LabelCrop)
