@@ -141,8 +141,24 @@ class NeedingOp(Checked):
         raise NotImplementedError
 
 
+def stored_volume(name: str, value: Any) -> Any:
+    """Return the stored volume below a lazy one."""
+    return getattr(value, "stored_volume", value)
+
+
+class ByStoredVolume(Checked):
+    """Shared behaviour of ops that read a stored volume, by whose token they are equal."""
+
+    looks_at_stored: ClassVar[bool] = True
+    volume_field: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "token", getattr(self, self.volume_field).token)
+
+
 @dataclass(frozen=True)
-class AnsweredOp:
+class AnsweredOp(ByStoredVolume):
     """A needing op with its volume: a spatial op as any other."""
 
     op: NeedingOp
@@ -152,11 +168,8 @@ class AnsweredOp:
     token: str = ""
     """Token of the volume: ops are equal if they read the same volume."""
 
-    looks_at_stored: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "volume", getattr(self.volume, "stored_volume", self.volume))
-        object.__setattr__(self, "token", self.volume.token)
+    volume_field: ClassVar[str] = "volume"
+    checks: ClassVar[Any] = {"volume": stored_volume}
 
     @property
     def name(self) -> str:
