@@ -190,11 +190,17 @@ def set_checked(op: Any, **checks: Check) -> None:
         object.__setattr__(op, name, check(name, getattr(op, name)))
 
 
-class Checked:
+class FieldChecks:
     """Base class of frozen dataclasses whose constructor checks and converts fields."""
 
     checks: ClassVar[Mapping[str, Check]] = {}
-    """Checks of fields: functions of name and value that return the stored value or raise."""
+    """Checks of fields: functions of name and value that return the stored value or raise. Those
+    of base classes apply, too."""
+
+    def __init_subclass__(cls) -> None:
+        for base in cls.__mro__:
+            cls.checks = {**vars(base).get("checks", {}), **cls.checks}
+        super().__init_subclass__()
 
     def __post_init__(self) -> None:
         set_checked(self, **self.checks)
@@ -238,17 +244,6 @@ def as_unit(name: str, value: Any, *, voxel: bool = True) -> str:
         return value
     words = "'mm', 'um', 'nm', 'angstrom', 'cm', 'm', 'inch'" + (" or 'voxel'" if voxel else "")
     raise ValueError(f"{name} is a unit of length, one of {words}, got {value!r}")
-
-
-def set_unit(op: Any) -> None:
-    """Check ``unit`` of a frozen op with a ``space``: voxels are those of the voxel space."""
-    set_checked(op, unit=as_unit)
-    if op.unit == "voxel":
-        set_checked(op, space=lambda name, value: "voxel")
-    elif op.space == "voxel" and op.unit != "mm":
-        raise ValueError(
-            f"unit={op.unit!r} is a length in the world, and space='voxel' counts voxels"
-        )
 
 
 LATER = {"came later": True}

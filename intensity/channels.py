@@ -187,10 +187,7 @@ class OneHot(ValueOp):
     name: ClassVar[str] = "one_hot"
     keeps_dtype: ClassVar[bool] = True
     kind: ClassVar[str] = "label"
-    checks: ClassVar[Any] = {
-        "classes": _as_classes,
-        "others": partial(as_choice, choices=OTHERS),
-    }
+    checks: ClassVar[Any] = {"classes": _as_classes, "others": partial(as_choice, choices=OTHERS)}
 
     def channels(self, count: int) -> int:
         if count != 1:

@@ -152,7 +152,7 @@ class Blur(_Gaussian):
     """Whether a range is drawn for each axis on its own."""
 
     name: ClassVar[str] = "blur"
-    checks: ClassVar[Any] = {**_Gaussian.checks, "per_axis": as_flag}
+    checks: ClassVar[Any] = {"per_axis": as_flag}
 
     def draw(self, generator: np.random.Generator) -> Params | None:
         if not self.per_axis:

@@ -210,7 +210,6 @@ class RandomMorphology(_MaskOp):
 
     name: ClassVar[str] = "random_morphology"
     checks: ClassVar[Any] = {
-        **_MaskOp.checks,
         "radius": partial(parse_range, positive=True),
         "operators": _as_operators,
     }
@@ -253,7 +252,7 @@ class DropComponent(_MaskOp):
     """Limit of a part's size, as a share of the patch."""
 
     name: ClassVar[str] = "drop_component"
-    checks: ClassVar[Any] = {**_MaskOp.checks, "most": as_probability}
+    checks: ClassVar[Any] = {"most": as_probability}
 
     @property
     def op(self) -> RandomValueOp:

@@ -20,13 +20,12 @@ from ..core import Grid
 from ..core.errors import SampleError
 from ..core.validate import (
     LATER,
-    Checked,
+    FieldChecks,
     as_flag,
     as_number,
     as_probability,
     bounds_of,
     parse_range,
-    set_checked,
     value_at,
 )
 from . import native
@@ -38,7 +37,7 @@ def _as_float(name: str, value: Any) -> float:
 
 
 @dataclass(frozen=True)
-class Epilogue(Checked):
+class Epilogue(FieldChecks):
     """``clamp(value * scale + shift, low, high)``, after slope, intercept, padding and fill.
 
     Examples
@@ -180,7 +179,7 @@ class Facts(Protocol):
         """
 
 
-class ValueOp(Checked):
+class ValueOp(FieldChecks):
     """A value op: a frozen dataclass, picklable, equal by value."""
 
     name: ClassVar[str] = ""
@@ -384,9 +383,12 @@ class RandomValueOp(ValueOp):
     draws_key: ClassVar[bool] = False
     """Whether random numbers belong to its voxels: ``"key"`` is drawn last, for these."""
 
-    def __post_init__(self) -> None:
-        ranges = {name: partial(parse_range, **kind) for name, kind in self.amounts.items()}
-        set_checked(self, **ranges, p=as_probability, **self.checks)
+    checks: ClassVar[Any] = {"p": as_probability}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        ranges = {name: partial(parse_range, **kind) for name, kind in cls.amounts.items()}
+        cls.checks = {**cls.checks, **ranges}
 
     def draw(self, generator: np.random.Generator) -> Params | None:
         acts = generator.random() < self.p
@@ -426,9 +428,10 @@ class TwoSidedOp(RandomValueOp):
     about_1: ClassVar[str]
     """The amount that it is about."""
 
+    checks: ClassVar[Any] = {"two_sided": as_flag}
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        set_checked(self, two_sided=as_flag)
         _, high = bounds_of(getattr(self, self.about_1))
         if self.two_sided and high < 1:
             msg = f"{self.about_1} is drawn below 1 and above, so the range ends at 1 or above; "

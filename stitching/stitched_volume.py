@@ -21,7 +21,7 @@ from ..core import Grid, Region
 from ..core.call_site import shorten
 from ..core.errors import DestinationExists, LeadsOutside, SampleError, VolumeChanged, VolumeError
 from ..core.redact import RedactedDict
-from ..core.validate import Checked
+from ..core.validate import FieldChecks
 from ..graph import Pipe, fingerprint, parents_of, traits_of, walk
 from ..spatial import Policy
 from ..spatial.lazy.read_plan import ReadPlan
@@ -69,7 +69,7 @@ def refuse_shared(destination: Any) -> None:
 
 
 @dataclass(frozen=True)
-class HowToStitch(Checked):
+class HowToStitch(FieldChecks):
     """Settings for stitching windows to volumes."""
 
     destination: Destination = None

@@ -15,14 +15,13 @@ from ...core.suggest import factor_hint, radians_hint
 from ...core.validate import (
     LATER,
     MILLIMETRES,
-    Checked,
+    FieldChecks,
     as_axes,
     as_choice,
     as_flag,
     as_probability,
     entries_of,
     or_none,
-    set_unit,
 )
 from ..plans.mapping import without_noise
 from ..plans.matrices import (
@@ -41,6 +40,7 @@ from .op import (
     MOST_VOXELS,
     Amount,
     Params,
+    WithUnit,
     amount_at,
     as_amount,
     as_factor,
@@ -55,7 +55,7 @@ Forward = tuple[Matrix3x3, Sequence[float]]
 _STAY = (0.0, 0.0, 0.0)
 
 
-class _LinearOp(Checked):
+class _LinearOp(FieldChecks):
     """Shared behaviour of ops with one amount: four draws, one for ``p`` and three for axes."""
 
     lattice: ClassVar[bool] = False
@@ -65,6 +65,7 @@ class _LinearOp(Checked):
     """Whether one range is drawn once for all axes."""
     space: Space
     p: float
+    checks: ClassVar[Any] = {"space": as_space, "p": as_probability}
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         acts = generator.random() < self.p
@@ -111,9 +112,7 @@ class Rotate(_LinearOp):
     argument = "degrees"
     checks: ClassVar[Any] = {
         "degrees": as_amount,
-        "space": as_space,
         "keep_size": as_flag,
-        "p": as_probability,
         "method": partial(as_choice, choices=("forward", "backward")),
     }
 
@@ -180,7 +179,7 @@ def _as_matrix(name: str, value: Any) -> tuple[tuple[float, ...], ...]:
 
 
 @dataclass(frozen=True)
-class Affine(Checked):
+class Affine(WithUnit):
     """Move content from ``centre + x`` to ``centre + A x + t``, with ``matrix = [A | t]``.
 
     Examples
@@ -202,19 +201,13 @@ class Affine(Checked):
 
     name: ClassVar[str] = "affine"
     lattice: ClassVar[bool] = False
-    checks: ClassVar[Any] = {
-        "matrix": _as_matrix,
-        "shape": or_none(partial(as_triple, low=1)),
-        "space": as_space,
-        "p": as_probability,
-    }
+    checks: ClassVar[Any] = {"matrix": _as_matrix, "shape": or_none(partial(as_triple, low=1))}
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.shape is not None and self.p != 1:
             msg = f"an affine with shape= acts always, or shapes would differ; got p={self.p!r}"
             raise ValueError(msg)
-        set_unit(self)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         params = {"matrix": [list(row) for row in self.matrix]}
@@ -253,7 +246,7 @@ class Shear(_LinearOp):
 
     name: ClassVar[str] = "shear"
     argument = "factor"
-    checks: ClassVar[Any] = {"factor": as_amount, "space": as_space, "p": as_probability}
+    checks: ClassVar[Any] = {"factor": as_amount}
 
     def forward(self, plan: SpatialPlan, amount: Sequence[float]) -> Forward:
         return shearing(amount), _STAY
@@ -263,7 +256,7 @@ class Shear(_LinearOp):
 
 
 @dataclass(frozen=True)
-class Translate(_LinearOp):
+class Translate(_LinearOp, WithUnit):
     """Move the content by ``amount``: millimetres in world space, voxels in voxel space.
 
     Examples
@@ -283,11 +276,7 @@ class Translate(_LinearOp):
 
     name: ClassVar[str] = "translate"
     argument = "amount"
-    checks: ClassVar[Any] = {"amount": as_amount, "space": as_space, "p": as_probability}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        set_unit(self)
+    checks: ClassVar[Any] = {"amount": as_amount}
 
     def forward(self, plan: SpatialPlan, amount: Sequence[float]) -> Forward:
         return NO_TURN, in_millimetres(self, amount, plan)
@@ -325,9 +314,7 @@ class Zoom(_LinearOp):
     isotropic = True
     checks: ClassVar[Any] = {
         "factor": as_factor,
-        "space": as_space,
         "keep_size": as_flag,
-        "p": as_probability,
         "axes": as_axes,
         "by_inverse": as_flag,
     }
@@ -380,7 +367,7 @@ def _whole(extent: float) -> int:
 
 
 @dataclass(frozen=True)
-class Augment(Checked):
+class Augment(WithUnit):
     """Rotate, zoom, translate, shear and flip, as the ops of these names do in this order.
 
     All of them compose to one matrix. A range is drawn from, ``rotate=(-15, 15)``. One number is a
@@ -417,13 +404,7 @@ class Augment(Checked):
         "translate": as_amount,
         "shear": as_amount,
         "flip": partial(as_probabilities, count=3, several="three, per axis"),
-        "p": as_probability,
-        "space": as_space,
     }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        set_unit(self)
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:

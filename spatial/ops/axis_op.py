@@ -12,7 +12,14 @@ from numpy.typing import NDArray
 
 from ...core.affine3x4 import IDENTITY, Affine3x4
 from ...core.errors import BadHeader
-from ...core.validate import Checked, as_flag, as_probability, entries_of, is_integer, set_checked
+from ...core.validate import (
+    FieldChecks,
+    as_flag,
+    as_probability,
+    entries_of,
+    is_integer,
+    set_checked,
+)
 from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
 from .op import Params, as_probabilities
@@ -27,7 +34,7 @@ def _as_different_axes(name: str, value: Any) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Flip(Checked):
+class Flip(FieldChecks):
     """Reverse the order of the voxels along ``axes``, each on its own with its probability.
 
     Examples
@@ -115,7 +122,7 @@ def _as_turns(name: str, value: Any) -> int | tuple[int, int]:
 
 
 @dataclass(frozen=True)
-class Rotate90(Checked):
+class Rotate90(FieldChecks):
     """Turn by ``k`` quarter turns from the first axis towards the second, as ``numpy.rot90``.
 
     The array turns at any spacing: odd ``k`` swap the axes' lengths, and the affine follows.
@@ -171,7 +178,7 @@ def _as_order(name: str, value: Any) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True)
-class Transpose(Checked):
+class Transpose(FieldChecks):
     """Put the axes of the array in another order, as ``numpy.transpose``; the affine follows.
 
     ``(2, 1, 0)`` is the order of SimpleITK's arrays, and so of nnU-Net: K, J, I.
@@ -221,7 +228,7 @@ def _as_letters(name: str, value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Orientation(Checked):
+class Orientation(FieldChecks):
     """Swap and mirror the axes so that each points most nearly to its letter.
 
     ``"RAS"``: i towards the right, j to the front, k up, which nibabel calls closest canonical.

@@ -14,7 +14,7 @@ from ...core.errors import PatchSizeError
 from ...core.suggest import numbers_of
 from ...core.validate import (
     LATER,
-    Checked,
+    FieldChecks,
     as_choice,
     as_flag,
     entries_of,
@@ -41,6 +41,14 @@ from .op import (
     size_text,
 )
 
+
+class _Cropping(FieldChecks):
+    """Shared behaviour of ops that cut voxels off."""
+
+    lattice: ClassVar[bool] = True
+    checks: ClassVar[Any] = {"hard": as_flag}
+
+
 _as_crop_side = partial(as_choice, choices=("end", "start", "center"))
 
 
@@ -64,7 +72,7 @@ def _ends_of(name: str, value: Any) -> tuple[tuple[int | None, int | None], ...]
 
 
 @dataclass(frozen=True)
-class Crop(Checked):
+class Crop(_Cropping):
     """Keep the voxels ``start <= index < end`` of the present grid.
 
     Give one of: start and size, start and end, center and size, slices.
@@ -95,8 +103,7 @@ class Crop(Checked):
     """Whether the voxels outside are gone; a soft crop lets later ops read them."""
 
     name: ClassVar[str] = "crop"
-    lattice: ClassVar[bool] = True
-    checks: ClassVar[Any] = {"hard": as_flag, "slices": or_none(_ends_of)}
+    checks: ClassVar[Any] = {"slices": or_none(_ends_of)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -187,7 +194,7 @@ def _scales(name: str, value: Any) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
-class CenterCrop(Checked):
+class CenterCrop(_Cropping):
     """Keep a box about the centre; ``side`` decides where an odd voxel is cut off.
 
     Examples
@@ -209,9 +216,7 @@ class CenterCrop(Checked):
     where voxel ``n // 2`` becomes voxel ``size // 2``."""
 
     name: ClassVar[str] = "center_crop"
-    lattice: ClassVar[bool] = True
     checks: ClassVar[Any] = {
-        "hard": as_flag,
         "side": _as_crop_side,
         "size": or_none(size_of),
         "scale": or_none(_scales),
@@ -278,7 +283,7 @@ def _as_part(name: str, value: Any) -> Amount:
 
 
 @dataclass(frozen=True)
-class RandomCrop(Checked):
+class RandomCrop(_Cropping):
     """Keep a box whose size or place is drawn; every place where it fits is as likely.
 
     Each axis draws its own size from (low, high): whole voxels, ends included, equally likely.
@@ -302,13 +307,7 @@ class RandomCrop(Checked):
     """Whether the voxels outside are gone; a soft crop lets later ops read them."""
 
     name: ClassVar[str] = "random_crop"
-    lattice: ClassVar[bool] = True
-    checks: ClassVar[Any] = {
-        "hard": as_flag,
-        "center": as_flag,
-        "size": or_none(_sizes),
-        "scale": or_none(_as_part),
-    }
+    checks: ClassVar[Any] = {"center": as_flag, "size": or_none(_sizes), "scale": or_none(_as_part)}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -353,12 +352,13 @@ Side = Literal["end", "start"]
 _as_side = partial(as_choice, choices=("end", "start"))
 
 
-class _Padding(Checked):
+class _Padding(FieldChecks):
     """Shared behaviour of ops that add voxels."""
 
     lattice: ClassVar[bool] = True
     where: Where
     side: Side
+    checks: ClassVar[Any] = {"where": _as_where, "side": _as_side}
 
     def lacking(self, shape: Sequence[int], size: Sequence[int]) -> Params:
         """Return the voxels missing from ``shape`` to ``size``, before and after on each axis."""
@@ -419,8 +419,6 @@ class Pad(_Padding):
     checks: ClassVar[Any] = {
         "amount": or_none(_as_amount),
         "size": or_none(partial(one_or_three, least=1)),
-        "where": _as_where,
-        "side": _as_side,
     }
 
     def __post_init__(self) -> None:
@@ -469,11 +467,7 @@ class DivisiblePad(_Padding):
     """Side that gets an odd voxel: ``"end"``, or ``"start"`` as in TorchIO."""
 
     name: ClassVar[str] = "divisible_pad"
-    checks: ClassVar[Any] = {
-        "k": partial(one_or_three, least=1),
-        "where": _as_where,
-        "side": _as_side,
-    }
+    checks: ClassVar[Any] = {"k": partial(one_or_three, least=1)}
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         each = entries_of(self.k)
@@ -488,7 +482,7 @@ class DivisiblePad(_Padding):
 
 
 @dataclass(frozen=True)
-class CropOrPad(Checked):
+class CropOrPad(_Cropping):
     """Cut or add voxels on each axis to reach ``size``; ``side`` decides about odd ones.
 
     Examples
@@ -509,8 +503,7 @@ class CropOrPad(Checked):
     2``."""
 
     name: ClassVar[str] = "crop_or_pad"
-    lattice: ClassVar[bool] = True
-    checks: ClassVar[Any] = {"hard": as_flag, "size": size_of, "side": _as_crop_side}
+    checks: ClassVar[Any] = {"size": size_of, "side": _as_crop_side}
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         return {"size": list(size_on(self.size, plan))}

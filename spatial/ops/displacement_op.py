@@ -15,7 +15,7 @@ from ...core.errors import PatchSizeError
 from ...core.validate import (
     LATER,
     MILLIMETRES,
-    Checked,
+    FieldChecks,
     as_count,
     as_flag,
     as_probability,
@@ -23,13 +23,12 @@ from ...core.validate import (
     entries_of,
     is_finite,
     or_none,
-    set_unit,
 )
 from ..plans.mapping import without_noise
-from ..plans.matrices import Space, as_space
+from ..plans.matrices import Space
 from ..plans.plan import SpatialPlan
 from .affine_op import in_words
-from .op import Amount, Params, as_amount, draw_amount, per_axis, three, warn_beyond
+from .op import Amount, Params, WithUnit, as_amount, draw_amount, per_axis, three, warn_beyond
 
 # Largest move of control points, as a part of their spacing, without folds in 3-D. (Choi and Lee
 # 2000, "Injectivity conditions of 2D and 3D uniform cubic B-spline functions", Graphical Models 62)
@@ -40,7 +39,7 @@ MOST_POINTS = 128
 
 
 @dataclass(frozen=True)
-class Elastic(Checked):
+class Elastic(WithUnit):
     """Move control points at random and all voxels smoothly with them.
 
     A coarse lattice of control points covers the present grid, with a uniform cubic B-spline
@@ -74,13 +73,10 @@ class Elastic(Checked):
         "amount": as_amount,
         "spacing": partial(as_amount, positive=True),
         "locked_layers": as_count,
-        "space": as_space,
-        "p": as_probability,
     }
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        set_unit(self)
         distances: Any = per_axis(self.spacing)
         if any(isinstance(entry, tuple) for entry in distances):
             raise ValueError(f"spacing is a number above 0 or three, got {self.spacing!r}")
@@ -174,7 +170,7 @@ def _as_factors(name: str, factors: Any) -> tuple[tuple[float, ...], ...]:
 
 
 @dataclass(frozen=True)
-class GridDistortion(Checked):
+class GridDistortion(FieldChecks):
     """Stretch or squeeze each cell of a coarse grid along each axis, by a factor of its own.
 
     An axis of n voxels has ``cells`` cells of ``n / cells`` voxels. A cell shows the content of its

@@ -16,13 +16,20 @@ from ...core.call_site import is_looking_ahead
 from ...core.errors import GraphError, PatchSizeError
 from ...core.histogram import merge_histograms
 from ...core.suggest import percentile_hint
-from ...core.validate import Checked, as_choice, as_count, as_flag, is_finite, is_integer, or_none
+from ...core.validate import (
+    FieldChecks,
+    as_choice,
+    as_count,
+    as_flag,
+    is_finite,
+    is_integer,
+    or_none,
+)
 from ...intensity.value_op import recorded_percentile
 from ..plans.plan import SpatialPlan, box_to_output
 from .op import Params, one_or_three, size_of, size_on, size_text, three
 
 Otherwise = Literal["error", "whole"]
-_as_otherwise = partial(as_choice, choices=("error", "whole"))
 
 # Ops that need voxels to decide do not read.
 #
@@ -100,13 +107,35 @@ def _statistic(volume: Any, name: str) -> float:
     return recorded_percentile(statistics, q, lambda: volume_histogram(volume))
 
 
-class NeedingOp(Checked):
+def _as_key(name: str, key: Any) -> str:
+    if not isinstance(key, str) or not key:
+        msg = f"{name} is one volume, by its key in the sample such as 'image', got {key!r}"
+        raise ValueError(msg)
+    return key
+
+
+def _as_labels(name: str, labels: Any) -> tuple[int, ...]:
+    is_several = isinstance(labels, Iterable) and not isinstance(labels, (str, bytes))
+    each = tuple(labels) if is_several else (labels,)
+    if not each or not all(map(is_integer, each)):
+        raise ValueError(f"{name} are whole numbers, one or several, got {labels!r}")
+    return tuple(sorted({int(n) for n in each}))
+
+
+class NeedingOp(FieldChecks):
     """A crop that needs voxels to decide; without a volume it can only describe itself."""
 
     name: ClassVar[str]
     lattice: ClassVar[bool] = True
     hard: bool
     otherwise: Otherwise
+    checks: ClassVar[Any] = {
+        "key": _as_key,
+        "labels": or_none(_as_labels),
+        "otherwise": partial(as_choice, choices=("error", "whole")),
+        "level": as_count,
+        "hard": as_flag,
+    }
 
     @property
     def needs(self) -> BoxNeed:
@@ -146,7 +175,7 @@ def stored_volume(name: str, value: Any) -> Any:
     return getattr(value, "stored_volume", value)
 
 
-class ByStoredVolume(Checked):
+class ByStoredVolume(FieldChecks):
     """Shared behaviour of ops that read a stored volume, by whose token they are equal."""
 
     looks_at_stored: ClassVar[bool] = True
@@ -189,13 +218,6 @@ class AnsweredOp(ByStoredVolume):
         return self.op.describe()
 
 
-def _as_key(name: str, key: Any) -> str:
-    if not isinstance(key, str) or not key:
-        msg = f"{name} is one volume, by its key in the sample such as 'image', got {key!r}"
-        raise ValueError(msg)
-    return key
-
-
 def _as_threshold(name: str, above: Any) -> float | str:
     if isinstance(above, str) and is_statistic(above):
         return above
@@ -203,14 +225,6 @@ def _as_threshold(name: str, above: Any) -> float | str:
         msg = f'above is a finite number, "mean" or a percentile such as "p50", got {above!r}'
         raise ValueError(msg)
     return float(above)
-
-
-def _as_labels(name: str, labels: Any) -> tuple[int, ...]:
-    is_several = isinstance(labels, Iterable) and not isinstance(labels, (str, bytes))
-    each = tuple(labels) if is_several else (labels,)
-    if not each or not all(map(is_integer, each)):
-        raise ValueError(f"{name} are whole numbers, one or several, got {labels!r}")
-    return tuple(sorted({int(n) for n in each}))
 
 
 @dataclass(frozen=True)
@@ -252,15 +266,10 @@ class ForegroundCrop(NeedingOp):
 
     name: ClassVar[str] = "foreground_crop"
     checks: ClassVar[Any] = {
-        "key": _as_key,
         "above": or_none(_as_threshold),
-        "labels": or_none(_as_labels),
         "margin": partial(one_or_three, least=0),
         "divisible": partial(one_or_three, least=1),
         "overhang": as_flag,
-        "otherwise": _as_otherwise,
-        "level": as_count,
-        "hard": as_flag,
     }
 
     def __post_init__(self) -> None:
@@ -340,14 +349,7 @@ class LabelCrop(NeedingOp):
     """Whether the voxels outside are gone."""
 
     name: ClassVar[str] = "label_crop"
-    checks: ClassVar[Any] = {
-        "size": size_of,
-        "key": _as_key,
-        "labels": or_none(_as_labels),
-        "otherwise": _as_otherwise,
-        "level": as_count,
-        "hard": as_flag,
-    }
+    checks: ClassVar[Any] = {"size": size_of}
 
     @property
     def needs(self) -> BoxNeed:

@@ -15,7 +15,7 @@ from ...core.errors import BadHeader, LikelyMistake, PatchSizeError
 from ...core.validate import (
     LATER,
     MILLIMETRES,
-    Checked,
+    FieldChecks,
     as_choice,
     as_flag,
     as_unit,
@@ -45,7 +45,7 @@ def _as_spacing(name: str, value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Spacing(Checked):
+class Spacing(FieldChecks):
     """Bring neighbouring voxels to a distance in millimetres along the axes of the array.
 
     The distance is exact; the number of voxels is rounded to meet the extent. With
@@ -125,7 +125,7 @@ def _as_voxels(name: str, value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Resize(Checked):
+class Resize(FieldChecks):
     """Give the grid ``size`` voxels over the present extent.
 
     With ``extent="edges"`` the outer faces of the grid stay: n voxels become m at n/m times the

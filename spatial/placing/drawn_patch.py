@@ -118,7 +118,6 @@ class MaskedPatch(_DrawnPatch):
     sometimes_drawn: ClassVar[tuple[str, ...]] = ("class",)
     volume_field: ClassVar[str] = "mask"
     checks: ClassVar[Any] = {
-        **_DrawnPatch.checks,
         "mask": stored_volume,
         "class_weights": weights_of,
         "min_share": _as_share,
@@ -317,7 +316,7 @@ class WeightedPatch(_DrawnPatch):
     regional: bool = False  # whether the grid is a region drawn for this patch
 
     volume_field: ClassVar[str] = "weights"
-    checks: ClassVar[Any] = {**_DrawnPatch.checks, "weights": stored_volume}
+    checks: ClassVar[Any] = {"weights": stored_volume}
 
     @property
     def where(self) -> str:

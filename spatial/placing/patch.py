@@ -16,7 +16,7 @@ import numpy as np
 from ...core import CallSite, Region
 from ...core.call_site import warn
 from ...core.errors import PatchSizeError
-from ...core.validate import Checked, entries_of, is_integer
+from ...core.validate import FieldChecks, entries_of, is_integer
 from ..ops.op import Params, as_triple, centred_start, random_start, size_of, size_on, size_text
 from ..plans.plan import SpatialPlan
 from ..plans.pull_back import extremes
@@ -42,7 +42,7 @@ def size_in_plane(name: str, value: Any) -> Any:
     return patch_size(name, value)
 
 
-class PatchOp(Checked):
+class PatchOp(FieldChecks):
     """A spatial op that cuts a patch: a soft crop of the box that it drew."""
 
     name: ClassVar[str] = "lazy_patch"
@@ -142,7 +142,7 @@ def _as_overlap(name: str, value: Any) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True)
-class GridPatch(Checked):
+class GridPatch(FieldChecks):
     """Patches side by side until they cover a grid; the last ones are moved inward to fit.
 
     Not an op itself: how many there are depends on the volume. Each is a ``FixedPatch``.
@@ -215,7 +215,7 @@ def nearest_box(plan: SpatialPlan) -> Region:
 
 
 @dataclass(frozen=True)
-class UniformRegion(Checked):
+class UniformRegion(FieldChecks):
     """A drawn region, in which a patch is then drawn like in a volume of its own.
 
     A region is the union of the patches that start in one block of places, so every start has one

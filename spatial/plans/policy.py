@@ -14,7 +14,7 @@ import numpy as np
 
 from ...core.errors import PolicyConflict
 from ...core.suggest import FOREIGN_MODES, FOREIGN_PADDINGS
-from ...core.validate import Checked, as_choice, as_flag, is_number, or_none
+from ...core.validate import FieldChecks, as_choice, as_flag, is_number, or_none
 
 Mode = Literal["linear", "nearest", "cubic"]
 """Interpolation of values between voxel centres."""
@@ -55,7 +55,7 @@ def _as_antialias(name: str, value: Any) -> bool | str:
 
 
 @dataclass(frozen=True)
-class Policy(Checked):
+class Policy(FieldChecks):
     """Sampling of the voxels of one volume.
 
     Examples

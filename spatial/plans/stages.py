@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from ...core import Region
 from ...core.affine3x4 import IDENTITY, Affine3x4, matrix4x4, translate
 from ...core.lru_cache import cached_property
-from ...core.validate import Checked
+from ...core.validate import FieldChecks
 from .pull_back import REACH, Matrix, Moves, coordinate, extremes
 
 # A displacement field is a uniform cubic B-spline, computed on the fly by the resampler. Its values
@@ -32,7 +32,7 @@ from .pull_back import REACH, Matrix, Moves, coordinate, extremes
 Floats = NDArray[np.float64]
 
 
-class _ByValue(Checked):
+class _ByValue(FieldChecks):
     """Equality by value for classes with arrays."""
 
     def _value(self) -> tuple[Any, ...]:
