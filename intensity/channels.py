@@ -167,8 +167,26 @@ OTHERS = ("error", "drop")
 _MOST_NAMES = 8  # a message is read by a person
 
 
+class _ChannelPerClass(ValueOp):
+    """Shared behaviour of ops that make a channel, uint8, for each entry of a field."""
+
+    keeps_dtype: ClassVar[bool] = True
+    kind: ClassVar[str] = "label"
+    argument: ClassVar[str]
+    """The field."""
+
+    def channels(self, count: int) -> int:
+        if count != 1:
+            msg = f"{self.name} is for a label of one channel, not of {count}"
+            raise VolumeError(msg, do="Choose one with select_channels(...).")
+        return len(getattr(self, self.argument))
+
+    def dtype(self, in_dtype: np.dtype[Any]) -> np.dtype[Any]:
+        return np.dtype(np.uint8)
+
+
 @dataclass(frozen=True)
-class OneHot(ValueOp):
+class OneHot(_ChannelPerClass):
     """A channel for every class, 1 where it is and 0 elsewhere, uint8.
 
     Commutes with spatial ops where labels are sampled as they are by default, ``"nearest"``.
@@ -185,18 +203,8 @@ class OneHot(ValueOp):
     """Handling of a voxel without any of the labels: an error, or 0 in every channel."""
 
     name: ClassVar[str] = "one_hot"
-    keeps_dtype: ClassVar[bool] = True
-    kind: ClassVar[str] = "label"
+    argument: ClassVar[str] = "classes"
     checks: ClassVar[Any] = {"classes": _as_classes, "others": partial(as_choice, choices=OTHERS)}
-
-    def channels(self, count: int) -> int:
-        if count != 1:
-            msg = f"one_hot is for a label of one channel, not of {count}"
-            raise VolumeError(msg, do="Choose one with select_channels(...).")
-        return len(entries_of(self.classes))
-
-    def dtype(self, in_dtype: np.dtype[Any]) -> np.dtype[Any]:
-        return np.dtype(np.uint8)
 
     def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         self.channels(array.shape[0])
@@ -270,7 +278,7 @@ class RemapLabels(ValueOp):
 
 
 @dataclass(frozen=True)
-class Regions(ValueOp):
+class Regions(_ChannelPerClass):
     """A channel for every region, 1 where one of its labels is and 0 elsewhere, uint8.
 
     Regions may overlap, unlike the classes of ``one_hot``: the whole tumour holds its core. Labels
@@ -286,18 +294,8 @@ class Regions(ValueOp):
     """For each region the labels that it is made of: one, or several."""
 
     name: ClassVar[str] = "regions"
-    keeps_dtype: ClassVar[bool] = True
-    kind: ClassVar[str] = "label"
+    argument: ClassVar[str] = "labels"
     checks: ClassVar[Any] = {"labels": _as_regions}
-
-    def channels(self, count: int) -> int:
-        if count != 1:
-            msg = f"regions is for a label of one channel, not of {count}"
-            raise VolumeError(msg, do="Choose one with select_channels(...).")
-        return len(self.labels)
-
-    def dtype(self, in_dtype: np.dtype[Any]) -> np.dtype[Any]:
-        return np.dtype(np.uint8)
 
     def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         self.channels(array.shape[0])

@@ -21,6 +21,7 @@ from ..core.errors import SampleError
 from ..core.validate import (
     LATER,
     FieldChecks,
+    as_choice,
     as_flag,
     as_number,
     as_probability,
@@ -361,13 +362,7 @@ ANY: Mapping[str, Any] = {}
 VOLUME, PATCH = "volume", "patch"
 
 
-def as_over(name: str, value: Any) -> str:
-    """Return the source of statistics, ``"volume"`` or ``"patch"``; ValueError for others."""
-    if not isinstance(value, str) or value not in (VOLUME, PATCH):
-        raise ValueError(f'{name} is "{VOLUME}" or "{PATCH}", got {value!r}')
-    return str(value)
-
-
+as_over = partial(as_choice, choices=(VOLUME, PATCH))
 NUMBER_OR_NONE = partial(as_number, optional=True)
 
 

@@ -25,12 +25,18 @@ from ..plans.plan import SpatialPlan
 from .op import Params, as_probabilities
 
 
-def _as_different_axes(name: str, value: Any) -> tuple[int, ...]:
-    axes = (value,) if is_integer(value) else entries_of(value)
+def _as_different(rule: str, counts: Sequence[int], name: str, value: Any) -> tuple[int, ...]:
+    """Return different spatial axes, as many as one of ``counts``; ``rule`` is for errors."""
+    axes = entries_of(value) or (value,)
     fits = all(is_integer(a) and 0 <= a <= 2 for a in axes) and len(set(axes)) == len(axes)
-    if not axes or not fits:
-        raise ValueError(f"flip takes different spatial axes out of 0, 1, 2, got {value!r}")
-    return tuple(int(a) for a in axes)
+    if not fits or len(axes) not in counts:
+        raise ValueError(f"{rule}, got {value!r}")
+    return tuple(map(int, axes))
+
+
+_FLIPS = partial(_as_different, "flip takes different spatial axes out of 0, 1, 2", (1, 2, 3))
+_PLANE = partial(_as_different, "axes are two different axes out of 0, 1, 2", (2,))
+_ORDER = partial(_as_different, "axes are 0, 1 and 2 in their new order", (3,))
 
 
 @dataclass(frozen=True)
@@ -56,7 +62,7 @@ class Flip(FieldChecks):
 
     name: ClassVar[str] = "flip"
     lattice: ClassVar[bool] = True
-    checks: ClassVar[Any] = {"axes": _as_different_axes, "one": as_flag}
+    checks: ClassVar[Any] = {"axes": _FLIPS, "one": as_flag}
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,15 +107,6 @@ def mirror(plan: SpatialPlan, axes: Sequence[int]) -> Affine3x4:
     return tuple(rows)  # type: ignore[return-value]
 
 
-def _as_plane(name: str, value: Any) -> tuple[int, int]:
-    axes = entries_of(value)
-    if len(axes) != 2 or not all(is_integer(a) and 0 <= a <= 2 for a in axes):
-        raise ValueError(f"{name} are two of the spatial axes 0, 1, 2, got {value!r}")
-    if axes[0] == axes[1]:
-        raise ValueError(f"{name} are two different axes, got {value!r}")
-    return (int(axes[0]), int(axes[1]))
-
-
 def _as_turns(name: str, value: Any) -> int | tuple[int, int]:
     ends = (value, value) if is_integer(value) else entries_of(value)
     if len(ends) != 2 or not all(map(is_integer, ends)) or ends[0] > ends[1]:
@@ -142,7 +139,7 @@ class Rotate90(FieldChecks):
 
     name: ClassVar[str] = "rotate90"
     lattice: ClassVar[bool] = True
-    checks: ClassVar[Any] = {"axes": _as_plane, "k": _as_turns, "p": as_probability}
+    checks: ClassVar[Any] = {"axes": _PLANE, "k": _as_turns, "p": as_probability}
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         acts = generator.random() < self.p
@@ -170,13 +167,6 @@ class Rotate90(FieldChecks):
         return turn + (f" (p={self.p:g})" if self.p != 1 else "")
 
 
-def _as_order(name: str, value: Any) -> tuple[int, ...]:
-    axes = entries_of(value)
-    if not all(map(is_integer, axes)) or sorted(axes) != [0, 1, 2]:
-        raise ValueError(f"{name} are 0, 1 and 2 in their new order, got {value!r}")
-    return tuple(map(int, axes))
-
-
 @dataclass(frozen=True)
 class Transpose(FieldChecks):
     """Put the axes of the array in another order, as ``numpy.transpose``; the affine follows.
@@ -194,7 +184,7 @@ class Transpose(FieldChecks):
 
     name: ClassVar[str] = "transpose"
     lattice: ClassVar[bool] = True
-    checks: ClassVar[Any] = {"axes": _as_order}
+    checks: ClassVar[Any] = {"axes": _ORDER}
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         return {"axes": list(self.axes)}

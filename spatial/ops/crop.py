@@ -103,7 +103,11 @@ class Crop(_Cropping):
     """Whether the voxels outside are gone; a soft crop lets later ops read them."""
 
     name: ClassVar[str] = "crop"
-    checks: ClassVar[Any] = {"slices": or_none(_ends_of)}
+    checks: ClassVar[Any] = {
+        **dict.fromkeys(("start", "end", "center"), or_none(partial(as_triple, low=0))),
+        "size": or_none(size_of),
+        "slices": or_none(_ends_of),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -114,28 +118,16 @@ class Crop(_Cropping):
                 "crop takes start and size, start and end, center and size, or slices; "
                 f"got {', '.join(sorted(way)) or 'nothing'}"
             )
-        if "slices" in way:
-            return
-        start: Any
-        size: Any
-        if "end" in way:
-            start, end = as_triple("start", self.start, low=0), as_triple("end", self.end, low=0)
-            size = tuple(b - a for a, b in zip(start, end, strict=True))
+        if self.start is not None and self.end is not None:
+            size = tuple(b - a for a, b in zip(self.start, self.end, strict=True))
             if min(size) < 1:
-                raise PatchSizeError(f"crop needs start < end on each axis, got {start} and {end}")
-        else:
-            size = size_of("size", self.size)
-            start = self.start
-        if "center" in way:
-            middle = as_triple("center", self.center, low=0)
-            if isinstance(size, int) and 0 in middle:
-                # Which voxels that are depends on whether the axis has more than this one.
-                self.__dict__.update(center=middle, size=size)
-                return
-            size = (size,) * 3 if isinstance(size, int) else size
-            start = _start_about(middle, size)
-        start = as_triple("start", start, low=0)
-        self.__dict__.update(start=start, size=size, end=None, center=None)
+                ends = f"{self.start} and {self.end}"
+                raise PatchSizeError(f"crop needs start < end on each axis, got {ends}")
+            self.__dict__.update(size=size, end=None)
+        # With a 0 the voxels depend on whether the axis has more than this one.
+        if self.center is not None and not (isinstance(self.size, int) and 0 in self.center):
+            size = (self.size,) * 3 if isinstance(self.size, int) else self.size
+            self.__dict__.update(start=_start_about(self.center, size), size=size, center=None)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         if self.slices is None:
