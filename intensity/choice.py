@@ -22,6 +22,7 @@ class _OpWrapper(ValueOp):
     op: ValueOp
 
     recorded_op = same_as("op")
+    draw = same_as("op.draw")
     draws_axis = same_as("op.draws_axis")
     draws_channels = same_as("op.draws_channels")
 
@@ -32,9 +33,6 @@ class _OpWrapper(ValueOp):
     def of_channels(self, count: int) -> ValueOp:
         wrapper: ValueOp = replace(cast(Any, self), op=self.op.of_channels(count))
         return wrapper
-
-    def draw(self, generator: np.random.Generator) -> Params | None:
-        return self.op.draw(generator)
 
 
 @dataclass(frozen=True)

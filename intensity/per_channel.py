@@ -51,6 +51,7 @@ class _OfChannels(ValueOp):
     count: int
 
     name = same_as("whole.name")
+    describe = same_as("whole.describe")
 
     @property
     def recorded_channels(self) -> tuple[Any, int]:
@@ -58,9 +59,6 @@ class _OfChannels(ValueOp):
 
     def draw(self, generator: np.random.Generator) -> Params | None:
         return self.whole.draw_for(self.count, generator)
-
-    def describe(self) -> str:
-        return self.whole.describe()
 
 
 @dataclass(frozen=True)

@@ -33,10 +33,6 @@ from . import native
 from .native import Change, change_values
 
 
-def _as_float(name: str, value: Any) -> float:
-    return float(value)
-
-
 @dataclass(frozen=True)
 class Epilogue(FieldChecks):
     """``clamp(value * scale + shift, low, high)``, after slope, intercept, padding and fill.
@@ -56,7 +52,7 @@ class Epilogue(FieldChecks):
     high: float = np.inf
     """Largest result; not below ``low``."""
 
-    checks: ClassVar[Any] = dict.fromkeys(("scale", "shift", "low", "high"), _as_float)
+    checks: ClassVar[Any] = dict.fromkeys(("scale", "shift", "low", "high"), lambda _, v: float(v))
 
     def __post_init__(self) -> None:
         super().__post_init__()

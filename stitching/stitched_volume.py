@@ -50,7 +50,6 @@ Destination = Any
 
 
 def _refuse_no_array(place: Any) -> None:
-    """Raise TypeError for a destination to which voxels cannot be written."""
     if not hasattr(place, "shape") or not hasattr(place, "__setitem__"):
         kind = type(place).__name__
         msg = f"destination is a path, an array (C, I, J, K), f(case) or None, got {kind}"
@@ -337,7 +336,6 @@ class StitchedVolume:
             raise VolumeChanged(f"{msg}again while it was predicted.", do=do)
 
     def _can_go_on(self) -> bool:
-        """Whether another run can continue this one."""
         folder = self._output.folder
         if folder is None or not self._continues:
             return False

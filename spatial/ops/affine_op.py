@@ -353,7 +353,6 @@ class Zoom(_LinearOp):
 
 
 def _inverse_of(amount: Amount) -> Amount:
-    """Return the amount of the inverse numbers."""
     entries = entries_of(amount)
     if len(entries) == 2:
         low, high = entries

@@ -216,7 +216,6 @@ class GridDistortion(FieldChecks):
 
     @property
     def _counts(self) -> tuple[int, ...]:
-        """Number of cells along each axis."""
         return tuple(map(len, self.factors or ())) or self.cells
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:

@@ -25,7 +25,7 @@ from ...core.validate import (
     is_integer,
     or_none,
 )
-from ...intensity.value_op import recorded_percentile
+from ...intensity.value_op import recorded_percentile, same_as
 from ..plans.plan import SpatialPlan, box_to_output
 from .op import Params, one_or_three, size_of, size_on, size_text, three
 
@@ -197,25 +197,15 @@ class AnsweredOp(ByStoredVolume):
     token: str = ""
     """Token of the volume: ops are equal if they read the same volume."""
 
+    name = same_as("op.name")
+    lattice = same_as("op.lattice")
+    then = same_as("op.then")
+    describe = same_as("op.describe")
     volume_field: ClassVar[str] = "volume"
     checks: ClassVar[Any] = {"volume": stored_volume}
 
-    @property
-    def name(self) -> str:
-        return self.op.name
-
-    @property
-    def lattice(self) -> bool:
-        return self.op.lattice
-
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         return self.op.decide(self.op.needs.find(self.volume, plan), plan, self.volume.name)
-
-    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
-        return self.op.then(plan, params)
-
-    def describe(self) -> str:
-        return self.op.describe()
 
 
 def _as_threshold(name: str, above: Any) -> float | str:

@@ -52,11 +52,6 @@ def _as_read_only(name: str, value: Any) -> Floats:
     return array
 
 
-def _as_shape(name: str, value: Any) -> tuple[int, int, int]:
-    i, j, k = value
-    return (int(i), int(j), int(k))
-
-
 @dataclass(frozen=True, eq=False, repr=False)
 class Displacement(_ByValue):
     """A displacement field in source voxels."""
@@ -175,7 +170,7 @@ class Clip(_ByValue):
     out)."""
     shape: tuple[int, int, int]  # shape of the cropped grid
 
-    checks: ClassVar[Any] = {"matrix": _as_read_only, "shape": _as_shape}
+    checks: ClassVar[Any] = {"matrix": _as_read_only, "shape": lambda _, v: tuple(map(int, v))}
 
     def __post_init__(self) -> None:
         super().__post_init__()
