@@ -126,7 +126,6 @@ class FillOutside:
 
 
 def _holds(dtype: np.dtype[Any], value: float) -> bool:
-    """Whether an integer type has a number."""
     limits = np.iinfo(dtype)
     return value == int(value) and limits.min <= value <= limits.max
 

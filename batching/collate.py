@@ -283,7 +283,6 @@ def _refuse_unopened(sample: Sample) -> None:
 
 
 def _refuse_other_keys(samples: Sequence[Any]) -> None:
-    """Raise for the first item that is no mapping, or has other keys."""
     for sample in samples:
         if not isinstance(sample, Mapping):
             do = "Use torch's batch() and collate() for other items."

@@ -100,7 +100,6 @@ class Job:
 
 
 def _files_of(item: Any) -> list[str]:
-    """Return the names of an item's volumes, each once."""
     things = item.values() if isinstance(item, Mapping) else ()
     volumes = [getattr(thing, "volume", thing) for thing in things]
     return list(dict.fromkeys(str(v.name) for v in volumes if isinstance(v, Volume)))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from operator import index
-from typing import Any, TypeGuard
+from typing import Any, ClassVar, TypeGuard
 
 import numpy as np
 
@@ -181,10 +181,34 @@ def as_dtype(name: str, value: Any) -> np.dtype[Any]:
     return dtype
 
 
-def set_checked(op: Any, **checks: Callable[[str, Any], Any]) -> None:
+Check = Callable[[str, Any], Any]
+
+
+def set_checked(op: Any, **checks: Check) -> None:
     """Set fields of a frozen dataclass to what a check of each, by its name, makes of them."""
     for name, check in checks.items():
         object.__setattr__(op, name, check(name, getattr(op, name)))
+
+
+class FieldChecks:
+    """Base class of frozen dataclasses whose constructor checks and converts fields."""
+
+    checks: ClassVar[Mapping[str, Check]] = {}
+    """Checks of fields: functions of name and value that return the stored value or raise. Those
+    of base classes apply, too."""
+
+    def __init_subclass__(cls) -> None:
+        for base in cls.__mro__:
+            cls.checks = {**vars(base).get("checks", {}), **cls.checks}
+        super().__init_subclass__()
+
+    def __post_init__(self) -> None:
+        set_checked(self, **self.checks)
+
+
+def or_none(check: Check) -> Check:
+    """Return the check that also accepts None."""
+    return lambda name, value: None if value is None else check(name, value)
 
 
 # By their names in OME-XML, UDUNITS-2 (OME-Zarr), ImageJ and NRRD; there are two letters µ.
@@ -220,17 +244,6 @@ def as_unit(name: str, value: Any, *, voxel: bool = True) -> str:
         return value
     words = "'mm', 'um', 'nm', 'angstrom', 'cm', 'm', 'inch'" + (" or 'voxel'" if voxel else "")
     raise ValueError(f"{name} is a unit of length, one of {words}, got {value!r}")
-
-
-def set_unit(op: Any) -> None:
-    """Check ``unit`` of a frozen op with a ``space``: voxels are those of the voxel space."""
-    set_checked(op, unit=as_unit)
-    if op.unit == "voxel":
-        set_checked(op, space=lambda name, value: "voxel")
-    elif op.space == "voxel" and op.unit != "mm":
-        raise ValueError(
-            f"unit={op.unit!r} is a length in the world, and space='voxel' counts voxels"
-        )
 
 
 LATER = {"came later": True}

@@ -69,7 +69,7 @@ class ShuffleSpec:
     """
 
     kind: str = GLOBAL
-    """``"none"``, ``"global"``, ``"window"`` or ``"chunk_local"``; ``"own"`` of a subclass."""
+    """``"none"``, ``"global"``, ``"window"`` or ``"chunk_local"``; subclasses do not use it."""
     size: int = 0
     """Plans of the window, or bytes of decoded chunks."""
 
@@ -80,7 +80,6 @@ class ShuffleSpec:
                 msg = f"{name} is a subclass of ShuffleSpec that does not say its order"
                 do = f"Give {name} a method order(self, counts, cases, generator)."
                 raise SampleError(msg, do=do).at(caller(f"{name}()"))
-            object.__setattr__(self, "kind", OWN)
         elif self.kind not in (NONE, GLOBAL, WINDOW, CHUNK_LOCAL):
             msg = f"no order is called {shorten(self.kind)}"
             do = "Write ShuffleSpec.none(), all_patches(), window(size) or chunk_local(bytes)."
@@ -133,8 +132,13 @@ class ShuffleSpec:
         """Shuffle the patches of a cache of so many bytes of decoded chunks."""
         return cls(CHUNK_LOCAL, validate_int("memory_bytes", memory_bytes, least=1, unit="bytes"))
 
+    @property
+    def rule(self) -> str:
+        """Kind of the order; ``"own"`` for a subclass."""
+        return self.kind if type(self) is ShuffleSpec else OWN
+
     def __repr__(self) -> str:
-        if self.kind == OWN:
+        if self.rule == OWN:
             return f"{type(self).__name__}()"
         name = "all_patches" if self.kind == GLOBAL else self.kind
         return f"ShuffleSpec.{name}({self.size or ''})"
@@ -212,7 +216,7 @@ class ShufflePlans(SameLength):
         return self
 
     def __iter__(self) -> Iterator[Any]:
-        kind = self.spec.kind if self._enabled else NONE
+        kind = self.spec.rule if self._enabled else NONE
         draw = Stream(self._seed, 0, (), f"shuffle_plans {kind}").generator()
         if kind == WINDOW:
             yield from _shuffle_window(self.parent, self.spec.size, draw)
@@ -410,7 +414,7 @@ def shuffle_report(
     planner = copy_for_epoch(split.planner, seed, epoch)
     if cache_bytes is None:
         specs = [p.spec for p in walk(planner) if isinstance(p, ShufflePlans)]
-        local = [spec.size for spec in specs if spec.kind == CHUNK_LOCAL]
+        local = [spec.size for spec in specs if spec.rule == CHUNK_LOCAL]
         cache_bytes = local[-1] if local else MEMORY_BYTES
     most = validate_int("cache_bytes", cache_bytes, least=0, unit="bytes")
     cache: LRUCache[int] = LRUCache(most, lambda size: size)

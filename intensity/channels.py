@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import VolumeError
-from ..core.validate import as_choice, as_number, as_probability, entries_of, is_integer
+from ..core.validate import as_choice, as_number, as_probability, entries_of, is_integer, or_none
 from .noise import philox
 from .value_op import Facts, Params, RandomValueOp, ValueOp
 
 _PER_WORD = 2.0**-32
+
+
+def _as_indices(name: str, value: Any) -> tuple[int, ...]:
+    indices = entries_of(value) or (value,)
+    if not all(is_integer(index) and index >= 0 for index in indices):
+        raise ValueError(f"{name} is an integer >= 0 or several of them, got {value!r}")
+    return tuple(map(int, indices))
 
 
 @dataclass(frozen=True)
@@ -32,12 +40,7 @@ class SelectChannels(ValueOp):
 
     name: ClassVar[str] = "select_channels"
     keeps_dtype: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        indices = entries_of(self.indices) or (self.indices,)
-        if not all(is_integer(index) and index >= 0 for index in indices):
-            raise ValueError(f"indices is an integer >= 0 or several of them, got {self.indices!r}")
-        object.__setattr__(self, "indices", tuple(map(int, indices)))
+    checks: ClassVar[Any] = {"indices": _as_indices}
 
     def channels(self, count: int) -> int:
         if max(entries_of(self.indices)) >= count:
@@ -122,12 +125,68 @@ def _check_labels(name: str, labels: Sequence[Any], value: Any) -> None:
             raise ValueError(f"{name} has {label} twice: {value!r}")
 
 
+def _as_classes(name: str, value: Any) -> tuple[int, ...]:
+    labels = entries_of(value)
+    if isinstance(value, int) and is_integer(value):
+        labels = tuple(range(value))
+    if not labels or not all(map(is_integer, labels)):
+        raise ValueError(f"{name} is a number above 0 or several labels, got {value!r}")
+    _check_labels(name, labels, value)
+    return tuple(map(int, labels))
+
+
+def _as_mapping(name: str, value: Any) -> tuple[tuple[int, int], ...]:
+    entries = tuple(value.items()) if isinstance(value, Mapping) else entries_of(value)
+    pairs = [entries_of(pair) for pair in entries]
+    numbers = [n for pair in pairs for n in pair]
+    if not pairs or {len(pair) for pair in pairs} != {2} or not all(map(is_integer, numbers)):
+        raise ValueError(f"{name} is {{old label: new label}}, of integers, got {value!r}")
+    _check_labels(name, [old for old, _ in pairs], value)
+    _check_labels(name, sorted({new for _, new in pairs}), value)
+    return tuple(sorted((int(a), int(b)) for a, b in pairs))
+
+
+def _as_label(name: str, value: Any) -> Any:
+    if not is_integer(value):
+        raise ValueError(f"{name} is an integer or None, got {value!r}")
+    _check_labels(name, (value,), value)
+    return value
+
+
+def _as_regions(name: str, value: Any) -> tuple[tuple[int, ...], ...]:
+    regions = [entries_of(one) or (one,) for one in entries_of(value)]
+    if not regions or not all(is_integer(n) for one in regions for n in one):
+        msg = f"{name} is one entry for each region, a label or several, got {value!r}"
+        raise ValueError(msg)
+    for one in regions:
+        _check_labels("a region", one, value)
+    return tuple(tuple(map(int, one)) for one in regions)
+
+
 OTHERS = ("error", "drop")
 _MOST_NAMES = 8  # a message is read by a person
 
 
+class _ChannelPerClass(ValueOp):
+    """Shared behaviour of ops that make a channel, uint8, for each entry of a field."""
+
+    keeps_dtype: ClassVar[bool] = True
+    kind: ClassVar[str] = "label"
+    argument: ClassVar[str]
+    """The field."""
+
+    def channels(self, count: int) -> int:
+        if count != 1:
+            msg = f"{self.name} is for a label of one channel, not of {count}"
+            raise VolumeError(msg, do="Choose one with select_channels(...).")
+        return len(getattr(self, self.argument))
+
+    def dtype(self, in_dtype: np.dtype[Any]) -> np.dtype[Any]:
+        return np.dtype(np.uint8)
+
+
 @dataclass(frozen=True)
-class OneHot(ValueOp):
+class OneHot(_ChannelPerClass):
     """A channel for every class, 1 where it is and 0 elsewhere, uint8.
 
     Commutes with spatial ops where labels are sampled as they are by default, ``"nearest"``.
@@ -144,27 +203,8 @@ class OneHot(ValueOp):
     """Handling of a voxel without any of the labels: an error, or 0 in every channel."""
 
     name: ClassVar[str] = "one_hot"
-    keeps_dtype: ClassVar[bool] = True
-    kind: ClassVar[str] = "label"
-
-    def __post_init__(self) -> None:
-        labels = entries_of(self.classes)
-        if isinstance(self.classes, int) and is_integer(self.classes):
-            labels = tuple(range(self.classes))
-        if not labels or not all(map(is_integer, labels)):
-            raise ValueError(f"classes is a number above 0 or several labels, got {self.classes!r}")
-        as_choice("others", self.others, OTHERS)
-        _check_labels("classes", labels, self.classes)
-        object.__setattr__(self, "classes", tuple(map(int, labels)))
-
-    def channels(self, count: int) -> int:
-        if count != 1:
-            msg = f"one_hot is for a label of one channel, not of {count}"
-            raise VolumeError(msg, do="Choose one with select_channels(...).")
-        return len(entries_of(self.classes))
-
-    def dtype(self, in_dtype: np.dtype[Any]) -> np.dtype[Any]:
-        return np.dtype(np.uint8)
+    argument: ClassVar[str] = "classes"
+    checks: ClassVar[Any] = {"classes": _as_classes, "others": partial(as_choice, choices=OTHERS)}
 
     def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         self.channels(array.shape[0])
@@ -208,22 +248,7 @@ class RemapLabels(ValueOp):
     name: ClassVar[str] = "remap_labels"
     keeps_dtype: ClassVar[bool] = True
     kind: ClassVar[str] = "label"
-
-    def __post_init__(self) -> None:
-        entries = entries_of(self.mapping)
-        if isinstance(self.mapping, Mapping):
-            entries = tuple(self.mapping.items())
-        pairs = [entries_of(pair) for pair in entries]
-        numbers = [n for pair in pairs for n in pair]
-        if self.other is not None and not is_integer(self.other):
-            raise ValueError(f"other is an integer or None, got {self.other!r}")
-        if not pairs or {len(pair) for pair in pairs} != {2} or not all(map(is_integer, numbers)):
-            msg = f"mapping is {{old label: new label}}, of integers, got {self.mapping!r}"
-            raise ValueError(msg)
-        _check_labels("mapping", [old for old, _ in pairs], self.mapping)
-        _check_labels("mapping", sorted({new for _, new in pairs}), self.mapping)
-        _check_labels("other", () if self.other is None else (self.other,), self.other)
-        object.__setattr__(self, "mapping", tuple(sorted((int(a), int(b)) for a, b in pairs)))
+    checks: ClassVar[Any] = {"mapping": _as_mapping, "other": or_none(_as_label)}
 
     def dtype(self, in_dtype: np.dtype[Any]) -> np.dtype[Any]:
         new = [b for _, b in self.mapping] + ([] if self.other is None else [self.other])
@@ -253,10 +278,9 @@ class RemapLabels(ValueOp):
 
 
 @dataclass(frozen=True)
-class Regions(ValueOp):
+class Regions(_ChannelPerClass):
     """A channel for every region, 1 where one of its labels is and 0 elsewhere, uint8.
 
-    Regions may overlap, unlike the classes of ``one_hot``: the whole tumour holds its core.
     Regions may overlap, unlike the classes of ``one_hot``: the whole tumour holds its core. Labels
     of no region are 0 everywhere. Commutes with spatial ops as ``remap_labels`` does.
 
@@ -270,26 +294,8 @@ class Regions(ValueOp):
     """For each region the labels that it is made of: one, or several."""
 
     name: ClassVar[str] = "regions"
-    keeps_dtype: ClassVar[bool] = True
-    kind: ClassVar[str] = "label"
-
-    def __post_init__(self) -> None:
-        regions = [entries_of(one) or (one,) for one in entries_of(self.labels)]
-        if not regions or not all(is_integer(n) for one in regions for n in one):
-            msg = "labels is one entry for each region, a label or several, got "
-            raise ValueError(f"{msg}{self.labels!r}")
-        for one in regions:
-            _check_labels("a region", one, self.labels)
-        object.__setattr__(self, "labels", tuple(tuple(map(int, one)) for one in regions))
-
-    def channels(self, count: int) -> int:
-        if count != 1:
-            msg = f"regions is for a label of one channel, not of {count}"
-            raise VolumeError(msg, do="Choose one with select_channels(...).")
-        return len(self.labels)
-
-    def dtype(self, in_dtype: np.dtype[Any]) -> np.dtype[Any]:
-        return np.dtype(np.uint8)
+    argument: ClassVar[str] = "labels"
+    checks: ClassVar[Any] = {"labels": _as_regions}
 
     def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         self.channels(array.shape[0])

@@ -22,6 +22,7 @@ class _OpWrapper(ValueOp):
     op: ValueOp
 
     recorded_op = same_as("op")
+    draw = same_as("op.draw")
     draws_axis = same_as("op.draws_axis")
     draws_channels = same_as("op.draws_channels")
 
@@ -32,9 +33,6 @@ class _OpWrapper(ValueOp):
     def of_channels(self, count: int) -> ValueOp:
         wrapper: ValueOp = replace(cast(Any, self), op=self.op.of_channels(count))
         return wrapper
-
-    def draw(self, generator: np.random.Generator) -> Params | None:
-        return self.op.draw(generator)
 
 
 @dataclass(frozen=True)
@@ -53,9 +51,10 @@ class OnKeys(_OpWrapper):
     named_keys = same_as("keys")
     looks_at_all = same_as("op.looks_at_all")
     takes_statistics = same_as("op.takes_statistics")
+    checks: ClassVar[Any] = {"keys": lambda _, value: as_keys("On()", value)}
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "keys", as_keys("On()", self.keys))
+        super().__post_init__()
         if not self.keys:
             msg = f"On() takes at least one key of a volume, got none for {self.op.describe()}"
             raise ValueError(msg)

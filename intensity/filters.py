@@ -20,7 +20,6 @@ from ..core.validate import (
     bounds_of,
     entries_of,
     is_number,
-    set_checked,
     value_at,
 )
 from . import native
@@ -153,7 +152,7 @@ class Blur(_Gaussian):
     """Whether a range is drawn for each axis on its own."""
 
     name: ClassVar[str] = "blur"
-    checks: ClassVar[Any] = {**_Gaussian.checks, "per_axis": as_flag}
+    checks: ClassVar[Any] = {"per_axis": as_flag}
 
     def draw(self, generator: np.random.Generator) -> Params | None:
         if not self.per_axis:
@@ -315,10 +314,7 @@ class LowResolution(_Coarser):
     """Whether 1 / factor is drawn evenly, the scale of nnU-Net and MONAI, and not the factor."""
 
     name: ClassVar[str] = "low_resolution"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        set_checked(self, axes=as_axes, by_inverse=as_flag)
+    checks: ClassVar[Any] = {"axes": as_axes, "by_inverse": as_flag}
 
     def drawn_axes(self, params: Params) -> tuple[int, ...]:
         return entries_of(self.axes)
@@ -356,10 +352,7 @@ class Anisotropy(_Coarser):
     """One of these is drawn, among those with more than one voxel: of 2-D data never K."""
 
     name: ClassVar[str] = "anisotropy"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        set_checked(self, axes=as_axes)
+    checks: ClassVar[Any] = {"axes": as_axes}
 
     @property
     def draws_axis(self) -> bool:

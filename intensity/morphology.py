@@ -10,14 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.validate import (
-    ParameterRange,
-    as_choice,
-    as_probability,
-    entries_of,
-    parse_range,
-    set_checked,
-)
+from ..core.validate import ParameterRange, as_choice, as_probability, entries_of, parse_range
 from .per_channel import ChannelwiseOp
 from .value_op import ABOVE_0, FROM_0, Facts, Params, RandomValueOp, number_text
 
@@ -151,9 +144,7 @@ class _MaskOp(ChannelwiseOp):
     kind: ClassVar[str] = "label"
     keeps_dtype: ClassVar[bool] = True
     commutes: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        set_checked(self, p=as_probability, p_channel=as_probability, **self.checks)
+    checks: ClassVar[Any] = {"p": as_probability, "p_channel": as_probability}
 
     @property
     def looks_at_all(self) -> bool:
@@ -194,6 +185,11 @@ def _box_of(mask: Mask, margin: int) -> tuple[slice, slice, slice] | None:
     return i, j, k
 
 
+def _as_operators(name: str, value: Any) -> tuple[str, ...]:
+    operators = entries_of(value) or (value,)
+    return tuple(as_choice(name, one, OPERATORS) for one in operators)
+
+
 @dataclass(frozen=True)
 class RandomMorphology(_MaskOp):
     """Grow, shrink, close or open each channel's mask by a ball; growth takes from others.
@@ -213,14 +209,10 @@ class RandomMorphology(_MaskOp):
     """One of these is drawn for each channel."""
 
     name: ClassVar[str] = "random_morphology"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        set_checked(self, radius=partial(parse_range, positive=True))
-        operators = entries_of(self.operators) or (self.operators,)
-        for one in operators:
-            as_choice("operators", one, OPERATORS)
-        object.__setattr__(self, "operators", operators)
+    checks: ClassVar[Any] = {
+        "radius": partial(parse_range, positive=True),
+        "operators": _as_operators,
+    }
 
     @property
     def op(self) -> RandomValueOp:

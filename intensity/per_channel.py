@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid
-from ..core.validate import as_probability, set_checked
+from ..core.validate import as_probability
 from .native import Change
 from .value_op import NO_HALO, Facts, Halo, Params, ValueOp, same_as
 
@@ -51,6 +51,7 @@ class _OfChannels(ValueOp):
     count: int
 
     name = same_as("whole.name")
+    describe = same_as("whole.describe")
 
     @property
     def recorded_channels(self) -> tuple[Any, int]:
@@ -58,9 +59,6 @@ class _OfChannels(ValueOp):
 
     def draw(self, generator: np.random.Generator) -> Params | None:
         return self.whole.draw_for(self.count, generator)
-
-    def describe(self) -> str:
-        return self.whole.describe()
 
 
 @dataclass(frozen=True)
@@ -93,9 +91,10 @@ class PerChannel(ChannelwiseOp):
     late_because = same_as("op.late_because")
     mask_key = same_as("op.mask_key")
     draws_axis = same_as("op.draws_axis")
+    checks: ClassVar[Any] = {"p": as_probability}
 
     def __post_init__(self) -> None:
-        set_checked(self, p=as_probability)
+        super().__post_init__()
         if not isinstance(self.op, ValueOp) or isinstance(self.op, ChannelwiseOp):
             raise ValueError(f"per_channel takes a value op such as Blur(1), got {self.op!r}")
         kind = type(self.op)

@@ -20,12 +20,13 @@ from ..core import Grid
 from ..core.errors import SampleError
 from ..core.validate import (
     LATER,
+    FieldChecks,
+    as_choice,
     as_flag,
     as_number,
     as_probability,
     bounds_of,
     parse_range,
-    set_checked,
     value_at,
 )
 from . import native
@@ -33,7 +34,7 @@ from .native import Change, change_values
 
 
 @dataclass(frozen=True)
-class Epilogue:
+class Epilogue(FieldChecks):
     """``clamp(value * scale + shift, low, high)``, after slope, intercept, padding and fill.
 
     Examples
@@ -51,9 +52,10 @@ class Epilogue:
     high: float = np.inf
     """Largest result; not below ``low``."""
 
+    checks: ClassVar[Any] = dict.fromkeys(("scale", "shift", "low", "high"), lambda _, v: float(v))
+
     def __post_init__(self) -> None:
-        for name in ("scale", "shift", "low", "high"):
-            object.__setattr__(self, name, float(getattr(self, name)))
+        super().__post_init__()
         if not (np.isfinite(self.scale) and np.isfinite(self.shift) and self.low <= self.high):
             msg = f"an epilogue has finite scale and shift and low <= high, got {self!r}"
             raise ValueError(msg)
@@ -174,7 +176,7 @@ class Facts(Protocol):
         """
 
 
-class ValueOp:
+class ValueOp(FieldChecks):
     """A value op: a frozen dataclass, picklable, equal by value."""
 
     name: ClassVar[str] = ""
@@ -194,11 +196,6 @@ class ValueOp:
 
     late_because: ClassVar[str] = ""
     """Why later spatial ops wait for it, if that is not obvious."""
-    checks: ClassVar[Mapping[str, Callable[[str, Any], Any]]] = {}
-    """Checks of fields: functions of name and value that return the stored value or raise."""
-
-    def __post_init__(self) -> None:
-        set_checked(self, **self.checks)
 
     def __init_subclass__(cls) -> None:
         # A class with its own ``apply`` must not inherit ``changes``.
@@ -361,13 +358,7 @@ ANY: Mapping[str, Any] = {}
 VOLUME, PATCH = "volume", "patch"
 
 
-def as_over(name: str, value: Any) -> str:
-    """Return the source of statistics, ``"volume"`` or ``"patch"``; ValueError for others."""
-    if not isinstance(value, str) or value not in (VOLUME, PATCH):
-        raise ValueError(f'{name} is "{VOLUME}" or "{PATCH}", got {value!r}')
-    return str(value)
-
-
+as_over = partial(as_choice, choices=(VOLUME, PATCH))
 NUMBER_OR_NONE = partial(as_number, optional=True)
 
 
@@ -383,9 +374,12 @@ class RandomValueOp(ValueOp):
     draws_key: ClassVar[bool] = False
     """Whether random numbers belong to its voxels: ``"key"`` is drawn last, for these."""
 
-    def __post_init__(self) -> None:
-        ranges = {name: partial(parse_range, **kind) for name, kind in self.amounts.items()}
-        set_checked(self, **ranges, p=as_probability, **self.checks)
+    checks: ClassVar[Any] = {"p": as_probability}
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        ranges = {name: partial(parse_range, **kind) for name, kind in cls.amounts.items()}
+        cls.checks = {**cls.checks, **ranges}
 
     def draw(self, generator: np.random.Generator) -> Params | None:
         acts = generator.random() < self.p
@@ -425,9 +419,10 @@ class TwoSidedOp(RandomValueOp):
     about_1: ClassVar[str]
     """The amount that it is about."""
 
+    checks: ClassVar[Any] = {"two_sided": as_flag}
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        set_checked(self, two_sided=as_flag)
         _, high = bounds_of(getattr(self, self.about_1))
         if self.two_sided and high < 1:
             msg = f"{self.about_1} is drawn below 1 and above, so the range ends at 1 or above; "

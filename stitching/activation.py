@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core.convert_dtype import convert_dtype
 from ..core.errors import SampleError
+from ..core.validate import FieldChecks, as_choice
 
 OUTPUTS = ("argmax", "softmax", "sigmoid", "logits")
 
 
 @dataclass(frozen=True)
-class Activation:
+class Activation(FieldChecks):
     """Conversion of the blended output of a model, voxel by voxel.
 
     Examples
@@ -30,10 +32,7 @@ class Activation:
     dtype: np.dtype[Any] | None = None
     """Type of the result; None: uint8, uint16 or uint32 for labels, by their number, or float32."""
 
-    def __post_init__(self) -> None:
-        if self.output not in OUTPUTS:
-            msg = f"output is one of {', '.join(map(repr, OUTPUTS))}, got {self.output!r}"
-            raise ValueError(msg)
+    checks: ClassVar[Any] = {"output": partial(as_choice, choices=OUTPUTS)}
 
     @property
     def kind(self) -> str:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.validate import as_choice
+
 # Width of the bell (MONAI, nnU-Net), and MONAI's least weight, for the corners of a window.
 _SIGMA = 0.125
 _LEAST = 1e-3
@@ -52,7 +54,5 @@ def weights_of(blend: str, size: Sequence[int]) -> NDArray[np.float32] | None:
     >>> weights_of("hann", (3, 1, 1)).ravel().tolist()
     [0.5, 1.0, 0.5]
     """
-    if blend not in BLENDS:
-        raise ValueError(f"blend is one of {', '.join(map(repr, BLENDS))}, got {blend!r}")
-    make = BLENDS[blend]
+    make = BLENDS[as_choice("blend", blend, tuple(BLENDS))]
     return None if make is None else make(size)

@@ -52,7 +52,7 @@ _CHUNKS_PER_SHARD = 4
 
 
 class Output(Protocol):
-    """Where finished voxels go."""
+    """Where finished voxels go; ``flush``, ``resume`` and ``drop`` do nothing by default."""
 
     folder: Path | None
     """Folder for a checkpoint; None if none is kept."""
@@ -67,21 +67,24 @@ class Output(Protocol):
 
     def flush(self) -> None:
         """Write all voxels outside ``cells``, so that a kill loses none of them."""
+        return
 
     def resume(self, regions: Iterable[Region]) -> None:
         """Register boxes written before a kill; ``cells`` has the open arrays."""
+        return
 
     def finish(self, kind: str) -> Volume:
         """Return the whole volume, after every voxel was written."""
 
     def drop(self) -> None:
         """Remove an unfinished result that no run will continue."""
+        return
 
     def close(self) -> None:
         """Release locks and files; written voxels stay for the next run."""
 
 
-class ArrayOutput:
+class ArrayOutput(Output):
     """An array in memory, or the user's: any object with ``array[:, i, j, k] = voxels``."""
 
     folder: Path | None = None
@@ -109,25 +112,16 @@ class ArrayOutput:
             value = self.array.new_tensor(voxels)
         self.array[(slice(None), *region.slices)] = value
 
-    def flush(self) -> None:
-        """Do nothing: nothing waits."""
-
-    def resume(self, regions: Iterable[Region]) -> None:
-        """Do nothing: an array does not outlive its process."""
-
     def finish(self, kind: str) -> Volume:
         """Return the volume."""
         return Volume(self.array, affine=self.grid.affine, kind=kind)
-
-    def drop(self) -> None:
-        """Do nothing: the array's owner frees it."""
 
     def close(self) -> None:
         """Release the open arrays."""
         self.cells.close()
 
 
-class _LockedOutput:
+class _LockedOutput(Output):
     """An output to a place under a lock: one process and one output at a time."""
 
     def __init__(
@@ -146,9 +140,6 @@ class _LockedOutput:
             self._locks.close()
             raise
         self.folder = target.folder if isinstance(target, LocalDestination) else None
-
-    def flush(self) -> None:
-        """Do nothing: all unfinished voxels are in ``cells``."""
 
     def drop(self) -> None:
         """Remove an unfinished result on a local disk."""
@@ -302,9 +293,6 @@ class FileOutput(_LockedOutput):
         """Write the voxels that wait for the rest of their row."""
         if self._file is not None:
             self._file.flush()
-
-    def resume(self, regions: Iterable[Region]) -> None:
-        """Do nothing: the file has all written voxels."""
 
     def finish(self, kind: str) -> Volume:
         """Rename the file to its name, and upload it."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from ..core import Grid, Region
 from ..core.call_site import shorten
 from ..core.errors import DestinationExists, LeadsOutside, SampleError, VolumeChanged, VolumeError
 from ..core.redact import RedactedDict
+from ..core.validate import FieldChecks
 from ..graph import Pipe, fingerprint, parents_of, traits_of, walk
 from ..spatial import Policy
 from ..spatial.lazy.read_plan import ReadPlan
@@ -49,7 +50,6 @@ Destination = Any
 
 
 def _refuse_no_array(place: Any) -> None:
-    """Raise TypeError for a destination to which voxels cannot be written."""
     if not hasattr(place, "shape") or not hasattr(place, "__setitem__"):
         kind = type(place).__name__
         msg = f"destination is a path, an array (C, I, J, K), f(case) or None, got {kind}"
@@ -68,7 +68,7 @@ def refuse_shared(destination: Any) -> None:
 
 
 @dataclass(frozen=True)
-class HowToStitch:
+class HowToStitch(FieldChecks):
     """Settings for stitching windows to volumes."""
 
     destination: Destination = None
@@ -86,8 +86,10 @@ class HowToStitch:
     is_proven: bool = False
     """Whether ``run`` is a proof and not a name, so that custom readers prevent continuing."""
 
+    checks: ClassVar[Any] = {"storage_options": lambda _, options: RedactedDict(options)}
+
     def __post_init__(self) -> None:
-        object.__setattr__(self, "storage_options", RedactedDict(self.storage_options))
+        super().__post_init__()
         place = self.destination
         if not (place is None or isinstance(place, (str, os.PathLike)) or callable(place)):
             _refuse_no_array(place)
@@ -334,7 +336,6 @@ class StitchedVolume:
             raise VolumeChanged(f"{msg}again while it was predicted.", do=do)
 
     def _can_go_on(self) -> bool:
-        """Whether another run can continue this one."""
         folder = self._output.folder
         if folder is None or not self._continues:
             return False

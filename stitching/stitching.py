@@ -102,13 +102,9 @@ class Stitching:
 
     def _open_at(self, place: WindowPlace) -> _Open | None:
         with self._lock:
-            return self._open_or_new(place)
-
-    def _open_or_new(self, place: WindowPlace) -> _Open | None:
-        if place.identity in self._past:
-            return None
-        one = self._open.get(place.identity)
-        if one is None:
+            one = self._open.get(place.identity)
+            if one is not None or place.identity in self._past:
+                return one
             destination = self._how.destination_of(place.case)
             is_place = isinstance(destination, str)
             if destination is not None and (is_place or destination is self._how.destination):
@@ -132,7 +128,7 @@ class Stitching:
             self._open[place.identity] = one
             if self._watch is not None:
                 self._watch(volume_of.stitcher)
-        return one
+            return one
 
     def _is_there(self, place: WindowPlace, destination: str) -> bool:
         """Register a volume that the same run finished before; return whether it has."""

@@ -172,7 +172,6 @@ def _apart(one: Matrix, other: Matrix, shape: Triple) -> float:
 
 
 def _files_of(source: dict[str, Any]) -> tuple[str, ...]:
-    """Return the stored files of one entry of the provenance."""
     # dict.get, because ``Provenance`` would write out the plan.
     channels = dict.get(source, "channels") or [source]
     return tuple(str(dict.__getitem__(one, "file")) for one in channels)

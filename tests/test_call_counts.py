@@ -12,8 +12,8 @@ BOUNDS = {
     "range by fsspec": (39, 5),
     "range from Volume.read": (64, 16),
     "batch of one rotated patch": (140, 39),
-    "first patch of a case": (256, 56),
-    "window of a prediction": (206, 52),
+    "first patch of a case": (255, 56),
+    "window of a prediction": (205, 52),
 }
 # Calls of a read of 8 chunks, and how many more one of 216 may make.
 MOST_CALLS, MOST_MORE = 13, 0

@@ -48,7 +48,7 @@ def take_generator() -> np.random.Generator:
         return Stream(0, 0, (), "").generator()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class TransformChain:
     """The spatial ops for all volumes of one sample."""
 
@@ -63,10 +63,6 @@ class TransformChain:
     place: tuple[int, ...] | None = None
     """Start of the patch of a ``PlacedPatch``; kept here because items share the steps."""
 
-    def __post_init__(self) -> None:
-        if not self.references:
-            raise ValueError("a plan needs at least one volume")
-
     def then(self, *steps: Step) -> TransformChain:
         """Return the plan followed by ``steps``, which draw from the identity as it is now."""
         return self.following(self.identity, join_steps(self.steps, steps, len(self.identity)))
@@ -78,14 +74,9 @@ class TransformChain:
         place: tuple[int, ...] | None = None,
     ) -> TransformChain:
         """Return the plan of another item with steps from :func:`join_steps`, at a place."""
-        # Skips the constructor: a planner makes one plan per sample and pipe.
-        plan, own, names = object.__new__(TransformChain), self.__dict__, self.__dataclass_fields__
-        state = own.copy() if len(own) == len(names) else {name: own[name] for name in names}
-        state["identity"], state["steps"] = identity, steps
-        if place is not None:
-            state["place"] = place
-        object.__setattr__(plan, "__dict__", state)
-        return plan
+        place = self.place if place is None else place
+        run = self.references, self.seed, self.epoch
+        return TransformChain(*run, identity, steps, self.moving, place)
 
     @property
     def keeps_dtype(self) -> bool:
@@ -113,6 +104,8 @@ class TransformChain:
     def first_plan(self) -> SpatialPlan:
         """Plan before the first step, for all volumes; reads headers, may raise GridMismatch."""
         # Uses the first grid; the others may differ by less than ``GRID_TOLERANCE`` voxels.
+        if not self.references:
+            raise ValueError("a plan needs at least one volume")
         grids = {}
         for key, volume in self.references.items():
             try:

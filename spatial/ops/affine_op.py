@@ -15,13 +15,13 @@ from ...core.suggest import factor_hint, radians_hint
 from ...core.validate import (
     LATER,
     MILLIMETRES,
+    FieldChecks,
     as_axes,
     as_choice,
     as_flag,
     as_probability,
     entries_of,
-    set_checked,
-    set_unit,
+    or_none,
 )
 from ..plans.mapping import without_noise
 from ..plans.matrices import (
@@ -40,6 +40,7 @@ from .op import (
     MOST_VOXELS,
     Amount,
     Params,
+    WithUnit,
     amount_at,
     as_amount,
     as_factor,
@@ -54,7 +55,7 @@ Forward = tuple[Matrix3x3, Sequence[float]]
 _STAY = (0.0, 0.0, 0.0)
 
 
-class _LinearOp:
+class _LinearOp(FieldChecks):
     """Shared behaviour of ops with one amount: four draws, one for ``p`` and three for axes."""
 
     lattice: ClassVar[bool] = False
@@ -64,6 +65,7 @@ class _LinearOp:
     """Whether one range is drawn once for all axes."""
     space: Space
     p: float
+    checks: ClassVar[Any] = {"space": as_space, "p": as_probability}
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         acts = generator.random() < self.p
@@ -108,10 +110,11 @@ class Rotate(_LinearOp):
 
     name: ClassVar[str] = "rotate"
     argument = "degrees"
-
-    def __post_init__(self) -> None:
-        set_checked(self, degrees=as_amount, space=as_space, keep_size=as_flag, p=as_probability)
-        set_checked(self, method=partial(as_choice, choices=("forward", "backward")))
+    checks: ClassVar[Any] = {
+        "degrees": as_amount,
+        "keep_size": as_flag,
+        "method": partial(as_choice, choices=("forward", "backward")),
+    }
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
@@ -154,8 +157,29 @@ def in_words(space: str, p: float) -> str:
     return ("" if space == "world" else f" in {space} space") + (f" (p={p:g})" if p != 1 else "")
 
 
+def _as_matrix(name: str, value: Any) -> tuple[tuple[float, ...], ...]:
+    """Return an affine as tuples, so that ops compare by value."""
+    try:
+        matrix = np.array(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        matrix = np.empty(0)
+    if matrix.shape != (4, 4) or not np.isfinite(matrix).all():
+        raise ValueError(f"an affine is a finite 4x4 matrix, got {value!r}")
+    if not np.array_equal(matrix[3], (0, 0, 0, 1)) or np.linalg.matrix_rank(matrix[:3, :3]) < 3:
+        msg = f"an affine ends in the row 0 0 0 1 and has an inverse, got {matrix.tolist()}"
+        raise ValueError(msg)
+    scales = np.linalg.svd(matrix[:3, :3], compute_uv=False)
+    if scales[-1] < 1 / MOST_VOXELS or scales[0] > MOST_VOXELS:
+        raise ValueError(
+            f"an affine stretches by factors from {1 / MOST_VOXELS:.2g} to {MOST_VOXELS:.2g}, "
+            f"beyond which nothing of a volume is left, and this one by {scales[-1]:.3g} to "
+            f"{scales[0]:.3g}: {matrix.tolist()}"
+        )
+    return tuple(tuple(row) for row in matrix.tolist())
+
+
 @dataclass(frozen=True)
-class Affine:
+class Affine(WithUnit):
     """Move content from ``centre + x`` to ``centre + A x + t``, with ``matrix = [A | t]``.
 
     Examples
@@ -177,33 +201,13 @@ class Affine:
 
     name: ClassVar[str] = "affine"
     lattice: ClassVar[bool] = False
+    checks: ClassVar[Any] = {"matrix": _as_matrix, "shape": or_none(partial(as_triple, low=1))}
 
     def __post_init__(self) -> None:
-        try:
-            matrix = np.array(self.matrix, dtype=np.float64)
-        except (TypeError, ValueError):
-            matrix = np.empty(0)
-        if matrix.shape != (4, 4) or not np.isfinite(matrix).all():
-            raise ValueError(f"an affine is a finite 4x4 matrix, got {self.matrix!r}")
-        if not np.array_equal(matrix[3], (0, 0, 0, 1)) or np.linalg.matrix_rank(matrix[:3, :3]) < 3:
-            msg = f"an affine ends in the row 0 0 0 1 and has an inverse, got {matrix.tolist()}"
+        super().__post_init__()
+        if self.shape is not None and self.p != 1:
+            msg = f"an affine with shape= acts always, or shapes would differ; got p={self.p!r}"
             raise ValueError(msg)
-        scales = np.linalg.svd(matrix[:3, :3], compute_uv=False)
-        if scales[-1] < 1 / MOST_VOXELS or scales[0] > MOST_VOXELS:
-            raise ValueError(
-                f"an affine stretches by factors from {1 / MOST_VOXELS:.2g} to {MOST_VOXELS:.2g}, "
-                f"beyond which nothing of a volume is left, and this one by {scales[-1]:.3g} to "
-                f"{scales[0]:.3g}: {matrix.tolist()}"
-            )
-        if self.shape is not None:
-            set_checked(self, shape=partial(as_triple, low=1))
-            if self.p != 1:
-                msg = f"an affine with shape= acts always, or shapes would differ; got p={self.p!r}"
-                raise ValueError(msg)
-        # Tuples, so that ops compare by value.
-        object.__setattr__(self, "matrix", tuple(tuple(row) for row in matrix.tolist()))
-        set_checked(self, space=as_space, p=as_probability)
-        set_unit(self)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         params = {"matrix": [list(row) for row in self.matrix]}
@@ -242,9 +246,7 @@ class Shear(_LinearOp):
 
     name: ClassVar[str] = "shear"
     argument = "factor"
-
-    def __post_init__(self) -> None:
-        set_checked(self, factor=as_amount, space=as_space, p=as_probability)
+    checks: ClassVar[Any] = {"factor": as_amount}
 
     def forward(self, plan: SpatialPlan, amount: Sequence[float]) -> Forward:
         return shearing(amount), _STAY
@@ -254,7 +256,7 @@ class Shear(_LinearOp):
 
 
 @dataclass(frozen=True)
-class Translate(_LinearOp):
+class Translate(_LinearOp, WithUnit):
     """Move the content by ``amount``: millimetres in world space, voxels in voxel space.
 
     Examples
@@ -274,10 +276,7 @@ class Translate(_LinearOp):
 
     name: ClassVar[str] = "translate"
     argument = "amount"
-
-    def __post_init__(self) -> None:
-        set_checked(self, amount=as_amount, space=as_space, p=as_probability)
-        set_unit(self)
+    checks: ClassVar[Any] = {"amount": as_amount}
 
     def forward(self, plan: SpatialPlan, amount: Sequence[float]) -> Forward:
         return NO_TURN, in_millimetres(self, amount, plan)
@@ -313,10 +312,12 @@ class Zoom(_LinearOp):
     name: ClassVar[str] = "zoom"
     argument = "factor"
     isotropic = True
-
-    def __post_init__(self) -> None:
-        set_checked(self, factor=as_factor, space=as_space, keep_size=as_flag, p=as_probability)
-        set_checked(self, axes=as_axes, by_inverse=as_flag)
+    checks: ClassVar[Any] = {
+        "factor": as_factor,
+        "keep_size": as_flag,
+        "axes": as_axes,
+        "by_inverse": as_flag,
+    }
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         if not self.by_inverse:
@@ -352,7 +353,6 @@ class Zoom(_LinearOp):
 
 
 def _inverse_of(amount: Amount) -> Amount:
-    """Return the amount of the inverse numbers."""
     entries = entries_of(amount)
     if len(entries) == 2:
         low, high = entries
@@ -366,7 +366,7 @@ def _whole(extent: float) -> int:
 
 
 @dataclass(frozen=True)
-class Augment:
+class Augment(WithUnit):
     """Rotate, zoom, translate, shear and flip, as the ops of these names do in this order.
 
     All of them compose to one matrix. A range is drawn from, ``rotate=(-15, 15)``. One number is a
@@ -397,12 +397,13 @@ class Augment:
 
     name: ClassVar[str] = "augment"
     lattice: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        set_checked(self, rotate=as_amount, translate=as_amount, shear=as_amount, zoom=as_factor)
-        set_checked(self, flip=partial(as_probabilities, count=3, several="three, per axis"))
-        set_checked(self, p=as_probability, space=as_space)
-        set_unit(self)
+    checks: ClassVar[Any] = {
+        "rotate": as_amount,
+        "zoom": as_factor,
+        "translate": as_amount,
+        "shear": as_amount,
+        "flip": partial(as_probabilities, count=3, several="three, per axis"),
+    }
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:

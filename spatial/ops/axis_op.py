@@ -12,14 +12,35 @@ from numpy.typing import NDArray
 
 from ...core.affine3x4 import IDENTITY, Affine3x4
 from ...core.errors import BadHeader
-from ...core.validate import as_flag, as_probability, entries_of, is_integer, set_checked
+from ...core.validate import (
+    FieldChecks,
+    as_flag,
+    as_probability,
+    entries_of,
+    is_integer,
+    set_checked,
+)
 from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
 from .op import Params, as_probabilities
 
 
+def _as_different(rule: str, counts: Sequence[int], name: str, value: Any) -> tuple[int, ...]:
+    """Return different spatial axes, as many as one of ``counts``; ``rule`` is for errors."""
+    axes = entries_of(value) or (value,)
+    fits = all(is_integer(a) and 0 <= a <= 2 for a in axes) and len(set(axes)) == len(axes)
+    if not fits or len(axes) not in counts:
+        raise ValueError(f"{rule}, got {value!r}")
+    return tuple(map(int, axes))
+
+
+_FLIPS = partial(_as_different, "flip takes different spatial axes out of 0, 1, 2", (1, 2, 3))
+_PLANE = partial(_as_different, "axes are two different axes out of 0, 1, 2", (2,))
+_ORDER = partial(_as_different, "axes are 0, 1 and 2 in their new order", (3,))
+
+
 @dataclass(frozen=True)
-class Flip:
+class Flip(FieldChecks):
     """Reverse the order of the voxels along ``axes``, each on its own with its probability.
 
     Examples
@@ -41,16 +62,12 @@ class Flip:
 
     name: ClassVar[str] = "flip"
     lattice: ClassVar[bool] = True
+    checks: ClassVar[Any] = {"axes": _FLIPS, "one": as_flag}
 
     def __post_init__(self) -> None:
-        axes = (self.axes,) if is_integer(self.axes) else entries_of(self.axes)
-        fits = all(is_integer(a) and 0 <= a <= 2 for a in axes) and len(set(axes)) == len(axes)
-        if not axes or not fits:
-            raise ValueError(f"flip takes different spatial axes out of 0, 1, 2, got {self.axes!r}")
-        object.__setattr__(self, "axes", tuple(int(a) for a in axes))
-        set_checked(self, one=as_flag)
-        several = not self.one and partial(as_probabilities, count=len(axes))
-        set_checked(self, p=several or as_probability)
+        super().__post_init__()
+        count = len(entries_of(self.axes))
+        set_checked(self, p=as_probability if self.one else partial(as_probabilities, count=count))
 
     def _chances(self) -> list[tuple[int, float]]:
         axes: Any = self.axes
@@ -90,8 +107,19 @@ def mirror(plan: SpatialPlan, axes: Sequence[int]) -> Affine3x4:
     return tuple(rows)  # type: ignore[return-value]
 
 
+def _as_turns(name: str, value: Any) -> int | tuple[int, int]:
+    ends = (value, value) if is_integer(value) else entries_of(value)
+    if len(ends) != 2 or not all(map(is_integer, ends)) or ends[0] > ends[1]:
+        raise ValueError(
+            f"{name} is a whole number of quarter turns, or a range (low, high) with low <= high, "
+            f"got {value!r}"
+        )
+    low, high = (int(end) for end in ends)
+    return low if is_integer(value) else (low, high)
+
+
 @dataclass(frozen=True)
-class Rotate90:
+class Rotate90(FieldChecks):
     """Turn by ``k`` quarter turns from the first axis towards the second, as ``numpy.rot90``.
 
     The array turns at any spacing: odd ``k`` swap the axes' lengths, and the affine follows.
@@ -111,23 +139,7 @@ class Rotate90:
 
     name: ClassVar[str] = "rotate90"
     lattice: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        axes = entries_of(self.axes)
-        if len(axes) != 2 or not all(is_integer(a) and 0 <= a <= 2 for a in axes):
-            raise ValueError(f"axes are two of the spatial axes 0, 1, 2, got {self.axes!r}")
-        if axes[0] == axes[1]:
-            raise ValueError(f"axes are two different axes, got {self.axes!r}")
-        ends = (self.k, self.k) if is_integer(self.k) else entries_of(self.k)
-        if len(ends) != 2 or not all(map(is_integer, ends)) or ends[0] > ends[1]:
-            raise ValueError(
-                "k is a whole number of quarter turns, or a range (low, high) with low <= high, "
-                f"got {self.k!r}"
-            )
-        low, high = (int(end) for end in ends)
-        object.__setattr__(self, "k", low if is_integer(self.k) else (low, high))
-        object.__setattr__(self, "axes", (int(axes[0]), int(axes[1])))
-        set_checked(self, p=as_probability)
+    checks: ClassVar[Any] = {"axes": _PLANE, "k": _as_turns, "p": as_probability}
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         acts = generator.random() < self.p
@@ -156,7 +168,7 @@ class Rotate90:
 
 
 @dataclass(frozen=True)
-class Transpose:
+class Transpose(FieldChecks):
     """Put the axes of the array in another order, as ``numpy.transpose``; the affine follows.
 
     ``(2, 1, 0)`` is the order of SimpleITK's arrays, and so of nnU-Net: K, J, I.
@@ -172,12 +184,7 @@ class Transpose:
 
     name: ClassVar[str] = "transpose"
     lattice: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        axes = entries_of(self.axes)
-        if not all(map(is_integer, axes)) or sorted(axes) != [0, 1, 2]:
-            raise ValueError(f"axes are 0, 1 and 2 in their new order, got {self.axes!r}")
-        object.__setattr__(self, "axes", tuple(map(int, axes)))
+    checks: ClassVar[Any] = {"axes": _ORDER}
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         return {"axes": list(self.axes)}
@@ -198,8 +205,20 @@ _LETTERS = ("LR", "PA", "IS")
 """Against and along x, y, z of the world, which is RAS+."""
 
 
+def _as_letters(name: str, value: Any) -> str:
+    is_letters = isinstance(value, (str, tuple, list)) and all(isinstance(g, str) for g in value)
+    letters = "".join(value).upper() if is_letters else ""
+    axes = [axis for letter in letters for axis in range(3) if letter in _LETTERS[axis]]
+    if len(letters) != 3 or sorted(axes) != [0, 1, 2]:
+        raise ValueError(
+            f"{name} are three letters, one of L and R, one of P and A, one of I and S, "
+            f"such as 'RAS', got {value!r}"
+        )
+    return letters
+
+
 @dataclass(frozen=True)
-class Orientation:
+class Orientation(FieldChecks):
     """Swap and mirror the axes so that each points most nearly to its letter.
 
     ``"RAS"``: i towards the right, j to the front, k up, which nibabel calls closest canonical.
@@ -216,20 +235,7 @@ class Orientation:
 
     name: ClassVar[str] = "orientation"
     lattice: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        codes = self.axcodes
-        is_letters = isinstance(codes, (str, tuple, list)) and all(
-            isinstance(g, str) for g in codes
-        )
-        letters = "".join(codes).upper() if is_letters else ""
-        axes = [axis for letter in letters for axis in range(3) if letter in _LETTERS[axis]]
-        if len(letters) != 3 or sorted(axes) != [0, 1, 2]:
-            raise ValueError(
-                "axcodes are three letters, one of L and R, one of P and A, one of I and S, "
-                f"such as 'RAS', got {codes!r}"
-            )
-        object.__setattr__(self, "axcodes", letters)
+    checks: ClassVar[Any] = {"axcodes": _as_letters}
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         return {"axcodes": self.axcodes}

@@ -14,12 +14,13 @@ from ...core.errors import PatchSizeError
 from ...core.suggest import numbers_of
 from ...core.validate import (
     LATER,
+    FieldChecks,
     as_choice,
     as_flag,
     entries_of,
     is_integer,
     is_number,
-    set_checked,
+    or_none,
 )
 from ..plans.mapping import without_noise
 from ..plans.matrices import flat_axes
@@ -40,7 +41,15 @@ from .op import (
     size_text,
 )
 
-CROP_SIDES = ("end", "start", "center")
+
+class _Cropping(FieldChecks):
+    """Shared behaviour of ops that cut voxels off."""
+
+    lattice: ClassVar[bool] = True
+    checks: ClassVar[Any] = {"hard": as_flag}
+
+
+_as_crop_side = partial(as_choice, choices=("end", "start", "center"))
 
 
 def side_text(side: str) -> str:
@@ -48,8 +57,22 @@ def side_text(side: str) -> str:
     return "" if side == "end" else f", odd voxels at the {side}"
 
 
+def _ends_of(name: str, value: Any) -> tuple[tuple[int | None, int | None], ...]:
+    """Return slices as pairs, which compare, hash and travel in every version of Python."""
+    each = entries_of(value)
+    if len(each) != 3 or not all(isinstance(s, slice) and s.step in (None, 1) for s in each):
+        raise ValueError(f"crop takes three slices of step 1, one per axis, got {value!r}")
+    for end in (end for s in each for end in (s.start, s.stop)):
+        if end is not None and not hasattr(end, "__index__"):
+            raise ValueError(f"{name} have whole numbers, got {value!r}")
+    return tuple(
+        (None if s.start is None else int(s.start), None if s.stop is None else int(s.stop))
+        for s in each
+    )
+
+
 @dataclass(frozen=True)
-class Crop:
+class Crop(_Cropping):
     """Keep the voxels ``start <= index < end`` of the present grid.
 
     Give one of: start and size, start and end, center and size, slices.
@@ -80,10 +103,14 @@ class Crop:
     """Whether the voxels outside are gone; a soft crop lets later ops read them."""
 
     name: ClassVar[str] = "crop"
-    lattice: ClassVar[bool] = True
+    checks: ClassVar[Any] = {
+        **dict.fromkeys(("start", "end", "center"), or_none(partial(as_triple, low=0))),
+        "size": or_none(size_of),
+        "slices": or_none(_ends_of),
+    }
 
     def __post_init__(self) -> None:
-        set_checked(self, hard=as_flag)
+        super().__post_init__()
         names = ("start", "size", "end", "center", "slices")
         way = {name for name in names if getattr(self, name) is not None}
         if way not in _WAYS:
@@ -91,29 +118,16 @@ class Crop:
                 "crop takes start and size, start and end, center and size, or slices; "
                 f"got {', '.join(sorted(way)) or 'nothing'}"
             )
-        if "slices" in way:
-            set_checked(self, slices=_ends_of)
-            return
-        start: Any
-        size: Any
-        if "end" in way:
-            start, end = as_triple("start", self.start, low=0), as_triple("end", self.end, low=0)
-            size = tuple(b - a for a, b in zip(start, end, strict=True))
+        if self.start is not None and self.end is not None:
+            size = tuple(b - a for a, b in zip(self.start, self.end, strict=True))
             if min(size) < 1:
-                raise PatchSizeError(f"crop needs start < end on each axis, got {start} and {end}")
-        else:
-            size = size_of("size", self.size)
-            start = self.start
-        if "center" in way:
-            middle = as_triple("center", self.center, low=0)
-            if isinstance(size, int) and 0 in middle:
-                # Which voxels that are depends on whether the axis has more than this one.
-                self.__dict__.update(center=middle, size=size)
-                return
-            size = (size,) * 3 if isinstance(size, int) else size
-            start = _start_about(middle, size)
-        start = as_triple("start", start, low=0)
-        self.__dict__.update(start=start, size=size, end=None, center=None)
+                ends = f"{self.start} and {self.end}"
+                raise PatchSizeError(f"crop needs start < end on each axis, got {ends}")
+            self.__dict__.update(size=size, end=None)
+        # With a 0 the voxels depend on whether the axis has more than this one.
+        if self.center is not None and not (isinstance(self.size, int) and 0 in self.center):
+            size = (self.size,) * 3 if isinstance(self.size, int) else self.size
+            self.__dict__.update(start=_start_about(self.center, size), size=size, center=None)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         if self.slices is None:
@@ -163,22 +177,16 @@ def _start_about(middle: Sequence[int], size: Sequence[int | None]) -> tuple[int
 _WAYS = ({"start", "size"}, {"start", "end"}, {"center", "size"}, {"slices"})
 
 
-def _ends_of(name: str, value: Any) -> tuple[tuple[int | None, int | None], ...]:
-    """Return slices as pairs, which compare, hash and travel in every version of Python."""
-    each = entries_of(value)
-    if len(each) != 3 or not all(isinstance(s, slice) and s.step in (None, 1) for s in each):
-        raise ValueError(f"crop takes three slices of step 1, one per axis, got {value!r}")
-    for end in (end for s in each for end in (s.start, s.stop)):
-        if end is not None and not hasattr(end, "__index__"):
-            raise ValueError(f"{name} have whole numbers, got {value!r}")
-    return tuple(
-        (None if s.start is None else int(s.start), None if s.stop is None else int(s.stop))
-        for s in each
-    )
+def _scales(name: str, value: Any) -> tuple[float, ...]:
+    each = entries_of(value) or (value,) * 3
+    fits = len(each) == 3 and all(map(is_number, each))
+    if not fits or not all(0 < float(v) <= 1 for v in each):
+        raise ValueError(f"{name} is a part above 0 and up to 1, or three, got {value!r}")
+    return tuple(float(v) for v in each)
 
 
 @dataclass(frozen=True)
-class CenterCrop:
+class CenterCrop(_Cropping):
     """Keep a box about the centre; ``side`` decides where an odd voxel is cut off.
 
     Examples
@@ -200,17 +208,17 @@ class CenterCrop:
     where voxel ``n // 2`` becomes voxel ``size // 2``."""
 
     name: ClassVar[str] = "center_crop"
-    lattice: ClassVar[bool] = True
+    checks: ClassVar[Any] = {
+        "side": _as_crop_side,
+        "size": or_none(size_of),
+        "scale": or_none(_scales),
+    }
 
     def __post_init__(self) -> None:
-        set_checked(self, hard=as_flag, side=partial(as_choice, choices=CROP_SIDES))
+        super().__post_init__()
         if (self.size is None) == (self.scale is None):
             msg = f"center_crop takes a size or a scale, got {self.size!r} and {self.scale!r}"
             raise ValueError(msg)
-        if self.scale is None:
-            set_checked(self, size=size_of)
-        else:
-            set_checked(self, scale=_scales)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         if self.scale is None:
@@ -231,14 +239,6 @@ class CenterCrop:
         return f"{hard}center crop of {part}{odd}"
 
 
-def _scales(name: str, value: Any) -> tuple[float, ...]:
-    each = entries_of(value) or (value,) * 3
-    fits = len(each) == 3 and all(map(is_number, each))
-    if not fits or not all(0 < float(v) <= 1 for v in each):
-        raise ValueError(f"{name} is a part above 0 and up to 1, or three, got {value!r}")
-    return tuple(float(v) for v in each)
-
-
 def _refuse_larger(kind: str, size: Sequence[int], plan: SpatialPlan, do: str) -> None:
     if any(s > n for s, n in zip(size, plan.shape, strict=True)):
         msg = f"a {kind} crop of {tuple(size)} needs a grid as large, which has {plan.shape}"
@@ -251,8 +251,31 @@ def part_of(count: int, scale: float) -> int:
     return min(count, max(1, math.ceil(without_noise(count * scale))))
 
 
+def _sizes(name: str, value: Any) -> Any:
+    each = entries_of(value)
+    return tuple(_one(v, value) for v in each) if len(each) == 3 else _one(value, value)
+
+
+def _one(value: Any, whole: Any) -> int | tuple[int, int]:
+    ends = entries_of(value) or (value,) * 2
+    if len(ends) != 2 or not all(is_integer(v) and v >= 1 for v in ends) or ends[0] > ends[1]:
+        raise PatchSizeError(
+            "a size is a number of voxels >= 1, a range (low, high) of them with low <= high, or "
+            f"three of these, one per axis; got {whole!r}"
+        )
+    low, high = (int(v) for v in ends)
+    return (low, high) if entries_of(value) else low
+
+
+def _as_part(name: str, value: Any) -> Amount:
+    part = as_amount(name, value, positive=True)
+    if max(numbers_of(part)) > 1:
+        raise ValueError(f"{name} is a part above 0 and up to 1, got {value!r}")
+    return part
+
+
 @dataclass(frozen=True)
-class RandomCrop:
+class RandomCrop(_Cropping):
     """Keep a box whose size or place is drawn; every place where it fits is as likely.
 
     Each axis draws its own size from (low, high): whole voxels, ends included, equally likely.
@@ -276,20 +299,13 @@ class RandomCrop:
     """Whether the voxels outside are gone; a soft crop lets later ops read them."""
 
     name: ClassVar[str] = "random_crop"
-    lattice: ClassVar[bool] = True
+    checks: ClassVar[Any] = {"center": as_flag, "size": or_none(_sizes), "scale": or_none(_as_part)}
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.size is None) == (self.scale is None):
             msg = f"random_crop takes a size or a scale, got {self.size!r} and {self.scale!r}"
             raise ValueError(msg)
-        set_checked(self, hard=as_flag, center=as_flag)
-        if self.size is not None:
-            set_checked(self, size=_sizes)
-            return
-        scale = as_amount("scale", self.scale, positive=True)
-        if max(numbers_of(scale)) > 1:
-            raise ValueError(f"scale is a part above 0 and up to 1, got {self.scale!r}")
-        object.__setattr__(self, "scale", scale)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         random = generator.random(6).tolist()
@@ -319,22 +335,6 @@ class RandomCrop:
         return f"{hard}random crop {what}{' in the middle' if self.center else ''}"
 
 
-def _sizes(name: str, value: Any) -> Any:
-    each = entries_of(value)
-    return tuple(_one(v, value) for v in each) if len(each) == 3 else _one(value, value)
-
-
-def _one(value: Any, whole: Any) -> int | tuple[int, int]:
-    ends = entries_of(value) or (value,) * 2
-    if len(ends) != 2 or not all(is_integer(v) and v >= 1 for v in ends) or ends[0] > ends[1]:
-        raise PatchSizeError(
-            "a size is a number of voxels >= 1, a range (low, high) of them with low <= high, or "
-            f"three of these, one per axis; got {whole!r}"
-        )
-    low, high = (int(v) for v in ends)
-    return (low, high) if entries_of(value) else low
-
-
 Pairs = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
 Where = Literal["both", "end"]
 """``"both"``: an even part before and after, an odd voxel to one side; ``"end"``: after."""
@@ -344,12 +344,13 @@ Side = Literal["end", "start"]
 _as_side = partial(as_choice, choices=("end", "start"))
 
 
-class _Padding:
+class _Padding(FieldChecks):
     """Shared behaviour of ops that add voxels."""
 
     lattice: ClassVar[bool] = True
     where: Where
     side: Side
+    checks: ClassVar[Any] = {"where": _as_where, "side": _as_side}
 
     def lacking(self, shape: Sequence[int], size: Sequence[int]) -> Params:
         """Return the voxels missing from ``shape`` to ``size``, before and after on each axis."""
@@ -366,6 +367,20 @@ class _Padding:
         """Return the text for the side of added voxels; empty for both, odd ones at the end."""
         odd = "" if self.side == "end" else ", odd voxels at the start"
         return " at the end" if self.where == "end" else odd
+
+
+def _as_amount(name: str, value: Any) -> int | Pairs:
+    if is_integer(value) and value >= 0:
+        return int(value)
+    several = (tuple, list, np.ndarray)
+    axes = list(value) if isinstance(value, several) else [value] * 3
+    pairs = [tuple(v) if isinstance(v, several) else (v, v) for v in axes]
+    fits = len(pairs) == 3 and all(len(pair) == 2 for pair in pairs)
+    if not fits or not all(is_integer(v) and v >= 0 for pair in pairs for v in pair):
+        msg = f"pad takes an integer >= 0, three of them, or three pairs of them, got {value!r}"
+        raise ValueError(msg)
+    (a, b), (c, d), (e, f) = pairs
+    return ((int(a), int(b)), (int(c), int(d)), (int(e), int(f)))
 
 
 @dataclass(frozen=True)
@@ -393,16 +408,16 @@ class Pad(_Padding):
     """Side that gets an odd voxel: ``"end"`` or ``"start"``."""
 
     name: ClassVar[str] = "pad"
+    checks: ClassVar[Any] = {
+        "amount": or_none(_as_amount),
+        "size": or_none(partial(one_or_three, least=1)),
+    }
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if (self.amount is None) == (self.size is None):
             msg = f"pad takes an amount or a size, got amount={self.amount!r}, size={self.size!r}"
             raise ValueError(msg)
-        if self.amount is not None:
-            set_checked(self, amount=_as_amount)
-        else:
-            set_checked(self, size=partial(one_or_three, least=1))
-        set_checked(self, where=_as_where, side=_as_side)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         if self.size is not None:
@@ -426,20 +441,6 @@ def widen(plan: SpatialPlan, pairs: Sequence[Sequence[int]]) -> SpatialPlan:
     return plan.crop([-a for a, _ in pairs], size)
 
 
-def _as_amount(name: str, value: Any) -> int | Pairs:
-    if is_integer(value) and value >= 0:
-        return int(value)
-    several = (tuple, list, np.ndarray)
-    axes = list(value) if isinstance(value, several) else [value] * 3
-    pairs = [tuple(v) if isinstance(v, several) else (v, v) for v in axes]
-    fits = len(pairs) == 3 and all(len(pair) == 2 for pair in pairs)
-    if not fits or not all(is_integer(v) and v >= 0 for pair in pairs for v in pair):
-        msg = f"pad takes an integer >= 0, three of them, or three pairs of them, got {value!r}"
-        raise ValueError(msg)
-    (a, b), (c, d), (e, f) = pairs
-    return ((int(a), int(b)), (int(c), int(d)), (int(e), int(f)))
-
-
 @dataclass(frozen=True)
 class DivisiblePad(_Padding):
     """Add voxels until each axis has a multiple of ``k``.
@@ -458,9 +459,7 @@ class DivisiblePad(_Padding):
     """Side that gets an odd voxel: ``"end"``, or ``"start"`` as in TorchIO."""
 
     name: ClassVar[str] = "divisible_pad"
-
-    def __post_init__(self) -> None:
-        set_checked(self, k=partial(one_or_three, least=1), where=_as_where, side=_as_side)
+    checks: ClassVar[Any] = {"k": partial(one_or_three, least=1)}
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         each = entries_of(self.k)
@@ -475,7 +474,7 @@ class DivisiblePad(_Padding):
 
 
 @dataclass(frozen=True)
-class CropOrPad:
+class CropOrPad(_Cropping):
     """Cut or add voxels on each axis to reach ``size``; ``side`` decides about odd ones.
 
     Examples
@@ -496,10 +495,7 @@ class CropOrPad:
     2``."""
 
     name: ClassVar[str] = "crop_or_pad"
-    lattice: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        set_checked(self, hard=as_flag, size=size_of, side=partial(as_choice, choices=CROP_SIDES))
+    checks: ClassVar[Any] = {"size": size_of, "side": _as_crop_side}
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         return {"size": list(size_on(self.size, plan))}

@@ -15,20 +15,20 @@ from ...core.errors import PatchSizeError
 from ...core.validate import (
     LATER,
     MILLIMETRES,
+    FieldChecks,
     as_count,
     as_flag,
     as_probability,
     bounds_of,
     entries_of,
     is_finite,
-    set_checked,
-    set_unit,
+    or_none,
 )
 from ..plans.mapping import without_noise
-from ..plans.matrices import Space, as_space
+from ..plans.matrices import Space
 from ..plans.plan import SpatialPlan
 from .affine_op import in_words
-from .op import Amount, Params, as_amount, draw_amount, per_axis, three, warn_beyond
+from .op import Amount, Params, WithUnit, as_amount, draw_amount, per_axis, three, warn_beyond
 
 # Largest move of control points, as a part of their spacing, without folds in 3-D. (Choi and Lee
 # 2000, "Injectivity conditions of 2D and 3D uniform cubic B-spline functions", Graphical Models 62)
@@ -39,7 +39,7 @@ MOST_POINTS = 128
 
 
 @dataclass(frozen=True)
-class Elastic:
+class Elastic(WithUnit):
     """Move control points at random and all voxels smoothly with them.
 
     A coarse lattice of control points covers the present grid, with a uniform cubic B-spline
@@ -69,12 +69,14 @@ class Elastic:
     name: ClassVar[str] = "elastic"
     lattice: ClassVar[bool] = False
     displaces: ClassVar[bool] = True
+    checks: ClassVar[Any] = {
+        "amount": as_amount,
+        "spacing": partial(as_amount, positive=True),
+        "locked_layers": as_count,
+    }
 
     def __post_init__(self) -> None:
-        distance = partial(as_amount, positive=True)
-        set_checked(self, amount=as_amount, spacing=distance, locked_layers=as_count)
-        set_checked(self, space=as_space, p=as_probability)
-        set_unit(self)
+        super().__post_init__()
         distances: Any = per_axis(self.spacing)
         if any(isinstance(entry, tuple) for entry in distances):
             raise ValueError(f"spacing is a number above 0 or three, got {self.spacing!r}")
@@ -147,8 +149,28 @@ MOST_CELLS = 16
 """Cells along an axis at most: 67 control points, 7 MB in a plan."""
 
 
+def _as_limit(name: str, limit: Any) -> tuple[float, float]:
+    pair = (-limit, limit) if is_finite(limit) else entries_of(limit)
+    if len(pair) != 2 or not all(map(is_finite, pair)) or not -1 < pair[0] <= pair[1]:
+        raise ValueError(
+            f"{name} is a pair (low, high) with -1 < low <= high, or a number from 0 and below 1; "
+            f"got {limit!r}: a factor of 0 or less would fold"
+        )
+    return (float(pair[0]), float(pair[1]))
+
+
+def _as_factors(name: str, factors: Any) -> tuple[tuple[float, ...], ...]:
+    axes = [entries_of(axis) for axis in entries_of(factors)]
+    sound = len(axes) == 3 and all(
+        axis and all(is_finite(f) and f > 0 for f in axis) for axis in axes
+    )
+    if not sound:
+        raise ValueError(f"{name} are three sequences of finite numbers above 0, got {factors!r}")
+    return tuple(tuple(float(f) for f in axis) for axis in axes)
+
+
 @dataclass(frozen=True)
-class GridDistortion:
+class GridDistortion(FieldChecks):
     """Stretch or squeeze each cell of a coarse grid along each axis, by a factor of its own.
 
     An axis of n voxels has ``cells`` cells of ``n / cells`` voxels. A cell shows the content of its
@@ -167,7 +189,7 @@ class GridDistortion:
     """Factors are drawn evenly from 1 + low to 1 + high, for each cell of each axis. A pair (low,
     high), or one number x for (-x, x); above -1, so nothing folds."""
     cells: Any = 5
-    """Cells along each axis: one number, or three."""
+    """Cells along each axis: one number, or three; not used with ``factors``."""
     factors: Any = None
     """Factors that are given instead: for each of the three axes one per cell, above 0."""
     keep_faces: bool = False
@@ -178,24 +200,29 @@ class GridDistortion:
     name: ClassVar[str] = "grid_distortion"
     lattice: ClassVar[bool] = False
     displaces: ClassVar[bool] = True
+    checks: ClassVar[Any] = {
+        "limit": _as_limit,
+        "cells": partial(three, least=1),
+        "factors": or_none(_as_factors),
+        "keep_faces": as_flag,
+        "p": as_probability,
+    }
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "limit", _as_limit(self.limit))
-        cells = three("cells", self.cells, least=1)
-        if self.factors is not None:
-            object.__setattr__(self, "factors", _as_factors(self.factors))
-            cells = tuple(len(axis) for axis in self.factors)  # type: ignore[assignment]
-        if max(cells) > MOST_CELLS:
-            msg = f"{self.name} has 1 to {MOST_CELLS} cells along an axis, got {max(cells)}"
+        super().__post_init__()
+        if max(self._counts) > MOST_CELLS:
+            msg = f"{self.name} has 1 to {MOST_CELLS} cells along an axis, got {max(self._counts)}"
             raise ValueError(msg)
-        object.__setattr__(self, "cells", cells)
-        set_checked(self, keep_faces=as_flag, p=as_probability)
+
+    @property
+    def _counts(self) -> tuple[int, ...]:
+        return tuple(map(len, self.factors or ())) or self.cells
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         acts = generator.random() < self.p
         low, high = self.limit
-        numbers = generator.random(sum(self.cells))
-        by_axis = np.split(1 + low + (high - low) * numbers, np.cumsum(self.cells)[:-1])
+        numbers = generator.random(sum(self._counts))
+        by_axis = np.split(1 + low + (high - low) * numbers, np.cumsum(self._counts)[:-1])
         factors = self.factors or [axis.tolist() for axis in by_axis]
         return {"factors": [list(axis) for axis in factors]} if acts else None
 
@@ -228,32 +255,13 @@ class GridDistortion:
         return np.concatenate([[-steps[0]], points, [points[-1] + steps[-1]]])
 
     def describe(self) -> str:
-        cells = str(self.cells[0]) if len(set(self.cells)) == 1 else "x".join(map(str, self.cells))
+        counts = self._counts
+        cells = str(counts[0]) if len(set(counts)) == 1 else "x".join(map(str, counts))
         if self.factors is not None:
             how = f"by {self.factors}"
         else:
             how = f"by {1 + self.limit[0]:g} to {1 + self.limit[1]:g}"
         return f"grid distortion {how} in {cells} cells{in_words('world', self.p)}"
-
-
-def _as_limit(limit: Any) -> tuple[float, float]:
-    pair = (-limit, limit) if is_finite(limit) else entries_of(limit)
-    if len(pair) != 2 or not all(map(is_finite, pair)) or not -1 < pair[0] <= pair[1]:
-        raise ValueError(
-            "limit is a pair (low, high) with -1 < low <= high, or a number from 0 and below 1; "
-            f"got {limit!r}: a factor of 0 or less would fold"
-        )
-    return (float(pair[0]), float(pair[1]))
-
-
-def _as_factors(factors: Any) -> tuple[tuple[float, ...], ...]:
-    axes = [entries_of(axis) for axis in entries_of(factors)]
-    sound = len(axes) == 3 and all(
-        axis and all(is_finite(f) and f > 0 for f in axis) for axis in axes
-    )
-    if not sound:
-        raise ValueError(f"factors are three sequences of finite numbers above 0, got {factors!r}")
-    return tuple(tuple(float(f) for f in axis) for axis in axes)
 
 
 OPS = (Elastic, GridDistortion)

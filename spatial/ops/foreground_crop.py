@@ -16,13 +16,20 @@ from ...core.call_site import is_looking_ahead
 from ...core.errors import GraphError, PatchSizeError
 from ...core.histogram import merge_histograms
 from ...core.suggest import percentile_hint
-from ...core.validate import as_choice, as_count, as_flag, is_finite, is_integer, set_checked
-from ...intensity.value_op import recorded_percentile
+from ...core.validate import (
+    FieldChecks,
+    as_choice,
+    as_count,
+    as_flag,
+    is_finite,
+    is_integer,
+    or_none,
+)
+from ...intensity.value_op import recorded_percentile, same_as
 from ..plans.plan import SpatialPlan, box_to_output
 from .op import Params, one_or_three, size_of, size_on, size_text, three
 
 Otherwise = Literal["error", "whole"]
-_as_otherwise = partial(as_choice, choices=("error", "whole"))
 
 # Ops that need voxels to decide do not read.
 #
@@ -100,13 +107,35 @@ def _statistic(volume: Any, name: str) -> float:
     return recorded_percentile(statistics, q, lambda: volume_histogram(volume))
 
 
-class NeedingOp:
+def _as_key(name: str, key: Any) -> str:
+    if not isinstance(key, str) or not key:
+        msg = f"{name} is one volume, by its key in the sample such as 'image', got {key!r}"
+        raise ValueError(msg)
+    return key
+
+
+def _as_labels(name: str, labels: Any) -> tuple[int, ...]:
+    is_several = isinstance(labels, Iterable) and not isinstance(labels, (str, bytes))
+    each = tuple(labels) if is_several else (labels,)
+    if not each or not all(map(is_integer, each)):
+        raise ValueError(f"{name} are whole numbers, one or several, got {labels!r}")
+    return tuple(sorted({int(n) for n in each}))
+
+
+class NeedingOp(FieldChecks):
     """A crop that needs voxels to decide; without a volume it can only describe itself."""
 
     name: ClassVar[str]
     lattice: ClassVar[bool] = True
     hard: bool
     otherwise: Otherwise
+    checks: ClassVar[Any] = {
+        "key": _as_key,
+        "labels": or_none(_as_labels),
+        "otherwise": partial(as_choice, choices=("error", "whole")),
+        "level": as_count,
+        "hard": as_flag,
+    }
 
     @property
     def needs(self) -> BoxNeed:
@@ -141,8 +170,24 @@ class NeedingOp:
         raise NotImplementedError
 
 
+def stored_volume(name: str, value: Any) -> Any:
+    """Return the stored volume below a lazy one."""
+    return getattr(value, "stored_volume", value)
+
+
+class ByStoredVolume(FieldChecks):
+    """Shared behaviour of ops that read a stored volume, by whose token they are equal."""
+
+    looks_at_stored: ClassVar[bool] = True
+    volume_field: ClassVar[str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "token", getattr(self, self.volume_field).token)
+
+
 @dataclass(frozen=True)
-class AnsweredOp:
+class AnsweredOp(ByStoredVolume):
     """A needing op with its volume: a spatial op as any other."""
 
     op: NeedingOp
@@ -152,28 +197,24 @@ class AnsweredOp:
     token: str = ""
     """Token of the volume: ops are equal if they read the same volume."""
 
-    looks_at_stored: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "volume", getattr(self.volume, "stored_volume", self.volume))
-        object.__setattr__(self, "token", self.volume.token)
-
-    @property
-    def name(self) -> str:
-        return self.op.name
-
-    @property
-    def lattice(self) -> bool:
-        return self.op.lattice
+    name = same_as("op.name")
+    lattice = same_as("op.lattice")
+    then = same_as("op.then")
+    describe = same_as("op.describe")
+    volume_field: ClassVar[str] = "volume"
+    checks: ClassVar[Any] = {"volume": stored_volume}
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         return self.op.decide(self.op.needs.find(self.volume, plan), plan, self.volume.name)
 
-    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
-        return self.op.then(plan, params)
 
-    def describe(self) -> str:
-        return self.op.describe()
+def _as_threshold(name: str, above: Any) -> float | str:
+    if isinstance(above, str) and is_statistic(above):
+        return above
+    if not is_finite(above):
+        msg = f'above is a finite number, "mean" or a percentile such as "p50", got {above!r}'
+        raise ValueError(msg)
+    return float(above)
 
 
 @dataclass(frozen=True)
@@ -214,18 +255,18 @@ class ForegroundCrop(NeedingOp):
     """Whether the voxels outside are gone."""
 
     name: ClassVar[str] = "foreground_crop"
+    checks: ClassVar[Any] = {
+        "above": or_none(_as_threshold),
+        "margin": partial(one_or_three, least=0),
+        "divisible": partial(one_or_three, least=1),
+        "overhang": as_flag,
+    }
 
     def __post_init__(self) -> None:
-        set_checked(self, key=_as_key)
+        super().__post_init__()
         if self.above is not None and self.labels is not None:
             msg = f"{self.name} takes above= or labels=, got {self.above!r} and {self.labels!r}"
             raise ValueError(msg)
-        set_checked(self, labels=_as_labels)
-        if not self.labels:
-            set_checked(self, above=_as_threshold)
-        multiple = partial(one_or_three, least=1)
-        set_checked(self, margin=partial(one_or_three, least=0), divisible=multiple)
-        set_checked(self, overhang=as_flag, hard=as_flag, otherwise=_as_otherwise, level=as_count)
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
@@ -236,7 +277,8 @@ class ForegroundCrop(NeedingOp):
     @property
     def needs(self) -> BoxNeed:
         """The box of the voxels of interest."""
-        return BoxNeed(self.key, self.above, self.labels or (), self.level)
+        above = 0.0 if self.above is None and self.labels is None else self.above
+        return BoxNeed(self.key, above, self.labels or (), self.level)
 
     def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Params | None:
         inside = self.of_interest(box, plan, volume)
@@ -297,10 +339,7 @@ class LabelCrop(NeedingOp):
     """Whether the voxels outside are gone."""
 
     name: ClassVar[str] = "label_crop"
-
-    def __post_init__(self) -> None:
-        set_checked(self, size=size_of, key=_as_key, labels=_as_labels)
-        set_checked(self, otherwise=_as_otherwise, level=as_count, hard=as_flag)
+    checks: ClassVar[Any] = {"size": size_of}
 
     @property
     def needs(self) -> BoxNeed:
@@ -323,34 +362,6 @@ class LabelCrop(NeedingOp):
     def describe(self) -> str:
         size = size_text(self.size)
         return f"{'hard ' if self.hard else ''}crop {size} about {self.needs.describe()}"
-
-
-def _as_key(name: str, key: Any) -> str:
-    if not isinstance(key, str) or not key:
-        msg = f"{name} is one volume, by its key in the sample such as 'image', got {key!r}"
-        raise ValueError(msg)
-    return key
-
-
-def _as_threshold(name: str, above: Any) -> float | str:
-    if above is None:
-        return 0.0
-    if isinstance(above, str) and is_statistic(above):
-        return above
-    if not is_finite(above):
-        msg = f'above is a finite number, "mean" or a percentile such as "p50", got {above!r}'
-        raise ValueError(msg)
-    return float(above)
-
-
-def _as_labels(name: str, labels: Any) -> tuple[int, ...] | None:
-    if labels is None:
-        return None
-    is_several = isinstance(labels, Iterable) and not isinstance(labels, (str, bytes))
-    each = tuple(labels) if is_several else (labels,)
-    if not each or not all(map(is_integer, each)):
-        raise ValueError(f"{name} are whole numbers, one or several, got {labels!r}")
-    return tuple(sorted({int(n) for n in each}))
 
 
 OPS = (ForegroundCrop, LabelCrop)

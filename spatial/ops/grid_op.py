@@ -15,12 +15,12 @@ from ...core.errors import BadHeader, LikelyMistake, PatchSizeError
 from ...core.validate import (
     LATER,
     MILLIMETRES,
+    FieldChecks,
     as_choice,
     as_flag,
     as_unit,
     entries_of,
     is_integer,
-    set_checked,
 )
 from ..plans.mapping import without_noise
 from ..plans.matrices import about_centre, flat_axes, scaling
@@ -34,8 +34,18 @@ a point, and the extent ends at the first and last point."""
 _as_extent = partial(as_choice, choices=("edges", "centers"))
 
 
+def _as_spacing(name: str, value: Any) -> Any:
+    each = entries_of(value)
+    if len(each) != 3:
+        return as_amount(name, value, positive=True)
+    sizes = tuple(v if v is None else as_amount(name, v, positive=True) for v in each)
+    if any(len(entries_of(v)) == 3 for v in sizes):
+        raise ValueError(f"{name} has one number or range per axis, got {value!r}")
+    return sizes
+
+
 @dataclass(frozen=True)
-class Spacing:
+class Spacing(FieldChecks):
     """Bring neighbouring voxels to a distance in millimetres along the axes of the array.
 
     The distance is exact; the number of voxels is rounded to meet the extent. With
@@ -62,17 +72,11 @@ class Spacing:
 
     name: ClassVar[str] = "spacing"
     lattice: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        set_checked(self, extent=_as_extent, unit=partial(as_unit, voxel=False))
-        each = entries_of(self.spacing)
-        if len(each) == 3:
-            sizes = tuple(v if v is None else as_amount("spacing", v, positive=True) for v in each)
-            if any(len(entries_of(v)) == 3 for v in sizes):
-                raise ValueError(f"spacing has one number or range per axis, got {self.spacing!r}")
-            object.__setattr__(self, "spacing", sizes)
-        else:
-            set_checked(self, spacing=partial(as_amount, positive=True))
+    checks: ClassVar[Any] = {
+        "spacing": _as_spacing,
+        "extent": _as_extent,
+        "unit": partial(as_unit, voxel=False),
+    }
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         random, size = generator.random(3).tolist(), MILLIMETRES[self.unit]
@@ -110,8 +114,18 @@ class Spacing:
         return f"spacing {words} {self.unit}{where}"
 
 
+def _as_voxels(name: str, value: Any) -> Any:
+    each = entries_of(value) or (value,)
+    fits = all(v is None or (is_integer(v) and v >= 1) for v in each) and len(each) in (1, 3)
+    if not fits or (len(each) == 1 and value is None):
+        msg = f"resize takes a number of voxels >= 1, or three, one per axis, got {value!r}"
+        raise PatchSizeError(msg, do="None in a place keeps that axis; 2-D data have K = 1.")
+    whole = tuple(v if v is None else int(v) for v in each)
+    return whole if entries_of(value) else whole[0]
+
+
 @dataclass(frozen=True)
-class Resize:
+class Resize(FieldChecks):
     """Give the grid ``size`` voxels over the present extent.
 
     With ``extent="edges"`` the outer faces of the grid stay: n voxels become m at n/m times the
@@ -135,18 +149,12 @@ class Resize:
 
     name: ClassVar[str] = "resize"
     lattice: ClassVar[bool] = False
+    checks: ClassVar[Any] = {"extent": _as_extent, "longest": as_flag, "size": _as_voxels}
 
     def __post_init__(self) -> None:
-        set_checked(self, extent=_as_extent, longest=as_flag)
-        each = entries_of(self.size) or (self.size,)
-        fits = all(v is None or (is_integer(v) and v >= 1) for v in each) and len(each) in (1, 3)
-        if not fits or (len(each) == 1 and self.size is None):
-            msg = f"resize takes a number of voxels >= 1, or three, one per axis, got {self.size!r}"
-            raise PatchSizeError(msg, do="None in a place keeps that axis; 2-D data have K = 1.")
+        super().__post_init__()
         if self.longest and not is_integer(self.size):
             raise PatchSizeError(f"the longest axis gets one number of voxels, got {self.size!r}")
-        whole = tuple(v if v is None else int(v) for v in each)
-        object.__setattr__(self, "size", whole if entries_of(self.size) else whole[0])
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         each = entries_of(self.size)

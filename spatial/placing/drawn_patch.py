@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 from ...core import CallSite, Region
 from ...core.call_site import warn
 from ...core.errors import MissingLabel, PatchSizeError
-from ...core.validate import entries_of, is_finite, is_number
+from ...core.validate import entries_of, is_finite, is_number, or_none
+from ..ops.foreground_crop import ByStoredVolume, stored_volume
 from ..ops.op import Params, centred_start, random_start, size_on, size_text
 from ..plans.plan import SpatialPlan
-from .patch import GridPatch, PatchOp, UniformRegion, nearest_box, patch_size
+from .patch import GridPatch, PatchOp, UniformRegion, nearest_box, size_in_plane
 from .sampling_mask import (
     EACH,
     OTHER,
@@ -30,30 +31,56 @@ from .sampling_mask import (
 )
 from .weight_table import NUMBERS, Integers, Triple, WeightTable, draw_middle
 
-OTHERWISE = ("error", "anywhere")
-
 # Shares are quotients of whole numbers in float64.
 _ROUNDING = 1e-9
 
 
-class _DrawnPatch(PatchOp):
+def _as_otherwise(name: str, value: Any) -> str:
+    if value not in ("error", "anywhere"):
+        raise PatchSizeError(f"{name} is one of ('error', 'anywhere'), got {value!r}")
+    return str(value)
+
+
+def _as_share(name: str, value: Any) -> Any:
+    if not is_number(value) or not 0 <= value <= 1:
+        raise PatchSizeError(f"{name} is a part from 0 to 1, got {value!r}")
+    return value
+
+
+class _DrawnPatch(ByStoredVolume, PatchOp):
     """Shared behaviour of patches that are placed by a volume."""
 
-    looks_at_stored: ClassVar[bool] = True
     size: Any
     otherwise: str
-
-    def _check(self, volume: Any, name: str) -> None:
-        object.__setattr__(self, "size", patch_size(self.size, one=True))
-        object.__setattr__(self, name, getattr(volume, "stored_volume", volume))
-        object.__setattr__(self, "token", getattr(self, name).token)
-        if self.otherwise not in OTHERWISE:
-            raise PatchSizeError(f"otherwise is one of {OTHERWISE}, got {self.otherwise!r}")
+    checks: ClassVar[Any] = {"size": size_in_plane, "otherwise": _as_otherwise}
 
     def _anywhere(self, numbers: NDArray[np.float64], plan: SpatialPlan) -> Params:
         size = size_on(self.size, plan)
         start = random_start(numbers[0, :3].tolist(), plan.shape, size)
         return {"start": start, "size": list(size)}
+
+
+def weights_of(name: str, weights: Any) -> tuple[tuple[Label, float], ...]:
+    """Return class weights as pairs, in the order of the labels; PatchSizeError for others."""
+    entries = list(weights.items()) if isinstance(weights, Mapping) else weights
+    if entries is None or (isinstance(entries, (tuple, list)) and not entries):
+        return ()
+    pairs = [entries_of(entry) for entry in entries_of(entries)]
+    sound = all(
+        len(pair) == 2
+        and (pair[0] == OTHER or (is_finite(pair[0]) and int(pair[0]) == pair[0]))
+        and is_finite(pair[1])
+        and pair[1] >= 0
+        for pair in pairs
+    )
+    if not sound or not any(weight for _, weight in pairs):
+        raise PatchSizeError(
+            f"{name} maps labels to weights from 0, got {weights!r}",
+            do="Write {0: 1, 1: 2}, for instance: label 1 is in the middle twice as often; "
+            f"{{0: 1, {OTHER!r}: 1}} for all labels that are not listed together.",
+        )
+    plain = [(a if a == OTHER else int(a), float(weight)) for a, weight in pairs]
+    return tuple(sorted(plain, key=lambda pair: (pair[0] == OTHER, pair[0])))
 
 
 @dataclass(frozen=True)
@@ -89,16 +116,13 @@ class MaskedPatch(_DrawnPatch):
     """With ``oversample``: whether this patch uses the mask; None draws it."""
 
     sometimes_drawn: ClassVar[tuple[str, ...]] = ("class",)
-
-    def __post_init__(self) -> None:
-        self._check(self.mask, "mask")
-        object.__setattr__(self, "class_weights", weights_of(self.class_weights))
-        parts = {"min_share": self.min_share}
-        if self.oversample is not None:
-            parts["oversample"] = self.oversample
-        for name, part in parts.items():
-            if not is_number(part) or not 0 <= part <= 1:
-                raise PatchSizeError(f"{name} is a part from 0 to 1, got {part!r}")
+    volume_field: ClassVar[str] = "mask"
+    checks: ClassVar[Any] = {
+        "mask": stored_volume,
+        "class_weights": weights_of,
+        "min_share": _as_share,
+        "oversample": or_none(_as_share),
+    }
 
     @property
     def where(self) -> str:
@@ -291,8 +315,8 @@ class WeightedPatch(_DrawnPatch):
     token: str = ""  # token of the weights: ops with equal weights are equal
     regional: bool = False  # whether the grid is a region drawn for this patch
 
-    def __post_init__(self) -> None:
-        self._check(self.weights, "weights")
+    volume_field: ClassVar[str] = "weights"
+    checks: ClassVar[Any] = {"weights": stored_volume}
 
     @property
     def where(self) -> str:
@@ -380,26 +404,3 @@ def first_forced(size: int, oversample: float) -> int:
     [0, 1, 1, 1, 2, 2, 4]
     """
     return round(size * (1 - oversample))
-
-
-def weights_of(weights: Any) -> tuple[tuple[Label, float], ...]:
-    """Return class weights as pairs, in the order of the labels; PatchSizeError for others."""
-    entries = list(weights.items()) if isinstance(weights, Mapping) else weights
-    if entries is None or (isinstance(entries, (tuple, list)) and not entries):
-        return ()
-    pairs = [entries_of(entry) for entry in entries_of(entries)]
-    sound = all(
-        len(pair) == 2
-        and (pair[0] == OTHER or (is_finite(pair[0]) and int(pair[0]) == pair[0]))
-        and is_finite(pair[1])
-        and pair[1] >= 0
-        for pair in pairs
-    )
-    if not sound or not any(weight for _, weight in pairs):
-        raise PatchSizeError(
-            f"class_weights maps labels to weights from 0, got {weights!r}",
-            do="Write {0: 1, 1: 2}, for instance: label 1 is in the middle twice as often; "
-            f"{{0: 1, {OTHER!r}: 1}} for all labels that are not listed together.",
-        )
-    plain = [(a if a == OTHER else int(a), float(weight)) for a, weight in pairs]
-    return tuple(sorted(plain, key=lambda pair: (pair[0] == OTHER, pair[0])))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +16,7 @@ import numpy as np
 from ...core import CallSite, Region
 from ...core.call_site import warn
 from ...core.errors import PatchSizeError
-from ...core.validate import entries_of, is_integer, set_checked
+from ...core.validate import FieldChecks, entries_of, is_integer
 from ..ops.op import Params, as_triple, centred_start, random_start, size_of, size_on, size_text
 from ..plans.plan import SpatialPlan
 from ..plans.pull_back import extremes
@@ -24,7 +26,23 @@ class PatchLargerThanVolume(UserWarning):
     """A patch exceeds the volume on both sides; the padding rule fills the rest."""
 
 
-class PatchOp:
+def patch_size(name: str, value: Any) -> tuple[int, int, int]:
+    """Return the size of a patch as three positive integers; PatchSizeError for anything else."""
+    try:
+        return as_triple("a patch", value, low=1)
+    except ValueError as error:
+        do = "Give (I, J, K) in voxels; 2-D data have K = 1."
+        raise PatchSizeError(str(error), do=do) from None
+
+
+def size_in_plane(name: str, value: Any) -> Any:
+    """Return the size of a patch; also one number, which leaves flat axes alone, or with None."""
+    if is_integer(value) or None in entries_of(value):
+        return size_of("a patch", value)
+    return patch_size(name, value)
+
+
+class PatchOp(FieldChecks):
     """A spatial op that cuts a patch: a soft crop of the box that it drew."""
 
     name: ClassVar[str] = "lazy_patch"
@@ -57,8 +75,7 @@ class UniformPatch(PatchOp):
     origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it, for the warning."""
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "size", patch_size(self.size, one=True))
+    checks: ClassVar[Any] = {"size": size_in_plane}
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         size = size_on(self.size, plan)
@@ -83,9 +100,7 @@ class FixedPatch(PatchOp):
     is_quiet: ClassVar[bool] = False
     """Whether no warning is given if the patch is larger than the volume."""
 
-    def __post_init__(self) -> None:
-        set_checked(self, start=as_triple)
-        object.__setattr__(self, "size", patch_size(self.size))
+    checks: ClassVar[Any] = {"start": as_triple, "size": patch_size}
 
     def among(self, window: Params, *, is_quiet: bool = False) -> FixedPatch:
         """Return the patch as one of a grid; equal to a plain one at the same place."""
@@ -122,8 +137,12 @@ class PlacedPatch(FixedPatch):
         return f"patch {'x'.join(map(str, self.size))} where its sample says"
 
 
+def _as_overlap(name: str, value: Any) -> tuple[int, int, int]:
+    return as_triple(name, (value,) * 3 if is_integer(value) else value, low=0)
+
+
 @dataclass(frozen=True)
-class GridPatch:
+class GridPatch(FieldChecks):
     """Patches side by side until they cover a grid; the last ones are moved inward to fit.
 
     Not an op itself: how many there are depends on the volume. Each is a ``FixedPatch``.
@@ -135,24 +154,23 @@ class GridPatch:
     """
 
     size: Sequence[int]  # number of voxels on each axis
-    overlap: int | Sequence[int] = 0
+    overlap: Any = 0
     """Voxels that neighbours share, on every axis or per axis; below the size."""
     origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it, for the warning."""
 
+    checks: ClassVar[Any] = {"size": patch_size, "overlap": _as_overlap}
+
     def __post_init__(self) -> None:
-        size = patch_size(self.size)
-        overlap = (self.overlap,) * 3 if is_integer(self.overlap) else self.overlap
-        overlap = as_triple("overlap", overlap, low=0)
-        if any(o >= s for o, s in zip(overlap, size, strict=True)):
+        super().__post_init__()
+        size, overlap = self.size, self.overlap
+        if any(map(operator.ge, overlap, size)):
             raise ValueError(f"overlap must be smaller than the patch {size}, got {overlap}")
-        self.__dict__.update(size=size, overlap=overlap)
 
     def patches(self, shape: Sequence[int]) -> tuple[FixedPatch, ...]:
         """Return the patches that cover a grid of ``shape``, in C order."""
-        overlap: Any = self.overlap
-        starts = positions(shape, self.size, overlap)
-        window = {"grid": [*shape], "overlap": [*overlap]}
+        starts = positions(shape, self.size, self.overlap)
+        window = {"grid": [*shape], "overlap": [*self.overlap]}
         patches = (FixedPatch(start, self.size, self.origin) for start in starts)
         return tuple(patch.among(window) for patch in patches)
 
@@ -186,19 +204,6 @@ def positions(
     return list(itertools.product(*axes))
 
 
-def patch_size(value: Any, *, one: bool = False) -> Any:
-    """Return the size of a patch as three positive integers; PatchSizeError for anything else."""
-    # ``one`` also allows one number, which leaves flat axes alone, and None for a whole axis.
-    try:
-        if one and (is_integer(value) or None in entries_of(value)):
-            return size_of("a patch", value)
-        return as_triple("a patch", value, low=1)
-    except ValueError as error:
-        raise PatchSizeError(
-            str(error), do="Give (I, J, K) in voxels; 2-D data have K = 1."
-        ) from None
-
-
 def nearest_box(plan: SpatialPlan) -> Region:
     """Return the box of source voxels that are nearest to some place of the output."""
     low, high = extremes(plan.rows, plan.shape)
@@ -210,7 +215,7 @@ def nearest_box(plan: SpatialPlan) -> Region:
 
 
 @dataclass(frozen=True)
-class UniformRegion:
+class UniformRegion(FieldChecks):
     """A drawn region, in which a patch is then drawn like in a volume of its own.
 
     A region is the union of the patches that start in one block of places, so every start has one
@@ -225,10 +230,15 @@ class UniformRegion:
 
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
+    checks: ClassVar[Any] = {
+        "region": partial(as_triple, low=1),
+        "size": patch_size,
+        "align": partial(as_triple, low=1),
+    }
 
     def __post_init__(self) -> None:
-        region, size = as_triple("a region", self.region, low=1), patch_size(self.size)
-        align = as_triple("align", self.align, low=1)
+        super().__post_init__()
+        region, size, align = self.region, self.size, self.align
         least = tuple(s + a - 1 for s, a in zip(size, align, strict=True))
         if any(r < n for r, n in zip(region, least, strict=True)):
             raise PatchSizeError(
@@ -236,7 +246,6 @@ class UniformRegion:
                 f"first {align} voxels",
                 do=f"Make the region at least {least}, or align smaller.",
             )
-        self.__dict__.update(region=region, size=size, align=align)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         places = [n - s + 1 for n, s in zip(plan.shape, self.size, strict=True)]

@@ -71,7 +71,6 @@ def cells_of(region: Region, cell: Sequence[int]) -> tuple[slice, slice, slice]:
 
 
 def _resample(volume: Any, plan: SpatialPlan, region: Region) -> NDArray[Any]:
-    """Return the values of a volume on a region of another grid."""
     part = plan.crop(region.start, region.shape)
     box = part.source_region(LABEL)
     out: NDArray[Any] = plain(np.zeros((volume.shape[0], *region.shape), volume.dtype))

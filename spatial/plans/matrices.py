@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from functools import partial
+from typing import Literal
 
 import numpy as np
 
 from ...core.affine3x4 import Affine3x4, Matrix3x3, Vector, apply, inverse, linear_of, product
 from ...core.errors import BadHeader
+from ...core.validate import as_choice
 from .plan import Shape, SpatialPlan
 
 # Data without extent along some axis: 2-D images, which have K = 1.
@@ -57,11 +59,7 @@ Space = Literal["world", "voxel"]
 """``"world"``: millimetres along x, y, z; ``"voxel"``: voxels along the array's axes."""
 
 
-def as_space(name: str, value: Any) -> Space:
-    """Return ``value`` if it names a space."""
-    if not isinstance(value, str) or value not in ("world", "voxel"):
-        raise ValueError(f"{name} is 'world' or 'voxel', got {value!r}")
-    return "world" if value == "world" else "voxel"
+as_space = partial(as_choice, choices=("world", "voxel"))
 
 
 def rotation(degrees: Sequence[float]) -> Matrix3x3:

@@ -44,7 +44,7 @@ _DO = "Write plans with SpatialPlan.to_json(), of this version of voxpipe."
 _LAST_ROW = [0.0, 0.0, 0.0, 1.0]
 # Beyond this, doubles cannot separate neighbours; a plan multiplies three such factors.
 _LARGEST = 2**53
-Triple = tuple[int, int, int]
+Shape = tuple[int, int, int]
 
 
 def arguments_of(data: Any) -> tuple[Any, ...]:
@@ -96,7 +96,6 @@ def _stage(name: str, data: Any) -> Stage:
 
 
 def _fields(what: str, data: Any, names: Sequence[str]) -> list[Any]:
-    """Return the values of exactly these fields."""
     if not isinstance(data, Mapping):
         raise _bad(what, f"a mapping with {', '.join(names)}", data)
     missing = [name for name in names if name not in data]
@@ -129,7 +128,7 @@ def _matrix(name: str, value: Any) -> NDArray[np.float64]:
     return matrix
 
 
-def _shape(name: str, value: Any) -> Triple:
+def _shape(name: str, value: Any) -> Shape:
     sound = _is_list(value) and len(value) == 3 and all(map(is_integer, value))
     if not sound or min(value) < 0 or max(value) > _LARGEST:
         raise _bad(name, "three integers from 0", value)
@@ -150,9 +149,6 @@ def _bounds(value: Any) -> Region:
 
 def _bad(name: str, form: str, value: Any) -> BadPlan:
     return BadPlan(f"{name} is {form}, got {shorten(value)}", do=_DO)
-
-
-Shape = tuple[int, int, int]
 
 
 @dataclass(frozen=True)

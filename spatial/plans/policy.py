@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from ...core.errors import PolicyConflict
 from ...core.suggest import FOREIGN_MODES, FOREIGN_PADDINGS
-from ...core.validate import as_choice, as_flag, is_number, set_checked
+from ...core.validate import FieldChecks, as_choice, as_flag, is_number, or_none
 
 Mode = Literal["linear", "nearest", "cubic"]
 """Interpolation of values between voxel centres."""
@@ -29,8 +30,32 @@ PADDINGS: tuple[str, ...] = ("border", "reflection", "constant", "zeros")
 KINDS: tuple[str, ...] = ("intensity", "label")
 
 
+def _as_fill(name: str, value: Any) -> float:
+    if not is_number(value):
+        raise ValueError(f"{name} is a number, got {value!r}")
+    return float(value)
+
+
+def _as_result_type(name: str, value: Any) -> np.dtype[Any]:
+    try:
+        dtype: np.dtype[Any] = np.dtype(value)
+    except TypeError:
+        dtype = np.dtype(object)
+    if dtype.kind not in "iuf":
+        raise ValueError(f"{name} is an integer or float type, got {value!r}")
+    return dtype.newbyteorder("=")
+
+
+def _as_antialias(name: str, value: Any) -> bool | str:
+    if not isinstance(value, str):
+        return as_flag(name, value)
+    if value != LEVEL:
+        raise ValueError(f"{name} is False, True or {LEVEL!r}, got {value!r}")
+    return value
+
+
 @dataclass(frozen=True)
-class Policy:
+class Policy(FieldChecks):
     """Sampling of the voxels of one volume.
 
     Examples
@@ -55,18 +80,16 @@ class Policy:
     reads from the coarsest level that is fine enough (``levels``). Not for nearest, which takes one
     voxel as is."""
 
+    checks: ClassVar[Any] = {
+        "mode": partial(as_choice, choices=MODES, words=FOREIGN_MODES),
+        "padding": partial(as_choice, choices=PADDINGS, words=FOREIGN_PADDINGS),
+        "fill": _as_fill,
+        "dtype": or_none(_as_result_type),
+        "antialias": _as_antialias,
+    }
+
     def __post_init__(self) -> None:
-        as_choice("mode", self.mode, MODES, FOREIGN_MODES)
-        as_choice("padding", self.padding, PADDINGS, FOREIGN_PADDINGS)
-        if not is_number(self.fill):
-            raise ValueError(f"fill is a number, got {self.fill!r}")
-        object.__setattr__(self, "fill", float(self.fill))
-        if self.dtype is not None:
-            object.__setattr__(self, "dtype", _result_type(self.dtype))
-        if isinstance(self.antialias, str) and self.antialias != LEVEL:
-            raise ValueError(f"antialias is False, True or {LEVEL!r}, got {self.antialias!r}")
-        if not isinstance(self.antialias, str):
-            set_checked(self, antialias=as_flag)
+        super().__post_init__()
         kind = "" if self.dtype is None else self.dtype.kind
         if kind in ("i", "u") and not math.isfinite(self.fill):
             raise ValueError(f"fill={self.fill:g} is no number of the type {self.dtype}")
@@ -86,16 +109,6 @@ def refuse_fill(fill: float, dtype: np.dtype[Any], name: str) -> None:
             f"{limits.min} to {limits.max}",
             do='Give a number that does, or a type that holds it: dtype="float32".',
         )
-
-
-def _result_type(value: Any) -> np.dtype[Any]:
-    try:
-        dtype: np.dtype[Any] = np.dtype(value)
-    except TypeError:
-        dtype = np.dtype(object)
-    if dtype.kind not in "iuf":
-        raise ValueError(f"dtype is an integer or float type, got {value!r}")
-    return dtype.newbyteorder("=")
 
 
 INTENSITY = Policy("linear", "border")

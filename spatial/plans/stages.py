@@ -15,7 +15,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from ...core import Region
 from ...core.affine3x4 import IDENTITY, Affine3x4, matrix4x4, translate
 from ...core.lru_cache import cached_property
+from ...core.validate import FieldChecks
 from .pull_back import REACH, Matrix, Moves, coordinate, extremes
 
 # A displacement field is a uniform cubic B-spline, computed on the fly by the resampler. Its values
@@ -31,7 +32,7 @@ from .pull_back import REACH, Matrix, Moves, coordinate, extremes
 Floats = NDArray[np.float64]
 
 
-class _ByValue:
+class _ByValue(FieldChecks):
     """Equality by value for classes with arrays."""
 
     def _value(self) -> tuple[Any, ...]:
@@ -42,6 +43,13 @@ class _ByValue:
 
     def __hash__(self) -> int:
         return hash(self._value())
+
+
+def _as_read_only(name: str, value: Any) -> Floats:
+    # Adding zero turns -0.0 into 0.0, so that equal arrays have equal bytes.
+    array: Floats = np.array(value, dtype=np.float64, order="C") + 0.0
+    array.setflags(write=False)
+    return array
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,14 +63,15 @@ class Displacement(_ByValue):
     """4x4 float64 to the control grid's index, from that of the source (or of ``resample``'s
     out)."""
 
+    checks: ClassVar[Any] = {"control": _as_read_only, "matrix": _as_read_only}
+
     def __repr__(self) -> str:
         """Return how many control points there are: a plan with all of them fills a screen."""
         return f"Displacement({' x '.join(map(str, self.control.shape[1:]))} control points)"
 
     def __post_init__(self) -> None:
-        # Adding zero turns -0.0 into 0.0, so that equal fields have equal bytes.
-        control = np.array(self.control, dtype=np.float64, order="C") + 0.0
-        matrix = np.array(self.matrix, dtype=np.float64) + 0.0
+        super().__post_init__()
+        control, matrix = self.control, self.matrix
         if control.ndim != 4 or control.shape[0] != 3 or 0 in control.shape:
             msg = f"control points are (3, a, b, c) with a, b, c >= 1, got {control.shape}"
             raise ValueError(msg)
@@ -71,10 +80,6 @@ class Displacement(_ByValue):
             raise ValueError(msg)
         if not np.isfinite(control).all():
             raise ValueError("control points are finite, got infinity or NaN among them")
-        control.setflags(write=False)
-        matrix.setflags(write=False)
-        object.__setattr__(self, "control", control)
-        object.__setattr__(self, "matrix", matrix)
 
     @cached_property
     def bounds(self) -> Moves:
@@ -98,9 +103,9 @@ class Displacement(_ByValue):
     def after(self, matrix: Matrix) -> Displacement:
         """Return the field after ``matrix`` (4x4), in its input coordinates."""
         field = object.__new__(Displacement)  # the points are shared, they may be many
-        product = self.matrix @ matrix + 0.0
-        product.setflags(write=False)
-        field.__dict__.update(control=self.control, matrix=product)
+        field.__dict__.update(
+            control=self.control, matrix=_as_read_only("matrix", self.matrix @ matrix)
+        )
         return field
 
     def move(self, across: Matrix, back: Matrix) -> Displacement:
@@ -165,15 +170,12 @@ class Clip(_ByValue):
     out)."""
     shape: tuple[int, int, int]  # shape of the cropped grid
 
+    checks: ClassVar[Any] = {"matrix": _as_read_only, "shape": lambda _, v: tuple(map(int, v))}
+
     def __post_init__(self) -> None:
-        # Adding zero turns -0.0 into 0.0, so that equal clips have equal bytes.
-        matrix = np.array(self.matrix, dtype=np.float64) + 0.0
-        if matrix.shape != (4, 4):
-            raise ValueError(f"the matrix of a clip is 4x4, got {matrix.shape}")
-        matrix.setflags(write=False)
-        i, j, k = self.shape
-        object.__setattr__(self, "matrix", matrix)
-        object.__setattr__(self, "shape", (int(i), int(j), int(k)))
+        super().__post_init__()
+        if self.matrix.shape != (4, 4):
+            raise ValueError(f"the matrix of a clip is 4x4, got {self.matrix.shape}")
 
     @classmethod
     def of_region(cls, region: Region) -> Clip:

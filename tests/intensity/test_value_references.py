@@ -375,7 +375,7 @@ class TestAsNnunetHasIt:
 
     def test_other_words_are_refused(self) -> None:
         """And what a whole volume cannot keep."""
-        with pytest.raises(ValueError, match='over is "volume" or "patch"'):
+        with pytest.raises(ValueError, match="over is one of 'volume', 'patch'"):
             opened(ct_patch()[0]).contrast(2, over="image")
         with pytest.raises(ValueError, match='write over="patch" too'):
             opened(ct_patch()[0]).gamma(2, keep_statistics=True)

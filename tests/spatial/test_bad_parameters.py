@@ -146,7 +146,7 @@ NEARLY[1, 2] += 1e-15
         pytest.param(
             lambda: Orientation("RAX"), "one of L and R, one of P and A, one of I", id="axis code"
         ),
-        pytest.param(lambda: Rotate(5, space="scanner"), "'world' or 'voxel'", id="space"),
+        pytest.param(lambda: Rotate(5, space="scanner"), "one of 'world', 'voxel'", id="space"),
         pytest.param(lambda: Resize(4, extent="corners"), "'edges', 'centers'", id="extent"),
         pytest.param(lambda: OneOf([]), "at least one op", id="no choice"),
         pytest.param(lambda: OneOf([Flip(0)], weights=[math.nan]), "at least 0", id="weight"),

@@ -156,7 +156,7 @@ def test_an_error_knows_where_its_step_was_written() -> None:
 def test_no_volume_is_no_plan() -> None:
     """There is nothing to plan for."""
     with pytest.raises(ValueError, match="at least one volume"):
-        TransformChain({})
+        _ = TransformChain({}).first_plan
 
 
 def moved(shift: float) -> Grid:
