@@ -256,11 +256,8 @@ class Collate:
         """Warn of volumes that ``open_volume()`` skipped, by ``keys=`` or by their name."""
         for key, thing in things.items():
             paths = thing if isinstance(thing, (list, tuple)) and thing else [thing]
-            if (
-                key in self.once
-                or key in self.place_keys
-                or not isinstance(paths[0], (str, PathLike))
-            ):
+            is_path = isinstance(paths[0], (str, PathLike))
+            if not is_path or key in self.once or key in self.place_keys:
                 continue
             if all(isinstance(one, (str, PathLike)) and is_volume(fspath(one)) for one in paths):
                 text = (
@@ -274,7 +271,6 @@ class Collate:
 
 
 def _refuse_unopened(sample: Sample) -> None:
-    """Raise SampleError for a batch of paths without voxels."""
     names = [key for key, thing in sample.items() if isinstance(thing, (str, PathLike, Volume))]
     if names:
         keys = ", ".join(names)

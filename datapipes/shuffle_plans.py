@@ -312,13 +312,11 @@ def _case(item: Any) -> Any:
 
 
 def _in_random_order(visits: list[Visit], draw: np.random.Generator) -> Iterator[Any]:
-    """Yield the patches of some visits in random order."""
     total = sum(visit.count for visit in visits)
     yield from _by_number(visits, draw.permutation(total).tolist())
 
 
 def _by_number(visits: list[Visit], numbers: Iterable[int]) -> Iterator[Any]:
-    """Yield the patches of some visits by their numbers."""
     ends = list(accumulate(visit.count for visit in visits))
     for number in numbers:
         owner = bisect_right(ends, number)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.validate import ParameterRange, as_flag
+from ..core.validate import ParameterRange, as_flag, or_none
 from . import native
 from .native import ByStatistics, Change, ChannelStatistics
 from .noise import log_of_mantissa
@@ -204,7 +204,7 @@ class Gamma(TwoSidedOp):
     about_1: ClassVar[str] = "gamma"
     amounts: ClassVar[Any] = {"gamma": ABOVE_0}
     checks: ClassVar[Any] = {
-        "in_range": as_rising,
+        "in_range": or_none(as_rising),
         "over": as_over,
         "keep_statistics": as_flag,
         "invert": as_flag,

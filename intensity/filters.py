@@ -24,14 +24,7 @@ from ..core.validate import (
 )
 from . import native
 from .native import Change, change_values
-from .value_op import (
-    FROM_0,
-    Facts,
-    Halo,
-    Params,
-    RandomValueOp,
-    number_text,
-)
+from .value_op import FROM_0, Facts, Halo, Params, RandomValueOp, number_text
 
 # A symmetric filter along one axis, in place; the outermost voxels repeat beyond its ends.
 #

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..core.errors import SampleError
 from ..core.suggest import percentile_hint
-from ..core.validate import as_flag, as_number, as_volume_key, entries_of
+from ..core.validate import as_flag, as_number, as_volume_key, entries_of, or_none
 from .value_op import (
     NUMBER_OR_NONE,
     AffineValueOp,
@@ -145,10 +145,8 @@ def as_pair(name: str, value: Any) -> tuple[float, float]:
     return low, high
 
 
-def as_rising(name: str, value: Any) -> tuple[float, float] | None:
-    """Return two finite numbers of which the first is the smaller one, or None."""
-    if value is None:
-        return None
+def as_rising(name: str, value: Any) -> tuple[float, float]:
+    """Return two finite numbers of which the first is the smaller one."""
     low, high = as_pair(name, value)
     if low > high:
         raise ValueError(f"{name} is a range (low, high) with low < high, got {value!r}")
@@ -173,7 +171,7 @@ class Rescale(AffineValueOp):
     """Whether values beyond the ends become those of the ends."""
 
     name: ClassVar[str] = "rescale"
-    checks: ClassVar[Any] = {"out": as_pair, "clamp": as_flag, "in_range": as_rising}
+    checks: ClassVar[Any] = {"out": as_pair, "clamp": as_flag, "in_range": or_none(as_rising)}
 
     @property
     def takes_statistics(self) -> bool:

@@ -107,7 +107,9 @@ class OpenCells:
         array = self._read(key)
         self._forget(key)
         self._dirty.discard(key)
-        self._release(key)
+        slot = self._slots.pop(key, None)
+        if slot is not None and slot != self._safe.get(key):
+            self._free[slot.size].append(slot.offset)
         return array
 
     def _read(self, key: Key) -> NDArray[Any]:
@@ -155,11 +157,6 @@ class OpenCells:
             position += file.write(view[position:])
         self.spilled_bytes += array.nbytes
         self._dirty.discard(key)
-
-    def _release(self, key: Key) -> None:
-        slot = self._slots.pop(key, None)
-        if slot is not None and slot != self._safe.get(key):
-            self._free[slot.size].append(slot.offset)
 
     def write_all(self) -> list[tuple[Key, Slot]]:
         """Write all changed arrays; return all slots, for a checkpoint."""

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core import Grid, Region
+from ..core import Region
 from ..core.call_site import shorten
 from ..core.errors import DestinationExists, LeadsOutside, SampleError, VolumeChanged, VolumeError
 from ..core.redact import RedactedDict
@@ -386,16 +386,11 @@ def bring_back(
     last = Activation("logits", between.dtype) if is_copy else activation.after_resampling
     policy = _COPIES if is_copy else _SHARES
     output.begin(last.channels(channels), last.dtype_of(channels))
-    for region in boxes(place.stored_grid):
+    whole = place.stored_grid.region
+    for start in itertools.product(*(range(0, n, _BACK) for n in whole.shape)):
+        region = Region(start, [a + _BACK for a in start]).intersect(whole)
         plan = back.crop(region.start, region.shape)
         dtype = between.dtype if is_copy else np.dtype(np.float32)
         voxels = np.empty((channels, *region.shape), dtype)
         ReadPlan.of(between, plan, policy).resample_into(voxels, policy, None)
         output.write(region, last.of(voxels))
-
-
-def boxes(grid: Grid) -> list[Region]:
-    """Return boxes that cover a grid."""
-    whole = grid.region
-    starts = itertools.product(*(range(0, n, _BACK) for n in grid.shape))
-    return [Region(at, [a + _BACK for a in at]).intersect(whole) for at in starts]

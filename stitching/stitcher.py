@@ -101,7 +101,7 @@ class Stitcher:
             if self._open_counts[cell] == 1 and key not in self.cells:
                 # A single window is its own mean, with or without weights.
                 self._open_counts[cell] = 0
-                self._finish(cell, part.astype(np.float32, copy=False), None)
+                self.output.write(self.windows.region(cell), part.astype(np.float32, copy=False))
                 continue
             weights = None if self._weights is None else self._weights[where]
             is_first, shape = key not in self.cells, part.shape
@@ -155,19 +155,15 @@ class Stitcher:
 
     def _finish_open(self, cell: Cell) -> None:
         """Finish a cell after its last window."""
-        key = (_CELL, *cell)
+        key, region = (_CELL, *cell), self.windows.region(cell)
         if key not in self.cells:
-            self.output.write_zeros(self.windows.region(cell))
+            self.output.write_zeros(region)
             return
         numbers = [n for n in self.windows.windows(cell) if self.present[n]]
-        self._finish(cell, self.cells.pop(key), self._weight_of(cell, numbers))
-
-    def _finish(
-        self, cell: Cell, total: NDArray[np.float32], weight: NDArray[np.float32] | None
-    ) -> None:
+        total, weight = self.cells.pop(key), self._weight_of(cell, numbers)
         if weight is not None:
-            total = np.divide(total, weight, out=total)
-        self.output.write(self.windows.region(cell), total)
+            np.divide(total, weight, out=total)
+        self.output.write(region, total)
 
     def _weight_of(self, cell: Cell, numbers: list[int]) -> NDArray[np.float32] | None:
         """Return the sum of the windows' weights in a cell; None if it is 1."""

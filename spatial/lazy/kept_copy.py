@@ -15,6 +15,7 @@ from typing import Any
 from ...core import Region
 from ...core.errors import CacheBusy, DestinationBusy
 from ...core.lru_cache import cached_property
+from ...intensity.value_op import same_as
 from ...storage.content import content_key
 from ...storage.disk_cache import own_folder
 from ...storage.location import absolute_place, is_url
@@ -78,10 +79,8 @@ class KeptSource:
     codec: str = "lz4"  # ``"lz4"``, ``"lz4hc"``, ``"zstd"`` or ``"none"``
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # for fsspec
 
-    @property
-    def name(self) -> str:
-        """Path or URL of the stored volume."""
-        return self.volume.name
+    name = same_as("volume.name")
+    """Path or URL of the stored volume."""
 
     @cached_property
     def token(self) -> str:

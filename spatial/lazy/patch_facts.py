@@ -16,7 +16,7 @@ from ...core.errors import VolumeError
 from ...core.histogram import Floats, Histogram, merge_histograms
 from ...core.lru_cache import LRUCache
 from ...intensity import Params, RecordedStatistics, ValueStep, VolumeStatistics
-from ...intensity.value_op import recorded_percentile
+from ...intensity.value_op import recorded_percentile, same_as
 from ...storage.content import version_key
 from ..plans.plan import SpatialPlan
 
@@ -48,10 +48,8 @@ class PatchFacts:
     members: Sequence[PatchFacts] = ()
     """Facts of patches whose channels were stacked before ``before``, each with its own steps."""
 
-    @property
-    def grid(self) -> Grid:
-        """Shape and affine of the array."""
-        return self.plan.grid
+    grid = same_as("plan.grid")
+    """Shape and affine of the array."""
 
     @property
     def source(self) -> Grid:
@@ -165,10 +163,7 @@ class PatchFacts:
             why = "NaN or infinite values, so it has no mean and no range"
             if math.isfinite(low) and math.isfinite(high):
                 why = f"values from {low:g} to {high:g}, so large that they have no deviation"
-            raise VolumeError(
-                f"{self.stored_volume.name} holds {why}",
-                do=f"{WITHOUT_NAN}.",
-            )
+            raise VolumeError(f"{self.stored_volume.name} holds {why}", do=f"{WITHOUT_NAN}.")
         return statistics
 
     def _histogram(self, above: float | None = None, changing: Sequence[Acting] = ()) -> Histogram:

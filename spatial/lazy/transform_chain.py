@@ -213,12 +213,6 @@ def join_steps(before: tuple[S, ...], steps: Sequence[S], depth: int) -> tuple[S
     return (*before, *at_depth)
 
 
-def _transpose_shape(shape: tuple[int, int, int]) -> tuple[int, int, int]:
-    """Return the shape of the transposed grid: (K, J, I), or (J, I, 1) of a plane."""
-    i, j, k = shape
-    return (j, i, 1) if k == 1 else (k, j, i)
-
-
 _AXES_ONCE = WarnOnce()
 
 
@@ -266,7 +260,8 @@ def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float)
         pairs = [(grid.shape, its.shape), (its.shape, grid.shape)]
         if any(b[2] == 1 and b[:2] in (a[1:], a[:2]) for a, b in pairs):
             do = "Give the channels of a plane first and K = 1 last, (C, I, J, 1)."
-        if its.shape == _transpose_shape(grid.shape):
+        i, j, k = grid.shape
+        if its.shape == ((j, i, 1) if k == 1 else (k, j, i)):
             how += "; transposed, perhaps"
             both = [k for k in (key, first) if getattr(volumes[k], "names_axes", 1) is False]
             plain = both[0] if both else None

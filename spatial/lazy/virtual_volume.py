@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from ...core import ChunkGrid, Grid, Region, Sample
 from ...core.errors import SampleError
 from ...core.lru_cache import LRUCache, cached_property
+from ...intensity.value_op import same_as
 from ...volumes import Volume
 from ...volumes.axis_map import AxisMap
 from ...volumes.header import Header, Triple, affine_entries, affine_matrix
@@ -156,15 +157,12 @@ class VirtualVolume:
         """Raise ``GraphError`` if an op draws, because epochs would differ."""
         refuse_drawn(self.patch)
 
-    @property
-    def name(self) -> str:
-        """Path or URL of the stored volume, without credentials."""
-        return str(self.patch.volume.name)
-
-    @property
-    def kind(self) -> str:
-        """``"intensity"`` or ``"label"``."""
-        return str(self.patch.kind)
+    name = same_as("patch.volume.name")
+    """Path or URL of the stored volume, without credentials."""
+    kind = same_as("patch.kind")
+    """``"intensity"`` or ``"label"``."""
+    dtype = same_as("patch.dtype")
+    """Type of the voxels."""
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -219,12 +217,6 @@ class VirtualVolume:
         volume = replace(self, patch=patch, copy=None)
         volume.__dict__["box"] = self.box  # the box of another volume may differ
         return volume
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the voxels."""
-        dtype: np.dtype[Any] = self.patch.dtype
-        return dtype
 
     @property
     def stored_volume(self) -> Any:
@@ -306,10 +298,8 @@ class RealizedVolume(Volume):
 
     patch: Any  # the source ``LazyPatch``
 
-    @property
-    def name(self) -> str:
-        """Path or URL of the stored volume, without credentials."""
-        return str(self.patch.volume.name)
+    name = same_as("patch.volume.name")
+    """Path or URL of the stored volume, without credentials."""
 
     def of_other(self, patch: Any) -> RealizedVolume:
         """Return the voxels as those of another patch on the same grid, such as one channel."""

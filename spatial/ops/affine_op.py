@@ -20,8 +20,10 @@ from ...core.validate import (
     as_choice,
     as_flag,
     as_probability,
+    as_unit,
     entries_of,
     or_none,
+    set_checked,
 )
 from ..plans.mapping import without_noise
 from ..plans.matrices import (
@@ -40,7 +42,6 @@ from .op import (
     MOST_VOXELS,
     Amount,
     Params,
-    WithUnit,
     amount_at,
     as_amount,
     as_factor,
@@ -53,6 +54,23 @@ from .op import (
 Forward = tuple[Matrix3x3, Sequence[float]]
 """Linear part of a forward map, and the shift of the centre."""
 _STAY = (0.0, 0.0, 0.0)
+
+
+class WithUnit(FieldChecks):
+    """Base class of ops with a ``unit`` and a ``space``: voxels are those of the voxel space."""
+
+    unit: str
+    space: str
+    checks: ClassVar[Any] = {"unit": as_unit, "space": as_space, "p": as_probability}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.unit == "voxel":
+            set_checked(self, space=lambda name, value: "voxel")
+        elif self.space == "voxel" and self.unit != "mm":
+            raise ValueError(
+                f"unit={self.unit!r} is a length in the world, and space='voxel' counts voxels"
+            )
 
 
 class _LinearOp(FieldChecks):

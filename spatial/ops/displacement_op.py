@@ -27,8 +27,8 @@ from ...core.validate import (
 from ..plans.mapping import without_noise
 from ..plans.matrices import Space
 from ..plans.plan import SpatialPlan
-from .affine_op import in_words
-from .op import Amount, Params, WithUnit, as_amount, draw_amount, per_axis, three, warn_beyond
+from .affine_op import WithUnit, in_words
+from .op import Amount, Params, as_amount, draw_amount, per_axis, three, warn_beyond
 
 # Largest move of control points, as a part of their spacing, without folds in 3-D. (Choi and Lee
 # 2000, "Injectivity conditions of 2D and 3D uniform cubic B-spline functions", Graphical Models 62)

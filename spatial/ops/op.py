@@ -11,7 +11,7 @@ import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -21,17 +21,8 @@ from ...core.draws import OpStep, check_record
 from ...core.errors import LikelyMistake, PatchSizeError
 from ...core.stream import is_random
 from ...core.suggest import numbers_of
-from ...core.validate import (
-    FieldChecks,
-    ParameterRange,
-    as_probability,
-    as_unit,
-    entries_of,
-    is_integer,
-    parse_range,
-    set_checked,
-)
-from ..plans.matrices import as_space, flat_axes
+from ...core.validate import ParameterRange, as_probability, entries_of, is_integer, parse_range
+from ..plans.matrices import flat_axes
 from ..plans.plan import SpatialPlan
 
 # Larger than any crop, so that a place in it is drawn.
@@ -120,23 +111,6 @@ class Step(OpStep):
         if params is not None:
             return self.op.then(plan, params)
         return plan if self.op.lattice else plan.interpolate()
-
-
-class WithUnit(FieldChecks):
-    """Base class of ops with a ``unit`` and a ``space``: voxels are those of the voxel space."""
-
-    unit: str
-    space: str
-    checks: ClassVar[Any] = {"unit": as_unit, "space": as_space, "p": as_probability}
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.unit == "voxel":
-            set_checked(self, space=lambda name, value: "voxel")
-        elif self.space == "voxel" and self.unit != "mm":
-            raise ValueError(
-                f"unit={self.unit!r} is a length in the world, and space='voxel' counts voxels"
-            )
 
 
 Amount = ParameterRange | tuple[ParameterRange, ParameterRange, ParameterRange]

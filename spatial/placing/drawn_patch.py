@@ -14,6 +14,7 @@ from ...core import CallSite, Region
 from ...core.call_site import warn
 from ...core.errors import MissingLabel, PatchSizeError
 from ...core.validate import entries_of, is_finite, is_number, or_none
+from ...intensity.value_op import same_as
 from ..ops.foreground_crop import ByStoredVolume, stored_volume
 from ..ops.op import Params, centred_start, random_start, size_on, size_text
 from ..plans.plan import SpatialPlan
@@ -382,12 +383,10 @@ class MaskedRegion:
     name: ClassVar[str] = "lazy_patch"
     lattice: ClassVar[bool] = True
     looks_at_stored: ClassVar[bool] = True
+    then = same_as("region.then")
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         return self.region.around(self.patch.draw(generator, plan)["start"], plan)
-
-    def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
-        return self.region.then(plan, params)
 
     def describe(self) -> str:
         return f"{self.region.describe()}, {self.patch.where}"

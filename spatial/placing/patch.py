@@ -113,11 +113,9 @@ class FixedPatch(PatchOp):
         return params if self.window is None else params | {"window": dict(self.window)}
 
     def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
-        return (
-            plan.crop(params["start"], params["size"])
-            if self.is_quiet
-            else super().then(plan, params)
-        )
+        if self.is_quiet:
+            return plan.crop(params["start"], params["size"])
+        return super().then(plan, params)
 
     def describe(self) -> str:
         return f"patch {'x'.join(map(str, self.size))} at {', '.join(map(str, self.start))}"
@@ -163,9 +161,9 @@ class GridPatch(FieldChecks):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        size, overlap = self.size, self.overlap
-        if any(map(operator.ge, overlap, size)):
-            raise ValueError(f"overlap must be smaller than the patch {size}, got {overlap}")
+        if any(map(operator.ge, self.overlap, self.size)):
+            msg = f"overlap must be smaller than the patch {self.size}, got {self.overlap}"
+            raise ValueError(msg)
 
     def patches(self, shape: Sequence[int]) -> tuple[FixedPatch, ...]:
         """Return the patches that cover a grid of ``shape``, in C order."""

@@ -8,6 +8,7 @@ volumes with a content key. Later draws read no voxel, in any process of the mac
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -501,14 +502,11 @@ def _flags(values: NDArray[Any], classes: Classes) -> Iterator[NDArray[np.bool_]
         return
     for label in classes:
         if label == OTHER:
-            labels = [each for other in classes if other != OTHER for each in _each(other)]
+            others = [one if isinstance(one, tuple) else (one,) for one in classes if one != OTHER]
+            labels = list(itertools.chain.from_iterable(others))
             yield ~np.isin(values, labels)
         else:
             yield np.isin(values, label) if isinstance(label, tuple) else values == label
-
-
-def _each(label: Label) -> tuple[int, ...]:
-    return label if isinstance(label, tuple) else (label,)
 
 
 _FIELDS = ("total", "voxels", "places", "is_exact")

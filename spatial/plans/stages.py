@@ -103,9 +103,8 @@ class Displacement(_ByValue):
     def after(self, matrix: Matrix) -> Displacement:
         """Return the field after ``matrix`` (4x4), in its input coordinates."""
         field = object.__new__(Displacement)  # the points are shared, they may be many
-        field.__dict__.update(
-            control=self.control, matrix=_as_read_only("matrix", self.matrix @ matrix)
-        )
+        product = _as_read_only("matrix", self.matrix @ matrix)
+        field.__dict__.update(control=self.control, matrix=product)
         return field
 
     def move(self, across: Matrix, back: Matrix) -> Displacement:

@@ -136,7 +136,7 @@ def test_too_many_points_are_refused() -> None:
         ({"amount": 1, "spacing": 0}, r"numbers above 0"),
         ({"amount": 1, "spacing": (2, 4)}, r"spacing is a number above 0 or three"),
         ({"amount": 1, "locked_layers": -1}, r"at least 0"),
-        ({"amount": 1, "space": "mm"}, r"space is one of 'world', 'voxel'"),
+        ({"amount": 1, "space": "mm"}, r"one of 'world', 'voxel'"),
         ({"amount": 1, "p": 2}, r"probability"),
     ],
 )
