@@ -1,6 +1,7 @@
 """Workers take over what a forked child would have: state of objects, generators, code, signals."""
 
 import collections
+import contextvars
 import dataclasses
 import functools
 import os
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -238,6 +240,111 @@ def test_places_that_are_not_searched_are_named_once(place, why, monkeypatch):
         assert "attributes of the object itself" in text
     (mistake,) = vp.Lint().mistakes(chain().map(Unsearched(place)))
     assert (mistake.name, why in mistake.what) == ("own-state", True)
+
+
+class Lazy:
+    rng = None
+
+    def __init__(self):
+        self.early = np.random.default_rng(5)
+
+    def __call__(self, batch):
+        if self.rng is None:
+            self.rng = np.random.default_rng(0)
+        self.last = random.Random(0)  # another one for each item
+        batch["draws"] = self.rng.random(), self.early.random(), self.last.random()
+        return batch
+
+
+class Cached:
+    @functools.cached_property
+    def rng(self):
+        return torch.Generator().manual_seed(0)
+
+    def __call__(self, batch):
+        return {**batch, "draws": torch.rand(1, generator=self.rng).item()}
+
+
+@functools.lru_cache
+def kept_generator(name):
+    return np.random.RandomState(3)
+
+
+def draws_from_cache(batch):
+    return {**batch, "draws": kept_generator("noise").rand()}
+
+
+def draws_by_name(batch):
+    if "LATE" not in globals():
+        globals()["LATE"] = random.Random(3)
+    return {**batch, "draws": globals()["LATE"].random()}
+
+
+PLACES = threading.local(), contextvars.ContextVar("place", default=None)
+
+
+def draws_of_thread(batch):
+    local, place = PLACES
+    if not hasattr(local, "rng"):
+        local.rng = np.random.default_rng(0)
+        place.set(np.random.default_rng(1))
+    return {**batch, "draws": (local.rng.random(), place.get().random())}
+
+
+@pytest.mark.parametrize("thing", [Lazy, Cached, draws_from_cache, draws_by_name, draws_of_thread])
+def test_generators_that_a_function_creates_draw_alike_everywhere(thing):
+    """The first item is made again with the new generator seeded; no number comes twice."""
+    services = [vp.MultiProcessingReadingService(2, "fork"), None, vp.ThreadReadingService(2)]
+    runs = []
+    for service in services:  # those that fork first: a module keeps its generator
+        runs.append(two_epochs(service, thing() if isinstance(thing, type) else thing, "draws"))
+    first, *others = runs
+
+    numbers = [number for epoch in first for number in epoch]
+    assert len(set(map(str, numbers))) == 12
+    assert others == [first, first]
+
+
+@pytest.mark.parametrize("kind", ["whole", "planner", "items"])
+def test_a_first_item_has_the_numbers_of_a_generator_that_exists(kind):
+    """In a graph that is not split, before the cut, and for a function of items."""
+    patches, function = vp.from_cases([{"image": np.zeros((4, 4, 4))}] * 4), Lazy()
+    patches = patches.open_volume().lazy_patch(4)
+    pipe = {
+        "whole": patches.realize().map(function).shuffle(),
+        "planner": patches.map(function).shuffle().batch_patches(1),
+        "items": patches.realize().map(function).batch(2),
+    }[kind]
+    runs = []
+    for _ in range(2):  # the second one finds the generator
+        with vp.DataLoader2(pipe, seed=1) as loader:
+            items = [each for one in loader for each in (one if kind == "items" else [one])]
+        runs.append([str(each["draws"]) for each in items])
+
+    assert runs[0] == runs[1]
+    assert len(set(runs[0])) == 4
+
+
+class Later(Lazy):
+    def __call__(self, batch):
+        self.count = getattr(self, "count", 0) + 1
+        return super().__call__(batch) if self.count > 1 else {**batch, "draws": 0}
+
+
+def test_generators_that_cannot_be_seeded_in_time_are_named(monkeypatch):
+    """Created after the first item, in a batch that comes once, or in a reader."""
+    monkeypatch.setattr("voxpipe.datapipes.epoch._ONCE", WarnOnce())
+    once = chain().to_device("cpu").map(Lazy())
+    texts = [*warnings_of(Later(), None)]
+    with warnings.catch_warnings(record=True) as caught, vp.DataLoader2(once, seed=1) as loader:
+        warnings.simplefilter("default")
+        assert len([*loader]) == 6
+        chain().open_volume(reader=Lazy())
+    texts += [str(one.message) for one in caught]
+
+    assert ["created while items were made" in text for text in texts] == [True, True, False]
+    assert "generators in open_volume[...].early" in texts[2]
+    assert all(text.startswith("unseen-generators") for text in texts)
 
 
 class ReadOnce(list):
