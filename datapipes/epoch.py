@@ -343,12 +343,14 @@ class Unseen(str):
 UNSEEN_HINT = "Hold generators in attributes of the object itself, or draw from np.random or torch."
 
 
-def held_objects(pipes: Iterable[Pipe], holders: dict[int, Any] | None = None) -> Iterator[Any]:
+def held_objects(
+    pipes: Iterable[Pipe], holders: dict[int, Any] | None = None, others: Iterable[Any] = ()
+) -> Iterator[Any]:
     """Yield the objects that functions of the user hold, each once, in a fixed order.
 
     They are attributes, entries of containers, closures, classes, and names of their modules.
     Generators and iterators are not searched. An :class:`Unseen` is yielded for each limit.
-    ``holders`` receives the holder of each object.
+    ``holders`` receives the holder of each object; ``others`` are searched after the pipes.
     """
     waiting: list[tuple[Any, Any]] = []  # each with its holder
     for pipe in pipes:
@@ -358,6 +360,7 @@ def held_objects(pipes: Iterable[Pipe], holders: dict[int, Any] | None = None) -
             own = ("origin", "_rng") if is_library(type(pipe)) else ("origin",)
             values = [v for name, v in vars(pipe).items() if name not in own and not is_pipe(v)]
             waiting += [(value, pipe) for value in (*values, type(pipe))]
+    waiting += [(other, None) for other in others]
     yield from _objects_below(waiting, {} if holders is None else holders)
 
 
@@ -420,7 +423,7 @@ def _parts_of(thing: Any) -> list[Any]:
         return [thing.get(None), *gc.get_referents(thing)]
     if links is not None:
         is_open = isinstance(thing, types.FunctionType) and not is_library(thing)
-        return [*links, *own, *(_globals_of(thing) if is_open else ())]
+        return [*links, *own, *(part for *_, part in (named_globals(thing) if is_open else ()))]
     # Of a subclass too, without a call of the user's own __iter__.
     if isinstance(thing, dict):
         return [*dict.values(thing), *dict.keys(thing), *own]
@@ -432,19 +435,21 @@ def _parts_of(thing: Any) -> list[Any]:
     return [*own, *gc.get_referents(thing)]  # slots, and entries of other containers
 
 
-def _globals_of(function: types.FunctionType) -> list[Any]:
-    """Return the objects that a function reads by the names of its module, and of others."""
+def named_globals(function: types.FunctionType) -> list[tuple[str, str, Any]]:
+    """Return the objects that a function reads from modules: module, name and object."""
     names, space = names_in(function.__code__), function.__globals__
     package = space.get("__package__") or ""
     # Also ``sys.modules[__name__].RNG`` and ``globals()["RNG"]``.
     texts = [text for text in function.__code__.co_consts if isinstance(text, str)]
-    parts = [space[name] for name in (*(name for _, name in names), *texts) if name in space]
-    modules = [part for part in parts if isinstance(part, types.ModuleType)]
+    every = [*(name for _, name in names), *texts]
+    home = space.get("__name__") or ""
+    parts = [(home, name, space[name]) for name in every if name in space]
+    modules = [part for *_, part in parts if isinstance(part, types.ModuleType)]
     imports = [resolve_name(name, package) for kind, name in names if kind == MODULE]
     modules += [sys.modules[name] for name in imports if name in sys.modules]
     for module in modules:
         members = {} if is_library(module) else vars(module)
-        parts += [members[name] for _, name in names if name in members]
+        parts += [(module.__name__, name, members[name]) for name in every if name in members]
     return parts
 
 

@@ -15,11 +15,14 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from importlib import import_module
 from itertools import count
 from multiprocessing import active_children, forkserver, process, reduction, spawn, util
+from types import FunctionType
 from typing import Any
+
+import numpy as np
 
 from ...core.call_site import warn
 from ...core.errors import LikelyMistake, NotPicklable
@@ -218,6 +221,99 @@ class ScriptUnpickler(pickle.Unpickler):
             msg = f"a worker cannot find {name!r} in {module}: {error}"
             do = "Define it at the top level of the module, where importing is enough."
             raise NotPicklable(msg, do=do) from error
+
+
+# State of the consumer that a forked child would have. Each part is adopted where it differs from
+# the part of the last epoch: what a worker_init_fn or the script sets in a worker stays there.
+_received: dict[Any, Any] = {}
+
+
+class Adopts:
+    """Calls a function with values in the process that unpickles it."""
+
+    def __init__(self, function: Callable[..., None], *values: Any) -> None:
+        self._call = function, values
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._call
+
+
+def adopt(
+    settings: Mapping[str, str], environment: MutableMapping[str, str], before: Mapping[str, str]
+) -> None:
+    """Change the variables of an environment whose settings differ from those of ``before``."""
+    for name in before.keys() & environment.keys() - settings.keys():
+        del environment[name]
+    environment.update({k: v for k, v in settings.items() if before.get(k) != v})
+    _received[adopt] = settings
+
+
+def settings_of_process() -> Adopts:
+    """Return the environment, the folder, the import path, and defaults of torch and NumPy."""
+    folder = ""
+    with contextlib.suppress(FileNotFoundError):
+        folder = os.getcwd()
+    environment = {name: value for name, value in os.environ.items() if name != SERVER}
+    dtype = str(getattr(sys.modules.get("torch"), "get_default_dtype", str)())
+    return Adopts(_adopt_settings, environment, folder, (*sys.path,), dtype, np.geterr())
+
+
+def _adopt_settings(
+    environment: Mapping[str, str], folder: str, path: tuple[str, ...], dtype: str, errors: Any
+) -> None:
+    adopt(environment, os.environ, _received.get(adopt, environment))
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and dtype:
+        torch.set_default_dtype(getattr(torch, dtype.removeprefix("torch.")))
+    np.seterr(**errors)
+    if folder and _received.get(os.chdir) != folder:
+        os.chdir(folder)
+    if _received.get(sys) != path:
+        sys.path[:] = path
+    _received.update({os.chdir: folder, sys: path})
+
+
+def adopt_values(values: Mapping[tuple[str, ...], bytes]) -> None:
+    """Set plain values of modules, classes, functions and objects in them, each by its path."""
+    for path, data in values.items():
+        if _received.get(path) == data:
+            continue
+        _received[path] = data
+        module, *owners, name = path
+        space: Any = _space_of(import_module(module))  # a function may import it when called
+        if not owners:
+            if not _change(space.get(name), value := pickle.loads(data)):
+                space[name] = vars(sys.modules[module])[name] = value
+            continue
+        thing = space.get(owners[0])
+        for owner in owners[1:]:
+            thing = getattr(thing, owner, None)
+        if isinstance(thing, type):
+            setattr(thing, name, pickle.loads(data))
+        elif not hasattr(thing, "__dict__"):
+            text = f"workers have no {'.'.join(owners)} of {module}, which was set after its import"
+            hint = "Set it where the module is imported, or hold it in an attribute of the function"
+            warn(f"{text}. {hint}.", LikelyMistake)
+        elif not _change(vars(thing).get(name), value := pickle.loads(data)):
+            vars(thing)[name] = value  # also of a frozen dataclass
+
+
+def _space_of(module: Any) -> dict[str, Any]:
+    """Return the globals of a module's functions: multiprocessing copies those of a script."""
+    members = [*vars(module).values()]
+    members += [m for kind in members if isinstance(kind, type) for m in vars(kind).values()]
+    spaces = (part.__globals__ for part in members if isinstance(part, FunctionType))
+    mine = (space for space in spaces if space.get("__name__") == module.__name__)
+    return next(mine, vars(module))
+
+
+def _change(now: Any, value: Any) -> bool:
+    """Give an object the content of another one of its class, as others may hold it."""
+    if type(now) is not type(value) or not isinstance(value, (list, dict, set)):
+        return False
+    now.clear()
+    (now.extend if isinstance(now, list) else now.update)(value)
+    return True
 
 
 def _end_if_unguarded() -> None:

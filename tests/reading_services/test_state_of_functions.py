@@ -5,12 +5,14 @@ import contextvars
 import dataclasses
 import functools
 import os
+import pathlib
 import random
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
+import types
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -443,6 +445,79 @@ def test_workers_that_stay_see_objects_as_they_are_now(cached):
         assert levels(loader, function) == expected == [{0}, {1}, {2}]
 
 
+LEVEL = 0
+TABLE = {"level": 0}
+LEVELS = [0]
+SETTINGS = types.SimpleNamespace(of=types.SimpleNamespace(level=0))
+FOLDER = pathlib.PurePosixPath("0")
+
+
+class Levels:
+    level = 0
+
+    def __call__(self, batch):
+        levels = [LEVEL, TABLE["level"], LEVELS[-1], SETTINGS.of.level, int(FOLDER.name)]
+        levels += [self.level, level_of_function.level, int(os.environ["VOXPIPE_TEST_LEVEL"])]
+        places = os.getcwd(), sys.path[0], torch.get_default_dtype(), np.geterr()["over"]
+        return {**batch, "level": (levels, places)}
+
+
+def level_of_function():
+    """A function with an attribute."""
+
+
+def set_levels(level, folder, monkeypatch):
+    """Change everything that a forked child would have; the same objects where they can change."""
+    monkeypatch.setitem(globals(), "LEVEL", level)
+    monkeypatch.setitem(globals(), "FOLDER", pathlib.PurePosixPath(str(level)))
+    TABLE["level"] = SETTINGS.of.level = Levels.level = level_of_function.level = level
+    LEVELS.append(level)
+    monkeypatch.setenv("VOXPIPE_TEST_LEVEL", str(level))
+    (folder / str(level)).mkdir()
+    monkeypatch.chdir(folder / str(level))
+    monkeypatch.syspath_prepend(folder / str(level))
+    torch.set_default_dtype([torch.float64, torch.float32][level % 2])
+    np.seterr(over=["ignore", "raise"][level % 2])
+
+
+@pytest.mark.parametrize("stay", [False, True])
+def test_workers_have_the_values_of_modules_and_of_the_process(stay, tmp_path, monkeypatch):
+    """Globals and what they hold, classes, functions, environment, folders, defaults."""
+    dtype, errors = torch.get_default_dtype(), np.geterr()
+    service = vp.MultiProcessingReadingService(1, persistent_workers=stay)
+    seen = []
+    try:
+        with vp.DataLoader2(chain(2).map(Levels()), None, service) as loader:
+            for level in (1, 2, 3):
+                set_levels(level, tmp_path, monkeypatch)
+                first = sys.path[0], torch.get_default_dtype(), np.geterr()["over"]
+                seen.append(([level] * 8, (os.getcwd(), *first)))
+                assert [batch["level"] for batch in loader] == [seen[-1]] * 2
+    finally:
+        torch.set_default_dtype(dtype)
+        np.seterr(**errors)
+
+
+def set_level_in_worker(datapipe, info):
+    globals()["LEVEL"] = 7
+    return datapipe
+
+
+def level_here(batch):
+    return {**batch, "level": LEVEL}
+
+
+def test_values_that_a_worker_set_stay_until_the_consumer_changes_them(monkeypatch):
+    """A worker_init_fn runs once in a worker, after the values of the consumer came."""
+    service = vp.MultiProcessingReadingService(
+        1, worker_init_fn=set_level_in_worker, persistent_workers=True
+    )
+    with vp.DataLoader2(chain(1).map(level_here), None, service) as loader:
+        seen = [[batch["level"] for batch in loader] for _ in range(2)]
+
+    assert seen == [[7], [7]]
+
+
 class Numbered:
     count = 0
 
@@ -563,6 +638,34 @@ FORK_IS_QUICK = [
     *(pytest.param(m, s, marks=pytest.mark.slow) for m, s in [("spawn", "SIGHUP")]),
     *(pytest.param(m, s, marks=pytest.mark.slow) for m, s in [("forkserver", "SIGQUIT")]),
 ]
+
+
+def test_values_that_the_guard_of_a_script_sets_are_those_of_workers(tmp_path):
+    """As arguments of a command line, which the main process parses; an object is named."""
+    head = HEAD.replace("import os", "import argparse, os").replace("range(20)", "range(2)")
+    script = (
+        head
+        + """
+    ARGS = OWN = None
+
+    class Own:
+        scale = 3
+
+        def __init__(self):
+            self.scale = 4
+
+    def scaled(batch):
+        return {**batch, "scale": (ARGS.scale, OWN is None)}
+
+    if __name__ == "__main__":
+        ARGS, OWN = argparse.Namespace(scale=3), Own()
+        print([batch["scale"] for batch in loader(scaled)])
+    """
+    )
+    output, _ = run_script(tmp_path, script, "forkserver").communicate(timeout=100)
+
+    assert "[(3, True), (3, True)]" in output
+    assert output.count("workers have no OWN of __main__, which was set after its import") == 1
 
 
 @pytest.mark.parametrize(("method", "name"), FORK_IS_QUICK)
