@@ -38,10 +38,13 @@ UNGUARDED_EXIT = 114
 """Exit status of a worker whose script begins the loop again; no other exit uses it."""
 ALWAYS = frozenset({signal.SIGINT, signal.SIGTERM})
 """Signals that only the consumer handles: workers end when it ends, and the pool uses SIGKILL."""
+_OF_JOBS = ("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGXCPU", "SIGALRM", "SIGVTALRM", "SIGPROF")
+_OF_JOBS += ("SIGIO", "SIGPWR", "SIGSTKFLT")
 SIGNALS = ALWAYS.union(
-    getattr(signal, name) for name in ("SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
+    {getattr(signal, name) for name in _OF_JOBS if hasattr(signal, name)},
+    range(getattr(signal, "SIGRTMIN", 0), getattr(signal, "SIGRTMAX", -1) + 1),
 )
-"""Signals of a terminal or a job step. None of them ends a worker, also while it starts."""
+"""Signals of a terminal, a job step or a timer. None of them ends a worker, even a starting one."""
 # Signals of a fault in the process itself, and those that no process can handle.
 _OWN_SIGNALS = ("SIGKILL", "SIGSTOP", "SIGCHLD", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT")
 _KEYS = ("init_main_from_name", "init_main_from_path")

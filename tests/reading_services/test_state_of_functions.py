@@ -724,18 +724,22 @@ def test_what_a_script_sets_at_its_import_stays(tmp_path, method, mine):
 NEW_HANDLER = (
     HEAD
     + """
-    from multiprocessing import active_children
+    from multiprocessing import active_children, resource_tracker
 
     if __name__ == "__main__":
         batches = iter(loader(None))
         next(batches)
-        signal.signal(signal.SIGUSR1, lambda *_: None)
         before = {process.pid for process in active_children()}
-        for pid in before:
-            os.kill(pid, signal.SIGUSR1)
+        tracker = resource_tracker._resource_tracker._pid
+        for name in ("USR1", "ALRM", "XCPU", "PROF", "VTALRM", "QUIT", "IO", "RTMIN", "RTMAX"):
+            number = getattr(signal, f"SIG{name}")
+            signal.signal(number, lambda *_: None)
+            for pid in (*before, tracker):
+                os.kill(pid, number)
         for _ in range(15):
             next(batches)
-        print(len(before), before == {process.pid for process in active_children()}, flush=True)
+        print(len(before), before == {process.pid for process in active_children()})
+        print(os.waitpid(tracker, os.WNOHANG), flush=True)
 """
 )
 
@@ -745,7 +749,7 @@ def test_a_handler_of_later_ends_no_worker(tmp_path):
     with run_script(tmp_path, NEW_HANDLER, "forkserver") as process:
         output, _ = process.communicate("\n", timeout=60)
 
-    assert output == "2 True\n"
+    assert output == "2 True\n(0, 0)\n"
 
 
 EDITED = (
