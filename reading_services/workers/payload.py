@@ -183,22 +183,29 @@ def payload_of(work: Work, workers: int, script: Mapping[str, str] | None = None
     for pipe in pipes:
         settings = {k: v for k, v in vars(pipe).items() if not is_pipe(v)}
         parts.append((describe(pipe), settings, pipe))
-    values = Adopts(adopt_values, _values_of(pipes, hooks))
+    values, modules = _values_of(pipes, hooks)
     registered = custom_backends(), custom_decoders()
-    return _pack((settings_of_process(), *registered, thing, values), parts, script)
+    whole = (settings_of_process(), *registered, thing, Adopts(adopt_values, values))
+    data, imported = _pack(whole, parts, script)
+    return Payload(data, imported | modules)
 
 
 _MOST_BYTES, _MOST_PARTS, _MOST_DEPTH = 64 * 1024, 1_000, 4
 _NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
 
 
-def _values_of(pipes: Sequence[Pipe], hooks: Hooks) -> dict[tuple[str, ...], bytes]:
-    """Return the plain values of modules, classes and functions that functions read, by path."""
+def _values_of(
+    pipes: Sequence[Pipe], hooks: Hooks
+) -> tuple[dict[tuple[str, ...], bytes], frozenset[str]]:
+    """Return the plain values that functions read, by path, and the modules of their code."""
     values: dict[tuple[str, ...], bytes] = {}
+    modules: set[str] = set()
     waiting: list[tuple[tuple[str, ...], Any]] = []
     for thing in held_objects(pipes, others=(hooks.init, hooks.reset)):
         if isinstance(thing, types.FunctionType):
             waiting += [((module, name), part) for module, name, part in named_globals(thing)]
+        if isinstance(thing, (type, types.FunctionType)) and _is_of_user(thing.__module__):
+            modules.add(thing.__module__)
         if isinstance(thing, (type, types.FunctionType)) and "<" not in thing.__qualname__:
             home = thing.__module__, *thing.__qualname__.split(".")
             waiting += [((*home, name), part) for name, part in vars(thing).items()]
@@ -210,7 +217,7 @@ def _values_of(pipes: Sequence[Pipe], hooks: Hooks) -> dict[tuple[str, ...], byt
         elif len(path) < _MOST_DEPTH and not isinstance(value, (type, types.ModuleType)):
             own = {} if is_library(type(value)) else getattr(value, "__dict__", {})
             waiting += [((*path, name), part) for name, part in own.items()]
-    return values
+    return values, frozenset(modules & sys.modules.keys() - {_MAIN})
 
 
 def _plain_pickle(value: Any) -> bytes | None:
@@ -234,10 +241,10 @@ def _plain_pickle(value: Any) -> bytes | None:
     return data if len(data) <= _MOST_BYTES else None
 
 
-def _is_of_user(name: str) -> bool:
+def _is_of_user(name: str | None) -> bool:
     """Whether a module is no part of Python, of voxpipe or of an installed package."""
-    file = getattr(sys.modules.get(name), "__file__", None) or ""
-    top = name.partition(".")[0]
+    file = getattr(sys.modules.get(name or ""), "__file__", None) or ""
+    top = (name or "").partition(".")[0]
     is_installed = not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
     is_python = top in sys.stdlib_module_names and top != _MAIN
     return not (is_installed or is_python or top == __name__.partition(".")[0])

@@ -17,9 +17,10 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from importlib import import_module
+from importlib.abc import SourceLoader
 from itertools import count
 from multiprocessing import active_children, forkserver, process, reduction, spawn, util
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy as np
@@ -38,10 +39,9 @@ UNGUARDED_EXIT = 114
 """Exit status of a worker whose script begins the loop again; no other exit uses it."""
 ALWAYS = frozenset({signal.SIGINT, signal.SIGTERM})
 """Signals that only the consumer handles: workers end when it ends, and the pool uses SIGKILL."""
-_OF_JOBS = ("SIGHUP", "SIGUSR1", "SIGUSR2", "SIGQUIT", "SIGXCPU", "SIGALRM", "SIGVTALRM", "SIGPROF")
-_OF_JOBS += ("SIGIO", "SIGPWR", "SIGSTKFLT")
+_OF_JOBS = ["HUP", "USR1", "USR2", "QUIT", "XCPU", "ALRM", "VTALRM", "PROF", "IO", "PWR"]
 SIGNALS = ALWAYS.union(
-    {getattr(signal, name) for name in _OF_JOBS if hasattr(signal, name)},
+    {getattr(signal, f"SIG{name}") for name in _OF_JOBS if hasattr(signal, f"SIG{name}")},
     range(getattr(signal, "SIGRTMIN", 0), getattr(signal, "SIGRTMAX", -1) + 1),
 )
 """Signals of a terminal, a job step or a timer. None of them ends a worker, even a starting one."""
@@ -395,6 +395,25 @@ def _version(name: str) -> tuple[Any, ...]:
     return ()
 
 
+def _is_edited(module: Any) -> bool:
+    """Whether functions of a module differ from those in its file."""
+    loader = getattr(module, "__loader__", None)
+    if not isinstance(loader, SourceLoader):  # pytest, for one, compiles other code
+        return False
+    try:
+        code = loader.source_to_code(loader.get_data(module.__file__), module.__file__)
+    except (OSError, SyntaxError, ValueError):
+        return True  # workers will fail, and name the cause
+    codes = [code]
+    for each in codes:  # grows meanwhile
+        codes += [part for part in each.co_consts if isinstance(part, CodeType)]
+    known, members = set(codes), [*vars(module).values()]
+    members += [m for kind in members if isinstance(kind, type) for m in vars(kind).values()]
+    functions = [getattr(part, "__func__", part) for part in members]
+    own = {part.__code__ for part in functions if isinstance(part, FunctionType)}
+    return any(one.co_filename == code.co_filename and one not in known for one in own)
+
+
 def import_code() -> None:
     """Import the script and the modules of the consumer in the fork server, within a time limit."""
     order = os.environ.get(SERVER)
@@ -420,6 +439,14 @@ def warn_of_changes(modules: Collection[str], method: str) -> None:
         now = _version(name)
         if not now or (method == "forkserver" and name in _code_of_server):
             continue
+        is_first = name not in _versions
+        if is_first and _is_edited(sys.modules[name]):
+            warn(
+                f"{now[0]} was edited since this process imported it: workers import the new "
+                "version, and this process runs the old one. Start the program again, or call "
+                "importlib.reload() and construct the chain anew.",
+                LikelyMistake,
+            )
         if _versions.setdefault(name, now) != now:
             _versions[name] = now
             warn(

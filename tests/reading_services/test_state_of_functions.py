@@ -809,6 +809,54 @@ ANOTHER_MODULE = (
 )
 
 
+EDITED_BEFORE = (
+    HEAD
+    + """
+    import warnings
+    import mine, theirs
+
+    def late(batch):
+        from helper import scale
+        return {**batch, "scale": scale()}
+
+    def scales(function):
+        with loader(function) as batches:
+            return {b["scale"] for b in batches}
+
+    def edit(name):
+        with open(name) as file:
+            text = file.read()
+        with open(name, "w") as file:
+            file.write(text.replace("return 1", "return 22"))
+
+    if __name__ == "__main__":
+        import helper
+        warnings.simplefilter("always")
+        for function in (theirs.mark, mine.K(), late):
+            name = {late: "helper.py"}.get(function) or f"{function.__module__}.py"
+            if name != "theirs.py":
+                edit(name)
+            print(name, scales(function), flush=True)
+"""
+)
+
+
+@pytest.mark.slow
+def test_code_that_was_edited_before_its_first_epoch_is_named(tmp_path):
+    """A class, and a module that a function imports, after another loader had workers."""
+    code = "class K:\n    def scale(self, batch): return 1\n"
+    code += "    def __call__(self, batch): return {**batch, 'scale': self.scale(batch)}\n"
+    (tmp_path / "mine.py").write_text(code)
+    (tmp_path / "theirs.py").write_text("def mark(batch): return {**batch, 'scale': 0}\n")
+    (tmp_path / "helper.py").write_text("def scale(): return 1\n")
+    output, _ = run_script(tmp_path, EDITED_BEFORE, "forkserver").communicate(timeout=100)
+    assert "theirs.py {0}" in output
+    for name in ("mine.py", "helper.py"):
+        assert f"{name} {{22}}" in output
+        assert output.count(f"{name} was edited since this process imported it") == 1
+    assert output.count("was edited") == 2
+
+
 def test_a_graph_with_another_module_keeps_the_version_of_edited_code(tmp_path):
     """A second loader brings a module; workers of the first one do not import their code anew."""
     code = "number = 1\ndef mark(batch):\n    return {**batch, 'versions': number}\n"
