@@ -176,7 +176,7 @@ class TailEpoch:
                 continue
             if self._tail.seeds:
                 stream = Stream(*self._run, (self._epoch.last,), "user functions behind")
-                seed_globals(stream.integer(), self._own.held)
+                seed_globals(stream.integer(), self._own.generators)
             yield batch if outcome is None else outcome.batch
 
     def __iter__(self) -> TailEpoch:
@@ -192,7 +192,7 @@ class TailEpoch:
         """Take one item of the pipes, and before it the batches that had none."""
         guard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if self._tail.seeds:
-            guard = seeded_globals(0, self._own.held)
+            guard = seeded_globals(0, self._own.generators)
         try:
             # Ctrl-C ends the pipes from within, before anybody calls close().
             with guard, self._tail.leaving(self._epoch):

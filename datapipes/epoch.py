@@ -464,16 +464,8 @@ def is_library(thing: Any) -> bool:
     return str(home).partition(".")[0] in _LIBRARIES
 
 
-def held_generators(pipes: Iterable[Pipe]) -> tuple[Any, ...]:
-    """Return the random generators that functions of the user hold, each once, in a fixed order.
-
-    Warns once of each place that is not searched.
-    """
-    return tuple(thing for thing, _ in _generators_of(pipes))
-
-
 def _generators_of(pipes: Iterable[Pipe]) -> Iterator[tuple[Any, Mapping[int, Any]]]:
-    """Yield each generator with the holders of all objects; warn once of each limit."""
+    """Yield each generator, in a fixed order, with the holders of objects; warn of each limit."""
     keys: set[int] = set()
     holders: dict[int, Any] = {}
     for thing in held_objects(pipes, holders):
@@ -506,7 +498,7 @@ class OwnGenerators:
     def __init__(self, pipes: Iterable[Pipe]) -> None:
         self._pipes = tuple(pipes)
         self._count = 0
-        self.held = held_generators(self._pipes)
+        self.generators = tuple(thing for thing, _ in _generators_of(self._pipes))
 
     def repeats(self, *, may_repeat: bool) -> bool:
         """Return whether an item has to be made again, after items 1, 2, 4, 8, ...
@@ -518,16 +510,16 @@ class OwnGenerators:
         if self._count & (self._count - 1):  # a search takes longer than an item may
             return False
         now = list(_generators_of(self._pipes))
-        repeats = len(now) > len(self.held) and may_repeat and self._count == 1
-        if repeats or len(now) <= len(self.held):
-            self.held = tuple(thing for thing, _ in now)
+        repeats = len(now) > len(self.generators) and may_repeat and self._count == 1
+        if repeats or len(now) <= len(self.generators):
+            self.generators = tuple(thing for thing, _ in now)
             return repeats
-        known = set(map(_key_of, self.held))
-        new = [(thing, holders) for thing, holders in now if _key_of(thing) not in known]
+        keys = set(map(_key_of, self.generators))
+        new = [(thing, holders) for thing, holders in now if _key_of(thing) not in keys]
         for thing, holders in new:
             text = _unseen(thing, holders, "it was created while items were made")
             _ONCE.warn(text, f"{text}. {UNSEEN_HINT}", LikelyMistake)
-        self.held += tuple(thing for thing, _ in new)  # after those whose numbers were drawn
+        self.generators += tuple(thing for thing, _ in new)  # after those whose numbers were drawn
         return False
 
 

@@ -188,11 +188,11 @@ class PipeRunner:
         self.handoff.job, self.handoff.number = here, NOWHERE
         guard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
         if self._own is not None:
-            self.handoff.generators = self._own.held
+            self.handoff.generators = self._own.generators
             self.handoff.seeds = seeds = partial(_seed_of_item, job, seed, epoch)
             # Who gathers has seen them all before a function sees the batch.
             first = seeds(len(job.items) - 1 if self._gathers_before else 0)
-            guard = seeded_globals(first, self._own.held)
+            guard = seeded_globals(first, self._own.generators)
         try:
             with guard:
                 return list(self.sink)

@@ -155,7 +155,7 @@ def run_planner(
     number = 0
     while True:
         stream = Stream(seed, epoch, (number,), "user functions of the planner")
-        with seeded_globals(stream.integer(), own.held):
+        with seeded_globals(stream.integer(), own.generators):
             try:
                 item = next(items)
             except StopIteration:

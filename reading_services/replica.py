@@ -350,7 +350,7 @@ class Replica:
         assert self._own is not None
         place = (self.share.count, self.share.number)
         stream = Stream(seed, epoch, place, "worker functions")
-        with seeded_globals(stream.integer(), self._own.held):
+        with seeded_globals(stream.integer(), self._own.generators):
             try:
                 self._items = self._start(seed, epoch)
             except StopIteration as error:  # else it would look like the end of the share
@@ -362,7 +362,7 @@ class Replica:
         index = key[2]
         stream = Stream(seed, epoch, key, "user functions")
         try:
-            with seeded_globals(stream.integer(), self._own.held):
+            with seeded_globals(stream.integer(), self._own.generators):
                 return next(self._items)
         except StopIteration:
             self._items = None

@@ -184,10 +184,10 @@ def payload_of(work: Work, workers: int, script: Mapping[str, str] | None = None
         settings = {k: v for k, v in vars(pipe).items() if not is_pipe(v)}
         parts.append((describe(pipe), settings, pipe))
     values, modules = _values_of(pipes, hooks)
-    registered = custom_backends(), custom_decoders()
-    whole = (settings_of_process(), *registered, thing, Adopts(adopt_values, values))
-    data, imported = _pack(whole, parts, script)
-    return Payload(data, imported | modules)
+    backends, decoders = custom_backends(), custom_decoders()
+    last = Adopts(adopt_values, values)
+    pack = _pack((settings_of_process(), backends, decoders, thing, last), parts, script)
+    return Payload(pack.data, pack.modules | modules)
 
 
 _MOST_BYTES, _MOST_PARTS, _MOST_DEPTH = 64 * 1024, 1_000, 4

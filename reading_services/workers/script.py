@@ -228,7 +228,7 @@ class ScriptUnpickler(pickle.Unpickler):
 
 # State of the consumer that a forked child would have. Each part is adopted where it differs from
 # the part of the last epoch: what a worker_init_fn or the script sets in a worker stays there.
-_received: dict[Any, Any] = {}
+_LAST: dict[Any, Any] = {}
 
 
 class Adopts:
@@ -248,7 +248,7 @@ def adopt(
     for name in before.keys() & environment.keys() - settings.keys():
         del environment[name]
     environment.update({k: v for k, v in settings.items() if before.get(k) != v})
-    _received[adopt] = settings
+    _LAST[adopt] = settings
 
 
 def settings_of_process() -> Adopts:
@@ -264,26 +264,29 @@ def settings_of_process() -> Adopts:
 def _adopt_settings(
     environment: Mapping[str, str], folder: str, path: tuple[str, ...], dtype: str, errors: Any
 ) -> None:
-    adopt(environment, os.environ, _received.get(adopt, environment))
+    adopt(environment, os.environ, _LAST.get(adopt, environment))
     torch: Any = sys.modules.get("torch")
     if torch is not None and dtype:
         torch.set_default_dtype(getattr(torch, dtype.removeprefix("torch.")))
     np.seterr(**errors)
-    if folder and _received.get(os.chdir) != folder:
+    if folder and _LAST.get(os.chdir) != folder:
         os.chdir(folder)
-    if _received.get(sys) != path:
+    if _LAST.get(sys) != path:
         sys.path[:] = path
-    _received.update({os.chdir: folder, sys: path})
+    _LAST.update({os.chdir: folder, sys: path})
 
 
 def adopt_values(values: Mapping[tuple[str, ...], bytes]) -> None:
     """Set plain values of modules, classes, functions and objects in them, each by its path."""
     for path, data in values.items():
-        if _received.get(path) == data:
+        if _LAST.get(path) == data:
             continue
-        _received[path] = data
+        _LAST[path] = data
         module, *owners, name = path
-        space: Any = _space_of(import_module(module))  # a function may import it when called
+        try:
+            space: Any = _space_of(import_module(module))  # a function may import it when called
+        except ImportError:  # made by the script, under its guard for instance
+            continue
         if not owners:
             if not _change(space.get(name), value := pickle.loads(data)):
                 space[name] = vars(sys.modules[module])[name] = value
@@ -292,7 +295,8 @@ def adopt_values(values: Mapping[tuple[str, ...], bytes]) -> None:
         for owner in owners[1:]:
             thing = getattr(thing, owner, None)
         if isinstance(thing, type):
-            setattr(thing, name, pickle.loads(data))
+            with contextlib.suppress(AttributeError, TypeError):  # a compiled class
+                setattr(thing, name, pickle.loads(data))
         elif not hasattr(thing, "__dict__"):
             text = f"workers have no {'.'.join(owners)} of {module}, which was set after its import"
             hint = "Set it where the module is imported, or hold it in an attribute of the function"
@@ -407,11 +411,11 @@ def _is_edited(module: Any) -> bool:
     codes = [code]
     for each in codes:  # grows meanwhile
         codes += [part for part in each.co_consts if isinstance(part, CodeType)]
-    known, members = set(codes), [*vars(module).values()]
+    in_file, members = set(codes), [*vars(module).values()]
     members += [m for kind in members if isinstance(kind, type) for m in vars(kind).values()]
     functions = [getattr(part, "__func__", part) for part in members]
     own = {part.__code__ for part in functions if isinstance(part, FunctionType)}
-    return any(one.co_filename == code.co_filename and one not in known for one in own)
+    return any(one.co_filename == code.co_filename and one not in in_file for one in own)
 
 
 def import_code() -> None:
