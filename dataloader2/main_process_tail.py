@@ -20,7 +20,7 @@ from ..batching.job import BatchResult
 from ..core import Stream
 from ..core.errors import GraphError, VoxpipeError
 from ..datapipes.background_iterator import STOP_SECONDS, stop_limit
-from ..datapipes.epoch import held_generators, set_epoch
+from ..datapipes.epoch import OwnGenerators, set_epoch
 from ..graph import (
     Pipe,
     before_dispatch,
@@ -158,7 +158,7 @@ class TailEpoch:
         self._tail = tail
         self._epoch = epoch
         self._run = (seed, number)
-        self._generators = held_generators(tail.pipes) if tail.seeds else ()
+        self._own = OwnGenerators(tail.pipes if tail.seeds else ())
         # Numbers and failures of batches that the pipes have read and not yet yielded; batches
         # without any item bypass the pipes.
         self._under_way: deque[tuple[int, BatchResult | None]] = deque()
@@ -176,7 +176,7 @@ class TailEpoch:
                 continue
             if self._tail.seeds:
                 stream = Stream(*self._run, (self._epoch.last,), "user functions behind")
-                seed_globals(stream.integer(), self._generators)
+                seed_globals(stream.integer(), self._own.generators)
             yield batch if outcome is None else outcome.batch
 
     def __iter__(self) -> TailEpoch:
@@ -190,8 +190,9 @@ class TailEpoch:
 
     def _advance(self) -> None:
         """Take one item of the pipes, and before it the batches that had none."""
-        seeds, own = self._tail.seeds, self._generators
-        guard = seeded_globals(0, own) if seeds else contextlib.nullcontext()
+        guard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+        if self._tail.seeds:
+            guard = seeded_globals(0, self._own.generators)
         try:
             # Ctrl-C ends the pipes from within, before anybody calls close().
             with guard, self._tail.leaving(self._epoch):
@@ -201,6 +202,7 @@ class TailEpoch:
             if not self._ready:
                 raise
             return
+        self._own.repeats(may_repeat=False)  # a batch comes once: warns of new generators
         self._pass_by()
         if not self._under_way:
             last = self._tail.pipes[-1]

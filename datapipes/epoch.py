@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import io
 import random
@@ -10,6 +11,7 @@ import types
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass
 from importlib.util import resolve_name
 from itertools import islice
@@ -18,6 +20,7 @@ from typing import Any, ClassVar, TypeVar
 import numpy as np
 import torch
 from torch.utils.data import IterDataPipe, MapDataPipe
+from torch.utils.data.datapipes.iter import IterableWrapper
 
 from ..core import Sample, Stream
 from ..core.call_site import WarnOnce, looking_ahead
@@ -38,7 +41,7 @@ from ..graph import (
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_report import asks_voxels
-from ..storage.content import GLOBAL, MODULE, PLAIN, links_of, names_in
+from ..storage.content import MODULE, PLAIN, links_of, names_in
 from .datapipe import DataPipe, Running, may_open
 
 D = TypeVar("D", bound="Drawing")
@@ -267,6 +270,16 @@ def copy_for_epoch(planner: Pipe, seed: int, epoch: int) -> Pipe:
     return copy
 
 
+def starts_again(graph: Pipe) -> bool:
+    """Whether a second pass of an epoch begins with the same items."""
+    sources: list[Any] = [pipe for pipe in walk(graph) if not parents_of(pipe)]
+    return all(
+        isinstance(pipe, SeedStamper)
+        or (type(pipe) is IterableWrapper and not hasattr(pipe.iterable, "__next__"))
+        for pipe in sources
+    )
+
+
 def may_look_ahead(planner: Pipe) -> bool:
     """Whether planning a few items uses up nothing and runs nothing of the user's."""
     every = list(walk(planner))
@@ -330,11 +343,14 @@ class Unseen(str):
 UNSEEN_HINT = "Hold generators in attributes of the object itself, or draw from np.random or torch."
 
 
-def held_objects(pipes: Iterable[Pipe]) -> Iterator[Any]:
+def held_objects(
+    pipes: Iterable[Pipe], holders: dict[int, Any] | None = None, others: Iterable[Any] = ()
+) -> Iterator[Any]:
     """Yield the objects that functions of the user hold, each once, in a fixed order.
 
     They are attributes, entries of containers, closures, classes, and names of their modules.
     Generators and iterators are not searched. An :class:`Unseen` is yielded for each limit.
+    ``holders`` receives the holder of each object; ``others`` are searched after the pipes.
     """
     waiting: list[tuple[Any, Any]] = []  # each with its holder
     for pipe in pipes:
@@ -344,7 +360,11 @@ def held_objects(pipes: Iterable[Pipe]) -> Iterator[Any]:
             own = ("origin", "_rng") if is_library(type(pipe)) else ("origin",)
             values = [v for name, v in vars(pipe).items() if name not in own and not is_pipe(v)]
             waiting += [(value, pipe) for value in (*values, type(pipe))]
-    holders: dict[int, Any] = {}
+    waiting += [(other, None) for other in others]
+    yield from _objects_below(waiting, {} if holders is None else holders)
+
+
+def _objects_below(waiting: list[tuple[Any, Any]], holders: dict[int, Any]) -> Iterator[Any]:
     for thing, holder in waiting:  # grows meanwhile
         if id(thing) in holders or isinstance(thing, _LEAVES):
             continue
@@ -397,9 +417,13 @@ def _parts_of(thing: Any) -> list[Any]:
         return [v for kind, v in pairs if isinstance(v, GENERATORS) or not is_library(kind)]
     own = list(getattr(thing, "__dict__", {}).values())
     links = links_of(thing)
+    if isinstance(thing, functools._lru_cache_wrapper):
+        return [*own, *gc.get_referents(thing)]  # and the results that it keeps
+    if isinstance(thing, ContextVar):
+        return [thing.get(None), *gc.get_referents(thing)]
     if links is not None:
         is_open = isinstance(thing, types.FunctionType) and not is_library(thing)
-        return [*links, *own, *(_globals_of(thing) if is_open else ())]
+        return [*links, *own, *(part for *_, part in (named_globals(thing) if is_open else ()))]
     # Of a subclass too, without a call of the user's own __iter__.
     if isinstance(thing, dict):
         return [*dict.values(thing), *dict.keys(thing), *own]
@@ -411,17 +435,21 @@ def _parts_of(thing: Any) -> list[Any]:
     return [*own, *gc.get_referents(thing)]  # slots, and entries of other containers
 
 
-def _globals_of(function: types.FunctionType) -> list[Any]:
-    """Return the objects that a function reads by the names of its module, and of others."""
+def named_globals(function: types.FunctionType) -> list[tuple[str, str, Any]]:
+    """Return the objects that a function reads from modules: module, name and object."""
     names, space = names_in(function.__code__), function.__globals__
     package = space.get("__package__") or ""
-    parts = [space[name] for kind, name in names if kind == GLOBAL and name in space]
-    modules = [part for part in parts if isinstance(part, types.ModuleType)]
+    # Also ``sys.modules[__name__].RNG`` and ``globals()["RNG"]``.
+    texts = [text for text in function.__code__.co_consts if isinstance(text, str)]
+    every = [*(name for _, name in names), *texts]
+    home = space.get("__name__") or ""
+    parts = [(home, name, space[name]) for name in every if name in space]
+    modules = [part for *_, part in parts if isinstance(part, types.ModuleType)]
     imports = [resolve_name(name, package) for kind, name in names if kind == MODULE]
     modules += [sys.modules[name] for name in imports if name in sys.modules]
     for module in modules:
         members = {} if is_library(module) else vars(module)
-        parts += [members[name] for _, name in names if name in members]
+        parts += [(module.__name__, name, members[name]) for name in every if name in members]
     return parts
 
 
@@ -436,18 +464,63 @@ def is_library(thing: Any) -> bool:
     return str(home).partition(".")[0] in _LIBRARIES
 
 
-def held_generators(pipes: Iterable[Pipe]) -> tuple[Any, ...]:
-    """Return the random generators that functions of the user hold, each once, in a fixed order.
-
-    Warns once of each place that is not searched.
-    """
-    generators: dict[int, Any] = {}
-    for thing in held_objects(pipes):
-        if isinstance(thing, GENERATORS) and not isinstance(thing, random.SystemRandom):
-            generators.setdefault(id(getattr(thing, "bit_generator", thing)), thing)
-        elif isinstance(thing, Unseen):
+def _generators_of(pipes: Iterable[Pipe]) -> Iterator[tuple[Any, Mapping[int, Any]]]:
+    """Yield each generator, in a fixed order, with the holders of objects; warn of each limit."""
+    keys: set[int] = set()
+    holders: dict[int, Any] = {}
+    for thing in held_objects(pipes, holders):
+        if isinstance(thing, Unseen):
             _ONCE.warn(thing, f"{thing}. {UNSEEN_HINT}", LikelyMistake)
-    return tuple(generators.values())
+        elif not isinstance(thing, GENERATORS) or isinstance(thing, random.SystemRandom):
+            continue
+        elif (key := _key_of(thing)) not in keys:
+            keys.add(key)
+            yield thing, holders
+
+
+def _key_of(generator: Any) -> int:
+    return id(getattr(generator, "bit_generator", generator))
+
+
+def warn_of_generators(pipe: Pipe, reader: Any) -> None:
+    """Warn of generators in a reader of files: each process keeps the voxels that it returned."""
+    holders: dict[int, Any] = {}
+    for thing in _objects_below([(reader, pipe)], holders):
+        if isinstance(thing, GENERATORS):
+            text = _unseen(thing, holders, "each process reads a volume once, and keeps its voxels")
+            hint = "Draw in a function after open_volume(), .map(f) for instance."
+            _ONCE.warn(text, f"{text}. {hint}", LikelyMistake)
+
+
+class OwnGenerators:
+    """The generators that functions hold, and those that they create while they make items."""
+
+    def __init__(self, pipes: Iterable[Pipe]) -> None:
+        self._pipes = tuple(pipes)
+        self._count = 0
+        self.generators = tuple(thing for thing, _ in _generators_of(self._pipes))
+
+    def repeats(self, *, may_repeat: bool) -> bool:
+        """Return whether an item has to be made again, after items 1, 2, 4, 8, ...
+
+        The first item that creates a generator has drawn from it before it was seeded. Warns where
+        that item cannot be made again.
+        """
+        self._count += 1
+        if self._count & (self._count - 1):  # a search takes longer than an item may
+            return False
+        now = list(_generators_of(self._pipes))
+        repeats = len(now) > len(self.generators) and may_repeat and self._count == 1
+        if repeats or len(now) <= len(self.generators):
+            self.generators = tuple(thing for thing, _ in now)
+            return repeats
+        keys = set(map(_key_of, self.generators))
+        new = [(thing, holders) for thing, holders in now if _key_of(thing) not in keys]
+        for thing, holders in new:
+            text = _unseen(thing, holders, "it was created while items were made")
+            _ONCE.warn(text, f"{text}. {UNSEEN_HINT}", LikelyMistake)
+        self.generators += tuple(thing for thing, _ in new)  # after those whose numbers were drawn
+        return False
 
 
 def set_seed_of(generator: Any, seed: int) -> None:

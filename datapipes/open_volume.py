@@ -26,7 +26,7 @@ from ..volumes.array_source import says_label
 from .case_names import CASE, name_of
 from .cases import FromCases, ListCases
 from .datapipe import SameLength, chained_form, locate_errors, wrong_item
-from .epoch import SeedStamper
+from .epoch import SeedStamper, warn_of_generators
 from .op_pipe import refuse_unknown_arguments
 from .sampling import nearest_key, overriding_keys, refuse_no_policies, unknown_key
 
@@ -219,6 +219,7 @@ class OpenVolume(SeedStamper, SameLength):
         for mode in io.values() if isinstance(io, Mapping) else (io,):
             check_io(mode)
         self.io, self.reader_kwargs = io, reader_kwargs
+        warn_of_generators(self, reader_kwargs.get("reader"))
 
     def __iter__(self) -> Iterator[Sample]:
         run = self._by_server = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -10,15 +11,21 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+import torch
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes import _hook_iterator
 
 from ..batching.job import NOWHERE, STEP_OF_THREAD, Job, the_batch
-from ..core import CallSite, Stream
+from ..core import CallSite, Sample, Stream
 from ..core.errors import LOCATABLE, E, add_location
 from ..datapipes import DataPipe
-from ..datapipes.epoch import held_generators, set_epoch
+from ..datapipes.epoch import OwnGenerators, set_epoch
 from ..graph import Cut, Pipe, describe, error_location, origin_of, traits_of, walk, with_parents
+from ..spatial import LazyPatch
+from ..spatial.lazy.patch_report import Provenance
+from ..storage.content import PLAIN
+from ..volumes import Volume
 from .global_generators import seed_globals, seeded_globals
 
 # Restoring errors of pipes, whose arguments torch changes. It appends lines to a text, and replaces
@@ -137,19 +144,20 @@ class PipeRunner:
             if isinstance(pipe, DataPipe) and pipe.instructions() == ():
                 continue  # it does nothing within a batch, e.g. prefetch()
             whole = whole or bool(traits_of(pipe).group)
-            copy: Any = with_parents(pipe, [self.sink])
-            if traits_of(copy).group and traits_of(copy).drop_last:
-                copy.drop_last = False
-            self.sink = copy
+            twin: Any = with_parents(pipe, [self.sink])
+            if traits_of(twin).group and traits_of(twin).drop_last:
+                twin.drop_last = False
+            self.sink = twin
             if not traits_of(pipe).watches:
                 self.sink = StepIterator(self.sink, number, self.handoff, whole=whole)
         self.last = written_last([*split.realizing])
         self._runs_user_code = any(traits_of(pipe).runs_user_code for pipe in split.realizing)
         self._filters = split.filters
         self._run: tuple[int, int] | None = None
+        self._own: OwnGenerators | None = None  # where functions of the user run
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "handoff": Handoff(), "_run": None}
+        return {**self.__dict__, "handoff": Handoff(), "_run": None, "_own": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -159,29 +167,53 @@ class PipeRunner:
         """Return the batch of ``job``; ``items`` are the outputs of pipes that ran before."""
         # Global generators are seeded from (seed, epoch, item) before a user's function gets an
         # item, so its numbers depend neither on the worker nor on the number of ranks.
+        here = job if items is None else replace(job, items=tuple(items))
+        spare: Any = None
         if self._run != (seed, epoch):
             set_epoch(self.sink, seed, epoch)
             self._run = (seed, epoch)
-            if self._runs_user_code:  # objects may have got new generators since the last epoch
-                self.handoff.generators = held_generators(walk(self.sink))
-        here = job if items is None else replace(job, items=tuple(items))
+            if self._runs_user_code:  # an object may have got another one since the last epoch
+                self._own = OwnGenerators(walk(self.sink))
+                with contextlib.suppress(TypeError):
+                    spare = _copy_of(here.items)
+        outputs = self._outputs(job, here, seed, epoch)
+        if self._own is not None and self._own.repeats(may_repeat=spare is not None):
+            outputs = self._outputs(job, replace(here, items=spare), seed, epoch)
+        return the_batch(job, outputs, filters=self._filters)
+
+    def _outputs(self, job: Job, here: Job, seed: int, epoch: int) -> list[Any]:
         self.handoff.job, self.handoff.number = here, NOWHERE
         guard: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
-        if self._runs_user_code:
+        if self._own is not None:
+            self.handoff.generators = self._own.generators
             self.handoff.seeds = seeds = partial(_seed_of_item, job, seed, epoch)
             # A pipe that gathers reads all items before a function gets the batch.
             first = seeds(len(job.items) - 1 if self._gathers_before else 0)
-            guard = seeded_globals(first, self.handoff.generators)
+            guard = seeded_globals(first, self._own.generators)
         try:
             with guard:
-                outputs = list(self.sink)
+                return list(self.sink)
         except LOCATABLE as error:
             at = error_location(error)
             raise add_location(as_raised(error), at, job.cases(), job.place())  # noqa: B904
         finally:
             self.handoff.job, self.handoff.seeds = _NO_JOB, None
             STEP_OF_THREAD.get().at(NOWHERE)
-        return the_batch(job, outputs, filters=self._filters)
+
+
+def _copy_of(thing: Any) -> Any:
+    """Return a copy of items; TypeError where they are no plain data, and may be changed."""
+    if isinstance(thing, (np.ndarray, torch.Tensor)):
+        return copy.deepcopy(thing)
+    if type(thing) in (tuple, list):
+        return type(thing)(map(_copy_of, thing))
+    if type(thing) in (dict, Sample):
+        twin = copy.copy(thing)
+        twin.update((key, _copy_of(value)) for key, value in thing.items())
+        return twin
+    if isinstance(thing, (*PLAIN, np.generic, LazyPatch, Provenance, Volume)):
+        return thing
+    raise TypeError(type(thing).__qualname__)
 
 
 def written_last(pipes: list[Pipe]) -> CallSite | None:

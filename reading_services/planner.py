@@ -13,7 +13,7 @@ from ..core import Stream
 from ..core.errors import GraphError, add_location
 from ..datapipes.batch_patches import BatchPatches
 from ..datapipes.datapipe import ErrorLog, log_errors
-from ..datapipes.epoch import held_generators, items_from, set_epoch
+from ..datapipes.epoch import OwnGenerators, items_from, set_epoch, starts_again
 from ..graph import Cut, Pipe, error_location, failed_item, is_read_twice, traits_of, walk
 from ..spatial.lazy.patch_steps import in_batch
 from .delivered_batches import DeliveredBatches
@@ -152,18 +152,24 @@ def run_planner(
             raise _with_place(error)  # noqa: B904  the very same error
         return
     items = iter(planner)
-    generators = held_generators(walk(planner))
-    for number in count():
+    own = OwnGenerators(walk(planner))
+    number = 0
+    while True:
         stream = Stream(seed, epoch, (number,), "user functions of the planner")
-        with seeded_globals(stream.integer(), generators):
+        with seeded_globals(stream.integer(), own.generators):
             try:
                 item = next(items)
             except StopIteration:
                 return
             except Exception as error:
                 raise _with_place(error)  # noqa: B904  the very same error
+        if own.repeats(may_repeat=not number and starts_again(planner)):
+            set_epoch(planner if of is None else of, seed, epoch)
+            items = iter(planner)
+            continue
         if number >= start:
             yield item
+        number += 1
 
 
 def draws_globally(planner: Pipe) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -16,7 +16,7 @@ from ..core.errors import LOCATABLE, GraphError, add_location
 from ..core.validate import validate_int
 from ..datapipes import DataPipe
 from ..datapipes.datapipe import length
-from ..datapipes.epoch import count_seeded, held_generators, set_epoch
+from ..datapipes.epoch import OwnGenerators, count_seeded, set_epoch, starts_again
 from ..datapipes.foreign import LEVELS, RANKS, WORKERS, division_levels
 from ..graph import (
     Pipe,
@@ -302,7 +302,7 @@ class Replica:
         self._is_initialized = False
         self._run: tuple[int, int] | None = None
         self._items: Iterator[Any] | None = None
-        self._generators: Sequence[Any] = ()
+        self._own: OwnGenerators | None = None
 
     def feed(self, feed: Feed, worker: int = 0) -> None:
         """Read the items for worker number ``worker`` from ``feed``."""
@@ -333,20 +333,36 @@ class Replica:
         """Return this worker's next item; StopIteration after the last, any number of times."""
         # Random numbers depend on the share, as items of a share have no global numbers.
         key = (self.share.count, self.share.number, index)
-        if self._run != (seed, epoch):
+        if self._run != (seed, epoch) or self._own is None:
             self._run = (seed, epoch)
-            self._generators = held_generators(walk(self.graph))
-            stream = Stream(seed, epoch, key[:2], "worker functions")
-            with seeded_globals(stream.integer(), self._generators):
-                try:
-                    self._items = self._start(seed, epoch)
-                except StopIteration as error:  # must not look like the end of the share
-                    raise add_location(error, error_location(error))  # noqa: B904
+            self._own = OwnGenerators(walk(self.graph))
+            self._begin(seed, epoch)
         if self._items is None:
             raise StopIteration
+        item = self._next(key, seed, epoch)
+        may_repeat = not index and self.hooks.reset is None and starts_again(self.graph)
+        if self._own.repeats(may_repeat=may_repeat):
+            self._begin(seed, epoch)
+            item = self._next(key, seed, epoch)
+        return item
+
+    def _begin(self, seed: int, epoch: int) -> None:
+        assert self._own is not None
+        place = (self.share.count, self.share.number)
+        stream = Stream(seed, epoch, place, "worker functions")
+        with seeded_globals(stream.integer(), self._own.generators):
+            try:
+                self._items = self._start(seed, epoch)
+            except StopIteration as error:  # else it would look like the end of the share
+                raise add_location(error, error_location(error))  # noqa: B904
+
+    def _next(self, key: tuple[int, int, int], seed: int, epoch: int) -> Any:
+        assert self._items is not None
+        assert self._own is not None
+        index = key[2]
         stream = Stream(seed, epoch, key, "user functions")
         try:
-            with seeded_globals(stream.integer(), self._generators):
+            with seeded_globals(stream.integer(), self._own.generators):
                 return next(self._items)
         except StopIteration:
             self._items = None

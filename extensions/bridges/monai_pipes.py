@@ -138,12 +138,13 @@ def _meta_tensor(tensor: torch.Tensor, *sources: Mapping[str, Any], is_batch: bo
     shape = np.array(tensor.shape[-3:])
     each = [_meta_of(source, shape) for source in sources]
     if not is_batch:
-        return MetaTensor(tensor, meta=each[0])
+        return MetaTensor(tensor, meta=each[0], device=tensor.device)
     # As monai.data.utils.collate_meta_tensor_fn() leaves it, so that decollate_batch() takes it.
-    result = MetaTensor(tensor)
+    result = MetaTensor(tensor, device=tensor.device)
     common = set.intersection(*(set(meta) for meta in each))
     collate = torch.utils.data.default_collate
-    result.meta = collate([{key: meta[key] for key in sorted(common)} for meta in each])
+    with torch.device("cpu"):  # a default device is for new tensors, and not for copies of these
+        result.meta = collate([{key: meta[key] for key in sorted(common)} for meta in each])
     result.applied_operations = [TraceKeys.NONE] * len(each)
     result.is_batch = True
     return result

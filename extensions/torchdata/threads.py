@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import os
 import queue
 import sys
 import threading
@@ -18,6 +17,7 @@ from concurrent.futures.thread import BrokenThreadPool
 from itertools import islice
 from typing import Any, ClassVar
 
+from ...batching.collate import usable_cores
 from ...core.errors import WorkerDied, add_location
 from ...core.validate import validate_int
 from ...datapipes.background_iterator import (
@@ -184,7 +184,7 @@ class ThreadPoolMapper(SameLength, form="threadpool_map"):
         self.threadpool_kwargs = threadpool_kwargs
 
     def __iter__(self) -> Iterator[Any]:
-        threads = self.max_workers or min(_MOST_THREADS, (os.cpu_count() or 1) + _EXTRA_THREADS)
+        threads = self.max_workers or min(_MOST_THREADS, usable_cores() + _EXTRA_THREADS)
         pool = Threads(threads, **self.threadpool_kwargs)
         futures: deque[Future[Any]] = deque()
         items = iter(self.parent)

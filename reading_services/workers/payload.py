@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
 import functools
 import io
 import pickle
 import sys
+import types
 from collections.abc import Mapping, Sequence
 from importlib import util
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
 
 from ...batching.collate import ApplyValue
 from ...batching.job import Job
 from ...core.call_site import shorten
 from ...core.errors import NotPicklable
+from ...datapipes.epoch import held_objects, is_library, named_globals
 from ...graph import Pipe, describe, is_pipe, origin_of, walk
 from ...intensity import ValueStep
+from ...storage.content import PLAIN
 from ...volumes import custom_backends, custom_decoders
 from ..replica import Hooks, Replica
 from ..work import PlannedWork, Work
+from .script import Adopts, adopt_values, settings_of_process
 
 # Names of a script that exist only in the process that was started with it.
 #
@@ -174,7 +183,71 @@ def payload_of(work: Work, workers: int, script: Mapping[str, str] | None = None
     for pipe in pipes:
         settings = {k: v for k, v in vars(pipe).items() if not is_pipe(v)}
         parts.append((describe(pipe), settings, pipe))
-    return _pack((custom_backends(), custom_decoders(), thing), parts, script)
+    values, modules = _values_of(pipes, hooks)
+    backends, decoders = custom_backends(), custom_decoders()
+    last = Adopts(adopt_values, values)
+    pack = _pack((settings_of_process(), backends, decoders, thing, last), parts, script)
+    return Payload(pack.data, pack.modules | modules)
+
+
+_MOST_BYTES, _MOST_PARTS, _MOST_DEPTH = 64 * 1024, 1_000, 4
+_NAMESPACES = (types.SimpleNamespace, argparse.Namespace)
+
+
+def _values_of(
+    pipes: Sequence[Pipe], hooks: Hooks
+) -> tuple[dict[tuple[str, ...], bytes], frozenset[str]]:
+    """Return the plain values that functions read, by path, and the modules of their code."""
+    values: dict[tuple[str, ...], bytes] = {}
+    modules: set[str] = set()
+    waiting: list[tuple[tuple[str, ...], Any]] = []
+    for thing in held_objects(pipes, others=(hooks.init, hooks.reset)):
+        if isinstance(thing, types.FunctionType):
+            waiting += [((module, name), part) for module, name, part in named_globals(thing)]
+        if isinstance(thing, (type, types.FunctionType)) and _is_of_user(thing.__module__):
+            modules.add(thing.__module__)
+        if isinstance(thing, (type, types.FunctionType)) and "<" not in thing.__qualname__:
+            home = thing.__module__, *thing.__qualname__.split(".")
+            waiting += [((*home, name), part) for name, part in vars(thing).items()]
+    for path, value in waiting:  # grows meanwhile
+        if path in values or path[-1].startswith("__") or not _is_of_user(path[0]):
+            continue
+        if (data := _plain_pickle(value)) is not None:
+            values[path] = data
+        elif len(path) < _MOST_DEPTH and not isinstance(value, (type, types.ModuleType)):
+            own = {} if is_library(type(value)) else getattr(value, "__dict__", {})
+            waiting += [((*path, name), part) for name, part in own.items()]
+    return values, frozenset(modules & sys.modules.keys() - {_MAIN})
+
+
+def _plain_pickle(value: Any) -> bytes | None:
+    """Return the pickle of a value without objects of the user, unless it is long."""
+    parts = [value]
+    for part in parts:  # grows meanwhile
+        if type(part) is dict:
+            parts += [*part.keys(), *part.values()]
+        elif type(part) in (list, tuple, set, frozenset):
+            parts += part
+        elif type(part) in _NAMESPACES:
+            parts.append(vars(part))
+        elif isinstance(part, (np.ndarray, torch.Tensor)):
+            if part.nbytes > _MOST_BYTES or getattr(part.dtype, "hasobject", False):
+                return None
+        elif not isinstance(part, (*PLAIN, bytearray, PurePath, np.generic, np.dtype)):
+            return None
+        if len(parts) > _MOST_PARTS:
+            return None
+    data = pickle.dumps(value)
+    return data if len(data) <= _MOST_BYTES else None
+
+
+def _is_of_user(name: str | None) -> bool:
+    """Whether a module is no part of Python, of voxpipe or of an installed package."""
+    file = getattr(sys.modules.get(name or ""), "__file__", None) or ""
+    top = (name or "").partition(".")[0]
+    is_installed = not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
+    is_python = top in sys.stdlib_module_names and top != _MAIN
+    return not (is_installed or is_python or top == __name__.partition(".")[0])
 
 
 def _pack(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None) -> Payload:

@@ -15,11 +15,15 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from importlib import import_module
+from importlib.abc import SourceLoader
 from itertools import count
 from multiprocessing import active_children, forkserver, process, reduction, spawn, util
+from types import CodeType, FunctionType
 from typing import Any, cast
+
+import numpy as np
 
 from ...core.call_site import warn
 from ...core.errors import LikelyMistake, NotPicklable
@@ -35,10 +39,12 @@ UNGUARDED_EXIT = 114
 """Exit status of a worker whose script starts the loop again; no other exit uses it."""
 ALWAYS = frozenset({signal.SIGINT, signal.SIGTERM})
 """Signals that only the consumer handles: workers end when it ends, and the pool uses SIGKILL."""
+_OF_JOBS = ["HUP", "USR1", "USR2", "QUIT", "XCPU", "ALRM", "VTALRM", "PROF", "IO", "PWR"]
 SIGNALS = ALWAYS.union(
-    getattr(signal, name) for name in ("SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
+    {getattr(signal, f"SIG{name}") for name in _OF_JOBS if hasattr(signal, f"SIG{name}")},
+    range(getattr(signal, "SIGRTMIN", 0), getattr(signal, "SIGRTMAX", -1) + 1),
 )
-"""Signals of a terminal or a job step. None of them ends a worker, even while it starts."""
+"""Signals of a terminal, a job step or a timer. None of them ends a worker, even a starting one."""
 # Signals of faults in the process itself, and signals that no process can handle.
 _OWN_SIGNALS = ("SIGKILL", "SIGSTOP", "SIGCHLD", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT")
 _KEYS = ("init_main_from_name", "init_main_from_path")
@@ -217,6 +223,103 @@ class ScriptUnpickler(pickle.Unpickler):
             raise NotPicklable(msg, do=do) from error
 
 
+# State of the consumer that a forked child would have. Each part is adopted where it differs from
+# the part of the last epoch: what a worker_init_fn or the script sets in a worker stays there.
+_LAST: dict[Any, Any] = {}
+
+
+class Adopts:
+    """Calls a function with values in the process that unpickles it."""
+
+    def __init__(self, function: Callable[..., None], *values: Any) -> None:
+        self._call = function, values
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._call
+
+
+def adopt(
+    settings: Mapping[str, str], environment: MutableMapping[str, str], before: Mapping[str, str]
+) -> None:
+    """Change the variables of an environment whose settings differ from those of ``before``."""
+    for name in before.keys() & environment.keys() - settings.keys():
+        del environment[name]
+    environment.update({k: v for k, v in settings.items() if before.get(k) != v})
+    _LAST[adopt] = settings
+
+
+def settings_of_process() -> Adopts:
+    """Return the environment, the folder, the import path, and defaults of torch and NumPy."""
+    folder = ""
+    with contextlib.suppress(FileNotFoundError):
+        folder = os.getcwd()
+    environment = {name: value for name, value in os.environ.items() if name != SERVER}
+    dtype = str(getattr(sys.modules.get("torch"), "get_default_dtype", str)())
+    return Adopts(_adopt_settings, environment, folder, (*sys.path,), dtype, np.geterr())
+
+
+def _adopt_settings(
+    environment: Mapping[str, str], folder: str, path: tuple[str, ...], dtype: str, errors: Any
+) -> None:
+    adopt(environment, os.environ, _LAST.get(adopt, environment))
+    torch: Any = sys.modules.get("torch")
+    if torch is not None and dtype:
+        torch.set_default_dtype(getattr(torch, dtype.removeprefix("torch.")))
+    np.seterr(**errors)
+    if folder and _LAST.get(os.chdir) != folder:
+        os.chdir(folder)
+    if _LAST.get(sys) != path:
+        sys.path[:] = path
+    _LAST.update({os.chdir: folder, sys: path})
+
+
+def adopt_values(values: Mapping[tuple[str, ...], bytes]) -> None:
+    """Set plain values of modules, classes, functions and objects in them, each by its path."""
+    for path, data in values.items():
+        if _LAST.get(path) == data:
+            continue
+        _LAST[path] = data
+        module, *owners, name = path
+        try:
+            space: Any = _space_of(import_module(module))  # a function may import it when called
+        except ImportError:  # made by the script, under its guard for instance
+            continue
+        if not owners:
+            if not _change(space.get(name), value := pickle.loads(data)):
+                space[name] = vars(sys.modules[module])[name] = value
+            continue
+        thing = space.get(owners[0])
+        for owner in owners[1:]:
+            thing = getattr(thing, owner, None)
+        if isinstance(thing, type):
+            with contextlib.suppress(AttributeError, TypeError):  # a compiled class
+                setattr(thing, name, pickle.loads(data))
+        elif not hasattr(thing, "__dict__"):
+            text = f"workers have no {'.'.join(owners)} of {module}, which was set after its import"
+            hint = "Set it where the module is imported, or hold it in an attribute of the function"
+            warn(f"{text}. {hint}.", LikelyMistake)
+        elif not _change(vars(thing).get(name), value := pickle.loads(data)):
+            vars(thing)[name] = value  # also of a frozen dataclass
+
+
+def _space_of(module: Any) -> dict[str, Any]:
+    """Return the globals of a module's functions: multiprocessing copies those of a script."""
+    members = [*vars(module).values()]
+    members += [m for kind in members if isinstance(kind, type) for m in vars(kind).values()]
+    spaces = (part.__globals__ for part in members if isinstance(part, FunctionType))
+    mine = (space for space in spaces if space.get("__name__") == module.__name__)
+    return next(mine, vars(module))
+
+
+def _change(now: Any, value: Any) -> bool:
+    """Give an object the content of another one of its class, as others may hold it."""
+    if type(now) is not type(value) or not isinstance(value, (list, dict, set)):
+        return False
+    now.clear()
+    (now.extend if isinstance(now, list) else now.update)(value)
+    return True
+
+
 def _end_if_unguarded() -> None:
     """End a worker that runs the user's loop while it imports the script."""
     this = process.current_process()
@@ -293,6 +396,25 @@ def _version(name: str) -> tuple[Any, ...]:
     return ()
 
 
+def _is_edited(module: Any) -> bool:
+    """Whether functions of a module differ from those in its file."""
+    loader = getattr(module, "__loader__", None)
+    if not isinstance(loader, SourceLoader):  # pytest, for one, compiles other code
+        return False
+    try:
+        code = loader.source_to_code(loader.get_data(module.__file__), module.__file__)
+    except (OSError, SyntaxError, ValueError):
+        return True  # workers will fail, and name the cause
+    codes = [code]
+    for each in codes:  # grows meanwhile
+        codes += [part for part in each.co_consts if isinstance(part, CodeType)]
+    in_file, members = set(codes), [*vars(module).values()]
+    members += [m for kind in members if isinstance(kind, type) for m in vars(kind).values()]
+    functions = [getattr(part, "__func__", part) for part in members]
+    own = {part.__code__ for part in functions if isinstance(part, FunctionType)}
+    return any(one.co_filename == code.co_filename and one not in in_file for one in own)
+
+
 def import_code() -> None:
     """Import the script and the modules of the consumer in the fork server, within a time limit."""
     order = os.environ.get(SERVER)
@@ -318,6 +440,14 @@ def warn_of_changes(modules: Collection[str], method: str) -> None:
         now = _version(name)
         if not now or (method == "forkserver" and name in _code_of_server):
             continue
+        is_first = name not in _versions
+        if is_first and _is_edited(sys.modules[name]):
+            warn(
+                f"{now[0]} was edited since this process imported it: workers import the new "
+                "version, and this process runs the old one. Start the program again, or call "
+                "importlib.reload() and construct the chain anew.",
+                LikelyMistake,
+            )
         if _versions.setdefault(name, now) != now:
             _versions[name] = now
             warn(

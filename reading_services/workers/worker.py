@@ -13,7 +13,7 @@ import threading
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,7 +49,7 @@ from ..transport.messages import (
 )
 from ..transport.shared_memory import SharedMemory, send_descriptor
 from ..transport.slot_writer import HAS_SLOTS, Slot, SlotWriter
-from .script import ALWAYS, ScriptUnpickler, ignore_signals
+from .script import ALWAYS, ScriptUnpickler, adopt, ignore_signals
 
 # Exit code of a worker whose parent is gone. No process reads it then, so it must differ from
 # the exit codes that users' functions are likely to use.
@@ -101,7 +101,8 @@ def run_worker(
     gc.enable()
     for other in channels:
         other.close()
-    adopt(settings.environment, os.environ)
+    # Variables that the script or a library sets at its import in this process stay.
+    adopt(settings.environment, os.environ, AT_START)
     make_semaphores_nameless()
     keep_freed_memory()
     PIPE_STATS.take()  # a forked child inherits the counts of its parent
@@ -135,20 +136,6 @@ def _environment_at_start() -> dict[str, str]:
 
 
 AT_START = _environment_at_start()
-
-
-def adopt(
-    settings: Mapping[str, str],
-    environment: MutableMapping[str, str],
-    at_start: Mapping[str, str] = AT_START,
-) -> None:
-    """Apply the variables that the consumer changed after this process began.
-
-    Variables that the user's script or a library set in this process while importing stay.
-    """
-    for name in at_start.keys() & environment.keys() - settings.keys():
-        del environment[name]
-    environment.update({k: v for k, v in settings.items() if at_start.get(k) != v})
 
 
 def _listen(channel: connection.Connection, queue: JobQueue) -> None:
@@ -330,7 +317,7 @@ def _load(payload: bytes, settings: WorkerSettings, *, registers: bool) -> Any:
 
     They are loaded again for each epoch. Backends and decoders are registered if ``registers``.
     """
-    backends, decoders, source = ScriptUnpickler(payload, settings.script).load()
+    _, backends, decoders, source, _ = ScriptUnpickler(payload, settings.script).load()
     if registers:
         for name, matcher, factory in reversed(backends):
             register_backend(name, matcher, factory)

@@ -491,6 +491,20 @@ class TestMetaTensors:
             assert np.allclose(part["image"].meta["original_affine"], AFFINE)
             assert part["image"].meta["case"] == plain["meta"][number]["case"]
 
+    def test_a_default_device_is_not_that_of_volumes(self):
+        """As in batches without it: voxels and metadata stay where they are."""
+        chain = volumes(2).center_crop(6)
+        torch.set_default_device("meta")
+        try:
+            (batch,) = list(chain.batch_patches(2).to_metatensor())
+            images = [batch["image"], *(one["image"] for one in chain.realize().to_metatensor())]
+        finally:
+            torch.set_default_device(None)
+
+        tensors = [part for image in images for part in (image, *image.meta.values())]
+        places = {str(part.device) for part in tensors if isinstance(part, torch.Tensor)}
+        assert places == {"cpu"}
+
     def test_collate_of_monai_gives_the_same_meta(self):
         """Key by key, of samples that became MetaTensors one by one."""
         chain = volumes(2).center_crop(6)

@@ -1,14 +1,18 @@
 """Workers take over what a forked child would have: state of objects, generators, code, signals."""
 
 import collections
+import contextvars
 import dataclasses
 import functools
 import os
+import pathlib
 import random
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import types
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -240,6 +244,111 @@ def test_places_that_are_not_searched_are_named_once(place, why, monkeypatch):
     assert (mistake.name, why in mistake.what) == ("own-state", True)
 
 
+class Lazy:
+    rng = None
+
+    def __init__(self):
+        self.early = np.random.default_rng(5)
+
+    def __call__(self, batch):
+        if self.rng is None:
+            self.rng = np.random.default_rng(0)
+        self.last = random.Random(0)  # another one for each item
+        batch["draws"] = self.rng.random(), self.early.random(), self.last.random()
+        return batch
+
+
+class Cached:
+    @functools.cached_property
+    def rng(self):
+        return torch.Generator().manual_seed(0)
+
+    def __call__(self, batch):
+        return {**batch, "draws": torch.rand(1, generator=self.rng).item()}
+
+
+@functools.lru_cache
+def kept_generator(name):
+    return np.random.RandomState(3)
+
+
+def draws_from_cache(batch):
+    return {**batch, "draws": kept_generator("noise").rand()}
+
+
+def draws_by_name(batch):
+    if "LATE" not in globals():
+        globals()["LATE"] = random.Random(3)
+    return {**batch, "draws": globals()["LATE"].random()}
+
+
+PLACES = threading.local(), contextvars.ContextVar("place", default=None)
+
+
+def draws_of_thread(batch):
+    local, place = PLACES
+    if not hasattr(local, "rng"):
+        local.rng = np.random.default_rng(0)
+        place.set(np.random.default_rng(1))
+    return {**batch, "draws": (local.rng.random(), place.get().random())}
+
+
+@pytest.mark.parametrize("thing", [Lazy, Cached, draws_from_cache, draws_by_name, draws_of_thread])
+def test_generators_that_a_function_creates_draw_alike_everywhere(thing):
+    """The first item is made again with the new generator seeded; no number comes twice."""
+    services = [vp.MultiProcessingReadingService(2, "fork"), None, vp.ThreadReadingService(2)]
+    runs = []
+    for service in services:  # those that fork first: a module keeps its generator
+        runs.append(two_epochs(service, thing() if isinstance(thing, type) else thing, "draws"))
+    first, *others = runs
+
+    numbers = [number for epoch in first for number in epoch]
+    assert len(set(map(str, numbers))) == 12
+    assert others == [first, first]
+
+
+@pytest.mark.parametrize("kind", ["whole", "planner", "items"])
+def test_a_first_item_has_the_numbers_of_a_generator_that_exists(kind):
+    """In a graph that is not split, before the cut, and for a function of items."""
+    patches, function = vp.from_cases([{"image": np.zeros((4, 4, 4))}] * 4), Lazy()
+    patches = patches.open_volume().lazy_patch(4)
+    pipe = {
+        "whole": patches.realize().map(function).shuffle(),
+        "planner": patches.map(function).shuffle().batch_patches(1),
+        "items": patches.realize().map(function).batch(2),
+    }[kind]
+    runs = []
+    for _ in range(2):  # the second one finds the generator
+        with vp.DataLoader2(pipe, seed=1) as loader:
+            items = [each for one in loader for each in (one if kind == "items" else [one])]
+        runs.append([str(each["draws"]) for each in items])
+
+    assert runs[0] == runs[1]
+    assert len(set(runs[0])) == 4
+
+
+class Later(Lazy):
+    def __call__(self, batch):
+        self.count = getattr(self, "count", 0) + 1
+        return super().__call__(batch) if self.count > 1 else {**batch, "draws": 0}
+
+
+def test_generators_that_cannot_be_seeded_in_time_are_named(monkeypatch):
+    """Created after the first item, in a batch that comes once, or in a reader."""
+    monkeypatch.setattr("voxpipe.datapipes.epoch._ONCE", WarnOnce())
+    once = chain().to_device("cpu").map(Lazy())
+    texts = [*warnings_of(Later(), None)]
+    with warnings.catch_warnings(record=True) as caught, vp.DataLoader2(once, seed=1) as loader:
+        warnings.simplefilter("default")
+        assert len([*loader]) == 6
+        chain().open_volume(reader=Lazy())
+    texts += [str(one.message) for one in caught]
+
+    assert ["created while items were made" in text for text in texts] == [True, True, False]
+    assert "generators in open_volume[...].early" in texts[2]
+    assert all(text.startswith("unseen-generators") for text in texts)
+
+
 class ReadOnce(list):
     def __iter__(self):
         raise AssertionError("the search runs code of the user")
@@ -334,6 +443,79 @@ def test_workers_that_stay_see_objects_as_they_are_now(cached):
 
     with vp.DataLoader2(pipe, None, service, seed=1) as loader:
         assert levels(loader, function) == expected == [{0}, {1}, {2}]
+
+
+LEVEL = 0
+TABLE = {"level": 0}
+LEVELS = [0]
+SETTINGS = types.SimpleNamespace(of=types.SimpleNamespace(level=0))
+FOLDER = pathlib.PurePosixPath("0")
+
+
+class Levels:
+    level = 0
+
+    def __call__(self, batch):
+        levels = [LEVEL, TABLE["level"], LEVELS[-1], SETTINGS.of.level, int(FOLDER.name)]
+        levels += [self.level, level_of_function.level, int(os.environ["VOXPIPE_TEST_LEVEL"])]
+        places = os.getcwd(), sys.path[0], torch.get_default_dtype(), np.geterr()["over"]
+        return {**batch, "level": (levels, places)}
+
+
+def level_of_function():
+    """A function with an attribute."""
+
+
+def set_levels(level, folder, monkeypatch):
+    """Change everything that a forked child would have; the same objects where they can change."""
+    monkeypatch.setitem(globals(), "LEVEL", level)
+    monkeypatch.setitem(globals(), "FOLDER", pathlib.PurePosixPath(str(level)))
+    TABLE["level"] = SETTINGS.of.level = Levels.level = level_of_function.level = level
+    LEVELS.append(level)
+    monkeypatch.setenv("VOXPIPE_TEST_LEVEL", str(level))
+    (folder / str(level)).mkdir()
+    monkeypatch.chdir(folder / str(level))
+    monkeypatch.syspath_prepend(folder / str(level))
+    torch.set_default_dtype([torch.float64, torch.float32][level % 2])
+    np.seterr(over=["ignore", "raise"][level % 2])
+
+
+@pytest.mark.parametrize("stay", [False, True])
+def test_workers_have_the_values_of_modules_and_of_the_process(stay, tmp_path, monkeypatch):
+    """Globals and what they hold, classes, functions, environment, folders, defaults."""
+    dtype, errors = torch.get_default_dtype(), np.geterr()
+    service = vp.MultiProcessingReadingService(1, persistent_workers=stay)
+    seen = []
+    try:
+        with vp.DataLoader2(chain(2).map(Levels()), None, service) as loader:
+            for level in (1, 2, 3):
+                set_levels(level, tmp_path, monkeypatch)
+                first = sys.path[0], torch.get_default_dtype(), np.geterr()["over"]
+                seen.append(([level] * 8, (os.getcwd(), *first)))
+                assert [batch["level"] for batch in loader] == [seen[-1]] * 2
+    finally:
+        torch.set_default_dtype(dtype)
+        np.seterr(**errors)
+
+
+def set_level_in_worker(datapipe, info):
+    globals()["LEVEL"] = 7
+    return datapipe
+
+
+def level_here(batch):
+    return {**batch, "level": LEVEL}
+
+
+def test_values_that_a_worker_set_stay_until_the_consumer_changes_them(monkeypatch):
+    """A worker_init_fn runs once in a worker, after the values of the consumer came."""
+    service = vp.MultiProcessingReadingService(
+        1, worker_init_fn=set_level_in_worker, persistent_workers=True
+    )
+    with vp.DataLoader2(chain(1).map(level_here), None, service) as loader:
+        seen = [[batch["level"] for batch in loader] for _ in range(2)]
+
+    assert seen == [[7], [7]]
 
 
 class Numbered:
@@ -458,6 +640,34 @@ FORK_IS_QUICK = [
 ]
 
 
+def test_values_that_the_guard_of_a_script_sets_are_those_of_workers(tmp_path):
+    """As arguments of a command line, which the main process parses; an object is named."""
+    head = HEAD.replace("import os", "import argparse, os").replace("range(20)", "range(2)")
+    script = (
+        head
+        + """
+    ARGS = OWN = None
+
+    class Own:
+        scale = 3
+
+        def __init__(self):
+            self.scale = 4
+
+    def scaled(batch):
+        return {**batch, "scale": (ARGS.scale, OWN is None)}
+
+    if __name__ == "__main__":
+        ARGS, OWN = argparse.Namespace(scale=3), Own()
+        print([batch["scale"] for batch in loader(scaled)])
+    """
+    )
+    output, _ = run_script(tmp_path, script, "forkserver").communicate(timeout=100)
+
+    assert "[(3, True), (3, True)]" in output
+    assert output.count("workers have no OWN of __main__, which was set after its import") == 1
+
+
 @pytest.mark.parametrize(("method", "name"), FORK_IS_QUICK)
 def test_a_signal_to_all_processes_is_that_of_the_parent(tmp_path, method, name):
     """A handler that writes a checkpoint keeps its workers, as those of torch's fork do."""
@@ -514,18 +724,22 @@ def test_what_a_script_sets_at_its_import_stays(tmp_path, method, mine):
 NEW_HANDLER = (
     HEAD
     + """
-    from multiprocessing import active_children
+    from multiprocessing import active_children, resource_tracker
 
     if __name__ == "__main__":
         batches = iter(loader(None))
         next(batches)
-        signal.signal(signal.SIGUSR1, lambda *_: None)
         before = {process.pid for process in active_children()}
-        for pid in before:
-            os.kill(pid, signal.SIGUSR1)
+        tracker = resource_tracker._resource_tracker._pid
+        for name in ("USR1", "ALRM", "XCPU", "PROF", "VTALRM", "QUIT", "IO", "RTMIN", "RTMAX"):
+            number = getattr(signal, f"SIG{name}")
+            signal.signal(number, lambda *_: None)
+            for pid in (*before, tracker):
+                os.kill(pid, number)
         for _ in range(15):
             next(batches)
-        print(len(before), before == {process.pid for process in active_children()}, flush=True)
+        print(len(before), before == {process.pid for process in active_children()})
+        print(os.waitpid(tracker, os.WNOHANG), flush=True)
 """
 )
 
@@ -535,7 +749,7 @@ def test_a_handler_of_later_ends_no_worker(tmp_path):
     with run_script(tmp_path, NEW_HANDLER, "forkserver") as process:
         output, _ = process.communicate("\n", timeout=60)
 
-    assert output == "2 True\n"
+    assert output == "2 True\n(0, 0)\n"
 
 
 EDITED = (
@@ -593,6 +807,54 @@ ANOTHER_MODULE = (
                 file.write(text.replace("number = 1", "number = 22"))
 """
 )
+
+
+EDITED_BEFORE = (
+    HEAD
+    + """
+    import warnings
+    import mine, theirs
+
+    def late(batch):
+        from helper import scale
+        return {**batch, "scale": scale()}
+
+    def scales(function):
+        with loader(function) as batches:
+            return {b["scale"] for b in batches}
+
+    def edit(name):
+        with open(name) as file:
+            text = file.read()
+        with open(name, "w") as file:
+            file.write(text.replace("return 1", "return 22"))
+
+    if __name__ == "__main__":
+        import helper
+        warnings.simplefilter("always")
+        for function in (theirs.mark, mine.K(), late):
+            name = {late: "helper.py"}.get(function) or f"{function.__module__}.py"
+            if name != "theirs.py":
+                edit(name)
+            print(name, scales(function), flush=True)
+"""
+)
+
+
+@pytest.mark.slow
+def test_code_that_was_edited_before_its_first_epoch_is_named(tmp_path):
+    """A class, and a module that a function imports, after another loader had workers."""
+    code = "class K:\n    def scale(self, batch): return 1\n"
+    code += "    def __call__(self, batch): return {**batch, 'scale': self.scale(batch)}\n"
+    (tmp_path / "mine.py").write_text(code)
+    (tmp_path / "theirs.py").write_text("def mark(batch): return {**batch, 'scale': 0}\n")
+    (tmp_path / "helper.py").write_text("def scale(): return 1\n")
+    output, _ = run_script(tmp_path, EDITED_BEFORE, "forkserver").communicate(timeout=100)
+    assert "theirs.py {0}" in output
+    for name in ("mine.py", "helper.py"):
+        assert f"{name} {{22}}" in output
+        assert output.count(f"{name} was edited since this process imported it") == 1
+    assert output.count("was edited") == 2
 
 
 def test_a_graph_with_another_module_keeps_the_version_of_edited_code(tmp_path):

@@ -24,7 +24,7 @@ def told():
 
 def test_settings_come_and_go(monkeypatch):
     """Workers have the settings of now, whatever was set when the fork server started."""
-    from voxpipe.reading_services.workers import worker
+    from voxpipe.reading_services.workers import script
 
     monkeypatch.delenv("VOXPIPE_TEST_NATIVE", raising=False)
     monkeypatch.setenv("VOXPIPE_TEST_A", "1")
@@ -35,7 +35,7 @@ def test_settings_come_and_go(monkeypatch):
     # The fork server of these tests started without it: what one that had it leaves behind.
     at_start = {"VOXPIPE_TEST_A": "old", "HOME": "/there"}
     environment = dict(at_start)
-    worker.adopt({"VOXPIPE_TEST_B": "new", "HOME": "/there"}, environment, at_start)
+    script.adopt({"VOXPIPE_TEST_B": "new", "HOME": "/there"}, environment, at_start)
     assert environment == {"VOXPIPE_TEST_B": "new", "HOME": "/there"}
 
 

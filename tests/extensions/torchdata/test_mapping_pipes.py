@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from stack_sources import Counting, NoLength, first
 
 import voxpipe as vp
+from voxpipe.batching.collate import usable_cores
 from voxpipe.datapipes.iter import IterableWrapper
 from voxpipe.datapipes.map import SequenceWrapper
 
@@ -185,6 +186,19 @@ def test_results_are_put_where_they_belong():
     )
     assert list(added) == [{"a": 1, "b": 5, "c": 10}]
     assert rows == [{"a": 1, "b": 5}]
+
+
+def test_threads_are_four_more_than_the_cores_of_this_process(monkeypatch):
+    """Within its mask and quota: other cores of a node belong to other jobs."""
+    monkeypatch.setattr("os.cpu_count", lambda: 60)
+    count, threads = usable_cores() + 4, []
+    barrier = threading.Barrier(count, timeout=LIMIT)
+    pipe = IterableWrapper(range(2 * count)).threadpool_map(
+        lambda item: barrier.wait(), initializer=lambda: threads.append(threading.get_ident())
+    )
+
+    assert sorted(pipe) == sorted([*range(count)] * 2)
+    assert len(threads) == count
 
 
 def test_several_inputs_become_one_output():

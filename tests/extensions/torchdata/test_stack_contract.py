@@ -13,7 +13,7 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from torch.utils.data.graph import traverse_dps
 
 import voxpipe as vp
-from voxpipe.datapipes.epoch import held_generators
+from voxpipe.datapipes.epoch import OwnGenerators
 from voxpipe.datapipes.iter import IterableWrapper, SampleMultiplexer
 from voxpipe.datapipes.map import SequenceWrapper
 from voxpipe.graph import chain_code, clone, cut, describe, fingerprint, parents_of, traits_of, walk
@@ -283,7 +283,8 @@ def test_torchs_loader_runs_it(name):
 
 def test_generators_of_pipes_are_not_seeded_for_each_item():
     """A thread of a later pipe may draw from such a generator; the pipe seeds it for each pass."""
-    assert held_generators([numbers().shuffled_flatmap(two_of, buffer_size=3)]) == ()
+    own = OwnGenerators([numbers().shuffled_flatmap(two_of, buffer_size=3)])
+    assert own.generators == ()
 
 
 def test_workers_run_them():
