@@ -17,7 +17,7 @@ from ..datapipes.datapipe import without_opening
 from .delivered_batches import DeliveredBatches
 from .memory_budget import PrefetchBudget
 from .planner import JobsInFlight, jobs
-from .reading_service import begin, end
+from .reading_service import begin, end, leaving_error
 from .timeout_iterator import TimeoutIterator
 from .transport.messages import BatchMessage, ErrorMessage
 from .work import PlannedWork, batch_count
@@ -72,10 +72,6 @@ def add_to_death(death: WorkerDied, text: str) -> None:
     death.args = (death.what,)
 
 
-class _Left(Exception):
-    """Nobody waits for the batch any more."""
-
-
 @dataclass(eq=False)
 class PooledEpoch:
     """What every pass over a pool of workers shares: taking, telling, replacing and ending."""
@@ -106,10 +102,9 @@ class PooledEpoch:
             raise StopIteration
         try:
             return self._take()
-        except _Left:  # whoever left closes it
-            raise StopIteration from None
         except BaseException:
-            self.close()
+            if not self._has_left:  # or else the thread that left closes it
+                self.close()
             raise
 
     def _begin_wait(self) -> None:
@@ -123,7 +118,7 @@ class PooledEpoch:
             self._begin_wait()
         yield from self._pool.answers(self._deadline, self._wait)
         if self._has_left:
-            raise _Left
+            raise leaving_error()
 
     def _stand_in(self, worker: Worker, death: WorkerDied) -> Worker | None:
         """Return the worker that takes the place of a dead one; None if there may be none."""
