@@ -408,8 +408,25 @@ class TorchSeed:
         return torch.equal(now, torch.Generator().manual_seed(seeded_with).get_state())
 
 
-REPEATS_EPOCH: list[Callable[[FrameType], bool]] = []
-"""Functions of bridges: whether the framework that calls, by its frame, repeats its first epoch."""
+# Functions of Lightning between its trainer and ``sampler.set_epoch()`` of a loader.
+_MOST_FRAMES = 4
+
+
+def _repeated_batches(frame: FrameType | None) -> float:
+    """Return the batches of the epoch that a trainer with ``overfit_batches`` repeats, or 0."""
+    # Lightning replaces only the sampler of torch's loaders; other loaders get no notice.
+    if not {"lightning", "pytorch_lightning"} & sys.modules.keys():
+        return 0
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        with contextlib.suppress(RuntimeError):  # a module without a trainer raises it
+            space = frame.f_locals
+            trainer: Any = space.get("trainer") or getattr(space.get("self"), "trainer", None)
+            if getattr(trainer, "overfit_batches", 0):
+                return float(trainer.num_training_batches)
+        frame = frame.f_back
+    return 0
 
 
 @dataclass
@@ -432,13 +449,15 @@ class EpochSetter:
         """
         loader = self._loader
         progress, last = loader._progress, loader._set_from_outside
-        here = progress.position.epoch
-        caller = sys._getframe(1)
-        if last and (last[0] == epoch or any(repeats(caller) for repeats in REPEATS_EPOCH)):
+        here, batches = progress.position.epoch, _repeated_batches(sys._getframe(1))
+        if batches and not last:  # the first epoch, also of a resumed run
+            last = epoch, here
+        if last and (last[0] == epoch or batches):
             epoch, start = last
         else:
             start = max(epoch, here + progress.has_begun)
-        if progress.has_begun or start != here:
+        is_over = 0 < batches <= progress.position.cursor.next
+        if progress.has_begun or start != here or is_over:
             loader.set_epoch(start)
         loader._set_from_outside = epoch, start
 

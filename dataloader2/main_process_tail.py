@@ -169,7 +169,12 @@ class TailEpoch:
 
     def take(self) -> Iterator[Any]:
         """Yield the batches of the service, and note their numbers."""
-        for batch in self._epoch:
+        while True:
+            # Without leaving(): a thread that the service ends must not end the service's epoch.
+            with stop_limit(self._tail.seconds):
+                batch = next(self._epoch, self)
+            if batch is self:
+                return
             outcome = batch if isinstance(batch, BatchResult) else None
             self._under_way.append((self._epoch.last, outcome))
             if outcome is not None and outcome.is_empty:

@@ -18,7 +18,7 @@ from ..datapipes.datapipe import without_opening
 from .delivered_batches import DeliveredBatches
 from .memory_budget import PrefetchBudget
 from .planner import JobsInFlight, jobs
-from .reading_service import begin, end
+from .reading_service import begin, end, leaving_error
 from .timeout_iterator import TimeoutIterator
 from .transport.messages import BatchMessage, ErrorMessage
 from .work import PlannedWork, batch_count
@@ -71,10 +71,6 @@ def add_to_death(death: WorkerDied, text: str) -> None:
     death.args = (death.what,)
 
 
-class _Left(Exception):
-    """The consumer no longer waits for the batch."""
-
-
 @dataclass(eq=False)
 class PooledEpoch(Iterator[Any]):
     """Base of passes over a pool of workers: receive, report, replace workers, and end."""
@@ -102,10 +98,9 @@ class PooledEpoch(Iterator[Any]):
             raise StopIteration
         try:
             return self._take()
-        except _Left:  # the caller of leave() closes the epoch
-            raise StopIteration from None
         except BaseException:
-            self.close()
+            if not self._has_left:  # or else the thread that left closes it
+                self.close()
             raise
 
     def _begin_wait(self) -> None:
@@ -119,7 +114,7 @@ class PooledEpoch(Iterator[Any]):
             self._begin_wait()
         yield from self._pool.answers(self._deadline, self._wait)
         if self._has_left:
-            raise _Left
+            raise leaving_error()
 
     def _stand_in(self, worker: Worker, death: WorkerDied) -> Worker | None:
         """Replace a dead worker and return the new one; None if the limit is reached."""

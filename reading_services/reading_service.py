@@ -36,6 +36,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from ..core.call_site import shorten
+from ..core.errors import IteratorInvalidated
 from ..core.suggest import closest
 from ..graph import Pipe
 from ..volumes import close_volumes
@@ -93,6 +94,11 @@ def leave(epoch: object) -> None:
     """Wake the thread that waits for the next batch of an epoch, if the epoch supports it."""
     if hasattr(epoch, "leave"):
         epoch.leave()
+
+
+def leaving_error() -> IteratorInvalidated:
+    """Return the error of a wait that :func:`leave` ended; an end would hide lost batches."""
+    return IteratorInvalidated("this epoch was left", do="Take a new iterator of the loader.")
 
 
 class ReadingService(Protocol):

@@ -40,8 +40,8 @@ from .memory_budget import PrefetchBudget, budgets, default_slot_bytes
 from .multiprocessing import JOBS_PER_REMOTE_WORKER, JOBS_PER_WORKER, ORDERS
 from .pipe_runner import PipeRunner
 from .planner import JobsInFlight, jobs
-from .reading_service import refuse_unknown, text_of
-from .timeout_iterator import LATE_SECONDS, TimeoutIterator
+from .reading_service import leaving_error, refuse_unknown, text_of
+from .timeout_iterator import TimeoutIterator
 from .transport.slot_reader import BatchBuffers
 from .work import PlannedWork, Work, WorkerStatus, instructions_of, item_timeout
 
@@ -386,7 +386,7 @@ class ThreadBatches(Iterator[tuple[int, Any]]):
         return finisher.begin
 
     def __next__(self) -> tuple[int, Any]:
-        if self._is_closed or self._has_left:
+        if self._is_closed:
             raise StopIteration
         note_progress()
         self._buffers.settle()
@@ -404,7 +404,7 @@ class ThreadBatches(Iterator[tuple[int, Any]]):
                 raise self._jobs.end()
             self._wait()
             if self._has_left:
-                raise StopIteration
+                raise leaving_error()
 
     def _hand_out(self) -> None:
         while (job := self._jobs.next_job(self._ahead, self._in_flight)) is not None:

@@ -7,14 +7,13 @@ import importlib
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from types import FrameType, new_class
+from types import new_class
 from typing import Any
 
 from ...adapters import Adapter
 from ...core.validate import validate_int
 from ...dataloader2.compiler import adapter_list
 from ...dataloader2.dataloader2 import DataLoader2
-from ...dataloader2.iterator import REPEATS_EPOCH
 from ...graph import Pipe, is_pipe
 from ...reading_services import (
     DistributedReadingService,
@@ -157,28 +156,6 @@ class VoxpipeDataModule:
             return service
         ranks = DistributedReadingService(uneven="drop" if stage == "train" else "pad")
         return SequentialReadingService(ranks, service or InProcessReadingService())
-
-
-# Functions of Lightning between its trainer and ``sampler.set_epoch()`` of a loader.
-_MOST_FRAMES = 4
-
-
-def _overfits(frame: FrameType | None) -> bool:
-    """Return whether a trainer with ``overfit_batches`` calls: it repeats the first epoch."""
-    # Lightning replaces only the sampler of torch's loaders; other loaders get no notice.
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            break
-        with suppress(RuntimeError):  # a module without a trainer raises it
-            space = frame.f_locals
-            trainer = space.get("trainer") or getattr(space.get("self"), "trainer", None)
-            if getattr(trainer, "overfit_batches", 0):
-                return True
-        frame = frame.f_back
-    return False
-
-
-REPEATS_EPOCH.append(_overfits)
 
 
 def _hook_of(stage: str) -> str:

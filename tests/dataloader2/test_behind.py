@@ -198,3 +198,26 @@ def test_a_graph_without_such_pipes_is_left_as_it_is():
     body, tail = detach_tail(moved.zip(moved.enumerate()), service)
     assert tail.pipes == ()
     assert "to_device('cpu')" in [describe(pipe) for pipe in walk(body)]
+
+
+TAILS = {
+    "device": lambda pipe: pipe.to_device("cpu"),
+    "tensors of MONAI": lambda pipe: pipe.to_metatensor(),
+    "subjects": lambda pipe: pipe.to_subject(),
+    "prefetched": lambda pipe: pipe.to_device("cpu").map(where).prefetch(2),
+}
+SERVICES = {
+    "alone": lambda: None,
+    "threads": lambda: vp.ThreadReadingService(4),
+    "workers": lambda: vp.MultiProcessingReadingService(2),
+    "workers that stay": lambda: vp.MultiProcessingReadingService(2, persistent_workers=True),
+}
+
+
+@pytest.mark.parametrize("service", SERVICES.values(), ids=SERVICES)
+@pytest.mark.parametrize("tail", TAILS.values(), ids=TAILS)
+def test_the_end_of_a_plan_loses_no_batch(tail, service):
+    """The thread that plans under ``Timeout`` ends while batches are still in flight."""
+    pipe = tail(chain(24))
+    with vp.DataLoader2(pipe, vp.Timeout(item=60), service(), seed=3) as loader:
+        assert [len(list(loader)) for _ in range(3)] == [len(loader)] * 3 == [12] * 3

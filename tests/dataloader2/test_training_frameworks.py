@@ -2,6 +2,8 @@
 
 import copy
 import os
+import subprocess
+import sys
 import warnings
 
 import pytest
@@ -139,15 +141,52 @@ def test_a_loader_that_is_cycled_repeats_nothing(cases, tmp_path):
 
 @pytest.mark.filterwarnings("ignore")
 def test_overfit_batches_are_the_same_in_every_epoch(cases, tmp_path):
-    """Lightning replaces the sampler of torch's loaders, and can tell others nothing."""
+    """A run that resumes inside an epoch or at its end has them, too."""
     seen = []
-    module, trainer = lightning_noting(seen, tmp_path, max_epochs=3, overfit_batches=2)
+    options = {"max_epochs": 3, "overfit_batches": 2}
+    module, trainer = lightning_noting(seen, tmp_path, **options)
+    states = []
+    module.on_train_batch_end = lambda *_: (
+        states.append(tmp_path / f"{len(states)}.ckpt"),
+        trainer.save_checkpoint(states[-1]),
+    )
 
     trainer.fit(module, loader_of(cases))
 
     fit = [identities(batch) for batch in of("fit", seen)]
     assert fit[:2] == fit[2:4] == fit[4:]
     assert fit[0] != fit[1]
+    for step, state in enumerate(states, 1):
+        seen.clear()
+        module, trainer = lightning_noting(seen, tmp_path, **options)
+        trainer.fit(module, loader_of(cases), ckpt_path=state)
+        assert [identities(batch) for batch in of("fit", seen)] == fit[step:]
+
+
+OVERFITTING = """
+import logging, warnings, lightning, torch, voxpipe
+warnings.simplefilter("ignore")
+class Module(lightning.LightningModule):
+    def training_step(self, batch):
+        print(int(batch), end=" ")
+    def configure_optimizers(self):
+        return None
+loader = voxpipe.DataLoader2(voxpipe.datapipes.iter.IterableWrapper(range(90)).shuffle(), seed=1)
+quiet = dict.fromkeys(["logger", "enable_progress_bar", "enable_model_summary"], False)
+options = {"overfit_batches": 2, "enable_checkpointing": False, "accelerator": "cpu"}
+lightning.Trainer(max_epochs=2, **options, **quiet).fit(Module(), loader)
+"""
+
+
+@pytest.mark.slow  # the imports of another process
+def test_overfit_batches_need_no_data_module(tmp_path):
+    """A process that never imports ``VoxpipeDataModule`` repeats the batches of a loader."""
+    pytest.importorskip("lightning")
+    command = [sys.executable, "-c", OVERFITTING]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=tmp_path)
+    numbers = done.stdout.split()
+    assert numbers[:2] == numbers[2:], done.stderr
+    assert len(set(numbers)) == 2
 
 
 def test_epochs_of_frameworks_and_of_the_loader():
