@@ -41,7 +41,7 @@ from .multiprocessing import JOBS_PER_REMOTE_WORKER, JOBS_PER_WORKER, ORDERS
 from .pipe_runner import PipeRunner
 from .planner import JobsInFlight, jobs
 from .reading_service import leaving_error, refuse_unknown, text_of
-from .timeout_iterator import TimeoutIterator
+from .timeout_iterator import LATE_SECONDS, TimeoutIterator
 from .transport.slot_reader import BatchBuffers
 from .work import PlannedWork, Work, WorkerStatus, instructions_of, item_timeout
 
