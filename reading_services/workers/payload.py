@@ -241,10 +241,12 @@ def _plain_pickle(value: Any) -> bytes | None:
     return data if len(data) <= _MOST_BYTES else None
 
 
-def _is_of_user(name: str | None) -> bool:
+def _is_of_user(name: Any) -> bool:
     """Whether a module is no part of Python, of voxpipe or of an installed package."""
-    file = getattr(sys.modules.get(name or ""), "__file__", None) or ""
-    top = (name or "").partition(".")[0]
+    if not isinstance(name, str):  # some compiled classes have a descriptor as __module__
+        return False
+    file = getattr(sys.modules.get(name), "__file__", None) or ""
+    top = name.partition(".")[0]
     is_installed = not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
     is_python = top in sys.stdlib_module_names and top != _MAIN
     return not (is_installed or is_python or top == __name__.partition(".")[0])

@@ -374,7 +374,11 @@ def test_without_a_job_the_first_epoch_says_what_to_call(cases):
 @pytest.mark.parametrize(
     ("services", "error", "text"),
     [
-        ((vp.MultiProcessingReadingService(1), DistributedReadingService()), ValueError, "first"),
+        (
+            (vp.MultiProcessingReadingService(1), DistributedReadingService()),
+            ValueError,
+            "then one",
+        ),
         ((), ValueError, "got nothing"),
         ((DistributedReadingService(), 3), TypeError, "got 3"),
         (
