@@ -410,8 +410,9 @@ def _is_edited(module: Any) -> bool:
         codes += [part for part in each.co_consts if isinstance(part, CodeType)]
     in_file, members = set(codes), [*vars(module).values()]
     members += [m for kind in members if isinstance(kind, type) for m in vars(kind).values()]
-    functions = [getattr(part, "__func__", part) for part in members]
-    own = {part.__code__ for part in functions if isinstance(part, FunctionType)}
+    # Other attributes are not read: objects of lazy imports may raise anything.
+    members += [m.__func__ for m in members if isinstance(m, (classmethod, staticmethod))]
+    own = {part.__code__ for part in members if type(part) is FunctionType}
     return any(one.co_filename == code.co_filename and one not in in_file for one in own)
 
 
