@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..core import Sample
 from ..core.errors import PolicyConflict, SampleError, missing_key_hint
+from ..core.grid import GRID_TOLERANCE
 from ..core.sample import META
 from ..core.validate import as_keys
 from ..graph import Pipe, traits_of, walk
@@ -30,6 +31,7 @@ from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.virtual_volume import VirtualVolume
 from ..spatial.ops.op import is_hard
 from ..volumes import Volume
+from ..volumes.stack_source import warn_of_axes
 from .cases import FromCases, ListCases
 from .channels import RegroupKeys
 from .datapipe import DataPipe, PerItem, lazy_patches, locate_errors, wrong_item
@@ -437,6 +439,9 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
         for key, patch in lazy.items():
             start[key] = patch.with_each(begin)
         firsts = {key: patch.leaves[0] for key, patch in start.items()}
+        grids = {key: first.volume.grid for key, first in firsts.items()}
+        same = [k for k, g in grids.items() if g.distance_in_voxels(grids[like]) <= GRID_TOLERANCE]
+        warn_of_axes({key: firsts[key].volume for key in same})
         references = {key: firsts[key].volume for key in lazy if key not in targets}
         chain = replace(firsts[like].pending, references={like: firsts[like].volume, **references})
 

@@ -6,14 +6,16 @@ own backend. Resampling goes file by file into the channels of one array.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from ..core import Affine, Grid, Region
-from ..core.errors import GridMismatch, SampleError, UnknownFormat, VolumeError
+from ..core.call_site import WarnOnce
+from ..core.errors import GridMismatch, LikelyMistake, SampleError, UnknownFormat, VolumeError
 from ..core.grid import GRID_TOLERANCE
 from ..first_use import extensions
 from ..storage.content import content_key
@@ -129,6 +131,41 @@ def refuse_other_grids(parts: Sequence[StackMember]) -> None:
             )
         what = f"{first.name} and {other.name} are to be channels of one volume, and {how}"
         raise GridMismatch(what, do=do)
+    warn_of_axes({f"channel {number}": part for number, part in enumerate(parts)}, is_list=True)
+
+
+_AXES_ONCE = WarnOnce()
+
+
+def warn_of_axes(volumes: Mapping[str, Any], *, is_list: bool = False) -> None:
+    """Warn if one volume names its axes, another does not, and both orders have one shape.
+
+    The volumes have one grid; ``is_list`` if they are parts of a list.
+    """
+    named = {key: getattr(volume, "names_axes", True) for key, volume in volumes.items()}
+    first = next((key for key, is_named in named.items() if is_named), None)
+    plain = next((key for key, is_named in named.items() if is_named is False), None)
+    if first is None or plain is None:
+        return
+    i, j, k = volumes[first].grid.shape
+    if i != (j if k == 1 else k):
+        return
+    name, letters = volumes[plain].name, letters_of(volumes[plain])
+    axes = f"open_volume(axes={{{plain!r}: {letters!r}}})"
+    text = (
+        f"axes-not-named: {first!r} ({volumes[first].name}) names its axes, and {plain!r} "
+        f"({name}) does not; their shape fits in both orders. Write "
+        f"{f'Volume(..., axes={letters!r}) in the list' if is_list else axes} for an array as "
+        f"SimpleITK, tifffile or zarr give it, and {letters[::-1]!r} for one as nibabel does."
+    )
+    # Once per data set: its cases share a format and a folder or a parent folder.
+    place = os.path.dirname(os.path.dirname(name)), os.path.splitext(name)[1]
+    _AXES_ONCE.warn((first, plain, *place), text, LikelyMistake)
+
+
+def letters_of(volume: Any) -> str:
+    """Return the axes of an array as SimpleITK gives it."""
+    return "yx" if volume.grid.shape[2] == 1 else "zyx"
 
 
 def stacked_header(parts: Sequence[StackMember]) -> Header:

@@ -13,7 +13,6 @@ All patches of a sample share one chain, so this happens once per sample and pro
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -22,12 +21,12 @@ import numpy as np
 
 from ...core import Stream
 from ...core.affine3x4 import IDENTITY
-from ...core.call_site import WarnOnce
 from ...core.draws import OpStep
-from ...core.errors import BadHeader, GraphError, GridMismatch, LikelyMistake, VoxpipeError
+from ...core.errors import BadHeader, GraphError, GridMismatch, VoxpipeError
 from ...core.grid import GRID_TOLERANCE
 from ...core.lru_cache import cached_property
 from ...core.stream import stream_identity
+from ...volumes.stack_source import letters_of, warn_of_axes
 from ..ops.grid_op import of_source, warn_of_outside
 from ..ops.op import Params, Step
 from ..plans.matrices import compose_plans, flat_axes
@@ -122,13 +121,7 @@ class TransformChain:
                 raise _mismatch(name, key, self.references, distance)
         i, j, k = grid.shape
         if others and i == (j if k == 1 else k):
-            first_named = plain = ""
-            for key, each in self.references.items():  # no comprehension: it is a call a patch
-                is_named = getattr(each, "names_axes", True)
-                first_named = first_named or key * bool(is_named)
-                plain = plain or key * (is_named is False)
-            if first_named and plain:
-                _warn_of_axes(self.references, first_named, plain)
+            warn_of_axes(self.references)
         plan = SpatialPlan(grid, IDENTITY, grid.shape)
         if 1 in plan.source.shape and (before := getattr(first, "patch", None)) is not None:
             flat = flat_axes(before.pending.shared_plan)
@@ -213,28 +206,6 @@ def join_steps(before: tuple[S, ...], steps: Sequence[S], depth: int) -> tuple[S
     return (*before, *at_depth)
 
 
-_AXES_ONCE = WarnOnce()
-
-
-def _warn_of_axes(volumes: Mapping[str, Any], first: str, plain: str) -> None:
-    """Warn where one volume names its axes, another does not, and both orders have one shape."""
-    letters = _letters(volumes[plain])
-    text = (
-        f"axes-not-named: {first!r} ({volumes[first].name}) names its axes, and {plain!r} "
-        f"({volumes[plain].name}) does not; their shape fits in both orders. Write "
-        f"open_volume(axes={{{plain!r}: {letters!r}}}) for an array as SimpleITK, tifffile or zarr "
-        f"give it, and {letters[::-1]!r} for one as nibabel does."
-    )
-    # Once per data set: its cases share a format and a folder or a parent folder.
-    name = volumes[plain].name
-    place = os.path.dirname(os.path.dirname(name)), os.path.splitext(name)[1]
-    _AXES_ONCE.warn((first, plain, *place), text, LikelyMistake)
-
-
-def _letters(volume: Any) -> str:
-    return "yx" if volume.shape[3] == 1 else "zyx"
-
-
 def _says_place(volume: Any) -> bool:
     """Whether a volume has an affine other than the identity, or was given one."""
     return volume.has_given_affine or not np.array_equal(volume.affine, np.eye(4))
@@ -267,7 +238,7 @@ def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float)
             plain = both[0] if both else None
             do = f"Store one of them in the axes of the other, or open_volume(keys=[{first!r}])."
             if plain is not None:
-                letters = _letters(volumes[plain])
+                letters = letters_of(volumes[plain])
                 do = f"Name the axes of its array: open_volume(axes={{{plain!r}: {letters!r}}})."
     return GridMismatch(f"{first!r} and {key!r} {how}: {one.name} and {other.name}", do=do)
 

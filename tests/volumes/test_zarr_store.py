@@ -699,11 +699,12 @@ def test_a_url_that_was_written_again():
     """What was read to open it no longer holds; an error says so, and the next volume reads it."""
     url = "memory://remote/again.zarr"
     write_array(url, numbered((8, 8, 8)), (8, 8, 8), overwrite=True)
-    assert Volume(url).shape == (1, 8, 8, 8)
+    volume = Volume(url)
+    assert volume.shape == (1, 8, 8, 8)
     write_array(url, numbered((4, 4, 4)), (4, 4, 4), overwrite=True)
 
     with pytest.raises(CorruptVolume, match=r"written again.*zarr\.json[\s\S]*new Volume"):
-        Volume(url).numpy()
+        volume.numpy()
 
     again = Volume(url)
     assert np.array_equal(again.numpy()[0], numbered((4, 4, 4)))

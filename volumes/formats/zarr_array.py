@@ -98,6 +98,8 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
         endian = "little"
         if codecs and codecs[0].name == "bytes":
             endian = codecs.pop(0).settings.get("endian", endian)
+            if dtype.itemsize > 1 and endian not in ("little", "big"):
+                raise ValueError(f"endian is 'little' or 'big', not {endian!r}")
         elif not codecs or decoder_factory(codecs[0].name) is None:
             raise NotOurs("an array codec that is not bytes")
         if dtype.itemsize > 1:
@@ -108,6 +110,8 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
         refuse_conventions(attributes, name)
         whole = completeness_in(attributes)
         names = tuple(document.get("dimension_names") or ())
+        if len(names) not in (0, len(shape)):
+            raise ValueError(f"{len(names)} dimension_names of {len(shape)} axes")
         return _check(ArrayMetadata(*layout, shards, at_end, has_crc, whole, names), name)
 
 
@@ -216,7 +220,10 @@ def _number(value: Any, dtype: np.dtype[Any]) -> Any:
     """Return a fill value; JSON has NaN and infinity as text."""
     number = np.array(float(value) if isinstance(value, str) else value)
     with np.errstate(invalid="raise", over="ignore"):  # NaN is no integer
-        return number.astype(dtype)[()]
+        result = number.astype(dtype)[()]
+    if dtype.kind in "iub" and result != number:
+        raise ValueError(f"fill_value {value!r} is no {dtype} number")
+    return result
 
 
 class ZarrArray(ChunkedArray):
@@ -293,12 +300,12 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
                 return ZarrGroup(attrs, path, store, 3, node)
             if version == 3:
                 return None
+        if path and getattr(store, "documents_token", ""):  # in parallel
+            store.get_ranges([ReadRange(f"{path}{key}") for key in (".zarray", ".zattrs")])
         document = _json(store.get(f"{path}.zarray"), f".zarray of {name}")
         if document is not None:
             _refuse_newer(document, 2, f"{path}.zarray of {name}")
-            attrs = {}
-            if isinstance(store, LocalRanges) or not path:  # in a bucket each takes a request
-                attrs = _json(store.get(f"{path}.zattrs"), f".zattrs of {name}") or {}
+            attrs = _json(store.get(f"{path}.zattrs"), f".zattrs of {name}") or {}
             return ZarrArray(parse_v2(document, name, attrs), path, store, cache, token)
         document = _json(store.get(f"{path}.zgroup"), f".zgroup of {name}")
         if document is None:
