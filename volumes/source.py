@@ -149,12 +149,12 @@ class LocatedSource:
 def _version_at(path: str) -> LocalStoredFile | _Folder | None:
     """Return the version of a local file or folder, for readers without versions."""
     if os.path.isdir(path):
-        return _Folder(path)
+        return FolderVersion(path)
     is_other = os.path.exists(path) and not os.path.isfile(path)  # a pipe or a device
     return None if is_other else LocalStoredFile(path, optional=not os.path.exists(path))
 
 
-class _Folder:
+class FolderVersion:
     """A local folder and its version at construction."""
 
     def __init__(self, path: str) -> None:

@@ -40,6 +40,7 @@ from ...volumes.formats.raw import LocalRaw, RawHeader, fastest_first, world_aff
 from ...volumes.formats.stored_file import Format, LocalStoredFile, import_package
 from ...volumes.header import affine_entries
 from ...volumes.registry import BackendRequest
+from ...volumes.source import FolderVersion
 from .dicom_file import (
     FACTS,
     KINDS,
@@ -178,7 +179,8 @@ def open_dicom(
     path = os.fspath(request.path or "")
     import_package("pydicom", f"the DICOM files of {name}" if os.path.isdir(path) else name)
     select = {} if where is None else _by_keyword(where, name)
-    if os.path.isdir(path):
+    folder = FolderVersion(path) if os.path.isdir(path) else None
+    if folder is not None:
         frames = _of_series(*_read_folder(path, name, files, tuple(select)), name, series)
     else:
         if files is not None:
@@ -207,7 +209,9 @@ def open_dicom(
                 raw.write(_values(plane, frame, fields.dtype).tobytes())
 
     IO_COUNTERS.count(headers=len(sources))
-    return LocalRaw(fields, sources, name, write)
+    backend = LocalRaw(fields, sources, name, write)
+    backend.folder = folder  # a slice may be added or removed
+    return backend
 
 
 def _values(plane: NDArray[Any], frame: Frame, dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -158,3 +158,23 @@ def test_cubes_are_told_once(tmp_path, shape):
     pipe = pipe.map(lambda item: {**item, key: str(tmp_path / "label.npy")})
     with pytest.warns(LikelyMistake, match=r"axes-not-named.*label\.npy"):
         next(iter(pipe.open_volume(keys=("ct", key), labels=(key,)).batch_patches(1)))
+
+
+@pytest.mark.parametrize("way", ["list", "resample_to", "manifest"])
+def test_unnamed_axes_are_reported_wherever_volumes_meet(tmp_path, way):
+    """As channels of one list, before one is resampled to the other, and from a manifest."""
+    cube = np.arange(27, dtype=np.uint8).reshape(3, 3, 3)
+    tifffile.imwrite(tmp_path / f"{way}.tif", cube, photometric="minisblack")
+    np.save(tmp_path / f"{way}.npy", cube)
+    named, plain = str(tmp_path / f"{way}.tif"), str(tmp_path / f"{way}.npy")
+    pipe = vp.from_cases([{"image": named, f"label_{way}": plain}])
+    if way == "manifest":
+        vp.index(pipe, tmp_path / "all.json")
+        pipe = vp.from_manifest(tmp_path / "all.json")
+    with pytest.warns(LikelyMistake, match=rf"axes-not-named.*{way}\.npy"):
+        if way == "list":
+            _ = vp.Volume([named, plain]).shape
+        else:
+            pipe = pipe.open_volume()
+            pipe = pipe.resample_to("image") if way == "resample_to" else pipe
+            next(iter(pipe.batch_patches(1)))

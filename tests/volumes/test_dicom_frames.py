@@ -241,6 +241,19 @@ def test_planes_without_a_geometry(tmp_path, sop, keyword):
     assert Volume(path, affine=np.diag([2.0, 2, 3, 1])).spacing == (2, 2, 3)
 
 
+def test_a_new_volume_sees_slices_that_come_and_go(tmp_path):
+    """The folder belongs to the version of a series."""
+    folder = series(tmp_path / "ct", FRAMES[:3], (0, 3, 6))
+    seen = [Volume(folder).shape[3]]
+    series(folder, FRAMES[3:], [9], name="3.dcm")
+    seen.append(Volume(folder).shape[3])
+    (folder / "3.dcm").unlink()
+    (folder / "2.dcm").unlink()
+    seen.append(Volume(folder).shape[3])
+
+    assert seen == [3, 4, 2]
+
+
 @pytest.mark.parametrize(
     ("keyword", "numbers", "words"),
     [

@@ -472,9 +472,13 @@ class FilesBackend(Backend):
         stamp = header.stamp or tuple(number for file in files for number in file.stamp)
         super().__init__(replace(header, stamp=stamp), name)
 
+    folder: Any = None
+    """Version of the folder in which the files were found, if they were."""
+
     @property
     def is_current(self) -> bool:
-        return all(file.is_current for file in self.files)
+        same_folder = self.folder is None or self.folder.is_current
+        return same_folder and all(file.is_current for file in self.files)
 
     def is_as_of(self, moment: int) -> bool:
         """Whether no file has changed; of local ones, also since ``moment``."""
