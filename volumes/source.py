@@ -146,7 +146,7 @@ class LocatedSource:
         raise unknown_format(self.name, registered_names())
 
 
-def _version_at(path: str) -> LocalStoredFile | _Folder | None:
+def _version_at(path: str) -> LocalStoredFile | FolderVersion | None:
     """Return the version of a local file or folder, for readers without versions."""
     if os.path.isdir(path):
         return FolderVersion(path)

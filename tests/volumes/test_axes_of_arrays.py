@@ -171,10 +171,8 @@ def test_unnamed_axes_are_reported_wherever_volumes_meet(tmp_path, way):
     if way == "manifest":
         vp.index(pipe, tmp_path / "all.json")
         pipe = vp.from_manifest(tmp_path / "all.json")
+    pipe = pipe.open_volume(labels=(f"label_{way}",))
+    pipe = pipe.resample_to("image") if way == "resample_to" else pipe
+    read = {"list": lambda: vp.Volume([named, plain]).shape}
     with pytest.warns(LikelyMistake, match=rf"axes-not-named.*{way}\.npy"):
-        if way == "list":
-            _ = vp.Volume([named, plain]).shape
-        else:
-            pipe = pipe.open_volume()
-            pipe = pipe.resample_to("image") if way == "resample_to" else pipe
-            next(iter(pipe.batch_patches(1)))
+        read.get(way, lambda: next(iter(pipe.batch_patches(1))))()
