@@ -167,11 +167,11 @@ def test_unnamed_axes_are_reported_wherever_volumes_meet(tmp_path, way):
     tifffile.imwrite(tmp_path / f"{way}.tif", cube, photometric="minisblack")
     np.save(tmp_path / f"{way}.npy", cube)
     named, plain = str(tmp_path / f"{way}.tif"), str(tmp_path / f"{way}.npy")
-    pipe = vp.from_cases([{"image": named, f"label_{way}": plain}])
+    pipe = vp.from_cases([{"image": named, f"other_{way}": plain}])
     if way == "manifest":
         vp.index(pipe, tmp_path / "all.json")
         pipe = vp.from_manifest(tmp_path / "all.json")
-    pipe = pipe.open_volume(labels=(f"label_{way}",))
+    pipe = pipe.open_volume()
     pipe = pipe.resample_to("image") if way == "resample_to" else pipe
     read = {"list": lambda: vp.Volume([named, plain]).shape}
     with pytest.warns(LikelyMistake, match=rf"axes-not-named.*{way}\.npy"):
