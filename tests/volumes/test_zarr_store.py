@@ -755,3 +755,80 @@ def test_conventions_of_netcdf_in_zarr_are_refused(tmp_path, version, key, neutr
     with pytest.raises(UnknownFormat, match=rf"a\.zarr has the attribute {key} = 0\.5"):
         Volume(tmp_path / "a.zarr").probe()
     assert Volume(tmp_path / "b.zarr").numpy().all()
+
+
+def ome_image(folder, axis, kind, step):
+    """Write an OME-Zarr of three axes with zarr-python; the first has a name and a type."""
+    group = zarr.open_group(folder, mode="w", zarr_format=2)
+    group.create_array("0", data=numbered((3, 4, 5)))
+    axes = [{"name": name, "type": "space", "unit": "millimeter"} for name in (axis, "y", "x")]
+    axes[0]["type"] = kind
+    dataset = {"path": "0", "coordinateTransformations": [step]}
+    image = {"version": "0.4", "axes": axes, "datasets": [dataset]}
+    group.attrs["multiscales"] = [image]
+    return folder
+
+
+SCALE = {"type": "scale", "scale": [2, 0.5, 0.5]}
+
+
+@pytest.mark.parametrize("axis", ["z", "depth", "slice"])
+def test_an_axis_of_space_is_x_y_or_z(tmp_path, axis):
+    """Its type decides, whatever its name; a name that says nothing is refused."""
+    volume = Volume(ome_image(tmp_path / "a.zarr", axis, "space", SCALE))
+
+    assert (volume.shape, volume.spacing) == ((1, 5, 4, 3), (0.5, 0.5, 2))
+
+
+@pytest.mark.parametrize(("axis", "kind"), [("w", "space"), ("z", "channel")])
+def test_a_type_that_does_not_fit_its_axis_is_refused(tmp_path, axis, kind):
+    """Neither a channel called z nor an unknown axis of space is guessed."""
+    with pytest.raises(BadHeader, match=f"the axis '{axis}' has the type '{kind}'"):
+        _ = Volume(ome_image(tmp_path / "a.zarr", axis, kind, SCALE)).shape
+
+
+@pytest.mark.parametrize("kind", ["affine", "rotation", "path"])
+def test_a_place_that_is_not_understood_can_be_given(tmp_path, kind):
+    """The advice of the error helps."""
+    folder = ome_image(tmp_path / "a.zarr", "z", "space", {"type": kind, kind: [[1, 0, 0, 0]]})
+
+    with pytest.raises(BadHeader, match=r"pass affine="):
+        _ = Volume(folder).shape
+    assert Volume(folder, affine=np.diag([1, 2, 3, 1])).spacing == (1, 2, 3)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"endian": "Little"}, "endian is 'little' or 'big'"),
+        ({"endian": None}, "endian is 'little' or 'big'"),
+        ({"fill_value": 70000}, "fill_value 70000 is no"),
+        ({"fill_value": 1.5}, "fill_value 1.5 is no"),
+        ({"dimension_names": ["x"]}, "1 dimension_names of 3 axes"),
+    ],
+)
+def test_metadata_that_zarr_python_refuses(tmp_path, change, words):
+    """Neither another byte order nor a wrapped fill value is guessed."""
+    zarr.create_array(tmp_path / "a.zarr", data=numbered((2, 2, 2)), compressors=None)
+    file = tmp_path / "a.zarr" / "zarr.json"
+    document = json.loads(file.read_text())
+    endian = change.pop("endian", "little")
+    document["codecs"][0]["configuration"]["endian"] = endian
+    file.write_text(json.dumps({**document, **change}))
+
+    with pytest.raises(BadHeader, match=words):
+        _ = Volume(tmp_path / "a.zarr").shape
+
+
+def test_attributes_of_a_v2_array_in_an_archive_or_a_bucket(tmp_path):
+    """A scale is refused, and names of axes count, as in a folder."""
+    folder = tmp_path / "g.zarr"
+    array = zarr.open_group(folder, mode="w", zarr_format=2).create_array(
+        "ct", data=numbered((2, 3, 4))
+    )
+    array.attrs["_ARRAY_DIMENSIONS"] = ["z", "y", "x"]
+    shutil.make_archive(folder, "zip", folder)
+    fsspec.filesystem("memory").put(str(folder), "/attributes/g.zarr", recursive=True)
+    places = [folder, tmp_path / "g.zarr.zip", "memory://attributes/g.zarr"]
+
+    assert [Volume(place).shape for place in places] == [(1, 4, 3, 2)] * 3

@@ -133,7 +133,7 @@ def plain_layout(shape: tuple[int, ...], name: str, axes: Any = None) -> Layout:
 
 _LETTERS = "xyzct"
 # Letters by names of axes in xarray, netCDF, zarr and HDF5.
-_AXES_BY_NAME = {letter: letter for letter in _LETTERS} | {
+AXES_BY_NAME = {letter: letter for letter in _LETTERS} | {
     **dict.fromkeys(("channel", "channels"), "c"),
     **dict.fromkeys(("time", "frame", "frames"), "t"),
     **dict.fromkeys(("depth", "plane", "planes", "slice", "slices"), "z"),
@@ -155,7 +155,7 @@ def axes_of_names(names: Sequence[Any], name: str) -> str | None:
     'tzyx'
     """
     words = [str(axis or "").lower() for axis in names]
-    letters = [_AXES_BY_NAME.get(word, "") for word in words]
+    letters = [AXES_BY_NAME.get(word, "") for word in words]
     is_known = all(letters) and len(set(letters)) == len(letters)
     if is_known and len({*letters} & {*SPATIAL}) >= _LEAST_AXES:
         return "".join(letters)

@@ -45,6 +45,7 @@ from ..registry import registered_names, resolve_backend
 from ..session import SESSION
 from ..source import LocatedSource, Options, as_backend
 from .chunked_backend import (
+    AXES_BY_NAME,
     NO_LENGTHS,
     SPATIAL,
     Layout,
@@ -116,9 +117,8 @@ def levels_of(attributes: Mapping[str, Any], name: str) -> tuple[Level, ...]:
         version = _version(ome.get("version") or images[0].get("version"), name)
         levels = tuple(_level(dataset, images[0], version) for dataset in images[0]["datasets"])
     if len(images) > 1:
-        what = f"{name} has {len(images)} multiscale images, and the first is read"
-        do = f"For another, give the path of its array, such as {name}/{levels[0].path}, and axes="
-        warn(f"several-images: {what}. {do}", LikelyMistake)
+        what = f"several-images: {name} has {len(images)} multiscale images, and the first is read"
+        warn(f"{what}. For another, give the path of its array and axes=.", LikelyMistake)
     return levels
 
 
@@ -157,12 +157,17 @@ def _level(dataset: Mapping[str, Any], image: Mapping[str, Any], version: int) -
         parts = (part.get("coordinateTransformations", ()) for part in (dataset, image))
         steps = [step for part in parts for step in part]
     records = [entry if isinstance(entry, Mapping) else {"name": entry} for entry in entries]
-    axes = tuple(str(entry["name"].lower()) for entry in records)
+    axes = tuple(map(_letter, records))
     if not {"x", "y"} <= set(axes) or len(set(axes)) < len(axes):
         raise ValueError(f"axes are {axes}")
     scale, shift = np.ones(len(axes)), np.zeros(len(axes))
     for step in steps:
-        factor, offset = _transformation(step, len(axes))
+        try:
+            factor, offset = _transformation(step, len(axes))
+        except ValueError:
+            if not HAS_AFFINE.get():
+                raise
+            continue
         scale, shift = scale * factor, shift * factor + offset
     sizes = {axis: float(n) for axis, n in zip(axes, scale, strict=True) if axis in SPATIAL}
     if min(sizes.values()) <= 0 and not HAS_AFFINE.get():
@@ -175,6 +180,15 @@ def _level(dataset: Mapping[str, Any], image: Mapping[str, Any], version: int) -
     silent = tuple(a for a, entry in pairs if a in SPATIAL and _word(entry) in NO_LENGTHS)
     silent = () if {*silent} == {*axes} & {*SPATIAL} else silent
     return Level(str(dataset["path"]), axes, (x[0], y[0], z[0]), (x[1], y[1], z[1]), silent)
+
+
+def _letter(entry: Mapping[str, Any]) -> str:
+    """Return the name of an axis; x, y or z for each axis of space."""
+    name, kind = str(entry["name"].lower()), entry.get("type")
+    letter = AXES_BY_NAME.get(name, name)
+    if letter not in SPATIAL if kind == "space" else kind and name in SPATIAL:
+        raise ValueError(f"the axis {name!r} has the type {kind!r}; axes of space are x, y and z")
+    return letter if kind == "space" else name
 
 
 def _in_system(dataset: Any, image: Any) -> tuple[Any, list[Any]]:
@@ -376,8 +390,7 @@ def images_in(group: Any) -> Iterator[str]:
 
 def _nifti_fields(array: Any, name: str) -> RawHeader:
     if not _is_array(array):
-        what = f"{NIFTI!r} in {name} is no array of bytes, so its slope and affine cannot be read."
-        raise BadHeader(what)
+        raise BadHeader(f"{NIFTI!r} in {name} is no array of bytes with its slope and affine.")
     size = math.prod(array.shape) * np.dtype(array.dtype).itemsize
     if size > _MOST_HEADER_BYTES:
         raise BadHeader(f"the header in {name} takes {size} bytes, as its metadata say.")
