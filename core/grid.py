@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .affine3x4 import Affine3x4, affine3x4, apply, determinant, inverse, linear_of, product
+from .call_site import WarnOnce
+from .errors import LikelyMistake
 from .lru_cache import cached_property
 from .region import Region
 
@@ -146,3 +148,20 @@ class Grid:
         size, unit = (1e6, "nm") if largest < _LEAST_IN_MM / 1e3 else (size, unit)
         spacing = " ".join(f"{s * size:g}" for s in self.spacing)
         return f"Grid({'x'.join(map(str, self.shape))} at {spacing} {unit})"
+
+
+_BEYOND = WarnOnce()
+
+
+def warn_beyond(name: str, unit: str, length: float, grid: Grid) -> None:
+    """Warn of a length above the longest side of a volume: once for each op, unit and size.
+
+    Volumes of one power of ten count as one size, as those of a data set.
+    """
+    size = math.floor(math.log10(grid.longest))
+    text = (
+        f"length-beyond-volume: {name} of {length:g} mm is more than the longest side of the "
+        f'volume, {grid.longest:g} mm; the amount is in {unit}. Write unit="um", or another '
+        'unit of length, or unit="voxel".'
+    )
+    _BEYOND.warn((name, unit, size), text, LikelyMistake)

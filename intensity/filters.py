@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid
+from ..core.grid import warn_beyond
 from ..core.validate import (
     LATER,
     MILLIMETRES,
@@ -119,6 +120,10 @@ class _Gaussian(RandomValueOp):
 
     def filters(self, params: Params, facts: Facts) -> AxisFilters:
         """Return the filters along the axes; one of a single voxel is left alone."""
+        if self.unit != "voxel":
+            most = max(entries_of(params["sigma"]) or (params["sigma"],)) * MILLIMETRES[self.unit]
+            if most > facts.source.longest:
+                warn_beyond(self.name, self.unit, most, facts.source)
         sigmas = zip(self.sigmas(params, facts.grid), facts.grid.shape, strict=True)
         weights = (gaussian(sigma) if reach(sigma) and n > 1 else _ITSELF for sigma, n in sigmas)
         return AxisFilters(tuple(weights))

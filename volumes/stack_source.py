@@ -142,9 +142,9 @@ def warn_of_axes(volumes: Mapping[str, Any], *, is_list: bool = False) -> None:
 
     The volumes have one grid; ``is_list`` if they are parts of a list.
     """
-    named = {key: getattr(volume, "names_axes", True) for key, volume in volumes.items()}
-    first = next((key for key, is_named in named.items() if is_named), None)
-    plain = next((key for key, is_named in named.items() if is_named is False), None)
+    names = {key: getattr(volume, "names_axes", True) for key, volume in volumes.items()}
+    first = next((key for key, is_named in names.items() if is_named), None)
+    plain = next((key for key, is_named in names.items() if is_named is False), None)
     if first is None or plain is None:
         return
     i, j, k = volumes[first].grid.shape

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ...core.affine3x4 import NO_TURN, Matrix3x3, affine3x4, linear_of
+from ...core.grid import warn_beyond
 from ...core.suggest import factor_hint, radians_hint
 from ...core.validate import (
     LATER,
@@ -48,7 +49,6 @@ from .op import (
     as_probabilities,
     as_triple,
     draw_amount,
-    warn_beyond,
 )
 
 Forward = tuple[Matrix3x3, Sequence[float]]
@@ -166,7 +166,7 @@ def in_millimetres(op: Any, amount: Sequence[float], plan: SpatialPlan) -> Seque
         return amount
     size = MILLIMETRES[op.unit]
     if (most := max(map(abs, amount)) * size) > plan.source.longest:
-        warn_beyond(op.name, op.unit, most, plan)
+        warn_beyond(op.name, op.unit, most, plan.source)
     return amount if size == 1 else [each * size for each in amount]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import PatchSizeError
+from ...core.grid import warn_beyond
 from ...core.validate import (
     LATER,
     MILLIMETRES,
@@ -28,7 +29,7 @@ from ..plans.mapping import without_noise
 from ..plans.matrices import Space
 from ..plans.plan import SpatialPlan
 from .affine_op import WithUnit, in_words
-from .op import Amount, Params, as_amount, draw_amount, per_axis, three, warn_beyond
+from .op import Amount, Params, as_amount, draw_amount, per_axis, three
 
 # Largest move of control points, as a part of their spacing, without folds in 3-D. (Choi and Lee
 # 2000, "Injectivity conditions of 2D and 3D uniform cubic B-spline functions", Graphical Models 62)
@@ -106,7 +107,7 @@ class Elastic(WithUnit):
             sizes = [size / MILLIMETRES[self.unit] for size in plan.grid.spacing]
             most = max(*params["amount"], *distances) * MILLIMETRES[self.unit]
             if most > _MOST_SIDES * plan.source.longest:
-                warn_beyond(self.name, self.unit, most, plan)
+                warn_beyond(self.name, self.unit, most, plan.source)
         spacing = [d / s for d, s in zip(distances, sizes, strict=True)]
         if not any(params["amount"]):
             return plan.interpolate()

@@ -12,6 +12,7 @@ from ...core import Grid
 from ...core.affine3x4 import affine3x4
 from ...core.call_site import WarnOnce
 from ...core.errors import BadHeader, LikelyMistake, PatchSizeError
+from ...core.grid import warn_beyond
 from ...core.validate import (
     LATER,
     MILLIMETRES,
@@ -26,7 +27,7 @@ from ..plans.mapping import without_noise
 from ..plans.matrices import about_centre, flat_axes, scaling
 from ..plans.plan import SpatialPlan
 from ..plans.stages import Clip, Stage
-from .op import Params, amount_at, as_amount, warn_beyond
+from .op import Params, amount_at, as_amount
 
 Extent = Literal["edges", "centers"]
 """``"edges"``: a voxel is a box, and the extent ends at the outer faces. ``"centers"``: a voxel is
@@ -95,7 +96,7 @@ class Spacing(FieldChecks):
             new * size / old for new, old in zip(params["spacing"], plan.grid.spacing, strict=True)
         ]
         if any(1 < n < step for n, step in zip(plan.shape, steps, strict=True)):
-            warn_beyond(self.name, self.unit, max(params["spacing"]) * size, plan)
+            warn_beyond(self.name, self.unit, max(params["spacing"]) * size, plan.source)
         each = list(zip(plan.shape, steps, strict=True))
         if self.extent == "centers":
             shape = [round(without_noise((n - 1) / step + 1)) for n, step in each]

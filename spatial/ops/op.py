@@ -6,7 +6,6 @@ To add one, write a frozen dataclass with these members in a file of its own, an
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +15,8 @@ from typing import Any, Literal, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 
 from ...core import Grid
-from ...core.call_site import WarnOnce
 from ...core.draws import OpStep, check_record
-from ...core.errors import LikelyMistake, PatchSizeError
+from ...core.errors import PatchSizeError
 from ...core.stream import is_random
 from ...core.suggest import numbers_of
 from ...core.validate import ParameterRange, as_probability, entries_of, is_integer, parse_range
@@ -117,23 +115,6 @@ Amount = ParameterRange | tuple[ParameterRange, ParameterRange, ParameterRange]
 """A scalar, a range (low, high), or three entries, each a scalar or a range."""
 Size: TypeAlias = "int | Sequence[int]"
 """One whole number for all axes, or one per axis (I, J, K)."""
-
-_BEYOND = WarnOnce()
-
-
-def warn_beyond(name: str, unit: str, length: float, plan: SpatialPlan) -> None:
-    """Warn of a length above the longest side of a volume: once for each op, unit and size.
-
-    Volumes of one power of ten count as one size, as those of a data set.
-    """
-    size = math.floor(math.log10(plan.source.longest))
-    text = (
-        f"length-beyond-volume: {name} of {length:g} mm is more than the longest side of the "
-        f'volume, {plan.source.longest:g} mm; the amount is in {unit}. Write unit="um", or another '
-        'unit of length, or unit="voxel".'
-    )
-    _BEYOND.warn((name, unit, size), text, LikelyMistake)
-
 
 MOST_VOXELS = 2**24
 """Limit of voxels along an axis: a mouse brain of 10 mm at 4 nm has 2.5 million."""

@@ -59,17 +59,17 @@ def test_a_length_in_the_unit_of_the_volume_is_one_in_millimetres(name, unit):
         np.testing.assert_allclose(batch_of(name, UNITS[unit], unit="voxel")[0], image, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["translate", "augment", "affine", "elastic", "spacing"])
+@pytest.mark.parametrize("name", OPS)
 def test_a_length_beyond_the_volume_warns(name, monkeypatch):
     """Millimetres on voxels of a micrometre move everything out of the volume."""
-    monkeypatch.setattr("voxpipe.spatial.ops.op._BEYOND", WarnOnce())  # once in a process
+    monkeypatch.setattr("voxpipe.core.grid._BEYOND", WarnOnce())  # once in a process
     with pytest.warns(LikelyMistake, match=f"length-beyond-volume: {name} .*unit="):
         batch_of(name, 1e-3)
 
 
 def test_a_data_set_of_another_size_warns_anew(monkeypatch):
     """Voxels of a micrometre first, then of a nanometre: each data set is named once."""
-    monkeypatch.setattr("voxpipe.spatial.ops.op._BEYOND", WarnOnce())
+    monkeypatch.setattr("voxpipe.core.grid._BEYOND", WarnOnce())
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         for size in (1e-3, 1e-3, 1e-6):
