@@ -93,6 +93,7 @@ _COUNTS = {
     "ImageOrientationPatient": 6,
     "ImagePositionPatient": 3,
 }
+_DIFFERS = "differs: "
 _PLANE_KEYS = ("PixelSpacing", "ImageOrientationPatient")
 # Names of the kinds of images whose planes have a size and a direction in the patient.
 _PLANES = ("CT Image", "MR Image", "Positron", "RT Dose", "Enhanced", "Legacy Converted Enhanced")
@@ -317,6 +318,8 @@ class DicomFile:
             keys = ("RealWorldValueSlope", "RealWorldValueIntercept")
             if "RealWorldValueLUTData" in facts:
                 raise UnknownFormat(f"{self.name} maps its numbers by a table, which is not read.")
+            if any(_DIFFERS + key in facts for key in keys):
+                raise UnknownFormat(f"{self.name} has several real world mappings of one frame.")
         elif self._kind == _RT_DOSE:
             slope = float(self._get("DoseGridScaling", 1))
         elif self._get("SegmentationType", "") == "FRACTIONAL":
@@ -486,11 +489,14 @@ def _of_groups(groups: Sequence[Any], numbers: frozenset[str]) -> dict[str, Any]
     """Return the values in the functional groups of one frame, or of all frames."""
     from pydicom.datadict import keyword_for_tag
 
-    facts = {}
+    facts: dict[str, Any] = {}
     for macro in (element for group in groups for element in group if element.VR == "SQ"):
-        for item in macro.value[:1]:
+        values: dict[str, Any] = {}
+        for item in macro.value:
             for key in numbers.intersection(map(keyword_for_tag, item.keys())):
-                facts[key] = item[key].value
+                if values.setdefault(key, item[key].value) != item[key].value:
+                    facts[_DIFFERS + key] = True  # between items of one sequence
+        facts |= values
     return facts
 
 

@@ -363,6 +363,23 @@ def test_a_map_of_floats(tmp_path):
     assert np.allclose(found.T, [floats[k] * (k + 1) + 0.5 for k in range(4)])
 
 
+def test_a_map_of_several_ranges(tmp_path):
+    """Each range of numbers has a slope of its own: the first is not that of all."""
+    own = [("RealWorldValueMappingSequence", [{"RealWorldValueIntercept": 0.0}] * 4)]
+    path = enhanced(
+        tmp_path / "a.dcm", along(0, 1, 2, 3), FRAMES, own=own, sop="1.2.840.10008.5.1.4.1.1.30"
+    )
+    one = pydicom.dcmread(path)
+    for group in one.PerFrameFunctionalGroupsSequence:
+        group.RealWorldValueMappingSequence = [
+            item(RealWorldValueSlope=slope, RealWorldValueIntercept=0.0) for slope in (2.0, 5.0)
+        ]
+    one.save_as(path)
+
+    with pytest.raises(UnknownFormat, match="several real world mappings"):
+        _ = Volume(path).shape
+
+
 SYNTAXES = (
     ImplicitVRLittleEndian,
     ExplicitVRBigEndian,
