@@ -183,7 +183,6 @@ class FromNNUNet(CaseFinder):
 
 
 def _with_folders(place: str) -> str:
-    """Return a place with nnU-Net's folders in it; no other variable is of interest to a file."""
     return _NNUNET_FOLDER.sub(lambda match: os.environ.get(match[1], match[0]), place)
 
 

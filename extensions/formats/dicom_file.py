@@ -93,7 +93,6 @@ _COUNTS = {
     "ImageOrientationPatient": 6,
     "ImagePositionPatient": 3,
 }
-_DIFFERS = "differs: "
 _PLANE_KEYS = ("PixelSpacing", "ImageOrientationPatient")
 # Names of the kinds of images whose planes have a size and a direction in the patient.
 _PLANES = ("CT Image", "MR Image", "Positron", "RT Dose", "Enhanced", "Legacy Converted Enhanced")
@@ -318,7 +317,7 @@ class DicomFile:
             keys = ("RealWorldValueSlope", "RealWorldValueIntercept")
             if "RealWorldValueLUTData" in facts:
                 raise UnknownFormat(f"{self.name} maps its numbers by a table, which is not read.")
-            if any(_DIFFERS + key in facts for key in keys):
+            if any(f"{key} differs" in facts for key in keys):
                 raise UnknownFormat(f"{self.name} has several real world mappings of one frame.")
         elif self._kind == _RT_DOSE:
             slope = float(self._get("DoseGridScaling", 1))
@@ -495,7 +494,7 @@ def _of_groups(groups: Sequence[Any], numbers: frozenset[str]) -> dict[str, Any]
         for item in macro.value:
             for key in numbers.intersection(map(keyword_for_tag, item.keys())):
                 if values.setdefault(key, item[key].value) != item[key].value:
-                    facts[_DIFFERS + key] = True  # between items of one sequence
+                    facts[f"{key} differs"] = True  # between items of one sequence
         facts |= values
     return facts
 

@@ -183,7 +183,6 @@ def _refuse_other_kinds(pages: Any, first: Any, name: str) -> None:
 
 
 def _refuse_scaled(text: str | None, name: str) -> None:
-    """Raise ``UnknownFormat`` where GDAL's metadata give a scale or offset of a band."""
     for item in ElementTree.fromstring(text).iter("Item") if text else ():
         refuse_conventions({str(item.get("role")): item.text}, name, _GDAL_NEUTRAL)
 

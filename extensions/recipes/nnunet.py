@@ -286,7 +286,6 @@ def _with_previous(pipe: Any, foreground: Sequence[int], *, augment: bool) -> An
 
 
 def _without_label(sample: Sample) -> Sample:
-    """Return a sample whose label is not read."""
     return sample.replace(data={key: thing for key, thing in sample.items() if key != "label"})
 
 
