@@ -26,7 +26,7 @@ BOUNDS = {
     "stitching": (0, 4),
     "storage": (0, 9),
     "testing": (58, 6),
-    "volumes": (793, 111),
+    "volumes": (0, 62),
     "docs": (1, 325),
     "root": (30, 58),
 }

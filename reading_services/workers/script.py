@@ -223,8 +223,8 @@ class ScriptUnpickler(pickle.Unpickler):
             raise NotPicklable(msg, do=do) from error
 
 
-# State of the consumer that a forked child would have. Each part is adopted where it differs from
-# the part of the last epoch: what a worker_init_fn or the script sets in a worker stays there.
+# State of the consumer that a forked child would have. A part that differs from that of the last
+# epoch is adopted. So values that a worker_init_fn or the script sets in a worker stay there.
 _LAST: dict[Any, Any] = {}
 
 
