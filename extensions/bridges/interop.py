@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch.utils.data import IterableDataset, get_worker_info
 from torchdata.nodes import BaseNode
 
@@ -91,14 +92,26 @@ class ResumableDataset(IterableDataset[Any]):
         self._datapipe = clone(verify(datapipe))
         self._adapters = adapter_list(datapipe_adapter_fn)
         self._seed = None if seed is None else validate_int("seed", seed, least=0, below=MAX_SEED)
-        self._epoch = 0
+        self._epoch = self._calls = 0
+        self._is_in_worker = False
+        last_call: Any = torch.zeros(2, dtype=torch.int64, device="cpu")
+        self._last_call = last_call.share_memory_()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._last_call.share_memory_()  # a deep copy is not shared
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration that of ``epoch``, in this process and in workers."""
-        self._epoch = check_epoch(epoch)
+        """Make the next iteration that of ``epoch``, here and in workers, also those that stay."""
+        self._epoch, self._calls = check_epoch(epoch), self._calls + 1
+        self._last_call[:] = torch.tensor([self._epoch, self._calls], device="cpu")
 
     def __iter__(self) -> ResumableIterator:
         info = get_worker_info()
+        # The first epoch of a worker is that of its start: set_epoch() may have another by now.
+        if self._is_in_worker and self._last_call[1] != self._calls:
+            self._epoch, self._calls = self._last_call.tolist()
+        self._is_in_worker = info is not None
         seed = self._seed
         if seed is None and info is not None:
             seed = info.seed - info.id  # torch's draw for this epoch; the same in all workers

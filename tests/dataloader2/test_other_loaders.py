@@ -1,5 +1,6 @@
 """The chain in loaders and frameworks of others, left and continued in the middle of an epoch."""
 
+import copy
 import json
 import traceback
 
@@ -81,6 +82,33 @@ class TestStatefulDataLoader:
 
         assert same(*runs)
         assert not same(runs[0][:6], runs[0][6:])
+
+
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
+@pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
+class TestEpochsOfWorkers:
+    @pytest.mark.parametrize("kind", [DataLoader, StatefulDataLoader])
+    @pytest.mark.parametrize("context", ["fork", "forkserver"])
+    @pytest.mark.parametrize("stay", [False, True], ids=["", "persistent"])
+    def test_workers_follow_set_epoch(self, kind, context, stay):
+        """The same, an earlier and a later epoch; then workers that stay count on."""
+        chain = torch.utils.data.datapipes.iter.IterableWrapper(range(9)).shuffle()
+        with vp.DataLoader2(chain, seed=7) as own:
+            epochs = [list(own) for _ in range(6)]
+        data = copy.deepcopy(vp.to_dataset(chain, seed=7))
+        options = {"multiprocessing_context": context, "persistent_workers": stay}
+        loader = kind(data, batch_size=None, num_workers=2, **options)
+
+        for epoch in (3, 3, 0, 4):
+            data.set_epoch(epoch)
+            assert list(loader) == epochs[epoch]
+        assert list(loader) == epochs[5 if stay else 4]
+        if stay:
+            data.set_epoch(2)
+            batches = iter(loader)
+            data.set_epoch(1)  # of the next iteration
+            assert list(batches) == epochs[2]
+            assert list(loader) == epochs[1]
 
 
 def fails(number):
