@@ -280,7 +280,6 @@ def select_frames(frames: Sequence[Frame], where: Mapping[str, Any], name: str) 
 
 
 def _is_same(value: Any, other: Any) -> bool:
-    """Return whether a DICOM value, a number or text, equals the value of a user."""
     if isinstance(other, (list, tuple, np.ndarray)):
         parts = str(value).split("\\")
         return len(parts) == len(other) and all(map(_is_same, parts, other))

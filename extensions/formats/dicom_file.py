@@ -213,7 +213,6 @@ class DicomFile:
         return TruncatedVolume(f"{self.name} speaks of {what}, and holds {max(there, 0)} of them.")
 
     def _shorter_than_said(self, data: Any) -> TruncatedVolume | None:
-        """Return the error for a file that ends within its pixels."""
         at, there = self._at, len(data) - self._at
         if self._length != _NO_LENGTH:
             what = f"{self._length} bytes of pixels"
@@ -485,7 +484,6 @@ def _inflate(data: bytes, most: int) -> bytes:
 
 
 def _of_groups(groups: Sequence[Any], numbers: frozenset[str]) -> dict[str, Any]:
-    """Return the values in the functional groups of one frame, or of all frames."""
     from pydicom.datadict import keyword_for_tag
 
     facts: dict[str, Any] = {}
@@ -500,7 +498,6 @@ def _of_groups(groups: Sequence[Any], numbers: frozenset[str]) -> dict[str, Any]
 
 
 def _plain(value: Any) -> Any:
-    """Return a value of DICOM as a number or text."""
     if isinstance(value, (str, bytes)) or value is None:
         return str(value or "").strip()
     if isinstance(value, Sequence):

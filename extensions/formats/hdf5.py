@@ -233,7 +233,6 @@ def refuse_external(dataset: Any, reach: Reach) -> None:
 
 
 def _missing(what: str, path: str, dataset: str = "") -> VolumeNotFound:
-    """Return the error for a reference to a file, or to a dataset in it, that is missing."""
     place = f"the dataset {shorten(dataset)} of {path}" if dataset else path
     why = "which is missing" if not os.path.exists(path) else "which that file does not have"
     do = "Put it back where it was, or write the references again."

@@ -229,7 +229,6 @@ def open_with_itk(file: StoredFile, why: str, data_files: Sequence[str]) -> Back
 
 
 def _read_information(path: str, name: str, follow: str = "beside") -> Any:
-    """Return a reader that has read the header."""
     check_claims(path, name, follow)
     reader = _reader(path)
     try:
@@ -348,7 +347,6 @@ def _pixel_type(pixel: int, name: str) -> tuple[np.dtype[Any], bool]:
 
 
 def _reason(error: BaseException) -> str:
-    """Return the sentence of an ITK error that names the cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines or [type(error).__name__])[-1].rstrip(".")
 

@@ -458,7 +458,6 @@ def _meta_dtype(fields: TextFields) -> np.dtype[np.generic]:
 
 
 def _meta_affine(fields: TextFields, count: int) -> Affine:
-    """Return the affine of the first three axes, RAS+."""
     spacing = fields.numbers(("ElementSpacing", "ElementSize"), count) or (1.0,) * count
     origin = fields.numbers(("Offset", "Position", "Origin"), count) or (0.0,) * count
     keys = ("TransformMatrix", "Rotation", "Orientation")

@@ -156,7 +156,6 @@ def _tags_of_pages(pages: Any, first: Any) -> Iterator[tuple[int, bytes | None]]
 
 
 def _refuse_other_kinds(pages: Any, first: Any, name: str) -> None:
-    """Raise ``UnknownFormat`` for a page that is stored otherwise than the first one."""
     # tifffile takes the tags of the first page for those of all. Parsing those of 3,000 pages takes
     # ten times as long as the rest of opening: equal bytes are parsed once.
     kind_of_first, equal = _kind_of(first), set[bytes | None]()

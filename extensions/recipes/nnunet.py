@@ -340,7 +340,6 @@ class Facts:
 
     @property
     def _labels(self) -> dict[str, Axes]:
-        """The labels of each class or region, by name."""
         every = self.document.get("labels", {})
         return {name: tuple(one if isinstance(one, list) else [one]) for name, one in every.items()}
 

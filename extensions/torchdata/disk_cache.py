@@ -326,7 +326,6 @@ class EndOnDiskCacheHolder(DataPipe, form="end_caching"):
 
 
 def _unended_cache(end: EndOnDiskCacheHolder) -> OnDiskCacheHolder:
-    """Return the nearest cache upstream that was not ended."""
     every = [pipe for pipe in walk(end.parent) if isinstance(pipe, OnDiskCacheHolder)]
     for pipe in reversed(every):
         if not pipe.has_end:

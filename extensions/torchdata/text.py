@@ -65,7 +65,6 @@ class _TextPipe(DataPipe):
                     stream.close()
 
     def _lines_of(self, stream: Any) -> Iterator[Any]:
-        """Return the lines of a stream, with their ends."""
         if not self.decode:
             return iter(stream)
         how = self.encoding, self.errors
@@ -385,7 +384,6 @@ class WebDataset(DataPipe, form="webdataset"):
             janitor(sample)
 
     def _add(self, sample: dict[str, Any], path: str, key: str, suffix: str, data: Any) -> None:
-        """Put a member into the sample."""
         if suffix in sample:
             janitor(data)
             do = "Members of one sample must follow each other, and each name be there once."
