@@ -456,9 +456,10 @@ class EpochSetter:
             epoch, start = last
         else:
             start = max(epoch, here + progress.has_begun)
-        is_over = 0 < batches <= progress.position.cursor.next
-        if progress.has_begun or start != here or is_over:
+        if progress.has_begun or start != here:
             loader.set_epoch(start)
+        elif 0 < batches <= progress.position.cursor.next:  # a resume after the last of them
+            progress.position = Position(start)
         loader._set_from_outside = epoch, start
 
 
