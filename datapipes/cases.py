@@ -42,6 +42,7 @@ _STARS_NAME = (
 # Names of arguments, and how alike a key is that was meant for one: option, optionals.
 _ARGUMENTS = ("optional", "storage_options")
 _LIKE_ARGUMENT = 0.75
+_DOTS = re.compile(r"(^|/)(?:\./+)+")
 # Cases of one list are stored alike; a few show the format.
 _LOOKED_AT = 8
 
@@ -297,6 +298,9 @@ class ListCases(FindsCases):
         self.storage_options = RedactedDict(storage_options or {})
         self.optional = (optional,) if isinstance(optional, str) else tuple(optional)
         self._check()
+        self.patterns = {key: os.fspath(pattern) for key, pattern in patterns.items()}
+        if self.url is not None and not is_url(self.url):  # listings have no "./" in their paths
+            self.patterns = {k: _DOTS.sub(r"\1", one) for k, one in self.patterns.items()}
         self.origin = dataclasses.replace(self.origin, call=self.describe())
         url, by_key = self._show()
         optional = {"optional": self.optional} if self.optional else {}
