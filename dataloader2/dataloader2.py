@@ -517,7 +517,6 @@ class DataLoader2(ForFrameworks):
         return self._measurement
 
     def _subject(self) -> Subject:
-        """Return this loader, as far as it is measured."""
         self._refuse_if_shut_down()
         self._counts.interrupt()
         here, graph, schemes = self._progress.position, self._chain.graph, self._agree()

@@ -83,8 +83,6 @@ def _text_of(value: Any) -> str:
 
 
 class _CaseSource(SeedStamper):
-    """A pipe that begins a chain with cases."""
-
     def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield name and volumes of each case."""
         raise NotImplementedError
