@@ -37,9 +37,10 @@ class FuseSpatial(Adapter):
     """
 
     def rules(self) -> Sequence[Rule]:
+        lazily = lambda pair: with_parents(pair[0], [_skip_first(pair)])  # noqa: E731
         return (
             Rule("fuse spatial", _neighbours, lambda pair: FusedSpatial(*pair)),
-            Rule("change values lazily", _realized_before_values, _change_lazily),
+            Rule("change values lazily", _realized_before_values, lazily),
             Rule("realize in the batch", partial(_realized_before, BatchPatches), _skip_first),
         )
 
@@ -51,7 +52,6 @@ class FuseSpatial(Adapter):
 
 
 def _neighbours(site: Site) -> Pair | Refused | None:
-    """Two spatial pipes, one feeding only the other."""
     second = site.pipe
     if not isinstance(second, SpatialPipe):
         return None
@@ -96,10 +96,6 @@ def _realized_before_values(site: Site) -> Pair | Refused | None:
     if not op.commutes:
         return Refused(f"{op.name} does not treat every voxel alike; put it before realize()")
     return pair
-
-
-def _change_lazily(pair: Pair) -> Pipe:
-    return with_parents(pair[0], [_skip_first(pair)])
 
 
 def _skip_first(pair: Pair) -> Pipe:

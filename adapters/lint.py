@@ -187,7 +187,6 @@ class Lint(Adapter):
 
 
 def _mistakes_at(pipe: Any, before: Upstream) -> Iterator[tuple[str, str, str]]:
-    """Yield name, effect and fix of each mistake at a pipe."""
     traits, form, patches = traits_of(pipe), chained_name(pipe), before.patches
     if traits.shards and not before.is_shuffled:
         what = "each worker and rank sees the same share of the items in every epoch"

@@ -180,7 +180,6 @@ class LikelyLabels:
 
 
 def _is_interpolated(patch: LazyPatch | None) -> bool:
-    """Whether some step of a patch, or of an earlier one, interpolates."""
     while patch is not None:
         if not patch.pending.keeps_dtype:
             return True

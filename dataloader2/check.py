@@ -261,8 +261,6 @@ def _no_cases() -> VolumeNotFound:
 
 @dataclass(eq=False)
 class _CheckProcess:
-    """A process that examines one volume at a time."""
-
     process: Any
     channel: Connection
     deadline: float

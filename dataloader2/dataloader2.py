@@ -303,19 +303,23 @@ class DataLoader2(ForFrameworks):
     def set_epoch(self, epoch: int) -> None:
         """Make the next iteration epoch ``epoch``, from its beginning.
 
-        An iterator that was not asked for a batch yet is that iteration.
+        An iterator that was not asked for a batch yet is that iteration. A place from
+        :meth:`load_state_dict` in that epoch is kept: frameworks set the epoch of a resumed run.
         """
         epoch, self._set_from_outside = check_epoch(epoch), None
         had_turn = self._turn.is_mine()
         try:  # or else another thread is at a batch
             is_free = had_turn or self._turn.acquire(timeout=0.0)
             if is_free and self._progress.is_live and not self._progress.has_begun:
-                self._progress.position = Position(epoch)
+                if self._progress.position.epoch != epoch:
+                    self._progress.position = Position(epoch)
                 return
         finally:
             self._turn.restore(had_turn)
         with self._taking_over(f"set_epoch({epoch}) of the loader ended its epoch"), self._lock:
-            self._progress, self._epoch_is_set = Progress(Position(epoch)), True
+            self._epoch_is_set = True
+            if self._progress.position.epoch != epoch:
+                self._progress = Progress(Position(epoch))
 
     def __len__(self) -> int:
         """Return the number of batches of an epoch; TypeError where it is not known."""
@@ -513,7 +517,6 @@ class DataLoader2(ForFrameworks):
         return self._measurement
 
     def _subject(self) -> Subject:
-        """Return this loader, as far as it is measured."""
         self._refuse_if_shut_down()
         self._counts.interrupt()
         here, graph, schemes = self._progress.position, self._chain.graph, self._agree()

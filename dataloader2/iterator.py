@@ -448,17 +448,18 @@ class EpochSetter:
         A framework may request the iterator of its first epoch before it sets the number.
         """
         loader = self._loader
-        progress, last = loader._progress, loader._set_from_outside
+        progress = loader._progress
         here, batches = progress.position.epoch, _repeated_batches(sys._getframe(1))
-        if batches and not last:  # the first epoch, also of a resumed run
-            last = epoch, here
+        # A resumed run, too, repeats the epoch that it is in.
+        last = loader._set_from_outside or ((epoch, here) if batches else None)
         if last and (last[0] == epoch or batches):
             epoch, start = last
         else:
             start = max(epoch, here + progress.has_begun)
-        is_over = 0 < batches <= progress.position.cursor.next
-        if progress.has_begun or start != here or is_over:
+        if progress.has_begun or start != here:
             loader.set_epoch(start)
+        elif 0 < batches <= progress.position.cursor.next:  # a resume after the last of them
+            progress.position = Position(start)
         loader._set_from_outside = epoch, start
 
 

@@ -73,7 +73,6 @@ def _refusal(local_pipe: Pipe, body: Pipe) -> VoxpipeError:
 
 
 def _stays(pipe: Pipe, before: set[int]) -> bool:
-    """Whether a pipe has to stay here."""
     # An unknown pipe that cannot be replicated is planned here, unless pipes before it run in the
     # workers.
     traits = traits_of(pipe)

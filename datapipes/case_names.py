@@ -159,7 +159,6 @@ def name_by_stars(path: str) -> Callable[[str], Match | None]:
 
 
 def _first_paths(data: Any) -> list[str]:
-    """Return the path of the first volume, or the paths of its channels."""
     for key, value in data.items() if isinstance(data, Mapping) else ():
         sources = value if isinstance(value, (list, tuple)) else [value]
         sources = [v.name if isinstance(v, Volume) and v.located_source else v for v in sources]

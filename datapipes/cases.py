@@ -42,6 +42,7 @@ _STARS_NAME = (
 # Names of arguments, and how alike a key is that was meant for one: option, optionals.
 _ARGUMENTS = ("optional", "storage_options")
 _LIKE_ARGUMENT = 0.75
+_DOTS = re.compile(r"(^|/)(?:\./+)+")
 # Cases of one list are stored alike; a few show the format.
 _LOOKED_AT = 8
 
@@ -51,7 +52,6 @@ FOLDERS: ContextVar[Mapping[str, str] | None] = ContextVar("folders", default=No
 
 
 def _plain_place(place: str | os.PathLike[str]) -> str:
-    """Return the one spelling of a folder or file."""
     text = os.fspath(place)
     return text.rstrip("/") if is_url(text) else absolute_place(text)
 
@@ -82,8 +82,6 @@ def _text_of(value: Any) -> str:
 
 
 class _CaseSource(SeedStamper):
-    """A pipe that begins a chain with cases."""
-
     def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield name and volumes of each case."""
         raise NotImplementedError
@@ -297,6 +295,9 @@ class ListCases(FindsCases):
         self.storage_options = RedactedDict(storage_options or {})
         self.optional = (optional,) if isinstance(optional, str) else tuple(optional)
         self._check()
+        self.patterns = {key: os.fspath(pattern) for key, pattern in patterns.items()}
+        if self.url is not None and not is_url(self.url):  # listings have no "./" in their paths
+            self.patterns = {k: _DOTS.sub(r"\1", one) for k, one in self.patterns.items()}
         self.origin = dataclasses.replace(self.origin, call=self.describe())
         url, by_key = self._show()
         optional = {"optional": self.optional} if self.optional else {}
@@ -341,7 +342,6 @@ class ListCases(FindsCases):
         return f"list_cases({self._words()})"
 
     def _words(self) -> str:
-        """Return its arguments, by the user or for ``predict()``."""
         url, patterns = self._show()
         arguments = [repr(url)] if url is not None else []
         arguments += [f"{key}={pattern!r}" for key, pattern in patterns.items()]

@@ -197,7 +197,6 @@ def _number_sources(graph: Pipe) -> Iterator[tuple[Any, bool, int | None]]:
 
 
 def _only_before_caches(graph: Pipe) -> set[int]:
-    """Return the ids of the pipes that only caches of items read."""
     every: Any = list(walk(graph))
     keeping = {id(pipe) for pipe in every if getattr(type(pipe), "keeps_items", False)}
     if not keeping:

@@ -309,7 +309,6 @@ class PatchSampler(DataPipe):
                 yield result
 
     def _step(self, op: SpatialOp | None, place: int = 0) -> Any:
-        """Return an op as a step of its stream; None of none."""
         if op is None:
             return None
         return PipeSteps([Step(op, self.stream_names[place], self.origin, common=self._is_shared)])

@@ -267,7 +267,6 @@ class ShufflePlans(SameLength):
         return SampleError(text, do=do).at(self.origin)
 
     def _visits(self) -> Iterator[Visit]:
-        """Yield the consecutive patches of each case."""
         parent = self.parent
         if isinstance(parent, PatchSampler) and parent.sampling != "grid":
             for patch in parent.visits():

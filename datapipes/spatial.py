@@ -278,7 +278,6 @@ class DataDependentPipe(SpatialPipe):
         return add_steps(self, PipeSteps([asking]), item, None, self.sampling)
 
     def _as_stored(self, op: Any, thing: Any) -> Any:
-        """Return the op with labels as they are stored."""
         # Raises where a threshold could be meant for values that a pipe has changed.
         if op.needs.above is None:
             labels = stored_labels(thing, op.needs.labels, op.name, op.needs.key)

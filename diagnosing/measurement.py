@@ -571,7 +571,6 @@ def _mean(every: Sequence[PartResult], name: str) -> float:
 
 
 def _by_key(every: Sequence[PartResult]) -> dict[str, float]:
-    """Return the mean seconds of each key."""
     keys = dict.fromkeys(key for each in every for key in each.result)
     return {key: fmean(each.result.get(key, 0.0) for each in every) for key in keys}
 

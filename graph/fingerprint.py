@@ -7,8 +7,10 @@ import enum
 import functools
 import hashlib
 import os
+import sys
 import types
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,12 +109,21 @@ def _text_of_object(value: Any, depth: int) -> str:
         }
         return f"{type(value).__name__}{stable_text(fields, depth)}"
     if hasattr(value, "__qualname__") and hasattr(value, "__module__"):
-        name = f"{value.__module__}.{value.__qualname__}"
+        name = f"{_module_of(value)}.{value.__qualname__}"
         owner = value.__self__ if isinstance(value, types.MethodType) else None
         return name if owner is None else f"{name} of {stable_text(owner, depth)}"
     own = _public(getattr(value, "__dict__", {})) if depth < _DEEPEST else {}
     short = {name: _length_of_data(v) or v for name, v in own.items()}
     return type(value).__name__ + (stable_text(short, depth + 1) if own else "")
+
+
+def _module_of(thing: Any) -> str:
+    """Return the name by which an import finds the module of a class or function."""
+    name, main = str(thing.__module__), sys.modules["__main__"]
+    if name not in ("__main__", "__mp_main__"):
+        return name
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    return str(spec.name) if spec else Path(file).stem if file else name
 
 
 def _length_of_data(value: Any) -> str:

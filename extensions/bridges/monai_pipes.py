@@ -198,7 +198,10 @@ class ToMetaTensor(LastPipe):
 
     def make(self, item: Any) -> Any:
         if isinstance(item, Sample):
-            self._refuse_lazy(item)
+            if lazy := patches_of(item):
+                msg = f"{', '.join(lazy)} of the sample is not read yet"
+                do = "Put to_metatensor() after realize() or batch_patches()."
+                raise SampleError(msg, do=do).at(self.origin, item.case)
             each = {k: _meta_tensor(t, patch.provenance()) for k, t, patch in tensors_of(item)}
             for tensor in each.values():
                 tensor.meta["case"] = item.case
@@ -210,9 +213,3 @@ class ToMetaTensor(LastPipe):
             batch[key].meta["case"] = [meta["case"] for meta in batch[META]]
         del batch[META]
         return batch
-
-    def _refuse_lazy(self, sample: Sample) -> None:
-        if lazy := patches_of(sample):
-            msg = f"{', '.join(lazy)} of the sample is not read yet"
-            do = "Put to_metatensor() after realize() or batch_patches()."
-            raise SampleError(msg, do=do).at(self.origin, sample.case)

@@ -1,6 +1,8 @@
 """A state of another chain or of other cases is refused, and what differs is named."""
 
+import importlib
 import json
+import runpy
 from types import SimpleNamespace
 
 import numpy as np
@@ -167,3 +169,43 @@ def test_from_state_takes_folders(tmp_path):
     assert (
         again.state_dict() == vp.DataLoader2(_listed(there).batch_patches(1), seed=1).state_dict()
     )
+
+
+SCRIPT = """
+import functools, voxpipe as vp
+from torch.utils.data.datapipes.iter import IterableWrapper
+def double(item, by=2):
+    return item * by
+class Twice:
+    @staticmethod
+    def apply(item):
+        return 2 * item
+    def __call__(self, item):
+        return 2 * item
+chain = IterableWrapper([1, 2, 3]).map(double).map(functools.partial(double, by=3))
+chain = chain.map(Twice.apply).map(Twice().__call__)
+with vp.DataLoader2(chain, seed=7) as loader:
+    state = loader.state_dict()
+"""
+
+
+def test_a_script_is_the_module_of_its_name(tmp_path, monkeypatch):
+    """A state of ``python train.py`` or ``python -m`` fits the chain of an import."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "package_of_states").mkdir()
+    for name in ("script_of_states", "package_of_states/train_states", "other_states"):
+        (tmp_path / f"{name}.py").write_text(SCRIPT)
+
+    def of_import(name):
+        return importlib.import_module(name).state
+
+    def of_module(name):
+        return runpy.run_module(name, run_name="__main__", alter_sys=True)["state"]
+
+    script = tmp_path / "script_of_states.py"
+    of_script = runpy.run_path(str(script), run_name="__main__")["state"]
+    inner = "package_of_states.train_states"
+
+    assert of_script == of_module("script_of_states") == of_import("script_of_states")
+    assert of_module(inner) == of_import(inner)
+    assert len({s["graph"] for s in (of_script, of_import(inner), of_import("other_states"))}) == 3

@@ -28,19 +28,6 @@ class Model(torch.nn.Module):
         return {"loss": (self.scale * batch["image"]).mean()}
 
 
-class Epochs:
-    """A loader without ``set_epoch()``, which would begin an epoch in whose middle it stands."""
-
-    def __init__(self, loader):
-        self.loader = loader
-
-    def __len__(self):
-        return len(self.loader)
-
-    def __iter__(self):
-        return iter(self.loader)
-
-
 class Trainer(transformers.Trainer):
     """With a loader in the place of a data set."""
 
@@ -49,7 +36,7 @@ class Trainer(transformers.Trainer):
         self.loader = loader
 
     def get_train_dataloader(self):
-        return Epochs(self.loader)
+        return self.loader
 
 
 def arguments(folder, **options):
@@ -85,11 +72,12 @@ class KeepPlace(transformers.TrainerCallback):
             json.dump(self.loader.state_dict(), file)
 
 
-def test_a_checkpoint_goes_on_in_the_middle_of_an_epoch(cases, tmp_path):
-    """With the loader's own state, and ``ignore_data_skip``: nothing is read to be passed over."""
+@pytest.mark.parametrize("step", [2, 6, 8, 10])
+def test_a_checkpoint_goes_on_in_the_middle_of_an_epoch(cases, tmp_path, step):
+    """Or at its end, by the loader's own state and ``ignore_data_skip``: no batch is read twice."""
     with loader_of(cases) as loader:
         expected = [*loader, *loader]
-    options = {"save_steps": 4, "num_train_epochs": 2, "ignore_data_skip": True}
+    options = {"save_steps": 2, "num_train_epochs": 2, "ignore_data_skip": True}
     seen = []
     with loader_of(cases) as loader:
         keep = KeepPlace(loader)
@@ -97,10 +85,10 @@ def test_a_checkpoint_goes_on_in_the_middle_of_an_epoch(cases, tmp_path):
     seen.clear()
 
     with loader_of(cases) as loader:
-        with open(tmp_path / "checkpoint-4" / "loader.json") as file:
+        with open(tmp_path / f"checkpoint-{step}" / "loader.json") as file:
             loader.load_state_dict(json.load(file))
         trainer = Trainer(loader, Model(seen), arguments(tmp_path, **options))
-        result = trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+        result = trainer.train(resume_from_checkpoint=str(tmp_path / f"checkpoint-{step}"))
 
-    assert same(seen, expected[4:])
+    assert same(seen, expected[step:])
     assert result.global_step == 12

@@ -192,7 +192,7 @@ def test_overfit_batches_need_no_data_module(tmp_path):
 def test_epochs_of_frameworks_and_of_the_loader():
     """A pass is never the same again but by the same number; a place of a state is kept."""
     with vp.DataLoader2(IterableWrapper(range(6)).shuffle(), seed=7) as loader:
-        epochs = [list(loader) for _ in range(6)]
+        epochs = [list(loader) for _ in range(7)]
         fresh = vp.DataLoader2(IterableWrapper(range(6)).shuffle(), seed=7)
         fresh.sampler.set_epoch(0)
         assert [list(fresh), list(fresh)] == epochs[:2]  # cycled
@@ -207,6 +207,18 @@ def test_epochs_of_frameworks_and_of_the_loader():
         fresh.load_state_dict(state)
         fresh.sampler.set_epoch(0)  # Lightning counts from 0 after a resume of its own
         assert [*first, *fresh] == epochs[4]
+        for has_iterator in (False, True):  # Trainer of Hugging Face, loops with Accelerate
+            fresh.load_state_dict(state)
+            items = iter(fresh) if has_iterator else fresh
+            fresh.set_epoch(4)
+            assert [*first, *items] == epochs[4]
+        fresh.load_state_dict(state)
+        fresh.set_epoch(5)
+        assert list(fresh) == epochs[5]
+        items = iter(fresh)
+        next(items)
+        fresh.set_epoch(6)  # a batch of epoch 6 was delivered
+        assert list(fresh) == epochs[6]
         fresh.set_epoch(0)  # asked of the loader itself it is that one
         assert list(fresh) == epochs[0]
 

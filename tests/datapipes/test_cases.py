@@ -565,6 +565,21 @@ def test_a_cell_that_is_too_long(tmp_path, name):
         list(vp.from_table(tmp_path / name))
 
 
+@pytest.mark.parametrize("pattern", ["./ct.npy", ".//ct.npy", "././ct.npy", Path("./ct.npy")])
+def test_a_pattern_may_begin_with_a_dot(tmp_path, pattern):
+    """It has the cases and the settings of the pattern without the dot, as ``ls`` has."""
+    for name in ("a", "b"):
+        (tmp_path / name / ".x").mkdir(parents=True)
+        for file in ("ct.npy", ".x/seg.npy"):
+            np.save(tmp_path / name / file, np.zeros((2, 2, 2)))
+    usual = vp.list_cases(f"{tmp_path}/*/", image="ct.npy", seg=".x/seg.npy")
+    other = vp.list_cases(f"{tmp_path}/*/", image=pattern, seg="./.x/./seg.npy")
+
+    assert [s.case for s in other] == [s.case for s in usual] == ["a", "b"]
+    assert (other.settings(), other.data_hash()) == (usual.settings(), usual.data_hash())
+    assert len(vp.list_cases(image=tmp_path / "*" / "ct.npy")) == 2
+
+
 def test_spellings_of_a_path_are_the_same_data(tmp_path, monkeypatch):
     """Relative, doubled slashes, dots, a home, a file URL; other files are other data."""
     monkeypatch.chdir(tmp_path)
