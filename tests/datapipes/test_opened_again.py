@@ -192,6 +192,7 @@ def saved(path: Any, mean: float) -> str:
     return str(path)
 
 
+@pytest.mark.filterwarnings("ignore:axes-not-named")
 @pytest.mark.parametrize("beside", ["path", "array"])
 def test_files_of_a_list_are_looked_at_in_every_epoch(tmp_path: Any, beside: str) -> None:
     """As a file by itself is, once it was replaced; also beside an array that stays."""
