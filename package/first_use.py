@@ -61,9 +61,9 @@ def _every_point() -> Any:
     """
     every = entry_points()
     if not every.select(group="voxpipe.names"):
-        what = "the metadata of voxpipe's installation are missing or old, so formats, chained "
-        what += "forms and names of its extensions are unavailable. Install it again: pip install"
-        warn(what, UserWarning, stacklevel=2)
+        msg = "the metadata of voxpipe's installation are missing or old, so formats, chained "
+        msg += "forms and names of its extensions are unavailable. Install it again: pip install"
+        warn(msg, UserWarning, stacklevel=2)
     return every
 
 

@@ -26,8 +26,8 @@ _CUT_URL = re.compile(r"^(https?|ftp|s3a?|gs|gcs|az|abfss?|hdfs|memory):/[^/]")
 def is_url(location: str) -> bool:
     """Whether ``location`` needs fsspec; ``SampleError`` for a URL whose slashes were joined."""
     if _CUT_URL.match(location):
-        what = "a location begins with a scheme and a single slash, as a URL in pathlib.Path does."
-        raise errors.SampleError(what, do="Give the URL as text.")
+        msg = "a location begins with a scheme and a single slash, as a URL in pathlib.Path does."
+        raise errors.SampleError(msg, do="Give the URL as text.")
     return bool(_URL.match(location)) and not _LOCAL.match(location)
 
 

@@ -455,16 +455,16 @@ def as_array(values: Any) -> NDArray[Any]:
     Raise ``UnknownFormat`` for packed or quantized numbers and for masked voxels.
     """
     if np.ma.is_masked(values):
-        what = "a masked array has voxels without a value, which a volume does not have."
-        raise UnknownFormat(what, do="Choose their value: array.filled(0), say.")
+        msg = "a masked array has voxels without a value, which a volume does not have."
+        raise UnknownFormat(msg, do="Choose their value: array.filled(0), say.")
     if not hasattr(values, "detach"):
         return np.asarray(values)
     for flag, call in _TO_NUMBERS.items():
         if getattr(values, flag, False):
             raise UnknownFormat(f"a tensor with {flag} holds no plain numbers.", do=f"Give {call}.")
     if str(getattr(values, "layout", "torch.strided")) != "torch.strided":
-        what = f"a tensor of the layout {values.layout} does not store each voxel."
-        raise UnknownFormat(what, do="Give tensor.to_dense().")
+        msg = f"a tensor of the layout {values.layout} does not store each voxel."
+        raise UnknownFormat(msg, do="Give tensor.to_dense().")
     tensor = values.detach().resolve_conj().resolve_neg().cpu()
     # NumPy lacks these types; float32 or complex64 holds each of their values.
     if only_in_torch(values):
@@ -472,9 +472,9 @@ def as_array(values: Any) -> NDArray[Any]:
     try:
         return np.asarray(tensor.numpy())
     except (TypeError, RuntimeError):
-        what = f"a tensor of {values.dtype} holds no plain numbers."
+        msg = f"a tensor of {values.dtype} holds no plain numbers."
         do = "Convert it first: tensor.float(), or tensor.dequantize()."
-        raise UnknownFormat(what, do=do) from None
+        raise UnknownFormat(msg, do=do) from None
 
 
 # Attributes and keys of other libraries that hold parts of an affine.
@@ -497,8 +497,8 @@ def placed_array(thing: Any, *, has_affine: bool = False) -> tuple[Any, tuple[fl
         return array, None if has_affine else affine_entries(as_array(own), f"a {name}")
     keys = {key for key in _GEOMETRY if hasattr(thing, key)} | {*(meta or ())} & {*_GEOMETRY}
     if keys and not has_affine:
-        what = f"a {name} has a geometry that is not read: {', '.join(sorted(keys))}."
-        raise UnknownFormat(what, do="Pass affine= to place the voxels.")
+        msg = f"a {name} has a geometry that is not read: {', '.join(sorted(keys))}."
+        raise UnknownFormat(msg, do="Pass affine= to place the voxels.")
     return thing, None
 
 

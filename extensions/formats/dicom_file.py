@@ -344,10 +344,10 @@ class DicomFile:
         between = next((facts[key] for key in _PIXEL_SIZES if facts.get(key)), (1.0, 1.0))
         for keyword, count in _COUNTS.items():
             if np.size(facts.get(keyword) or ()) not in (0, count):
-                what = (
+                msg = (
                     f"{self.name} has {keyword} of {np.size(facts[keyword])} numbers, not {count}."
                 )
-                raise BadHeader(what)
+                raise BadHeader(msg)
         row, column = np.reshape(np.array(directions or (1, 0, 0, 0, 1, 0), dtype=float), (2, 3))
         lengths = np.linalg.norm(row), np.linalg.norm(column)
         between_rows, between_columns = map(float, between)

@@ -97,14 +97,14 @@ def check_end(file: StoredFile, image_io: str, voxel_bytes: int) -> None:
     check_ratio(file, voxel_bytes)
     if image_io in _HEADERS:
         if file.head(2) == b"\x1f\x8b":
-            what = f"{file.name} is compressed, and SimpleITK's {image_io} would not notice damage."
-            raise UnknownFormat(what, do="Decompress it first.")
+            msg = f"{file.name} is compressed, and SimpleITK's {image_io} would not notice damage."
+            raise UnknownFormat(msg, do="Decompress it first.")
         _check(file, file.size >= _HEADERS[image_io] + voxel_bytes, voxel_bytes)
     elif image_io == "VTKImageIO":
         _check_vtk(file, voxel_bytes)
     elif image_io == "TIFFImageIO":
-        what = f"{file.name} is a TIFF, of which SimpleITK would not notice that it ends early."
-        raise UnknownFormat(what, do="pip install tifffile, or convert it to .nii or zarr.")
+        msg = f"{file.name} is a TIFF, of which SimpleITK would not notice that it ends early."
+        raise UnknownFormat(msg, do="pip install tifffile, or convert it to .nii or zarr.")
     elif image_io == "BMPImageIO":
         length = int.from_bytes(file.head(_BMP_SIZE.stop)[_BMP_SIZE], "little")
         _check(file, file.size >= length, voxel_bytes)
@@ -112,8 +112,8 @@ def check_end(file: StoredFile, image_io: str, voxel_bytes: int) -> None:
         _check(file, _JPEG_END in _tail(file), voxel_bytes)
     elif image_io == "NrrdImageIO" and not _tail(file)[-1:].isspace():
         # Text: a cut last number is a number as well, so a blank must follow it.
-        what = f"{file.name} does not end with a line feed, so its last number may be cut."
-        raise TruncatedVolume(what, do="Append a line feed if it is whole, or write it as raw.")
+        msg = f"{file.name} does not end with a line feed, so its last number may be cut."
+        raise TruncatedVolume(msg, do="Append a line feed if it is whole, or write it as raw.")
 
 
 def check_ratio(file: StoredFile, voxel_bytes: int) -> None:

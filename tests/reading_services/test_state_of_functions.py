@@ -482,7 +482,7 @@ def set_levels(level, folder, monkeypatch):
 
 @pytest.mark.parametrize("stay", [False, True])
 def test_workers_have_the_values_of_modules_and_of_the_process(stay, tmp_path, monkeypatch):
-    """Globals and what they hold, classes, functions, environment, folders, defaults."""
+    """Globals, their attributes, classes, functions, environment, folders and defaults."""
     dtype, errors = torch.get_default_dtype(), np.geterr()
     service = vp.MultiProcessingReadingService(1, persistent_workers=stay)
     seen = []

@@ -774,7 +774,7 @@ SCALE = {"type": "scale", "scale": [2, 0.5, 0.5]}
 
 @pytest.mark.parametrize("axis", ["z", "depth", "slice"])
 def test_an_axis_of_space_is_x_y_or_z(tmp_path, axis):
-    """Its type decides, whatever its name; a name that says nothing is refused."""
+    """The type decides: "depth" and "slice" of space are z."""
     volume = Volume(ome_image(tmp_path / "a.zarr", axis, "space", SCALE))
 
     assert (volume.shape, volume.spacing) == ((1, 5, 4, 3), (0.5, 0.5, 2))

@@ -162,8 +162,8 @@ def describe_volume(
     if source is None or source.options.reader or source.options.affine:
         why = "is in memory" if source is None else "has a reader= or affine= of its own"
         why = "is of several files" if len(volume.parts) > 1 else why
-        what = f"{volume.name} {why}, which a manifest cannot describe."
-        raise VolumeError(what, do="Give the path or URL of a format that is registered.")
+        msg = f"{volume.name} {why}, which a manifest cannot describe."
+        raise VolumeError(msg, do="Give the path or URL of a format that is registered.")
     if volume.axis_map_key:
         do = "Index the stored volume, and give axis_map= to open_volume() after from_manifest()."
         raise VolumeError(f"{volume.name} has an axis map, which a manifest does not hold.", do=do)

@@ -172,8 +172,8 @@ def list_below(
     if os.path.isfile(local_path(place)):
         raise VolumeNotFound(f"{place} is a file of no format that is read.", do="Check the name.")
     if is_glob(place):
-        what = f"there is no volume in the matches of {public_name(place)}."
-        raise VolumeNotFound(what, do="Check the pattern.")
+        msg = f"there is no volume in the matches of {public_name(place)}."
+        raise VolumeNotFound(msg, do="Check the pattern.")
     if is_url(place):
         raise VolumeNotFound(f"there is no volume below {public_name(place)}.", do="Check the URL.")
     if not os.path.exists(local_path(place)):
@@ -181,9 +181,9 @@ def list_below(
         raise VolumeNotFound(f"there is no file or folder {place}.", do=do)
     files = (name for _, _, names in os.walk(local_path(place)) for name in sorted(names))
     there = ", ".join(itertools.islice(files, _MOST_NAMES)) or "none"
-    what = f"there is no volume below {place}; files of no format that is read: {there}."
+    msg = f"there is no volume below {place}; files of no format that is read: {there}."
     do = "Check the folder, or convert them to a format that is read."
-    raise VolumeNotFound(what, do=do)
+    raise VolumeNotFound(msg, do=do)
 
 
 def _are_cases(names: Sequence[str]) -> bool:

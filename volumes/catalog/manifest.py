@@ -326,8 +326,8 @@ def _three(numbers: Sequence[int] | None) -> tuple[int, int, int] | None:
     return i, j, k
 
 
-def document_at(place: str, options: Mapping[str, Any], what: str = "", do: str = "") -> bytes:
-    """Return a document; raise VolumeNotFound, with the noun ``what``, where it is missing."""
+def document_at(place: str, options: Mapping[str, Any], noun: str = "", do: str = "") -> bytes:
+    """Return a document; raise VolumeNotFound, called ``noun``, where it is missing."""
     if is_url(place):
         with remote_errors(place, options):
             content = open_remote(place, options).get("", MOST_MANIFEST_BYTES)
@@ -342,7 +342,7 @@ def document_at(place: str, options: Mapping[str, Any], what: str = "", do: str 
             check_document(os.fstat(file.fileno()).st_size, place, MOST_MANIFEST_BYTES)
             return file.read(MOST_MANIFEST_BYTES)
         do = do or path_hint(path)
-    raise VolumeNotFound(f"there is no {what}{public_name(place)}.", do=do)
+    raise VolumeNotFound(f"there is no {noun}{public_name(place)}.", do=do)
 
 
 def stamp_at(source: LocatedSource) -> Stamp:

@@ -119,10 +119,10 @@ def slabs_of(volume: Volume) -> Iterator[Region]:
     return slabs(volume.spatial_shape, volume.chunks or (1, 1, 1), most)
 
 
-def refuse_complex(volume: Volume, what: str, do: str) -> None:
-    """Raise VolumeError for complex numbers; ``what`` is a clause with the missing operation."""
+def refuse_complex(volume: Volume, clause: str, do: str) -> None:
+    """Raise VolumeError for complex numbers; ``clause`` names the missing operation."""
     if volume.dtype.kind == "c":
-        raise VolumeError(f"{volume.name} holds complex numbers, {what}.", do=do)
+        raise VolumeError(f"{volume.name} holds complex numbers, {clause}.", do=do)
 
 
 def volume_histogram(

@@ -92,11 +92,11 @@ class LocalDestination:
         try:
             self.folder.mkdir(0o700, parents=True, exist_ok=True)
         except OSError as error:
-            what = f"nothing can be written at {self._path.parent}: {error.strerror}."
-            raise VolumeError(what, do="Give a folder that you may write to.") from error
+            msg = f"nothing can be written at {self._path.parent}: {error.strerror}."
+            raise VolumeError(msg, do="Give a folder that you may write to.") from error
         if self.folder.is_symlink():
-            what = f"{self.folder} is a link, so files written there would be elsewhere."
-            raise LeadsOutside(what, do="Remove it.")
+            msg = f"{self.folder} is a link, so files written there would be elsewhere."
+            raise LeadsOutside(msg, do="Remove it.")
         # A writer that finishes removes the folder and its lock file.
         with hold_lock(self.folder / _LOCK, time.monotonic() + timeout, self._busy) as lock:
             try:
@@ -191,8 +191,8 @@ class LocalDestination:
                 os.rename(old, self._path)
             if error.errno not in _THERE:
                 raise
-            what = f"{self.name} appeared while it was being written: {error.strerror}."
-            raise DestinationExists(what, do=_ELSEWHERE) from error
+            msg = f"{self.name} appeared while it was being written: {error.strerror}."
+            raise DestinationExists(msg, do=_ELSEWHERE) from error
         sync_folder(self._path.parent)
         self.drop()
 
@@ -509,8 +509,8 @@ def upload(local: Path, url: str, options: Mapping[str, Any], *, overwrite: bool
 
 
 @contextmanager
-def disk_errors(what: str, place: str, do: str = "") -> Iterator[None]:
-    """Raise errors of a full or failing disk as ours; ``what`` names the failed operation."""
+def disk_errors(action: str, place: str, do: str = "") -> Iterator[None]:
+    """Raise errors of a full or failing disk as ours; ``action`` names the failed operation."""
     try:
         yield
     except OSError as error:
@@ -527,7 +527,7 @@ def disk_errors(what: str, place: str, do: str = "") -> Iterator[None]:
         if error.errno not in FAILING | READ_ONLY_ERRORS:
             raise
         do = "Check the disks of both, and try again."
-        raise VolumeError(f"{what}: {error.strerror}.", do=do) from error
+        raise VolumeError(f"{action}: {error.strerror}.", do=do) from error
 
 
 def _record_in(document: bytes) -> dict[str, Any]:

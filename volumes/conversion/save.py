@@ -102,9 +102,9 @@ def save(
     model = like if like is None or isinstance(like, Volume) else Volume(like)
     volume = _volume_at(array, affine if model is None or affine is not None else model.affine)
     if model is not None and model.shape[1:] != volume.shape[1:]:
-        what = f"the array has {volume.shape[1:]} voxels and the grid of {model.name}, given as "
-        what += f"like=, has {model.shape[1:]}."
-        raise BadHeader(what, do="Bring it to that grid first, or give affine= instead.")
+        text = f"the array has {volume.shape[1:]} voxels and the grid of {model.name}, given as "
+        text += f"like=, has {model.shape[1:]}."
+        raise BadHeader(text, do="Bring it to that grid first, or give affine= instead.")
     if not suffix:
         if dtype is not None:
             source = _TypedSource(volume, _header_for(volume, dtype, model))

@@ -73,8 +73,8 @@ def refuse_unwritable(path: str) -> str:
     """Return the suffix of a path, ``""`` for zarr; raise UnknownFormat for any other."""
     suffix = suffix_of(path)
     if not suffix and not path.rstrip("/").lower().endswith(".zarr"):
-        what = f"{public_name(path)} has the suffix of no format that is written."
-        raise UnknownFormat(what, do=f"Let it end in .zarr or {', '.join(SUFFIXES)}.")
+        msg = f"{public_name(path)} has the suffix of no format that is written."
+        raise UnknownFormat(msg, do=f"Let it end in .zarr or {', '.join(SUFFIXES)}.")
     return suffix
 
 

@@ -111,8 +111,8 @@ def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHe
 def warn_of_surface(shape: Sequence[int], name: str) -> None:
     """Warn of one long row, which may be values at the vertices of a surface."""
     if shape[0] > _MOST_VOXELS_OF_A_ROW and not any(n > 1 for n in shape[1:3]):
-        what = f"{name} has the shape {tuple(shape)}, like values at the vertices of a surface."
-        warn(f"{what} Neighbours in it need not be neighbours in space.", LikelyMistake)
+        msg = f"{name} has the shape {tuple(shape)}, like values at the vertices of a surface."
+        warn(f"{msg} Neighbours in it need not be neighbours in space.", LikelyMistake)
 
 
 # Tolerances: relative for voxel sizes (quaternion and pixdim are float32), in voxels for places.
@@ -312,16 +312,16 @@ def _parse_analyze(raw: bytes, order: str, header: StoredFile) -> RawHeader:
         return raw_fields
     size, do = LocalStoredFile(mat).size, "Remove it if it does not belong to the image."
     if size > _MOST_MAT_BYTES:
-        what = f"{mat} takes {size} bytes, and the matrices of an image {_MOST_MAT_BYTES} at most."
-        raise BadHeader(what, do=do)
+        text = f"{mat} takes {size} bytes, and the matrices of an image {_MOST_MAT_BYTES} at most."
+        raise BadHeader(text, do=do)
     import nibabel
 
-    what = f"the .mat of {header.name}"
-    with library_errors(f"{what} cannot be read", do, but=(ImportError,)):
+    place = f"the .mat of {header.name}"
+    with library_errors(f"{place} cannot be read", do, but=(ImportError,)):
         try:
             image: Any = nibabel.load(header.path)
         except ImportError as error:
-            raise MissingDependency(f"{what} needs scipy.", do="pip install scipy") from error
+            raise MissingDependency(f"{place} needs scipy.", do="pip install scipy") from error
     return replace(raw_fields, affine=affine_entries(image.affine, header.name))
 
 

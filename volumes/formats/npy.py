@@ -57,8 +57,8 @@ def read_npy_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, n
     try:
         version = formats.read_magic(file)
         if version not in readers:
-            what = f"{name} is .npy version {version}, which holds only records."
-            raise UnknownFormat(what, do="Save a plain array.")
+            msg = f"{name} is .npy version {version}, which holds only records."
+            raise UnknownFormat(msg, do="Save a plain array.")
         shape, fortran, dtype = readers[version](file)
     except UnknownFormat:
         raise

@@ -394,8 +394,8 @@ class RemoteStoredFile(RemoteFile):
         # A store may treat "..", its escapes and a backslash as a folder above.
         parts = unquote(reference).replace("\\", "/").split("/")
         if is_url(reference) or not parts[0] or ".." in parts:
-            what = f"{self.name} refers to voxels at {public_name(reference)!r}."
-            raise LeadsOutside(what, do="Put them into the folder of the header, or below it.")
+            msg = f"{self.name} refers to voxels at {public_name(reference)!r}."
+            raise LeadsOutside(msg, do="Put them into the folder of the header, or below it.")
         return self._other(posixpath.join(posixpath.dirname(self._url), reference))
 
     def with_suffix(self, old: str, new: str) -> RemoteStoredFile:

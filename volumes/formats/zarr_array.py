@@ -263,8 +263,8 @@ class ZarrGroup:
         """Return the array or group at a path below; None if missing."""
         # Local folders check paths; an object server may resolve "..".
         if ".." in path.split("/") and not isinstance(self._store, LocalRanges):
-            what = f"the metadata of {self._store.name} refer to {shorten(path)}."
-            raise LeadsOutside(what, do="Refer only to arrays below the URL of the group.")
+            msg = f"the metadata of {self._store.name} refer to {shorten(path)}."
+            raise LeadsOutside(msg, do="Refer only to arrays below the URL of the group.")
         return self._node(f"{self._path}{path.strip('/')}/", self._version)
 
     def arrays(self) -> Iterator[tuple[str, Any]]:
@@ -322,16 +322,16 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
     return root
 
 
-def _refuse_newer(document: Mapping[str, Any], version: int, what: str) -> None:
+def _refuse_newer(document: Mapping[str, Any], version: int, place: str) -> None:
     number = document.get("zarr_format")
     if number != version:
         do = "Write it again as version 3 or 2, for instance with zarr-python."
-        raise BadHeader(f"{what} has zarr_format {number!r} and not {version}.", do=do)
+        raise BadHeader(f"{place} has zarr_format {number!r} and not {version}.", do=do)
     for key in sorted(document.keys() - _MEMBERS) if version == 3 else ():
         entry = document[key]
         if not isinstance(entry, dict) or entry.get("must_understand") is not False:
             do = "Write it again without that extension."
-            raise BadHeader(f"{what} uses the unknown extension {key!r}.", do=do)
+            raise BadHeader(f"{place} uses the unknown extension {key!r}.", do=do)
 
 
 def _members(attrs: Any) -> list[str]:
@@ -355,7 +355,7 @@ def _members(attrs: Any) -> list[str]:
     return ["nifti/zarr.json", *header, f"{path}/zarr.json"]
 
 
-def _json(data: bytes | None, what: str) -> dict[str, Any] | None:
+def _json(data: bytes | None, place: str) -> dict[str, Any] | None:
     if data is None:
         return None
     try:
@@ -363,5 +363,5 @@ def _json(data: bytes | None, what: str) -> dict[str, Any] | None:
     except ValueError:
         document = None
     if not isinstance(document, dict):
-        raise BadHeader(f"{what} is not a JSON object.")
+        raise BadHeader(f"{place} is not a JSON object.")
     return document

@@ -117,8 +117,8 @@ def levels_of(attributes: Mapping[str, Any], name: str) -> tuple[Level, ...]:
         version = _version(ome.get("version") or images[0].get("version"), name)
         levels = tuple(_level(dataset, images[0], version) for dataset in images[0]["datasets"])
     if len(images) > 1:
-        what = f"several-images: {name} has {len(images)} multiscale images, and the first is read"
-        warn(f"{what}. For another, give the path of its array and axes=.", LikelyMistake)
+        msg = f"several-images: {name} has {len(images)} multiscale images, and the first is read"
+        warn(f"{msg}. For another, give the path of its array and axes=.", LikelyMistake)
     return levels
 
 
