@@ -119,7 +119,7 @@ class PooledEpoch(Iterator[Any]):
     def _stand_in(self, worker: Worker, death: WorkerDied) -> Worker | None:
         """Replace a dead worker and return the new one; None if the limit is reached."""
         # A worker that ended by itself before it was up is not replaced: the next would end too.
-        doing = str(worker.busy_with().what)
+        doing = str(worker.busy_with().work)
         self._deaths[doing] += 1
         count, most = self._deaths.total(), self._flow.restarts
         if not worker.failed_to_start() and count <= most:

@@ -458,11 +458,11 @@ class ThreadBatches(Iterator[tuple[int, Any]]):
             doing = self._threads_part.at(*step, job)
             if now - seat.standing[1] > doing.seconds:
                 thread = f"thread {seat.number + 1} of {len(self._seats)}"
-                event = f"{thread} has been at {doing.what} for more than {doing.seconds:g} s"
+                event = f"{thread} has been at {doing.work} for more than {doing.seconds:g} s"
                 self._refuse(event, "idle=... or at=...", [(seat, doing)])
             busy.append((seat, doing))
         if now >= self._deadline:
-            at = "; ".join(doing.what for _, doing in busy) or "nothing"
+            at = "; ".join(doing.work for _, doing in busy) or "nothing"
             self._refuse(f"no batch for {self._seconds:g} s: threads are at {at}", "item=...", busy)
 
     def _refuse(self, event: str, limit: str, busy: list[tuple[_Seat, WorkerStatus]]) -> NoReturn:

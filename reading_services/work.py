@@ -64,13 +64,13 @@ def instructions_of(pipe: Pipe) -> Sequence[Instruction] | None:
 class WorkerStatus:
     """Current batch and pipe of a worker, for messages."""
 
-    what: str  # the batch, its cases and their files
+    work: str  # the batch, its cases and their files
     origin: CallSite | None = None  # the current pipe, as the user wrote it
     seconds: float = math.inf  # time limit of the current step
     whole_pass: str = ""  # volumes that it reads as a whole
 
     def __str__(self) -> str:
-        return self.what if self.origin is None else f"{self.what}, in {self.origin}"
+        return self.work if self.origin is None else f"{self.work}, in {self.origin}"
 
 
 def item_timeout(event: str, do: str, whole_pass: str, stacks: str = "") -> ItemTimeout:

@@ -309,7 +309,7 @@ class WorkerPool:
         for worker in self.workers if poll is not None else ():
             doing = None if worker.is_gone else worker.overdue(time.monotonic())
             if doing is not None:
-                event = f"{worker} has been at {doing.what} for more than {doing.seconds:g} s"
+                event = f"{worker} has been at {doing.work} for more than {doing.seconds:g} s"
                 self._refuse(event, f"Give Timeout(idle=... or at=...) more if this {_ELSE}", doing)
         if not ready:
             if time.monotonic() < deadline:
@@ -358,7 +358,7 @@ class WorkerPool:
 
     def _raise_stuck(self, worker: Worker) -> NoReturn:
         doing = worker.busy_with()
-        event = f"{worker} took no message for {worker.patience:g} s; it had {doing.what}"
+        event = f"{worker} took no message for {worker.patience:g} s; it had {doing.work}"
         self._refuse(event, "Was it stopped by a debugger or a signal?", doing)
 
     def _refuse(self, event: str, do: str, *at: WorkerStatus) -> NoReturn:

@@ -157,7 +157,7 @@ class Worker:
         end = _ENDINGS.get(code, f"ended with exit status {code}")
         if code is not None and code < 0:
             end = f"was killed by {signal.Signals(-code).name}"
-        error = WorkerDied(f"{self} {end} while it had {doing.what}", do=advice(code, self.is_up))
+        error = WorkerDied(f"{self} {end} while it had {doing.work}", do=advice(code, self.is_up))
         error.at(doing.origin)
         return error
 
