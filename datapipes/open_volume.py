@@ -23,6 +23,8 @@ from ..spatial.lazy.virtual_volume import in_memory, opened_again, realized_patc
 from ..storage.file_reader import check_io
 from ..volumes import AxisMap, Volume, custom_backends
 from ..volumes.array_source import says_label
+from ..volumes.source import USUAL_OPTIONS
+from ..volumes.stack_source import source_by_package
 from .case_names import CASE, name_of
 from .cases import FromCases, ListCases
 from .datapipe import SameLength, chained_form, locate_errors, wrong_item
@@ -434,6 +436,7 @@ def is_volume_source(value: Any) -> bool:
         return "/" in value or "." in value or os.sep in value
     # zarr's own, and a store of the user's that derives from it.
     zarrs = any(f"{kind.__module__}.".startswith("zarr.") for kind in type(value).__mro__)
-    # Images of nibabel, of TorchIO and MONAI, of SimpleITK and ITK.
-    is_image = any(hasattr(value, name) for name in ("dataobj", "affine", "GetDirection"))
-    return is_image or zarrs or int(getattr(value, "ndim", 0)) >= 2
+    is_image = hasattr(value, "dataobj") or hasattr(value, "affine")  # nibabel's, TorchIO's
+    if is_image or zarrs or int(getattr(value, "ndim", 0)) >= 2:
+        return True
+    return source_by_package(value, USUAL_OPTIONS) is not None

@@ -91,6 +91,8 @@ class StackedSource(OwnSource):
         """Return the common header; reads those of the parts and compares their grids."""
         if not self._apart:
             refuse_other_grids(self.parts)
+            channels = {f"channel {number}": part for number, part in enumerate(self.parts)}
+            warn_of_axes(channels, is_list=True)
         return stacked_header(self.parts)
 
     def opened_anew(self, by: str) -> StackedSource:
@@ -131,7 +133,6 @@ def refuse_other_grids(parts: Sequence[StackMember]) -> None:
             )
         what = f"{first.name} and {other.name} are to be channels of one volume, and {how}"
         raise GridMismatch(what, do=do)
-    warn_of_axes({f"channel {number}": part for number, part in enumerate(parts)}, is_list=True)
 
 
 _AXES_ONCE = WarnOnce()
@@ -361,7 +362,7 @@ def source_of_object(thing: Any, options: Options) -> Source:
     Its function ``f(thing, options)`` returns a source, or None for an unknown object.
     """
     is_array = isinstance(thing, np.ndarray) or is_instance(thing, "torch", "Tensor")
-    source = None if is_array else _source_by_package(thing, options)
+    source = None if is_array else source_by_package(thing, options)
     is_image = source is not None or is_instance(thing, "torchio", "Image")
     if not (is_array or is_image):
         package = type(thing).__module__.partition(".")[0]
@@ -379,7 +380,7 @@ def source_of_object(thing: Any, options: Options) -> Source:
     return source or from_object(thing, options.affine, options.reader_kwargs.get("axes"))
 
 
-def _source_by_package(thing: Any, options: Options) -> Source | None:
+def source_by_package(thing: Any, options: Options) -> Source | None:
     """Return the source of an object by the entry point of a package in its class's MRO."""
     packages = (cls.__module__.partition(".")[0] for cls in type(thing).__mro__)
     for package in dict.fromkeys(packages):

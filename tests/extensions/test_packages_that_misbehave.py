@@ -114,3 +114,26 @@ print([str(one.message)[-21:] for one in seen if "metadata" in str(one.message)]
     lines = run(tmp_path, script, "other_package", "[voxpipe.lint_rules]\n", "")
 
     assert lines == ["format", "form", "['it again: pip install']"]
+
+
+def test_an_object_of_a_package_is_a_volume_in_cases(tmp_path):
+    """Objects with a source are opened; other objects of the package travel along."""
+    source = """
+import numpy as np
+from voxpipe.volumes.array_source import from_array
+from voxpipe.volumes.header import IDENTITY
+class Scan: pass
+class Note: pass
+def source_of(thing, options):
+    return from_array(np.ones((1, 2, 3, 4), "i2"), IDENTITY) if isinstance(thing, Scan) else None
+"""
+    script = """
+import own_package
+import voxpipe as vp
+case = {"image": own_package.Scan(), "note": own_package.Note()}
+sample = next(iter(vp.from_cases([case]).open_volume()))
+print(sample["image"].shape, type(sample["note"]).__name__)
+"""
+    points = "[voxpipe.sources]\nown_package = own_package:source_of\n"
+
+    assert run(tmp_path, script, "own_package", points, source) == ["(1, 2, 3, 4) Note"]
