@@ -185,10 +185,10 @@ def _level(dataset: Mapping[str, Any], image: Mapping[str, Any], version: int) -
 def _letter(entry: Mapping[str, Any]) -> str:
     """Return the name of an axis; x, y or z for each axis of space."""
     name, kind = str(entry["name"].lower()), entry.get("type")
-    letter = AXES_BY_NAME.get(name, name)
-    if letter not in SPATIAL if kind == "space" else kind and name in SPATIAL:
+    letter = AXES_BY_NAME.get(name, name) if kind == "space" else name
+    if kind and (kind == "space") != (letter in SPATIAL):
         raise ValueError(f"the axis {name!r} has the type {kind!r}; axes of space are x, y and z")
-    return letter if kind == "space" else name
+    return letter
 
 
 def _in_system(dataset: Any, image: Any) -> tuple[Any, list[Any]]:
