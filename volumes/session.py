@@ -132,11 +132,6 @@ class Handles:
         if handle is not None and handle.backend is not None:
             handle.backend.forget_content_key()
 
-    def drop(self, token: str) -> None:
-        """Open a source again at its next use."""
-        with self._acts, self._lock:
-            self.by_token.pop(token, None)
-
     def opened_again(self, source: Source, last: Backend) -> Backend:
         """Return the open backend of ``source``, opened again if it is ``last``."""
         self.acquire(source)
@@ -294,8 +289,8 @@ class Session:
         """
         options = base.options.storage_options
         self.ahead.documents.forget(documents_token(base.location, options))
-        self.handles.drop(base.token)
-        self.handles.drop(source.token)
+        self.handles.close_one(base.token, "")
+        self.handles.close_one(source.token, "")
 
     def close(self) -> None:
         """Release everything; the next read opens and fetches again."""
