@@ -1,8 +1,8 @@
 """Small matrices as plain floats: twelve of an affine map, nine of its linear part.
 
-A plan multiplies a handful of 4x4 matrices. On arrays of that size nearly all time goes into
-making arrays; the same sums and products of floats take a tenth of it. They also come in one
-order on every machine, which a matrix product of a library does not promise.
+A plan multiplies a handful of 4x4 matrices. NumPy spends nearly all of that time on creating
+arrays; plain floats take a tenth of it. Their order of sums is also the same on every machine,
+which a library's matrix product does not promise.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_TURN: Matrix3x3 = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
 
 
 def affine3x4(matrix: Any) -> Affine3x4:
-    """Return the rows of a 3x4 or 4x4 matrix; what is rows already comes back as it is."""
+    """Return the rows of a 3x4 or 4x4 matrix; rows are returned unchanged."""
     if type(matrix) is tuple and len(matrix) == len(IDENTITY):
         return matrix
     array = np.asarray(matrix, dtype=np.float64)
@@ -38,7 +38,7 @@ def affine3x4(matrix: Any) -> Affine3x4:
 
 def matrix4x4(rows: Affine3x4) -> NDArray[np.float64]:
     """Return the 4x4 matrix of ``rows``, float64, read-only."""
-    # Adding zero turns -0.0 into 0.0, which would tell equal matrices apart by their bytes.
+    # Adding zero turns -0.0 into 0.0: equal matrices have equal bytes.
     flat = np.array((*rows, 0.0, 0.0, 0.0, 1.0)) + 0.0
     flat.setflags(write=False)
     return flat.reshape(4, 4)

@@ -1,7 +1,7 @@
-"""The call, file and line where the user wrote something, and warnings that are said once.
+"""The call, file and line that the user wrote, and warnings that appear once.
 
-Errors, profiles and ``explain()`` speak of pipes as they stand in the user's
-script. An origin is found by walking out of voxpipe's and torch's own frames.
+Errors, profiles and ``explain()`` quote pipes as the user's script writes them. The origin of a
+pipe is the innermost frame outside voxpipe and torch.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from .redact import public_text, public_value
 
 # Frames of these packages are machinery between the user's line and the pipe.
 _MACHINERY = ("voxpipe", "torch", "torchdata", "functools", "contextlib")
-# Where a thread begins: nobody's line is further out.
+# The outermost frames of a thread: the user has no line outside them.
 _THREADS = ("threading", "concurrent")
-# An argument is shown up to this many characters; a long list says nothing more.
+# Characters of an argument.
 _LONGEST_ARGUMENT = 40
-# Ops in their own words: five or so, as many as a choice usually has.
+# Characters of a description of ops: about five, as many as a choice usually has.
 _LONGEST_OPS = 200
-# Choices of choices of ops: nobody writes more of them into each other.
+# Nesting of choices of ops.
 _DEEPEST_OPS = 8
-# Digits of a number, and levels of a list, beyond which nothing of it would be shown anyway.
+# Digits of a number and levels of a list: more would not fit into a message.
 _MOST_DIGITS, _DEEPEST = 100, 40
-# Where Python keeps what was said of which line, by file, so that it is said once.
+# The registries of ``warnings.warn_explicit``, by file: each warning appears once per line.
 _MESSAGES: dict[str, dict[Any, Any]] = {}
-# What a chain may say is a few things for each key; keys that are made up by data are no end.
+# A chain warns a few times per key, but data may create any number of keys.
 _MOST_MESSAGES = 4096
 _AHEAD: ContextVar[bool] = ContextVar("looking_ahead", default=False)
 
-# Arguments that may hold credentials: they are shown nowhere, and tell no chain from another.
+# Arguments that may hold credentials: they are never shown and enter no digest of a chain.
 CREDENTIALS = ("storage_options",)
 _MASK = "{…}"
 
@@ -51,18 +51,18 @@ class CallSite:
     """One call in the user's code."""
 
     call: str  # the call as written, shortened: ``lazy_patch((96, 96, 96))``
-    file: str  # path of the script, as Python knows it; empty where that is not known
+    file: str  # path of the script, as in its frame; empty if unknown
     line: int  # line number in ``file``
 
     def __str__(self) -> str:
-        if not self.file:  # it does not know where it was written
+        if not self.file:
             return self.call
-        dot = "" if self.call.startswith("vp.") else "."  # a function, or a pipe that is chained
+        dot = "" if self.call.startswith("vp.") else "."  # a function, or a chained pipe
         return f"{dot}{self.call}   {os.path.basename(self.file)}:{self.line}"
 
 
 def shorten(value: Any) -> str:
-    """Return ``repr(value)``, cut to a length that fits a message, and URLs without secrets.
+    """Return ``repr(value)``, shortened for a message, with URLs without secrets.
 
     Examples
     --------
@@ -88,7 +88,7 @@ class _Beginning(reprlib.Repr):
         super().__init__()
         self.maxlevel = self.maxdict = self.maxlist = self.maxtuple = _DEEPEST
         self.maxset = self.maxfrozenset = self.maxdeque = self.maxarray = _DEEPEST
-        self.maxother = sys.maxsize  # whole, as texts are: a URL is made public as a whole
+        self.maxother = sys.maxsize  # never cut: `public_text` needs whole URLs
 
     def repr_str(self, x: str, level: int) -> str:
         return repr(x)
@@ -109,7 +109,7 @@ _BEGINNING = _Beginning()
 
 
 def _words_of(value: Any, levels: int = _DEEPEST_OPS) -> str | None:
-    """Return an op, a list of ops or a mapping to weights in the user's words; else None."""
+    """Return the description of an op, of a list of ops or of their weights; else None."""
     if isinstance(value, (Mapping, list, tuple)):
         parts: list[str] = []
         for one in value:
@@ -144,7 +144,7 @@ def call_text(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
 def caller(call: str) -> CallSite:
     """Return the innermost frame outside voxpipe and torch as the origin of ``call``."""
     frame = sys._getframe(1)
-    # What a dataclass wrote stands in no file.
+    # The generated ``__init__`` of a dataclass is in no file.
     while frame.f_back is not None and (
         _is_machinery(frame)
         or (frame.f_code.co_name, frame.f_code.co_filename) == ("__init__", "<string>")
@@ -154,18 +154,18 @@ def caller(call: str) -> CallSite:
 
 
 def looking_ahead() -> AbstractContextManager[None]:
-    """Plan what may never be made: nothing is told of it, and nothing counts as told."""
-    # Whoever makes it later warns of it then. Other threads are not concerned.
+    """Suppress warnings of this thread while patches are planned that may never be realized."""
+    # A suppressed warning does not count as given: it appears when the patch is realized.
     return holding(_AHEAD, True)
 
 
 def is_looking_ahead() -> bool:
-    """Whether what runs now is only looked at: it is made later, or not at all."""
+    """Whether this thread plans patches without realizing them."""
     return _AHEAD.get()
 
 
 def warn(text: str, category: type[Warning], origin: CallSite | None = None) -> None:
-    """Warn of what was written at ``origin``, else of the user's line that led here."""
+    """Warn at ``origin``; without one, at the user's line that led here."""
     if is_looking_ahead():
         return
     if origin is None:
@@ -179,7 +179,7 @@ def warn(text: str, category: type[Warning], origin: CallSite | None = None) -> 
 
 
 def _led_here() -> tuple[int, CallSite | None]:
-    """Return how many frames from :func:`warn` the user's is, or the pipe of a thread of ours."""
+    """Return the ``stacklevel`` of the user's frame, and in our threads the pipe that runs."""
     depth, frame = 2, sys._getframe(2)
     pipe: CallSite | None = None
     while frame.f_back is not None:
@@ -193,7 +193,7 @@ def _led_here() -> tuple[int, CallSite | None]:
 
 
 def _written_at(frame: FrameType) -> CallSite | None:
-    """Return where the pipe, or the instruction, was written of which a frame runs a method."""
+    """Return the origin of the pipe or instruction whose method a frame runs."""
     code = frame.f_code
     if "self" not in code.co_varnames[: code.co_argcount]:
         return None
@@ -202,9 +202,9 @@ def _written_at(frame: FrameType) -> CallSite | None:
 
 
 class WarnOnce:
-    """Warns of each thing once, and not while somebody looks ahead.
+    """Warnings that each appear once, and never during :func:`looking_ahead`.
 
-    Copies of a pipe share theirs; what is pickled arrives with nothing told.
+    Copies of a pipe share the object; a pickled copy arrives empty.
 
     Examples
     --------
@@ -229,9 +229,9 @@ class WarnOnce:
         category: type[Warning],
         origin: CallSite | None = None,
     ) -> None:
-        """Warn, unless ``thing`` was told; where the warning is raised as an error, it was not.
+        """Warn unless ``thing`` is registered; a warning raised as an error is not registered.
 
-        A function makes the text only where it is needed; an empty one tells nothing yet.
+        ``text`` may be a function, called only when needed; an empty text means: not yet.
         """
         if thing in self._things or is_looking_ahead():
             return
@@ -241,7 +241,7 @@ class WarnOnce:
             self.leave(thing)
 
     def leave(self, thing: Hashable) -> None:
-        """Say nothing of it from now on: it was told, or looked at and found right."""
+        """Register ``thing``: it was warned of, or checked and correct."""
         self._things[thing] = None
         if len(self._things) > _MOST_MESSAGES:
             del self._things[next(iter(self._things))]

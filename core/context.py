@@ -1,4 +1,4 @@
-"""Values inside a ``with`` block: of a thread or task, and the passes of a process."""
+"""Values inside a ``with`` block: of a thread or task, and the running passes of a process."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ T = TypeVar("T")
 
 
 class holding(Generic[T]):  # noqa: N801  it is used as a verb
-    """A value that a context variable has inside a ``with`` block."""
+    """A value of a context variable inside a ``with`` block."""
 
-    # A generator under ``contextmanager`` takes four times as long, and every patch enters several.
+    # ``contextmanager`` takes four times as long, and every patch enters several blocks.
 
     def __init__(self, variable: ContextVar[T], value: T) -> None:
         self._variable, self._value = variable, value
@@ -31,7 +31,7 @@ _LENGTH_BYTES = 2
 
 
 class RunningPass:
-    """The passes over whole volumes that this process runs, in memory that another can read."""
+    """The passes over whole volumes that this process runs, in memory that others can read."""
 
     def __init__(self) -> None:
         self._memory: Any = np.zeros(_LENGTH_BYTES + 1000, np.uint8)

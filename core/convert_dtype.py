@@ -1,4 +1,4 @@
-"""Numbers in another type: rounded and kept within its range, never cut off or wrapped."""
+"""Type conversion that rounds and clips; it never truncates or wraps."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 
 def convert_dtype(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return ``values``, integers or floats of any byte order, in ``dtype``, which is such a type.
+    """Return ``values`` in ``dtype``; both are integers or floats of any byte order.
 
     Floats become integers by rounding half to even; numbers outside the integer type's range
-    become its nearest end; NaN becomes 0. Everything that fits is exact.
+    become its nearest end; NaN becomes 0. Numbers that fit are exact.
 
     Examples
     --------
@@ -22,7 +22,7 @@ def convert_dtype(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     if values.dtype == dtype:
         return values
     if dtype.kind == "f":
-        # Beyond float16 and float32 lies infinity: that is what these types say.
+        # Numbers beyond the range of float16 and float32 become infinite.
         with np.errstate(over="ignore"):
             return values.astype(dtype)
     if values.dtype.kind == "f":
@@ -42,7 +42,7 @@ def _round(values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
     nan = np.isnan(whole)
     if nan.any():
         whole[nan] = 0
-    # 2**63 is a float64, the largest int64 is not: stay below it, then put the end itself.
+    # 2**63 is a float64, the largest int64 is not: clip below it, then write the end itself.
     high = real.dtype.type(limits.max)
     safe = high if int(high) == limits.max else np.nextafter(high, real.dtype.type(0))
     result: NDArray[Any] = np.clip(whole, real.dtype.type(limits.min), safe).astype(dtype)

@@ -1,4 +1,4 @@
-"""Counts of what a process has done to voxels, in all and by pipe."""
+"""Counters of the reads, bytes and interpolations of a process, in total and by pipe."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from dataclasses import astuple, dataclass, field, fields
 from .context import holding
 from .locks import ForkSafeLock, at_fork
 
-# Adding is a read and a write; patches of one batch may be realized in several threads. Reentrant,
-# as finalizers count too.
+# Several threads may realize patches of one batch. Reentrant, because finalizers count too.
 _LOCK = threading.RLock()
 at_fork(after=_LOCK._at_fork_reinit)  # type: ignore[attr-defined]
 
@@ -24,12 +23,12 @@ class IOCounters:
     reads: int = 0  # regions read from a volume
     bytes_read: int = 0  # bytes of stored voxels that these reads touched, in whole chunks
     bytes_decoded: int = 0
-    """Bytes of voxels that chunks were decoded to; a chunk that was kept is not decoded again."""
+    """Bytes of decoded voxels; a cached chunk does not count again."""
     interpolations: int = 0  # calls of the resampler that interpolated
     copies: int = 0  # calls of the resampler that only copied (integer plans)
     headers: int = 0  # headers parsed
     value_passes: int = 0
-    """Times that a value op went over a patch; what the resampler does in passing is none."""
+    """Passes of value ops over a patch; epilogues of the resampler are not counted."""
 
     def __sub__(self, other: IOCounters) -> IOCounters:
         return IOCounters(*(a - b for a, b in zip(astuple(self), astuple(other), strict=True)))
@@ -56,43 +55,41 @@ class IOCounters:
 
 IO_COUNTERS = IOCounters()
 """The counts of this process."""
-# Where several threads make batches at once, each is asked what it has done itself.
+# Threads that make batches at the same time count apart.
 _TALLY: ContextVar[IOCounters | None] = ContextVar("tally", default=None)
 
 
 def count_apart() -> AbstractContextManager[None]:
-    """Let :func:`counts_here` tell, inside the ``with`` block, what is done in there alone."""
+    """Restrict :func:`counts_here` to the work done inside the ``with`` block."""
     return holding(_TALLY, IOCounters())
 
 
 def counts_here() -> IOCounters:
-    """Return the counts so far: of this process, or of what is counted apart."""
+    """Return the counts of the block of :func:`count_apart`, else of this process."""
     return (_TALLY.get() or IO_COUNTERS).snapshot()
 
 
-# What each pipe did, kept per process and merged in the one that asks.
-#
-# A worker sends what its pipes did since the last batch along with the next one; the
-# consumer's process adds it to its own, of which ``Profile`` reads the sum.
+# Each worker sends its pipes' counts since the last batch with the next batch. The consumer's
+# process adds them to its own, and ``Profile`` reads the sum.
 
 Key = tuple[str, str]  # (id of the profile, the pipe as the user wrote it)
 
 
 @dataclass
 class PipeCounts:
-    """What one pipe did."""
+    """Counts of one pipe."""
 
     items: int = 0  # items it yielded
     seconds: float = 0.0  # wall time spent in the pipe itself, its parents' time taken off
     tally: IOCounters = field(default_factory=IOCounters)
     """Reads, bytes and interpolations of the pipe itself."""
-    wait: float = 0.0  # wall time for which it waited for what comes before it
+    wait: float = 0.0  # wall time spent waiting for its parents
     bytes_out: int = 0  # bytes of the arrays that it yielded
     resident: dict[int, int] = field(default_factory=dict)
-    """Most bytes that each process was seen to hold right after it, by process id."""
+    """Largest resident memory measured right after the pipe, by process id."""
 
     def add(self, other: PipeCounts) -> None:
-        """Add what another process counted."""
+        """Add the counts of another process."""
         self.items += other.items
         self.seconds += other.seconds
         self.tally = self.tally + other.tally
@@ -110,12 +107,12 @@ class PipeStats:
         self._lock = ForkSafeLock()
 
     def add(self, key: Key, entry: PipeCounts) -> None:
-        """Add to what is known of one pipe."""
+        """Add to the counts of one pipe."""
         with self._lock:
             self._entries.setdefault(key, PipeCounts()).add(entry)
 
     def merge(self, entries: dict[Key, PipeCounts]) -> None:
-        """Add what another process took."""
+        """Add the counts that another process took."""
         for key, entry in entries.items():
             self.add(key, entry)
 
@@ -136,4 +133,4 @@ class PipeStats:
             self._entries = {k: e for k, e in self._entries.items() if k[0] != profile}
 
 
-PIPE_STATS = PipeStats()  # what the pipes of this process did
+PIPE_STATS = PipeStats()  # of this process

@@ -20,20 +20,20 @@ Rule = Literal["one_of", "some_of", "random_order", "random_apply"]
 
 
 class ItemChoice(NamedTuple):
-    """What one item gets."""
+    """The drawn members of a choice for one item."""
 
     members: list[int]  # indices, in the order in which they are done
-    key: int  # from which the members' own draws follow, below 2^53
+    key: int  # seed of the members' own draws, below 2^53
 
     def generator(self, member: int, place: int) -> np.random.Generator:
         """Return the random numbers of the ``place``-th op of a member."""
-        # Key and counter are numbers of their own in Philox: no two of these streams meet.
+        # Philox keeps key and counter apart: no two of these streams overlap.
         return np.random.Generator(np.random.Philox(key=self.key, counter=[0, 0, place, member]))
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How members are chosen."""
+    """Rule that chooses members for an item."""
 
     rule: Rule
     """``one_of``: one by its weight; ``some_of``: ``count`` different ones, in their order;
@@ -62,7 +62,7 @@ class Choice:
             raise ValueError(msg)
 
     def draw(self, generator: np.random.Generator) -> ItemChoice | None:
-        """Return what happens, or None; ``3 + size`` numbers are always drawn."""
+        """Return the chosen members, or None; always draws ``3 + size`` numbers."""
         acts, key, many = generator.random(3).tolist()
         random = generator.random(self.size).tolist()
         if acts >= self.p:
@@ -70,7 +70,7 @@ class Choice:
         return ItemChoice(self._members(random, many), int(key * 2**53))
 
     def unlike(self, members: Any) -> str:
-        """Return what members this chooses instead, in words; nothing where it chooses these."""
+        """Return a description of valid members; empty if ``members`` are valid."""
         whole = isinstance(members, (list, tuple)) and all(map(is_integer, members))
         every, last = list(range(self.size)), self.size - 1
         numbers = list(members) if whole else []
@@ -93,8 +93,8 @@ class Choice:
             return sorted(every, key=random.__getitem__)
         low, high = self.count
         count = 1 if self.rule == "one_of" else low + int(many * (high - low + 1))
-        # The largest of log(u) / w: each is first with a probability proportional to its weight,
-        # and so on without putting back (Efraimidis and Spirakis 2006).
+        # Weighted sampling without replacement: the largest log(u) / w (Efraimidis and
+        # Spirakis 2006).
         weights = self.weights or (1.0,) * self.size
         ranks = [
             math.log(max(u, _TINY)) / w if w else -math.inf
@@ -105,12 +105,11 @@ class Choice:
 
 @dataclass(frozen=True)
 class ChosenOps:
-    """What the spatial and the value part of a choice share."""
+    """Common base of the spatial and the value part of a choice."""
 
-    choice: Choice  # how members are chosen
+    choice: Choice
     members: tuple[tuple[tuple[int, Any], ...], ...]
-    """Chains of ops, each with its place among all ops of the member, those of the other part
-    included."""
+    """Chains of ops, each with its index among all ops of the member, spatial and value."""
 
     @property
     def name(self) -> str:
@@ -122,7 +121,7 @@ class ChosenOps:
         return (op for chain in self.members for _, op in chain)
 
     def acting(self, params: Mapping[str, Any]) -> Iterator[tuple[Any, Any, tuple[int, int]]]:
-        """Yield the ops that act, what they drew, and the member and place of each."""
+        """Yield the ops that act, their parameters, and the member and place of each."""
         for member, each in zip(params["chosen"], params["drawn"], strict=True):
             for (place, op), values in zip(self.members[member], each, strict=True):
                 if values is not None:
@@ -134,49 +133,50 @@ class ChosenOps:
         return f"{self.choice.rule} ({'; '.join(chains)})"
 
 
-# Keys of voxels' own numbers are the largest that are drawn.
+# The largest drawn numbers are keys of per-voxel generators.
 _LARGEST = 2**64
-# Which axes: as many as were drawn.
+# Lists of axes, whose length is drawn too.
 _OF_ANY_LENGTH = ("axes", "flip")
 
 
 @dataclass(frozen=True)
 class RecordedDraw:
-    """A draw that was kept; a step that has one draws nothing itself."""
+    """A recorded draw; a step with a record draws nothing itself."""
 
     params: Mapping[str, Any] | None  # the parameters; None where the op did not act
 
 
 @dataclass(frozen=True)
 class OpStep:
-    """One op where it stands in a chain."""
+    """One op at its place in a chain."""
 
-    op: Any  # what is done
-    stream_name: str  # name of its random numbers: the name of the pipe, unique in the chain
-    origin: CallSite | None = None  # where the user wrote it
+    op: Any
+    stream_name: str  # name of its random stream: the name of the pipe, unique in the chain
+    origin: CallSite | None = None  # the user's line
     depth: int | None = None
-    """How many entries of the item's identity it draws from; None means all. An op that was
-    applied before patches were cut draws from the case, and is the same for all its patches."""
+    """Leading entries of the item's identity that seed the draw; None means all. An op before
+    the patches are cut draws from the case: all patches of the case share the draw."""
     common: bool = False
     """Whether chains of other sources draw alike under this name, because the user gave it."""
-    record: RecordedDraw | None = None  # what it does in the place of what it would draw
+    record: RecordedDraw | None = None  # replaces the draw
 
     def describe(self) -> str:
-        """Return the op in the words of the user."""
+        """Return the op as the user wrote it."""
         words: str = self.op.describe()
         return words + (", replayed" if self.record is not None else "")
 
 
 def check_record(op: Any, record: Any, draw: Callable[[Any], Any]) -> None:
-    """Raise BadRecord for a record that ``op`` could not have drawn, by what ``draw`` returns."""
-    # A name is missing or unknown, a value has another form, is not finite, or is none that the
-    # op's argument of this name may have. Of a choice, one of its members has such a record; the
-    # message says which, by its path.
+    """Raise BadRecord for a record that ``op`` could not have drawn; ``draw`` gives a template.
+
+    The record must have the template's names, and finite values of the same form that the op's
+    argument of this name allows. For a choice, the message has the path of the bad member.
+    """
     if record is None:
         return
-    op = getattr(op, "recorded_op", op)  # what one op draws, others may hold
+    op = getattr(op, "recorded_op", op)  # an op may wrap the op that draws
     if not isinstance(record, Mapping):
-        raise _bad(op, f"is {shorten(record)}, and a mapping from name to parameter is wanted")
+        raise _bad(op, f"is {shorten(record)}, not a mapping from name to parameter")
     if isinstance(getattr(op, "choice", None), Choice):
         _refuse_members(op, record, draw)
         return
@@ -186,7 +186,7 @@ def check_record(op: Any, record: Any, draw: Callable[[Any], Any]) -> None:
     always = dataclasses.replace(op, p=1.0) if getattr(op, "p", 1.0) not in (0, 1) else op
     try:
         template = draw(always)
-    except VoxpipeError:  # e.g. nothing is found that a recorded box would not need
+    except VoxpipeError:  # e.g. no foreground to draw a box from; a recorded box needs none
         return
     if template is None:
         return
@@ -201,7 +201,7 @@ def check_record(op: Any, record: Any, draw: Callable[[Any], Any]) -> None:
 
 
 def _refuse_members(op: Any, record: Mapping[str, Any], draw: Callable[[Any], Any]) -> None:
-    """Refuse the record of a choice: what was chosen, then what each op of a member drew."""
+    """Refuse a bad record of a choice: first its members, then the draws of each op."""
     if unlike := set(record) ^ {"chosen", "drawn"}:
         raise _bad(op, f"differs in {', '.join(sorted(map(str, unlike)))}: it draws chosen, drawn")
     members, draws = record["chosen"], record["drawn"]
@@ -221,7 +221,7 @@ def _refuse_members(op: Any, record: Mapping[str, Any], draw: Callable[[Any], An
 
 
 def _refuse_channels(op: Any, record: Mapping[str, Any], draw: Any, each: Any, count: int) -> None:
-    """Refuse what was drawn for each channel; a count of 0 is not known yet."""
+    """Refuse a bad record of draws by channel; a ``count`` of 0 is unknown."""
     if unlike := set(record) ^ {"channels"}:
         raise _bad(op, f"differs in {', '.join(sorted(map(str, unlike)))}: it draws channels")
     channels = record["channels"]
@@ -235,14 +235,14 @@ def _refuse_channels(op: Any, record: Mapping[str, Any], draw: Any, each: Any, c
 
 def _refuse_length(op: Any, path: str, value: Any, count: int) -> None:
     if not isinstance(value, (list, tuple)) or len(value) != count:
-        raise _bad(op, f"has {path} {shorten(value)}, and a list of {count} is wanted")
+        raise _bad(op, f"has {path} {shorten(value)}, not a list of {count}")
 
 
 def _refuse_value(op: Any, name: str, value: Any, params: Any) -> None:
-    # A key of random numbers is whole: a float would be another key, or none.
+    # A seed must be an integer: a float would be another seed, or none.
     is_no_key = name == "key" and not (is_integer(value) and value >= 0)
     if is_no_key or not _alike(value, params, any_length=name in _OF_ANY_LENGTH):
-        raise _bad(op, f"has {name} {shorten(value)}, and what it draws is like {shorten(params)}")
+        raise _bad(op, f"has {name} {shorten(value)}, but it draws values like {shorten(params)}")
     if name not in {field.name for field in dataclasses.fields(op)}:
         return
     if name == "size" and not _fits_size(value, getattr(op, name)):
@@ -250,15 +250,15 @@ def _refuse_value(op: Any, name: str, value: Any, params: Any) -> None:
     try:
         dataclasses.replace(op, **{name: params})
     except (VoxpipeError, ValueError, TypeError):
-        return  # the argument means something else than what is drawn
+        return  # the argument has another meaning than the parameter
     try:
         dataclasses.replace(op, **{name: value})
     except (VoxpipeError, ValueError, TypeError) as error:
-        raise _bad(op, f"has a {name} that cannot be: {error}") from None
+        raise _bad(op, f"has an invalid {name}: {error}") from None
 
 
 def _fits_size(value: Sequence[int], argument: Any) -> bool:
-    """Return whether a size has the numbers that an op fixes; along flat axes one is drawn."""
+    """Return whether a size has the numbers that an op fixes; a flat axis draws 1."""
     if is_integer(argument):
         return all(one in (argument, 1) for one in value)
     each = argument if isinstance(argument, tuple) and len(argument) == 3 else (None,) * 3
@@ -275,11 +275,11 @@ def _alike(value: Any, params: Any, *, any_length: bool = False) -> bool:
         return fits and all(_alike(a, b) for a, b in zip(value, params, strict=True))
     if isinstance(params, (int, float)) and not isinstance(params, bool):
         is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        # Written so that NaN is none, and before a number of any length becomes a double.
+        # False for NaN; Python compares integers of any length without a float.
         return is_number and abs(value) <= _LARGEST
     return isinstance(value, type(params))
 
 
 def _bad(op: Any, what: str) -> BadRecord:
-    do = 'Give replay() what a batch\'s "meta" has under "draws", of a chain with the same ops.'
+    do = 'Give replay() the "draws" of a batch\'s "meta" from a chain with the same ops.'
     return BadRecord(f"the record of {op.describe()} {what}", do=do)

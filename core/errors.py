@@ -1,11 +1,11 @@
-"""Every error that voxpipe raises on purpose, as one tree; what each means stands at its class.
+"""The errors and warnings of voxpipe, as one tree.
 
-Each is also the built-in that a caller would expect, so that code which knows nothing of voxpipe
-can still catch it::
+Each error is also the built-in error that a caller would expect, so code that does not know
+voxpipe can catch it::
 
     VoxpipeError
-    ├── VolumeError: something is wrong with one stored volume
-    │   ├── VolumeReadError: it cannot be read; what to catch around reading
+    ├── VolumeError: one stored volume is wrong
+    │   ├── VolumeReadError: it cannot be read; catch this around reading
     │   │   ├── VolumeNotFound, UnknownFormat, BadHeader (LeadsOutside), TruncatedVolume
     │   │   ├── CorruptVolume (VolumeChanged), VolumeTooLarge, MissingDependency
     │   │   ├── CacheTooSmall, CacheBusy
@@ -19,14 +19,14 @@ can still catch it::
     ├── RankFailed, RanksDiffer, RankMissing
     └── IteratorInvalidated, LoaderShutDown
 
-and warnings, which are no errors unless you make them such::
+Warnings::
 
     SlotsUsedUp, WorkerReplaced, CacheUnused, IdleWorkers, RanksAlike, LikelyLabel, MissingLabel,
     ProvenanceLost, UnopenedVolume, EmptyVolume, LintWarning, LikelyMistake, NotFinite,
     CasesLeftOut
 
-A message says what happened, to which file, at which pipe as the user wrote it, and what to do.
-The last three are filled in on the way up: whoever knows the place calls :meth:`VoxpipeError.at`.
+A message has the event with its file, the pipe as the user wrote it, and the cure. Callers that
+know the place add it with :meth:`VoxpipeError.at`.
 """
 
 from __future__ import annotations
@@ -39,15 +39,14 @@ from .redact import public_name, public_text
 
 
 class VoxpipeError(Exception):
-    """Base of the tree: what happened, where it was written, what to do.
+    """Base of the tree: an event, its place, and the cure.
 
     Parameters
     ----------
     what
-        One sentence: what happened, to which file or value.
+        One sentence: the event, with its file or value.
     do
-        One sentence: what the reader can do about it; where nothing is given, what usually helps
-        against errors of this class.
+        One sentence: the cure; by default the usual cure of this class.
 
     Examples
     --------
@@ -59,7 +58,7 @@ class VoxpipeError(Exception):
     usual_advice = ""
 
     def __init__(self, what: str, *, do: str = "") -> None:
-        # A URL with its key may stand in a name, or in what somebody else said.
+        # Names and texts of other libraries may contain a URL with its key.
         self.what = public_text(what)
         super().__init__(self.what)
         self.do = public_text(do) or self.usual_advice
@@ -70,7 +69,7 @@ class VoxpipeError(Exception):
 
     @property
     def args(self) -> tuple[Any, ...]:
-        """What happened. torch would add the arguments of a pipe, which is told in other words."""
+        """The event. The setter ignores torch, which would append the arguments of a pipe."""
         return (self.what,)
 
     @args.setter
@@ -80,10 +79,10 @@ class VoxpipeError(Exception):
     def at(
         self, origin: CallSite | None = None, case: str = "", item: str = "", key: str = ""
     ) -> Self:
-        """Say where it happened, unless a place closer to it already did.
+        """Add the place of the error, unless a closer place is already set.
 
-        ``item`` says which item it was, for those that have no name: ``"item 1 of batch 3"``;
-        ``key`` which volume of a case.
+        ``item`` describes an item without a name: ``"item 1 of batch 3"``; ``key`` names the
+        volume of a case.
         """
         self.key = self.key or key
         if self.origin is None:
@@ -106,8 +105,7 @@ class VoxpipeError(Exception):
         return (type(self), (self.what,), self.__dict__)
 
 
-# What is told with its place. A function that calls sys.exit() would end its process; a worker
-# tells of it instead, as of any error.
+# Exceptions that get a place. Workers also report sys.exit() of a function, instead of ending.
 LOCATABLE = (Exception, SystemExit)
 E = TypeVar("E", bound=BaseException)
 
@@ -115,13 +113,12 @@ E = TypeVar("E", bound=BaseException)
 def add_location(
     error: E, origin: CallSite | None = None, case: str = "", item: str = "", key: str = ""
 ) -> E:
-    """Return ``error`` with its place: in its message if it is ours, else as a note.
+    """Return ``error`` with its place: in the message of our errors, else as a note.
 
-    A foreign error keeps its class and message. A ``StopIteration``, which would end an epoch,
-    becomes a ``RuntimeError`` that names the function.
+    The arguments are those of :meth:`VoxpipeError.at`. A foreign error keeps its class and
+    message. A ``StopIteration``, which would end an epoch, becomes a ``RuntimeError`` that names
+    the function.
     """
-    # ``origin`` is the pipe as the user wrote it, ``case`` a name, ``item`` which it was, where
-    # that has no name, and ``key`` which volume.
     error = _without_stop(error)
     if isinstance(error, VoxpipeError):
         error.at(origin, case, item, key)
@@ -136,7 +133,7 @@ def add_location(
 
 
 def _without_stop(error: Any) -> Any:
-    """Return the error of a function that raised StopIteration; any other error as it is."""
+    """Return the error for a function that raised StopIteration; other errors unchanged."""
     is_new = isinstance(error, StopIteration)
     stop = error if is_new else error.__cause__  # Python converts it where it leaves a generator
     if not isinstance(stop, StopIteration) or not (is_new or isinstance(error, RuntimeError)):
@@ -153,7 +150,7 @@ def _without_stop(error: Any) -> Any:
 
 
 def missing_key_hint(key: str, do: str = "") -> str:
-    """Return what to do where a sample has no volume of a name that may be an optional one."""
+    """Return the cure for a sample that lacks a volume, which may be optional."""
     return (
         f"{do} If only some cases have {key!r} (optional= of list_cases): give it to the others "
         f"with .map(), or leave them out with .filter(lambda sample: {key!r} in sample), right "
@@ -167,15 +164,15 @@ def _within(case: str, item: str, key: str) -> str:
 
 
 class VolumeError(VoxpipeError):
-    """Something is wrong with one stored volume."""
+    """One stored volume is wrong."""
 
 
 class VolumeReadError(VolumeError):
-    """A stored volume cannot be read, whatever the reason; the message names it."""
+    """A stored volume cannot be read; the message has the reason."""
 
 
 class VolumeNotFound(VolumeReadError, FileNotFoundError):
-    """There is nothing at this path or URL."""
+    """No file or object exists at this path or URL."""
 
     usual_advice = "Check the path."
 
@@ -201,23 +198,23 @@ class TruncatedVolume(VolumeReadError, EOFError):
 
 
 class CorruptVolume(VolumeReadError, ValueError):
-    """The stored voxels cannot be decoded, or are not what the header says."""
+    """The stored voxels cannot be decoded, or contradict the header."""
 
     usual_advice = "Copy or write the file again."
 
 
 class VolumeChanged(CorruptVolume):
-    """What is stored is not the version any more that was opened; voxels of both would mix."""
+    """The stored volume changed after it was opened; voxels of both versions would mix."""
 
     usual_advice = "Make a new Volume once it is written."
 
 
 class OutOfVolume(VolumeError, IndexError):
-    """A region or an index does not lie inside the volume."""
+    """A region or an index is not inside the volume."""
 
 
 class VolumeTooLarge(VolumeReadError, MemoryError):
-    """The voxels that are asked for take more than the memory of the machine."""
+    """The requested voxels do not fit into the memory of the machine."""
 
 
 class CacheTooSmall(VolumeReadError, OSError):
@@ -225,7 +222,7 @@ class CacheTooSmall(VolumeReadError, OSError):
 
 
 class CacheBusy(VolumeReadError, TimeoutError):
-    """Another process kept what is needed of the cache locked for too long."""
+    """Another process kept a needed cache entry locked for too long."""
 
 
 class MissingDependency(VolumeReadError, ImportError):
@@ -245,31 +242,31 @@ class ForkUnsafe(VolumeReadError, RuntimeError):
 
 
 class DestinationExists(VolumeError, FileExistsError):
-    """Something is in the place where a volume shall be written."""
+    """The destination of a volume already exists."""
 
 
 class DestinationBusy(VolumeError, TimeoutError):
-    """Another process is writing in the place where a volume shall be written."""
+    """Another process is writing to the destination of a volume."""
 
 
 class DestinationFull(VolumeError, OSError):
-    """The disk has no room for the volume that is being written there."""
+    """The disk has no room for the rest of a volume."""
 
 
 class BadManifest(VolumeError, ValueError):
-    """A file is no manifest, or makes no sense as one."""
+    """A file is not a valid manifest."""
 
 
 class StaleEntry(VolumeError, ValueError):
-    """A volume has changed since the manifest was written that describes it."""
+    """A volume has changed since its manifest was written."""
 
 
 class BadSetting(VoxpipeError, ValueError):
-    """An environment variable of voxpipe that is none of what it may be."""
+    """An environment variable of voxpipe has an invalid value."""
 
 
 class GridMismatch(VoxpipeError, ValueError):
-    """The volumes of one case do not lie on one grid."""
+    """The volumes of one case have different grids."""
 
 
 class PatchSizeError(VoxpipeError, ValueError):
@@ -285,7 +282,7 @@ class BadRecord(VoxpipeError, ValueError):
 
 
 class PolicyConflict(VoxpipeError, ValueError):
-    """Two places ask for different sampling of one volume."""
+    """Two places set different sampling of one volume."""
 
 
 class SampleError(VoxpipeError, TypeError):
@@ -305,7 +302,7 @@ class NotPicklable(GraphError, TypeError):
 
 
 class NotRemovable(GraphError, RuntimeError):
-    """A pipe whose place nothing can take: a source, or one that reads several."""
+    """A source, or a pipe that reads several, cannot be removed from a graph."""
 
 
 class UnendedCache(GraphError, RuntimeError):
@@ -313,7 +310,7 @@ class UnendedCache(GraphError, RuntimeError):
 
 
 class StreamError(VoxpipeError, ValueError, RuntimeError):
-    """A file or an archive is damaged, holds more than it may, or names what it must not."""
+    """A file or an archive is damaged, too large, or has an unsafe member name."""
 
 
 class HashMismatch(StreamError):
@@ -321,11 +318,11 @@ class HashMismatch(StreamError):
 
 
 class NotOffered(VoxpipeError, NotImplementedError):
-    """Something that voxpipe leaves out on purpose; the message says what to use instead."""
+    """A feature that voxpipe omits on purpose; the message has the alternative."""
 
 
 class BudgetExceeded(VoxpipeError, MemoryError):
-    """Reading would take more memory than it may; found before anything is read."""
+    """Reading would take more memory than its limit; raised before anything is read."""
 
 
 class StateMismatch(VoxpipeError, ValueError):
@@ -333,7 +330,7 @@ class StateMismatch(VoxpipeError, ValueError):
 
 
 class BadState(StateMismatch, TypeError):
-    """What is no saved state: a field is missing, unknown, of another form or out of range."""
+    """A saved state has a missing or unknown field, or a bad value."""
 
 
 class ItemTimeout(VoxpipeError, TimeoutError):
@@ -341,15 +338,14 @@ class ItemTimeout(VoxpipeError, TimeoutError):
 
 
 class PrefetchTimeoutError(ItemTimeout, RuntimeError):
-    """What makes an item ahead, here or on another rank, took longer than it may.
+    """Prefetching an item, here or on another rank, took longer than its timeout.
 
     Parameters
     ----------
     what
-        One sentence; or the seconds that it was given, as in torchdata.
+        One sentence; or the timeout in seconds, as in torchdata.
     do
-        One sentence: what the reader can do about it; where nothing is given, what usually helps
-        against errors of this class.
+        One sentence: the cure; by default the usual cure of this class.
 
     Examples
     --------
@@ -357,7 +353,7 @@ class PrefetchTimeoutError(ItemTimeout, RuntimeError):
     Fail to fetch data within 5 seconds
     """
 
-    timeout: float | None = None  # seconds that it was given, where they are known
+    timeout: float | None = None  # seconds, where known
 
     def __init__(self, what: str | float, *, do: str = "") -> None:
         if isinstance(what, str):
@@ -368,11 +364,11 @@ class PrefetchTimeoutError(ItemTimeout, RuntimeError):
 
 
 class RankFailed(VoxpipeError, RuntimeError):
-    """Another rank of ``torch.distributed`` told that it failed; the message has its error."""
+    """Another rank of ``torch.distributed`` failed; the message has its error."""
 
 
 class NoDevice(VoxpipeError, RuntimeError):
-    """The device that was asked for is not there."""
+    """The requested device does not exist."""
 
 
 class TooManyFailures(VoxpipeError, RuntimeError):
@@ -388,7 +384,7 @@ class RanksDiffer(VoxpipeError, RuntimeError):
 
 
 class RankMissing(VoxpipeError, RuntimeError):
-    """A rank of a torch.distributed job left, is gone or did not come; or there is no job."""
+    """A rank of a torch.distributed job left or never joined; or there is no job."""
 
 
 class IteratorInvalidated(VoxpipeError, RuntimeError):
@@ -412,7 +408,7 @@ class CacheUnused(RuntimeWarning):
 
 
 class IdleWorkers(UserWarning):
-    """Fewer workers work than were asked for, because the graph cannot be split."""
+    """Fewer workers run than requested, because the graph cannot be split."""
 
 
 class RanksAlike(UserWarning):
@@ -420,36 +416,36 @@ class RanksAlike(UserWarning):
 
 
 class LikelyLabel(UserWarning):
-    """The name of a volume, or its values, say label, but it is sampled as an intensity."""
+    """A volume has the name or the values of a label, but is sampled as an intensity."""
 
 
 class LintWarning(UserWarning):
-    """A graph is legal, but does what hardly anybody wants."""
+    """A graph is legal, but probably a mistake."""
 
 
 class LikelyMistake(UserWarning):
-    """A setting is allowed, and looks as if something else were meant: another unit, say."""
+    """A setting is allowed, but looks like a mistake, e.g. another unit."""
 
 
 class MissingLabel(UserWarning):
-    """A label that patches are to be drawn by is not in a mask, which holds others instead."""
+    """A mask lacks the label that patches are drawn by, but has other labels."""
 
 
 class ProvenanceLost(UserWarning):
-    """Samples became plain mappings, so their batch cannot say where they come from."""
+    """Samples became plain mappings, so their batch has no provenance."""
 
 
 class UnopenedVolume(UserWarning):
-    """A batch holds the path of a volume where its voxels were meant, perhaps."""
+    """A batch holds the path of a volume, probably instead of its voxels."""
 
 
 class EmptyVolume(UserWarning):
-    """A volume has a header and no voxels: nothing of it is stored, so it is read as all fill."""
+    """A volume has a header but no stored voxels, so all of it is read as fill."""
 
 
 class CasesLeftOut(UserWarning):
-    """Files that cannot be read, and so the cases or the slices that they may be part of."""
+    """Files cannot be read, so their cases or slices are left out."""
 
 
 class NotFinite(RuntimeWarning):
-    """A model gave NaN or infinite numbers, and the result has what comes of them."""
+    """A model returned NaN or infinite numbers, which are in the result."""

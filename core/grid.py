@@ -1,4 +1,4 @@
-"""The grid of a volume: a shape and an affine, which place its voxels in the world."""
+"""The grid of a volume: its shape and affine."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ Affine = NDArray[np.float64]
 """A 4x4 matrix of float64 that acts on homogeneous column vectors."""
 
 GRID_TOLERANCE = 1e-2
-"""How far apart the grids of one case may lie at their corners, in voxels. Affines that went
-through float32 headers differ by 1e-4 voxels or so; a real misalignment is a voxel or more."""
+"""Largest distance between the corners of one case's grids, in voxels. Affines that went
+through float32 headers differ by about 1e-4 voxels; a real misalignment is a voxel or more."""
 _LEAST_IN_MM = 0.1  # below it spacings are printed in micrometres, then in nanometres
 _SMALLEST = float(np.finfo(float).tiny)
 
@@ -69,8 +69,7 @@ class Grid:
 
     @cached_property
     def is_singular(self) -> bool:
-        """Whether the affine has no inverse, so that voxels have no place of their own."""
-        # Written so that an affine with NaN is singular too.
+        """Whether the affine has no inverse; True if it has NaN."""
         return not abs(determinant(linear_of(self.rows))) >= _SMALLEST
 
     @property
@@ -102,17 +101,16 @@ class Grid:
         return np.array(np.meshgrid(*ends, indexing="ij"), dtype=np.float64).reshape(3, -1).T
 
     def distance_in_voxels(self, other: Grid) -> float:
-        """Return how far the corners of ``other`` lie from ours, in our voxels.
+        """Return the largest distance between the corners of two grids, in voxels of this grid.
 
-        The largest distance over the eight corners; infinite where the shapes
-        differ or this affine cannot be inverted. Measuring at the corners, and
-        in voxels, makes one tolerance right for every spacing and extent.
+        The distance is infinite if the shapes differ or this affine is singular. Measured at
+        the corners and in voxels, one tolerance fits every spacing and extent.
         """
         if self.shape != other.shape or self.is_singular:
             return float("inf")
         if self.rows == other.rows:
             return 0.0
-        # How far a voxel is displaced is a linear function of its index: largest at a corner.
+        # The displacement is linear in the voxel index: largest at a corner.
         off = affine3x4(other.affine - self.affine)
         back = inverse(linear_of(self.rows))
         matrix, shifts = product(back, linear_of(off)), apply(back, off[3::4])

@@ -1,11 +1,14 @@
-"""Histograms: how often each value occurs, enough for every statistic of a volume.
+"""Histograms: counts by value, enough for every statistic of a volume.
 
-A :class:`Distribution` counts piece by piece in bounded memory. Integers of up to 16 bits have a
-counter each. All others become integers that sort as they do (the bits of a float, turned around
-where it is negative), of which each that occurs has a counter. Once there are too many, the lowest
-bit of all is dropped and neighbours are joined, as often as needed. Then a number is known to half
-the width of its bin: of an integer, a part in 2^18 of the range; of a float a part of its own size,
-below 10^-4 for float32 as it occurs; if every exponent occurred, 0.2 %, and 3 % for float64.
+A :class:`Distribution` counts piece by piece in bounded memory:
+
+- Integers of up to 16 bits have a counter each.
+- Other numbers become integers that sort alike, for floats by their bits (inverted if negative).
+  Each integer that occurs has a counter.
+- Too many counters: the lowest bit of all integers is dropped, and equal ones are merged.
+
+A number is then known to half the width of its bin: for integers 2^-18 of the range, for float32
+usually below 10^-4 of the number. If every exponent occurs, it is 0.2 %, and 3 % for float64.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Histogram:
-    """Values and how many voxels have them; or means of narrow bins and how many lie in each.
+    """Values, or means of narrow bins, with their numbers of voxels.
 
     Examples
     --------
@@ -64,19 +67,19 @@ class Histogram:
         return float(self.values[-1]) if self.count else math.nan
 
     def percentile(self, q: float) -> float:
-        """Return what ``numpy.percentile`` gives for all voxels, interpolated linearly."""
+        """Return ``numpy.percentile`` of all voxels, interpolated linearly."""
         if not self.count:
             return math.nan
         place = q / 100 * (self.count - 1)
         ends = np.cumsum(self.counts)
         lower, upper = np.searchsorted(ends, [math.floor(place), math.ceil(place)], side="right")
         low, high = float(self.values[lower]), float(self.values[upper])
-        # Not by their difference, which may be infinite, nor where both are.
+        # The difference of both may be infinite: interpolate without it.
         part = place - math.floor(place)
         return low if low == high or part == 0 else low * (1 - part) + high * part
 
     def map(self, function: Callable[[Floats], Floats]) -> Histogram:
-        """Return the histogram of what a function makes of each value."""
+        """Return the histogram of ``function(values)``."""
         values = np.asarray(function(self.values), np.float64)
         if (values[1:] >= values[:-1]).all():
             return Histogram(values, self.counts)
@@ -84,26 +87,26 @@ class Histogram:
         return Histogram(values[order], self.counts[order])
 
     def above(self, threshold: float) -> Histogram:
-        """Return the part of larger values."""
+        """Return the histogram of the values above ``threshold``."""
         mask = self.values > threshold
         return Histogram(self.values[mask], self.counts[mask])
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Of none, or of some numbers."""
+    """Count, mean, squares and range of numbers; by default of none."""
 
-    count: int = 0  # how many
-    mean: float = 0.0  # their mean
-    squares: float = 0.0  # sum of the squared distances from it
-    low: float = math.inf  # the smallest
-    high: float = -math.inf  # the largest
+    count: int = 0
+    mean: float = 0.0
+    squares: float = 0.0  # sum of the squared distances from the mean
+    low: float = math.inf
+    high: float = -math.inf
 
     @classmethod
     def of(cls, numbers: NDArray[Any]) -> Moments:
         """Return the moments of an array; those with a NaN or infinity are NaN."""
         wide = numbers.astype(np.float64)
-        # Of infinite numbers, or too large ones, there is none either, which whoever asks is told.
+        # Infinite or too large numbers have no moments either; the caller raises.
         with np.errstate(invalid="ignore", over="ignore"):
             low, high, mean = float(wide.min()), float(wide.max()), float(wide.mean())
             wide -= mean
@@ -140,10 +143,10 @@ def merge_histograms(histograms: Sequence[Histogram]) -> Histogram:
 
 
 MOST_BINS = 2**18
-"""Counters that are kept, in 4 MiB."""
-# As many counters as a number of this size can have values.
+"""Largest number of counters, 4 MiB."""
+# Types up to this size have a counter for each value.
 _DENSE_BYTES = 2
-# Keys this near to each other are counted without sorting, in 32 MiB.
+# Keys within this range are counted without sorting, in 32 MiB.
 _MOST_SPAN = 2**22
 
 
@@ -185,7 +188,7 @@ class Distribution:
             return
         before = self._shift
         bins, counts = _count(keys >> before)
-        # Before they are merged: of the first piece every number may be another one.
+        # Drop bits before the merge: every number of the first piece may be different.
         self._drop(_bits_to_drop(bins, self._most))
         bins, counts = _sum_counts(bins >> (self._shift - before), counts)
         together = np.concatenate([self._keys, bins.astype(self._key_dtype)])
@@ -201,7 +204,7 @@ class Distribution:
 
     def histogram(self) -> Histogram:
         """Return the numbers that occur, in float64, and how often each does."""
-        # Where bits were dropped, the middle of each bin stands for its numbers.
+        # After bits were dropped, the middle of each bin replaces its numbers.
         there = self._counts > 0
         keys, counts = self._keys[there], self._counts[there]
         middle = (1 << self._shift) >> 1
@@ -209,17 +212,17 @@ class Distribution:
         return Histogram(values, counts)
 
     def _to_keys(self, numbers: NDArray[Any]) -> NDArray[Any]:
-        """Return integers without sign that sort as the numbers do."""
+        """Return unsigned integers that sort like the numbers."""
         bits: NDArray[Any] = np.ascontiguousarray(numbers, dtype=self._dtype).view(self._key_dtype)
         if self._dtype.kind == "f":
-            # Of negative floats, the larger bits are the smaller number.
+            # Larger bits of negative floats are smaller numbers.
             bits = np.where(bits & self._sign, ~bits, bits | self._sign)
         elif self._dtype.kind == "i":
             bits = bits ^ self._sign
         return bits
 
     def _to_numbers(self, keys: NDArray[Any]) -> NDArray[np.float64]:
-        """Return the numbers whose keys these are."""
+        """Return the numbers of keys."""
         sign = self._sign
         if self._dtype.kind == "i":
             keys = keys ^ sign

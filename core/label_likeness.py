@@ -1,6 +1,6 @@
 """A test whether voxels look like classes: few whole numbers, and neighbours mostly equal.
 
-The rules are narrow, as a warning that is often wrong is read by nobody.
+The rules are narrow, because users ignore a warning that is often wrong.
 """
 
 from __future__ import annotations
@@ -13,36 +13,36 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-# Of a patch so many voxels are looked at, evenly: milliseconds, and enough for a small organ.
+# Voxels sampled from a patch, evenly: milliseconds, and enough for a small organ.
 _VALUES = 1 << 15
-# Fewer values say nothing, nor fewer beside the background.
-_LEAST_VALUES, _LEAST_BESIDE = 1024, 32
-# As many classes of some patches; images with whole numbers, such as CT, have many more of them.
+# Fewer values, or fewer outside the background, prove nothing.
+_LEAST_VALUES, _LEAST_FOREGROUND = 1024, 32
+# Classes of a few patches; images with whole numbers, such as CT, have many more values.
 _MOST_CLASSES = 32
-# Neighbours in an organ are of one class; those of noise of few values seldom equal.
+# Neighbours in an organ have one class; neighbours in noise of few values are seldom equal.
 _EQUAL_PART = 0.75
-# A corner of an image in few grey levels is one patch, or two; files in float have many values.
+# One or two patches may be a corner of an image in few grey levels; float files have many values.
 _LEAST_PATCHES = 4
-# Where classes were interpolated, what lies between two is no whole number: of a ball of 8 voxels
-# that was turned, and kept so, 0.7 of what is not background.
+# Interpolated classes have fractions at their borders: 0.7 of the foreground of a rotated ball of
+# 8 voxels.
 _WHOLE_PART = 0.25
 
 
 class ValueSample(NamedTuple):
-    """What a patch of stored voxels says of whether these are classes."""
+    """Counts of a patch of stored voxels that decide whether they are classes."""
 
-    whole: Mapping[float, int]  # how often each whole number is there
-    others: int  # how many values are none
+    whole: Mapping[float, int]  # count of each whole number
+    others: int  # count of the other values
     integers: bool
-    """Whether they are stored as integers, which hold whole numbers whatever they mean."""
+    """Whether the stored type is an integer, so that whole numbers prove nothing."""
     equal: tuple[int, ...]
-    """Along each axis, pairs of neighbours beside the background that are equal."""
-    pairs: tuple[int, ...]  # how many pairs of neighbours are beside the background
-    constant: bool  # whether each channel holds one value, so that nothing in it has a border
+    """Along each axis, pairs of equal neighbours in the foreground."""
+    pairs: tuple[int, ...]  # along each axis, pairs of neighbours in the foreground
+    constant: bool  # whether each channel has one value, so that nothing in it has a border
 
 
 def look_at(voxels: NDArray[Any], slope: float = 1.0, intercept: float = 0.0) -> ValueSample:
-    """Look at some voxels of (C, I, J, K), evenly, and at their neighbours along each axis.
+    """Count values of (C, I, J, K), sampled evenly, and equal neighbours along each axis.
 
     Examples
     --------
@@ -59,7 +59,7 @@ pairs=(9, 9, 9), constant=False)
     values, counts = np.unique(finite, return_counts=True)
     whole = values == np.rint(values)
     background = values[np.argmax(counts)] if values.size else 0.0
-    beside = (here != background) & np.isfinite(here)
+    foreground = (here != background) & np.isfinite(here)
     equal, pairs = [], []
     for axis, size in enumerate(voxels.shape[1:]):
         on = int(size > 1)
@@ -67,7 +67,7 @@ pairs=(9, 9, 9), constant=False)
             slice(on * (a == axis), end + on * (a == axis), step) for a, end in enumerate(ends)
         ]
         there = _values(voxels, inside, slope, intercept)
-        both = beside & (there != background) & bool(on)
+        both = foreground & (there != background) & bool(on)
         pairs.append(int(np.count_nonzero(both)))
         equal.append(int(np.count_nonzero(both & (here == there))))
     return ValueSample(
@@ -87,7 +87,7 @@ def _values(
 
 
 def look_like_image(samples: Iterable[ValueSample]) -> bool:
-    """Whether there are more whole numbers than classes, or some below 0: it is an image.
+    """Whether patches have too many whole numbers for classes, or negative ones.
 
     Examples
     --------
@@ -97,15 +97,15 @@ def look_like_image(samples: Iterable[ValueSample]) -> bool:
     >>> look_like_image([look_at(-(ramp % 7))])
     True
     """
-    values = {value for one in samples for value in one.whole}
+    values = {value for sample in samples for value in sample.whole}
     return len(values) > _MOST_CLASSES or min(values, default=0) < 0
 
 
 def look_like_classes(samples: Sequence[ValueSample]) -> bool:
-    """Whether patches look like those of classes: beside the background, few whole numbers.
+    """Whether patches look like classes: few whole numbers, and neighbours mostly equal.
 
-    Neighbours are mostly equal, too. Classes that were kept interpolated are still known, unless
-    most of their values lie between; integers only by several patches.
+    Interpolated classes count too, unless most of their values are fractions. Integers need
+    several patches.
 
     Examples
     --------
@@ -122,19 +122,19 @@ def look_like_classes(samples: Sequence[ValueSample]) -> bool:
     """
     if look_like_image(samples) or (samples[0].integers and len(samples) < _LEAST_PATCHES):
         return False
-    if all(one.constant for one in samples):
+    if all(sample.constant for sample in samples):
         return False
     counts: Counter[float] = Counter()
-    for one in samples:
-        counts.update(one.whole)
-    size = counts.total() + sum(one.others for one in samples)
+    for sample in samples:
+        counts.update(sample.whole)
+    size = counts.total() + sum(sample.others for sample in samples)
     background = max(counts.values(), default=0)
-    beside = size - background
-    if size < _LEAST_VALUES or beside < _LEAST_BESIDE:
+    foreground = size - background
+    if size < _LEAST_VALUES or foreground < _LEAST_FOREGROUND:
         return False
-    if counts.total() - background < _WHOLE_PART * beside:
+    if counts.total() - background < _WHOLE_PART * foreground:
         return False
-    pairs = [sum(along) for along in zip(*(one.pairs for one in samples), strict=True)]
-    equal = [sum(along) for along in zip(*(one.equal for one in samples), strict=True)]
+    pairs = [sum(along) for along in zip(*(sample.pairs for sample in samples), strict=True)]
+    equal = [sum(along) for along in zip(*(sample.equal for sample in samples), strict=True)]
     flat = all(e >= _EQUAL_PART * n for e, n in zip(equal, pairs, strict=True))
-    return flat and sum(pairs) >= _LEAST_BESIDE
+    return flat and sum(pairs) >= _LEAST_FOREGROUND

@@ -1,12 +1,11 @@
-"""Locks where a plain one hangs: around what finalizers call too, and in forked children.
+"""Locks for finalizers and forked children, where a plain lock would hang.
 
-Garbage may be collected whenever memory is taken, so also inside a lock; and what is collected may
-be an epoch that nobody finished, whose end frees what the lock guards. With a plain lock that
-thread would wait for itself, for ever; a reentrant one would let it in while things are half done.
+The garbage collector may run inside a lock and finalize an unfinished epoch, which frees objects
+that the lock guards. A plain lock would make that thread wait for itself. A reentrant lock would
+let it in while the data is inconsistent.
 
-A forked child inherits locks that threads of its parent hold, and not the threads: nobody would
-ever release them there. Python's own locks of modules that are just being imported are such, too:
-a fork waits until late imports of ours are done.
+A forked child inherits the locks of its parent's threads, but not the threads that release them.
+This includes Python's locks of modules that are being imported, so a fork waits for late imports.
 """
 
 from __future__ import annotations
@@ -31,39 +30,39 @@ IMPORTED_LATE = frozenset(
         *("voxpipe", "monai", "torchio", "matplotlib", "rich", "ray", "lightning"),
     )
 )
-"""Packages that are imported where they are needed first, by whichever thread that is."""
+"""Packages imported at first use, in any thread."""
 LONGEST_IMPORT = 30.0
-"""Seconds that a fork waits for an import. To import torch from a cold disk takes ten."""
-_LOOK = 0.001
+"""Seconds that a fork waits for an import. Importing torch from a cold disk takes ten."""
+_POLL_SECONDS = 0.001
 
 
 def renew_after_fork(thing: Any) -> None:
-    """Call ``thing.after_fork()`` in each forked child, while there is such a thing."""
+    """Call ``thing.after_fork()`` in each forked child, as long as ``thing`` exists."""
     _EVERY.add(thing)
 
 
 class ForkSafeLock(RLock):  # type: ignore[misc]  # typeshed calls it final, and CPython does not
     """A reentrant lock that is free in a forked child.
 
-    For data that is whole after each step, or forgotten in a child: the parent may fork within it.
-    ``with`` enters and leaves the lock in C. A method in Python could be interrupted by Ctrl-C
-    before its first line, and the lock would stay taken.
+    The parent may fork inside the lock, so the data must be consistent after each step or be
+    dropped in the child. ``with`` acquires and releases in C. In a Python method, Ctrl-C before
+    the first line would leave the lock taken.
     """
 
     def __init__(self) -> None:
         renew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Release the lock of the parent, as the standard library's own locks do."""
+        """Release the parent's lock, like the locks of the standard library."""
         self._at_fork_reinit()  # type: ignore[attr-defined]
 
     is_mine: Callable[[], bool] = RLock._is_owned  # type: ignore[attr-defined]
 
 
 class DeferredActs:
-    """Acts that need a lock and never wait for it: ``with acts, lock:`` runs those that are due.
+    """Functions that need a lock but never wait for it; ``with acts, lock:`` runs the due ones.
 
-    Finalizers defer acts, in any thread, also within the lock. An act must neither fail nor wait.
+    Finalizers defer acts, in any thread, also inside the lock. An act must neither fail nor wait.
     """
 
     def __init__(self, lock: ForkSafeLock) -> None:
@@ -83,12 +82,12 @@ class DeferredActs:
             self.defer()
 
     def defer(self, *acts: Callable[[], object]) -> None:
-        """Run acts under the lock: now, or as soon as the thread that holds it has left."""
+        """Run acts under the lock: now, or when the thread that holds it leaves it."""
         self._due.extend(acts)
         lock = self._lock
-        # Repeated after each release: another thread may have been refused meanwhile.
+        # Repeat after each release: another thread may have deferred acts meanwhile.
         while self._due and not lock.is_mine():
-            # Twice: Ctrl-C may interrupt one of the two blocks before it releases the lock.
+            # Nested: Ctrl-C may interrupt one of the two blocks before it releases the lock.
             try:
                 try:
                     if not lock.acquire(blocking=False):
@@ -104,16 +103,16 @@ class DeferredActs:
 
 
 def await_imports() -> None:
-    """Wait until no other thread is in an import of what is imported late."""
-    # Python releases the lock of all imports in a child, and not those of each module (3.11 to
+    """Wait until no other thread imports one of ``IMPORTED_LATE``."""
+    # Python releases the global import lock in a child, but not the locks of modules (3.11 to
     # 3.14).
     deadline = time.monotonic() + LONGEST_IMPORT
     while _is_importing() and time.monotonic() < deadline:
-        _pause(_LOOK)
+        _pause(_POLL_SECONDS)
 
 
 def _is_importing() -> bool:
-    """Whether another thread holds the lock of such a module."""
+    """Whether another thread holds the import lock of such a module."""
     locks: dict[str, Any] = getattr(getattr(importlib, "_bootstrap", None), "_module_locks", {})
     here = threading.get_ident()
     for name, reference in list(locks.items()):
@@ -134,7 +133,7 @@ _AFTER: list[Callable[[], None]] = []
 def at_fork(
     before: Callable[[], None] | None = None, after: Callable[[], None] | None = None
 ) -> None:
-    """Call a function before each fork, or in each forked child after what was renewed."""
+    """Register a function to call before each fork, or in each child after ``after_fork()``."""
     _BEFORE.extend(filter(None, [before]))
     _AFTER.extend(filter(None, [after]))
 
@@ -156,10 +155,10 @@ if hasattr(os, "register_at_fork"):  # the only one of voxpipe
     os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
 
 
-# Polls count milliseconds in 32 bits, which is 24 days; who allows more than this sets no limit.
+# ``poll()`` counts milliseconds in 32 bits, 24 days. A longer timeout than this means none.
 LONGEST_SECONDS = 7 * 24 * 3600.0
 
 
 def timeout_or_none(seconds: float) -> float | None:
-    """Return how long to wait at most, as the standard library wants it: None without a limit."""
+    """Return a timeout for the standard library: None for no limit."""
     return None if seconds > LONGEST_SECONDS else max(0.0, seconds)

@@ -1,7 +1,7 @@
-"""A cache of what was worked out once, of which the least lately used goes first.
+"""A cache of computed values that evicts the least recently used.
 
-Threads that ask for the same thing at once wait for the first of them: what takes a reading of a
-whole volume is worked out once, and what another one asks for meanwhile is not held up.
+Threads that need the same value wait for the first of them, so that a pass over a whole volume
+runs once. Other values are not delayed meanwhile.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING or sys.version_info >= (3, 12):
     from functools import cached_property as cached_property
 else:
 
-    class cached_property:  # noqa: N801  the name of the one that it stands for
-        """``functools.cached_property`` as it is from Python 3.12 on: without a lock.
+    class cached_property:  # noqa: N801  the name of the class that it replaces
+        """``functools.cached_property`` as in Python 3.12: without a lock.
 
-        Before, one lock was held for all instances of a class: a child that was forked meanwhile
-        waited for ever. Of two threads that make a value at once, both get that of the first.
+        Older ones hold one lock for all instances of a class: a child forked meanwhile waits for
+        ever. If two threads compute a value, both get the value of the first.
         """
 
         def __init__(self, make):
@@ -42,12 +42,12 @@ else:
             return vars(instance).setdefault(self._name, self._make(instance))
 
 
-# Of a few hundred bytes each.
+# Entries of a few hundred bytes each.
 MAX_WEIGHT = 4096
 
 
 class LRUCache(Generic[V]):
-    """Values by key, of which those asked for least lately are dropped.
+    """Values by key; the least recently used are dropped.
 
     Examples
     --------
@@ -59,21 +59,21 @@ class LRUCache(Generic[V]):
     """
 
     def __init__(self, most: int = MAX_WEIGHT, weigh: Callable[[V], int] = lambda value: 1) -> None:
-        self.most = most  # how much all values may weigh together; one alone may weigh more
+        self.most = most  # largest total weight; a single value may be heavier
         self._weigh = weigh
         self._values: OrderedDict[Hashable, V] = OrderedDict()
-        self.weight = 0  # how much all values weigh together
+        self.weight = 0  # total weight of all values
         self._lock = ForkSafeLock()
         self._acts = DeferredActs(self._lock)
         self.after_fork()
         renew_after_fork(self)
 
     def after_fork(self) -> None:
-        """Leave behind the locks of a parent, whose threads are not here to give them back."""
+        """Drop the locks of the parent's threads, which do not exist here."""
         self._being_made: dict[Hashable, tuple[threading.RLock, list[None]]] = {}
 
     def get(self, key: Hashable) -> V | None:
-        """Return what is remembered, or None."""
+        """Return the cached value, or None."""
         with self._acts, self._lock:
             value = self._values.get(key)
             if value is not None:
@@ -81,9 +81,10 @@ class LRUCache(Generic[V]):
             return value
 
     def get_or(self, key: Hashable, make: Callable[[], V]) -> V:
-        """Return what is remembered, or what ``make`` returns: one thread at a time calls it."""
-        # Where it raises, nothing is remembered, and one of those that waited calls its own. None
-        # is not remembered either.
+        """Return the cached value, else that of ``make``, called by one thread at a time.
+
+        None is not cached. If ``make`` raises, one of the waiting threads calls its own.
+        """
         with self._acts, self._lock:
             value = self._values.get(key)
             if value is not None:
@@ -103,7 +104,7 @@ class LRUCache(Generic[V]):
 
     @contextmanager
     def _alone(self, key: Hashable) -> Iterator[None]:
-        """Keep other threads out that want to make the same."""
+        """Exclude other threads that compute the same value."""
         with self._acts, self._lock:
             lock, users = self._being_made.setdefault(key, (threading.RLock(), []))
             users.append(None)
@@ -117,7 +118,7 @@ class LRUCache(Generic[V]):
                     self._being_made.pop(key, None)
 
     def clear(self) -> None:
-        """Forget everything; in the midst of something else, by a finalizer, right after it."""
+        """Drop all values; a finalizer inside the lock drops them right after it."""
         self._acts.defer(self._clear)
 
     def _clear(self) -> None:

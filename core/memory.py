@@ -1,4 +1,4 @@
-"""The memory that this process may use, and what it holds."""
+"""The memory and cores that this process may use, and the memory it holds."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from .errors import BudgetExceeded
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN = Path("/proc/self/cgroup")
-# Version 2 of control groups, and version 1, which keeps memory in a tree of its own.
+# Control groups of version 2, and of version 1, which has a separate tree for memory.
 _TREES = {"": ("", "memory.max"), "memory": ("memory", "memory.limit_in_bytes")}
 _CORE_TREES = {"": ("", "cpu.max"), "cpu": ("cpu", "cpu.cfs_quota_us")}
 
 
 def private_pages(size: int) -> mmap.mmap:
-    """Return zeros in pages of their own, which go back to the system when they are let go of.
+    """Return zeros in private pages, which return to the system when they are released.
 
-    Among short-lived arrays, long-lived ones would hold the heap at its largest.
+    Long-lived arrays between short-lived ones would keep the heap at its largest size.
     """
     if sys.platform == "win32":
         return mmap.mmap(-1, size)
@@ -36,14 +36,16 @@ def private_pages(size: int) -> mmap.mmap:
 
 @cache
 def usable_memory() -> int:
-    """Return the main memory in bytes, or the least limit of a container or of ``ulimit -v``."""
-    # 0 if nobody tells.
+    """Return the main memory in bytes, or a lower limit of a container or of ``ulimit -v``.
+
+    0 if unknown.
+    """
     limits = [size for size in (memory_of(_GROUPS, _OWN), _address_space()) if size > 0]
     return min(limits, default=0)
 
 
 def _address_space() -> int:
-    """Return the limit of what this process may address; 0 where there is none."""
+    """Return the limit of this process's address space; 0 for no limit."""
     try:
         import resource
     except ImportError:  # not Unix
@@ -55,17 +57,17 @@ def _address_space() -> int:
 def refuse_beyond_memory(
     shape: Sequence[int], dtype: np.dtype[Any], of: object, most: int | None = None
 ) -> None:
-    """Raise before an array is made that no memory of this process can hold."""
+    """Raise BudgetExceeded for an array that this process's memory cannot hold."""
     size = math.prod(map(int, shape)) * dtype.itemsize
     limit = usable_memory() if most is None else most
     if limit and size > limit:
-        what = f"{of} of shape {tuple(map(int, shape))} in {dtype}"
-        msg = f"reading would take {size} bytes of memory and may take {limit}: {what}"
+        array = f"{of} of shape {tuple(map(int, shape))} in {dtype}"
+        msg = f"reading would take {size} bytes of memory and may take {limit}: {array}"
         raise BudgetExceeded(msg, do="Make patches or batches smaller.")
 
 
 def memory_of(groups: Path, own: Path) -> int:
-    """Return the least of the machine's memory and the limits of control groups, in bytes."""
+    """Return the smallest of the machine's memory and the control groups' limits, in bytes."""
     sizes = list(_limits(groups, own))
     with contextlib.suppress(AttributeError, ValueError, OSError):
         sizes.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
@@ -73,7 +75,7 @@ def memory_of(groups: Path, own: Path) -> int:
 
 
 def _limits(groups: Path, own: Path) -> Iterator[int]:
-    """Yield the limits of every group around this process, from its own up to the root."""
+    """Yield the limits of this process's group and of its parents."""
     for folder, name in sorted(set(_files(groups, own, _TREES))):
         try:
             yield int((folder / name).read_text())
@@ -82,12 +84,12 @@ def _limits(groups: Path, own: Path) -> Iterator[int]:
 
 
 def core_quota(groups: Path = _GROUPS, own: Path = _OWN) -> float:
-    """Return the cores that control groups let this process use, a fraction perhaps; inf: all."""
+    """Return the cores that control groups allow, possibly a fraction; infinite for all."""
     quotas = [math.inf]
     for folder, name in set(_files(groups, own, _CORE_TREES)):
         with contextlib.suppress(OSError, ValueError):  # no such file; or "max": no limit
             words = (folder / name).read_text().split()
-            if len(words) == 1:  # version 1 has a file for each
+            if len(words) == 1:  # version 1 has the period in a second file
                 words += (folder / "cpu.cfs_period_us").read_text().split()
             quota, period = map(int, words)
             if quota > 0 and period > 0:  # -1 is no limit
@@ -98,7 +100,7 @@ def core_quota(groups: Path = _GROUPS, own: Path = _OWN) -> float:
 def _files(
     groups: Path, own: Path, trees: Mapping[str, tuple[str, str]]
 ) -> Iterator[tuple[Path, str]]:
-    # In a container the root of what is mounted is its own group, whatever path it is told.
+    # In a container, the root of the mount is the container's own group.
     for tree, name in trees.values():
         yield groups / tree, name
     try:
@@ -116,14 +118,14 @@ def _files(
 
 
 _STATM = Path("/proc/self/statm")
-# Reading it takes some 5 us, an item of a planner 20: so it is read no more often than this.
+# A read takes 5 us, an item of a planner 20: limit the rate.
 EVERY_SECONDS = 0.01
-# Elsewhere than on Linux the most that was ever held is all that is told: in KiB, or in bytes.
+# Other systems than Linux report only the peak: in KiB, or in bytes on macOS.
 _PEAK_UNIT = 1 if sys.platform == "darwin" else 1024
 
 
 def resident_bytes() -> int:
-    """Return the bytes of main memory that this process holds, shared pages included."""
+    """Return the resident memory of this process in bytes, shared pages included."""
     try:
         pages = int(_STATM.read_bytes().split()[1])
     except (OSError, IndexError, ValueError):
@@ -134,14 +136,14 @@ def resident_bytes() -> int:
 
 
 class MemorySampler:
-    """Reads what is held from time to time."""
+    """Resident memory, read at a limited rate."""
 
     def __init__(self, every: float = EVERY_SECONDS) -> None:
         self._every = every
         self._next = 0.0
 
     def read(self) -> dict[int, int]:
-        """Return ``{pid: bytes}``; nothing if it was read just now."""
+        """Return ``{pid: bytes}``; empty if the last read was just before."""
         now = time.monotonic()
         if now < self._next:
             return {}
@@ -149,31 +151,28 @@ class MemorySampler:
         return {os.getpid(): resident_bytes()}
 
 
-MEMORY_SAMPLER = MemorySampler()  # that of this process
+MEMORY_SAMPLER = MemorySampler()  # of this process
 
 
 def array_bytes(item: Any) -> int:
-    """Return the bytes of the arrays and tensors that an item holds; of descriptions none."""
+    """Return the bytes of the arrays and tensors in an item; 0 for lazy patches."""
     if isinstance(item, Mapping):
         return sum(array_bytes(value) for value in item.values())
     if isinstance(item, (list, tuple)):
         return sum(array_bytes(value) for value in item)
     if isinstance(item, (str, int, float)) or item is None:
         return 0
-    # Voxels that are not a tensor yet are in a wrapper of ours.
+    # ``Voxels`` wrap their array.
     size = getattr(getattr(item, "array", item), "nbytes", 0)
     return size if isinstance(size, int) else 0
 
 
-# What the kernel counts reads of disks in, whatever the disk has.
+# The kernel counts disk reads in these blocks, independent of the disk.
 _BLOCK_BYTES = 512
 
 
 def disk_bytes() -> int:
-    """Return the bytes that disks have brought for this process; none of a network file system.
-
-    0 where the system does not tell.
-    """
+    """Return the bytes that this process read from local disks; 0 if unknown."""
     try:
         import resource
     except ImportError:  # not on Windows

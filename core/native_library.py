@@ -1,10 +1,10 @@
-"""The native library: found beside the package, loaded once a kernel is asked for.
+"""The native library, next to the package: loaded when a kernel is first needed.
 
-It has a plain C interface and knows nothing of Python, so one build serves every version of it.
-A call packs one job of plain numbers and hands over addresses; ``ctypes`` releases the
-interpreter's lock meanwhile. The library states the version of its interface.
+It has a plain C interface without Python, so one build serves every Python version. A call packs
+one job of numbers and addresses; ``ctypes`` releases the interpreter lock meanwhile. The library
+reports the version of its interface.
 
-``VOXPIPE_NATIVE=0`` switches it off; the name of a path asks for that one.
+``VOXPIPE_NATIVE=0`` disables it; the name of a path selects that path.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _GATHERS = "/sys/devices/system/cpu/vulnerabilities/gather_data_sampling"
 
 
 def best_level(place: str = _GATHERS) -> int:
-    """Return 0, the best path, or that without gathers where a mitigation makes them slow."""
+    """Return 0 (the best path), or AVX-512 without gathers if a mitigation slows gathers down."""
     with suppress(OSError), open(place) as file:
         if "not affected" not in file.read().lower():
             return PATHS.index("avx512") + 1
@@ -39,12 +39,12 @@ _LEVELS |= {name: level for level, name in enumerate(PATHS, 1)}
 
 
 def native_level() -> int | None:
-    """Return the path that ``VOXPIPE_NATIVE`` asks for: 0 is the best, None no library.
+    """Return the path that ``VOXPIPE_NATIVE`` selects: 0 is the best, None no library.
 
     Raises
     ------
     BadSetting
-        Where it is something else.
+        If the value is invalid.
     """
     level: int | None = _LEVELS.get(os.environ.get(NATIVE, ""), -1)
     return level if level != -1 else read_setting(NATIVE, 0)
@@ -55,7 +55,7 @@ _FREE_SECONDS: ContextVar[list[float] | None] = ContextVar("free_seconds", defau
 
 @contextmanager
 def free_seconds() -> Iterator[list[float]]:
-    """Collect the processor seconds of this thread's calls without the interpreter's lock."""
+    """Collect the processor seconds of this thread's calls without the interpreter lock."""
     seconds: list[float] = []
     token = _FREE_SECONDS.set(seconds)
     try:
@@ -65,10 +65,10 @@ def free_seconds() -> Iterator[list[float]]:
 
 
 def free_of_lock(function: Callable[..., T]) -> Callable[..., T]:
-    """Return a function that releases the interpreter's lock, and is counted as one that does.
+    """Return a wrapper that counts the time of a function that releases the interpreter lock.
 
-    Kernels of ours do, and what zlib, bz2, lzma, numcodecs and imagecodecs decode by: another
-    thread went on during one long call of each, as none did during `bytes()`.
+    Our kernels release it, and so do the decoders of zlib, bz2, lzma, numcodecs and imagecodecs.
+    Measured: another thread ran during one long call of each, but not during ``bytes()``.
     """
 
     def call(*arguments: Any, **options: Any) -> T:
@@ -85,10 +85,12 @@ def free_of_lock(function: Callable[..., T]) -> Callable[..., T]:
 
 
 def native_library(jobs: Sequence[str], *, numbers: Sequence[str] = ()) -> tuple[Any, str]:
-    """Return the loaded library and an empty string, or None and why there is none."""
-    # ``jobs`` take the bytes of a job and return a status, ``numbers`` take nothing and return a
-    # number.
-    # The package's own name: the library lies beside the top of the package, wherever that is.
+    """Return the loaded library and an empty string, or None and the reason.
+
+    Functions of ``jobs`` take the bytes of a job and return a status; functions of ``numbers``
+    take nothing and return a number.
+    """
+    # The library is a submodule of the top package, whose name may differ.
     spec = importlib.util.find_spec(f"{__name__.partition('.')[0]}._native")
     if spec is None or not spec.origin:
         return None, "it was not built"

@@ -1,8 +1,8 @@
-"""Options and URLs that may hold credentials: used as any other, shown without them.
+"""Redaction of options and URLs that may hold credentials.
 
-A URL is taken apart once, by its structure: what stands where a user, a password, a query, a
-fragment or a parameter of a path stands is not shown, whatever characters it is made of. Texts
-that somebody else wrote have no structure; there, more is cut out than need be.
+A URL is parsed once, by its structure: user, password, query, fragment and path parameters are
+never shown, with any characters. Texts of other libraries have no structure: more than necessary
+is removed from them.
 """
 
 from __future__ import annotations
@@ -20,41 +20,41 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _CUT_URL = re.compile(r"^([A-Za-z][A-Za-z0-9+.-]+):/(?!/)")
 # Names of options whose value is a credential.
 _OPTION = re.compile(r"secret|password|token|(^|_)key$", re.IGNORECASE)
-# Between the members of a chain; a :: in a password has no scheme behind it.
+# Between the members of a chain; no scheme follows a :: in a password.
 _LINK = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::|$))")
 _QUERY = re.compile(r"[?#]")
-# A query begins so; a ? before another ? or a * is a wildcard.
+# The first character of a query; a ? before another ? or a * is a wildcard.
 _QUERY_WORD = re.compile(r"[\w%&=~+-]")
-# Fewer characters at the end of a key are a number or a name, as in cam?2.
+# Fewer characters at the end of a key are part of its name, as in cam?2.
 _SHORTEST_QUERY = 3
 # How file names end; ".v2" is no ending.
 _ENDING = re.compile(r"\.(?!v\d)[A-Za-z][A-Za-z0-9]{0,5}(?=[/?#]|$)")
 _FILE_END = re.compile(_ENDING.pattern + "$")
 _NOWHERE = "…"
 _SERVER = re.compile(r"[^/?#\\]*")
-# Buckets have no port: what follows a colon is a secret key.
+# Buckets have no port: a colon precedes a secret key.
 _WITHOUT_PORT = frozenset({"s3", "s3a", "s3n", "gs", "gcs", "az", "r2", "oss", "cos", "b2", "hf"})
-# Before the @ stands a container, which is no secret.
+# The part before the @ is a container, not a secret.
 _WITH_CONTAINER = frozenset({"abfs", "abfss", "wasb", "wasbs", "adl"})
-# Anything may be a key of it, and it asks nobody for a password.
+# These schemes allow any key and have no password.
 _WITHOUT_USER = frozenset({"memory", "file", "local", "zip", "tar", "libarchive"})
-# What follows is a name in an archive, or a path of this machine.
+# These schemes precede a name in an archive, or a path of this machine.
 _WITHOUT_SERVER = frozenset({"file", "local", "zip", "tar", "libarchive"})
 _WITHOUT_PARAMETERS = _WITHOUT_PORT | _WITH_CONTAINER | _WITHOUT_USER
-# In a text a URL ends at a blank, and what closes the sentence around it is no part of it.
+# In a text a URL ends at a blank; closing punctuation is not part of it.
 _WORD = re.compile(r"\S*")
 _CLOSING = re.compile(r"[^\w%=&+/~-]*$")
-# Behind a file name with blanks: a query, in a text, begins with a word behind the ?.
+# A query in a text after a file name with blanks: a word follows the ?.
 _LATE_QUERY = re.compile(r"\?(?=[\w%&=.~+-])\S*|[#;](?=[\w.~%+-]+=)\S*")
-# In a server's path: ;name=value after a name, as sessions and signatures are written; and at its
-# end a word without a name, unless that is the end of a file name.
+# In a server's path: ;name=value after a name, the form of sessions and signatures. At the end of
+# the path also a word without a name, unless it is the end of a file name.
 _PARAMETERS = re.compile(r";[^;/=?#]*=[^/]*|;(?!.*/)(?!.*\.[A-Za-z][A-Za-z0-9]{0,5}$).+")
-# As many URLs as a data set has files; each is asked for many times.
+# About the number of files of a data set; each URL is used many times.
 _MOST_CHARACTERS = 65536
 
 
 class RedactedDict(dict[str, Any]):
-    """A dictionary whose text says nothing, whoever prints it: we, torch, or a debugger.
+    """A dictionary whose ``repr`` hides its contents, also from torch and debuggers.
 
     Examples
     --------
@@ -70,14 +70,14 @@ class RedactedDict(dict[str, Any]):
 
 
 class Url(NamedTuple):
-    """One URL of a chain, taken apart. Never shown: it holds the credentials."""
+    """One parsed URL of a chain. Never shown: it holds the credentials."""
 
     scheme: str
-    """With ``://`` and what stands before it; all of a member of a chain without a place."""
+    """Scheme with ``://`` and its prefix; for a chain member without a place all of it."""
     user: str  # user and password, as written; empty where there is none
     place: str  # server, or bucket, and path
-    query: str  # query and fragment, with the mark that they begin with
-    parameters: str  # those of its path, joined: ``;key=value``
+    query: str  # query and fragment, with their first mark
+    parameters: str  # parameters of the path, joined: ``;key=value``
     splits: str  # the mark inside the password at which clients end the server; empty for none
 
     def __repr__(self) -> str:
@@ -86,7 +86,7 @@ class Url(NamedTuple):
 
 @functools.lru_cache(maxsize=_MOST_CHARACTERS)
 def urls_in(location: str) -> tuple[Url, ...]:
-    """Return the URLs of a chain (``zip://a.nii::https://host/a.zip``), one for a plain one."""
+    """Return the URLs of a chain (``zip://a.nii::https://host/a.zip``), or of one URL."""
     return tuple(map(_parse, _LINK.split(location))) if "://" in location else ()
 
 
@@ -99,7 +99,7 @@ def _parse(text: str) -> Url:
     has_user, splits = _has_user(scheme, rest)
     query = _QUERY.split(rest, maxsplit=1)[1:]
     if has_user and rest.count("@") > 1 and any("@" in one for one in query):
-        # Up to which of them the password reaches, nobody can tell.
+        # Any of them may end the password.
         return Url(head, rest, _NOWHERE, "", "", splits)
     user, place = _split_last(rest) if has_user else ("", rest)
     end = _path_end(scheme, place)
@@ -111,7 +111,7 @@ def _parse(text: str) -> Url:
 
 
 def _path_end(scheme: str, place: str) -> int:
-    """Return where the query of a place begins; in a bucket ? and # may be parts of a key."""
+    """Return the index of a place's query; in a bucket, ? and # may be parts of a key."""
     for mark in _QUERY.finditer(place):
         before, after = place[: mark.start()], place[mark.end() :]
         segment, slash, _ = after.partition("/")
@@ -127,9 +127,8 @@ def _path_end(scheme: str, place: str) -> int:
 
 
 def _has_user(scheme: str, rest: str) -> tuple[bool, str]:
-    """Return whether a user stands before an @, and the mark that splits its password, if any."""
-    # A password with a / ends the server too early: where it may be one, up to the last @ is
-    # hidden.
+    """Return whether a user precedes an @, and the mark that splits its password, if any."""
+    # A / in a password ends the server too early: in doubt, hide everything up to the last @.
     server, _ = _server_of(rest)
     before, _, name = server.rpartition("@")
     port = "" if name.endswith("]") else name.rpartition(":")[2] if ":" in name else ""
@@ -138,7 +137,7 @@ def _has_user(scheme: str, rest: str) -> tuple[bool, str]:
         is_port = port.isdecimal() and scheme not in _WITHOUT_PORT
         if follows[0] == "\\" or (port and not is_port):
             return True, follows[0]
-        # A port, for every client. It may be meant for the beginning of a password as well.
+        # Clients read a port here, but it may be the beginning of a password.
         if is_port and "@" in _QUERY.split(follows, maxsplit=1)[0]:
             return True, ""
     if scheme in _WITH_CONTAINER and ":" not in before:
@@ -147,17 +146,17 @@ def _has_user(scheme: str, rest: str) -> tuple[bool, str]:
 
 
 def _split_last(rest: str) -> tuple[str, str]:
-    """Split at the last @ before the query; at that in the query where there is no other."""
+    """Split at the last @ before the query, else at the last @ of the query."""
     path = _QUERY.split(rest, maxsplit=1)[0]
     at = path.rindex("@") if "@" in path else rest.rindex("@")
     return rest[:at], rest[at + 1 :]
 
 
 def server_of(location: str) -> str:
-    """Return by which scheme each URL of a chain is reached, and on which server or bucket.
+    """Return the scheme and server or bucket of each URL of a chain.
 
-    Two locations of one origin lead every client to the same servers. Clients do not agree on
-    where a server ends that no ``/`` follows: such a URL is an origin of its own.
+    Clients send locations with equal results to the same servers. Without a ``/`` after the
+    server, clients disagree about its end: such a URL is returned whole.
 
     Examples
     --------
@@ -188,8 +187,8 @@ def _origin_of(text: str) -> str:
 
 
 def _server_of(rest: str) -> tuple[str, str]:
-    """Return the server of a URL without its scheme, with user and port, and what ends it."""
-    server: Any = _SERVER.match(rest)  # it matches nothing, too
+    """Return the server of a URL without scheme, with user and port, and the next character."""
+    server: Any = _SERVER.match(rest)  # always matches, possibly nothing
     return server[0], rest[server.end() : server.end() + 1]
 
 
@@ -217,15 +216,15 @@ def public_name(location: str) -> str:
     if "://" not in location:
         return location
     redaction = "::".join(url.scheme + public_name(url.place) for url in urls_in(location))
-    # What is left may look like a URL of its own now; it gets shorter each time.
+    # The rest may look like a URL again; it gets shorter each time.
     return redaction if redaction == location else public_name(redaction)
 
 
 def used_name(location: str) -> str:
-    """Return the location that a client reaches without its credentials, for later use.
+    """Return a location without credentials that a client can still open.
 
-    As clients understand a URL, where :func:`public_name` hides what may only be meant for a
-    password: a path with an ``@`` behind a user keeps its beginning.
+    It parses a URL as clients do, while :func:`public_name` also hides a possible password: the
+    beginning of a path with an ``@`` after a user.
 
     Examples
     --------
@@ -247,7 +246,7 @@ def _readable(text: str) -> str:
 
 
 def public_value(value: Any, levels: int = 40) -> Any:
-    """Return a value with the locations in it, up to ``levels`` deep, without credentials."""
+    """Return a value whose locations, up to ``levels`` deep, have no credentials."""
     if isinstance(value, str):
         return public_name(value)
     if isinstance(value, os.PathLike):
@@ -281,9 +280,9 @@ def has_secrets(value: Any) -> bool:
 
 
 def public_text(text: str) -> str:
-    """Return a text that somebody wrote without user, password and query of the URLs in it."""
-    # Where a URL ends nobody can tell: up to the next blank, everything is taken for a part of it.
-    # The search takes the square of the length of a word: long texts without a URL skip it.
+    """Return a text without the user, password and query of its URLs."""
+    # A URL in a text ends at the next blank. The search is quadratic in the length of a word, so
+    # texts without a URL skip it.
     starts = [match.start() for match in _SCHEME.finditer(text)] if "://" in text else []
     if not starts:
         return text
@@ -295,7 +294,7 @@ def public_text(text: str) -> str:
 
 
 def _public_piece(text: str) -> str:
-    """Return a text that begins with a URL, and holds no other one."""
+    """Redact a text that begins with its only URL."""
     scheme: Any = _SCHEME.match(text)
     word: Any = _WORD.match(text, scheme.end())
     closing: Any = _CLOSING.search(word[0])
@@ -304,7 +303,7 @@ def _public_piece(text: str) -> str:
 
 
 def secrets_in(location: str) -> Iterator[str]:
-    """Yield what must not be shown of a location: as written, in parts, and without escapes.
+    """Yield the secrets of a location: as written, in parts, and without escapes.
 
     Examples
     --------

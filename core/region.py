@@ -1,4 +1,4 @@
-"""Boxes of voxels: in one volume, in its chunks, and turned."""
+"""Boxes of voxels: regions, chunks and rotated boxes."""
 
 from __future__ import annotations
 
@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-_ONE_BEFORE = np.array([[0], [1]])  # of a start nothing, of a stop one voxel
+_ONE_BEFORE = np.array([[0], [1]])  # turns a stop into the last voxel
 
 
 @dataclass(frozen=True, init=False, repr=False)
 class Region:
     """The voxels ``start <= index < stop``, axis by axis.
 
-    Any number of axes; spatial regions have three, in array order (I, J, K). A
-    region may lie partly or wholly outside the volume it speaks of. Where it has a ``box``, a read
-    of it needs the voxels in that; those in chunks beside it hold anything. Regions of the same
-    voxels are equal, with a box and without.
+    Any number of axes; spatial regions have three, in array order (I, J, K). A region may be
+    partly or wholly outside its volume. If it has a ``box``, a read needs only the chunks that
+    the box touches; other voxels are undefined. The box does not take part in comparisons.
 
     Examples
     --------
@@ -37,9 +36,9 @@ class Region:
     stop: tuple[int, ...]
     """One past the last index on each axis."""
 
-    if TYPE_CHECKING:  # no fields: they follow from these, or count for reads alone
+    if TYPE_CHECKING:  # not fields: derived, or only for reads
         box: OrientedBox | None
-        """Where in it voxels are needed; None for everywhere."""
+        """The part in which voxels are needed; None for everywhere."""
         shape: tuple[int, ...]
         """Length of each axis, never negative."""
         is_empty: bool
@@ -50,7 +49,7 @@ class Region:
     ) -> None:
         if len(start) != len(stop):
             raise ValueError(f"start and stop need as many axes, got {start} and {stop}")
-        # Plain ints: a region travels as JSON and as a slice.
+        # Plain ints, for JSON and slices.
         first, last = tuple(map(int, start)), tuple(map(int, stop))
         shape = tuple(map(operator.sub, last, first))
         if min(shape, default=0) < 0:
@@ -91,13 +90,13 @@ class Region:
         )
 
     def intersect(self, other: Region) -> Region:
-        """Return the voxels in both; empty where they do not meet."""
+        """Return the voxels in both; empty if there are none."""
         start = tuple(max(a, b) for a, b in zip(self.start, other.start, strict=True))
         stop = tuple(min(a, b) for a, b in zip(self.stop, other.stop, strict=True))
         return Region(start, tuple(max(a, b) for a, b in zip(start, stop, strict=True)))
 
     def contains(self, other: Region) -> bool:
-        """Whether every voxel of ``other`` is in this region; an empty one always is."""
+        """Whether every voxel of ``other`` is in this region; True if ``other`` is empty."""
         return other.is_empty or self.intersect(other) == other
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
@@ -110,10 +109,10 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class OrientedBox:
-    """Where the voxels of an output grid come from, as a box with the plan's axes.
+    """The source of an output grid's voxels, as a box along the plan's axes.
 
-    A turned patch touches about half of the chunks that its axis-aligned bounds touch.
-    What touches nothing of the box is not read.
+    A rotated patch touches about half of the chunks that its axis-aligned bounds touch. Chunks
+    that do not touch the box are not read.
 
     Examples
     --------
@@ -127,24 +126,24 @@ class OrientedBox:
     """3x4 float64, invertible: output index to source index, voxel centres."""
     shape: tuple[int, int, int]  # shape (I, J, K) of the output
     halo: tuple[float, float, float]
-    """How far from a source coordinate its taps lie, per source axis, in voxels."""
+    """Largest distance of a tap from its source coordinate, per source axis, in voxels."""
     clamp: Region | None = None
-    """Boxes that reach its faces also hold the taps of coordinates beyond them; None for none."""
-    axes: tuple[int, int, int] = (0, 1, 2)  # which axes of the array the three of the source are
+    """Boxes at its faces also hold the taps of coordinates beyond the faces; None for none."""
+    axes: tuple[int, int, int] = (0, 1, 2)  # the array's axes of the three source axes
     beyond: float = math.inf
-    """How far beyond the faces of ``clamp`` such coordinates lie at most, in voxels."""
+    """Largest distance of such coordinates beyond the faces of ``clamp``, in voxels."""
 
     def touches(self, start: NDArray[np.int64], stop: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which of N half-open boxes may hold a tap; one that is left out holds none.
+        """Return which of N half-open boxes may hold a tap; the others hold none.
 
         ``start`` and ``stop``, (N, axes), are the first voxel of each and one past the last, in
         indices of the array.
 
         Notes
         -----
-        The separating-axis test (Gottschalk et al., 1996) with the face normals of the
-        oriented box; those of the boxes are their bounding region, which the caller has
-        intersected already. Leaving out the edge normals keeps a few boxes too many.
+        The separating-axis test (Gottschalk et al., 1996) with the face normals of the oriented
+        box. The caller has already intersected the boxes with its bounding region. Without the
+        edge normals, a few boxes too many pass.
         """
         if start.shape[1] > 3 or self.axes != (0, 1, 2):
             start, stop = start[:, self.axes], stop[:, self.axes]
@@ -153,7 +152,7 @@ class OrientedBox:
         centre = turn @ half_output + self.matrix[:, 3]
         back = np.linalg.inv(turn)
         if self.clamp is not None:
-            # What lies before a face is read at the face: boxes there reach out to all of it.
+            # Coordinates beyond a face are read at the face: extend boxes at the faces.
             reach, faces = np.abs(turn) @ half_output + np.array(self.halo), self.clamp
             low = np.maximum(np.floor(centre - reach), np.array(faces.start) - self.beyond)
             high = np.minimum(np.ceil(centre + reach) + 1, np.array(faces.stop) + self.beyond)
@@ -168,10 +167,10 @@ class OrientedBox:
 
 
 class ChunkGrid:
-    """An array cut into equal chunks, the last of which may hang over the edge.
+    """An array of equal chunks; the last one may be cut by the edge.
 
-    With ``block`` into parts of chunks, which begin anew in every chunk, whatever is left over.
-    Places are computed, as a header may claim any number of chunks.
+    ``block`` divides every chunk into parts of that size; the last part of a chunk may be
+    shorter. Nothing is stored per chunk, because a header may claim any number of them.
 
     Examples
     --------
@@ -194,16 +193,16 @@ class ChunkGrid:
         block = chunk if block is None else block
         per_chunk = [-(-c // b) for c, b in zip(chunk, block, strict=True)]
         self.columns: NDArray[np.int64] = np.array([shape, chunk, block, per_chunk], np.int64)
-        """Of each axis length, chunk, part of a chunk, and how many of these are in one."""
+        """Per axis: length, chunk length, part length, and parts in a chunk."""
         self._shape, self._chunk, self._block, self._per_chunk = self.columns
         axes = zip(shape, chunk, block, per_chunk, strict=True)
         self.counts = tuple(n // c * per - (-(n % c) // b) for n, c, b, per in axes)
         """Number of parts along each axis."""
 
     def touched_parts(self, region: Region) -> NDArray[np.int64]:
-        """Return the index of each part (N, axes) that a region touches, and its box, in C order.
+        """Return the parts (N, axes) that a region and its box touch, in C order.
 
-        Worked out once for a region: who looks ahead, who counts and who reads ask the same.
+        Computed once per region, for prefetching, counting and reading.
         """
         memo = vars(region).get("_touched")
         if memo is not None and memo[0] is self:
@@ -223,36 +222,36 @@ class ChunkGrid:
         if region.box is not None and len(parts) > 1:
             near = region.box.touches(np.maximum(start, ends[0]), np.minimum(stop, ends[1]))
             parts, start, stop = parts[near], start[near], stop[near]
-        parts.setflags(write=False)  # whoever asks again gets the same
+        parts.setflags(write=False)  # shared by later calls
         vars(region)["_touched"] = self, parts, start, stop
         return parts
 
     def _bounds_in(
         self, parts: NDArray[np.int64], region: Region | None
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the bounds of parts, which may be those that a region touches."""
+        """Return the bounds of parts, from the memo of ``region`` if they are its parts."""
         memo = None if region is None else vars(region).get("_touched")
         return self.bounds(parts) if memo is None or memo[1] is not parts else memo[2:]
 
     def voxels(self, parts: NDArray[np.int64], region: Region | None = None) -> int:
-        """Return how many voxels of the array parts (N, axes) hold, those of a region perhaps."""
+        """Return the number of voxels in parts (N, axes); ``region`` may have their bounds."""
         start, stop = self._bounds_in(parts, region)
         return int(np.add.reduce(np.multiply.reduce(stop - start, axis=1)))
 
     def bounds(self, parts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return where parts (N, axes) begin, and one past their last voxels inside the array."""
+        """Return the first voxels of parts (N, axes), and one past their last in the array."""
         if self.is_whole:
             start = parts * self._chunk
             return start, np.minimum(start + self._chunk, self._shape)
-        # One ends where the next begins, sooner than its length where it is cut short.
+        # A part ends where the next begins, also where the chunk cuts it.
         chunk, part = np.divmod(np.stack([parts, parts + 1]), self._per_chunk)
         start, following = chunk * self._chunk + part * self._block
         return start, np.minimum(following, self._shape)
 
     def parts_in(self, parts: NDArray[np.int64], region: Region) -> NDArray[np.int64]:
-        """Return which voxels of some parts lie in a region: (N, axes, 3).
+        """Return the intersections of parts with a region, (N, axes, 3).
 
-        Per axis, the first of them in indices of the region, in indices of the part, and how many.
+        Per axis: the first voxel as an index of the region and of the part, and the length.
         """
         start, stop = self._bounds_in(parts, region)
         first = np.maximum(start, region.start)

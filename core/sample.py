@@ -13,22 +13,21 @@ META = "meta"
 
 
 class HasProvenance(Protocol):
-    """What knows where its voxels come from: a lazy patch."""
+    """An object with provenance, such as a lazy patch."""
 
     @property
     def draws(self) -> Mapping[str, Any]:
-        """What was drawn for it, by name of the pipe."""
+        """Drawn parameters, by name of the pipe."""
 
     def provenance(self) -> Mapping[str, Any]:
         """Return file, source region and matrix."""
 
 
 class Sample(dict[str, Any]):
-    """A mapping from key (``image``, ``label``, ...) to a thing, with provenance.
+    """A mapping from key (``image``, ``label``, ...) to a value, with provenance.
 
-    What the thing is changes along the chain: a path, then a ``Volume``, then a
-    ``LazyPatch``, then a tensor. The identity, the seed and the epoch stay with the
-    sample, so that every draw made for it is a pure function of them.
+    The value changes along the chain: a path, then a ``Volume``, then a ``LazyPatch``, then a
+    tensor. Every draw is a pure function of the sample's identity, seed and epoch.
 
     Examples
     --------
@@ -68,9 +67,9 @@ class Sample(dict[str, Any]):
     seed: int
     """Seed of the run."""
     epoch: int
-    """Which pass over the data, from 0."""
+    """Number of the pass over the data, from 0."""
     patches: dict[str, HasProvenance]
-    """What each realized tensor was made from, by key."""
+    """Patches of the realized tensors, by key."""
 
     def __setattr__(self, name: str, value: object) -> None:
         msg = f"a Sample does not change; use with_data({name}=...) to get a new one"
@@ -84,25 +83,25 @@ class Sample(dict[str, Any]):
         )
 
     def replace(self, **changes: Any) -> Sample:
-        """Return a sample in which the named attributes are others (``data=``, ``case=`` ...)."""
+        """Return a sample with other attributes (``data=``, ``case=`` ...)."""
         return Sample(changes.pop("data", self), **{**self._attributes(), **changes})
 
     def _attributes(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__slots__}
 
     def with_data(self, **things: Any) -> Sample:
-        """Return a sample in which the named keys hold other things."""
+        """Return a sample with other values of these keys."""
         return self.with_identity(things, self.identity)
 
     def child(self, ordinal: int) -> Sample:
-        """Return the ``ordinal``-th item made from this one; its identity is one longer."""
+        """Return the ``ordinal``-th item made from this one; its identity is one entry longer."""
         return self.with_identity({}, (*self.identity, ordinal))
 
     def with_identity(self, things: Mapping[str, Any], identity: tuple[int, ...]) -> Sample:
-        """Return the sample of another identity in which some keys hold other things."""
-        # Past the constructor: a planner makes one of these per sample and pipe.
+        """Return a sample with another identity and other values of some keys."""
+        # Bypasses the constructor: a planner calls this once per sample and pipe.
         if META in things:
-            Sample(things)  # which refuses it
+            Sample(things)  # raises
         sample = dict.__new__(Sample)
         sample.update(self, **things)
         _set_case(sample, self.case)
@@ -113,18 +112,18 @@ class Sample(dict[str, Any]):
         return sample
 
     def provenance(self) -> dict[str, Any]:
-        """Return where this sample comes from, as plain data.
+        """Return the provenance as plain data.
 
         ``sources`` has an entry per volume (file, source region, matrix), ``draws`` one
         per random pipe.
         """
-        # Asking the class: asking the object would resolve the plan of a lazy patch.
+        # Inspect the class: the object would resolve the plan of a lazy patch.
         lazy = {k: v for k, v in self.items() if hasattr(type(v), "provenance")}
         patches = {**self.patches, **lazy}
         draws: dict[str, Any] = {}
         sources: dict[str, Any] = {}
         for key, patch in patches.items():
-            # What a lazy patch tells is plain data already, and part of it not made yet.
+            # A lazy patch returns plain data, part of which is computed on access.
             source = patch.provenance()
             sources[key] = source if hasattr(type(source), "__missing__") else to_jsonable(source)
         for patch in (*self.patches.values(), *lazy.values()):
@@ -146,7 +145,7 @@ class Sample(dict[str, Any]):
         return f"Sample({self.case or self.identity}: {inside})"
 
 
-# What sets an attribute of a sample, though none can be set.
+# Setters that bypass ``__setattr__``, which refuses.
 _set_case, _set_epoch, _set_identity, _set_patches, _set_seed = (
     vars(Sample)[name].__set__ for name in Sample.__slots__
 )
@@ -160,12 +159,12 @@ _PLAIN = frozenset({str, int, float, bool, type(None)})
 
 
 def case_of(item: Any) -> str:
-    """Return the name of the case of an item; empty if it has none."""
+    """Return the case name of an item; empty if it has none."""
     return str(getattr(item, "case", ""))
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return what JSON says; ValueError too where its lists are deeper than Python follows."""
+    """Return the value of JSON text; ValueError also for lists nested too deeply for Python."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -173,10 +172,10 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def to_jsonable(value: Any) -> Any:
-    """Return ``value`` with NumPy arrays and scalars turned into what JSON knows."""
+    """Return ``value`` with NumPy arrays and scalars as lists and numbers, for JSON."""
     if type(value) in _PLAIN:
         return value
-    # Most of a provenance are numbers in lists: not worth a call each.
+    # Most of a provenance is lists of numbers: avoid a call for each number.
     if isinstance(value, (list, tuple)):
         return [*value] if _PLAIN.issuperset(map(type, value)) else [*map(to_jsonable, value)]
     if type(value) is dict or isinstance(value, Mapping):

@@ -1,7 +1,6 @@
-"""Settings of the environment: what each may be, and one error for those that are something else.
+"""Environment variables: their allowed values, and one error for the others.
 
-A loader checks all of them when it is made; whoever needs one reads it here. The table for users
-is in ``docs/loader.md``.
+A loader checks all of them when it is created. The table for users is in ``docs/loader.md``.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
 def size_of_text(text: str) -> int:
-    """Return the bytes that a text says: ``25165824``, ``24M`` or ``24 MiB``; ``24MB`` are 24e6.
+    """Return the bytes of a text: ``25165824``, ``24M`` or ``24 MiB``; ``24MB`` are 24e6.
 
     Raises
     ------
     ValueError
-        For anything else; the message says what is allowed.
+        For other texts; the message has the allowed form.
 
     Examples
     --------
@@ -66,7 +65,7 @@ def _one_of(*values: str) -> Callable[[str], str]:
     return read
 
 
-# What turns the text of each into its value, or raises ``ValueError`` with what it has to be.
+# Parsers by variable; a ``ValueError`` has the allowed form.
 _READERS: Mapping[str, Callable[[str], Any]] = MappingProxyType(
     {
         CACHE: str,
@@ -83,12 +82,12 @@ NAMES: Sequence[str] = tuple(_READERS)
 
 
 def read_setting(name: str, usual: Any, environment: Mapping[str, str] = os.environ) -> Any:
-    """Return the value of a setting; ``usual`` where it is not set, or empty.
+    """Return the value of a setting; ``usual`` if it is unset or empty.
 
     Raises
     ------
     BadSetting
-        Where its text is none of what it may be.
+        If its text is not allowed.
     """
     text = environment.get(name)
     if not text:
@@ -97,12 +96,12 @@ def read_setting(name: str, usual: Any, environment: Mapping[str, str] = os.envi
         return _READERS[name](text)
     except ValueError as error:
         raise BadSetting(
-            f"The environment variable {name} is {text!r}, and has to be {error}.",
-            do=f"Set it to that, or unset it: unset {name}.",
+            f"The environment variable {name} is {text!r}, but must be {error}.",
+            do=f"Set it to an allowed value, or unset it: unset {name}.",
         ) from None
 
 
 def check_settings(environment: Mapping[str, str] = os.environ) -> None:
-    """Read every setting; ``BadSetting`` for the first that is none of what it may be."""
+    """Read every setting; ``BadSetting`` for the first bad one."""
     for name in NAMES:
         read_setting(name, None, environment)

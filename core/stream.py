@@ -1,8 +1,7 @@
 """Random numbers by position, not by history.
 
-A stream belongs to one pipe and one item. Its numbers are a pure function of
-(seed, epoch, identity of the item, name of the pipe): which worker draws them,
-in which order, and what was drawn before, never enter.
+A stream belongs to one pipe and one item. Its numbers are a pure function of (seed, epoch,
+identity of the item, name of the pipe), independent of workers, order and earlier draws.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ from typing import Any
 import numpy as np
 
 MAX_EPOCH = 2**62
-"""Epochs are below this: a stream packs them into 64 bits with a sign, and who begins with the
-last one allowed can count on for ever."""
+"""Bound of the first epoch: a stream packs epochs into 64 bits with a sign, and later epochs
+still fit."""
 
 
 @dataclass(frozen=True)
@@ -38,21 +37,21 @@ class Stream:
     seed: int
     """The user's integer, 0 <= seed < 2**64."""
     epoch: int
-    """Which pass over the data, from 0."""
+    """Number of the pass over the data, from 0."""
     identity: tuple[int, ...]
-    """Which item: (case index, patch ordinal, ...)."""
+    """The item: (case index, patch ordinal, ...)."""
     name: str
-    """Which pipe, by name, so that fusing or wrapping changes no draw."""
+    """Name of the pipe, so that fusing or wrapping changes no draw."""
 
     def _key(self) -> bytes:
-        # Hashing spreads neighbouring seeds and identities over the whole key
-        # space of Philox; the lengths keep (1, 23) and (12, 3) apart.
+        # Hashing spreads similar seeds and identities over Philox's key space; the length keeps
+        # identities of different lengths apart.
         length = len(self.identity)
         numbers = _packing(length).pack(self.seed % 2**64, self.epoch, length, *self.identity)
         return hashlib.blake2b(numbers + self.name.encode(), digest_size=16).digest()
 
     def key(self) -> tuple[int, int]:
-        """Return two integers below 2**64: a key for counter-based numbers of one's own."""
+        """Return two integers below 2**64: a key for a separate counter-based generator."""
         low, high = _WORDS.unpack(self._key())
         return int(low), int(high)
 
@@ -65,10 +64,10 @@ class Stream:
         return np.random.Generator(np.random.Philox(key=key))
 
     def restart(self, generator: np.random.Generator) -> np.random.Generator:
-        """Bring a generator of another stream to the beginning of this one, and return it.
+        """Reset a generator of another stream to the beginning of this one, and return it.
 
-        What it gives then is what a fresh one gives, at a tenth of the time. Whoever has it
-        already must be done with it.
+        It takes a tenth of the time of :meth:`generator`, with equal numbers. Do not use the
+        generator for its old stream afterwards.
 
         Examples
         --------
@@ -81,7 +80,7 @@ class Stream:
             "bit_generator": "Philox",
             "state": {"counter": _ZEROS, "key": _WORDS.unpack(self._key())},
             "buffer": _ZEROS,
-            "buffer_pos": len(_ZEROS),  # nothing left in it
+            "buffer_pos": len(_ZEROS),  # empty
             "has_uint32": 0,
             "uinteger": 0,
         }
@@ -92,15 +91,15 @@ class Stream:
         return int.from_bytes(self._key(), "little") % 2**63
 
 
-# What ``Generator.random`` gives least and most, and a number between the two.
+# The smallest and largest numbers of ``Generator.random``, and one between.
 _EXTREMES = (0.0, 1 - 2.0**-53, 0.5)
 
 
 def stream_identity(identity: tuple[int, ...], depth: int | None, common: bool) -> tuple[int, ...]:
-    """Return the first ``depth`` entries of an item's identity (or all), which a step draws from.
+    """Return the first ``depth`` entries of an item's identity, or all, from which a step draws.
 
-    ``common``, where the user named the stream, leaves out the negative number by which cases of
-    a second source begin: chains of two sources draw alike for the cases in one place.
+    ``common`` (the user named the stream) drops the negative first entry of a second source's
+    cases. Chains of two sources then draw alike for cases of equal index.
 
     Examples
     --------
@@ -112,9 +111,9 @@ def stream_identity(identity: tuple[int, ...], depth: int | None, common: bool) 
 
 
 def is_random(draw: Callable[[np.random.Generator], Any]) -> bool:
-    """Whether what ``draw`` returns depends on the random numbers that it is given.
+    """Whether the result of ``draw`` depends on its random numbers.
 
-    Only ``Generator.random`` is used by what draws here.
+    ``draw`` may call only ``Generator.random``.
 
     Examples
     --------
@@ -123,7 +122,6 @@ def is_random(draw: Callable[[np.random.Generator], Any]) -> bool:
     >>> is_random(lambda generator: generator.random() < 1.0)
     False
     """
-    # The extremes of what a generator gives tell a range.
     constants: Any = (SimpleNamespace(random=partial(_constant, one)) for one in _EXTREMES)
     return len({repr(draw(constant)) for constant in constants}) > 1
 

@@ -1,7 +1,7 @@
-"""Suggestions for a name that is nearly right, a word of another library, another unit.
+"""Suggestions for misspelt names, words of other libraries and wrong units.
 
-Each rule about numbers is narrow, as a warning that is often wrong is read by nobody: what people
-write on purpose is not told, though some mistakes then are not either.
+Each rule about numbers is narrow, because users ignore a warning that is often wrong. It misses
+some mistakes so that it spares intended values.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _BY_OURS = {
     ("oversample",): "oversample_foreground_percent",
 }
 FOREIGN_ARGUMENTS = {word: ours for ours, theirs in _BY_OURS.items() for word in theirs.split()}
-"""What MONAI and TorchIO call our arguments; the first that a pipe has is meant."""
+"""Our arguments by their names in MONAI and TorchIO; the first that a pipe has is suggested."""
 RECIPES = ("monai_segmentation", "nnunet", "nnunet_augmentation", "two_views")
-"""Functions of ``vp.recipes``, which nobody chains."""
+"""Functions of ``vp.recipes``, which are not chained forms."""
 NO_COUNTERPART = {
     "keys": (
         ": all volumes of a sample move alike, so it is not written here; mode=, padding=, fill= "
@@ -65,8 +65,8 @@ NO_COUNTERPART = {
     "log_gamma": ": give gamma=math.exp(log_gamma)",
     "seed": ": the seed is the loader's, DataLoader2(..., seed=7)",
 }
-"""What is said of an argument that has no counterpart."""
-# What torch, MONAI and numpy call the same. Numpy's "reflect" is not "reflection".
+"""Hints for arguments without a counterpart."""
+# Names in torch, MONAI and NumPy. NumPy's "reflect" is not our "reflection".
 FOREIGN_MODES = {"bilinear": "linear", "trilinear": "linear", "bicubic": "cubic"}
 FOREIGN_PADDINGS = {"edge": "border", "replicate": "border", "symmetric": "reflection"}
 
@@ -74,60 +74,60 @@ FOREIGN_PADDINGS = {"edge": "border", "replicate": "border", "symmetric": "refle
 _ROUNDED_PI = 0.002
 # MONAI's offsets are 0.1 to 0.3; an image of less than 0.4 of its size is mostly padding.
 _MOSTLY_PADDING = 0.4
-# Colours of an image, with or without how opaque it is.
+# Channels of a colour image, without and with alpha.
 _COLOURS = (3, 4)
-_LOOKED_AT = 1000  # entries of a folder, among which a name is looked for
+_MOST_ENTRIES = 1000  # entries of a folder that are compared with a name
 _MOST_NAMES = 3
 _DIGITS = re.compile(r"\d+")
-# A plane of colours is larger along both axes; kernels, logits and boxes of a few are not.
+# A plane of colours is larger along both axes; kernels, logits and small boxes are not.
 _LEAST_PLANE = 16
 
 
 # Words of a key, divided by other characters than letters and by capitals of camelCase.
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-# Too short to be told inside another word, or its beginning: they stand as a word.
+# Label names that are too short to be part of a word.
 _AS_A_WORD = re.compile(r"gts?|rois?|annot\w*|segmentations?")
-# Also at the end of a word: brainmask, groundtruth.
+# Label names that may end a word: brainmask, groundtruth.
 _AT_THE_END = re.compile(r"\w*(seg|mask|label|lesion|truth)s?")
 
 
-@lru_cache(maxsize=1024)  # asked for every sample
+@lru_cache(maxsize=1024)  # called for every sample
 def looks_like_label(key: str) -> bool:
-    """Return whether people who name a volume ``key`` usually mean classes."""
+    """Return whether ``key`` is a usual name of a label."""
     words = [word.lower() for word in _WORDS.findall(key)]
     return any(_AS_A_WORD.fullmatch(word) or _AT_THE_END.fullmatch(word) for word in words)
 
 
 def closest(word: str, names: Collection[str], cutoff: float, most: int = 1) -> list[str]:
-    """Return the known names spelt nearly so, the nearest first; ``cutoff`` is difflib's ratio."""
+    """Return the closest known names, nearest first; ``cutoff`` is difflib's ratio."""
     return difflib.get_close_matches(word, names, n=most, cutoff=cutoff)
 
 
 def few_names(names: Iterable[Any], most: int = 5) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names and the number of the others, as text."""
     every = [str(name) for name in names]
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return ", ".join(every[:most]) + more
 
 
 def path_hint(path: str | os.PathLike[str]) -> str:
-    """Return how far a local path that leads nowhere is right, and what was meant, perhaps."""
-    if os.path.islink(path):  # as git-annex and DataLad leave what they have not fetched
+    """Return the longest existing parent of a missing local path, and the closest names in it."""
+    if os.path.islink(path):  # git-annex and DataLad use links for files that are not fetched
         return f'It is a link to {os.readlink(path)}, which is not there: "git annex get", perhaps.'
     folder, name = os.path.split(os.path.abspath(path)) if path else (os.curdir, "")
     while name and not os.path.isdir(folder):
         folder, name = os.path.split(folder)
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in itertools.islice(entries, _LOOKED_AT)]
+            names = [entry.name for entry in itertools.islice(entries, _MOST_ENTRIES)]
     except OSError:  # not ours
         return "Check the path."
     if not name or os.path.islink(full := os.path.join(folder, name)):
         return "Check the path."
-    if os.path.isfile(full):  # below which nothing can be
+    if os.path.isfile(full):
         return f"{full} is a file."
-    # A case of another number is another case.
-    others = [one for one in names if _DIGITS.sub("", one) != _DIGITS.sub("", name)]
+    # Names that differ only in digits are other cases, not typos.
+    others = [other for other in names if _DIGITS.sub("", other) != _DIGITS.sub("", name)]
     if near := closest(name, others, 0.7, _MOST_NAMES):
         return f"The folder {folder} has no {name!r}; did you mean {' or '.join(map(repr, near))}?"
     there = [*map(repr, sorted(names)[:_MOST_NAMES]), *["..."] * (len(names) > _MOST_NAMES)]
@@ -142,19 +142,19 @@ def numbers_of(amount: Any) -> tuple[float, ...]:
 
 
 def radians_hint(name: str, degrees: Any) -> tuple[str, ...]:
-    """Tell where the largest angle is above 0, at most pi / 2 and not whole; or is pi."""
+    """Return a hint if the largest angle is pi, or above 0, at most pi / 2 and not whole."""
     most = max(map(abs, numbers_of(degrees)))
     small = 0 < most <= math.pi / 2 + _ROUNDED_PI and most != round(most)
     if not small and abs(most - math.pi) > _ROUNDED_PI:
         return ()
     return (
-        f"angle-in-radians: {name} of at most {most:g} looks like radians, and angles are in "
+        f"angle-in-radians: {name} of at most {most:g} looks like radians, but angles are in "
         f"degrees; write {math.degrees(most):.4g}, or a whole number if it is meant.",
     )
 
 
 def factor_hint(name: str, factors: Any) -> tuple[str, ...]:
-    """Tell where every factor is below 0.4."""
+    """Return a hint if every factor is below 0.4."""
     most = max(numbers_of(factors))
     if most >= _MOSTLY_PADDING:
         return ()
@@ -166,7 +166,7 @@ def factor_hint(name: str, factors: Any) -> tuple[str, ...]:
 
 
 def percentile_hint(name: str, percentiles: Iterable[float]) -> tuple[str, ...]:
-    """Tell where the largest percentile is above 0 and at most 1."""
+    """Return a hint if the largest percentile is above 0 and at most 1."""
     most = max(percentiles)
     if not 0 < most <= 1:
         return ()
@@ -177,7 +177,7 @@ def percentile_hint(name: str, percentiles: Iterable[float]) -> tuple[str, ...]:
 
 
 def colours_hint(name: str, shape: Iterable[int]) -> tuple[str, ...]:
-    """Tell where the first of three axes is 3 or 4 long, and both others more than 16."""
+    """Return a hint if the first of three axes is 3 or 4 long, and both others more than 16."""
     first, *others = shape
     if len(others) != 2 or first not in _COLOURS or min(others) <= _LEAST_PLANE:
         return ()

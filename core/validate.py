@@ -1,4 +1,4 @@
-"""Checks of what users give: numbers, ranges to draw from, probabilities, flags and keys."""
+"""Checks of arguments: numbers, ranges to draw from, probabilities, flags and keys."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def parse_range(
     least: float = -math.inf,
     forms: str = "a number or (low, high)",
 ) -> ParameterRange:
-    """Return what the user gave, of the ``forms`` that a message names, as a float or a pair.
+    """Return a number or a range as a float or a pair; messages name the allowed ``forms``.
 
     Examples
     --------
@@ -53,7 +53,7 @@ def parse_range(
 def as_number(
     name: str, value: Any, *, least: float = -math.inf, optional: bool = False
 ) -> float | None:
-    """Return one finite number as a float; None where that is allowed and given."""
+    """Return one finite number as a float; None if it is optional and given."""
     if value is None and optional:
         return None
     if not is_finite(value) or value < least:
@@ -63,7 +63,7 @@ def as_number(
 
 
 def as_flag(name: str, value: Any) -> bool:
-    """Return True or False; what counts as true elsewhere in Python is not taken."""
+    """Return True or False; ValueError for other values, also if Python treats them as true."""
     if isinstance(value, (bool, np.bool_)):
         return bool(value)
     raise ValueError(f"{name} is True or False, got {value!r}")
@@ -77,25 +77,25 @@ def as_volume_key(name: str, value: Any) -> str | None:
 
 
 def as_keys(asker: str, keys: Any) -> tuple[str, ...]:
-    """Return the keys of volumes that a user gave, one or several; ``asker`` takes them."""
+    """Return one or several keys of volumes as a tuple; ``asker`` names the argument."""
     several = (keys,) if isinstance(keys, str) else keys
     words = tuple(several) if isinstance(several, Iterable) else (several,)
     if not all(isinstance(key, str) and key for key in words):
         raise ValueError(
             f"{asker} takes the key of a volume, or several: 'ct' or ['ct', 't1'], got {keys!r}"
         )
-    # Sets come in another order in each process.
+    # The order of a set differs between processes.
     return tuple(sorted(words)) if isinstance(several, (set, frozenset)) else words
 
 
 def value_at(entry: ParameterRange, u: float) -> float:
-    """Return the number that a uniform one from [0, 1) stands for."""
+    """Return the number of an entry at the uniform number ``u`` from [0, 1)."""
     low, high = entry if isinstance(entry, tuple) else (entry, entry)
     return low + (high - low) * u
 
 
 def bounds_of(entry: ParameterRange) -> Range:
-    """Return the least and the most that an entry stands for."""
+    """Return the lowest and the highest number of an entry."""
     return entry if isinstance(entry, tuple) else (entry, entry)
 
 
@@ -111,7 +111,7 @@ def as_choice(
 ) -> str:
     """Return ``value`` if it is one of ``choices``.
 
-    ``words`` are those of other libraries, with ours for each; only the message knows them.
+    ``words`` maps words of other libraries to ours, for the error message.
     """
     if isinstance(value, str) and value in choices:
         return value
@@ -143,14 +143,14 @@ def is_integer(value: Any) -> bool:
 
 
 def entries_of(value: Any) -> tuple[Any, ...]:
-    """Return the entries of a tuple, a list or a one-dimensional array; of anything else none."""
+    """Return the entries of a tuple, a list or a one-dimensional array; else an empty tuple."""
     if isinstance(value, np.ndarray):
         return tuple(value) if value.ndim == 1 else ()
     return tuple(value) if isinstance(value, (tuple, list)) else ()
 
 
 def as_axes(name: str, value: Any) -> tuple[int, ...]:
-    """Return spatial axes, of which one or several were given."""
+    """Return one or several spatial axes as a tuple."""
     axes = entries_of(value) or (value,)
     if not all(is_integer(axis) and axis in (0, 1, 2) for axis in axes):
         raise ValueError(f"{name} is 0, 1 or 2, or several of them, got {value!r}")
@@ -158,7 +158,7 @@ def as_axes(name: str, value: Any) -> tuple[int, ...]:
 
 
 def as_dtype(name: str, value: Any) -> np.dtype[Any]:
-    """Return a type of numbers, given as one of NumPy or torch or by its name.
+    """Return the NumPy type of a NumPy or torch type, or of its name.
 
     Examples
     --------
@@ -169,7 +169,7 @@ def as_dtype(name: str, value: Any) -> np.dtype[Any]:
         ...
     ValueError: dtype is a type of real numbers, such as 'uint8' or np.float32, got 'U3'
     """
-    # torch is not imported for that: its types call themselves torch.float16.
+    # Without importing torch: str() of its types is torch.float16.
     is_of_torch = type(value).__module__ == "torch"
     try:
         dtype = np.dtype(str(value).removeprefix("torch.") if is_of_torch else value)
@@ -185,7 +185,7 @@ Check = Callable[[str, Any], Any]
 
 
 def set_checked(op: Any, **checks: Check) -> None:
-    """Set fields of a frozen dataclass to what a check of each, by its name, makes of them."""
+    """Set fields of a frozen dataclass to the results of checks, by name."""
     for name, check in checks.items():
         object.__setattr__(op, name, check(name, getattr(op, name)))
 
@@ -211,7 +211,7 @@ def or_none(check: Check) -> Check:
     return lambda name, value: None if value is None else check(name, value)
 
 
-# By their names in OME-XML, UDUNITS-2 (OME-Zarr), ImageJ and NRRD; there are two letters µ.
+# Names in OME-XML, UDUNITS-2 (OME-Zarr), ImageJ and NRRD; Unicode has two letters µ.
 _UNITS = {
     1e-9: "pm picometer",
     1e-7: "angstrom å ångström",
@@ -227,13 +227,13 @@ _UNITS = {
     914.4: "yard",
 }
 MILLIMETRES = {unit: size for size, units in _UNITS.items() for unit in units.split()}
-"""How many are in a unit of length."""
+"""Millimetres of each unit of length."""
 PLAIN_UNITS = {unit: units.split()[0] for units in _UNITS.values() for unit in units.split()}
-"""The name of ours for each: ``"um"`` for ``"micrometer"``."""
+"""Our name of each unit: ``"um"`` for ``"micrometer"``."""
 
 
 def as_unit(name: str, value: Any, *, voxel: bool = True) -> str:
-    """Return the unit of lengths that a user gave: a word of ``MILLIMETRES``, or ``"voxel"``.
+    """Return a unit of length: a word of ``MILLIMETRES``, or ``"voxel"``.
 
     Examples
     --------
@@ -247,12 +247,12 @@ def as_unit(name: str, value: Any, *, voxel: bool = True) -> str:
 
 
 LATER = {"came later": True}
-"""Metadata of a dataclass field that states saved before it was there know nothing of: while it has
-its default, it does not count in the hash of a graph, so they still fit."""
+"""Metadata of a dataclass field that older saved states lack. While the field has its default, it
+is not part of a graph's hash, so older states still fit."""
 
 
 def count_text(count: int, noun: str, plural: str = "") -> str:
-    """Return a number of things in words."""
+    """Return a count with its noun."""
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
@@ -261,8 +261,8 @@ def validate_int(
 ) -> int:
     """Return ``value`` as an ``int``: TypeError if it is no whole number, ValueError out of range.
 
-    True and False are none: they are answers, not counts. ``unit`` says what is counted, ``do``
-    what else may be given.
+    True and False are refused. The message has the ``unit`` of the count and, in ``do``, other
+    allowed values.
 
     Examples
     --------

@@ -51,7 +51,7 @@ def test_a_loader_refuses_what_a_setting_cannot_be(monkeypatch, name, text, allo
     with pytest.raises(BadSetting) as caught:
         vp.DataLoader2(pipe, [vp.OnError("skip", budget=100)])
 
-    assert f"{name} is {text!r}, and has to be {allowed}" in str(caught.value)
+    assert f"{name} is {text!r}, but must be {allowed}" in str(caught.value)
     assert f"unset {name}" in str(caught.value)
 
 

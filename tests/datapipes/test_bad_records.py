@@ -54,7 +54,7 @@ def test_what_ops_draw_is_accepted() -> None:
     ("name", "record", "message"),
     [
         ("zoom", {"factor": [0, 1, 1]}, "above 0, got"),
-        ("zoom", {"factor": [math.nan, 1.0, 1.0]}, "what it draws is like"),
+        ("zoom", {"factor": [math.nan, 1.0, 1.0]}, "it draws values like"),
         ("zoom", {"factr": [1, 1, 1]}, "differs in factor, factr"),
         ("zoom", {"factor": [1, 1]}, r"has factor \[1, 1\]"),
         ("zoom", {"factor": "1"}, "has factor '1'"),
@@ -62,8 +62,8 @@ def test_what_ops_draw_is_accepted() -> None:
         ("rotate", {"degrees": None}, "has degrees None"),
         ("noise", {"std": -1, "mean": 0, "key": 1}, "numbers >= 0, got -1"),
         ("noise", {"std": 1, "mean": 0}, "differs in key"),
-        ("noise", {"std": 1, "mean": 0, "key": 1.5}, r"has key 1\.5, and"),
-        ("noise", {"std": 1, "mean": 0, "key": -1}, "has key -1, and"),
+        ("noise", {"std": 1, "mean": 0, "key": 1.5}, r"has key 1\.5, but"),
+        ("noise", {"std": 1, "mean": 0, "key": -1}, "has key -1, but"),
         ("gamma", {"gamma": 0}, "above 0, got 0"),
     ],
     ids=[
@@ -140,7 +140,7 @@ ROTATED = {"degrees": [1, 2, 3]}
         ),
         ("one_of", {"chosen": [0, 1], "drawn": [[ROTATED], [None, None]]}, "chooses one of"),
         ("one_of", {"chosen": [0], "drawn": [[ROTATED, ROTATED]]}, r"drawn\[0\] .* list of 1"),
-        ("one_of", {"chosen": [0], "drawn": []}, r"drawn \[\], and a list of 1"),
+        ("one_of", {"chosen": [0], "drawn": []}, r"drawn \[\], not a list of 1"),
         ("one_of", {"chosen": [0]}, "differs in drawn"),
         ("one_of", {"chosen": "0", "drawn": [[ROTATED]]}, "has chosen '0'"),
         (

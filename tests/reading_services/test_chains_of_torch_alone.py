@@ -140,7 +140,7 @@ def test_explain_says_what_a_whole_graph_costs_and_how_it_can_be_split(files):
     shown = DataLoader2(pipe).explain()
 
     assert "not split: open_files() reads or opens files, and shuffle() after it" in shown
-    assert "where that can stand before it, the graph is split" in shown
+    assert "write it before that pipe to split the graph" in shown
     assert "this process runs the whole graph; batches depend on the number of workers" in shown
     assert "each worker" not in shown
     assert "voxels" not in shown

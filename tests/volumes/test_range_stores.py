@@ -203,7 +203,7 @@ def test_a_wish_that_cannot_be_fulfilled(monkeypatch):
         open_remote("s3://b/a", {**KEYS, "config_kwargs": {}})
 
     monkeypatch.setenv("VOXPIPE_REMOTE", "boto")
-    with pytest.raises(ValueError, match="'boto', and has to be fsspec or obstore"):
+    with pytest.raises(ValueError, match="'boto', but must be fsspec or obstore"):
         open_remote("s3://b/a", KEYS)
 
 
