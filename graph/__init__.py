@@ -1,4 +1,4 @@
-"""The graph of pipes: walk, rewrite, verify, explain, cut. Knows no concrete pipe."""
+"""The graph of pipes: walk, rewrite, verify, explain, cut. Imports no concrete pipe."""
 
 from ..first_use import export as _export
 from .cut import Cut as Cut

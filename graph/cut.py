@@ -1,10 +1,9 @@
 """Split a graph where voxels begin: planning on one side, realizing on the other.
 
-The planning part lists, opens headers, cuts patches and shuffles: it moves
-descriptions and touches no voxel. The realizing part takes the descriptions of one
-whole batch and makes the batch. It must be a chain of pipes that take one item and
-yield one, with at most one that gathers items; then any worker can do any batch,
-and the batches do not depend on how many workers there are.
+The planning part lists cases, opens headers, cuts patches and shuffles: it handles descriptions
+and no voxels. The realizing part makes one batch from its descriptions. It must be a chain of
+pipes that yield one item per item, with at most one pipe that gathers items. Then any worker can
+make any batch, and the batches do not depend on the number of workers.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from .walk import readers, walk
 
 
 def dispatch_point(sink: Pipe) -> Pipe | None:
-    """Return the pipe whose items are dealt out to workers; None if nobody asks for that."""
-    # It is the pipe that deals, or where several of them meet. What comes before it is read by
-    # nobody else: of a fork that feeds also something beside it, the point is where these meet.
+    """Return the pipe whose items are dispatched to workers; None without such a pipe."""
+    # The point is the dispatching pipe, or where several of them meet. No pipe outside reads from
+    # before the point: if a fork also feeds another pipe, the point is where both meet.
     every = list(walk(sink))
     marks = {id(pipe) for pipe in every if traits_of(pipe).dispatches}
     while (point := _meeting(every, marks)) is not None:
@@ -32,17 +31,17 @@ def dispatch_point(sink: Pipe) -> Pipe | None:
 
 
 def before_dispatch(sink: Pipe) -> set[int]:
-    """Return the pipes that run once, by ``id``: those up to the point."""
+    """Return the pipes up to the dispatch point, which run once, by ``id``."""
     point = dispatch_point(sink)
     return set() if point is None else {id(pipe) for pipe in walk(point)}
 
 
 def _meeting(every: list[Pipe], marks: set[int]) -> Pipe | None:
-    """Return the first pipe that everything which the marked ones yield goes through."""
+    """Return the first pipe through which all items of the marked pipes pass."""
     through: dict[int, Pipe | None] = {}
     for pipe in every:
         above = (through[id(parent)] for parent in parents_of(pipe))
-        points = {id(one): one for one in above if one is not None}
+        points = {id(point): point for point in above if point is not None}
         several = len(points) > 1 or id(pipe) in marks
         through[id(pipe)] = pipe if several else next(iter(points.values()), None)
     return through[id(every[-1])]
@@ -50,14 +49,14 @@ def _meeting(every: list[Pipe], marks: set[int]) -> Pipe | None:
 
 @dataclass(frozen=True)
 class Cut:
-    """Where a graph is split."""
+    """A split of a graph."""
 
     planner: Pipe  # sink of the planning part; yields descriptions of items
     realizing: tuple[Pipe, ...]
-    """The pipes after the cut, upstream first; empty if all of the graph is planning."""
-    group: int  # items that go into one output of the realizing part
+    """The pipes after the cut, upstream first; empty if the whole graph plans."""
+    group: int  # items per output of the realizing part
     drop_last: bool  # whether an incomplete last group is left out
-    filters: bool = False  # whether the realizing part may make nothing of an item
+    filters: bool = False  # whether the realizing part may drop items
 
     def onto(self, source: Pipe) -> Pipe:
         """Return the realizing part as a graph that reads from ``source``."""
@@ -75,13 +74,13 @@ class NoCut:
 
 
 def cut(sink: Pipe) -> Cut | NoCut:
-    """Split at the first pipe that needs voxels or runs a function of the user's."""
-    # Everything downstream of that pipe has to fit the realizing part; if it does not, the answer
-    # is :class:`NoCut` with the reason. A user's function upstream of planning pipes stays in the
-    # planner as long as no pipe there holds voxels, unless the user has divided the items before
-    # it: then its share is what each worker is to run.
-    #
-    # Where the graph is dealt out, what works after that point works in the workers.
+    """Split at the first pipe that needs voxels or runs a user's function.
+
+    All later pipes must fit the realizing part; else return :class:`NoCut` with the reason. A
+    user's function before planning pipes stays in the planner if no pipe there holds voxels. If
+    the user has sharded its items, each worker runs it on its share instead. With a dispatch
+    point, the pipes after it work in the workers.
+    """
     once = before_dispatch(sink)
     tail = _realizable_tail(sink, once)
     inside = {id(pipe) for pipe in tail}
@@ -89,7 +88,7 @@ def cut(sink: Pipe) -> Cut | NoCut:
     plain = _before_plain(sink)
     for pipe in walk(sink):
         traits = traits_of(pipe)
-        # Of a volume the planner wants to know no more than its header, whatever follows.
+        # Voxels do not leave these pipes.
         if id(pipe) in plain and not (is_open or traits.opens):
             continue
         if id(pipe) not in inside and traits.voxels:
@@ -97,25 +96,24 @@ def cut(sink: Pipe) -> Cut | NoCut:
             volumes = any(traits_of(p).opens for p in walk(sink))
             return NoCut(
                 f"{describe(pipe)} {'needs voxels' if volumes else 'reads or opens files'}, and "
-                f"{last} after it does not take its items one by one (where that can stand before "
-                "it, the graph is split)"
+                f"{last} after it does not take its items one by one (write it before that pipe to "
+                "split the graph)"
             )
         is_open = is_open or traits.opens
         if is_open and not traits.is_known:
             return NoCut(
-                f"{describe(pipe)} comes after the volumes are opened, and nothing is known of "
-                "what it does with them (a pipe says so in its ``traits``)"
+                f"{describe(pipe)} comes after the volumes are opened, and its use of them is "
+                "unknown (declare it in its ``traits``)"
             )
-    behind = _shared_by(sink)
-    refusal = _work_on_shares(sink, inside, behind)
+    sharder_of = _shared_by(sink)
+    refusal = _work_on_shares(sink, inside, sharder_of)
     if refusal is not None:
         return refusal
     of_tail = [traits_of(pipe) for pipe in tail]
-    # Gathering makes a batch of voxels out of lazy samples: the planner hands over the samples and
-    # the worker gathers them.
+    # Gathering turns lazy samples into a batch of voxels: workers gather the planner's samples.
     starts = (
-        each.voxels or each.runs_user_code or each.group or (id(pipe) in behind and is_own(pipe))
-        for pipe, each in zip(tail, of_tail, strict=True)
+        t.voxels or t.runs_user_code or t.group or (id(pipe) in sharder_of and is_own(pipe))
+        for pipe, t in zip(tail, of_tail, strict=True)
     )
     first = next((n for n, starts_here in enumerate(starts) if starts_here), len(tail))
     realizing = tail[first:]
@@ -123,53 +121,52 @@ def cut(sink: Pipe) -> Cut | NoCut:
     stays = _working_after(planner, once)
     if stays is not None:
         return NoCut(
-            f"{describe(stays)} is to run in the workers, which items are dealt out to, and it, or "
+            f"{describe(stays)} must run in the workers after the items are dispatched, but it, or "
             "a pipe after it, does not take them one by one"
         )
-    gatherer = next((each for each in of_tail[first:] if each.group), None)
+    gatherer = next((traits for traits in of_tail[first:] if traits.group), None)
     if gatherer is not None:
         return Cut(planner, realizing, gatherer.group, gatherer.drop_last)
-    filters = any(each.filters for each in of_tail[first:])
+    filters = any(traits.filters for traits in of_tail[first:])
     return Cut(planner, realizing, group=1, drop_last=False, filters=filters)
 
 
-def _work_on_shares(sink: Pipe, inside: set[int], behind: dict[int, Pipe]) -> NoCut | None:
-    """Return why a graph is left whole whose planner would do the work that workers share."""
-    # A function or pipe of the user's behind a sharding filter decodes, most likely; where volumes
-    # are opened, functions there have descriptions to work on.
+def _work_on_shares(sink: Pipe, inside: set[int], sharder_of: dict[int, Pipe]) -> NoCut | None:
+    """Return the reason not to split a graph whose planner would do the workers' sharded work."""
+    # A user's function or pipe after a sharding filter most likely decodes. If volumes are opened,
+    # functions there handle descriptions.
     volumes = any(traits_of(pipe).opens for pipe in walk(sink))
     for pipe in walk(sink):
-        if id(pipe) in inside or id(pipe) not in behind:
+        if id(pipe) in inside or id(pipe) not in sharder_of:
             continue
         why = ""
         if not (declares_traits(pipe) or traits_of(pipe).main_process):
-            why = "nothing is known of what it does with items (a pipe says so in its ``traits``)"
+            why = "its use of items is unknown (declare it in its ``traits``)"
         elif traits_of(pipe).runs_user_code and not volumes:
-            why = "is not followed to the end by pipes that take items one by one or gather them "
-            why += "once"
+            why = "the later pipes do not all take items one by one, or gather them twice"
         if why:
             return NoCut(
-                f"{describe(pipe)} works on what {describe(behind[id(pipe)])} shares out, and "
+                f"{describe(pipe)} works on the shares of {describe(sharder_of[id(pipe)])}, and "
                 f"{why}; each worker runs the whole graph on its share"
             )
     return None
 
 
 def _shared_by(sink: Pipe) -> dict[int, Pipe]:
-    """Return which pipe shared out what another one works on, by the ``id`` of the latter."""
-    behind: dict[int, Pipe] = {}
+    """Return the last sharding pipe before each pipe, by the ``id`` of the latter."""
+    sharder_of: dict[int, Pipe] = {}
     last: dict[int, Pipe] = {}
     for pipe in walk(sink):
         above = next((last[id(parent)] for parent in parents_of(pipe) if id(parent) in last), None)
-        if traits_of(pipe).shards or hasattr(type(pipe), "apply_sharding"):  # that of anybody
+        if traits_of(pipe).shards or hasattr(type(pipe), "apply_sharding"):  # of any package
             last[id(pipe)] = pipe
         elif above is not None:
-            last[id(pipe)] = behind[id(pipe)] = above
-    return behind
+            last[id(pipe)] = sharder_of[id(pipe)] = above
+    return sharder_of
 
 
 def _before_plain(sink: Pipe) -> set[int]:
-    """Return the pipes of which only plain values arrive anywhere, by ``id``."""
+    """Return the pipes before pipes of plain values only, by ``id``."""
     ids: set[int] = set()
     stack = [sink]
     while stack:
@@ -181,7 +178,7 @@ def _before_plain(sink: Pipe) -> set[int]:
 
 
 def _working_after(planner: Pipe, once: set[int]) -> Pipe | None:
-    """Return a pipe after the point from which items are dealt that does more than move them."""
+    """Return the first planning pipe after the dispatch point that works on items."""
     if not once:
         return None
     for pipe in walk(planner):
@@ -193,7 +190,7 @@ def _working_after(planner: Pipe, once: set[int]) -> Pipe | None:
 
 def _realizable_tail(sink: Pipe, once: set[int]) -> tuple[Pipe, ...]:
     """Return the longest end of the graph that is a chain of per-item pipes, upstream first."""
-    # Where items are dealt out it may leave some out, unless they are gathered.
+    # After a dispatch point the chain may drop items, unless it gathers them.
     counts = readers(sink)
     tail: list[Pipe] = []
     has_group = has_filter = False
@@ -212,8 +209,8 @@ def _realizable_tail(sink: Pipe, once: set[int]) -> tuple[Pipe, ...]:
 
 
 def split_of(sink: Pipe) -> Cut | NoCut:
-    """Return how a graph is split, without the end that stays in the process of the loader."""
-    # Such an end begins with ``to_device()``, for instance, and takes items one by one.
+    """Split a graph without the end that runs in the loader's process."""
+    # Such an end begins e.g. with ``to_device()`` and takes items one by one.
     split, pipe = cut(sink), sink
     while isinstance(split, NoCut):
         traits, parents = traits_of(pipe), parents_of(pipe)

@@ -1,7 +1,7 @@
-"""The pipe that an error comes from, or a thread is in: read off the frames of its stack.
+"""The pipe of an error or a running thread, found in the frames of its stack.
 
-Pipes of torch's run functions of the user's and say nothing of themselves when these fail, so
-the innermost frame that belongs to a pipe is looked up.
+Errors of a user's function in torch's pipes do not name the pipe, so the innermost frame that
+belongs to a pipe is used.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ from .node import Pipe, describe, is_pipe, origin_of, parents_of, traits_of
 
 
 def error_location(error: BaseException) -> CallSite | None:
-    """Return the pipe, as the user wrote it, in which ``error`` was raised; None if unknown."""
-    # The frame that caught it is left out: a look at its variables would keep the error, which
-    # keeps the frame.
+    """Return the origin of the pipe in which ``error`` was raised; None if unknown."""
     owners = map(_owner, _frames_of(error))
     return _place(next((owner for owner in owners if owner is not None), None))
 
 
 def failed_item(error: BaseException) -> tuple[str, str]:
-    """Return the case of the item at which a pipe failed, and which item it was; else nothing."""
-    # For where items are made one after the other, and nobody else knows which one it was: the case
-    # is that of a sample that the pipe holds, the number that of the items which came out of the
-    # pipe before it, or out of this one if there is none, or several. torch counts them.
+    """Return the case and the number of the item at which a pipe failed; empty if unknown.
+
+    For items made one after the other. The case is that of the only sample in the pipe's frames.
+    torch counts the items of each pipe: the number is that of the single parent, else of the pipe.
+    """
     owner, case = None, ""
     for frame in _frames_of(error):
         pipe = _owner(frame)
         owner = pipe if owner is None else owner
-        # An outer frame may hold the sample before as well; what it gave to an inner one is it.
-        cases = {each.case for each in frame.f_locals.values() if isinstance(each, Sample)}
+        # The innermost frame with a sample: an outer one may also hold the previous sample.
+        cases = {value.case for value in frame.f_locals.values() if isinstance(value, Sample)}
         if pipe is not None and pipe is owner and cases:
             case = cases.pop() if len(cases) == 1 else ""
             break
@@ -42,25 +41,25 @@ def failed_item(error: BaseException) -> tuple[str, str]:
     parents = parents_of(owner)
     if len(parents) != 1:
         return case, f"item {_count_yielded(owner)} of {describe(owner)}"
-    # It came out of the parent already.
     number = _count_yielded(parents[0]) - 1
     return case, f"item {number} of {describe(_user_pipe(parents[0]))}" if number >= 0 else ""
 
 
 def _count_yielded(pipe: Pipe) -> int:
-    """Return how many items came out of a pipe in this pass, or were passed over before it."""
+    """Return the items that a pipe yielded or skipped in this pass."""
     return getattr(pipe, "_number_of_samples_yielded", 0) + getattr(pipe, "passed_over", 0)
 
 
 def _user_pipe(pipe: Pipe) -> Pipe:
-    """Return the pipe that the user wrote, where one of an adapter's watches it."""
+    """Return the user's pipe that an adapter's pipe watches; other pipes unchanged."""
     while traits_of(pipe).watches:
         (pipe,) = parents_of(pipe)
     return pipe
 
 
 def _frames_of(error: BaseException) -> Iterator[FrameType]:
-    """Yield the frames that an error came through, the innermost first, but for who caught it."""
+    """Yield the frames of an error, innermost first, without the frame that caught it."""
+    # The variables of the catching frame hold the error, which holds the frame: a cycle.
     # A StopIteration ends the generator of its pipe: only its own traceback has that frame.
     if isinstance(error.__cause__, StopIteration):
         yield from reversed([frame for frame, _ in walk_tb(error.__cause__.__traceback__)])
@@ -69,14 +68,13 @@ def _frames_of(error: BaseException) -> Iterator[FrameType]:
 
 
 def frame_location(frame: FrameType | None) -> CallSite | None:
-    """Return the pipe, as the user wrote it, that a running frame works for; None if unknown."""
+    """Return the origin of the pipe for which a frame runs; None if unknown."""
     return _place(frame_pipe(frame)[0])
 
 
 def frame_pipe(frame: FrameType | None) -> tuple[Pipe | None, tuple[FrameType, ...]]:
-    """Return the pipe that a running frame works for, and the frames that tell one item of it."""
-    # These are its own and that of what it calls: as long as somebody keeps them, another call of
-    # the same function has others.
+    """Return the pipe for which a frame runs, and the frames that identify its current item."""
+    # The pipe's frame and that of its callee: while a caller holds both, no other call has them.
     inner: tuple[FrameType, ...] = ()
     while frame is not None:
         owner = _owner(frame)
@@ -87,8 +85,8 @@ def frame_pipe(frame: FrameType | None) -> tuple[Pipe | None, tuple[FrameType, .
 
 
 def _place(pipe: Pipe | None) -> CallSite | None:
-    """Return where a pipe was written; one that does not know its line is told by what it is."""
-    # Not one of our machinery: it is no reason to blame the pipe that reads from it.
+    """Return the origin of a pipe; for a foreign pipe without one, its description."""
+    # None for our own pipes without an origin: they are machinery between the user's pipes.
     if pipe is None:
         return None
     is_ours = type(pipe).__module__.partition(".")[0] == "voxpipe"

@@ -31,12 +31,11 @@ from .rewrite import Change
 from .walk import walk
 
 _GAP = 3
-_LONGEST_CODE = 400  # characters of one argument; nobody edits a longer one in a chain
+_LONGEST_CODE = 400  # characters of one argument; longer ones are not editable in a chain
 
 
 def explain_graph(sink: Pipe) -> str:
-    """Return one line per pipe, parents first; a branch names the lines that it reads."""
-    # A plain chain needs no arrows: each line reads the one above it.
+    """Return one line per pipe, parents first; an arrow names parents other than the line above."""
     lines = []
     for number, (pipe, parents) in enumerate(_show(sink, children=True)):
         plain = parents == ([number - 1] if number else [])
@@ -46,9 +45,9 @@ def explain_graph(sink: Pipe) -> str:
 
 
 def chain_code(sink: Pipe) -> str:
-    """Return Python that makes the chain: a line for each pipe, and a name for what is read twice.
+    """Return Python code of the chain: a line per pipe, and a variable for pipes with two readers.
 
-    What cannot be written, data, a model or a lambda, is ``...``; the pipe in words stands behind.
+    Data, models and lambdas cannot be written: ``...`` replaces them, with the pipe's description.
 
     Examples
     --------
@@ -65,7 +64,7 @@ def chain_code(sink: Pipe) -> str:
     nodes = list(_show(sink, children=True))
     readers = Counter(number for _, parents in nodes for number in parents)
     code = _Code({}, set())
-    chains: list[list[str]] = []  # the lines of each pipe, from where something has a name
+    chains: list[list[str]] = []  # the lines of each pipe, after the last variable
     statements: list[str] = []
 
     def name_of(number: int) -> str:
@@ -83,7 +82,7 @@ def chain_code(sink: Pipe) -> str:
             branch = vars(pipe).get("instance_id", vars(pipe).get("number"))
             chains.append([f"{name_of(parents[0])}[{branch}]"])
             continue
-        # A class is called with what it reads; a form is chained on the first, called with others.
+        # A class is called with its parents; a form is chained on the first, called with the rest.
         is_form = bool(parents) and (is_chained(pipe) or _is_inner(pipe))
         first = parents[0] if is_form else None
         others = [name_of(number) for number in parents if number != first]
@@ -100,47 +99,47 @@ def _assignment(name: str, lines: Sequence[str]) -> str:
 
 
 def _is_inner(pipe: Pipe) -> bool:
-    """Whether nobody calls its class: it stands for a part of what a form returns."""
+    """Whether its class is private: a part of the result of a chained form."""
     return type(pipe).__name__.startswith("_")
 
 
 @dataclasses.dataclass(frozen=True)
 class _Code:
-    """Writes values and calls as code, and notes what is to be imported for it."""
+    """A writer of values and calls as code, with their imports."""
 
-    names: dict[int, str]  # of the pipes that are arguments, by ``id``
+    names: dict[int, str]  # variables of the pipes that are arguments, by ``id``
     imports: set[tuple[str, str]]  # modules, and the names from them
 
     def header(self) -> Iterator[str]:
-        """Yield the lines that import what was written."""
+        """Yield the import lines of the code written so far."""
         for module, pairs in itertools.groupby(sorted(self.imports), lambda pair: pair[0]):
             names = ", ".join(name for _, name in pairs)
             yield f"from {module} import {names}" if module else names
         yield from [""] if self.imports else []
 
     def call(self, pipe: Pipe, others: Sequence[str], *, is_form: bool) -> str:
-        """Return the call that makes a pipe, and its words where something is left out."""
+        """Return the call that makes a pipe, with its description if arguments are missing."""
         has_call = is_chained(pipe) or not _is_inner(pipe)
         name = chained_name(pipe) if has_call else describe(pipe).partition("(")[0]
         if not is_form:
             alias = getattr(type(pipe), "form_name", "")
             name = self.public_name(type(pipe), alias, name) or name
-        # Which argument of a class each of several pipes was, it does not say.
+        # A class with several pipes does not record their argument names.
         has_call = has_call and (is_form or len(others) < 2)
         text = ", ".join(self._arguments_of(pipe, others) if has_call else ["..."])
         words = "  # " + " ".join(describe(pipe).split()) if "..." in text else ""
         return f"{'.' if is_form else ''}{name}({text}){words}"
 
     def _arguments_of(self, pipe: Pipe, others: Sequence[str]) -> Iterator[str]:
-        own = vars(pipe).get("_arguments")  # as the user gave them, but for pipes and credentials
+        own = vars(pipe).get("_arguments")  # the user's, without credentials
         if own is None:
             yield from others
             is_torch = type(pipe).__module__.startswith("torch.")
             yield from settings_of_torch(pipe, None, self.write) if is_torch else ["..."]
             return
         values, options = own
-        inside = [one for value in (*values, *options.values()) for one in pipes_in(value)]
-        names = {self.names.get(id(one)) for one in inside}
+        inside = (parent for value in (*values, *options.values()) for parent in pipes_in(value))
+        names = {self.names.get(id(parent)) for parent in inside}
         yield from (name for name in others if name not in names)
         yield from map(self.write, values)
         yield from (f"{key}={self.write(value)}" for key, value in options.items())
@@ -148,7 +147,7 @@ class _Code:
         yield from (f"{k}=..." for k in CREDENTIALS if vars(pipe).get(k) or f"{k}=" in call)
 
     def write(self, value: Any) -> str:
-        """Return a value as code; ``...`` where that is not possible, or too long."""
+        """Return a value as code; ``...`` if that is impossible or too long."""
         text = self.names.get(id(value)) or self._write(value)
         return text if len(text) <= _LONGEST_CODE else "..."
 
@@ -160,7 +159,7 @@ class _Code:
                 comma = "," if kind is tuple and len(value) == 1 else ""
                 return f"[{body}]" if kind is list else f"({body}{comma})"
             return f"{kind.__name__}([{body}])"
-        if kind is dict:  # others may hide what is in them
+        if kind is dict:  # subclasses may hide their contents
             return f"{{{', '.join(f'{self.write(k)}: {self.write(v)}' for k, v in value.items())}}}"
         if kind is float and repr(value).strip("-") in ("inf", "nan"):
             return f"float({str(value)!r})"
@@ -189,13 +188,13 @@ class _Code:
                 default = field.default_factory()
             by_name = bool(by_name or default is not dataclasses.MISSING or field.kw_only)
             text = self.write(own) if field.repr else "..."
-            # As text: what is equal to an array is an array.
+            # Compare as text: ``==`` of arrays is an array.
             is_default = own is default or (by_name and text == self.write(default))
             if field.init and not is_default:
                 yield f"{field.name}={text}" if by_name else text
 
     def public_name(self, thing: Any, *aliases: str) -> str:
-        """Return the name of a class or function from where it is imported; "" if from nowhere."""
+        """Return the importable name of a class or function, noting its import; "" without one."""
         home, own = getattr(thing, "__module__", None) or "", getattr(thing, "__qualname__", "")
         name: str
         parts = home.split(".")
@@ -214,9 +213,11 @@ class _Code:
 
 
 def _show(sink: Pipe, *, children: bool) -> Iterator[tuple[Pipe, list[int]]]:
-    """Yield each pipe that is shown, and the numbers of those that it reads."""
-    # Not those that only watch; and, without ``children``, not what torch puts between a fork or
-    # demux and the pipes that read its branches.
+    """Yield each visible pipe, and the numbers of its parents.
+
+    Watching pipes are hidden; without ``children`` also the pipes that torch inserts between a
+    fork or demux and the readers of its branches.
+    """
     number: dict[int, int] = {}
     count = 0
     for pipe in walk(sink):
@@ -229,19 +230,19 @@ def _show(sink: Pipe, *, children: bool) -> Iterator[tuple[Pipe, list[int]]]:
 
 
 def explain_rewritten(before: Pipe, after: Pipe, changes: Sequence[Change]) -> str:
-    """Return the graph as written beside the graph that runs, then the changes."""
+    """Return the written and the running graph in two columns, then the changes."""
     old = ["as written", *explain_graph(before).splitlines()]
     new = ["as it runs", *explain_graph(after).splitlines()]
     width = max(map(len, old)) + _GAP
     table = [f"{a:<{width}}{b}".rstrip() for a, b in zip_longest(old, new, fillvalue="")]
-    # One that only measures leaves a pipe what it says it is.
-    counts = Counter(each.rule for each in changes if each.at == each.became)
-    lines = list(dict.fromkeys(str(each) for each in changes if each.at != each.became))
+    # A rule that only measures keeps the description of a pipe.
+    counts = Counter(change.rule for change in changes if change.at == change.became)
+    lines = list(dict.fromkeys(str(change) for change in changes if change.at != change.became))
     lines += [f"watched  {count} pipes   ({rule})" for rule, count in counts.items()]
     return "\n".join(table + (["", *lines] if lines else []))
 
 
-_LONGEST_LABEL = 80  # wider boxes than a line of text make a drawing unreadable
+_LONGEST_LABEL = 80  # characters; wider boxes make a drawing unreadable
 
 
 def nodes_and_edges(
@@ -265,7 +266,7 @@ def is_branch(pipe: Pipe) -> bool:
 
 
 def to_mermaid(sink: Pipe) -> str:
-    """Return the graph as a Mermaid flowchart: Markdown viewers draw it.
+    """Return the graph as a Mermaid flowchart, for Markdown viewers.
 
     Examples
     --------
@@ -277,7 +278,7 @@ def to_mermaid(sink: Pipe) -> str:
         n0 --> n1
     """
     labels, edges = nodes_and_edges(sink)
-    # Mermaid reads entities inside quotes: a quote of the user's must not end the label.
+    # Mermaid reads entities inside quotes: a quote in a label must not end it.
     signs = str.maketrans({"&": "#amp;", '"': "#quot;", "<": "#lt;", ">": "#gt;"})
     boxes = [f'    n{i}["{label.translate(signs)}"]' for i, label in enumerate(labels)]
     return "\n".join(["flowchart TD", *boxes, *(f"    n{a} --> n{b}" for a, b in edges)])

@@ -1,4 +1,4 @@
-"""A short hash of what a graph does, so that a saved state is not resumed on another one."""
+"""A short hash of a graph, so that a saved state is not resumed on another graph."""
 
 from __future__ import annotations
 
@@ -19,26 +19,23 @@ from ..core.validate import LATER
 from .node import Pipe, is_pipe, parents_of
 from .walk import stream_names, walk
 
-# Bytes up to which an array counts by its content.
+# Larger arrays, in bytes, count by shape and type only.
 _SMALL = 4096
-
-
-# Objects in objects that are looked into; farther in they count by their class. A transform made
-# of transforms is two, and what lies deeper tends to be a logger or a client, not a setting.
+# Nesting of objects; deeper ones count by their class. A transform of transforms has two levels;
+# deeper objects tend to be loggers or clients, not settings.
 _DEEPEST = 2
-# Entries up to which a list that belongs to an object is a setting; a longer one is data.
+# A longer list in an object is data, not a setting.
 _MOST_ENTRIES = 10_000
 
 
 def fingerprint(sink: Pipe, leaves_out: Callable[[Pipe], bool] = lambda pipe: False) -> str:
     """Return 16 hex digits over the classes, settings and edges of a graph.
 
-    Settings of pipes for which ``leaves_out`` is true do not count.
+    - Functions count by name: the user judges a change of their body.
+    - Objects count by class and public attributes; private ones may be a device or a rank.
+    - Large arrays count by shape and type, because hashing would read data.
+    - Pipes with a true ``leaves_out`` count without settings.
     """
-    # Functions count by name, objects by class and public attributes, and large arrays by shape and
-    # type: a hash of their content would read data, and a changed function body is the user's to
-    # judge. What an object names with an underscore does not count, a device or a rank for
-    # instance.
     number: dict[int, int] = {}
     digest = hashlib.blake2b(digest_size=8)
     for position, pipe in enumerate(walk(sink)):
@@ -58,15 +55,15 @@ def _text_of_pipe(pipe: Pipe) -> str:
     own = getattr(type(pipe), "settings", None)
     settings = own(pipe) if own is not None else _public(vars(pipe))
     off = " off" if is_switched_off(pipe) else ""
-    # Of a pipe in a branch the stream counts too; elsewhere it follows from what is upstream.
+    # Stream names of branches count too; others follow from the pipes upstream.
     names = "".join(f" {name}" for name in stream_names(pipe) if "@" in name)
     return f"{type(pipe).__name__}{stable_text(settings)}{off}{names}"
 
 
 def is_switched_off(pipe: Pipe) -> bool:
-    """Whether ``pipe`` shuffles, and was told not to."""
+    """Whether ``pipe`` shuffles, but is disabled."""
     shuffles = hasattr(type(pipe), "set_shuffle")
-    return shuffles and vars(pipe).get("_enabled", True) is False  # as torch's own notes it
+    return shuffles and vars(pipe).get("_enabled", True) is False  # torch's attribute
 
 
 def stable_text(value: Any, depth: int = 0) -> str:
@@ -97,14 +94,14 @@ def _text_of_object(value: Any, depth: int) -> str:
         return repr(os.fspath(value))
     if hasattr(value, "dtype") and hasattr(value, "shape"):
         array = np.asarray(value)
-        # A matrix is a setting and counts by its numbers; a volume is data and would be read.
+        # A matrix is a setting and counts by its numbers; a volume is data.
         small = hashlib.blake2b(array.tobytes()).hexdigest() if array.nbytes <= _SMALL else ""
         return f"array{tuple(array.shape)}{array.dtype}{small}"
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = {
             field.name: getattr(value, field.name)
             for field in dataclasses.fields(value)
-            # States that were saved before there was such a field still fit.
+            # Older saved states, without the field, still fit.
             if field.metadata != LATER or getattr(value, field.name) != field.default
         }
         return f"{type(value).__name__}{stable_text(fields, depth)}"
@@ -133,6 +130,5 @@ def _length_of_data(value: Any) -> str:
 
 
 def _public(settings: dict[str, Any]) -> dict[str, Any]:
-    # Names with an underscore hold a foreign pipe's running state, not its settings; its origin
-    # is the line on which it was written, which may move.
+    # Private names of a foreign pipe hold its running state; the line of its origin may move.
     return {k: v for k, v in settings.items() if not k.startswith("_") and k != "origin"}

@@ -1,9 +1,8 @@
-"""The node of a graph: what a pipe says of itself, and how to see through one that says nothing.
+"""The nodes of a graph: parents, traits and descriptions of pipes.
 
-voxpipe's pipes declare their parents and traits. A foreign torch pipe declares
-neither: its parents are found by looking through its attributes (never by
-pickling, which copies data and is exponential in diamonds), and its traits are
-looked up in a table that :func:`register_traits` fills.
+Pipes of voxpipe declare their traits. Those of foreign pipes come from the table of
+:func:`register_traits`. Parents are found in a pipe's attributes; pickling would copy data and is
+exponential in diamonds.
 """
 
 from __future__ import annotations
@@ -23,35 +22,35 @@ from ..core import CallSite
 from ..core.call_site import shorten
 
 Pipe: TypeAlias = IterDataPipe[Any]
-"""Any torch datapipe, ours or not; map-style ones are walked too."""
+"""Any torch datapipe, iterable or map-style."""
 
 
 @dataclass(frozen=True)
 class Traits:
-    """What a rewrite or a cut needs to know of a pipe without running it."""
+    """Properties of a pipe that rewrites and cuts need, without running the pipe."""
 
     per_item: bool = False
-    """Yields one item for each item taken, and remembers nothing between two of them."""
+    """Yields one item per item, without state between items."""
     voxels: bool = False  # reads or holds voxels
     runs_user_code: bool = False
-    """Runs a function of the user's: it may read voxels, or draw from a global generator."""
+    """Runs a user's function, which may read voxels or draw from a global generator."""
     group: int = 0  # gathers this many items into one; 0 if it does not gather
     drop_last: bool = False  # with ``group``: leaves out an incomplete last group
     shards: bool = False  # keeps only this worker's share of the items
-    watches: bool = False  # passes every item on as it is; drawings leave it out
+    watches: bool = False  # yields every item unchanged; drawings omit it
     opens: bool = False
-    """Makes volumes of paths: from here on an item may give voxels to whoever asks."""
+    """Turns paths into volumes: later pipes may read voxels from items."""
     main_process: bool = False
-    """Stays in the process of the loader; yields one item for each item taken, in order."""
+    """Runs in the loader's process; yields one item per item, in order."""
     plain: bool = False
-    """Yields plain values whatever it takes: open files and voxels upstream go no further."""
+    """Yields only plain values: open files and voxels of its parents end here."""
     dispatches: bool = False
-    """What comes before runs once, and its items are dealt out to the workers."""
+    """Runs once, with all pipes before it; its items are dispatched to the workers."""
     filters: bool = False
-    """Yields one item or none for each item taken, and remembers nothing between two of them."""
-    ahead: bool = False  # takes items before it is asked for them, how many depends on timing
+    """Yields one item or none per item, without state between items."""
+    ahead: bool = False  # prefetches items, in a number that depends on timing
     is_known: bool = True
-    """False for a pipe of which nothing is known: it may do anything with its items."""
+    """False for an unknown pipe, which may do anything with its items."""
 
 
 _UNKNOWN = Traits(is_known=False)
@@ -60,12 +59,12 @@ _FOREIGN: dict[str, Callable[[Any], Traits]] = {}
 
 
 def register_traits(class_name: str, traits: Callable[[Any], Traits]) -> None:
-    """Say what a foreign class of pipes does; ``traits(pipe)`` must not run the pipe."""
+    """Register the traits of a foreign class of pipes; ``traits(pipe)`` must not run the pipe."""
     _FOREIGN[class_name] = traits
 
 
 def traits_of(pipe: Pipe) -> Traits:
-    """Return the traits that ``pipe`` declares, or that were registered for its class."""
+    """Return the declared traits of ``pipe``, or those registered for its class."""
     traits = getattr(type(pipe), "traits", None)
     if isinstance(traits, property):
         traits = pipe.traits
@@ -74,22 +73,22 @@ def traits_of(pipe: Pipe) -> Traits:
     look_up = _FOREIGN.get(type(pipe).__name__)
     if look_up is not None:
         return look_up(pipe)
-    # torchdata's way to say that a pipe stays in the process of the loader.
+    # In torchdata, pipes that are not replicable stay in the loader's process.
     replicable = getattr(pipe, "is_replicable", None)
     return _UNKNOWN if replicable is None or replicable() else _STAYS
 
 
 def is_own(pipe: Pipe) -> bool:
-    """Whether the class of a pipe is the user's, or another package's."""
+    """Whether a pipe's class belongs to the user or to another package."""
     return type(pipe).__module__.partition(".")[0] not in ("voxpipe", "torch")
 
 
 def declares_traits(pipe: Pipe) -> bool:
-    """Whether somebody says what a pipe does; what a class of the user's inherits is a default."""
+    """Whether the traits of a pipe are declared; traits inherited from voxpipe do not count."""
     if not traits_of(pipe).is_known or not is_own(pipe):
         return traits_of(pipe).is_known
-    says = next((kind for kind in type(pipe).__mro__ if "traits" in vars(kind)), None)
-    return says is None or says.__module__.partition(".")[0] != "voxpipe"
+    owner = next((kind for kind in type(pipe).__mro__ if "traits" in vars(kind)), None)
+    return owner is None or owner.__module__.partition(".")[0] != "voxpipe"
 
 
 def is_pipe(thing: object) -> bool:
@@ -99,7 +98,7 @@ def is_pipe(thing: object) -> bool:
 
 def parents_of(pipe: Pipe) -> tuple[Pipe, ...]:
     """Return the pipes that ``pipe`` reads from, each once, in the order of its attributes."""
-    # A pipe that is named in private, and itself reads from this one, comes later: it is none.
+    # A private attribute may name a later pipe, which reads from this one and is no parent.
     parents: dict[int, Pipe] = {}
     for name, value in vars(pipe).items():
         for parent in pipes_in(value):
@@ -109,10 +108,10 @@ def parents_of(pipe: Pipe) -> tuple[Pipe, ...]:
 
 
 def later_pipes(pipe: Pipe) -> tuple[Pipe, ...]:
-    """Return the pipes that ``pipe`` names in private and that read from it."""
+    """Return the pipes in private attributes of ``pipe`` that read from it."""
     parents = {id(parent) for parent in parents_of(pipe)}
-    pipes = {id(one): one for value in vars(pipe).values() for one in pipes_in(value)}
-    return tuple(one for number, one in pipes.items() if number not in parents)
+    pipes = {id(other): other for value in vars(pipe).values() for other in pipes_in(value)}
+    return tuple(other for number, other in pipes.items() if number not in parents)
 
 
 def with_parents(pipe: Pipe, parents: Sequence[Pipe]) -> Pipe:
@@ -127,8 +126,8 @@ def with_parents(pipe: Pipe, parents: Sequence[Pipe]) -> Pipe:
 
 def copy_pipe(pipe: Pipe) -> Pipe:
     """Return a copy of ``pipe`` alone, on the same parents."""
-    # Some of torch's copy only what they need to run, and no line. And the copy has a buffer of its
-    # own: torch's shuffle empties the one it has when it goes.
+    # Some copies of torch's pipes lose the origin. The copy needs its own buffer: torch's shuffle
+    # empties its buffer when it is deleted.
     twin = copy.copy(pipe)
     origin = origin_of(pipe)
     if origin is not None and "origin" not in vars(twin):
@@ -139,7 +138,7 @@ def copy_pipe(pipe: Pipe) -> Pipe:
 
 
 def swap_parents(pipe: Pipe, swap: Mapping[int, Pipe]) -> None:
-    """Put other pipes in the place of parents of ``pipe`` itself, by the ``id`` of the old."""
+    """Replace parents of ``pipe`` in place, by the ``id`` of the old parents."""
     for name, value in list(vars(pipe).items()):
         new_value = _swap(value, swap)
         if new_value is not value:
@@ -147,7 +146,7 @@ def swap_parents(pipe: Pipe, swap: Mapping[int, Pipe]) -> None:
 
 
 def origin_of(pipe: Pipe) -> CallSite | None:
-    """Return where the user wrote ``pipe``; a foreign pipe does not know."""
+    """Return the user's line of ``pipe``; None for most foreign pipes."""
     origin = vars(pipe).get("origin")
     return origin if isinstance(origin, CallSite) else None
 
@@ -161,7 +160,7 @@ def describe(pipe: Pipe) -> str:
         return f"{chained_name(vars(pipe)['main_datapipe'])}(…)[{vars(pipe)['instance_id']}]"
     function = vars(pipe).get("fn") or vars(pipe).get("filter_fn")
     settings = list(settings_of_torch(pipe, function, _text))
-    # Nobody wrote the function that is torch's own.
+    # A function of torch is a default, not the user's.
     if function is not None and not str(getattr(function, "__module__", "")).startswith(_TORCH):
         code = getattr(function, "__code__", None)
         place = code and f" {code.co_filename.rsplit('/', 1)[-1]}:{code.co_firstlineno}"
@@ -170,31 +169,31 @@ def describe(pipe: Pipe) -> str:
 
 
 def chained_name(pipe: Any) -> str:
-    """Return the name under which ``pipe`` is chained, or that of its class."""
+    """Return the chained form of ``pipe``, or the name of its class."""
     if not is_pipe(pipe):
         raise TypeError(f"a pipe expected, got {shorten(pipe)}")
     kind = type(pipe)
     tables: list[dict[str, Any]] = [IterDataPipe.functions, MapDataPipe.functions]
-    # A map-style shuffle yields items in their order: it is iterable, and chained on the other.
+    # A map-style shuffle is an iterable pipe that is chained on a map-style one.
     own, other = tables if isinstance(pipe, IterDataPipe) else tables[::-1]
-    # Of fork() and demux() torch keeps a hidden pipe in the graph, and what children of it share.
+    # torch puts private pipes of fork() and demux() into the graph.
     class_name = kind.__name__.removeprefix("_")
     for name, function in itertools.chain(own.items(), other.items()):
         owner = getattr(function, "args", (None,))[0]
         if owner is kind or (owner is not None and owner.__name__ == class_name != kind.__name__):
             return name
-    # torch's own are told by the name under which they are imported.
+    # torch's pipes are imported without this suffix.
     return kind.__name__.removesuffix("IterDataPipe").removesuffix("MapDataPipe") or kind.__name__
 
 
 def is_chained(pipe: Pipe) -> bool:
-    """Whether ``pipe`` is written behind what it reads, ``.name()``."""
+    """Whether ``pipe`` is written as a chained form, ``.name()``."""
     name = chained_name(pipe)
     return name in IterDataPipe.functions or name in MapDataPipe.functions
 
 
-# How surely an attribute names what a pipe reads from: by a public name, by a private one under
-# which its constructor was given it, by another private name.
+# How surely an attribute holds a parent: a public name, a private name of an argument of the
+# constructor, another private name.
 _PUBLIC, _SETTING, _NOTE = 2, 1, 0
 
 
@@ -207,31 +206,31 @@ def _sureness(pipe: Pipe, name: str) -> int:
 
 
 def _comes_later(pipe: Pipe, name: str, other: Pipe) -> bool:
-    """Whether ``other`` reads from ``pipe``, as surely as no private name of the latter tells."""
+    """Whether ``other`` reads from ``pipe``, by surer attributes than ``name``."""
     least = _sureness(pipe, name) + 1
     if least > _PUBLIC:
         return False
     ids: set[int] = set()
     stack = [other]
     while stack:
-        one = stack.pop()
-        if one is pipe:
+        reader = stack.pop()
+        if reader is pipe:
             return True
-        if id(one) not in ids:
-            ids.add(id(one))
-            for attribute, value in vars(one).items():
+        if id(reader) not in ids:
+            ids.add(id(reader))
+            for attribute, value in vars(reader).items():
                 pipes = list(pipes_in(value))
-                if pipes and _sureness(one, attribute) >= least:
+                if pipes and _sureness(reader, attribute) >= least:
                     stack += pipes
     return False
 
 
 def pipes_in(value: Any) -> Iterator[Pipe]:
-    """Yield a pipe, or those that a list or a mapping holds."""
+    """Yield ``value`` if it is a pipe, or the pipes of a list or mapping."""
     if is_pipe(value):
         yield value
     elif isinstance(value, (list, tuple, set, frozenset)):
-        # One level is what torch's own pipes use; deeper would walk the user's data.
+        # torch's pipes use one level; deeper lists are the user's data.
         yield from (item for item in value if is_pipe(item))
     elif isinstance(value, dict):
         for pair in value.items():
@@ -254,12 +253,11 @@ _PLAIN = (str, bytes, int, float, bool, type(None), range)
 
 
 def settings_of_torch(pipe: Any, function: Any, write: Callable[[Any], str]) -> Iterator[str]:
-    """Yield what one of torch's pipes was given, as it would be written, beside its parents."""
-    # Settings that are the default are left out, and of data only the kind and number are told.
+    """Yield the arguments of one of torch's pipes as text, without parents and defaults."""
     kind, own = type(pipe), vars(pipe)
     if not kind.__module__.startswith(_TORCH):
         return
-    # Behind branches stands a pipe that torch makes in place of what the user called.
+    # fork() and demux() put a private pipe in the place of the public class.
     public: Any = getattr(sys.modules[kind.__module__], kind.__name__.removeprefix("_"), kind)
     constructor = vars(public).get("__new__", public.__init__)
     for name, parameter in inspect.signature(constructor).parameters.items():
@@ -274,15 +272,14 @@ def settings_of_torch(pipe: Any, function: Any, write: Callable[[Any], str]) -> 
 
 
 def _follows(name: str, own: dict[str, Any]) -> bool:
-    """Whether torch has put a value in the place of one that was not given."""
+    """Whether torch computed the value of an omitted argument."""
     if name == "guaranteed_group_size":
         return bool(own[name] == own.get("group_size"))
-    # The indices of a map-style shuffle: all there are, in their order.
     return name == "indices" and own[name] == list(range(len(own[name])))
 
 
 def _text(value: Any) -> str:
-    """Return a setting in words; data may be long, and hold what is not to be shown."""
+    """Return a setting as text; data, which may be long or secret, by type and length."""
     if isinstance(value, Enum):
         return str(value)
     alone = isinstance(value, (list, tuple)) and len(value) == 1

@@ -1,8 +1,7 @@
-"""Rewrite a graph by rules. A rule finds, refuses with a reason, or passes; it never acts.
+"""Rewrite a graph by rules, which match a pipe, refuse it with a reason, or ignore it.
 
-Two drivers: :func:`sweep` tries each rule on each pipe once; :func:`settle` sweeps
-until nothing changes. Both leave the graph that they are given alone, and hand the
-very same object back when there was nothing to do.
+:func:`sweep` tries each rule on each pipe once; :func:`settle` sweeps until nothing changes. Both
+keep the given graph unchanged, and return the same object if no rule applied.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ from .walk import readers, walk
 
 
 def rebuild(sink: Pipe, change: Callable[[Pipe, Pipe], Pipe]) -> Pipe:
-    """Return the graph in which each pipe is what ``change(old, here)`` returns, parents first.
+    """Return the graph of the results of ``change(old, here)`` for each pipe, parents first.
 
-    ``old`` is the pipe as it was, and ``here`` that pipe on its changed parents: the very same
-    object where none of them changed, else a copy.
+    ``old`` is the original pipe. ``here`` is that pipe on its changed parents: the same object if
+    none changed, else a copy.
     """
     pipes: dict[int, Pipe] = {}
     ahead: list[Pipe] = []
@@ -39,37 +38,37 @@ def rebuild(sink: Pipe, change: Callable[[Pipe, Pipe], Pipe]) -> Pipe:
         pipes[id(old)] = change(old, here)
         if pipes[id(old)] is not old and type(pipes[id(old)]) is type(old):
             ahead.append(old)
-    for old in ahead:  # a copy that names later pipes in private means those of its own graph
-        later = {id(one): pipes[id(one)] for one in later_pipes(old) if id(one) in pipes}
+    for old in ahead:  # private attributes of a copy must name later pipes of the new graph
+        later = {id(pipe): pipes[id(pipe)] for pipe in later_pipes(old) if id(pipe) in pipes}
         swap_parents(pipes[id(old)], later)
     return pipes[id(sink)]
 
 
 def clone(sink: Pipe) -> Pipe:
-    """Return a graph of new pipe objects with the same settings; data in them are shared.
+    """Return a graph of new pipe objects that share settings and data.
 
-    The loader works on a clone, so that the user's own objects never change.
+    The loader runs a clone, so that the user's objects never change.
     """
     return rebuild(sink, lambda old, here: copy_pipe(old) if here is old else here)
 
 
-# A rule set that still changes a graph after this many sweeps never settles: each
-# useful sweep removes or adds at least one pipe of a chain, and chains are short.
+# Each useful sweep removes or adds a pipe, and chains are short: after so many sweeps the rules
+# undo each other.
 MAX_SWEEPS = 200
 
 
 @dataclass(frozen=True)
 class Refused:
-    """The rule is about this pipe, but applying it would be wrong here."""
+    """A rule matches a pipe, but applying it would be wrong here."""
 
-    reason: str  # one sentence: why
+    reason: str  # one sentence
 
 
 @dataclass(frozen=True)
 class Site:
-    """Where a rule is being tried."""
+    """The pipe on which a rule is tried."""
 
-    pipe: Pipe  # the pipe, already on its rewritten parents
+    pipe: Pipe  # on its rewritten parents
     reader_counts: Mapping[int, int]  # number of readers by ``id``, as in the original graph
 
     def is_shared(self, pipe: Pipe) -> bool:
@@ -79,26 +78,26 @@ class Site:
 
 @dataclass(frozen=True)
 class Rule:
-    """Replace what ``match`` finds by what ``build`` makes of it. Both are pure."""
+    """A replacement of pipes: ``match`` finds, ``build`` replaces. Both are pure."""
 
-    name: str  # what explain() calls it
+    name: str  # in explain()
     match: Callable[[Site], Any]
-    """Answer what was found, :class:`SchemeRefusal`, or None (not about this pipe)."""
-    build: Callable[[Any], Pipe]  # return the pipe that takes the place of the site's
+    """Return a finding, :class:`Refused` with a reason, or None if the rule ignores the pipe."""
+    build: Callable[[Any], Pipe]  # return the pipe that replaces the site's, from the finding
 
 
 LEFT_OUT = "left out"
-"""What became of a pipe whose readers now read what it read."""
+"""``Change.became`` of a removed pipe, whose readers read its parent."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """What one rule did, or why it did not."""
+    """One change of a rule, or its refusal."""
 
     rule: str
     at: str  # the pipe, as the user wrote it
-    became: str | None = None  # what stands there now, if it was applied, or ``LEFT_OUT``
-    reason: str | None = None  # why not, if it was refused
+    became: str | None = None  # the new pipe, or ``LEFT_OUT``, if the rule was applied
+    reason: str | None = None  # if the rule refused
 
     def __str__(self) -> str:
         if self.reason is not None:
@@ -109,11 +108,11 @@ class Change:
 
 @dataclass(frozen=True)
 class RewriteResult:
-    """A graph before and after."""
+    """A graph before and after a rewrite."""
 
     before: Pipe
-    after: Pipe  # the sink that came out; the same object if nothing changed
-    changes: tuple[Change, ...] = ()  # what was done and refused, in order
+    after: Pipe  # the new sink; the same object if nothing changed
+    changes: tuple[Change, ...] = ()  # changes and refusals, in order
 
     @property
     def has_changes(self) -> bool:
@@ -123,8 +122,8 @@ class RewriteResult:
 
 def sweep(sink: Pipe, rules: Sequence[Rule]) -> RewriteResult:
     """Try each rule on each pipe once, parents first."""
-    # Readers are counted before copying: a copy has no readers yet, and a shared
-    # pipe would otherwise be merged into one of its readers and lost to the others.
+    # Count readers in the original graph: a copy has none yet, and a rule would merge a shared
+    # pipe into one of its readers.
     counts = dict(readers(sink))
     changes: list[Change] = []
 
@@ -137,7 +136,7 @@ def sweep(sink: Pipe, rules: Sequence[Rule]) -> RewriteResult:
                 new = rule.build(match)
                 if not is_pipe(new):
                     msg = f"rule {rule.name!r} built {type(new).__name__} of {describe(here)}"
-                    do = "Let its build return the pipe that stands there then."
+                    do = "Its build must return the pipe that replaces the old one."
                     raise GraphError(f"{msg}, which is no pipe", do=do).at(origin_of(here))
                 is_left_out = any(new is parent for parent in parents_of(here))
                 became = LEFT_OUT if is_left_out else describe(new)
@@ -171,7 +170,7 @@ def settle(sink: Pipe, rules: Sequence[Rule]) -> RewriteResult:
 
 
 def replace_pipe(sink: Pipe, old: Pipe, new: Pipe) -> Pipe:
-    """Return the graph in which whatever read ``old`` reads ``new``, which may read ``old``.
+    """Return the graph in which readers of ``old`` read ``new``, which may read ``old``.
 
     Raises :class:`GraphError` if ``old`` is not in the graph.
     """

@@ -41,15 +41,15 @@ def readers(sink: Pipe) -> Counter[int]:
 
 
 def is_read_twice(sink: Pipe) -> bool:
-    """Whether a pipe is gone through more than once in a pass, with no fork between."""
+    """Whether a pass iterates over a pipe more than once, without a fork."""
     counts: Counter[int] = Counter()
     for pipe in walk(sink):
-        if "main_datapipe" in vars(pipe):  # a branch: what it is one of is gone through once
+        if "main_datapipe" in vars(pipe):  # a branch: its fork is iterated over once
             continue
         reads = Counter(id(parent) for parent in parents_of(pipe))
         for value in vars(pipe).values():
             if isinstance(value, (list, tuple)):
-                again = Counter(id(one) for one in value if id(one) in reads)
+                again = Counter(id(entry) for entry in value if id(entry) in reads)
                 reads.update({number: times - 1 for number, times in again.items()})
         counts.update(reads)
     return any(times > 1 for times in counts.values())
@@ -61,7 +61,7 @@ def find(sink: Pipe, kind: type[P]) -> list[P]:
 
 
 def verify(sink: Pipe) -> Pipe:
-    """Return ``sink`` if its graph is legal; GraphError has every complaint, with its pipe."""
+    """Return ``sink`` if its graph is legal; else GraphError with every complaint."""
     if not is_pipe(sink):
         msg = f"a graph is made of datapipes, got {type(sink).__name__}"
         raise GraphError(msg, do="Pass the last pipe of a chain to DataLoader2.")
@@ -70,7 +70,7 @@ def verify(sink: Pipe) -> Pipe:
     for pipe in walk(sink):
         names[id(pipe)] = set().union(*(names[id(parent)] for parent in parents_of(pipe)))
         for name in stream_names(pipe):
-            if name in names[id(pipe)]:  # they would draw the same numbers for one item
+            if name in names[id(pipe)]:  # both would draw the same numbers for an item
                 what = f"another pipe upstream already draws under the name {name!r}; give name="
                 complaints.append((pipe, f"{describe(pipe)}: {what}"))
             names[id(pipe)].add(name)
@@ -86,9 +86,11 @@ def stream_names(pipe: Pipe) -> tuple[str, ...]:
 
 
 def branch_mark(pipe: Pipe) -> str:
-    """Return which branch ``pipe`` is in, of a fork or what else gives items to several pipes."""
-    # Nothing outside of branches, in the first one, and where all of them have met again; ``"1.2"``
-    # in a fork of a fork. No adapter, copy or cut changes it.
+    """Return the branch of ``pipe`` in forks and similar pipes, e.g. ``"1.2"`` in nested forks.
+
+    Empty outside of branches, in a first branch, and after all branches have met again. Adapters,
+    copies and cuts keep the mark.
+    """
     labels: dict[int, str] = {}
     counts: dict[int, int] = {}
     inside: dict[int, dict[int, frozenset[int]]] = {}
@@ -106,21 +108,21 @@ def branch_mark(pipe: Pipe) -> str:
     return _FIRST.sub("", _places(inside[id(pipe)], labels))
 
 
-# The first branch of a fork, and of forks in it, goes by no name.
+# The first branches of a fork and of the forks in it have no mark.
 _FIRST = re.compile(r"(^|[.])0([.]0)*$")
 
 
 def _places(inside: Mapping[int, frozenset[int]], labels: Mapping[int, str]) -> str:
-    """Return the branches as a path: of forks in forks, and of several beside each other."""
+    """Return the branches as a path, ``.`` between nested forks and ``+`` between parallel ones."""
     every = {
         f"{labels[trunk]}.{min(numbers)}".removeprefix(".") for trunk, numbers in inside.items()
     }
-    inner = {one for one in every if not any(other.startswith(f"{one}.") for other in every)}
+    inner = {path for path in every if not any(other.startswith(f"{path}.") for other in every)}
     return "+".join(sorted(inner))
 
 
 def _branch_of(pipe: Pipe) -> tuple[Pipe, int, int] | None:
-    """Return what a branch is one of, its number, and how many there are: torch's or ours."""
+    """Return the fork of a branch, the branch's number, and their count, for torch's and ours."""
     own = vars(pipe)
     trunk: Any = own.get("main_datapipe")
     if not is_pipe(trunk):
