@@ -1,1 +1,1 @@
-"""Prediction of whole volumes: a model run over windows, blended out of core, brought back."""
+"""Prediction of whole volumes: windows, model, blending out of core, resampling."""

@@ -1,4 +1,4 @@
-"""Run a model over batches of windows: on its device, in its type, without gradients."""
+"""Calls of a model on batches of windows: on its device, in its type, without gradients."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from ..core.errors import SampleError
 from ..storage.content import behaviour_digest
 
 Model = Callable[[torch.Tensor], Any]
-# Of a sample (B, C, I, J, K), the axes that are mirrored.
+# First spatial axis of a batch (B, C, I, J, K).
 _FIRST_AXIS = 2
-# A few windows of one channel; a sixteenth of the time that it takes after each of them.
+# A few windows of one channel: trims take a sixteenth of the time of a trim after each window.
 _TRIM_BYTES = 128 * 1024**2
 
 
 @contextlib.contextmanager
 def evaluating(model: Any) -> Iterator[None]:
-    """Set a module to evaluation inside the ``with`` block, each part as it was afterwards."""
+    """Set a module to evaluation inside the ``with`` block, then restore the mode of each part."""
     parts = list(model.modules()) if isinstance(model, torch.nn.Module) else []
     modes = [part.training for part in parts]
     if parts:
@@ -38,7 +38,7 @@ def evaluating(model: Any) -> Iterator[None]:
 
 
 def first_tensor(model: Any) -> torch.Tensor | None:
-    """Return a parameter or buffer of a module, which tells device and type; None without any."""
+    """Return a floating-point parameter or buffer, for its device and type; None without any."""
     if not isinstance(model, torch.nn.Module):
         return None
     every = itertools.chain(model.parameters(), model.buffers())
@@ -48,22 +48,22 @@ def first_tensor(model: Any) -> torch.Tensor | None:
 def run_model(
     model: Model, batch: torch.Tensor, mirror: Sequence[int], head: int | str | None = None
 ) -> tuple[NDArray[np.float32], bool]:
-    """Return what the model gives for a batch (B, C, I, J, K), float32 in memory.
+    """Return the model's output for a batch (B, C, I, J, K), as float32 in main memory.
 
-    And whether the model may keep its memory, and write to it when it is called again.
+    The second value is whether the model may keep that memory, and overwrite it in its next call.
 
     Parameters
     ----------
     model
         Returns a tensor (B, C, I, J, K), or several outputs.
     batch
-        Windows of any type; they come to the model in its own, else in float32.
+        Windows of any type. The model gets them in its own type, else in float32.
     mirror
-        Axes, 0 to 2. The mean over all ways to mirror along some of them is taken: two of one
-        axis, eight of three, each mirrored back, so that no voxel moves.
+        Axes, 0 to 2. The result is the mean over all combinations of mirrored axes, each mirrored
+        back: two for one axis, eight for three.
     head
-        Position or key of the output that counts; None for a single one, and for the finest of
-        deep supervision.
+        Position or key of the wanted output. None for a single one, and for the finest of deep
+        supervision.
     """
     like = first_tensor(model)
     device, dtype = (None, torch.float32) if like is None else (like.device, like.dtype)
@@ -76,17 +76,17 @@ def run_model(
             for axes in itertools.combinations(mirror, count)
         ]
         for axes in ways:
-            # Of several ways each is a copy, also the first: models may write to what they get.
+            # Models may overwrite their input: give each of several ways a copy.
             windows = batch.flip(axes) if len(ways) > 1 else batch
-            # Detached, nothing here holds the tensor itself: who else does holds its memory.
+            # Detached: other owners of the memory are outside of this function.
             output = _one_output(model(windows), head, windows.shape[2:]).detach()
             if len(output) != len(batch):
                 msg = f"the model gave {len(output)} rows for a batch of {len(batch)} windows"
-                raise SampleError(msg, do="It must give one for each, (B, C, I, J, K).")
+                raise SampleError(msg, do="It must return one row for each, (B, C, I, J, K).")
             if output.is_complex():
                 msg = f"the model returned complex numbers, {output.dtype}"
                 raise SampleError(msg, do="Return their magnitude, or both parts as channels.")
-            # And to what they gave before.
+            # Models may also overwrite their earlier outputs.
             result = (output.flip(axes) if len(ways) > 1 else output).float()
             total = result if total is None else total.add_(result)
         assert total is not None
@@ -98,19 +98,19 @@ def run_model(
 
 
 def _is_held_elsewhere(tensor: torch.Tensor) -> bool:
-    """Whether anything but this tensor may hold its memory."""
-    count: Any = getattr(torch._C, "_storage_Use_Count", None)  # as torch's graphs of CUDA ask
-    if count is None or not tensor.untyped_storage().resizable():  # memory of NumPy's, say
+    """Whether another object than this tensor may hold its memory."""
+    count: Any = getattr(torch._C, "_storage_Use_Count", None)  # torch's CUDA graphs use it too
+    if count is None or not tensor.untyped_storage().resizable():  # e.g. memory of NumPy
         return True
     owners, of_new = (count(t.untyped_storage()._cdata) for t in (tensor, torch.empty(1)))
     return bool(owners > of_new)
 
 
 class Heap:
-    """Gives back what is free in the heap, from time to time; only glibc has to be told."""
+    """The heap of glibc, whose free memory is returned to the system from time to time."""
 
-    # Arrays of some megabytes, as windows are, come and go there, and leave holes that stay. What
-    # was given back is taken, page by page, for the next window: so it is not done after each.
+    # Windows of some megabytes fragment the heap. The next window takes returned memory again, page
+    # by page, so a trim after each window would be slow.
     def __init__(self) -> None:
         c_library = ctypes.CDLL(None) if os.name == "posix" else None
         self._trim = getattr(c_library, "malloc_trim", None)
@@ -125,13 +125,13 @@ class Heap:
 
 
 def _one_output(result: Any, head: int | str | None, size: Sequence[int]) -> torch.Tensor:
-    """Return the output that counts; SampleError where the model leaves a choice."""
+    """Return the wanted output; SampleError if several are possible."""
     while isinstance(result, (list, tuple, Mapping)) and result:
         is_named = isinstance(result, Mapping)
         outputs = dict(result) if is_named else dict(enumerate(result))
         if head is None and len(outputs) > 1 and not _is_deep_supervision(result, size):
-            each = (f"{name!r}: {_in_words(one)}" for name, one in outputs.items())
-            msg = f"the model gave {len(outputs)} outputs: {', '.join(each)}"
+            texts = (f"{name!r}: {_in_words(output)}" for name, output in outputs.items())
+            msg = f"the model gave {len(outputs)} outputs: {', '.join(texts)}"
             do = f"Choose one: head={next(iter(outputs))!r}, or wrap the model in a module."
             raise SampleError(msg, do=do)
         name = next(iter(outputs)) if head is None else head
@@ -141,18 +141,18 @@ def _one_output(result: Any, head: int | str | None, size: Sequence[int]) -> tor
         result, head = outputs[name], None
     if not isinstance(result, torch.Tensor) or result.ndim != 5 or head is not None:
         msg = f"the model gave {_in_words(result)}"
-        do = "It must give a tensor (B, C, I, J, K): wrap it in a function that returns one."
+        do = "It must return a tensor (B, C, I, J, K): wrap it in a function that returns one."
         raise SampleError(msg, do=do if head is None else "Leave head= out: it has one output.")
     return result
 
 
 def _is_deep_supervision(result: Any, size: Sequence[int]) -> bool:
-    """Whether outputs are one at the size of the window, then coarser ones of the same classes."""
-    tensors = [one for one in result if isinstance(one, torch.Tensor) and one.ndim == 5]
+    """Whether the first output has the window's size, and the others are coarser ones."""
+    tensors = [output for output in result if isinstance(output, torch.Tensor) and output.ndim == 5]
     if len(tensors) < len(result) or tuple(tensors[0].shape[2:]) != tuple(size):
         return False
-    finer = itertools.pairwise(tuple(one.shape[2:]) for one in tensors)
-    same_classes = len({one.shape[:2] for one in tensors}) == 1
+    finer = itertools.pairwise(tuple(tensor.shape[2:]) for tensor in tensors)
+    same_classes = len({tensor.shape[:2] for tensor in tensors}) == 1
     return same_classes and all(b != a and all(map(int.__le__, b, a)) for a, b in finer)
 
 
@@ -162,18 +162,18 @@ def _in_words(result: Any) -> str:
 
 
 def proven_digest(model: Any, settings: Sequence[Any]) -> str:
-    """Return a digest of a model and a chain; empty where not torch and voxpipe alone compute."""
+    """Return a digest of a model and a chain; empty unless only torch and voxpipe compute."""
     has_hook: Any = torch.nn.modules.module._has_any_global_hook
     if not isinstance(model, torch.nn.Module) or has_hook():
         return ""
-    # A class of torch may have got another forward(), of which its name says nothing.
+    # A class of torch may have a replaced forward().
     runs = (getattr(part.forward, "__module__", None) or "" for part in model.modules())
     is_torch = all(module.partition(".")[0] == "torch" for module in runs)
     return behaviour_digest(model, [*settings, *_precision()], is_proof=True) if is_torch else ""
 
 
 def _precision() -> list[str]:
-    """Return torch's settings of the process that change numbers."""
+    """Return the process-wide settings of torch that change numbers."""
     kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
     casts = [f"{kind}: {torch.get_autocast_dtype(kind)}" for kind in kinds]
     cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
@@ -194,7 +194,7 @@ def model_key(model: Any) -> str | None:
 
 
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the numbers of a tensor in a class and a layout that can be read byte by byte."""
+    """Return a tensor as a dense one whose bytes can be read."""
     if tensor.is_quantized:
         return tensor.dequantize()
     return tensor.to_dense() if tensor.layout != torch.strided else tensor

@@ -1,4 +1,4 @@
-"""Predict whole volumes: windows in, model, blended voxels out, with a band in memory."""
+"""Prediction of whole volumes: windows, model, and blended voxels, with a band in memory."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ from .model_calls import Heap, Model, evaluating, model_key, proven_digest, run_
 from .ranks import Ranks
 
 IMAGE = "image"
-"""What a volume is called that comes without a name."""
+"""Key of a volume without a name."""
 PATCH = 128
-_MOST_CASES = 8  # that an error names
+_MOST_CASES = 8  # in an error message
 Mask = str | Volume | None
 
 
@@ -84,106 +84,116 @@ def predict(
     storage_options: Mapping[str, Any] | None = None,
     progress: bool | None = None,
 ) -> Any:
-    """Run a model over whole volumes, window by window, and write what it says where they lie.
+    """Run a model over whole volumes, window by window, and write the blended result.
 
-    Windows are read and batched like patches in training. What they give is blended out of core: a
-    part of the volume that no window touches any more leaves for the destination, so memory is
-    bounded by ``memory_bytes`` and a few windows.
+    Windows are read and batched like patches in training, and blended out of core. A part of the
+    volume that no later window touches is written to the destination. So ``memory_bytes`` and a
+    few windows bound the memory.
 
     Parameters
     ----------
     model
-        A module, which runs on its own device, in its own type and in evaluation mode; or any
-        function of a batch (B, C, I, J, K). It gives (B, C, I, J, K) of the same size. Of several
-        outputs ``head`` chooses; those of deep supervision, each coarser than the one before and of
-        the same channels, need none: the first counts.
+        A function of a batch (B, C, I, J, K) that returns (B, C, I, J, K) of the same size. A
+        module runs on its own device, in its own type and in evaluation mode. If it returns
+        several outputs, ``head`` chooses one. Deep supervision (each output coarser than the one
+        before, with the same channels) needs no ``head``: The first output is used.
     source
-        A path, URL, array or ``Volume``; a case, ``{"image": path, ...}``, where a list of files is
-        the channels of one volume; a list of any of these, or a path with ``*`` for the case; a
-        chain of volumes, with ``lazy_patch(sampling="grid")`` at its end or without; a chain of
-        batches of such patches; or a loader of one, with its workers.
+        One of:
+
+        - A path, URL, array or ``Volume``.
+        - A case, ``{"image": path, ...}``. A list of files is the channels of one volume.
+        - A list of these, or a path with ``*`` for the case.
+        - A chain of volumes, optionally with ``lazy_patch(sampling="grid")`` at its end.
+        - A chain of batches of such patches, or a loader of one, with its workers.
+
     destination
-        Where the result goes: a path or URL that ends in ``.zarr`` (sharded), ``.nii``,
-        ``.nii.gz``, ``.nrrd`` or ``.mha``, in which ``{case}`` stands for the name of the case:
-        ``"results/{case}.nii.gz"`` is a file for each of several; an array (C, I, J, K) to write
-        to; None for one in memory; or ``f(case)`` that returns one of these.
+        One of:
+
+        - A path or URL that ends in ``.zarr`` (sharded), ``.nii``, ``.nii.gz``, ``.nrrd`` or
+          ``.mha``. ``{case}`` in it is the name of the case: ``"results/{case}.nii.gz"``.
+        - An array (C, I, J, K) to write to.
+        - None for an array in memory.
+        - A function of the case that returns one of these.
+
     patch, overlap
-        Size of a window in voxels, by default 128, and the share of it that neighbours have in
-        common, from 0 to below 1, by default 0.5, by MONAI's rule; one number or three. A chain or
-        loader that cuts windows has its own. Where a volume is smaller, the window is centred and
-        padded by the volume's policy.
+        Size of a window in voxels, by default 128. The share of it that neighbours have in
+        common, from 0 to below 1, by default 0.5, by MONAI's rule. Each is one number or three. A
+        chain or loader that cuts windows has its own. If a volume is smaller, the window is
+        centred and padded by the volume's policy.
     blend
-        ``"gaussian"`` as MONAI and nnU-Net weigh, ``"hann"``, ``"mean"``, or ``"crop"``: from each
-        window its middle. The three last as TorchIO.
+        ``"gaussian"`` as in MONAI and nnU-Net. As in TorchIO: ``"hann"``, ``"mean"`` or
+        ``"crop"`` (the middle of each window).
     output
-        What is made of the blended output: ``"argmax"``, ``"softmax"``, ``"sigmoid"`` or
-        ``"logits"``, that is nothing.
+        Function of the blended output: ``"argmax"``, ``"softmax"``, ``"sigmoid"`` or ``"logits"``
+        (none).
     dtype
-        Type of the result; by default uint8 for labels (uint16 above 256, uint32 above
-        65536 classes), else float32. Integers
-        are rounded and clipped.
+        Type of the result. Labels are uint8 by default (uint16 above 256, uint32 above 65536
+        classes), other results float32. Integers are rounded and clipped.
     key
-        The volume that the model gets; by default ``"image"``, or the only one beside labels.
+        The model's volume. By default ``"image"``, or the only volume that is not a label.
     mask
-        Windows that hold nothing of this are left out: they are 0. As of ``lazy_patch(mask=)``: a
-        key of the case or a ``Volume``.
+        A key of the case or a ``Volume``, as in ``lazy_patch(mask=)``. Windows without a mask
+        voxel are skipped and stay 0.
     mirror
-        Axes along which windows are mirrored too: the mean of all ways is taken, eight for three
-        axes. True stands for all axes along which a window has more than one voxel.
+        Axes along which windows are mirrored. The result is the mean over all combinations, eight
+        for three axes. True means all axes along which a window has more than one voxel.
     batch_size, num_workers
-        Windows per batch, by default 1, and processes that make batches, by default none. A loader
+        Windows per batch, by default 1. Processes that make batches, by default none. A loader
         has its own.
     run
-        A name for the code of ``model``, of readers and of the chain's functions. A run of this
-        name, with the same weights and settings, is continued, and its finished results are
-        returned. Without a name, this holds only for torch's modules and voxpipe's pipes and
-        readers: their version, attributes and tensors prove that the run is the same. Any other
-        run begins anew, or raises ``DestinationExists``.
+        A name for the code of ``model``, of readers and of the chain's functions. A run with this
+        name, and the same weights and settings, is continued; its finished results are returned.
+        Without a name, this holds only for torch's modules and voxpipe's pipes and readers. Their
+        version, attributes and tensors prove that the run is the same. Other runs start again, or
+        raise ``DestinationExists``.
     head
-        The output of the model that counts, where it gives several: its position in a list or
-        tuple, or its key in a mapping.
+        The wanted output of a model with several. Its position in a list or tuple, or its key in
+        a mapping.
     classes
-        Channels of the model's output: only needed for volumes of which ``mask`` leaves no window,
-        where no other volume tells, nor the destination.
+        Channels of the model's output. Needed only if ``mask`` leaves no window of a volume, and
+        neither another volume nor the destination has the number.
     memory_bytes
-        What sums and shards that are not finished take in memory, of all volumes together. Rows of
-        a file that wait for their last voxels, of up to 64 MiB, count beside it for each file.
-    overwrite, storage_options, progress
-        Whether to replace what is there; for fsspec, where source or destination are URLs; whether
-        to show a bar with rate and time left, by default in a terminal.
+        Memory for unfinished sums and shards, of all volumes together. Each file needs up to
+        64 MiB more for rows that wait for their last voxels.
+    overwrite
+        Whether to replace an existing destination.
+    storage_options
+        Options for fsspec, if source or destination are URLs.
+    progress
+        Whether to show a bar with rate and time left. By default only in a terminal.
 
     Returns
     -------
-    The result as a ``Volume``, on the grid of the stored volume: (C, I, J, K). For a list, a path
-    with ``*``, a chain or a loader a mapping of case to such volumes. A case without a name is
-    called by its first file, without what says the format: ``scan`` of ``a/scan.nii.gz``.
+    The result as a ``Volume`` on the grid of the stored volume, (C, I, J, K). For a list, a path
+    with ``*``, a chain or a loader: a mapping from case to such volumes. A case without a name is
+    named after its first file, without the format's ending: ``scan`` for ``a/scan.nii.gz``.
 
     Notes
     -----
-    The result lies on the *stored* grid, also behind ``spacing()`` or ``foreground_crop()``:
-    brought back in one resample, for classes of their shares. What no window covered is 0. A run
-    that was killed goes on with the same command, where destination and source are files and
-    ``run`` names the model, or all its modules are torch's own. Under ``torch.distributed`` each
-    rank runs its share of the windows, the first one stitches, and the others return nothing.
+    The result has the *stored* grid, also after ``spacing()`` or ``foreground_crop()``. One
+    resample maps it back, for classes by their shares. Voxels without a window are 0. The same
+    command continues a killed run, if source and destination are files, and ``run`` names the
+    model or all its modules are torch's own. Under ``torch.distributed`` each rank runs its share
+    of the windows, the first one stitches, and the others return nothing.
 
     Raises
     ------
     DestinationExists
-        Something else is there; this is a ``FileExistsError``.
+        The destination holds another result; this is a ``FileExistsError``.
     GraphError
-        An argument that cannot act, as the chain or the loader has its own.
+        An argument has no effect, because the chain or the loader has its own.
     PatchSizeError
-        Window, overlap or what the model gives make no sense.
+        The window, the overlap or the size of the model's output is invalid.
     SampleError
-        A source that holds no windows, or of whose windows some did not come; or a model that
-        gives no such tensor, or NaN for a label.
+        The source has no windows, or windows are missing. Or the model returns no such tensor, or
+        NaN for a label.
     UnknownCase
-        Of the mapping: it has no such case; this is a ``KeyError``.
+        The mapping of results has no such case; this is a ``KeyError``.
 
     Warns
     -----
     NotFinite
-        The model gave NaN or infinite numbers, once for each case.
+        The model returned NaN or infinite numbers, once for each case.
 
     Examples
     --------
@@ -198,7 +208,7 @@ def predict(
     axes = _mirror_axes(mirror)
     options = dict(storage_options or {})
     ranks = Ranks.current()
-    weights_of(blend, (1, 1, 1))  # refuses a word that is none
+    weights_of(blend, (1, 1, 1))  # refuses other words
     own: Any = {"patch": patch, "overlap": overlap, "mask": mask, "batch_size": batch_size}
     with ExitStack() as stack:
         stack.enter_context(_locate(origin, names_items=isinstance(source, DataLoader2)))
@@ -208,7 +218,7 @@ def predict(
             ranks.refuse_alike(chain)
         else:
             chain = _set_origin(_windows_of(chain, **own), source, origin)
-        stack.enter_context(evaluating(model))  # the mode is an attribute, which counts
+        stack.enter_context(evaluating(model))  # before the digest, which includes the mode
         own = {"is_proven": not run}
         run = _run_key(model, (axes, head), run, chain, key)
         classes = None if classes is None else validate_int("classes", classes, least=1)
@@ -233,7 +243,7 @@ def predict(
 
 
 def _origin_of(model: Any, source: Any) -> CallSite:
-    """Return the user's call; SampleError where model and source are not in their places."""
+    """Return the user's call; SampleError for swapped or missing arguments."""
     is_source = source is not None and (is_pipe(source) or not callable(source))
     if not (callable(model) and is_source):
         msg = f"predict takes a model, then a source, got {shorten(model)} and {shorten(source)}"
@@ -246,17 +256,17 @@ def _origin_of(model: Any, source: Any) -> CallSite:
 
 @contextmanager
 def _locate(origin: CallSite, *, names_items: bool) -> Iterator[None]:
-    """Say of what fails inside the ``with`` block that it was asked for here."""
+    """Add the user's call to errors of the ``with`` block."""
     try:
         yield
     except errors.VoxpipeError as error:
         if error.at(origin).origin == origin and not names_items:
-            error.item = ""  # which one of a loader that nobody wrote
+            error.item = ""  # an item of our own loader, unknown to the user
         raise
 
 
 def _set_origin(chain: Pipe, source: Any, origin: CallSite) -> Pipe:
-    """Return the chain, whose pipes were written there if they are none of the user's."""
+    """Return the chain, with ``origin`` for pipes that the user did not write."""
     own = {id(pipe) for pipe in walk(source)} if is_pipe(source) else set()
     for pipe in walk(chain):
         if id(pipe) not in own:
@@ -265,7 +275,7 @@ def _set_origin(chain: Pipe, source: Any, origin: CallSite) -> Pipe:
 
 
 class VolumesByCase(dict[str, Any]):
-    """Volumes by case; who asks for a case that is not there is told which there are."""
+    """Volumes by case; the error for a missing case lists the others."""
 
     def __missing__(self, case: object) -> Any:
         near = closest(str(case), self, 0.5, _MOST_CASES)
@@ -281,7 +291,7 @@ def _stitch(
     stitching: Stitching,
     bar: _Bar,
 ) -> dict[str, Any]:
-    """Return all volumes, by case, of what the model gives for windows."""
+    """Stitch the model's outputs of all windows; return the volumes by case."""
     results = VolumesByCase()
     heap = Heap()
     with _Background(stitching, results) as background:
@@ -304,7 +314,7 @@ def _mirror_axes(mirror: bool | Sequence[int]) -> tuple[int, ...]:
 
 
 def _run_key(model: Model, how: Sequence[Any], run: str | None, chain: Any, key: str | None) -> str:
-    """Return a key that is equal for runs of equal results; empty where nothing proves that."""
+    """Return a key that is equal for runs with equal results; empty without proof."""
     graph = chain.datapipe if isinstance(chain, DataLoader2) else chain
     weights = model_key(model) if run else None
     computes = "" if weights is None else f"{run} {weights}"
@@ -314,7 +324,7 @@ def _run_key(model: Model, how: Sequence[Any], run: str | None, chain: Any, key:
 
 
 class _Background:
-    """Adds windows in a thread of its own while the next ones are read and the model runs."""
+    """A thread that adds windows while the next ones are read and the model runs."""
 
     def __init__(self, stitching: Stitching, results: dict[str, Any]) -> None:
         self._stitching, self._results = stitching, results
@@ -322,11 +332,11 @@ class _Background:
         self._batch: Future[None] | None = None
 
     def add(self, metas: Sequence[Mapping[str, Any]], result: NDArray[np.float32]) -> None:
-        """Begin to add the windows of a batch, when those of the last one are added."""
+        """Start to add the windows of a batch, after those of the last batch."""
         try:
             windows = [*map(self._stitching.check, metas, result)]
-        finally:  # what adding the last ones raised comes first
-            self.wait()  # and so one batch waits at most, which is memory
+        finally:  # an error of the last batch comes first
+            self.wait()  # bounds memory: at most one batch waits
         self._batch = self._thread.submit(self._add, windows)
 
     def _add(self, windows: Sequence[WindowOutput | None]) -> None:
@@ -334,7 +344,7 @@ class _Background:
             self._results.update(self._stitching.add_checked(window))
 
     def wait(self) -> None:
-        """Wait until all windows are added; raise what adding them raised."""
+        """Wait until all windows are added, and raise errors of adding them."""
         batch, self._batch = self._batch, None
         if batch is not None:
             batch.result()
@@ -349,8 +359,8 @@ class _Background:
 def _select(
     stitching: Stitching, ranks: Ranks, sample: Sample, numbers: list[int]
 ) -> Sequence[int]:
-    """Return the windows of a volume that are not there yet, those of this rank."""
-    if is_looking_ahead():  # nothing is written for a look
+    """Return this rank's missing windows of a volume."""
+    if is_looking_ahead():  # a plan writes nothing
         return numbers
     own = [n for n in numbers if n % ranks.count == ranks.rank]
     patches = patches_of(sample)
@@ -372,26 +382,26 @@ def _loader(chain: Pipe, num_workers: int | None) -> DataLoader2:
 
 
 class _Bar:
-    """A progress bar over windows, whose number is known as volumes begin."""
+    """A progress bar over windows, whose number grows with each new volume."""
 
     def __init__(self, shows: bool | None) -> None:
         from tqdm import tqdm
 
-        # None: no bar where the output is no terminal.
+        # None shows no bar unless the output is a terminal.
         disable = None if shows is None else not shows
         self._bar: Any = tqdm(total=0, desc="predict", unit="window", disable=disable)
         self._windows: list[tuple[NDArray[np.bool_], NDArray[np.bool_]]] = []
 
     def watch(self, stitcher: Stitcher) -> None:
-        """Count the windows of one more volume; those of a run that was killed are done."""
+        """Count the windows of one more volume; those of a killed run are done."""
         if self._bar.disable:
             return
         self._windows.append((stitcher.present, stitcher.past))
-        self._bar.initial += int(stitcher.present.sum())  # they are not part of the rate
+        self._bar.initial += int(stitcher.present.sum())  # excluded from the rate
         self.update()
 
     def update(self) -> None:
-        """Show how many windows were stitched, of those that are not left out."""
+        """Show the number of stitched windows, out of those that are not skipped."""
         if self._bar.disable:
             return
         self._bar.total = sum(int((there | ~past).sum()) for there, past in self._windows)
@@ -399,14 +409,14 @@ class _Bar:
         self._bar.update(count - self._bar.n)
 
     def close(self) -> None:
-        """Leave the bar as it is."""
+        """Finish the bar."""
         self._bar.close()
 
 
 def _as_chain(
     source: Any, destination: Any, key: str | None, mask: Mask, options: Mapping[str, Any]
 ) -> tuple[Any, bool]:
-    """Return a chain of volumes, of windows or of batches, or a loader; whether of several."""
+    """Return a chain of volumes, windows or batches, or a loader, and whether it has several."""
     if isinstance(source, DataLoader2) or is_pipe(source):
         return source, True
     is_list = isinstance(source, (list, tuple))
@@ -416,22 +426,22 @@ def _as_chain(
     is_glob = "*" in public_name(place) and (is_url(place) or not os.path.exists(place))
     cases = [
         # An image of TorchIO is a mapping, too.
-        dict(one) if isinstance(one, Mapping) and not hasattr(one, "affine") else {name: one}
-        for one in (source if is_list else [source])
+        dict(case) if isinstance(case, Mapping) and not hasattr(case, "affine") else {name: case}
+        for case in (source if is_list else [source])
     ]
     others = {CASE, mask if isinstance(mask, str) else CASE, *LABELS}
     volumes = [k for k in (cases[0] if cases else {}) if k not in others]
     if key is None and IMAGE not in volumes and len(volumes) > 1:
-        msg = f"the case has {', '.join(map(repr, volumes))}, and the model gets one of them"
+        msg = f"the case has {', '.join(map(repr, volumes))}, but the model gets one volume"
         raise SampleError(msg, do=f"Name it: key={volumes[0]!r}, or call it 'image'.")
     name = key or (IMAGE if IMAGE in volumes or not volumes else volumes[0])
     keys = [name, *([mask] if isinstance(mask, str) else [])]
     for case in cases:
         if any(k not in case for k in keys):
             have = ", ".join(repr(k) for k in case if k != CASE) or "nothing"
-            msg = f"key= and mask= name {keys}, and the case has {have}"
-            raise SampleError(msg, do="A mask that lies in a file is mask=vp.Volume(path).")
-    # Its label, if it has one, is no business of a prediction.
+            msg = f"key= and mask= name {keys}, but the case has {have}"
+            raise SampleError(msg, do="Pass a mask from a file as mask=vp.Volume(path).")
+    # Drop other volumes, such as the label.
     pipe: Any = (
         list_cases(storage_options=options, **{name: place})
         if is_glob
@@ -442,17 +452,17 @@ def _as_chain(
 
 
 def _refuse_given(arguments: Mapping[str, Any], who: str, where: str) -> None:
-    """Raise GraphError for an argument that says what the source says already."""
+    """Raise GraphError for an argument that the source sets itself."""
     for name, value in arguments.items():
         if value is not None:
             msg = f"{name}= cannot act on {who}, which has its own"
-            raise GraphError(msg, do=f"Leave it out, and say it in {where}.")
+            raise GraphError(msg, do=f"Leave it out, and set it in {where}.")
 
 
 def _windows_of(
     chain: Pipe, patch: Any, overlap: Any, mask: Mask | None, batch_size: int | None
 ) -> Pipe:
-    """Return the chain with batches of windows: its own, or those that the arguments say."""
+    """Return the chain with batches of windows: its own, or by the arguments."""
     cutting = [pipe for pipe in walk(chain) if getattr(pipe, "cuts_patches", False)]
     pipe: Any = chain
     if cutting:
@@ -486,7 +496,7 @@ def _windows_of(
 def _choosing(
     chain: Pipe, choose: Callable[[Sample, list[int]], Sequence[int]], count: int
 ) -> Pipe:
-    """Return the chain with the windows that are chosen for one of ``count`` ranks, in order."""
+    """Return the chain with only the windows chosen for one of ``count`` ranks, in order."""
 
     def finds(site: Any) -> PatchSampler | None:
         pipe = site.pipe
@@ -495,7 +505,7 @@ def _choosing(
     def build(pipe: PatchSampler) -> PatchSampler:
         other: Any = copy.copy(pipe)
         other.choose = choose
-        other.num_of_instances = count  # what torch's sharding filter has: ranks have their parts
+        other.num_of_instances = count  # as torch's sharding filter: ranks have their shares
         sampler: PatchSampler = other
         return sampler
 
@@ -503,7 +513,7 @@ def _choosing(
 
 
 def _batch_image(batch: Any, key: str | None) -> torch.Tensor:
-    """Return what the model gets of a batch."""
+    """Return the model's input of a batch."""
     if not isinstance(batch, Mapping) or META not in batch:
         msg = f"a batch of windows has images and {META!r}, got {type(batch).__name__}"
         raise SampleError(msg, do="Gather windows with batch_patches(), and keep its meta.")
@@ -524,9 +534,9 @@ def _outputs(
     needs: Callable[[Mapping[str, Any]], bool],
     wait: Callable[[], None],
 ) -> Iterator[tuple[list[Any], NDArray[np.float32]]]:
-    """Yield provenance and output of the windows of each batch that are not there yet.
+    """Yield provenance and output of the missing windows of each batch.
 
-    Where the model may keep what it gave last, it runs when that was added.
+    If the model may overwrite its last output, it runs after that output was added.
     """
     is_kept = True
     for batch in batches:
@@ -542,5 +552,5 @@ def _outputs(
             output, is_kept = run_model(model, image, axes, head)
         except Exception as error:
             cases = " or ".join(sorted({str(batch[META][row]["case"]) for row in rows}))
-            raise add_location(error, case=cases)  # noqa: B904  the very same error
+            raise add_location(error, case=cases)  # noqa: B904  the same error
         yield [batch[META][row] for row in rows], output
