@@ -1,7 +1,7 @@
 """Stream training patches out of volumes that do not fit in memory.
 
-This folder is only the front door. The code lives in the sibling folders of the
-repository; ``setup.cfg`` installs each of them as a sub-package of ``voxpipe``.
+The code is in the sibling folders of the repository; ``setup.cfg`` installs each of them as a
+sub-package of ``voxpipe``.
 """
 
 import sys
@@ -15,8 +15,8 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from .exported_names import *  # noqa: F403  (written by tools/write_chained_forms.py)
 
-# Where each public name lives. They are imported at first use: a process that only
-# reads volumes needs no torch, whose import takes a second and 190 MB.
+# Modules of the public names, imported at first use. A process that only reads volumes needs no
+# torch, whose import takes a second and 190 MB.
 _HOMES = {
     "adapters": "Adapter FuseSpatial Lint OnError Profile Timeout",
     "core": "Grid Region Sample Stream errors",
@@ -34,12 +34,12 @@ _HOMES = {
     "volumes": "AxisMap Backend Decoder Header Volume Voxels convert register_backend "
     "register_decoder save",
 }
-# These have more names, for those who write adapters, services and backends.
+# Modules with more names, for authors of adapters, services and backends.
 _MODULES = "adapters datapipes extensions.recipes intensity reading_services spatial volumes"
 __getattr__, __dir__ = at_first_use(globals(), _HOMES, _MODULES.split())
 
 
-# Chained forms live on torch's datapipes: where torch's are loaded, ours must be. Where
-# they are not, the first public name that needs torch brings both.
+# Chained forms are attributes of torch's datapipes: if those are loaded, load ours. Otherwise the
+# first public name that needs torch imports both.
 if "torch.utils.data" in sys.modules:
     import_module(".datapipes", __name__)

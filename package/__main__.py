@@ -23,7 +23,7 @@ from .storage.location import is_url
 
 
 def _add_shared(command: argparse.ArgumentParser) -> None:
-    """Let a command take options of the format, as ``open_volume()`` does, and of the store."""
+    """Add the options of a format, as of ``open_volume()``, and of a store to a command."""
     pairs: Any = {"type": _pair, "action": "append", "default": [], "metavar": "KEY=VALUE"}
     what = "an option of open_volume() for the format, VALUE as below: --reader dataset=ct, "
     command.add_argument("--reader", **pairs, help=f"{what}--reader level=1; may be repeated")
@@ -38,20 +38,20 @@ def _add_shared(command: argparse.ArgumentParser) -> None:
 
 
 def _options_of(arguments: argparse.Namespace, *places: str) -> dict[str, Any]:
-    """Return the options of the store; none where no place is a URL."""
+    """Return the options of the store; none if no place is a URL."""
     if not any(map(is_url, places)):
         return {}
     return {**arguments.storage_options, **dict(arguments.option)}
 
 
-# What does not parse is never repeated in a message: it may hold a secret.
+# Messages never quote a text that does not parse: it may hold a secret.
 def _object(text: str) -> dict[str, Any]:
     is_json = text.lstrip().startswith("{")
     document = None
     with suppress(OSError, ValueError):
         document = json.loads(text if is_json else Path(text).read_text(encoding="utf-8"))
     if not isinstance(document, dict):
-        msg = "what was given is no JSON object, nor a file that holds one"
+        msg = "the value is neither a JSON object nor a file with one"
         raise argparse.ArgumentTypeError(msg)
     return document
 
@@ -74,7 +74,7 @@ def _add_patterns(command: argparse.ArgumentParser, name: str, place: str) -> No
         'a glob of folders, or "image=imagesTr/*_0000.nii.gz" "label=labelsTr/*.nii.gz" alone '
         "(default: every volume that is found)"
     )
-    # With a default, as argparse calls what may be left out required else.
+    # Without a default, argparse would report this optional argument as required.
     command.add_argument("patterns", metavar="KEY=PATTERN", nargs="*", default=[], help=what)
     what = "keys that a case may lack, as in list_cases(); each is one of the patterns"
     command.add_argument("--optional", nargs="+", default=[], metavar="KEY", help=what)
@@ -82,12 +82,12 @@ def _add_patterns(command: argparse.ArgumentParser, name: str, place: str) -> No
     command.add_argument("--labels", nargs="+", metavar="KEY", help=what)
 
 
-# Options of which several values follow each other, so that a pattern may stand among them.
+# Options with several values, among which argparse may put a pattern.
 _SEVERAL_VALUES = ("labels", "optional")
 
 
 def _gather_patterns(options: argparse.Namespace, rest: Sequence[str]) -> list[str]:
-    """Put ``KEY=PATTERN`` from wherever it was written beside the others; return what is left."""
+    """Move each ``KEY=PATTERN`` of the command line to ``patterns``; return the other texts."""
     if "patterns" not in options:
         return list(rest)
     for option in _SEVERAL_VALUES:
@@ -96,7 +96,7 @@ def _gather_patterns(options: argparse.Namespace, rest: Sequence[str]) -> list[s
         if values:
             setattr(options, option, [value for value in values if not _is_pattern(value)])
     unknown = [text for text in rest if text.startswith("-")]
-    if unknown:  # a pattern behind one may be its value
+    if unknown:  # a pattern after an unknown option may be its value
         return list(rest)
     options.patterns += [text for text in rest if _is_pattern(text)]
     return [text for text in rest if not _is_pattern(text)]
@@ -112,9 +112,9 @@ def _cases_of(
     storage_options: Mapping[str, Any],
     optional: Sequence[str] = (),
 ) -> Any:
-    """Return what ``check()`` and ``index()`` take: a place, or a pipe of what patterns find.
+    """Return the argument of ``check()`` and ``index()``: a place, or a pipe of found cases.
 
-    ``data`` is a place; a glob of case folders; or a pattern, where there is no folder.
+    ``data`` is a place, a glob of case folders, or a pattern without a folder.
     """
     from .datapipes.iter import list_cases
 
@@ -149,7 +149,7 @@ def _remark(text: object) -> None:
 
 @contextmanager
 def progress(what: str, unit: str, *, scale: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Show a bar while the context lasts; its value is told how many are done, and of how many."""
+    """Show a bar inside the ``with`` block; its value is a function of count and total."""
     from tqdm import tqdm
 
     with tqdm(
@@ -208,18 +208,18 @@ def _run_check(options: argparse.Namespace) -> int:
 def _report(
     name: str, run: Any, options: argparse.Namespace, data: str, *places: str, **own: Any
 ) -> Any:
-    """Run a function over volumes with what both commands share, behind a bar."""
+    """Run a function over volumes with the common options of two commands, and show a bar."""
     store = _options_of(options, data, *options.patterns, *places)
     cases = _cases_of(data, options.patterns, store, options.optional)
     own |= {} if options.labels is None else {"labels": options.labels}
     with progress(name, "volume") as show, warnings.catch_warnings():
-        warnings.simplefilter("ignore", LikelyLabel)  # as remarks, in words of the command
+        warnings.simplefilter("ignore", LikelyLabel)  # printed as remarks instead
         reader = dict(options.reader)
         return run(cases, *places, progress=show, storage_options=store, **own, **reader)
 
 
 def _positive(kind: type[float], *, or_zero: bool = False) -> Callable[[str], float]:
-    """Return what reads a number above 0, or 0 where that is one."""
+    """Return a parser of numbers above 0, or of at least 0."""
 
     def number(text: str) -> float:
         value = kind(text)
@@ -335,7 +335,7 @@ def _jobs(source: str, destination: str, store: dict[str, Any]) -> list[tuple[st
     return [(place, target) for target, place in jobs.items()]
 
 
-# Options of the command that are arguments of the function.
+# Options of the command that are arguments of ``convert()``.
 _CONVERTS = ("chunk", "shard", "patch", "codec", "overwrite")
 
 
@@ -430,13 +430,13 @@ def _measure(chain: Any, service: Any, options: argparse.Namespace) -> Any:
         with chain as loader:
             return loader.measure(seconds=options.seconds or MEASURE_SECONDS)
     except BudgetExceeded as error:
-        if options.patch:  # the chain is ours, and these are its settings
+        if options.patch:  # the default chain, with these settings
             error.do = "Give a smaller --patch or --batch, or fewer --workers."
         raise
 
 
 def _chain_of(options: argparse.Namespace) -> Any:
-    """Return the pipe or the loader that was named, or a usual chain over what was found."""
+    """Return the named pipe or loader, or a default chain over the found cases."""
     from .dataloader2.check import pipe_of
 
     module, _, name = options.data.rpartition(":")
@@ -485,7 +485,7 @@ def _remark_likely_labels(report: Any) -> None:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return what the command line understands."""
+    """Return the parser of the command line."""
     top = argparse.ArgumentParser(
         prog="voxpipe",
         description="Stream training patches out of volumes into PyTorch.",
@@ -498,12 +498,12 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
-# What a shell reports for a command that SIGINT ended: 128 + 2.
+# The shell's exit status of a command that SIGINT ended: 128 + 2.
 _SIGINT_EXIT = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status; ``arguments`` are the process's by default."""
+    """Run one command and return its exit status; by default of ``sys.argv``."""
     top = parser()
     options, rest = top.parse_known_args(arguments)
     if unknown := _gather_patterns(options, rest):
@@ -511,7 +511,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return int(options.run(options))
     except VoxpipeError as error:
-        error.origin = None  # a line of this package's, of which the reader knows nothing
+        error.origin = None  # a line of this package, not of the user
         _remark(error)
         return 1
     except Exception as error:

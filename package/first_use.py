@@ -1,4 +1,4 @@
-"""Public names without a list: imported at their first use, or found in the files of a folder."""
+"""Public names without a list, imported at first use or found in the files of a folder."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ def at_first_use(
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     """Return ``__getattr__`` and ``__dir__`` of a package (PEP 562), or of a module in it.
 
-    ``namespace`` is its ``globals()``; without ``__all__``, it gets that of these names, too, as by
-    `export`. ``homes`` has names, as a list or in one text, by the module below the package that
-    has them; ``modules`` are reached as attributes; ``points`` are entry points by public name.
+    - ``namespace`` is its ``globals()``, and gets an ``__all__`` if it has none, as by `export`.
+    - ``homes`` has names, as a list or in one text, by the module below the package.
+    - ``modules`` become attributes.
+    - ``points`` are entry points by public name.
     """
     module, package = namespace["__name__"], namespace["__package__"]
     home_of = {
@@ -55,9 +56,9 @@ def at_first_use(
 
 @cache
 def _every_point() -> Any:
-    """Return the entry points of all installed packages: their metadata are read once.
+    """Return the entry points of all installed packages, reading their metadata once.
 
-    Warns if voxpipe's own, of which ``voxpipe.names`` is one group, are missing.
+    Warns if those of voxpipe, such as the group ``voxpipe.names``, are missing.
     """
     every = entry_points()
     if not every.select(group="voxpipe.names"):
@@ -71,8 +72,8 @@ def _every_point() -> Any:
 def extensions(group: str) -> Mapping[str, EntryPoint]:
     """Return the entry points ``voxpipe.GROUP`` of installed packages by name; imports none.
 
-    Each value has ``load()``. Names of voxpipe stay its own. If two other packages use one name,
-    the first on ``sys.path`` counts; the other, and a place that names no object, are warned of.
+    Names of voxpipe cannot be replaced. If two other packages use one name, the first on
+    ``sys.path`` counts. Warns of the other, and of entry points without an object.
     """
     points: dict[str, EntryPoint] = {}
     root = __name__.partition(".")[0]
@@ -98,9 +99,9 @@ def names_at(place: str) -> dict[str, EntryPoint]:
 
 
 def list_names(package: str, folder: Iterable[str], name: str) -> Iterator[Any]:
-    """Yield the entries of one list, as ``FORMATS`` or ``OPS``, in each file of a folder.
+    """Yield the entries of one list, such as ``FORMATS`` or ``OPS``, in each file of a folder.
 
-    Files whose name begins with an underscore import large packages, and are skipped.
+    Files with a leading underscore import large packages, and are skipped.
     """
     for module in iter_modules(folder, f"{package}."):
         if "._" not in module.name:
@@ -108,7 +109,7 @@ def list_names(package: str, folder: Iterable[str], name: str) -> Iterator[Any]:
 
 
 def export(namespace: dict[str, Any], things: Iterable[Any] = ()) -> None:
-    """Set ``__all__`` of a package: what it imported of ours, and these classes or modules."""
+    """Set ``__all__`` of a package: its imports from voxpipe, and these classes or modules."""
     exports = {thing.__name__.rpartition(".")[2]: thing for thing in things}
     namespace.update(exports)
     _list_public(namespace, exports)
@@ -118,7 +119,7 @@ def _list_public(namespace: dict[str, Any], more: Iterable[str] = ()) -> None:
     root, _, _ = __name__.partition(".")
 
     def is_public(name: str, value: Any) -> bool:
-        # Constants, and what type aliases stand for, do not say where they were made.
+        # Constants and type aliases do not record their module.
         home = value.__module__ if isinstance(value, (type, FunctionType)) else root
         is_ours = home.startswith(root) and home != __name__ and not isinstance(value, ModuleType)
         return is_ours and name != "TYPE_CHECKING" and not name.startswith("_")
