@@ -1,6 +1,6 @@
-"""Contracts for plug-ins, as pytest classes: what a backend, store, decoder, op or service must do.
+"""Contracts of plug-ins, as pytest classes: backends, stores, decoders, ops and services.
 
-pytest comes with the ``test`` extra only.
+The ``test`` extra installs pytest.
 """
 
 from typing import TYPE_CHECKING
@@ -10,8 +10,8 @@ from ..first_use import at_first_use
 if TYPE_CHECKING:
     from .exported_names import *  # noqa: F403  (written by tools/write_chained_forms.py)
 
-# Imported at first use: the child that a store's contract spawns needs neither pytest nor what the
-# other contracts are about, of which torch alone takes a second.
+# Imported at first use: the child process of a store's contract needs neither pytest nor torch,
+# whose import takes a second.
 _HOMES = {
     "adapter_contract": "AdapterContract",
     "decoder_contract": "DecoderCase DecoderContract",

@@ -1,6 +1,6 @@
 """The contract of adapters, as tests.
 
-Subclass in a test module, and say how the adapter is made::
+Subclass it in a test module, with a method that makes the adapter::
 
     class TestMine(AdapterContract):
         def make(self) -> Adapter:
@@ -25,16 +25,16 @@ class AdapterContract:
     """Tests of one adapter; ``make`` returns it, ``chain`` a graph on which it acts."""
 
     same_batches = True
-    """Whether batches stay what they are, bit for bit; else only their keys and shapes do."""
+    """Whether batches stay equal bit for bit, or only their keys and shapes."""
     acts = True
-    """Whether it changes, refuses or adds something in ``chain``."""
+    """Whether it changes, refuses or adds a pipe in ``chain``."""
 
     def make(self) -> Adapter:
         """Return the adapter."""
         raise NotImplementedError
 
     def chain(self) -> Pipe:
-        """Return a graph; here patches that are turned, flipped and scaled."""
+        """Return a graph; by default of rotated, flipped patches with gamma."""
         values = np.random.default_rng(0).integers(0, 99, (12, 12, 12), np.int16)
         cases = [{"image": values + n, "label": values // 50} for n in range(2)]
         pipe = from_cases(cases).open_volume().lazy_patch(6, samples_per_volume=3).shuffle()
@@ -47,7 +47,7 @@ class AdapterContract:
             return list(loader)
 
     def test_the_batches_stay_what_they_are(self) -> None:
-        """Or, if the adapter is there to change them, their keys and shapes do."""
+        """Without ``same_batches``, only their keys and shapes stay."""
         for batch, plain in zip(self.batches(self.make()), self.batches(), strict=True):
             assert batch.keys() == plain.keys()
             for key in (key for key, value in plain.items() if isinstance(value, torch.Tensor)):
@@ -56,7 +56,7 @@ class AdapterContract:
                 assert same, f"{key} differs: an adapter that is there for it sets same_batches"
 
     def test_the_graph_that_is_given_stays_as_it_was(self) -> None:
-        """Every pipe of it, and what it was given; what comes out is a legal graph."""
+        """Its pipes and their settings stay, and the new graph is legal."""
         pipe = self.chain()
         pipes, text, settings = list(walk(pipe)), explain_graph(pipe), fingerprint(pipe)
 
@@ -66,13 +66,13 @@ class AdapterContract:
         assert (explain_graph(pipe), fingerprint(pipe)) == (text, settings)
 
     def test_a_second_time_it_changes_nothing_more(self) -> None:
-        """The graph that it has made is as it wants it."""
+        """The adapter leaves its own result unchanged."""
         after = self.make()(self.chain())
 
         assert explain_graph(self.make()(after)) == explain_graph(after)
 
     def test_what_it_did_and_refused_is_named(self) -> None:
-        """By rule and pipe; a refusal with a reason, and nothing is both."""
+        """Each change names its rule and pipe, and is either applied or refused with a reason."""
         edit = self.make().rewrite(self.chain())
         acts = bool(edit.changes) or len(list(walk(edit.after))) != len(list(walk(self.chain())))
         assert acts == self.acts, "no rule found a pipe: match(site) looks at site.pipe"
@@ -82,7 +82,7 @@ class AdapterContract:
             assert bool(change.became) != bool(change.reason)
 
     def test_it_travels(self) -> None:
-        """Its copy from a pickle does the same, and describes itself alike."""
+        """An unpickled copy makes the same graph and has the same ``repr``."""
         adapter, pipe = self.make(), self.chain()
 
         there = pickle.loads(pickle.dumps(adapter))  # noqa: S301  made above

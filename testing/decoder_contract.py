@@ -31,24 +31,24 @@ from ..volumes import Volume, close_volumes, register_decoder, unregister_decode
 from ..volumes.chunks.ranged_chunks import Decoder, Factory
 
 _THREADS = 8
-# A value that the memory may hold before.
+# Content of the memory before a decode.
 _ANYTHING = 77
 
 
 @dataclass(frozen=True)
 class DecoderCase:
-    """One stored chunk, and what it holds."""
+    """One stored chunk and its voxels."""
 
     name: str
-    """Of the codec."""
+    """Name of the codec."""
     factory: Factory
-    """What ``register_decoder`` gets."""
+    """Argument of ``register_decoder``."""
     chunk: bytes
     """The chunk as stored."""
     array: NDArray[Any]
     """The chunk decoded: three axes, C order, little-endian."""
     configuration: Mapping[str, Any] = field(default_factory=dict)
-    """Of the codec, as in the metadata of an array."""
+    """Configuration of the codec, as in the metadata of an array."""
 
     def decoder(self) -> Decoder:
         """Return a decoder, as for a newly opened array."""
@@ -59,7 +59,7 @@ class DecoderContract:
     """Inherited tests; a subclass gives the fixture ``case``, which returns a ``DecoderCase``."""
 
     def test_every_voxel_is_written(self, case: DecoderCase) -> None:
-        """Whatever the memory held before."""
+        """The result does not depend on the memory's old content."""
         for before in (0, _ANYTHING):
             out = np.full_like(case.array, before)
 
@@ -67,7 +67,7 @@ class DecoderContract:
             np.testing.assert_array_equal(out, case.array)
 
     def test_nothing_beside_the_slice_is_written(self, case: DecoderCase) -> None:
-        """The chunk is a slice of what a read returns."""
+        """The output may be a slice of a larger array."""
         n = case.array.shape[0]
         room = np.full((n + 2, *case.array.shape[1:]), _ANYTHING, case.array.dtype)
 
@@ -76,7 +76,7 @@ class DecoderContract:
         assert (room[[0, -1]] == _ANYTHING).all()
 
     def test_a_strided_slice_is_written_where_it_says_so(self, case: DecoderCase) -> None:
-        """With gaps on every axis."""
+        """A decoder with ``strided`` writes to slices with gaps on every axis."""
         decoder = case.decoder()
         if not getattr(decoder, "strided", False):
             pytest.skip("it writes C order only")
@@ -89,20 +89,20 @@ class DecoderContract:
         assert (room == _ANYTHING).all()
 
     def test_the_stored_bytes_stay(self, case: DecoderCase) -> None:
-        """They may be a map of the file, and others may read them."""
+        """The decoder does not write to its input, which may be a mapped file."""
         chunk = bytearray(case.chunk)
 
         case.decoder().decode_into(memoryview(chunk).toreadonly(), np.empty_like(case.array))
         assert bytes(chunk) == case.chunk
 
     def test_half_a_chunk_is_refused(self, case: DecoderCase) -> None:
-        """A cut object is an error, not voxels."""
+        """A truncated object raises an error."""
         for part in (case.chunk[: len(case.chunk) // 2], b""):
             with pytest.raises(Exception):  # noqa: B017, PT011  each codec has its own
                 case.decoder().decode_into(memoryview(part), np.empty_like(case.array))
 
     def test_threads_decode_at_once(self, case: DecoderCase) -> None:
-        """One decoder serves all threads of a process."""
+        """All threads of a process can use one decoder."""
         decoder, rooms = case.decoder(), [np.empty_like(case.array) for _ in range(_THREADS * 4)]
 
         with ThreadPoolExecutor(_THREADS) as pool:
@@ -111,7 +111,7 @@ class DecoderContract:
             np.testing.assert_array_equal(out, case.array)
 
     def test_the_factory_travels(self, case: DecoderCase) -> None:
-        """Workers that were not forked are sent it."""
+        """Spawned workers get the factory by pickle."""
         there = pickle.loads(pickle.dumps(case.factory))  # noqa: S301  made above
         out = np.empty_like(case.array)
 
@@ -120,7 +120,7 @@ class DecoderContract:
 
     @pytest.mark.parametrize("version", [2, 3])
     def test_a_volume_is_decoded(self, case: DecoderCase, tmp_path: Path, version: int) -> None:
-        """A zarr array that names the codec is read; a cut chunk names the array."""
+        """A zarr array with the codec is read; the error for a truncated chunk names the array."""
         chunk = _write(tmp_path / "a.zarr", case, version)
         register_decoder(case.name, case.factory)
         try:
@@ -136,7 +136,7 @@ class DecoderContract:
 
 
 def _write(path: Path, case: DecoderCase, version: int) -> Path:
-    """Write an array of one chunk, and return where that is."""
+    """Write an array of one chunk, and return the path of the chunk."""
     shape, configuration = list(case.array.shape), dict(case.configuration)
     document: dict[str, Any] = {"zarr_format": version, "shape": shape, "fill_value": 0}
     if version == 2:

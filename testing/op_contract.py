@@ -1,6 +1,6 @@
-"""The contract of ops, as tests: of a spatial op, and of one that changes values.
+"""The contracts of spatial ops and value ops, as tests.
 
-Subclass in a test module, and say how the op is made::
+Subclass one in a test module, with methods that make the op::
 
     class TestShear(SpatialOpContract):
         def make(self) -> SpatialOp:
@@ -29,12 +29,12 @@ from ..spatial.plans.policy import Mode, Padding
 from ..volumes import Volume
 from .spatial_oracle import inside, sample_plan
 
-# float32 results over values of 0 .. 1000: 1e-5 of the range is the promise.
+# float32 results over values of 0 .. 1000 are exact to 1e-5 of the range.
 _RANGE = 1000.0
 _TOLERANCE = 1e-5 * _RANGE
-# Of the range of the result: the promise of what the resampler does in passing.
+# Epilogues of the resampler are exact to this part of the result's range.
 _IN_PASSING = 1e-6
-# More than any op needs for one item.
+# More numbers than any op draws for one item.
 _MOST_DRAWS = 512
 _ITEMS = 3
 _PADDINGS: tuple[Padding, ...] = ("border", "reflection", "constant", "zeros")
@@ -46,18 +46,18 @@ class OpContract:
     """Tests of one op; ``make`` returns one that acts, ``make_nothing`` one of zero strength."""
 
     kind: type
-    """Of which every op is."""
+    """Base class of the ops."""
 
     def make(self) -> Any:
         """Return an op that acts on every item."""
         raise NotImplementedError
 
     def make_nothing(self) -> Any:
-        """Return an op that leaves everything as it is, or None if there is none of that kind."""
+        """Return an op that changes nothing, or None if its kind has none."""
         raise NotImplementedError
 
     def inputs(self) -> tuple[Any, ...]:
-        """Return what the op sees when it draws, besides the random numbers."""
+        """Return the further arguments of the op's ``draw``, after the random numbers."""
         return ()
 
     def test_it_is_an_op(self) -> None:
@@ -71,7 +71,7 @@ class OpContract:
         assert op != self.make_nothing()
 
     def test_the_same_stream_draws_the_same(self) -> None:
-        """What is drawn depends on the stream and the plan alone, and is plain data."""
+        """Drawn parameters depend on the stream and the plan alone, and are plain data."""
         params, again = (
             self.make().draw(Stream(1, 0, (0,), "contract").generator(), *self.inputs())
             for _ in range(2)
@@ -82,7 +82,7 @@ class OpContract:
         assert json.loads(json.dumps(params)) == params
 
     def test_the_number_of_draws_is_fixed(self) -> None:
-        """How far the stream advances does not depend on what is drawn."""
+        """Each draw consumes equally many numbers of the stream."""
         op, following = self.make(), []
 
         for item in range(8):
@@ -94,7 +94,7 @@ class OpContract:
         assert len(set(following)) == 1
 
     def test_it_describes_itself(self) -> None:
-        """The description is one line that tells it from an op of zero strength."""
+        """The description is one line, and differs from that of an op of zero strength."""
         text, nothing = self.make().describe(), self.make_nothing()
 
         assert text
@@ -114,11 +114,11 @@ class SpatialOpContract(OpContract):
     """Oblique, with voxels of different lengths; crops and patches must fit in it."""
 
     def inputs(self) -> tuple[Any, ...]:
-        """Return the plan that it acts on."""
+        """Return the plan of the op."""
         return (SpatialPlan.identity(self.GRID),)
 
     def draw(self, op: SpatialOp, plan: SpatialPlan, item: int = 0) -> Any:
-        """Return what the op draws for one item."""
+        """Return the op's parameters for one item."""
         return op.draw(Stream(1, 0, (item,), "contract").generator(), plan)
 
     def apply(self, op: SpatialOp, plan: SpatialPlan, item: int = 0) -> SpatialPlan:
@@ -127,7 +127,7 @@ class SpatialOpContract(OpContract):
         return plan if params is None else op.then(plan, params)
 
     def test_zero_strength_is_the_identity_bit_for_bit(self) -> None:
-        """A volume of 16-bit numbers comes back unchanged, on the same grid."""
+        """A volume of 16-bit numbers is unchanged, on the same grid."""
         volume = np.random.default_rng(0).integers(-9999, 9999, (2, *self.GRID.shape), np.int16)
 
         plan = self.apply(self.make_nothing(), SpatialPlan.identity(self.GRID))
@@ -137,9 +137,9 @@ class SpatialOpContract(OpContract):
         assert np.array_equal(_resample(volume, plan, Policy(), volume.dtype), volume)
 
     def test_the_affine_is_that_of_the_output(self) -> None:
-        """Each output voxel lies in the world where the plan takes its value, moved by the op.
+        """The affine places each output voxel at the source of its value, moved by the op.
 
-        So the grids before and after differ by the pull-back, and by nothing else.
+        So the grids before and after differ only by the pull-back.
         """
         before = self.apply(Rotate((5, -4, 3)), SpatialPlan.identity(self.GRID))
 
@@ -152,7 +152,7 @@ class SpatialOpContract(OpContract):
         assert after.source == before.source
 
     def test_fused_is_one_after_another(self) -> None:
-        """Two ops fused give what they give one after another, where no edge is in the way.
+        """Two fused ops equal the ops one after another, away from edges.
 
         On a volume that is linear in the index, interpolating twice is exact.
         """
@@ -172,7 +172,7 @@ class SpatialOpContract(OpContract):
         assert np.allclose(direct[0][sees_all], reference[0][sees_all], rtol=0, atol=_TOLERANCE)
 
     def test_the_result_is_the_oracle_s(self) -> None:
-        """Every padding rule gives what float64 arithmetic gives, nearest and linear."""
+        """Every padding rule equals float64 arithmetic, nearest and linear."""
         volume = np.random.default_rng(1).uniform(0, _RANGE, (2, *self.GRID.shape))
         plan = self.apply(Rotate((4, 3, -5)), SpatialPlan.identity(self.GRID))
         plan = self.apply(self.make(), plan)
@@ -183,7 +183,7 @@ class SpatialOpContract(OpContract):
             assert np.allclose(actual, reference, rtol=0, atol=_TOLERANCE), policy
 
     def test_the_source_region_suffices(self) -> None:
-        """Voxels outside the region that is asked for have no influence."""
+        """Voxels outside the source region have no influence."""
         volume = np.random.default_rng(2).uniform(0, _RANGE, (1, *self.GRID.shape))
 
         for item in range(3):
@@ -197,7 +197,7 @@ class SpatialOpContract(OpContract):
                 assert np.array_equal(actual, clean), (item, policy)
 
     def test_what_is_drawn_survives_json(self) -> None:
-        """A plan of numbers that were written down is the plan."""
+        """Parameters from JSON give an equal plan."""
         op, plan = self.make(), SpatialPlan.identity(self.GRID)
 
         params = self.draw(op, plan)
@@ -212,7 +212,7 @@ class SpatialOpContract(OpContract):
         assert pickle.loads(pickle.dumps(plan)) == plan  # noqa: S301  our own bytes
 
     def test_lattice_means_whole_voxels(self) -> None:
-        """A lattice op is a copy and keeps the stored type; another gives up that type."""
+        """A lattice op is a copy and keeps the stored type; other ops do not keep it."""
         op = self.make()
 
         plan = self.apply(op, SpatialPlan.identity(self.GRID))
@@ -231,7 +231,7 @@ class ValueOpContract(OpContract):
     AFFINE = np.array([[-1.0, 0.2, 0, 4], [0.2, 1.1, 0, 5], [0, 0, 2.5, 6], [0, 0, 0, 1]])
     """Oblique, with voxels of different lengths."""
     START, SIZE = (4, 3, 2), (5, 6, 7)
-    """Of the patch that is compared with the whole."""
+    """Patch that is compared with the whole volume."""
 
     def values(self) -> NDArray[Any]:
         """Return the voxels of the volume, of ``SHAPE``: small positive integers as float32."""
@@ -239,7 +239,7 @@ class ValueOpContract(OpContract):
         return random.integers(0, 5, self.SHAPE).astype(np.float32)
 
     def patch(self, op: ValueOp, item: int = 0) -> LazyPatch:
-        """Return the whole volume, not read yet, with the op still to be done."""
+        """Return a lazy patch of the whole volume with the op pending."""
         volume = Volume(self.values(), affine=self.AFFINE, kind=op.kind)
         key = "label" if op.kind == "label" else "image"
         case = {key: volume}
@@ -253,7 +253,7 @@ class ValueOpContract(OpContract):
         return patch.with_pending(pending).with_value(ValueStep(op, "contract", key=key, mask=mask))
 
     def test_it_has_a_name(self) -> None:
-        """Messages call it that."""
+        """Messages use the name."""
         assert self.make().name
 
     def test_the_result_is_what_was_announced(self) -> None:
@@ -267,7 +267,7 @@ class ValueOpContract(OpContract):
             assert np.isfinite(voxels).all()
 
     def test_it_is_repeatable(self) -> None:
-        """Twice the same, also in another process."""
+        """Two realizations are equal, also of an unpickled patch."""
         patch = self.patch(self.make())
         again = pickle.loads(pickle.dumps(patch))  # noqa: S301  our own bytes
 
@@ -275,13 +275,13 @@ class ValueOpContract(OpContract):
         assert np.array_equal(patch.realize(), again.realize())
 
     def test_it_acts(self) -> None:
-        """Some value differs from what was stored, or the shape does."""
+        """The values or the shape of some item differ from the stored ones."""
         arrays = [self.patch(self.make(), item).realize() for item in range(_ITEMS)]
 
-        assert any(not np.array_equal(one, self.values()) for one in arrays)
+        assert any(not np.array_equal(array, self.values()) for array in arrays)
 
     def test_zero_strength_changes_nothing(self) -> None:
-        """To 1e-6 of the range."""
+        """The result is equal to 1e-6 of the range."""
         op = self.make_nothing()
         if op is None:
             return
@@ -291,7 +291,7 @@ class ValueOpContract(OpContract):
         assert _close(voxels, self.values())
 
     def test_a_channel_is_as_alone(self) -> None:
-        """If the op says so: with another beside it, whatever that holds."""
+        """If the op is ``by_channel``, other channels have no influence on a channel."""
         patch = self.patch(self.make())
         if not patch.values[-1].op.by_channel:
             return
@@ -303,7 +303,7 @@ class ValueOpContract(OpContract):
         assert np.array_equal(both[1:], step.op.apply(one.copy(), params, facts))
 
     def test_any_strides_will_do(self) -> None:
-        """A slot of a batch need not be contiguous, and what lies between is left alone."""
+        """A slot of a batch may have gaps, which are not written."""
         patch = self.patch(self.make())
         reference = patch.realize()
         wide = np.full((*reference.shape[:3], 2 * reference.shape[3] + 1), 77, reference.dtype)
@@ -315,7 +315,7 @@ class ValueOpContract(OpContract):
         assert (wide[..., ::2] == 77).all()
 
     def test_a_patch_of_the_whole_is_the_whole_of_a_patch(self) -> None:
-        """What lies in the halo suffices, and nothing depends on where a patch begins."""
+        """The halo suffices, and the result does not depend on the start of a patch."""
         for item in range(_ITEMS):
             patch = self.patch(self.make(), item)
             whole = patch.realize()
@@ -327,7 +327,7 @@ class ValueOpContract(OpContract):
             assert _close(part, whole[(slice(None), *inside)])
 
     def test_done_in_passing_is_done_afterwards(self) -> None:
-        """As an epilogue of the resampler, if it is one, the op gives what it gives by itself."""
+        """As an epilogue of the resampler, if it has one, the op gives its own result."""
         for item in range(_ITEMS):
             patch = self.patch(self.make(), item)
             ((step, params, facts),) = patch.acting_on(patch.plan)
@@ -338,7 +338,7 @@ class ValueOpContract(OpContract):
                 assert _close(patch.realize(), reference)
 
     def test_pointwise_means_each_value_on_its_own(self) -> None:
-        """Voxels that are put elsewhere get the same values."""
+        """If the op is ``pointwise``, moved voxels get the same values."""
         op = self.make()
         if not op.pointwise:
             return

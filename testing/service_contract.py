@@ -1,4 +1,4 @@
-"""The contract of reading services, as tests: subclass it, and say how a service is made.
+"""The contract of reading services, as tests: subclass it, with a method that makes a service.
 
 ::
 
@@ -27,46 +27,46 @@ from ..datapipes.iter import from_cases
 from ..graph import Pipe
 
 _CASES, _SEED = 3, 7
-# Seconds of an item, of its beginning, and of what hangs, where nobody ends it before.
+# Seconds: timeouts of an item and of a start, and the longest hang of a function.
 _LIMIT, _START, _LONGEST = 1.0, 2.0, 15.0
-_LET_GO = threading.Event()
+_END_OF_HANG = threading.Event()
 
 
 class ServiceContract:
     """Tests of one service; ``make`` returns a new one."""
 
     splits = True
-    """Whether it runs a graph that is split, batch by batch, each with random numbers of its own;
-    one in torchdata's form runs the whole as it is."""
+    """Whether it runs a split graph, where each batch has its own random numbers; services in
+    torchdata's form run the whole graph."""
 
     def make(self) -> Any:
-        """Return a service that no loader has used."""
+        """Return a new service, not yet used by a loader."""
         raise NotImplementedError
 
     def chain(self) -> Pipe:
-        """Return what is run: rotated patches of small volumes, two a batch, six batches."""
+        """Return a chain of six batches, each of two rotated patches of small volumes."""
         voxels = np.arange(8 * 9 * 10, dtype=np.int16).reshape(8, 9, 10)
         cases = [{"case": f"case{n}", "image": voxels + n} for n in range(_CASES)]
         batches: Pipe = self.patches(cases).batch_patches(2)
         return batches
 
     def patches(self, cases: Any) -> Any:
-        """Return rotated patches of volumes, four of each."""
+        """Return rotated patches, four per volume."""
         patches = from_cases(cases).shuffle().open_volume().lazy_patch(4, samples_per_volume=4)
         return patches.augment(rotate=15)
 
     def loader(self, pipe: Pipe, *adapters: Any) -> Any:
-        """Return a loader that runs ``pipe`` by a new service."""
+        """Return a loader that runs ``pipe`` with a new service."""
         return DataLoader2(pipe, adapters, self.make(), seed=_SEED)
 
     def test_batches_are_those_of_one_process(self) -> None:
-        """In this epoch and in the next one, voxels and provenance."""
+        """Voxels and provenance are equal in two epochs."""
         with self.loader(self.chain()) as ours, DataLoader2(self.chain(), seed=_SEED) as plain:
             for _ in range(2):
                 assert _contents(ours) == _contents(plain)
 
     def test_functions_draw_as_in_one_process(self) -> None:
-        """From the global generators, of which each batch has its own state."""
+        """Global generators have their own state for each batch."""
         if not self.splits:
             pytest.skip("it seeds no batches")
         chain = self.chain().map(_add_noise)
@@ -74,7 +74,7 @@ class ServiceContract:
             assert _contents(ours) == _contents(plain)
 
     def test_bad_cases_are_left_out(self) -> None:
-        """Under ``OnError("skip")``, the same ones, and the loader tells which."""
+        """``OnError("skip")`` leaves out the same cases, and the loader lists them."""
         if not self.splits:
             pytest.skip("it makes no batch again")
         cases = [{"image": np.zeros((4, 4, 4), np.int16)}, {"image": "missing.nii"}]
@@ -82,17 +82,17 @@ class ServiceContract:
         skip = OnError("skip")
         with self.loader(chain, skip) as ours, DataLoader2(chain, skip, seed=_SEED) as plain:
             assert _contents(ours) == _contents(plain)
-            assert [one.batch for one in ours.failures] == [one.batch for one in plain.failures]
+            assert [f.batch for f in ours.failures] == [f.batch for f in plain.failures]
             assert ours.failures
 
     def test_a_graph_that_is_not_split_runs(self) -> None:
-        """Whole, by somebody, so that each item comes once."""
+        """A graph that cannot be split yields each item once."""
         chain = from_cases([{"number": n} for n in range(9)]).shuffle().sharding_filter()
         with self.loader(chain.map(_number)) as ours:
             assert sorted(ours) == list(range(9))
 
     def test_it_goes_on_from_a_state(self) -> None:
-        """In another loader, after every number of batches."""
+        """Another loader resumes after any number of batches."""
         with self.loader(self.chain()) as whole:
             batches = _contents(whole)
         for count in range(0, len(batches) + 1, 2):
@@ -104,7 +104,7 @@ class ServiceContract:
                 assert _contents(second) == batches[count:]
 
     def test_an_error_is_raised_as_it_is(self) -> None:
-        """With its class and message; what came before it was delivered."""
+        """An error of a function keeps its class and message."""
         with (
             self.loader(self.chain().map(_refuse)) as ours,
             pytest.raises(ValueError, match="a mistake in case1"),
@@ -112,7 +112,7 @@ class ServiceContract:
             list(ours)
 
     def test_nothing_is_left(self) -> None:
-        """No process and no thread, after an epoch that ended, failed or was dropped."""
+        """An epoch that ended, failed or was dropped leaves no process and no thread."""
         before = _running()
         for pipe, count in ((self.chain(), 9), (self.chain(), 1), (self.chain().map(_refuse), 9)):
             with contextlib.suppress(ValueError), self.loader(pipe) as ours:
@@ -122,14 +122,14 @@ class ServiceContract:
             assert _running() <= before
 
     def test_a_hang_ends(self) -> None:
-        """With an error that the limit of the loader's ``Timeout`` raises."""
-        _LET_GO.clear()
+        """A hang raises the error of the loader's ``Timeout``."""
+        _END_OF_HANG.clear()
         try:
             limits = Timeout(item=_LIMIT, start=_START, stop=_LIMIT)
             with self.loader(self.chain().map(_hang), limits) as ours, pytest.raises(ItemTimeout):
                 list(ours)
         finally:
-            _LET_GO.set()
+            _END_OF_HANG.set()
 
 
 def _contents(batches: Any) -> list[Any]:
@@ -156,5 +156,5 @@ def _number(sample: Any) -> int:
 
 
 def _hang(batch: Any) -> Any:
-    _LET_GO.wait(_LONGEST)
+    _END_OF_HANG.wait(_LONGEST)
     return batch

@@ -1,7 +1,7 @@
-"""Reference results of spatial work, computed the slow and obvious way in float64.
+"""Reference results of resampling, computed slowly and obviously in float64.
 
-Independent of the resampler: a coordinate is not clamped or folded, the *volume* is extended to
-all integers by its padding rule, and every output value is the plain sum over eight corners.
+Independent of the resampler: coordinates are not clamped or folded. Instead the *volume* is
+extended to all integers by its padding rule, and every value is the plain sum over eight corners.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Floats = NDArray[np.float64]
 
 
 def sample_plan(values: NDArray[Any], plan: SpatialPlan, policy: Policy) -> Floats:
-    """Return what ``plan`` gives for a whole volume (C, I, J, K), as float64."""
+    """Return the result of ``plan`` for a whole volume (C, I, J, K), as float64."""
     where, outside = places(plan)
     samples = sample_at(values, where, plan.bounds, policy)
     samples[:, outside] = policy.fill
@@ -27,7 +27,7 @@ def sample_plan(values: NDArray[Any], plan: SpatialPlan, policy: Policy) -> Floa
 
 
 def places(plan: SpatialPlan) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return where each output voxel comes from, (3, N), and which a hard crop left out."""
+    """Return the source of each output voxel, (3, N), and which voxels a hard crop left out."""
     where = move(plan.matrix, np.indices(plan.shape, dtype=np.float64).reshape(3, -1))
     outside = np.zeros(where.shape[1], dtype=bool)
     for stage in reversed(plan.stages):
@@ -49,9 +49,9 @@ def move(matrix: NDArray[Any], points: Floats) -> Floats:
 def spline_at(control: NDArray[Any], where: Floats) -> Floats:
     """Return a uniform cubic B-spline, (3, N), of control points (3, a, b, c) at (3, N) places.
 
-    Every control point is weighed by the closed form of the basis at its distance, so that
-    nothing is shared with how the resampler walks through cells. Beyond the ends the last
-    point repeats, and places are clamped to the first and the last.
+    Unlike the resampler, which walks through cells, it weighs every control point by the closed
+    form of the basis at its distance. Beyond the ends the last point repeats, and places are
+    clamped to the first and the last.
     """
     weights = []
     for place, size in zip(where, control.shape[1:], strict=True):
@@ -99,9 +99,9 @@ def _extend(values: NDArray[Any], index: NDArray[np.int64], bounds: Region, padd
     """Return the volume at any integer index, (3, N) to (C, N)."""
     inside = np.ones(index.shape[1], dtype=bool)
     indices: list[Any] = []
-    for one, (a, b) in zip(index, bounds, strict=True):
-        inside &= (one >= a) & (one < b)
-        indices.append(_mirror(one, a, b) if padding == "reflection" else np.clip(one, a, b - 1))
+    for row, (a, b) in zip(index, bounds, strict=True):
+        inside &= (row >= a) & (row < b)
+        indices.append(_mirror(row, a, b) if padding == "reflection" else np.clip(row, a, b - 1))
     samples: Floats = values[:, indices[0], indices[1], indices[2]].astype(np.float64)
     return samples * inside if padding == "zeros" else samples
 
@@ -114,10 +114,10 @@ def _mirror(index: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64
 
 
 def inside(plan: SpatialPlan) -> NDArray[np.bool_]:
-    """Return which output voxels (I, J, K) lie between the centres of the outermost voxels."""
+    """Return which output voxels (I, J, K) are between the centres of the outermost voxels."""
     where, _ = places(plan)
     first = np.array(plan.bounds.start, dtype=np.float64)[:, None]
     last = np.array(plan.bounds.stop, dtype=np.float64)[:, None] - 1
-    # 1e-9: a coordinate on the last centre may come out an ulp beyond it.
+    # 1e-9: rounding may put a coordinate beyond the last centre.
     mask: NDArray[np.bool_] = np.all((where >= first - 1e-9) & (where <= last + 1e-9), axis=0)
     return mask.reshape(plan.shape)

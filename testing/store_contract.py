@@ -1,4 +1,4 @@
-"""The contract of stores of volumes, as tests: subclass it for a format of your own.
+"""The contracts of stores and backends of volumes, as tests: subclass one for your own format.
 
 ::
 
@@ -36,23 +36,23 @@ from ..core import Region
 from ..volumes import Volume, close_volumes
 from ..volumes.header import Header
 
-# The contract: a volume travels with every batch.
+# Every batch carries its volumes.
 MOST_PICKLED_BYTES = 16 * 1024
-# Long enough to start an interpreter on a busy machine.
+# Enough to start an interpreter on a busy machine.
 _CHILD_SECONDS = 120.0
 # Few, because they run once per format; Hypothesis cannot use function-scoped fixtures.
 _RANDOM_REGIONS = 8
-# More than the descriptors that may be open, so that each that stays open is seen.
+# More than ``MOST_DESCRIPTORS``: descriptors that stay open exceed the limit.
 VOLUMES_IN_TURN = 100
-# The contract: a data set of any size is read with the 1024 that a process usually has, most of
-# which belong to others.
+# A data set of any size must be readable with the usual 1024 descriptors of a process, most of
+# which other code uses.
 MOST_DESCRIPTORS = 64
 _DESCRIPTORS = "/proc/self/fd"
 
 
 @dataclass(frozen=True)
 class StoreCase:
-    """A stored volume and what reading it must give."""
+    """A stored volume and its voxels."""
 
     source: Any
     """The first argument of ``Volume``."""
@@ -63,19 +63,19 @@ class StoreCase:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Keywords of ``Volume``."""
     disk_dtype: np.dtype[Any] | None = None
-    """Type as stored, byte order included; None where it is not checked."""
+    """Stored type with its byte order; None to skip the check."""
 
 
 class StoreContract:
     """Inherited tests; a subclass gives the fixture ``case``, which returns a ``StoreCase``."""
 
     spawnable = True
-    """Whether a process that inherits nothing can open the source."""
+    """Whether a spawned process can open the source."""
 
     def test_nothing_is_opened_at_construction(
         self, case: StoreCase, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Making a volume and showing it asks the disk for nothing."""
+        """Creating a volume and its ``repr`` do not access the disk."""
         _volume(case)  # imports the modules that read this kind of source
         with monkeypatch.context() as patch:
             patch.setattr(builtins, "open", _refuse)
@@ -86,20 +86,20 @@ class StoreContract:
         assert text.startswith("Volume(")
 
     def test_the_header_is_right(self, case: StoreCase) -> None:
-        """Shape, type and place in the world are those of the reference."""
+        """Shape, type and affine are those of the reference."""
         volume = _volume(case)
 
         assert volume.shape == case.array.shape
         assert volume.spatial_shape == case.array.shape[1:]
         assert volume.dtype == case.array.dtype
         assert volume.dtype.isnative
-        # Single precision is what NIfTI-1 stores.
+        # NIfTI-1 stores single precision.
         np.testing.assert_allclose(volume.affine, case.affine, rtol=1e-6, atol=1e-6)
         spacing = np.linalg.norm(case.affine[:3, :3], axis=0)
         np.testing.assert_allclose(volume.spacing, spacing, rtol=1e-6)
 
     def test_the_stored_type_is_told(self, case: StoreCase) -> None:
-        """``disk_dtype`` is that of the file, ``dtype`` that of the values, and neither lies."""
+        """``disk_dtype`` is the type in the file, ``dtype`` the type of the values."""
         volume = _volume(case)
 
         voxels = volume.read(Region((0, 0, 0), (1, 1, 1)))
@@ -109,7 +109,7 @@ class StoreContract:
         assert voxels.dtype == voxels.values().dtype == volume.dtype == case.array.dtype
 
     def test_the_header_is_plain_data(self, case: StoreCase) -> None:
-        """What is known of a volume survives a journey through JSON, and names its unit."""
+        """A header is equal after a round trip through JSON, and names its unit."""
         header = _volume(case).header
 
         document = json.loads(json.dumps(header.document(), allow_nan=False))
@@ -147,7 +147,7 @@ class StoreContract:
         ids=["channel", "last", "flipped", "mixed"],
     )
     def test_indexing_keeps_axes_and_place(self, case: StoreCase, index: tuple[Any, ...]) -> None:
-        """A part has four axes, the right voxels, and each voxel where it was in the world."""
+        """A part has four axes, and its voxels keep their values and world positions."""
         volume = _volume(case)
         places = np.indices(case.array.shape)
 
@@ -162,7 +162,7 @@ class StoreContract:
         np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
 
     def test_numpy_integers_are_integers_and_booleans_are_not(self, case: StoreCase) -> None:
-        """NumPy's integers select like Python's; a boolean as an index is nearly always a slip."""
+        """NumPy's integers select like Python's; a boolean index, a usual mistake, is refused."""
         volume = _volume(case)
 
         part = volume[np.int64(0), np.uint8(1), np.int32(-1)]
@@ -186,7 +186,7 @@ class StoreContract:
             volume.read(Region((-1, 0, 0), (i, j, k)))
 
     def test_it_travels_in_every_state(self, case: StoreCase) -> None:
-        """Never opened, header read, loaded: the pickle is small and equal on arrival."""
+        """Pickles of an unopened, an opened and a loaded volume are small and read equal voxels."""
         volume = _volume(case)
         states = [pickle.dumps(volume)]
         assert volume.shape == case.array.shape
@@ -215,11 +215,11 @@ class StoreContract:
         assert states == [False, True, False]
 
     def test_many_volumes_in_turn(self, case: StoreCase, tmp_path: Path) -> None:
-        """However many volumes are read, few descriptors are open."""
+        """Reading many volumes keeps few descriptors open."""
         self.read_in_turn(case, tmp_path, VOLUMES_IN_TURN)
 
     def read_in_turn(self, case: StoreCase, folder: Path, count: int) -> None:
-        """Read one voxel of each of ``count`` volumes, and count descriptors meanwhile."""
+        """Read one voxel of each of ``count`` volumes, counting open descriptors."""
         if not os.path.isdir(_DESCRIPTORS):
             pytest.skip("this system does not list descriptors")
         last = case.array[:, -1:, -1:, -1:]
@@ -236,10 +236,10 @@ class StoreContract:
         assert most - before < MOST_DESCRIPTORS
 
     def others(self, case: StoreCase, folder: Path, count: int) -> Iterator[Volume]:
-        """Yield volumes with the voxels of the case, each of which has to be opened.
+        """Yield volumes with the voxels of the case that must be opened one by one.
 
-        Here it is the same source with another affine. A store that notices may copy the files
-        into ``folder`` instead.
+        By default the same source with other affines. Stores that still share a descriptor may
+        copy the files into ``folder`` instead.
         """
         for n in range(count):
             affine = np.diag([1.0 + n, 1, 1, 1])
@@ -267,27 +267,26 @@ class StoreContract:
         _assert_equal(_read_in_child("fork", volume), case.array)
 
     def test_a_spawned_child_reads(self, case: StoreCase) -> None:
-        """A child that inherits nothing gets the right voxels, through the pickle."""
+        """A spawned child gets the right voxels from the pickle."""
         if not self.spawnable:
             pytest.skip("the source exists in this process only")
 
-        # Of a server that is forked: like one by "spawn", without a new interpreter for each test.
+        # Like "spawn", without a new interpreter for each test.
         _assert_equal(_read_in_child("forkserver", _volume(case)), case.array)
 
 
 class BackendContract(StoreContract):
-    """What a ``Backend`` of your own tells the scheme, the caches and ``diagnose()``, as tests.
+    """Tests of a ``Backend``: its data for the scheme, the caches and ``diagnose()``.
 
-    A subclass gives ``case``, and by :meth:`rewrite` a source of other content if it has a
-    ``content_key``.
+    A subclass gives ``case``; with a ``content_key``, its :meth:`rewrite` gives other content.
     """
 
     def rewrite(self, case: StoreCase, folder: Path) -> StoreCase | None:
-        """Return the case with other voxels, as if it had been written anew; None to skip."""
+        """Return the case rewritten with other voxels; None to skip."""
         return None
 
     def test_the_scheme_hears_of_shape_and_chunks(self, case: StoreCase) -> None:
-        """The layout that a scheme is made of has the shape, the chunks and the bytes."""
+        """The layout for the scheme has the right shape, chunks and bytes."""
         volume = _volume(case)
         itemsize = volume.disk_dtype.itemsize
 
@@ -298,7 +297,7 @@ class BackendContract(StoreContract):
         assert layout.access == volume.access
 
     def test_the_content_has_one_name(self, case: StoreCase) -> None:
-        """Opened anew, or in another process after a journey, the key is the same."""
+        """The key is the same after reopening and after unpickling."""
         keys = {_volume(case).content_key}
         state = pickle.dumps(_volume(case))
         close_volumes()
@@ -308,7 +307,7 @@ class BackendContract(StoreContract):
         assert len(keys) == 1
 
     def test_other_content_has_another_name(self, case: StoreCase, tmp_path: Path) -> None:
-        """Caches must not serve numbers of voxels that are no longer there."""
+        """Caches must not serve results of old voxels."""
         before = _volume(case).content_key
         other = self.rewrite(case, tmp_path)
         if other is None:
@@ -321,7 +320,7 @@ class BackendContract(StoreContract):
         assert volume.content_key not in ("", before)
 
     def test_fetching_and_touching_are_counted_in_bytes(self, case: StoreCase) -> None:
-        """A voxel touches its chunk at most; fetching brings bytes, or nobody can tell."""
+        """A voxel touches at most its chunk; fetching returns a number of bytes or None."""
         volume = _volume(case)
         one = Region((0, 0, 0), (1, 1, 1))
         unit = math.prod(volume.chunks or (1, 1, 1))
@@ -359,7 +358,7 @@ def _many(volume: Volume) -> list[int]:
 def _read_in_child(method: str, volume: Volume) -> NDArray[Any]:
     context = multiprocessing.get_context(method)
     with warnings.catch_warnings():
-        # Forking beside the threads of zarr and fsspec is what is tested here.
+        # The test forks on purpose while threads of zarr and fsspec run.
         warnings.simplefilter("ignore", DeprecationWarning)
         with context.Pool(1) as pool:
             array: NDArray[Any] = pool.apply_async(_read, [volume]).get(_CHILD_SECONDS)
@@ -368,5 +367,5 @@ def _read_in_child(method: str, volume: Volume) -> NDArray[Any]:
 
 
 def _read(volume: Volume) -> NDArray[Any]:
-    # A copy: the original may be a view of a mapped file, which pickles its bytes anyway.
+    # A copy: the array may be a view of a mapped file.
     return np.array(volume.numpy())
