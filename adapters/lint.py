@@ -116,7 +116,7 @@ class Lint(Adapter):
     ==================  ==================================================================
     unshuffled-shards   workers share items out that were not shuffled before
     one-volume-batches  the patches of a batch come from the same volume
-    frozen-draws        a cache keeps what was drawn at random: every epoch is the same
+    frozen-draws        a cache keeps random draws: every epoch is the same
     repeated-draws      ``repeat()`` brings the same patches with the same draws again
     twice-interpolated  a spatial pipe comes after voxels were made
     planned-functions   the graph can be split, but a function runs on the wrong side of it
@@ -176,7 +176,7 @@ class Lint(Adapter):
         what = f"num_workers={workers}, but every pipe plans, so the loader's process runs them all"
         do = "End the chain with .batch_patches() or .batch(), which workers run; or use none."
         if _planned_functions(pipe, split):
-            do = "Put .sharding_filter() before what is to run in workers; or use none."
+            do = "Put .sharding_filter() before the pipes that must run in workers; or use none."
         return Mistake(_IDLE, what, do, origin_of(pipe))
 
     def rewrite(self, pipe: Pipe) -> RewriteResult:

@@ -27,9 +27,9 @@ class OnError(Adapter):
     ``"replace"`` the next good item of the same batch is in its place too
     ============  =========================================================================
 
-    Either is a function of the batch alone: the batches are the same under any number of workers
-    and after a resume. ``loader.failures`` lists batch, case, files, pipe and error text of each
-    failure, without credentials. The count is part of the state.
+    The result depends on the batch alone: batches are the same under any number of workers and
+    after a resume. The list ``loader.failures`` has batch, case, files, pipe and error text of
+    each failure, without credentials. The count is part of the state.
 
     A batch that fails is made once more item by item, and once of the good ones. ``len()`` counts
     batches as if nothing failed. Cases that cannot be planned (``lazy_patch(sampling="grid")``
@@ -41,8 +41,8 @@ class OnError(Adapter):
     action
         One of the table.
     budget
-        Items that may fail in one epoch, on all ranks together; one more is a
-        ``TooManyFailures``, on all of them. None for any number.
+        Items that may fail in one epoch, on all ranks together. One more raises
+        ``TooManyFailures`` on all ranks. None for any number.
     errors
         Classes of handled errors: by default those of volumes, never those of programs.
 

@@ -78,22 +78,22 @@ class Timeout(Adapter):
     Parameters
     ----------
     item
-        Seconds from asking for a batch to getting it. ``math.inf``, or more than a week, here and
-        below: no limit.
+        Seconds from asking for a batch to getting it. For this and the next ones, ``math.inf`` or
+        more than a week means no limit.
     start
-        Seconds in which each worker has to start, its imports included; the first batch of an
-        epoch may take them in addition.
+        Seconds for the start of each worker, with its imports. The first batch of an epoch may
+        take them in addition.
     stop
-        Seconds that workers, and threads of pipes here (``prefetch``, ``threadpool_map``,
-        ``async_map_batches``), get to end by themselves.
+        Seconds for workers and for threads of pipes here to end by themselves. Such pipes are
+        ``prefetch``, ``threadpool_map`` and ``async_map_batches``.
     idle
-        Seconds for which a process may stay at one pipe of the same item (of the same batch, where
-        pipes take it as a whole). A batch may then take as long as it goes on:
+        Seconds for which a process may stay at one pipe of the same item, or of the same batch if
+        pipes take it as a whole. A batch that makes progress then has no limit:
         ``Timeout(item=math.inf, idle=60)``.
     at
-        Chained name of a pipe: the limit is for that pipe alone, as ``idle`` is for all;
-        ``Timeout(5, at="map")``. ``start``, ``stop`` and ``idle`` are for the whole chain in any
-        case, and stay as they are where they are not given.
+        Chained name of a pipe: ``Timeout(5, at="map")``. The limit is for that pipe alone, as
+        ``idle`` is for all pipes. ``start``, ``stop`` and ``idle`` still limit the whole chain,
+        and keep their values unless given.
 
     Notes
     -----
