@@ -10,25 +10,25 @@ from count_english import Prose, count, prose_by_folder
 
 # Words and openings of `tools/count_english.py`, and sentences above 25 words. They only fall.
 BOUNDS = {
-    "adapters": (1, 7),
+    "adapters": (0, 6),
     "batching": (0, 0),
-    "core": (262, 23),
+    "core": (2, 6),
     "dataloader2": (0, 14),
     "datapipes": (1, 53),
     "diagnosing": (0, 2),
     "extensions": (0, 67),
-    "graph": (88, 13),
+    "graph": (0, 3),
     "intensity": (0, 4),
-    "package": (19, 1),
-    "prediction": (40, 15),
+    "package": (0, 1),
+    "prediction": (0, 6),
     "reading_services": (0, 34),
     "spatial": (0, 27),
     "stitching": (0, 4),
     "storage": (0, 9),
-    "testing": (58, 6),
+    "testing": (0, 2),
     "volumes": (0, 62),
     "docs": (1, 325),
-    "root": (30, 58),
+    "root": (0, 8),
 }
 
 
