@@ -387,9 +387,7 @@ def test_an_array_holds_what_is_written():
 
 def test_one_of_several_volumes_is_named():
     """The label of a case is none of them."""
-    with pytest.raises(
-        SampleError, match="the case has 't1', 't2', but the model gets one volume"
-    ):
+    with pytest.raises(SampleError, match="the case has 't1', 't2', but the model gets one volume"):
         vp.predict(identity, {"t1": ONES, "t2": ONES}, patch=6)
     found = vp.predict(identity, {"label": 2 * ONES, "ct": ONES}, patch=6, output="logits")
     assert (found.numpy() == 1).all()
