@@ -102,7 +102,11 @@ class ResumableDataset(IterableDataset[Any]):
         self._last_call.share_memory_()  # a deep copy is not shared
 
     def set_epoch(self, epoch: int) -> None:
-        """Make the next iteration that of ``epoch``, here and in workers, also those that stay."""
+        """Make the next iteration that of ``epoch``, here and in workers, also those that stay.
+
+        Call it before ``iter(loader)``: a worker that stays reads the epoch when it begins, perhaps
+        after ``iter(loader)`` has returned.
+        """
         self._epoch, self._calls = check_epoch(epoch), self._calls + 1
         self._last_call[:] = torch.tensor([self._epoch, self._calls], device="cpu")
 
