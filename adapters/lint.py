@@ -54,7 +54,7 @@ class Mistake:
 
     name: str
     """Its name in ``Lint(ignore=...)``."""
-    what: str
+    message: str
     """Its effect, in one sentence."""
     do: str
     """The fix."""
@@ -63,7 +63,7 @@ class Mistake:
 
     def __str__(self) -> str:
         place = f"\n  at {self.origin}" if self.origin is not None else ""
-        return f"{self.name}: {self.what}{place}\n  {self.do}"
+        return f"{self.name}: {self.message}{place}\n  {self.do}"
 
 
 @dataclass(frozen=True)

@@ -46,13 +46,13 @@ class Failure:
     """The pipe, as the user wrote it, with its line."""
     error: str
     """Class of the error."""
-    what: str
+    message: str
     """Message of the error, without credentials."""
     instead: str = ""
     """The case that replaced it."""
 
     def __str__(self) -> str:
-        lines = [f"batch {self.batch}: {self.error}: {self.what}"]
+        lines = [f"batch {self.batch}: {self.error}: {self.message}"]
         lines += [f"  in {self.files or self.case}"] if self.files or self.case else []
         lines += [f"  at {self.pipe}"] if self.pipe else []
         lines += [f"  {self.instead} took its place"] if self.instead else []
@@ -446,7 +446,7 @@ def describe_failure(
     """Return the description of an error, without credentials."""
     secrets, what = Secrets({}), str(error)
     if isinstance(error, errors.VoxpipeError):
-        what = error.what
+        what = error.message
         pipe = pipe if error.origin is None else str(error.origin)
     else:
         notes = map(str, getattr(error, "__notes__", ()))

@@ -216,8 +216,8 @@ def _refuse_members(op: Any, record: Mapping[str, Any], draw: Callable[[Any], An
                 check_record(one, values, draw)
             except BadRecord as error:
                 path = f"drawn[{number}][{place}]"
-                joint = "." if error.what.startswith("drawn[") else ": "
-                raise BadRecord(f"{path}{joint}{error.what}", do=error.do) from None
+                joint = "." if error.message.startswith("drawn[") else ": "
+                raise BadRecord(f"{path}{joint}{error.message}", do=error.do) from None
 
 
 def _refuse_channels(op: Any, record: Mapping[str, Any], draw: Any, each: Any, count: int) -> None:
@@ -230,7 +230,7 @@ def _refuse_channels(op: Any, record: Mapping[str, Any], draw: Any, each: Any, c
         try:
             check_record(each, values, draw)
         except BadRecord as error:
-            raise BadRecord(f"channels[{number}]: {error.what}", do=error.do) from None
+            raise BadRecord(f"channels[{number}]: {error.message}", do=error.do) from None
 
 
 def _refuse_length(op: Any, path: str, value: Any, count: int) -> None:

@@ -43,7 +43,7 @@ class VoxpipeError(Exception):
 
     Parameters
     ----------
-    what
+    message
         One sentence: the event, with its file or value.
     do
         One sentence: the cure; by default the usual cure of this class.
@@ -57,10 +57,10 @@ class VoxpipeError(Exception):
 
     usual_advice = ""
 
-    def __init__(self, what: str, *, do: str = "") -> None:
+    def __init__(self, message: str, *, do: str = "") -> None:
         # Names and texts of other libraries may contain a URL with its key.
-        self.what = public_text(what)
-        super().__init__(self.what)
+        self.message = public_text(message)
+        super().__init__(self.message)
         self.do = public_text(do) or self.usual_advice
         self.case: str = ""
         self.item: str = ""
@@ -70,7 +70,7 @@ class VoxpipeError(Exception):
     @property
     def args(self) -> tuple[Any, ...]:
         """The event. The setter ignores torch, which would append the arguments of a pipe."""
-        return (self.what,)
+        return (self.message,)
 
     @args.setter
     def args(self, args: tuple[Any, ...]) -> None:
@@ -92,7 +92,7 @@ class VoxpipeError(Exception):
         return self
 
     def __str__(self) -> str:
-        lines = [self.what]
+        lines = [self.message]
         if self.case or self.item or self.key:
             lines.append(f"  {_within(self.case, self.item, self.key)}")
         if self.origin is not None:
@@ -102,7 +102,7 @@ class VoxpipeError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (type(self), (self.what,), self.__dict__)
+        return (type(self), (self.message,), self.__dict__)
 
 
 # Exceptions that get a place. Workers also report sys.exit() of a function, instead of ending.
@@ -342,7 +342,7 @@ class PrefetchTimeoutError(ItemTimeout, RuntimeError):
 
     Parameters
     ----------
-    what
+    message
         One sentence; or the timeout in seconds, as in torchdata.
     do
         One sentence: the cure; by default the usual cure of this class.
@@ -355,12 +355,12 @@ class PrefetchTimeoutError(ItemTimeout, RuntimeError):
 
     timeout: float | None = None  # seconds, where known
 
-    def __init__(self, what: str | float, *, do: str = "") -> None:
-        if isinstance(what, str):
-            super().__init__(what, do=do)
+    def __init__(self, message: str | float, *, do: str = "") -> None:
+        if isinstance(message, str):
+            super().__init__(message, do=do)
         else:
-            super().__init__(f"Fail to fetch data within {what:g} seconds", do=do)
-            self.timeout = what
+            super().__init__(f"Fail to fetch data within {message:g} seconds", do=do)
+            self.timeout = message
 
 
 class RankFailed(VoxpipeError, RuntimeError):

@@ -71,7 +71,7 @@ class CheckReport:
     volumes: int = 0
     """How many volumes were looked at."""
     likely_labels: tuple[str, ...] = ()
-    """Keys that look like labels, and count as images since no ``labels=`` was given."""
+    """Keys that look like labels, and count as images since no ``label_keys=`` was given."""
     labels: tuple[str, ...] = ()
 
     @property
@@ -101,10 +101,10 @@ class CheckReport:
 def check(
     cases: Any,
     *,
-    workers: int = 2,
+    num_workers: int = 2,
     voxels: bool = False,
     timeout: float = TIMEOUT,
-    labels: Collection[str] = LABELS,
+    label_keys: Collection[str] = LABELS,
     progress: Callable[[int, int], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     **reader_kwargs: Any,
@@ -118,13 +118,13 @@ def check(
         ``open_volume()``), a list of mappings of key to path, a folder or its URL, one volume,
         a glob of folders, or of volumes (``image=`` of ``list_cases``), the path of a manifest
         (``.json``), or of a table of cases, as of ``from_table`` (``.csv``, ``.tsv``, ``.jsonl``).
-    workers
+    num_workers
         Processes that read.
     voxels
         Whether to read and decode every voxel too. Only this finds damage inside a file.
     timeout
         Longest time for one volume, in seconds; raise it with ``voxels``.
-    labels
+    label_keys
         Keys that hold labels, if the cases are not opened yet. Unless you give it, a key that
         looks like a label but is none of these brings a ``LikelyLabel`` warning.
     progress
@@ -142,18 +142,18 @@ def check(
 
     Examples
     --------
-    >>> print(check([{"image": "missing.nii"}], workers=1))  # doctest: +SKIP
+    >>> print(check([{"image": "missing.nii"}], num_workers=1))  # doctest: +SKIP
     missing/image: VolumeNotFound: there is no file /data/missing.nii. Check the path.
     1 checked, 1 bad
     """
-    if workers < 1:
-        raise ValueError(f"workers is at least 1, got {workers}")
+    if num_workers < 1:
+        raise ValueError(f"num_workers is at least 1, got {num_workers}")
     if not timeout > 0:
         raise ValueError(f"timeout is a number of seconds above 0, got {timeout}")
-    volumes, missing = _volumes_and_gaps(cases, storage_options, labels, reader_kwargs)
-    keys = _keys_of_labels(cases, volumes, labels)
+    volumes, missing = _volumes_and_gaps(cases, storage_options, label_keys, reader_kwargs)
+    keys = _keys_of_labels(cases, volumes, label_keys)
     tasks = [(volume, case, key) for case, key, volume in volumes]
-    findings = _run(tasks, workers, voxels, timeout, progress)
+    findings = _run(tasks, num_workers, voxels, timeout, progress)
     return CheckReport((*findings, *missing, *_mismatches(findings)), len(tasks), *keys)
 
 
@@ -185,14 +185,14 @@ def _volumes_and_gaps(
         lenient = listing.lenient()
         for case in lenient.listing():
             for key, error in listing.missing(case).items():
-                what = f"{error.what}. Add the file, or narrow the pattern."
+                what = f"{error.message}. Add the file, or narrow the pattern."
                 missing.append(Finding.of_missing(case[CASE], key, labels, what))
         pipe = replace_pipe(pipe, listing, lenient)
     # If the user has not opened the volumes, errors name the called function.
     quiet: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
     if not _is_opened(pipe):
         options = storage_options or getattr(pipe, "storage_options", None)
-        pipe = OpenVolume(pipe, storage_options=options, labels=labels, **reader_kwargs)
+        pipe = OpenVolume(pipe, storage_options=options, label_keys=labels, **reader_kwargs)
         quiet = looking_ahead()
     with quiet:
         return [
@@ -224,8 +224,8 @@ def _keys_of_labels(
     for key in likely:
         text = (
             f"{key!r} looks like a label, and counts as an image\n"
-            f"  If it holds classes, give labels={(*sure, *likely)!r}, or a Volume its kind. "
-            "If not, give labels= without it: then nothing is guessed."
+            f"  If it holds classes, give label_keys={(*sure, *likely)!r}, or a Volume its kind. "
+            "If not, give label_keys= without it: then nothing is guessed."
         )
         warn(text, LikelyLabel)
     return likely, sure
@@ -382,7 +382,7 @@ def index(
     cases: Any,
     destination: str | os.PathLike[str] = "manifest.json",
     *,
-    labels: Collection[str] = LABELS,
+    label_keys: Collection[str] = LABELS,
     statistics: bool = True,
     full_hash: bool = False,
     progress: Callable[[int, int], None] | None = None,
@@ -402,7 +402,7 @@ def index(
         Whether to read every voxel for mean, range, percentiles and classes.
     full_hash
         Whether to read every stored byte for a digest.
-    labels, progress, storage_options, **reader_kwargs
+    label_keys, progress, storage_options, **reader_kwargs
         As of :func:`check`; none of them is written.
 
     Returns
@@ -424,8 +424,8 @@ def index(
     >>> report = index("scans/", "scans/manifest.json")  # doctest: +SKIP
     >>> pipe = from_manifest("scans/manifest.json").open_volume()  # doctest: +SKIP
     """
-    volumes, missing = _volumes_and_gaps(cases, storage_options, labels, reader_kwargs)
-    keys = _keys_of_labels(cases, volumes, labels)
+    volumes, missing = _volumes_and_gaps(cases, storage_options, label_keys, reader_kwargs)
+    keys = _keys_of_labels(cases, volumes, label_keys)
     if isinstance(cases, (str, os.PathLike)) and not os.fspath(cases).lower().endswith(".json"):
         _refuse_other_keys(os.fspath(cases), volumes)
 

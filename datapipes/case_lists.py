@@ -26,8 +26,8 @@ _FILE_NAME = re.compile(r"[^\s]*[^\s./]\.[A-Za-z][A-Za-z0-9]{1,5}/?")
 class CaseFinder(FindsCases, FromCases):
     """Cases of a layout: looked for when the pipe is made, and at the beginning of each pass."""
 
-    def __init__(self, location: str | os.PathLike[str], storage_options: Any = None) -> None:
-        self.location = absolute_place(location)
+    def __init__(self, path: str | os.PathLike[str], storage_options: Any = None) -> None:
+        self.location = absolute_place(path)
         self.storage_options = RedactedDict(storage_options or {})
         super().__init__([{}])  # which says where the user wrote it
         self._listing.cases = None
@@ -53,7 +53,7 @@ class FromDecathlon(CaseFinder):
 
     Parameters
     ----------
-    location
+    path
         Path or URL of its ``dataset.json``, or its folder; files are relative to that folder.
     part
         Which list of it: ``"training"``, ``"test"``, or another that it has.
@@ -84,13 +84,13 @@ class FromDecathlon(CaseFinder):
 
     def __init__(
         self,
-        location: str | os.PathLike[str],
+        path: str | os.PathLike[str],
         *,
         part: str = "training",
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.part = part
-        super().__init__(location, storage_options)
+        super().__init__(path, storage_options)
 
     def look(self) -> Cases:
         if not is_url(self.location) and os.path.isdir(self.location):
@@ -119,7 +119,7 @@ class FromTable(CaseFinder):
 
     Parameters
     ----------
-    location
+    path
         Path or URL of a ``.csv``, ``.tsv``, ``.json`` (a list of mappings) or ``.jsonl`` file.
     storage_options
         As in ``from_decathlon``.
@@ -143,11 +143,11 @@ class FromTable(CaseFinder):
 
     def __init__(
         self,
-        location: str | os.PathLike[str],
+        path: str | os.PathLike[str],
         *,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(location, storage_options)
+        super().__init__(path, storage_options)
 
     def look(self) -> Cases:
         kind = public_name(self.location).lower().rpartition(".")[2]

@@ -252,7 +252,7 @@ class ListCases(FindsCases):
 
     Parameters
     ----------
-    url
+    path
         A glob of folders, one case per folder: ``"s3://scans/train/*/"``. Leave it out to
         give each key a pattern of its own.
     optional
@@ -263,7 +263,7 @@ class ListCases(FindsCases):
         ``open_volume()`` opens these files with them, unless it is given others.
     **patterns
         Per key, the file inside the case's folder (``image="ct.nii.gz"``, wildcards
-        allowed); or, without ``url``, a path in which ``*`` stands for the case
+        allowed); or, without ``path``, a path in which ``*`` stands for the case
         (``image="imagesTr/*_0000.nii.gz", label="labelsTr/*.nii.gz"``). Stars that follow the
         same word stand for the same text (``"sub-*/anat/sub-*_T1w.nii.gz"``); all others name the
         case together (``"sub-*/ses-*/ct.nii"`` finds ``01/pre`` and ``1/1``), but for a file that
@@ -283,20 +283,20 @@ class ListCases(FindsCases):
 
     def __init__(
         self,
-        url: str | os.PathLike[str] | None = None,
+        path: str | os.PathLike[str] | None = None,
         *,
         optional: str | Iterable[str] = (),
         storage_options: Mapping[str, Any] | None = None,
         **patterns: str,
     ) -> None:
         super().__init__()
-        self.url = None if url is None else os.fspath(url)
+        self.path = None if path is None else os.fspath(path)
         self.patterns = patterns
         self.storage_options = RedactedDict(storage_options or {})
         self.optional = (optional,) if isinstance(optional, str) else tuple(optional)
         self._check()
         self.patterns = {key: os.fspath(pattern) for key, pattern in patterns.items()}
-        if self.url is not None and not is_url(self.url):  # listings have no "./" in their paths
+        if self.path is not None and not is_url(self.path):  # listings have no "./" in their paths
             self.patterns = {k: _DOTS.sub(r"\1", one) for k, one in self.patterns.items()}
         self.origin = dataclasses.replace(self.origin, call=self.describe())
         url, by_key = self._show()
@@ -324,7 +324,7 @@ class ListCases(FindsCases):
                 raise ValueError(msg)
             if key.endswith("?"):
                 raise ValueError(f"{key!r} is no key; did you mean optional={key.rstrip('?')!r}?")
-            if self.url is None and ("*" not in str(pattern) or "**" in str(pattern)):
+            if self.path is None and ("*" not in str(pattern) or "**" in str(pattern)):
                 text = public_name(str(pattern))
                 msg = f"without a folder, {key}= needs one * or more for the case: {text!r}"
                 raise ValueError(msg)
@@ -363,7 +363,7 @@ class ListCases(FindsCases):
         return (url, patterns, self.optional) if self.optional else (url, patterns)
 
     def _show(self) -> tuple[str | None, dict[str, str]]:
-        url = None if self.url is None else public_name(self.url)
+        url = None if self.path is None else public_name(self.path)
         patterns = {key: public_name(pattern) for key, pattern in self.patterns.items()}
         if url is not None and is_url(url):
             base = f"{url.rpartition('://')[0]}://_/"  # a pattern may end in a query, as URLs do
@@ -372,7 +372,7 @@ class ListCases(FindsCases):
         return (url, patterns)
 
     def places(self) -> Iterable[str]:
-        return [str(self.url), *self.patterns.values()]
+        return [str(self.path), *self.patterns.values()]
 
     def data_texts(self) -> Iterator[str]:
         for case in self.listing():
@@ -426,9 +426,9 @@ class ListCases(FindsCases):
 
     def _matches(self, key: str, pattern: str, globs: Globs) -> dict[str, tuple[Match, str]]:
         """Return the match of each path, and the path or URL, by case name for one key."""
-        full = pattern if self.url is None else posixpath.join(self.url, pattern)
+        full = pattern if self.path is None else posixpath.join(self.path, pattern)
         fs, path, matches = _glob(full, globs)
-        name = name_by_stars(path) if self.url is None else name_by_folder(path, pattern)
+        name = name_by_stars(path) if self.path is None else name_by_folder(path, pattern)
         by_case: dict[str, tuple[Match, str]] = {}
         for match in matches:
             found_of = name(match)
@@ -440,8 +440,8 @@ class ListCases(FindsCases):
                 msg = f"case {case} has two volumes for {key}=: "
                 msg += f"{public_name(other)} and {public_name(place)}"
                 do = "Make the pattern narrower."
-                if self.url is not None and not WILDCARD.search(self.url):
-                    do = f"{public_name(self.url)} is one case here. If it holds many, leave the "
+                if self.path is not None and not WILDCARD.search(self.path):
+                    do = f"{public_name(self.path)} is one case here. If it holds many, leave the "
                     do += "folder out and let a star stand for the case: "
                     do += 'image="data/images/*.nii.gz".'
                 do = do if earlier.is_of(found_of) else _STARS_NAME
@@ -456,8 +456,8 @@ class ListCases(FindsCases):
 
     def _advice(self) -> str:
         """Return the cure if nothing matches; checks whether folders of cases were meant."""
-        if self.url is not None and not WILDCARD.search(self.url):
-            below = posixpath.join(self.url, "*/")
+        if self.path is not None and not WILDCARD.search(self.path):
+            below = posixpath.join(self.path, "*/")
             globs = Globs(self.storage_options)
             if any(_glob(posixpath.join(below, p), globs)[2] for p in self.patterns.values()):
                 return f"Did you mean {public_name(below)!r}? Each folder that it finds is a case."
@@ -465,7 +465,7 @@ class ListCases(FindsCases):
         if asking:
             return f"A ? stands for one character; did you mean optional={asking[0]!r}?"
         for pattern in self.patterns.values():
-            full = pattern if self.url is None else posixpath.join(self.url, pattern)
+            full = pattern if self.path is None else posixpath.join(self.path, pattern)
             if "[" in full:
                 return "Brackets stand for one character; write [[] for a bracket: glob.escape()."
             if is_url(full):  # whose listing would be asked for once more
@@ -473,8 +473,8 @@ class ListCases(FindsCases):
             folder = local_path(WILDCARD.split(full)[0].rpartition("/")[0])
             if folder and not os.path.isdir(folder):
                 return path_hint(folder)
-            if self.url and not WILDCARD.search(pattern):
-                cases = _glob(self.url, Globs(self.storage_options))[2]
+            if self.path and not WILDCARD.search(pattern):
+                cases = _glob(self.path, Globs(self.storage_options))[2]
                 if cases:
                     return path_hint(os.path.join(cases[0], pattern))
         return "Check the folder and the patterns."
@@ -497,13 +497,13 @@ class FromManifest(_CaseSource):
 
     Parameters
     ----------
-    location
+    path
         Path or URL of the manifest.
     storage_options
         For fsspec, for the manifest and for the volumes. They are never written anywhere.
     follow
-        ``"beside"``: volumes are below the manifest. Those of a remote one may be anywhere on the
-        same host, with the same scheme; those of a local one in the folder that it was made of.
+        ``"same_folder"``: volumes are below the manifest. Those of a remote one may be anywhere on
+        the same host, with the same scheme; those of a local one in the folder that it was made of.
         Files named by their headers are in their folder. ``"anywhere"``: all files may be anywhere,
         and credentials are sent there.
 
@@ -519,15 +519,15 @@ class FromManifest(_CaseSource):
 
     def __init__(
         self,
-        location: str | os.PathLike[str],
+        path: str | os.PathLike[str],
         *,
         storage_options: Mapping[str, Any] | None = None,
-        follow: str = "beside",
+        follow: str = "same_folder",
     ) -> None:
         super().__init__()
         self.storage_options = RedactedDict(storage_options or {})
         with locate_errors(self):
-            self.manifest: Manifest = read_manifest(location, self.storage_options, follow)
+            self.manifest: Manifest = read_manifest(path, self.storage_options, follow)
         options = self.storage_options
         # One volume object for all epochs: it travels to each worker with its header.
         self._cases: list[tuple[str, dict[str, Volume]]] = [

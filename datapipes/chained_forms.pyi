@@ -107,7 +107,7 @@ class ChainedForms(IterDataPipe[Any]):
     def clamp(self, low: float | None = ..., high: float | None = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Values below ``low`` become ``low``, those above ``high`` become ``high``."""
 
-    def contrast(self, factor: ParameterRange, middle: float | None = ..., keep_range: bool = ..., *, two_sided: bool = ..., over: str = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
+    def contrast(self, factor: ParameterRange, middle: float | None = ..., keep_range: bool = ..., *, two_sided: bool = ..., statistics_over: str = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """``(value - middle) * factor + middle``."""
 
     def crop(self, start: Sequence[int] | None = ..., size: int | Sequence[int | None] | None = ..., *, end: Sequence[int] | None = ..., center: Sequence[int] | None = ..., slices: Sequence[slice] | None = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
@@ -137,10 +137,10 @@ class ChainedForms(IterDataPipe[Any]):
     def drop_boxes(self, size: ParameterRange, fraction: ParameterRange, fill: float = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Fill boxes with one value, strewn evenly over the lattice of the result."""
 
-    def drop_channels(self, chance: float, fill: float = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
+    def drop_channels(self, p_channel: float, fill: float = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Fill whole channels with one value; at least one stays."""
 
-    def drop_component(self, most: float = ..., *, p_channel: float = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
+    def drop_component(self, max_fraction: float = ..., *, p_channel: float = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Take one connected part out of each channel's mask, of those that are not too large."""
 
     def elastic(self, amount: Amount, spacing: float | Sequence[float] = ..., locked_layers: int = ..., *, unit: str = ..., space: Space = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
@@ -164,19 +164,19 @@ class ChainedForms(IterDataPipe[Any]):
     def flatten(self, indices: Hashable | list[Hashable] | None = ...) -> Flattener:
         """Unpack tuples and lists in tuples and lists, or mappings in mappings, by one level."""
 
-    def flip(self, axes: int | Sequence[int] = ..., *, p: float | Sequence[float] = ..., one: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def flip(self, axes: int | Sequence[int] = ..., *, p: float | Sequence[float] = ..., exactly_one: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Reverse the order of the voxels along ``axes``, each on its own with its probability."""
 
     def flush(self, keys: Collection[str] | None = ...) -> Flush:
         """End the fused plan here: later spatial pipes interpolate the result of this one."""
 
-    def foreground_crop(self, key: str = ..., above: float | str | None = ..., labels: int | Collection[int] | None = ..., margin: int | Sequence[int] = ..., level: int = ..., *, divisible: int | Sequence[int] = ..., overhang: bool = ..., otherwise: Otherwise = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> DataDependentPipe:
+    def foreground_crop(self, key: str = ..., threshold: float | str | None = ..., labels: int | Collection[int] | None = ..., margin: int | Sequence[int] = ..., level: int = ..., *, divisible: int | Sequence[int] = ..., overhang: bool = ..., fallback: Otherwise = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> DataDependentPipe:
         """Keep the smallest box of the present grid with all voxels of interest, and a margin."""
 
     def fullsync(self, timeout: float = ...) -> FullSync:
         """Yield items as long as every rank of ``torch.distributed`` has one."""
 
-    def gamma(self, gamma: ParameterRange, in_range: tuple[float, float] | None = ..., *, two_sided: bool = ..., over: str = ..., keep_statistics: bool = ..., invert: bool = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
+    def gamma(self, gamma: ParameterRange, in_range: tuple[float, float] | None = ..., *, two_sided: bool = ..., statistics_over: str = ..., keep_statistics: bool = ..., invert: bool = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """``low + (high - low) * ((value - low) / (high - low)) ** gamma``; the ends stay."""
 
     def grid_distortion(self, limit: float | tuple[float, float] = ..., cells: int | Sequence[int] = ..., factors: Sequence[Sequence[float]] | None = ..., keep_faces: bool = ..., *, p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
@@ -191,13 +191,13 @@ class ChainedForms(IterDataPipe[Any]):
     def in_memory_cache(self, size: float | None = ...) -> InMemoryCacheHolder:
         """Keep the last items of the first pass in memory, and yield them from there in later ones."""
 
-    def interleave(self, visits: int, each: int = ...) -> Interleave:
+    def interleave(self, visits: int, patches_per_turn: int = ...) -> Interleave:
         """Let the patches of several visits to volumes take turns, some of each at a time."""
 
-    def label_crop(self, size: int | Sequence[int | None] | None, key: str = ..., labels: int | Collection[int] | None = ..., level: int = ..., *, otherwise: Otherwise = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> DataDependentPipe:
+    def label_crop(self, size: int | Sequence[int | None] | None, key: str = ..., labels: int | Collection[int] | None = ..., level: int = ..., *, fallback: Otherwise = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> DataDependentPipe:
         """Keep a box of ``size`` about the middle of the box of labels."""
 
-    def lazy_patch(self, size: Size, *, samples_per_volume: int = ..., sampling: str = ..., overlap: Size = ..., region: Size | None = ..., align: Size | None = ..., mask: str | Volume | None = ..., min_share: float = ..., class_weights: Mapping[Any, float] | None = ..., oversample: float | None = ..., weights: str | Volume | None = ..., otherwise: str = ..., name: str = ...) -> PatchSampler:
+    def lazy_patch(self, size: Size, *, samples_per_volume: int = ..., sampling: str = ..., overlap: Size = ..., region: Size | None = ..., align: Size | None = ..., mask: str | Volume | None = ..., min_fraction: float = ..., class_weights: Mapping[Any, float] | None = ..., oversample: float | None = ..., weights: str | Volume | None = ..., fallback: str = ..., name: str = ...) -> PatchSampler:
         """Yield patches of each volume: descriptions of where to cut, no voxels."""
 
     def lines_to_paragraphs(self, joiner: Callable[[list[Any]], Any] = ...) -> ParagraphAggregator:
@@ -263,10 +263,10 @@ class ChainedForms(IterDataPipe[Any]):
     def mean_of_channels(self, *, keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """The mean of all channels, as one."""
 
-    def move_boxes(self, keys: str | Collection[str] = ..., *, of: str | None = ..., least: float = ..., with_: str | Collection[str] = ...) -> MoveBoxes:
+    def move_boxes(self, keys: str | Collection[str] = ..., *, key: str | None = ..., min_fraction: float = ..., row_keys: str | Collection[str] = ...) -> MoveBoxes:
         """Bring boxes from the voxels of the stored volume to those of the patch."""
 
-    def move_points(self, keys: str | Collection[str] = ..., *, of: str | None = ..., inside: bool = ..., with_: str | Collection[str] = ...) -> MovePoints:
+    def move_points(self, keys: str | Collection[str] = ..., *, key: str | None = ..., inside: bool = ..., row_keys: str | Collection[str] = ...) -> MovePoints:
         """Bring points from the voxels of the stored volume to those of the patch."""
 
     def mux_longest(self, *datapipes: Pipe) -> MultiplexerLongest:
@@ -275,13 +275,13 @@ class ChainedForms(IterDataPipe[Any]):
     def noise(self, std: ParameterRange, mean: ParameterRange = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Add normal numbers, independent from voxel to voxel of the result."""
 
-    def normalize(self, mean: float | None = ..., std: float | None = ..., above: float | None = ..., inside: str | None = ..., *, keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
+    def normalize(self, mean: float | None = ..., std: float | None = ..., threshold: float | None = ..., inside: str | None = ..., *, keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Shift and scale the values; by default to mean 0 and deviation 1 over the whole volume."""
 
     def on_disk_cache(self, filepath_fn: Callable[[Any], Any] | None = ..., hash_dict: Mapping[str, str] | None = ..., hash_type: str = ..., extra_check_fn: Callable[[str], bool] | None = ...) -> OnDiskCacheHolder:
         """Begin a part of the chain whose results are kept on the local disk."""
 
-    def one_hot(self, classes: int | tuple[int, ...], *, others: Literal['error', 'drop'] = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
+    def one_hot(self, classes: int | tuple[int, ...], *, unknown: Literal['error', 'drop'] = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """A channel for every class, 1 where it is and 0 elsewhere, uint8."""
 
     def one_of(self, ops: Sequence[Any] | Mapping[Any, float], *, weights: Sequence[float] | None = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> ChoicePipe:
@@ -293,7 +293,7 @@ class ChainedForms(IterDataPipe[Any]):
     def open_files_by_iopath(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
 
-    def open_volume(self, *, labels: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy] | None = ..., override: bool = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., storage_options: Mapping[str, Any] | None = ..., io: str | Mapping[str, str] = ..., **reader_kwargs: Any) -> OpenVolume:
+    def open_volume(self, *, label_keys: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy] | None = ..., override: bool = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., storage_options: Mapping[str, Any] | None = ..., io: str | Mapping[str, str] = ..., **reader_kwargs: Any) -> OpenVolume:
         """Make a lazy volume of every path, URL, array or store in a sample."""
 
     def orientation(self, axcodes: str = ..., *, name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
@@ -353,7 +353,7 @@ class ChainedForms(IterDataPipe[Any]):
     def regions(self, labels: tuple[int | tuple[int, ...], ...], *, keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """A channel for every region, 1 where one of its labels is and 0 elsewhere, uint8."""
 
-    def remap_labels(self, mapping: Mapping[int, int], other: int | None = ..., *, keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
+    def remap_labels(self, mapping: Mapping[int, int], *, unknown: int | None = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Give labels other numbers; several may become one."""
 
     def repeat(self, times: int) -> Repeater:
@@ -365,11 +365,11 @@ class ChainedForms(IterDataPipe[Any]):
     def resample_to(self, grid: Grid | str, *, keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Resample volumes to one grid: each voxel then has the value at its place in the world."""
 
-    def rescale(self, out: tuple[float, float] = ..., in_range: tuple[float, float] | None = ..., clamp: bool = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
-        """Bring the range of the volume, or a given one, to ``out``."""
+    def rescale(self, out_range: tuple[float, float] = ..., in_range: tuple[float, float] | None = ..., clamp: bool = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
+        """Bring the range of the volume, or a given one, to ``out_range``."""
 
-    def rescale_percentiles(self, lower: float = ..., upper: float = ..., out: tuple[float, float] = ..., clamp: bool = ..., above: float | None = ..., inside: str | None = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
-        """Map two percentiles of the volume to ``out``, and clamp values beyond."""
+    def rescale_percentiles(self, lower: float = ..., upper: float = ..., out_range: tuple[float, float] = ..., clamp: bool = ..., threshold: float | None = ..., inside: str | None = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
+        """Map two percentiles of the volume to ``out_range``, and clamp values beyond."""
 
     def resize(self, size: int | Sequence[int | None] | None, *, longest: bool = ..., extent: Extent = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Give the grid ``size`` voxels over the present extent."""
@@ -449,7 +449,7 @@ class ChainedForms(IterDataPipe[Any]):
     def to_metatensor(self) -> ToMetaTensor:
         """Make MONAI's ``MetaTensor`` of each volume of a batch, or of a realized sample."""
 
-    def to_subject(self, labels: str | Collection[str] | None = ...) -> ToSubject:
+    def to_subject(self, label_keys: str | Collection[str] | None = ...) -> ToSubject:
         """Make TorchIO's ``Subject`` of each sample, or a list of them of each batch."""
 
     def translate(self, amount: Amount, *, unit: str = ..., space: Space = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:

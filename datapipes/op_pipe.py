@@ -19,10 +19,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Arguments of any op that are given by keyword alone.
 KEYWORD_ONLY = frozenset(
     {
-        *("p", "space", "hard", "keep_size", "extent", "longest", "one", "where"),
+        *("p", "space", "hard", "keep_size", "extent", "longest", "exactly_one", "where"),
         *("end", "center", "slices", "scale"),
-        *("otherwise", "others", "overhang", "divisible"),
-        *("over", "keep_statistics", "invert", "weights"),
+        *("fallback", "unknown", "overhang", "divisible"),
+        *("statistics_over", "keep_statistics", "invert", "weights"),
     }
 )
 

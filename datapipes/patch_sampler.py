@@ -77,18 +77,18 @@ class PatchSampler(DataPipe):
         ``explain()`` recommends a size. One number or three, at least ``size + align - 1``.
     mask
         With ``"uniform"``: patches are drawn inside of it. With ``"grid"``: patches without it are
-        left out, and with ``min_share`` those that hold less. Key of a label or boolean volume of
-        the sample, or a ``Volume`` for all cases; any voxel that is not 0 is inside. An image, with
-        its many values, is refused unless ``class_weights`` names labels. It may be coarser than
-        the volumes and have a grid of its own: then leave its key out of
+        left out, and with ``min_fraction`` those that hold less. Key of a label or boolean volume
+        of the sample, or a ``Volume`` for all cases; any voxel that is not 0 is inside. An image,
+        with its many values, is refused unless ``class_weights`` names labels. It may be coarser
+        than the volumes and have a grid of its own: then leave its key out of
         ``open_volume(keys=...)``, and give a path or ``Volume(array, affine=...)``.
-    min_share
+    min_fraction
         With ``mask``: part of the patch that is inside, at least; of a grid exactly, else to within
         the cells (8 voxels, or a quarter of the patch) that faces of the patch cut.
     class_weights
         With ``mask``: how often a voxel of each label is in the middle, voxel ``n // 2`` of n,
         ``{0: 1, 2: 3}``; near a face the patch is moved inward. Labels that a volume lacks leave
-        their part to the others; ``min_share`` is of the drawn one.
+        their part to the others; ``min_fraction`` is of the drawn one.
         ``"other"`` is for all other labels together.
     oversample
         With ``mask``: the share of each batch that is drawn about foreground, as nnU-Net's
@@ -103,7 +103,7 @@ class PatchSampler(DataPipe):
         ``Volume`` for all cases, on any grid: one channel of finite numbers from 0, whose sum does
         not matter. Voxels too near a face have no part, unless no others weigh anything: then the
         patch is moved inward. On an axis with one place for the patch, every voxel counts.
-    otherwise
+    fallback
         With ``mask`` or ``weights``, where they have no such place: ``"error"``, or a patch
         ``"anywhere"``.
     align
@@ -183,11 +183,11 @@ class PatchSampler(DataPipe):
         region: Size | None = None,
         align: Size | None = None,
         mask: str | Volume | None = None,
-        min_share: float = 0.0,
+        min_fraction: float = 0.0,
         class_weights: Mapping[Any, float] | None = None,
         oversample: float | None = None,
         weights: str | Volume | None = None,
-        otherwise: str = "error",
+        fallback: str = "error",
         name: str = "",
     ) -> None:
         super().__init__()
@@ -217,10 +217,10 @@ class PatchSampler(DataPipe):
                 msg = "oversample says that the other patches lie anywhere, and region that all of "
                 msg += "a visit lie beside each other"
                 raise PatchSizeError(msg, do="Leave one of them out.")
-            options = {"min_share": min_share, "class_weights": class_weights}
+            options = {"min_fraction": min_fraction, "class_weights": class_weights}
             options["oversample"] = oversample
             self._template = _template(
-                self.given_size, mask, weights, options, otherwise, sampling, self.origin
+                self.given_size, mask, weights, options, fallback, sampling, self.origin
             )
         self.oversample = oversample
 
@@ -424,13 +424,13 @@ def _template(
     mask: Any,
     weights: Any,
     options: Mapping[str, Any],
-    otherwise: str,
+    fallback: str,
     sampling: str,
     origin: CallSite,
 ) -> MaskedPatch | WeightedPatch | None:
     """Return the op of a pipe with these arguments, of no volume; None where none says where."""
     # ``options`` has the arguments that belong to a mask.
-    usual: dict[str, Any] = {"min_share": 0, "class_weights": {}, "oversample": None}
+    usual: dict[str, Any] = {"min_fraction": 0, "class_weights": {}, "oversample": None}
     names = [name for name, one in options.items() if one is not None and one != usual[name]]
     op_class: type[MaskedPatch] | type[WeightedPatch]
     if weights is not None:
@@ -442,8 +442,8 @@ def _template(
             raise PatchSizeError("weights belongs to sampling='uniform'; a grid covers everything")
         op_class, argument, volume, settings = WeightedPatch, "weights", weights, {}
     else:
-        names += ["otherwise"] if otherwise != "error" else []
-        drawing = [name for name in names if name != "min_share"]
+        names += ["fallback"] if fallback != "error" else []
+        drawing = [name for name in names if name != "min_fraction"]
         if mask is None:
             if names:
                 do = 'Give mask= too: the key of a label, e.g. "label".'
@@ -456,7 +456,7 @@ def _template(
     if not isinstance(volume, (str, Volume)):
         msg = f"{argument} is a key of the sample or a Volume, got {type(volume).__name__}"
         raise PatchSizeError(msg, do="Write vp.Volume(array, affine=...) around an array.")
-    settings |= {"otherwise": otherwise, "origin": origin}
+    settings |= {"fallback": fallback, "origin": origin}
     # One op without a volume: it refuses wrong arguments at the user's line.
     patch = op_class(size, SimpleNamespace(token=""), **settings)
     if isinstance(patch, MaskedPatch):

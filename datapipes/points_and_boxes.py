@@ -31,23 +31,23 @@ class MovePlaces(PerItem):
         self,
         parent: Pipe,
         keys: str | Collection[str],
-        of: str | None,
-        with_: str | Collection[str],
+        key: str | None,
+        row_keys: str | Collection[str],
     ) -> None:
         super().__init__(parent)
         self.keys = (keys,) if isinstance(keys, str) else tuple(keys)
-        self.with_ = (with_,) if isinstance(with_, str) else tuple(with_)
-        if self.with_ and len(self.keys) != 1:
-            msg = f"with_= goes with the {self.what} of one key, got {self.keys}"
+        self.row_keys = (row_keys,) if isinstance(row_keys, str) else tuple(row_keys)
+        if self.row_keys and len(self.keys) != 1:
+            msg = f"row_keys= goes with the {self.what} of one key, got {self.keys}"
             raise SampleError(msg, do=f"Write a move_{self.what}() for each.").at(self.origin)
-        self.of = of
+        self.key = key
 
     def apply(self, item: Any) -> Sample:
         if not isinstance(item, Sample):
             do = f"Put {self.form_name}() before batch_patches()."
             raise wrong_item(self, item, "a sample", do)
         lazy = patches_of(item)
-        of = next(iter(lazy), None) if self.of is None else self.of
+        of = next(iter(lazy), None) if self.key is None else self.key
         if of not in lazy:
             have = f"the lazy volumes are {', '.join(lazy)}" if lazy else "no volume is lazy"
             msg = f"{self.what} move with {'one' if of is None else repr(of)}, but {have}"
@@ -58,7 +58,7 @@ class MovePlaces(PerItem):
         plan = lazy[of].whole_plan
         entries: dict[str, Any] = {}
         mask: Any = []
-        for key in (*self.keys, *self.with_):
+        for key in (*self.keys, *self.row_keys):
             if key not in item:
                 msg = f"{self.form_name}() is to move {key!r}, but the sample has {', '.join(item)}"
                 do = missing_key_hint(key, "Name entries of the case.")
@@ -72,7 +72,7 @@ class MovePlaces(PerItem):
                 raise SampleError(msg).at(self.origin, item.case) from None
             places, mask = self.within(places, plan.shape)
             entries[key] = places[mask].tolist()
-        beside = {key: self._keep_rows(item, key, list(mask)) for key in self.with_}
+        beside = {key: self._keep_rows(item, key, list(mask)) for key in self.row_keys}
         return item.with_data(**entries, **beside)
 
     def _keep_rows(self, sample: Sample, key: str, mask: Sequence[bool]) -> list[Any]:
@@ -83,7 +83,7 @@ class MovePlaces(PerItem):
         if rows is None or len(rows) != len(mask):
             has = "no rows" if rows is None else f"{len(rows)} rows"
             msg = f"{key!r} goes with {len(mask)} rows that {self.form_name}() moves, and has {has}"
-            do = "Give with_= entries of one row for each."
+            do = "Give row_keys= entries of one row for each."
             raise SampleError(msg, do=do).at(self.origin, sample.case)
         return [row for row, is_kept in zip(rows, mask, strict=True) if is_kept]
 
@@ -104,12 +104,12 @@ class MoveBoxes(MovePlaces):
     keys
         Entries of the case that hold boxes (N, 6): lists, or arrays that are not among the
         ``keys=`` of ``open_volume``.
-    of
+    key
         Volume whose plan moves them; by default the first lazy one.
-    least
+    min_fraction
         Part of a box inside the patch, at least; others are left out. Parts outside are cut off. 0
         keeps every box whole, also those outside.
-    with_
+    row_keys
         Entries of one row per box, such as their classes, which lose the same rows. It requires one
         key of boxes.
 
@@ -132,7 +132,7 @@ class MoveBoxes(MovePlaces):
     >>> boxes = np.array([[0, 1, 2, 3, 4, 5], [6, 6, 6, 7, 7, 7]])
     >>> case = {"image": np.zeros((8, 8, 8)), "boxes": boxes, "classes": ["cyst", "tumour"]}
     >>> pipe = from_cases([case]).open_volume(keys=["image"]).crop((5, 5, 5), (3, 3, 3))
-    >>> sample = next(iter(pipe.move_boxes(with_="classes")))
+    >>> sample = next(iter(pipe.move_boxes(row_keys="classes")))
     >>> sample["boxes"], sample["classes"]
     ([[1.0, 1.0, 1.0, 2.0, 2.0, 2.0]], ['tumour'])
     """
@@ -146,25 +146,25 @@ class MoveBoxes(MovePlaces):
         parent: Pipe,
         keys: str | Collection[str] = "boxes",
         *,
-        of: str | None = None,
-        least: float = 0.5,
-        with_: str | Collection[str] = (),
+        key: str | None = None,
+        min_fraction: float = 0.5,
+        row_keys: str | Collection[str] = (),
     ) -> None:
-        super().__init__(parent, keys, of, with_)
-        if not is_number(least) or not 0 <= least <= 1:
-            raise SampleError(f"least is a part from 0 to 1, got {least!r}").at(self.origin)
-        self.least = float(least)
+        super().__init__(parent, keys, key, row_keys)
+        if not is_number(min_fraction) or not 0 <= min_fraction <= 1:
+            raise SampleError(f"min_fraction is from 0 to 1, got {min_fraction!r}").at(self.origin)
+        self.min_fraction = float(min_fraction)
 
     def within(self, rows: Rows, shape: tuple[int, int, int]) -> tuple[Rows, NDArray[np.bool_]]:
         """Return the boxes cut at the faces of the patch, and which of them stay."""
-        if self.least == 0:
+        if self.min_fraction == 0:
             return rows, np.ones(len(rows), bool)
         faces = np.array([-0.5] * 3), np.array(shape) - 0.5
         low, high = np.maximum(rows[:, :3], faces[0]), np.minimum(rows[:, 3:], faces[1])
         # An axis along which a box has no extent counts as inside where it is inside.
         extent, inside = rows[:, 3:] - rows[:, :3], np.maximum(high - low, 0)
         parts = np.where(extent > 0, inside / np.where(extent > 0, extent, 1), high >= low)
-        return np.concatenate([low, high], axis=1), np.prod(parts, axis=1) >= self.least
+        return np.concatenate([low, high], axis=1), np.prod(parts, axis=1) >= self.min_fraction
 
 
 @chained_form("move_points")
@@ -179,7 +179,7 @@ class MovePoints(MovePlaces):
         Entries of the case that hold points (N, 3), as those of boxes in ``move_boxes``.
     inside
         Whether points outside the patch are left out.
-    of, with_
+    key, row_keys
         As of ``move_boxes``.
 
     Raises
@@ -193,7 +193,7 @@ class MovePoints(MovePlaces):
     >>> from voxpipe.datapipes.iter import from_cases
     >>> case = {"image": np.zeros((8, 8, 8)), "points": [[7, 3, 3], [0, 0, 0]], "of": ["a", "b"]}
     >>> pipe = from_cases([case]).open_volume(keys=["image"]).flip(0).crop((0, 2, 2), (4, 4, 4))
-    >>> sample = next(iter(pipe.move_points(with_="of")))
+    >>> sample = next(iter(pipe.move_points(row_keys="of")))
     >>> sample["points"], sample["of"]
     ([[0.0, 1.0, 1.0]], ['a'])
     """
@@ -207,11 +207,11 @@ class MovePoints(MovePlaces):
         parent: Pipe,
         keys: str | Collection[str] = "points",
         *,
-        of: str | None = None,
+        key: str | None = None,
         inside: bool = True,
-        with_: str | Collection[str] = (),
+        row_keys: str | Collection[str] = (),
     ) -> None:
-        super().__init__(parent, keys, of, with_)
+        super().__init__(parent, keys, key, row_keys)
         self.inside = inside
 
     def within(self, rows: Rows, shape: tuple[int, int, int]) -> tuple[Rows, NDArray[np.bool_]]:

@@ -440,17 +440,17 @@ def shuffle_report(
 class Interleave(SameLength):
     """Let the patches of several visits to volumes take turns, some of each at a time.
 
-    Put it after ``lazy_patch(samples_per_volume=...)``, with ``each`` the size of a batch: every
-    batch then holds patches of one visit, neighbouring batches those of different visits. A
-    worker gets the batches of the same visits as long as no other worker has to wait, so a chunk
-    is decoded in one process. Batches and their order depend on the chain alone, not on the number
-    of workers. Nothing is read: only descriptions are buffered.
+    Put it after ``lazy_patch(samples_per_volume=...)``, with ``patches_per_turn`` the size of a
+    batch: every batch then holds patches of one visit, neighbouring batches those of different
+    visits. A worker gets the batches of the same visits as long as no other worker has to wait, so
+    a chunk is decoded in one process. Batches and their order depend on the chain alone, not on the
+    number of workers. Nothing is read: only descriptions are buffered.
 
     Parameters
     ----------
     visits
         Visits that are under way at once: the number of workers, or a multiple of it.
-    each
+    patches_per_turn
         Patches of one visit before it is the next one's turn.
 
     Examples
@@ -459,15 +459,15 @@ class Interleave(SameLength):
     >>> from voxpipe.datapipes.iter import from_cases
     >>> cases = [{"case": name, "image": np.zeros((8, 8, 8))} for name in "abc"]
     >>> pipe = from_cases(cases).open_volume().lazy_patch(4, samples_per_volume=4)
-    >>> [patch.case for patch in pipe.interleave(visits=2, each=2)]
+    >>> [patch.case for patch in pipe.interleave(visits=2, patches_per_turn=2)]
     ['a', 'a', 'b', 'b', 'a', 'a', 'b', 'b', 'c', 'c', 'c', 'c']
     """
 
-    def __init__(self, parent: Pipe, visits: int, each: int = 1) -> None:
+    def __init__(self, parent: Pipe, visits: int, patches_per_turn: int = 1) -> None:
         super().__init__(parent)
         with locate_errors(self):
             self.visits = whole_number("visits", visits, least=1)
-            self.each = whole_number("each", each, least=1)
+            self.patches_per_turn = whole_number("patches_per_turn", patches_per_turn, least=1)
 
     def __iter__(self) -> Iterator[Sample]:
         coming = (deque(items) for _, items in groupby(self.parent, self._case_of))
@@ -475,7 +475,7 @@ class Interleave(SameLength):
         turn = 0
         while lanes:
             lane = lanes[turn]
-            for _ in range(min(self.each, len(lane))):
+            for _ in range(min(self.patches_per_turn, len(lane))):
                 yield lane.popleft()
             if not lane:
                 # The next visit replaces the finished one, so that the same worker gets it.

@@ -104,7 +104,7 @@ def _intensities(pipes: Sequence[Pipe]) -> list[str]:
         }
     names = keys if opening.keys is None else keys & set(opening.keys)
     # Overriding policies have a fill of their own.
-    return sorted(names - set(opening.labels) - set(opening.overriding))
+    return sorted(names - set(opening.label_keys) - set(opening.overriding))
 
 
 def sampling_of(pipe: PerItem, arguments: Mapping[str, Any], ops: Sequence[Any] = ()) -> Sampling:
@@ -279,7 +279,7 @@ class DataDependentPipe(SpatialPipe):
 
     def _as_stored(self, op: Any, thing: Any) -> Any:
         # Raises where a threshold could be meant for values that a pipe has changed.
-        if op.needs.above is None:
+        if op.needs.threshold is None:
             labels = stored_labels(thing, op.needs.labels, op.name, op.needs.key)
             if labels == op.needs.labels:
                 return op
@@ -288,7 +288,7 @@ class DataDependentPipe(SpatialPipe):
                 raise SampleError(msg, do="Name labels as remap_labels gives them.")
             return replace(op, labels=labels)
         if (change := _first_value_op(thing)) is not None:
-            msg = f"{op.name}(above={op.needs.above!r}) looks at {op.needs.key!r} as it is "
+            msg = f"{op.name}(threshold={op.needs.threshold!r}) looks at {op.needs.key!r} as it is "
             do = f"Put {op.name} first, with a threshold in stored values."
             raise SampleError(f"{msg}stored, and {change} comes before it", do=do)
         return op

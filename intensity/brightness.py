@@ -58,14 +58,14 @@ class Contrast(TwoSidedOp, AffineValueOp):
     """``(value - middle) * factor + middle``.
 
     The mean of a CT is near that of air, far below the mean of a patch inside the body. With
-    ``over="patch"``, as in nnU-Net, mean and range are those of each channel of the op's input,
-    with the halo of later filters. Overlapping patches then differ.
+    ``statistics_over="patch"``, as in nnU-Net, mean and range are those of each channel of the
+    op's input, with the halo of later filters. Overlapping patches then differ.
 
     Examples
     --------
     >>> Contrast((0.75, 1.25)).describe()
     'contrast factor (0.75, 1.25) about the mean of each volume'
-    >>> Contrast((0.75, 1.25), keep_range=True, over="patch").describe()
+    >>> Contrast((0.75, 1.25), keep_range=True, statistics_over="patch").describe()
     'contrast factor (0.75, 1.25) about the mean of each patch, in its range'
     """
 
@@ -75,13 +75,17 @@ class Contrast(TwoSidedOp, AffineValueOp):
     """Value that stays; None for the mean of the volume."""
     keep_range: bool = False
     """Whether to clamp to the smallest and largest value of the volume."""
-    over: str = VOLUME
+    statistics_over: str = VOLUME
     """Source of mean and range: ``"volume"``, or ``"patch"``."""
 
     name: ClassVar[str] = "contrast"
     about_1: ClassVar[str] = "factor"
     amounts: ClassVar[Any] = {"factor": FROM_0}
-    checks: ClassVar[Any] = {"keep_range": as_flag, "over": as_over, "middle": NUMBER_OR_NONE}
+    checks: ClassVar[Any] = {
+        "keep_range": as_flag,
+        "statistics_over": as_over,
+        "middle": NUMBER_OR_NONE,
+    }
 
     @property
     def looks_at_all(self) -> bool:
@@ -89,11 +93,11 @@ class Contrast(TwoSidedOp, AffineValueOp):
 
     @property
     def takes_statistics(self) -> bool:
-        return self.over == VOLUME and (self.middle is None or self.keep_range)
+        return self.statistics_over == VOLUME and (self.middle is None or self.keep_range)
 
     @property
     def pointwise(self) -> bool:  # type: ignore[override]
-        return self.over == VOLUME or (self.middle is not None and not self.keep_range)
+        return self.statistics_over == VOLUME or (self.middle is not None and not self.keep_range)
 
     def as_epilogue(self, params: Params, facts: Facts) -> Epilogue | None:
         if not self.pointwise:
@@ -119,7 +123,11 @@ class Contrast(TwoSidedOp, AffineValueOp):
         return (ByStatistics(self.name, spread),)
 
     def describe(self) -> str:
-        middle = f"the mean of each {self.over}" if self.middle is None else f"{self.middle:g}"
+        middle = (
+            f"the mean of each {self.statistics_over}"
+            if self.middle is None
+            else f"{self.middle:g}"
+        )
         suffix = ", in its range" if self.keep_range else ""
         return f"{self.in_words(factor=self.factor)} about {middle}{suffix}"
 
@@ -178,14 +186,14 @@ class Gamma(TwoSidedOp):
     Values beyond the ends are mirrored at the lower one, so that no root of a negative number is
     taken. Commutes with interpolation nearly, as far as the curve is straight from voxel to voxel.
 
-    MONAI's ``AdjustContrast`` is ``over="patch"`` on a patch: the ends are those of each channel,
-    as in nnU-Net. Overlapping patches then differ.
+    MONAI's ``AdjustContrast`` is ``statistics_over="patch"`` on a patch: the ends are those of each
+    channel, as in nnU-Net. Overlapping patches then differ.
 
     Examples
     --------
     >>> Gamma((0.7, 1.5)).describe()
     'gamma (0.7, 1.5) in the range of each volume'
-    >>> Gamma((0.7, 1.5), over="patch", keep_statistics=True, invert=True).describe()
+    >>> Gamma((0.7, 1.5), statistics_over="patch", keep_statistics=True, invert=True).describe()
     'gamma (0.7, 1.5) in the range of each patch, inverted, its mean and deviation kept'
     """
 
@@ -193,7 +201,7 @@ class Gamma(TwoSidedOp):
     """A number above 0, or (low, high); above 1 darkens."""
     in_range: tuple[float, float] | None = None
     """The ends (low, high); None for the smallest and largest value of the volume."""
-    over: str = VOLUME
+    statistics_over: str = VOLUME
     """Source of the ends: ``"volume"``, or ``"patch"``."""
     keep_statistics: bool = False
     """Whether each channel of the patch gets its mean and deviation back; of a patch only."""
@@ -205,20 +213,22 @@ class Gamma(TwoSidedOp):
     amounts: ClassVar[Any] = {"gamma": ABOVE_0}
     checks: ClassVar[Any] = {
         "in_range": or_none(as_rising),
-        "over": as_over,
+        "statistics_over": as_over,
         "keep_statistics": as_flag,
         "invert": as_flag,
     }
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.keep_statistics and self.over != PATCH:
+        if self.keep_statistics and self.statistics_over != PATCH:
             msg = "keep_statistics is of a patch, as the mean of the whole volume is not known "
-            raise ValueError(f'{msg}after the bend: write over="patch" too')
+            raise ValueError(f'{msg}after the bend: write statistics_over="patch" too')
 
     @property
     def pointwise(self) -> bool:  # type: ignore[override]
-        return not self.keep_statistics and (self.over == VOLUME or self.in_range is not None)
+        return not self.keep_statistics and (
+            self.statistics_over == VOLUME or self.in_range is not None
+        )
 
     @property
     def looks_at_all(self) -> bool:
@@ -226,11 +236,11 @@ class Gamma(TwoSidedOp):
 
     @property
     def takes_statistics(self) -> bool:
-        return self.in_range is None and self.over == VOLUME
+        return self.in_range is None and self.statistics_over == VOLUME
 
     def changes(self, params: Params, facts: Facts) -> tuple[Change, ...]:
         ends = self.in_range
-        if ends is None and self.over == VOLUME:
+        if ends is None and self.statistics_over == VOLUME:
             whole = facts.statistics()
             ends = (whole.minimum, whole.maximum)
         if ends is not None and not self.keep_statistics:
@@ -248,7 +258,11 @@ class Gamma(TwoSidedOp):
         return (ByStatistics(self.name, bend),)
 
     def describe(self) -> str:
-        where = f"the range of each {self.over}" if self.in_range is None else f"{self.in_range}"
+        where = (
+            f"the range of each {self.statistics_over}"
+            if self.in_range is None
+            else f"{self.in_range}"
+        )
         where += ", inverted" if self.invert else ""
         where += ", its mean and deviation kept" if self.keep_statistics else ""
         return f"{self.in_words(gamma=self.gamma)} in {where}"

@@ -90,27 +90,27 @@ class DropChannels(RandomValueOp):
     Examples
     --------
     >>> DropChannels(0.25).describe()
-    'drop_channels chance 0.25'
+    'drop_channels p_channel 0.25'
     """
 
-    chance: float
+    p_channel: float
     """Probability of each channel, 0 to 1."""
     fill: float = 0.0
     """The value that a dropped channel has."""
 
     name: ClassVar[str] = "drop_channels"
     draws_key: ClassVar[bool] = True
-    checks: ClassVar[Any] = {"chance": as_probability, "fill": as_number}
+    checks: ClassVar[Any] = {"p_channel": as_probability, "fill": as_number}
 
     def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         numbers = philox((np.arange(array.shape[0]), 0, 0, 0), params["key"])[0] * _PER_WORD
-        mask = numbers < self.chance
+        mask = numbers < self.p_channel
         mask[np.argmax(numbers)] = False
         array[mask] = self.fill
         return array
 
     def describe(self) -> str:
-        return self.in_words(chance=self.chance)
+        return self.in_words(p_channel=self.p_channel)
 
 
 _LEAST, _MOST = -(2**63), 2**64 - 1
@@ -199,18 +199,18 @@ class OneHot(_ChannelPerClass):
 
     classes: int | tuple[int, ...]
     """How many, from 0; or which labels, of which 0 may be left out."""
-    others: Literal["error", "drop"] = "error"
+    unknown: Literal["error", "drop"] = "error"
     """Handling of a voxel without any of the labels: an error, or 0 in every channel."""
 
     name: ClassVar[str] = "one_hot"
     argument: ClassVar[str] = "classes"
-    checks: ClassVar[Any] = {"classes": _as_classes, "others": partial(as_choice, choices=OTHERS)}
+    checks: ClassVar[Any] = {"classes": _as_classes, "unknown": partial(as_choice, choices=OTHERS)}
 
     def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         self.channels(array.shape[0])
         labels = np.array(entries_of(self.classes)).reshape(-1, 1, 1, 1)
         flags = array == labels
-        if self.others == "error":
+        if self.unknown == "error":
             rest = array[0][~flags.any(axis=0)]
             others = np.unique(rest[rest != 0])
             if others.size:
@@ -219,7 +219,7 @@ class OneHot(_ChannelPerClass):
                 raise VolumeError(
                     f"one_hot has channels for {names}, and a patch has {other_names}",
                     do="Name all labels, one_hot((0, 2, 5)); bring them to 0, 1, 2 with "
-                    'remap_labels; or give others="drop".',
+                    'remap_labels; or give unknown="drop".',
                 )
         result: NDArray[Any] = flags.view(np.uint8)
         return result
@@ -242,23 +242,23 @@ class RemapLabels(ValueOp):
 
     mapping: Any
     """Old label to new label."""
-    other: int | None = None
+    unknown: int | None = None
     """New label of all labels that are not in ``mapping``; None keeps them."""
 
     name: ClassVar[str] = "remap_labels"
     keeps_dtype: ClassVar[bool] = True
     kind: ClassVar[str] = "label"
-    checks: ClassVar[Any] = {"mapping": _as_mapping, "other": or_none(_as_label)}
+    checks: ClassVar[Any] = {"mapping": _as_mapping, "unknown": or_none(_as_label)}
 
     def dtype(self, in_dtype: np.dtype[Any]) -> np.dtype[Any]:
-        new = [b for _, b in self.mapping] + ([] if self.other is None else [self.other])
+        new = [b for _, b in self.mapping] + ([] if self.unknown is None else [self.unknown])
         common = np.result_type(in_dtype, *(np.min_scalar_type(n) for n in (min(new), max(new))))
         if common.kind != "f":  # by its name: torch has no ``ulonglong``
             return np.dtype(common.str)
         # NumPy's common type of uint64 and a negative number is a float, which is no label.
         result = np.dtype(np.int64) if in_dtype.kind in "iu" else common
         most = 2**63 - 1 if result.kind == "i" else 2 ** (np.finfo(result.name).nmant + 1)
-        for old, label in (*self.mapping, ("other", self.other or 0)):
+        for old, label in (*self.mapping, ("unknown", self.unknown or 0)):
             if abs(label) > most:
                 what = f"remap_labels makes {old} {label}, which {result} does not hold exactly"
                 raise VolumeError(what, do=f"Give labels up to {most}.")
@@ -266,15 +266,15 @@ class RemapLabels(ValueOp):
 
     def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         result = array.astype(self.dtype(array.dtype))
-        if self.other is not None:
-            result[...] = self.other
+        if self.unknown is not None:
+            result[...] = self.unknown
         for old, new in self.mapping:
             result[array == old] = new
         return result
 
     def describe(self) -> str:
         pairs = ", ".join(f"{a} to {b}" for a, b in self.mapping)
-        return f"{self.name} {pairs}{'' if self.other is None else f', others to {self.other}'}"
+        return f"{self.name} {pairs}{'' if self.unknown is None else f', others to {self.unknown}'}"
 
 
 @dataclass(frozen=True)

@@ -248,11 +248,11 @@ class DropComponent(_MaskOp):
     'drop_component below 0.15 of the patch (p=0.2, p_channel=0.5)'
     """
 
-    most: float = 0.15
+    max_fraction: float = 0.15
     """Limit of a part's size, as a share of the patch."""
 
     name: ClassVar[str] = "drop_component"
-    checks: ClassVar[Any] = {"most": as_probability}
+    checks: ClassVar[Any] = {"max_fraction": as_probability}
 
     @property
     def op(self) -> RandomValueOp:
@@ -261,13 +261,13 @@ class DropComponent(_MaskOp):
     def change(self, channels: NDArray[Any], number: int, values: Params, voxels: int) -> None:
         parts, count = parts_of(channels[number] != 0)
         sizes = np.bincount(parts.ravel(), minlength=count + 1)
-        small = np.flatnonzero(sizes[1:] < self.most * voxels) + 1
+        small = np.flatnonzero(sizes[1:] < self.max_fraction * voxels) + 1
         if small.size:
             number_of_part = small[min(int(values["which"] * small.size), small.size - 1)]
             channels[number][parts == number_of_part] = 0
 
     def describe(self) -> str:
-        return self.in_words(f"below {self.most:g} of the patch")
+        return self.in_words(f"below {self.max_fraction:g} of the patch")
 
 
 OPS = (DropComponent, RandomMorphology)

@@ -63,7 +63,7 @@ class Normalize(ValueOp):
     """Value to subtract; None for the mean of the volume."""
     std: float | None = None
     """Divisor, above or equal 0; None for the deviation of the volume."""
-    above: float | None = None
+    threshold: float | None = None
     """Statistics of voxels above this; None for all."""
     inside: str | None = None
     """Statistics of voxels inside the label of this key, on the same grid; None for all."""
@@ -74,7 +74,7 @@ class Normalize(ValueOp):
     checks: ClassVar[Any] = {
         "mean": NUMBER_OR_NONE,
         "std": partial(NUMBER_OR_NONE, least=0.0),
-        "above": NUMBER_OR_NONE,
+        "threshold": NUMBER_OR_NONE,
         "inside": as_volume_key,
     }
 
@@ -93,13 +93,13 @@ class Normalize(ValueOp):
 
     def _statistics(self, facts: Facts) -> VolumeStatistics:
         """Return the statistics of the selected voxels, or of all in a constant volume."""
-        statistics = facts.statistics(self.above)
-        if (self.above is None and self.inside is None) or not math.isnan(statistics.mean):
+        statistics = facts.statistics(self.threshold)
+        if (self.threshold is None and self.inside is None) or not math.isnan(statistics.mean):
             return statistics
         whole = facts.statistics()
         if whole.minimum == whole.maximum:  # a modality that is missing becomes 0
             return whole
-        limit = f"inside {self.inside}" if self.above is None else f"above {self.above:g}"
+        limit = f"inside {self.inside}" if self.threshold is None else f"above {self.threshold:g}"
         do = "Give normalize() a mean and std, or leave the case out by filter()."
         raise SampleError(f"normalize: no voxel of the volume is {limit}", do=do)
 
@@ -115,7 +115,7 @@ class Normalize(ValueOp):
 
     def describe(self) -> str:
         where = "" if self.inside is None else f" inside {self.inside}"
-        where += "" if self.above is None else f" above {self.above:g}"
+        where += "" if self.threshold is None else f" above {self.threshold:g}"
         if self.mean is None and self.std is None:
             return f"normalize by the mean and deviation of each volume{where}"
         mean = "the mean of each volume" if self.mean is None else f"{self.mean:g}"
@@ -155,7 +155,7 @@ def as_rising(name: str, value: Any) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Rescale(AffineValueOp):
-    """Bring the range of the volume, or a given one, to ``out``.
+    """Bring the range of the volume, or a given one, to ``out_range``.
 
     Examples
     --------
@@ -163,7 +163,7 @@ class Rescale(AffineValueOp):
     'rescale -1000 .. 1000 to 0 .. 1'
     """
 
-    out: tuple[float, float] = (0.0, 1.0)
+    out_range: tuple[float, float] = (0.0, 1.0)
     """New values of the ends. The first may be the larger: ``(1, 0)`` turns dark into bright."""
     in_range: tuple[float, float] | None = None
     """The ends, low < high; None for the smallest and largest value of the volume."""
@@ -171,7 +171,7 @@ class Rescale(AffineValueOp):
     """Whether values beyond the ends become those of the ends."""
 
     name: ClassVar[str] = "rescale"
-    checks: ClassVar[Any] = {"out": as_pair, "clamp": as_flag, "in_range": or_none(as_rising)}
+    checks: ClassVar[Any] = {"out_range": as_pair, "clamp": as_flag, "in_range": or_none(as_rising)}
 
     @property
     def takes_statistics(self) -> bool:
@@ -180,21 +180,21 @@ class Rescale(AffineValueOp):
     def changes(self, params: Params, facts: Facts) -> tuple[Epilogue, ...]:
         if self.in_range is None:
             whole = facts.statistics()
-            return rescaling(whole.minimum, whole.maximum, self.out, clamp=self.clamp)
-        return rescaling(*self.in_range, self.out, clamp=self.clamp)
+            return rescaling(whole.minimum, whole.maximum, self.out_range, clamp=self.clamp)
+        return rescaling(*self.in_range, self.out_range, clamp=self.clamp)
 
     def describe(self) -> str:
         ends = "the range of each volume"
         if self.in_range is not None:
             ends = f"{self.in_range[0]:g} .. {self.in_range[1]:g}"
-        return f"{self.in_words()} {ends} to {self.out[0]:g} .. {self.out[1]:g}"
+        return f"{self.in_words()} {ends} to {self.out_range[0]:g} .. {self.out_range[1]:g}"
 
 
 @dataclass(frozen=True)
 class RescalePercentiles(AffineValueOp):
-    """Map two percentiles of the volume to ``out``, and clamp values beyond.
+    """Map two percentiles of the volume to ``out_range``, and clamp values beyond.
 
-    ``out[0] + (out[1] - out[0]) * (value - a) / (b - a)``, where ``a`` and ``b`` are percentiles:
+    ``a2 + (b2 - a2) * (value - a) / (b - a)``, where ``a`` and ``b`` are percentiles:
     linear between the two values next in rank, as ``numpy.percentile`` has them.
 
     References
@@ -213,11 +213,11 @@ class RescalePercentiles(AffineValueOp):
     """In percent, 0 <= lower < upper <= 100."""
     upper: float = 99.5
     """See ``lower``."""
-    out: tuple[float, float] = (0.0, 1.0)
+    out_range: tuple[float, float] = (0.0, 1.0)
     """New values of the percentiles."""
     clamp: bool = True
     """Whether values beyond the percentiles become those of the percentiles."""
-    above: float | None = None
+    threshold: float | None = None
     """Only voxels above this count; None for all."""
     inside: str | None = None
     """Only voxels inside the label of this key count; None for all."""
@@ -227,9 +227,9 @@ class RescalePercentiles(AffineValueOp):
     checks: ClassVar[Any] = {
         "lower": as_number,
         "upper": as_number,
-        "out": as_pair,
+        "out_range": as_pair,
         "clamp": as_flag,
-        "above": NUMBER_OR_NONE,
+        "threshold": NUMBER_OR_NONE,
         "inside": as_volume_key,
     }
 
@@ -248,14 +248,14 @@ class RescalePercentiles(AffineValueOp):
         return True
 
     def changes(self, params: Params, facts: Facts) -> tuple[Epilogue, ...]:
-        whole = facts.statistics(self.above)
+        whole = facts.statistics(self.threshold)
         low, high = whole.percentile(self.lower), whole.percentile(self.upper)
-        return rescaling(low, high, self.out, clamp=self.clamp)
+        return rescaling(low, high, self.out_range, clamp=self.clamp)
 
     def describe(self) -> str:
         return (
             f"{self.in_words()} {self.lower:g} .. {self.upper:g} "
-            f"to {self.out[0]:g} .. {self.out[1]:g}"
+            f"to {self.out_range[0]:g} .. {self.out_range[1]:g}"
         )
 
 

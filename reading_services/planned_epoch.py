@@ -67,8 +67,8 @@ class Flow:
 
 def add_to_death(death: WorkerDied, text: str) -> None:
     """Append ``text`` to the message of ``death``."""
-    death.what += f"; {text}"
-    death.args = (death.what,)
+    death.message += f"; {text}"
+    death.args = (death.message,)
 
 
 @dataclass(eq=False)
@@ -124,7 +124,7 @@ class PooledEpoch(Iterator[Any]):
         count, most = self._deaths.total(), self._flow.restarts
         if not worker.failed_to_start() and count <= most:
             again = f"another one makes it again ({count} of max_restarts={most})"
-            warn(f"{death.what}: {again}", WorkerReplaced, death.origin)
+            warn(f"{death.message}: {again}", WorkerReplaced, death.origin)
             try:
                 fresh = self._pool.replace(worker)
             except (OSError, EOFError) as error:  # from the system, or the fork server is gone

@@ -251,7 +251,7 @@ def changed_at(status: os.stat_result) -> int:
     return max(write_time if write_time <= now else 0, change_time if change_time <= now else 0)
 
 
-FOLLOW = ("beside", "anywhere")
+FOLLOW = ("same_folder", "anywhere")
 """Values of ``follow=``: a header may name files in its own folder and below, or anywhere."""
 
 

@@ -13,7 +13,7 @@ from checkout import ROOT, modules, package_dir, packages
 
 
 def test_every_package_folder_is_installed():
-    """An unlisted folder would be missing from wheels."""
+    """An unknown folder would be missing from wheels."""
     found = []
     for package, folder in package_dir().items():
         for init in (ROOT / folder).rglob("__init__.py"):

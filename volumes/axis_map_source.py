@@ -333,7 +333,7 @@ class LabelBackend(ViewedBackend):
 
 _WRITE_LABELS = (
     "Write labels as integers, without a scale; if these are no classes, give other keys in "
-    "open_volume(labels=)."
+    "open_volume(label_keys=)."
 )
 
 

@@ -58,8 +58,8 @@ class BackendRequest:
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # for fsspec
     source: Any = field(default=None, repr=False)  # the user's argument
     io: str = "auto"  # how bare voxels of local files are read: one of ``IO_MODES``
-    follow: str = "beside"
-    """Where files that a header names may be: ``"beside"``, in its folder, or ``"anywhere"``."""
+    follow: str = "same_folder"
+    """Where files that a header names may be: in its ``"same_folder"``, or ``"anywhere"``."""
 
 
 Matcher = Callable[[BackendRequest], bool]
@@ -261,7 +261,7 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
 
     Examples
     --------
-    >>> print(unknown_format("scan.npz", ["nifti"]).what)  # doctest: +ELLIPSIS
+    >>> print(unknown_format("scan.npz", ["nifti"]).message)  # doctest: +ELLIPSIS
     no backend opens scan.npz; installed: ..., .nii, .nii.gz, ... (backends: nifti)...
     """
     suffix = os.path.splitext(name)[1].lower()

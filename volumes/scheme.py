@@ -221,8 +221,8 @@ class ReadScheme:
         hint = ""
         if self.readers > 1:
             hint = (
-                f"; .interleave(visits={self.readers}, each={self.items}) after it lets one "
-                f"worker decode a region instead of {self.readers}"
+                f"; .interleave(visits={self.readers}, patches_per_turn={self.items}) after it "
+                f"lets one worker decode a region instead of {self.readers}"
             )
         return (
             f"lazy_patch({place}samples_per_volume={self.draws}) decodes about "

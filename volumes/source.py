@@ -50,7 +50,7 @@ class Options:
     storage_options: Mapping[str, Any] = field(default_factory=dict, repr=False)  # for fsspec
     reader_kwargs: Mapping[str, Any] = field(default_factory=dict)  # for the backend or the reader
     io: str = "auto"  # how bare voxels of local files are read
-    follow: str = "beside"  # limit of a header's references to other files: one of ``FOLLOW``
+    follow: str = "same_folder"  # limit of a header's references to other files: one of ``FOLLOW``
 
     def __post_init__(self) -> None:
         check_io(self.io)
@@ -210,7 +210,7 @@ def _stable(value: Any) -> Any:
 
 def _stable_values(options: Options) -> tuple[Any, ...]:
     """Return the options as a part of tokens, without defaults that do not change voxels."""
-    usual = [("io", "auto"), ("follow", "beside")]
+    usual = [("io", "auto"), ("follow", "same_folder")]
     values = [value for key, value in vars(options).items() if (key, value) not in usual]
     return tuple(map(_stable, values))
 

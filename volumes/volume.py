@@ -64,8 +64,8 @@ class Volume:
         depends on the file system. The voxels are the same.
     follow
         Limit of references in headers (``ElementDataFile``, files of an OME-TIFF, external and
-        virtual data of HDF5) and of links in a zarr folder. ``"beside"``: files in the same folder.
-        ``"anywhere"``: any file that this process can read.
+        virtual data of HDF5) and of links in a zarr folder. ``"same_folder"``: files in that of
+        the header. ``"anywhere"``: any file that this process can read.
     **reader_kwargs
         For the backend or the reader: ``level=2`` of a zarr pyramid, or ``axes="zyx"``, the stored
         axes of an array without names, one letter each.
@@ -100,7 +100,7 @@ class Volume:
         reader: Any = None,
         storage_options: Mapping[str, Any] | None = None,
         io: str = "auto",
-        follow: str = "beside",
+        follow: str = "same_folder",
         **reader_kwargs: Any,
     ) -> None:
         if kind is None:

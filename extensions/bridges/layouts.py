@@ -37,7 +37,7 @@ class FromNNUNet(CaseFinder):
 
     Parameters
     ----------
-    folder
+    path
         Path or URL of the dataset, ``nnUNet_raw/Dataset002_Heart``.
     fold
         Which split: a number, or ``"all"``, where every case is for training and validation.
@@ -46,7 +46,7 @@ class FromNNUNet(CaseFinder):
     splits
         Path of ``splits_final.json``; by default the one in the folder of ``dataset.json``, else
         nnU-Net's split of the names in five.
-    apart
+    separate_channels
         Whether channels are volumes of their own, ``image_0000``, ``image_0001``; by default the
         files of a case are the channels of one volume, ``image``. A case of one channel is an
         ``image`` either way.
@@ -65,17 +65,17 @@ class FromNNUNet(CaseFinder):
 
     def __init__(
         self,
-        folder: str | os.PathLike[str],
+        path: str | os.PathLike[str],
         *,
         fold: int | str = "all",
         part: str = "train",
         splits: str | os.PathLike[str] | None = None,
-        apart: bool = False,
+        separate_channels: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> None:
         self.fold = int(fold) if isinstance(fold, str) and fold.isdecimal() else fold
-        self.part, self.splits, self.apart = part, splits, apart
-        super().__init__(folder, storage_options)
+        self.part, self.splits, self.separate_channels = part, splits, separate_channels
+        super().__init__(path, storage_options)
 
     def look(self) -> Cases:
         if self.part not in ("train", "val", "test"):
@@ -164,7 +164,7 @@ class FromNNUNet(CaseFinder):
     def _images(self, files: Sequence[str]) -> dict[str, Any]:
         if len(files) == 1:
             return {"image": files[0]}
-        if self.apart:
+        if self.separate_channels:
             return {f"image_{number:04d}": file for number, file in enumerate(files)}
         return {"image": list(files)}
 
@@ -217,7 +217,7 @@ class FromBids(CaseFinder):
 
     Parameters
     ----------
-    folder
+    path
         Path or URL of the dataset, or of a derivative alone.
     space
         Of which space: files with ``space-...`` of this name. By default those without: in the
@@ -245,7 +245,7 @@ class FromBids(CaseFinder):
 
     def __init__(
         self,
-        folder: str | os.PathLike[str],
+        path: str | os.PathLike[str],
         *,
         space: str | Mapping[str, str | None] | None = None,
         where: Mapping[str, str | int | None] | None = None,
@@ -262,7 +262,7 @@ class FromBids(CaseFinder):
             raise SampleError(msg, do=f"Its keys are {few_names(sorted(self.suffixes))}.")
         self.where = {k: None if v is None else str(v) for k, v in (where or {}).items()}
         self.optional = as_keys("from_bids(optional=)", optional)
-        super().__init__(folder, storage_options)
+        super().__init__(path, storage_options)
 
     def look(self) -> Cases:
         folders, places = list_below(self.location, self.storage_options)
@@ -370,7 +370,7 @@ class FromDicom(CaseFinder):
 
     Parameters
     ----------
-    folder
+    path
         A local path.
     key
         The key of the volumes.
@@ -386,9 +386,9 @@ class FromDicom(CaseFinder):
     form_name = "from_dicom"
     looks_once = True
 
-    def __init__(self, folder: str | os.PathLike[str], *, key: str = "image") -> None:
+    def __init__(self, path: str | os.PathLike[str], *, key: str = "image") -> None:
         (self.key,) = as_keys("from_dicom(key=)", [key])
-        super().__init__(folder)
+        super().__init__(path)
 
     def look(self) -> Cases:
         from ..formats.dicom import series_below
@@ -411,7 +411,7 @@ class FromDicom(CaseFinder):
         if bad and not cases:
             raise bad[0]
         if bad:
-            text = "\n".join(f"{error.what} {error.do}" for error in bad[:_MOST_LINES])
+            text = "\n".join(f"{error.message} {error.do}" for error in bad[:_MOST_LINES])
             more = f"\n... and {len(bad) - _MOST_LINES} more" if len(bad) > _MOST_LINES else ""
             warn(
                 f"from_dicom() leaves out what cannot be read:\n{text}{more}",

@@ -311,7 +311,7 @@ def _scale_range(t: Any) -> EqualPipe | None:
     if low >= high or out_low >= out_high:
         return None
     out, ends = (out_low, out_high), (low, high)
-    return _values("rescale", out=out, in_range=ends, clamp=bool(inner.clip))
+    return _values("rescale", out_range=out, in_range=ends, clamp=bool(inner.clip))
 
 
 def _shift(t: Any) -> EqualPipe | None:
@@ -352,7 +352,9 @@ def _rand_gamma(t: Any) -> EqualPipe | None:
         "keep_statistics": bool(inner.retain_stats),
     }
     power = _pair(inner.gamma)
-    return _values("gamma", one_channel=True, gamma=power, over="patch", **options, p=float(t.prob))
+    return _values(
+        "gamma", one_channel=True, gamma=power, statistics_over="patch", **options, p=float(t.prob)
+    )
 
 
 def _pair(values: Any) -> tuple[float, float]:

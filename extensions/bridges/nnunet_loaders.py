@@ -132,11 +132,13 @@ def preprocessed_patches(drawer: Any, trainer: Any) -> Any:
     if INSIDE in keys:
         policies[INSIDE] = Policy("nearest", "constant", fill=_OUTSIDE)
     labels = [key for key in keys if key != "image"]
-    volumes: Any = from_cases(cases).open_volume(labels=labels, policies=policies)
+    volumes: Any = from_cases(cases).open_volume(label_keys=labels, policies=policies)
     size = tuple(map(int, trainer.configuration_manager.patch_size))
     patches: Any = PlacedPatches(volumes, (1,) * (3 - len(size)) + size, drawer)
     patches = patches.remap_labels({_OUTSIDE: 0}, keys="label")
-    return patches.remap_labels({_OUTSIDE: 0}, 1, keys=INSIDE) if INSIDE in keys else patches
+    return (
+        patches.remap_labels({_OUTSIDE: 0}, unknown=1, keys=INSIDE) if INSIDE in keys else patches
+    )
 
 
 def raw_chains(trainer: Any, folder: str) -> tuple[Any, Any]:
@@ -159,7 +161,7 @@ def raw_chains(trainer: Any, folder: str) -> tuple[Any, Any]:
     root = os.path.join(folder, trainer.plans_manager.dataset_name)
     plan = Plan.read(trainer.plans_manager.plans, trainer.configuration_name)
     facts = Facts(trainer.dataset_json)
-    every = {case["case"]: case for case in from_nnunet(root, apart=True).cases}
+    every = {case["case"]: case for case in from_nnunet(root, separate_channels=True).cases}
     chains = []
     for names in trainer.do_split():
         missing = [name for name in names if name not in every]

@@ -240,7 +240,7 @@ def _of_series(
         what += f", and not {series}." if series else "."
         raise UnknownFormat(what, do="Give the one to read as series=.")
     for error in unknown:
-        warn(f"{error.what} It may belong to the series {uid}.", CasesLeftOut)
+        warn(f"{error.message} It may belong to the series {uid}.", CasesLeftOut)
     return frames[uid]
 
 

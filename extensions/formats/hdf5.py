@@ -96,7 +96,7 @@ class Reach:
         try:
             os.close(open_regular(path))
         except BadHeader as error:
-            error.what = f"{error.what.rstrip('.')}, and {self.name} names it."
+            error.message = f"{error.message.rstrip('.')}, and {self.name} names it."
             raise
         except OSError:
             pass  # a missing file has no links

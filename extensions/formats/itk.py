@@ -60,7 +60,7 @@ _DICOM_GROUPS = (b"\x02\0", b"\x08\0")
 _HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
 
 
-def check_claims(path: str, name: str, follow: str = "beside") -> None:
+def check_claims(path: str, name: str, follow: str = "same_folder") -> None:
     """Raise ``BadHeader`` for a header that makes ITK take more memory than its file holds.
 
     Only bitmaps and HDF5 files under any name are checked; readers of other formats take memory
@@ -187,7 +187,7 @@ def _reads(request: BackendRequest) -> bool:
     return bool(_reader(path).GetImageIOFromFileName(path))
 
 
-def open_itk(path: str, name: str, follow: str = "beside") -> Backend:
+def open_itk(path: str, name: str, follow: str = "same_folder") -> Backend:
     """Open any file that SimpleITK reads; only the header is read."""
     file = LocalStoredFile(path, name)
     reader = _read_information(path, name, follow)
@@ -228,7 +228,7 @@ def open_with_itk(file: StoredFile, why: str, data_files: Sequence[str]) -> Back
     return open_itk(file.path, file.name, file.follow)
 
 
-def _read_information(path: str, name: str, follow: str = "beside") -> Any:
+def _read_information(path: str, name: str, follow: str = "same_folder") -> Any:
     check_claims(path, name, follow)
     reader = _reader(path)
     try:

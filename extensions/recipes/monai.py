@@ -51,17 +51,17 @@ def monai_segmentation(
     """
     source: Any = cases if is_pipe(cases) else from_cases(cases)
     pipe = (
-        source.open_volume(labels=("label",))
+        source.open_volume(label_keys=("label",))
         .orientation("RAS")
         .spacing(spacing)
-        .foreground_crop("image", above=window[0], otherwise="whole")
+        .foreground_crop("image", threshold=window[0], fallback="whole")
         .rescale((0, 1), in_range=window, clamp=True)
         .lazy_patch(
             size,
             samples_per_volume=samples_per_volume,
             mask="label",
             class_weights={0: 1, "other": 1},
-            otherwise="anywhere",
+            fallback="anywhere",
         )
         .shuffle_plans()
     )

@@ -73,8 +73,8 @@ def nnunet_augmentation(
     as_number("degrees", degrees, least=0)
     turn = (-degrees, degrees)
     in_plane: dict[str, Any] = {"axes": (1, 2)} if plane else {}
-    bend: dict[str, Any] = {"two_sided": True, "over": "patch", "keep_statistics": True}
-    spread: dict[str, Any] = {"two_sided": True, "over": "patch", "keep_range": True}
+    bend: dict[str, Any] = {"two_sided": True, "statistics_over": "patch", "keep_statistics": True}
+    spread: dict[str, Any] = {"two_sided": True, "statistics_over": "patch", "keep_range": True}
     coarse = LowResolution((1, 2), by_inverse=True, p=0.5, **in_plane)
     pipe = pipe.rotate((turn, 0, 0) if plane else turn, space="voxel", p=0.2).zoom(
         (1 / 1.4, 1 / 0.7), space="voxel", p=0.2, by_inverse=True, **in_plane
@@ -152,7 +152,7 @@ def nnunet(
     if splits is None and not isinstance(plans, Mapping) and not is_url(os.fspath(plans)):
         beside = Path(plans).with_name("splits_final.json")
         splits = beside if beside.exists() else None
-    cases: Any = from_nnunet(root, fold=fold, part=part, splits=splits, apart=True)
+    cases: Any = from_nnunet(root, fold=fold, part=part, splits=splits, separate_channels=True)
     is_whole, is_drawn = windows or part == "test", part == "train" and not windows
     patches = validate_int("iterations", iterations, least=1) * plan.batch
     count = 0 if is_whole else _count_for_each(cases, patches)
@@ -200,9 +200,9 @@ def raw_volumes(cases: Any, plan: Plan, *, labels: Sequence[str] = ("label",)) -
         pipe = pipe.map(_with_inside)
         keys.append(INSIDE)
     others = keys[len(plan.channels) :]
-    pipe = pipe.open_volume(labels=others, keys=keys).transpose(plan.axes)
+    pipe = pipe.open_volume(label_keys=others, keys=keys).transpose(plan.axes)
     if plan.mask_channels:
-        pipe = pipe.foreground_crop(INSIDE, otherwise="whole")
+        pipe = pipe.foreground_crop(INSIDE, fallback="whole")
     pipe = _normalize(pipe, plan)
     return pipe.spacing(plan.spacing, padding={"image": "constant"}, fill={"image": 0})
 
@@ -265,7 +265,7 @@ def _normalize(pipe: Any, plan: Plan) -> Any:
             pipe = pipe.clamp(of["percentile_00_5"], of["percentile_99_5"], keys=key)
             pipe = pipe.normalize(of["mean"], of["std"], keys=key)
         elif scheme == "ZScoreNormalization":
-            pipe = pipe.normalize(above=0, keys=key) if has_mask else pipe.normalize(keys=key)
+            pipe = pipe.normalize(threshold=0, keys=key) if has_mask else pipe.normalize(keys=key)
         elif scheme == "RescaleTo01Normalization":
             pipe = pipe.rescale(keys=key)
         elif scheme == "RGBTo01Normalization":
@@ -278,7 +278,7 @@ def _normalize(pipe: Any, plan: Plan) -> Any:
 
 def _with_previous(pipe: Any, foreground: Sequence[int], *, augment: bool) -> Any:
     """Return the chain with the labels of the network before as channels of the image."""
-    pipe = pipe.one_hot(tuple(foreground), others="drop", keys="previous")
+    pipe = pipe.one_hot(tuple(foreground), unknown="drop", keys="previous")
     if augment:
         how = {"p_channel": 0.5, "keys": "previous"}
         pipe = pipe.random_morphology((1, 8), p=0.4, **how).drop_component(0.15, p=0.2, **how)

@@ -45,7 +45,7 @@ def two_views(
     (['meta', 'view_1', 'view_2'], torch.Size([2, 1, 8, 8, 8]), False)
     """
     source: Any = cases if is_pipe(cases) else from_cases(cases)
-    volumes = source.open_volume(keys=["image"], labels=()).normalize()
+    volumes = source.open_volume(keys=["image"], label_keys=()).normalize()
     patches = volumes.lazy_patch(size, samples_per_volume=samples_per_volume)
     first, second = patches.shuffle_plans().fork(2)
     make = default_view if view is None else view
@@ -59,7 +59,7 @@ def default_view(pipe: Any) -> Any:
         pipe.augment(rotate=(-30, 30), zoom=(0.8, 1.25), flip=0.5)
         .blur((0.5, 1.5), unit="voxel", p=0.3)
         .brightness((0.7, 1.3), p=0.8)
-        .contrast((0.7, 1.3), over="patch", p=0.8)
+        .contrast((0.7, 1.3), statistics_over="patch", p=0.8)
         .noise((0, 0.1), p=0.5)
     )
 

@@ -111,7 +111,7 @@ class KeptSource:
                 with target.lock(LOCK_TIMEOUT):
                     write_planned(self.volume, plan, target)
             except DestinationBusy as error:  # the caller reads and does not write
-                raise CacheBusy(error.what, do=error.do) from error
+                raise CacheBusy(error.message, do=error.do) from error
         return LocatedSource(url, Options(storage_options=self.storage_options)).open()
 
     def __getstate__(self) -> dict[str, Any]:

@@ -150,13 +150,13 @@ def stored_labels(patch: Any, labels: Sequence[int], who: str, key: str) -> tupl
         if not labels:
             _refuse_another_zero(op, new, who, key)
             continue
-        if op.other is not None and op.other in current:
+        if op.unknown is not None and op.unknown in current:
             raise SampleError(
-                f"{who} asks for label {op.other} of {key!r}, which {op.describe()} makes of all "
+                f"{who} asks for label {op.unknown} of {key!r}, which {op.describe()} makes of all "
                 "labels that it does not name",
                 do=f"Put {who} before it, with labels as they are stored.",
             )
-        same = current - set(new) if op.other is None else set()
+        same = current - set(new) if op.unknown is None else set()
         current = same | {old for old, label in new.items() if label in current}
     return tuple(sorted(current))
 
@@ -180,7 +180,7 @@ def _changes(patch: Any) -> Iterator[Any]:
 def _refuse_another_zero(op: RemapLabels, new: dict[int, int], who: str, key: str) -> None:
     """Raise if the labels that are 0 differ from the stored zeros."""
     zero = {old for old, label in new.items() if label == 0} | ({0} - set(new))
-    if zero != {0} or op.other == 0 or (op.other is not None and 0 not in new):
+    if zero != {0} or op.unknown == 0 or (op.unknown is not None and 0 not in new):
         raise SampleError(
             f"{who} uses the stored zeros of {key!r}, but {op.describe()} before it changes which "
             "labels are 0",

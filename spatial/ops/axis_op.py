@@ -49,7 +49,7 @@ class Flip(FieldChecks):
     'flip axis 0 (p=0.5), axis 2 (p=0.5)'
     >>> Flip((0, 2), p=(1, 0.1)).describe()
     'flip axis 0, axis 2 (p=0.1)'
-    >>> Flip(p=0.5, one=True).describe()
+    >>> Flip(p=0.5, exactly_one=True).describe()
     'flip one of the axes 0, 1, 2 (p=0.5)'
     """
 
@@ -57,17 +57,19 @@ class Flip(FieldChecks):
     """Spatial axes 0, 1, 2 of (I, J, K). All three leave the flat axis of 2-D data alone."""
     p: float | Sequence[float] = 1.0
     """Probability that an axis flips: one number for each, or one per axis of ``axes``."""
-    one: bool = False
+    exactly_one: bool = False
     """Whether one axis is drawn, each as likely, and flips alone; ``p`` is one number then."""
 
     name: ClassVar[str] = "flip"
     lattice: ClassVar[bool] = True
-    checks: ClassVar[Any] = {"axes": _FLIPS, "one": as_flag}
+    checks: ClassVar[Any] = {"axes": _FLIPS, "exactly_one": as_flag}
 
     def __post_init__(self) -> None:
         super().__post_init__()
         count = len(entries_of(self.axes))
-        set_checked(self, p=as_probability if self.one else partial(as_probabilities, count=count))
+        set_checked(
+            self, p=as_probability if self.exactly_one else partial(as_probabilities, count=count)
+        )
 
     def _chances(self) -> list[tuple[int, float]]:
         axes: Any = self.axes
@@ -77,7 +79,7 @@ class Flip(FieldChecks):
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params | None:
         random = generator.random(3).tolist()
         flat = flat_axes(plan) if self.axes == (0, 1, 2) else ()
-        if self.one:
+        if self.exactly_one:
             axes: Any = [axis for axis, _ in self._chances() if axis not in flat]
             if not axes:
                 return None
@@ -91,7 +93,7 @@ class Flip(FieldChecks):
         return plan.then(mirror(plan, params["axes"]), plan.shape, lattice=True)
 
     def describe(self) -> str:
-        if self.one:
+        if self.exactly_one:
             axes: Any = self.axes
             chance = f" (p={self.p:g})" if self.p != 1 else ""
             return f"flip one of the axes {', '.join(map(str, axes))}{chance}"

@@ -43,7 +43,7 @@ class BoxNeed:
 
     key: str
     """Key of the volume in the sample."""
-    above: float | str | None = None
+    threshold: float | str | None = None
     """Stored values above this are of interest, slope and intercept applied; a number, the
     ``"mean"`` of the volume, or a percentile such as ``"p50"``;"""
     labels: tuple[int, ...] = ()
@@ -55,9 +55,9 @@ class BoxNeed:
         from ...volumes.catalog.whole_pass import ForegroundRule
 
         coarse = f" at level {self.level}" if self.level else ""
-        if isinstance(self.above, str):
-            return f"voxels above the {self.above} of {self.key!r}{coarse}"
-        return f"{ForegroundRule(self.above, self.labels).describe()} of {self.key!r}{coarse}"
+        if isinstance(self.threshold, str):
+            return f"voxels above the {self.threshold} of {self.key!r}{coarse}"
+        return f"{ForegroundRule(self.threshold, self.labels).describe()} of {self.key!r}{coarse}"
 
     def find(self, volume: Any, plan: SpatialPlan) -> Region | None:
         """Return the box in voxels of the present output; empty if nothing is of interest."""
@@ -66,15 +66,15 @@ class BoxNeed:
         from ...volumes.stack_source import on_one_grid
 
         find = known_box if is_looking_ahead() else occupied_box
-        above = self.above
-        if isinstance(above, str):
+        threshold = self.threshold
+        if isinstance(threshold, str):
             if is_looking_ahead():
                 return None
-            above = _statistic(volume, above)
+            threshold = _statistic(volume, threshold)
         parts = getattr(volume, "parts", (volume,))
         boxes: list[Region] = []
         for part in (volume,) if on_one_grid(parts) else parts:
-            region = find(part, ForegroundRule(above, self.labels), self.level)
+            region = find(part, ForegroundRule(threshold, self.labels), self.level)
             if region is None:
                 return None
             boxes.append(region if region.is_empty else box_to_output(plan, region, part.grid))
@@ -128,11 +128,11 @@ class NeedingOp(FieldChecks):
     name: ClassVar[str]
     lattice: ClassVar[bool] = True
     hard: bool
-    otherwise: Otherwise
+    fallback: Otherwise
     checks: ClassVar[Any] = {
         "key": _as_key,
         "labels": or_none(_as_labels),
-        "otherwise": partial(as_choice, choices=("error", "whole")),
+        "fallback": partial(as_choice, choices=("error", "whole")),
         "level": as_count,
         "hard": as_flag,
     }
@@ -151,11 +151,11 @@ class NeedingOp(FieldChecks):
         """Return the part of the box in the present grid; empty only if that is allowed."""
         whole = Region.of_shape(plan.shape)
         inside = whole if box is None else box.intersect(whole)
-        if inside.is_empty and self.otherwise == "error":
+        if inside.is_empty and self.fallback == "error":
             raise PatchSizeError(
                 f"there is nothing to crop to: no {self.needs.describe()} in {volume}, within the "
                 "present grid",
-                do='Give otherwise="whole", or leave such cases out.',
+                do='Give fallback="whole", or leave such cases out.',
             )
         return inside
 
@@ -208,13 +208,13 @@ class AnsweredOp(ByStoredVolume):
         return self.op.decide(self.op.needs.find(self.volume, plan), plan, self.volume.name)
 
 
-def _as_threshold(name: str, above: Any) -> float | str:
-    if isinstance(above, str) and is_statistic(above):
-        return above
-    if not is_finite(above):
-        msg = f'above is a finite number, "mean" or a percentile such as "p50", got {above!r}'
+def _as_threshold(name: str, threshold: Any) -> float | str:
+    if isinstance(threshold, str) and is_statistic(threshold):
+        return threshold
+    if not is_finite(threshold):
+        msg = f'{name} is a finite number, "mean" or a percentile such as "p50", got {threshold!r}'
         raise ValueError(msg)
-    return float(above)
+    return float(threshold)
 
 
 @dataclass(frozen=True)
@@ -226,15 +226,15 @@ class ForegroundCrop(NeedingOp):
 
     Examples
     --------
-    >>> ForegroundCrop("image", above=-500, margin=4).describe()
+    >>> ForegroundCrop("image", threshold=-500, margin=4).describe()
     "crop to voxels above -500 of 'image', margin 4"
     >>> ForegroundCrop("label", labels=(1, 2)).needs
-    BoxNeed(key='label', above=None, labels=(1, 2), level=0)
+    BoxNeed(key='label', threshold=None, labels=(1, 2), level=0)
     """
 
     key: str = "image"
     """Which volume of the sample is asked."""
-    above: float | str | None = None
+    threshold: float | str | None = None
     """Values above this are of interest, as stored, slope and intercept applied; 0 by default. Or
     ``"mean"`` of the volume, or a percentile, ``"p50"``, as its catalog has them."""
     labels: Any = None
@@ -246,7 +246,7 @@ class ForegroundCrop(NeedingOp):
     overhang: bool = False
     """Whether margin and multiple may reach over the grid, filled by padding; else they end
     there."""
-    otherwise: Otherwise = "error"
+    fallback: Otherwise = "error"
     """Where nothing is of interest: ``"error"``, or the ``"whole"`` grid stays."""
     level: int = 0
     """Resolution level of a pyramid to read, if there is one. The box then has one more voxel of
@@ -256,7 +256,7 @@ class ForegroundCrop(NeedingOp):
 
     name: ClassVar[str] = "foreground_crop"
     checks: ClassVar[Any] = {
-        "above": or_none(_as_threshold),
+        "threshold": or_none(_as_threshold),
         "margin": partial(one_or_three, least=0),
         "divisible": partial(one_or_three, least=1),
         "overhang": as_flag,
@@ -264,21 +264,21 @@ class ForegroundCrop(NeedingOp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.above is not None and self.labels is not None:
-            msg = f"{self.name} takes above= or labels=, got {self.above!r} and {self.labels!r}"
-            raise ValueError(msg)
+        if self.threshold is not None and self.labels is not None:
+            got = f"{self.threshold!r} and {self.labels!r}"
+            raise ValueError(f"{self.name} takes threshold= or labels=, got {got}")
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
-        name = self.above if isinstance(self.above, str) else ""
+        name = self.threshold if isinstance(self.threshold, str) else ""
         is_percentile = name.startswith("p") and name != "p1"
-        return percentile_hint("above", [float(name[1:])]) if is_percentile else ()
+        return percentile_hint("threshold", [float(name[1:])]) if is_percentile else ()
 
     @property
     def needs(self) -> BoxNeed:
         """The box of the voxels of interest."""
-        above = 0.0 if self.above is None and self.labels is None else self.above
-        return BoxNeed(self.key, above, self.labels or (), self.level)
+        threshold = 0.0 if self.threshold is None and self.labels is None else self.threshold
+        return BoxNeed(self.key, threshold, self.labels or (), self.level)
 
     def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Params | None:
         inside = self.of_interest(box, plan, volume)
@@ -331,7 +331,7 @@ class LabelCrop(NeedingOp):
     """Which volume of the sample is asked."""
     labels: Any = None
     """Which labels, one or several; by default all but 0."""
-    otherwise: Otherwise = "error"
+    fallback: Otherwise = "error"
     """Where there is none of them: ``"error"``, or a box about the middle of the ``"whole"``."""
     level: int = 0
     """Which resolution of a pyramid to look at, where there is one."""

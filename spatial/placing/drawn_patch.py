@@ -36,7 +36,7 @@ from .weight_table import NUMBERS, Integers, Triple, WeightTable, draw_middle
 _ROUNDING = 1e-9
 
 
-def _as_otherwise(name: str, value: Any) -> str:
+def _as_fallback(name: str, value: Any) -> str:
     if value not in ("error", "anywhere"):
         raise PatchSizeError(f"{name} is one of ('error', 'anywhere'), got {value!r}")
     return str(value)
@@ -52,8 +52,8 @@ class _DrawnPatch(ByStoredVolume, PatchOp):
     """Shared behaviour of patches that are placed by a volume."""
 
     size: Any
-    otherwise: str
-    checks: ClassVar[Any] = {"size": size_in_plane, "otherwise": _as_otherwise}
+    fallback: str
+    checks: ClassVar[Any] = {"size": size_in_plane, "fallback": _as_fallback}
 
     def _anywhere(self, numbers: NDArray[np.float64], plan: SpatialPlan) -> Params:
         size = size_on(self.size, plan)
@@ -100,11 +100,11 @@ class MaskedPatch(_DrawnPatch):
     """Voxels: one number (of 2-D data in their plane), or one per axis; None keeps an axis."""
     mask: Any = field(compare=False, repr=False)  # mask ``Volume``, on any grid
     key: str = "mask"  # the user's key
-    min_share: float = 0.0  # least part of the patch inside the drawn class
+    min_fraction: float = 0.0  # least part of the patch inside the drawn class
     class_weights: Any = ()
     """How often each label is drawn, as a mapping; ``"other"`` stands for all labels that are not
     listed. Empty: all that is not 0 is one class."""
-    otherwise: str = "error"
+    fallback: str = "error"
     """``"error"`` or ``"anywhere"``, for a mask without such a place."""
     origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it."""
@@ -121,7 +121,7 @@ class MaskedPatch(_DrawnPatch):
     checks: ClassVar[Any] = {
         "mask": stored_volume,
         "class_weights": weights_of,
-        "min_share": _as_share,
+        "min_fraction": _as_share,
         "oversample": or_none(_as_share),
     }
 
@@ -146,7 +146,7 @@ class MaskedPatch(_DrawnPatch):
     def table(self, plan: SpatialPlan) -> SamplingMask | None:
         """Return the mask's tables on the source of a plan; None if it must not be read now."""
         cell: Triple | None = None
-        if self.min_share:
+        if self.min_fraction:
             # A random turn must not need a new mask every time.
             cell = cell_for(self._across(plan) if plan.is_copy else size_on(self.size, plan))
         return sampling_mask(self.mask, plan.source, cell, self.mask_labels or self.classes)
@@ -159,16 +159,16 @@ class MaskedPatch(_DrawnPatch):
         counts = box_counts(self.mask, plan.grid, grid)
         if counts is None:
             return None
-        stays: NDArray[np.bool_] = counts / math.prod(grid.size) >= self.min_share - _ROUNDING
+        stays: NDArray[np.bool_] = counts / math.prod(grid.size) >= self.min_fraction - _ROUNDING
         return stays & (counts > 0)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         numbers = generator.random(NUMBERS)
-        if self.min_share and not plan.is_copy:
+        if self.min_fraction and not plan.is_copy:
             raise PatchSizeError(
                 "how much of a patch a mask covers is known of whole voxels only, and the volume "
                 "has been turned or scaled before",
-                do="Put lazy_patch() before such pipes, or leave min_share out.",
+                do="Put lazy_patch() before such pipes, or leave min_fraction out.",
             )
         is_forced = self.is_forced
         if is_forced is None:  # outside batches it is drawn
@@ -190,7 +190,7 @@ class MaskedPatch(_DrawnPatch):
                 pairs = self.class_weights
                 label = pairs[index][0] if pairs else mask.labels[index]
                 return params if label is None else {**params, "class": label}
-        if self.otherwise == "anywhere" or self.oversample is not None:
+        if self.fallback == "anywhere" or self.oversample is not None:
             return self._anywhere(numbers, plan)
         raise self._nowhere(mask)
 
@@ -198,7 +198,7 @@ class MaskedPatch(_DrawnPatch):
         size = size_text(self.size)
         weights = ", ".join(f"{label}: {weight:g}" for label, weight in self.class_weights)
         where = f"by the classes {{{weights}}} of" if weights else "inside"
-        least = f", at least {self.min_share:g} of it" if self.min_share else ""
+        least = f", at least {self.min_fraction:g} of it" if self.min_fraction else ""
         part = ""
         if self.oversample is not None:
             part = f", {self.oversample:.3g} of them, the others anywhere"
@@ -218,11 +218,11 @@ class MaskedPatch(_DrawnPatch):
         return sampling_mask(self.mask, plan.source, cell, classes, present) or mask
 
     def _warn_of_missing(self, mask: SamplingMask) -> None:
-        """Warn if a listed label is missing and the mask has unlisted labels."""
+        """Warn if a listed label is missing and the mask has unknown labels."""
         if not self.class_weights:
             return
         totals = [table.voxels for table in mask.tables]
-        # Without any listed label: an error, or ``otherwise`` applies.
+        # Without any listed label: an error, or ``fallback`` applies.
         if all(totals) or not any(totals) or sum(totals) == math.prod(mask.tables[0].shape):
             return
         missing = [label for label, total in zip(self.classes, totals, strict=True) if not total]
@@ -271,11 +271,11 @@ class MaskedPatch(_DrawnPatch):
             )
             which = index if self.class_weights else 0
             shares = mask.shares.share(which, np.minimum(one, other), self._across(plan))
-            enough: NDArray[np.bool_] = shares >= self.min_share - _ROUNDING
+            enough: NDArray[np.bool_] = shares >= self.min_fraction - _ROUNDING
             return enough
 
         low, high = np.zeros(3, np.int64), np.array(plan.shape) - 1
-        will_do = has_share if self.min_share else None
+        will_do = has_share if self.min_fraction else None
         box = present if plan.is_copy else None
         return draw_middle(mask.tables[index], low, high, numbers, plan, will_do, box=box)
 
@@ -287,12 +287,16 @@ class MaskedPatch(_DrawnPatch):
     def _nowhere(self, mask: SamplingMask) -> PatchSizeError:
         labels = [label for label, _ in self.class_weights]
         what = f"labels {labels}" if labels else "voxels other than 0"
-        least = f" with {self.min_share:g} of a patch {self.size} inside" if self.min_share else ""
+        least = (
+            f" with {self.min_fraction:g} of a patch {self.size} inside"
+            if self.min_fraction
+            else ""
+        )
         size = sum(table.voxels for table in mask.tables)
         return PatchSizeError(
             f"{self.mask.name} ({self.key!r}) has no place{least} among its {size} {what}, in what "
             "patches are cut from",
-            do='Give otherwise="anywhere", a smaller min_share, or leave such cases out.',
+            do='Give fallback="anywhere", a smaller min_fraction, or leave such cases out.',
         )
 
 
@@ -309,7 +313,7 @@ class WeightedPatch(_DrawnPatch):
     """Voxels: one number (of 2-D data in their plane), or one per axis; None keeps an axis."""
     weights: Any = field(compare=False, repr=False)  # weights ``Volume``, on any grid
     key: str = "weights"  # the user's key
-    otherwise: str = "error"
+    fallback: str = "error"
     """``"error"`` or ``"anywhere"``, if all weights are 0."""
     origin: CallSite | None = field(default=None, compare=False, repr=False)
     """Where the user wrote it."""
@@ -339,13 +343,13 @@ class WeightedPatch(_DrawnPatch):
             middle = draw_middle(table, low, high, numbers, plan, spread=True)
             if middle is not None:
                 return {"start": start_about(middle, size, plan).tolist(), "size": list(size)}
-        if self.otherwise == "anywhere":
+        if self.fallback == "anywhere":
             return self._anywhere(numbers, plan)
         what = "all its weights are 0" if not table.total else "no weight above 0 lies there"
         raise PatchSizeError(
             f"{self.weights.name} ({self.key!r}) has no positive weight where a patch centre may "
             f"lie: {what}",
-            do='Give otherwise="anywhere", or leave such cases out.',
+            do='Give fallback="anywhere", or leave such cases out.',
         )
 
     def describe(self) -> str:

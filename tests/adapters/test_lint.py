@@ -116,7 +116,7 @@ def test_patches_of_a_grid_follow_each_other_too():
     chain = cases().open_volume().lazy_patch(4, sampling="grid").batch_patches(2)
 
     (mistake,) = Lint().mistakes(chain)
-    assert mistake.what.startswith("all patches of a volume")
+    assert mistake.message.startswith("all patches of a volume")
 
 
 def test_a_frozen_cache_is_told_by_the_name_of_the_pipe(monkeypatch):

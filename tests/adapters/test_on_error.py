@@ -221,9 +221,9 @@ def test_credentials_are_not_told(tmp_path):
     _, failures, _ = epoch(pipe.batch_patches(3), vp.OnError("skip"))
 
     assert len(failures) == 9
-    assert "host/a.nii" in failures[0].what
-    assert "secret" not in failures[0].what
-    assert "sig" not in failures[0].what
+    assert "host/a.nii" in failures[0].message
+    assert "secret" not in failures[0].message
+    assert "sig" not in failures[0].message
 
 
 def test_a_graph_that_cannot_be_split_is_refused(tmp_path):

@@ -67,7 +67,7 @@ def test_folders_lists_and_pipes_are_taken(folder):
     as_list = [{"image": folder / "p0" / "ct.nii.gz", "case": "one"}]
 
     assert len(vp.check(str(folder)).findings) == 8
-    assert len(vp.check(as_list, workers=1).findings) == 1
+    assert len(vp.check(as_list, num_workers=1).findings) == 1
     assert len(vp.check(cases(folder).open_volume()).findings) == 8
     with pytest.raises(VolumeNotFound):
         vp.check(str(folder / "nothing"))
@@ -114,7 +114,7 @@ def test_a_file_that_kills_or_hangs_its_reader_costs_one_line(
     ]
     register_backend("fatal", matcher, factory)
     try:
-        report = vp.check(given, workers=1, timeout=3)
+        report = vp.check(given, num_workers=1, timeout=3)
     finally:
         unregister_backend("fatal")
 
@@ -132,12 +132,12 @@ def test_likely_labels_are_told_by_what_was_called(folder):
     """At the user's line, by the argument of that function; the report holds the keys."""
     given = vp.list_cases(f"{folder}/p*/", gt="seg.nii")
     for call in (
-        lambda **labels: vp.check(given, workers=1, **labels),
+        lambda **labels: vp.check(given, num_workers=1, **labels),
         lambda **labels: vp.index(given, folder / "m.json", statistics=False, **labels),
     ):
-        with pytest.warns(vp.errors.LikelyLabel, match=r"give labels=\('gt',\)") as told:
+        with pytest.warns(vp.errors.LikelyLabel, match=r"give label_keys=\('gt',\)") as told:
             report = call()
         assert report.likely_labels == ("gt",)
         assert [w.filename for w in told] == [__file__]
         assert "open_volume" not in str(told[0].message)
-        assert call(labels=("gt",)).likely_labels == ()
+        assert call(label_keys=("gt",)).likely_labels == ()

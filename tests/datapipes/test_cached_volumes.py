@@ -691,7 +691,7 @@ def test_an_op_that_looks_at_all_is_given_the_whole_volume(tmp_path):
     """Its mean is not that of a tile: in memory, in a copy, and converted."""
     scan = np.zeros((80, 70, 9), np.float32)
     scan[:40] = 100
-    head = vp.from_cases([{"image": scan}]).open_volume().contrast(2.0, over="patch")
+    head = vp.from_cases([{"image": scan}]).open_volume().contrast(2.0, statistics_over="patch")
     whole = next(iter(head))["image"]
     expected = (scan - 50) * 2 + 50
 
@@ -716,7 +716,7 @@ def test_an_op_that_looks_at_all_may_come_long_before_what_is_kept(tmp_path, ord
     if order == "turned":
         head = head.map_values(around_mean, keys=["image"]).rotate(180)
     else:
-        head = head.contrast(2.0, over="patch", keys=["image"])
+        head = head.contrast(2.0, statistics_over="patch", keys=["image"])
     if order == "stacked":
         head = head.stack(("image", "other"))
     if order != "turned":

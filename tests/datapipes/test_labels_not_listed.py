@@ -70,9 +70,9 @@ def test_one_hot_refuses_to_lose_a_class() -> None:
     assert ".one_hot(3)" in str(caught.value)
 
 
-@pytest.mark.parametrize("arguments", [{"classes": (2, 5)}, {"classes": 3, "others": "drop"}])
+@pytest.mark.parametrize("arguments", [{"classes": (2, 5)}, {"classes": 3, "unknown": "drop"}])
 def test_one_hot_of_what_is_asked_for(arguments: Any) -> None:
-    """0 may be left out; with others="drop" anything may."""
+    """0 may be left out; with unknown="drop" anything may."""
     opened = vp.from_cases([{"label": LABEL}]).open_volume()
 
     batch = next(iter(opened.one_hot(**arguments).batch_patches(1)))["label"][0].numpy()

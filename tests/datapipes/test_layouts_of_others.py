@@ -195,7 +195,7 @@ def raw(tmp_path: Path) -> Path:
 def test_nnunet_s_raw_dataset(raw: Path) -> None:
     """Channels together or apart, training or test."""
     every = voxels(vp.from_nnunet(raw))
-    apart = voxels(vp.from_nnunet(raw, apart=True))
+    apart = voxels(vp.from_nnunet(raw, separate_channels=True))
 
     assert every["c_3"] == {"image": [30, 31], "label": [103]}
     assert apart["c_3"] == {"image_0000": [30], "image_0001": [31], "label": [103]}

@@ -51,7 +51,7 @@ def test_every_patch_holds_foreground(cases):
         assert (label.flatten(1) > 0).any(dim=1).all()
         assert torch.equal(image, label.to(image.dtype) * 100)
     share = 20 / 8**3
-    pipe = opened.lazy_patch(8, samples_per_volume=8, mask="label", min_share=share)
+    pipe = opened.lazy_patch(8, samples_per_volume=8, mask="label", min_fraction=share)
     for _, label, _ in batches(pipe):
         # Of the 27 or 8 voxels; cells are 2 voxels wide, and a face may cut some.
         assert ((label.flatten(1) > 0).sum(dim=1) >= 10).all()
@@ -73,7 +73,7 @@ def test_classes_by_weight(cases):
 
 def test_workers_give_the_same_and_so_does_a_region(cases):
     """Places are a function of seed, epoch and identity, whoever builds the masks."""
-    opened = vp.from_cases(cases).open_volume(labels=("label",))
+    opened = vp.from_cases(cases).open_volume(label_keys=("label",))
     for region in (None, 16):
         pipe = opened.lazy_patch(8, samples_per_volume=4, mask="label", region=region).shuffle()
         pipe = pipe.augment(rotate=20)
@@ -169,26 +169,26 @@ def test_no_foreground_is_an_error_with_case_and_line(cases):
 
     with pytest.raises(PatchSizeError, match=r"no place(.|\n)*in case 1(.|\n)*lazy_patch"):
         batches(opened.lazy_patch(8, mask="label"))
-    assert len(batches(opened.lazy_patch(8, mask="label", otherwise="anywhere"))) == 1
+    assert len(batches(opened.lazy_patch(8, mask="label", fallback="anywhere"))) == 1
 
 
 def test_wrong_arguments_name_the_line(cases):
     """At construction; a key that is not there when the sample is."""
     opened = vp.from_cases(cases).open_volume()
     for wrong in (
-        {"min_share": 0.5},
+        {"min_fraction": 0.5},
         {"class_weights": {1: 1}},
-        {"otherwise": "anywhere"},
+        {"fallback": "anywhere"},
         {"mask": "label", "sampling": "grid", "class_weights": {1: 1}},
         {"mask": "label", "sampling": "grid", "oversample": 0.0},
-        {"mask": "label", "sampling": "grid", "otherwise": "anywhere"},
+        {"mask": "label", "sampling": "grid", "fallback": "anywhere"},
         {"oversample": 0.0},
         {"mask": "label", "oversample": 1.5},
         {"mask": "label", "oversample": True},
         {"mask": "label", "oversample": 0.3, "region": 16},
         {"mask": "label", "oversample": 0.3, "class_weights": {0: 1, 1: 1}},
         {"weights": "image", "oversample": 0.3},
-        {"mask": "label", "min_share": 2},
+        {"mask": "label", "min_fraction": 2},
         {"mask": np.ones((3, 3, 3))},
     ):
         with pytest.raises(PatchSizeError, match=r"lazy_patch\(8"):
@@ -203,7 +203,7 @@ def test_the_settings_are_part_of_the_graph(cases):
     given = [
         {},
         {"mask": "label"},
-        {"mask": "label", "min_share": 0.1},
+        {"mask": "label", "min_fraction": 0.1},
         {"mask": "label", "class_weights": {1: 1}},
         {"mask": vp.Volume(cases[0]["label"])},
     ]
@@ -228,7 +228,7 @@ def test_an_image_as_mask_is_refused_where_it_is_written():
     ):
         list(opened.lazy_patch(8, mask="image").realize())
 
-    both = vp.from_cases([{"image": scan, "known": scan}]).open_volume(labels=("known",))
+    both = vp.from_cases([{"image": scan, "known": scan}]).open_volume(label_keys=("known",))
     assert len(list(both.lazy_patch(8, mask="known").realize())) == 1
 
 

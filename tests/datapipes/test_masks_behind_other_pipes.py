@@ -116,7 +116,7 @@ def test_labels_are_meant_as_the_chain_has_them() -> None:
         (lambda p: p.remap_labels({1: 0}).lazy_patch(6, mask="label"), "changes which labels"),
         (lambda p: p.remap_labels({1: 0}).normalize(inside="label"), "changes which labels"),
         (lambda p: p.remap_labels({4: 1}).label_crop(6, labels=4), "no label becomes"),
-        (lambda p: p.remap_labels({4: 1}, other=9).label_crop(6, labels=9), "does not name"),
+        (lambda p: p.remap_labels({4: 1}, unknown=9).label_crop(6, labels=9), "does not name"),
         (lambda p: p.one_hot(5).label_crop(6, labels=4), "as it is stored"),
     ],
     ids=["crop", "patch", "normalize", "gone", "others", "one_hot"],

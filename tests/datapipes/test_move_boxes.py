@@ -36,11 +36,11 @@ def test_a_box_is_where_its_voxels_are() -> None:
     pipe = opened().flip((0, 1)).rotate90(1, (0, 2)).flush().pad(2).crop((8, 2, 3), (6, 12, 13))
     before = IO_COUNTERS.snapshot()
 
-    sample = next(iter(pipe.move_boxes(least=0.1)))
+    sample = next(iter(pipe.move_boxes(min_fraction=0.1)))
 
     assert (IO_COUNTERS.snapshot() - before).reads == 0
     assert sample["boxes"] == [around(sample["seg"].realize()[0])]
-    assert len(next(iter(pipe.move_boxes(least=0)))["boxes"]) == 2
+    assert len(next(iter(pipe.move_boxes(min_fraction=0)))["boxes"]) == 2
 
 
 def test_a_deformed_lesion_lies_in_its_box() -> None:
@@ -48,7 +48,7 @@ def test_a_deformed_lesion_lies_in_its_box() -> None:
     for seed in range(5):
         torch.manual_seed(seed)
         pipe = opened(BOXES[:1]).rotate((-30, 30)).elastic((0, 2), spacing=6).zoom((0.8, 1.2))
-        sample = next(iter(pipe.move_boxes(least=0)))
+        sample = next(iter(pipe.move_boxes(min_fraction=0)))
         # The other one's voxels have no box here, so only those of the first count.
         image = np.zeros((14, 12, 10), np.uint8)
         image[2:6, 3:7, 2:5] = 1
@@ -80,7 +80,7 @@ def test_boxes_do_not_grow_by_being_eager() -> None:
     pipe = (
         opened().rotate((-30, 30)).elastic(1, spacing=6).zoom(0.8).rotate(20).elastic(1, spacing=9)
     )
-    pipe = pipe.flip(0).crop((1, 1, 1), (9, 9, 8), hard=True).rotate(5).move_boxes(least=0)
+    pipe = pipe.flip(0).crop((1, 1, 1), (9, 9, 8), hard=True).rotate(5).move_boxes(min_fraction=0)
     found = []
     for chain in (pipe, Eager()(pipe)):
         torch.manual_seed(1)
@@ -103,12 +103,12 @@ def test_no_boxes_are_fine() -> None:
             r"is to move 'bones', but the sample has seg, boxes",
         ),
         (
-            lambda: opened().move_boxes(of="ct"),
+            lambda: opened().move_boxes(key="ct"),
             r"boxes move with 'ct', but the lazy volumes are seg",
         ),
         (lambda: opened([[1, 2, 3]]).move_boxes(), r"holds no boxes \(N, 6\)"),
         (lambda: opened([[5, 0, 0, 1, 1, 1]]).move_boxes(), r"begins at its lowest corner"),
-        (lambda: opened().move_boxes(least=2), r"least is a part from 0 to 1, got 2"),
+        (lambda: opened().move_boxes(min_fraction=2), r"min_fraction is from 0 to 1, got 2"),
         (lambda: opened().realize().move_boxes(), r"no volume is lazy"),
         (lambda: opened().batch_patches(1).move_boxes(), r"a sample expected"),
     ],
@@ -130,8 +130,8 @@ def test_classes_stay_with_their_boxes_and_points() -> None:
         "names": ["a", "b", "c"],
     }
     pipe = vp.from_cases([case]).open_volume(keys=["seg"]).flip(0).flush()
-    pipe = pipe.crop((0, 5, 3), (6, 7, 6)).move_boxes(with_="classes")
-    sample = next(iter(pipe.move_points(with_=["names"])))
+    pipe = pipe.crop((0, 5, 3), (6, 7, 6)).move_boxes(row_keys="classes")
+    sample = next(iter(pipe.move_points(row_keys=["names"])))
 
     assert sample["classes"] == [9]
     assert sample["boxes"] == [[1.5, 2.5, 2.5, 4.5, 4.5, 4.5]]
@@ -145,13 +145,13 @@ def test_rows_that_do_not_go_together_are_refused() -> None:
     """With both numbers."""
     pipe = opened()
     with pytest.raises(SampleError, match="2 rows that move_boxes"):
-        next(iter(pipe.map(add_one_class).move_boxes(with_="classes")))
+        next(iter(pipe.map(add_one_class).move_boxes(row_keys="classes")))
     with pytest.raises(SampleError, match="one key"):
-        pipe.move_boxes(["boxes", "more"], with_="classes")
+        pipe.move_boxes(["boxes", "more"], row_keys="classes")
     with pytest.raises(SampleError, match="is to move 'points'"):
         next(iter(pipe.move_points()))
     with pytest.raises(SampleError, match="one key"):
-        pipe.move_points(["points", "more"], with_="classes")
+        pipe.move_points(["points", "more"], row_keys="classes")
 
 
 def add_one_class(sample: Any) -> Any:

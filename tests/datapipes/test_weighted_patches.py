@@ -197,10 +197,10 @@ def test_wrong_arguments_name_the_line(cases):
     pipe = opened(cases)
     for wrong, message in (
         ({"mask": "likely"}, "mask says what is inside.*Give one of them"),
-        ({"min_share": 0.1}, "min_share says what is inside"),
+        ({"min_fraction": 0.1}, "min_fraction says what is inside"),
         ({"class_weights": {1: 1}}, "class_weights says what is inside"),
         ({"sampling": "grid"}, "weights belongs to sampling='uniform'"),
-        ({"otherwise": "skip"}, "otherwise is one of"),
+        ({"fallback": "skip"}, "fallback is one of"),
         ({"weights": np.ones((3, 3, 3))}, "key of the sample or a Volume, got ndarray"),
     ):
         with pytest.raises(PatchSizeError, match=rf"{message}(.|\n)*lazy_patch\(8"):

@@ -47,7 +47,7 @@ class TestNormalize(ValueOpContract):
 
 class TestNormalizeInside(ValueOpContract):
     def make(self) -> ValueOp:
-        return Normalize(inside="seg", above=1)
+        return Normalize(inside="seg", threshold=1)
 
     def make_nothing(self) -> ValueOp | None:
         return Normalize(0, 1)
@@ -231,7 +231,7 @@ class TestOneHot(Labelled):
 
 class TestRemapLabels(Labelled):
     def make(self) -> ValueOp:
-        return RemapLabels({1: 300, 2: 0}, other=1)
+        return RemapLabels({1: 300, 2: 0}, unknown=1)
 
     def make_nothing(self) -> ValueOp | None:
         return RemapLabels({1: 1})

@@ -34,7 +34,7 @@ def of_gamma(**arguments: Any) -> Any:
 
 def of_contrast(**arguments: Any) -> Any:
     """What one of a patch does, of a factor."""
-    op = Contrast(1.0, over="patch", **arguments)
+    op = Contrast(1.0, statistics_over="patch", **arguments)
     return lambda factor: op.changes({"factor": factor}, None)[0]
 
 
@@ -44,11 +44,11 @@ CHANGES = st.one_of(
     EXPONENTS.map(of_contrast()),
     EXPONENTS.map(of_contrast(keep_range=True)),
     EXPONENTS.map(of_contrast(keep_range=True, middle=2.5)),
-    EXPONENTS.map(of_gamma(over="patch")),
-    EXPONENTS.map(of_gamma(over="patch", keep_statistics=True)),
-    EXPONENTS.map(of_gamma(over="patch", keep_statistics=True, invert=True)),
+    EXPONENTS.map(of_gamma(statistics_over="patch")),
+    EXPONENTS.map(of_gamma(statistics_over="patch", keep_statistics=True)),
+    EXPONENTS.map(of_gamma(statistics_over="patch", keep_statistics=True, invert=True)),
     EXPONENTS.map(of_gamma(in_range=(-20, 30), invert=True)),
-    EXPONENTS.map(of_gamma(over="patch", in_range=(-20, 30), keep_statistics=True)),
+    EXPONENTS.map(of_gamma(statistics_over="patch", in_range=(-20, 30), keep_statistics=True)),
     st.builds(VoxelNoise, CORNERS, st.integers(0, 2**64 - 1), st.floats(0, 9), st.floats(-9, 9)),
     st.builds(
         VoxelNoise, CORNERS, st.integers(0, 2**64 - 1), st.floats(0, 9), rician=st.just(True)
@@ -66,7 +66,7 @@ def values(size: Any, seed: int, strided: bool) -> Any:
 
 
 @pytest.mark.parametrize(
-    "change", [of_contrast()(2.0), of_gamma(over="patch", keep_statistics=True)(2.0)]
+    "change", [of_contrast()(2.0), of_gamma(statistics_over="patch", keep_statistics=True)(2.0)]
 )
 def test_nothing_holds_the_array_afterwards(change: Any) -> None:
     """It may lie in a slot of a batch, which would not be free before garbage is collected."""
@@ -115,10 +115,10 @@ def test_a_patch_without_range_is_refused_at_its_change(
     array[1, 2, 3, 20] = wrong
 
     with pytest.raises(NoRange, match=r"no mean or range for gamma\(\)") as caught:
-        change_values(array, [Epilogue(2.0), of_gamma(over="patch")(0.5), Epilogue(3.0)])
+        change_values(array, [Epilogue(2.0), of_gamma(statistics_over="patch")(0.5), Epilogue(3.0)])
     assert caught.value.number == 1
     change_values(array, [of_gamma(in_range=(0, 1))(0.5)])
-    kept = of_gamma(in_range=(0, 1), over="patch", keep_statistics=True)(0.5)
+    kept = of_gamma(in_range=(0, 1), statistics_over="patch", keep_statistics=True)(0.5)
     with pytest.raises(NoRange, match="no mean or range"):
         change_values(array, [kept])
 
@@ -132,7 +132,7 @@ def test_a_range_that_float32_cannot_divide_by_is_none(
     monkeypatch.setenv("VOXPIPE_NATIVE", path)
     array = np.linspace(0, 1e-40, 60, dtype=np.float32).reshape(1, 1, 3, 20)
 
-    change_values(array, [of_gamma(over="patch", keep_statistics=keeps)(0.5)])
+    change_values(array, [of_gamma(statistics_over="patch", keep_statistics=keeps)(0.5)])
 
     assert np.abs(array).max() <= 1e-40
 
@@ -175,7 +175,7 @@ def test_kept_statistics_are_kept() -> None:
     array = values((2, 9, 9, 33), 0, strided=False) + np.float32(1000)
     before = [(c.mean(dtype=np.float64), c.std(dtype=np.float64)) for c in array]
 
-    change_values(array, [of_gamma(over="patch", keep_statistics=True)(0.6)])
+    change_values(array, [of_gamma(statistics_over="patch", keep_statistics=True)(0.6)])
 
     after = [(c.mean(dtype=np.float64), c.std(dtype=np.float64)) for c in array]
     assert np.allclose(before, after, rtol=1e-6)
@@ -193,7 +193,11 @@ def test_ops_that_follow_each_other_are_one_call(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(native, "change_natively", noted)
     pipe = vp.from_cases([{"image": np.arange(8**3, dtype=np.int16).reshape(8, 8, 8)}])
     pipe = (
-        pipe.open_volume().noise(1.0).blur(1.0).brightness(2.0, name="two").gamma(0.7, over="patch")
+        pipe.open_volume()
+        .noise(1.0)
+        .blur(1.0)
+        .brightness(2.0, name="two")
+        .gamma(0.7, statistics_over="patch")
     )
     pipe = pipe.map_values(np.tanh).noise(0.5, name="again").low_resolution(1.5)
 

@@ -81,7 +81,7 @@ def test_normalize_above_0_is_over_what_is_not_0() -> None:
     given = monai["volume"].copy()
     given[:, :3] = 0
 
-    found = image_of(opened(given).normalize(above=0))
+    found = image_of(opened(given).normalize(threshold=0))
 
     assert np.allclose(found[:, 3:], monai["normalize_nonzero"][:, 3:], atol=2e-5)
 
@@ -325,7 +325,9 @@ class TestAsNnunetHasIt:
             low, high = patch.min((1, 2, 3), keepdims=True), patch.max((1, 2, 3), keepdims=True)
             expected = np.clip(expected, low, high)
 
-        found = patch_of(opened(volume).contrast(1.25, keep_range=keep_range, over="patch"))
+        found = patch_of(
+            opened(volume).contrast(1.25, keep_range=keep_range, statistics_over="patch")
+        )
         about_air = patch_of(opened(volume).contrast(1.25))
 
         assert np.abs(found - expected).max() < 1e-3
@@ -346,7 +348,7 @@ class TestAsNnunetHasIt:
             expected[n] = -bent if invert else bent
 
         found = patch_of(
-            opened(volume).gamma(0.7, over="patch", keep_statistics=keep, invert=invert)
+            opened(volume).gamma(0.7, statistics_over="patch", keep_statistics=keep, invert=invert)
         )
 
         assert np.abs(found - expected).max() < 1e-3
@@ -356,13 +358,17 @@ class TestAsNnunetHasIt:
         volume, _ = ct_patch()
 
         plain = patch_of(opened(volume).normalize())
-        both = patch_of(opened(volume).contrast(2, over="patch").normalize())
+        both = patch_of(opened(volume).contrast(2, statistics_over="patch").normalize())
 
         assert np.abs(both.mean() - plain.mean()) < 1e-4
         assert both.std() > 1.5 * plain.std()
 
     @pytest.mark.parametrize(
-        "op", [vp.intensity.Contrast(2, over="patch"), vp.intensity.Gamma(2, over="patch")]
+        "op",
+        [
+            vp.intensity.Contrast(2, statistics_over="patch"),
+            vp.intensity.Gamma(2, statistics_over="patch"),
+        ],
     )
     def test_a_patch_with_nan_is_an_error(self, op: Any) -> None:
         """As a volume with NaN is: nothing is spoilt without a word."""
@@ -376,8 +382,8 @@ class TestAsNnunetHasIt:
     def test_other_words_are_refused(self) -> None:
         """And what a whole volume cannot keep."""
         with pytest.raises(ValueError, match="over is one of 'volume', 'patch'"):
-            opened(ct_patch()[0]).contrast(2, over="image")
-        with pytest.raises(ValueError, match='write over="patch" too'):
+            opened(ct_patch()[0]).contrast(2, statistics_over="image")
+        with pytest.raises(ValueError, match='write statistics_over="patch" too'):
             opened(ct_patch()[0]).gamma(2, keep_statistics=True)
         with pytest.raises(TypeError, match="did you mean 'keep_statistics'"):
-            opened(ct_patch()[0]).gamma(2, over="patch", retain_stats=True)
+            opened(ct_patch()[0]).gamma(2, statistics_over="patch", retain_stats=True)

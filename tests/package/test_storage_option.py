@@ -59,7 +59,7 @@ def test_a_command_reaches_the_store_it_is_told(server, tmp_path, capsys, comman
 def test_check_takes_storage_options(server):
     """For a folder, and for a list of URLs."""
     for cases in ("s3://bucket", [{"image": "s3://bucket/c1/ct.nii"}]):
-        report = check(cases, workers=1, storage_options=server.storage_options)
+        report = check(cases, num_workers=1, storage_options=server.storage_options)
         assert (report.ok, report.volumes) == (True, 1)
 
 

@@ -156,7 +156,7 @@ def chain(folder, turns=True):
     cases = [{"case": str(n), "image": str(folder / f"{n}.zarr")} for n in range(2)]
     pipe = vp.from_cases(cases).open_volume()
     pipe = pipe.lazy_patch(8, samples_per_volume=8, region=20, align=8)
-    return (pipe.interleave(visits=2, each=2) if turns else pipe).batch_patches(2)
+    return (pipe.interleave(visits=2, patches_per_turn=2) if turns else pipe).batch_patches(2)
 
 
 def epoch(pipe, workers, context=None, ahead=2):
@@ -245,7 +245,7 @@ def test_interleaving_loses_nothing(counts, visits, each):
     samples = [
         Sample({}, identity=(case, n)) for case, count in enumerate(counts) for n in range(count)
     ]
-    pipe = vp.from_cases([{"image": "a.nii"}]).interleave(visits=visits, each=each)
+    pipe = vp.from_cases([{"image": "a.nii"}]).interleave(visits=visits, patches_per_turn=each)
     pipe.parent = samples
     found = [sample.identity for sample in pipe]
 
@@ -278,16 +278,16 @@ def test_the_chain_says_how_many_visits_take_turns(folder):
     asked = [
         measure_access(other, 0, 0).demands["image"]
         for other in (
-            pipe.interleave(visits=2, each=4).batch_patches(2),
-            pipe.interleave(visits=2, each=1).batch_patches(2),
-            pipe.interleave(visits=2, each=2).shuffle().batch_patches(2),
+            pipe.interleave(visits=2, patches_per_turn=4).batch_patches(2),
+            pipe.interleave(visits=2, patches_per_turn=1).batch_patches(2),
+            pipe.interleave(visits=2, patches_per_turn=2).shuffle().batch_patches(2),
         )
     ]
 
     assert [(a.together, a.is_scattered) for a in asked] == [(2, False), (1, True), (1, True)]
 
 
-@pytest.mark.parametrize("wrong", [{"visits": 0}, {"visits": 2, "each": 0}])
+@pytest.mark.parametrize("wrong", [{"visits": 0}, {"visits": 2, "patches_per_turn": 0}])
 def test_turns_of_nothing_are_refused(wrong):
     """Where they are written."""
     with pytest.raises(vp.errors.PatchSizeError, match="at least 1, got 0"):

@@ -130,7 +130,9 @@ def test_without_a_filter_it_stays_here_and_lint_says_what_to_do():
     idle = Lint().mistake_of_workers(chain, 2)
 
     assert processes(chain, 2)[1] == {os.getpid()}
-    assert told["planned-functions"].what.startswith("WhoRuns() runs in the process of the loader")
+    assert told["planned-functions"].message.startswith(
+        "WhoRuns() runs in the process of the loader"
+    )
     assert ".sharding_filter() before it" in told["planned-functions"].do
     assert ".sharding_filter() before" in idle.do
 

@@ -241,7 +241,7 @@ def test_places_that_are_not_searched_are_named_once(place, why, monkeypatch):
         assert why in text
         assert "attributes of the object itself" in text
     (mistake,) = vp.Lint().mistakes(chain().map(Unsearched(place)))
-    assert (mistake.name, why in mistake.what) == ("own-state", True)
+    assert (mistake.name, why in mistake.message) == ("own-state", True)
 
 
 class Lazy:

@@ -49,7 +49,7 @@ def test_without_shares_the_planner_decodes_and_lint_says_so():
         pids = {pid for batch, _ in loader for _, pid in batch}
 
     assert set(found) == {"planned-functions"}
-    assert "map(decode" in found["planned-functions"].what
+    assert "map(decode" in found["planned-functions"].message
     assert ".sharding_filter()" in found["planned-functions"].do
     assert pids == {os.getpid()}
 

@@ -109,7 +109,7 @@ def test_a_crop_gives_what_its_peer_gives(name: str) -> None:
     op = PEERS[name]
     fields = arguments(op)
     if fields.get("labels"):
-        fields.pop("above", None)
+        fields.pop("threshold", None)
     pipe = getattr(pipe, op.name)(**fields, padding="constant", fill=0)
 
     found = next(iter(pipe))["image"].realize()
@@ -224,7 +224,7 @@ def test_a_carried_box_holds_every_voxel_of_interest(seed: int, kind: str) -> No
         "cells": GridDistortion(0.4),
     }[kind]
     plain = from_cases([{"label": label}]).open_volume()
-    chain = getattr(plain, op.name)(**arguments(op)).foreground_crop("label", otherwise="whole")
+    chain = getattr(plain, op.name)(**arguments(op)).foreground_crop("label", fallback="whole")
     cropped = next(iter(chain))["label"]
     first = dataclasses.replace(cropped.pending, steps=cropped.pending.steps[:1])
     whole = cropped.with_pending(first)
@@ -281,7 +281,7 @@ def test_the_crop_is_the_same_for_all_patches_and_in_records(files: Any) -> None
     assert np.array_equal(again["image"].realize()[0], (image + 1)[2:11, 8:14, 1:9])
 
 
-@pytest.mark.parametrize("field", [{"labels": 3}, {"labels": (1, 3)}, {"above": 2}, {}])
+@pytest.mark.parametrize("field", [{"labels": 3}, {"labels": (1, 3)}, {"threshold": 2}, {}])
 def test_a_manifest_answers(files: Any, tmp_path: Path, field: Any) -> None:
     """With the boxes of its classes: not a voxel of the label is read for the decision."""
     case, _, label = files
@@ -289,7 +289,9 @@ def test_a_manifest_answers(files: Any, tmp_path: Path, field: Any) -> None:
     volumes = [("one", key, Volume(path, kind=kinds[key])) for key, path in case.items()]
     write_manifest(index_cases(volumes)[0], tmp_path / "m.json")
     whole_pass.BOXES.memory.clear()
-    values = np.isin(label, field["labels"]) if "labels" in field else label > field.get("above", 0)
+    values = (
+        np.isin(label, field["labels"]) if "labels" in field else label > field.get("threshold", 0)
+    )
     places = np.argwhere(values)
     chain = from_manifest(tmp_path / "m.json").open_volume().foreground_crop("label", **field)
     before = IO_COUNTERS.snapshot()
@@ -325,9 +327,9 @@ def test_nothing_of_interest_is_an_error_or_the_whole(files: Any) -> None:
 
     with pytest.raises(PatchSizeError, match=r"(?s)no label 7 of 'label' in .*label\.npy.*whole"):
         next(iter(chain.foreground_crop("label", labels=7)))["image"].shape  # noqa: B018
-    whole = chain.foreground_crop("label", labels=7, otherwise="whole")
+    whole = chain.foreground_crop("label", labels=7, fallback="whole")
     assert next(iter(whole))["image"].shape == (1, 20, 18, 16)
-    middle = chain.label_crop(4, labels=7, otherwise="whole")
+    middle = chain.label_crop(4, labels=7, fallback="whole")
     assert next(iter(middle))["image"].draws["label_crop"]["start"] == [8, 7, 6]
 
 
@@ -355,14 +357,14 @@ def test_a_threshold_is_not_taken_for_changed_values() -> None:
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: ForegroundCrop(above=np.nan), "finite number"),
-        (lambda: ForegroundCrop(above="0"), "finite number"),
-        (lambda: ForegroundCrop(above=1, labels=2), "above= or labels="),
+        (lambda: ForegroundCrop(threshold=np.nan), "finite number"),
+        (lambda: ForegroundCrop(threshold="0"), "finite number"),
+        (lambda: ForegroundCrop(threshold=1, labels=2), "threshold= or labels="),
         (lambda: ForegroundCrop(labels=1.5), "whole numbers"),
         (lambda: ForegroundCrop(labels=()), "whole numbers"),
         (lambda: ForegroundCrop(margin=-1), "margin is at least 0"),
         (lambda: ForegroundCrop(divisible=0), "divisible is at least 1"),
-        (lambda: ForegroundCrop(otherwise="anywhere"), "'error', 'whole'"),
+        (lambda: ForegroundCrop(fallback="anywhere"), "'error', 'whole'"),
         (lambda: ForegroundCrop(overhang=1), "True or False"),
         (lambda: ForegroundCrop(level=-1), "whole number of at least 0"),
         (lambda: ForegroundCrop(7), "by its key"),

@@ -136,7 +136,7 @@ def test_a_crop_to_where_something_is_follows_what_was_done_before() -> None:
     inside = np.zeros((40, 12, 12), np.uint8)
     inside[1:4, 2:5, 3:6] = 7
 
-    pipe = opened(inside, inside).flip((0, 2)).lazy_patch(3, mask="label", min_share=0.2)
+    pipe = opened(inside, inside).flip((0, 2)).lazy_patch(3, mask="label", min_fraction=0.2)
 
     assert np.asarray(first(pipe)["image"]).sum() >= 0.2 * 27 * 7
 

@@ -24,7 +24,7 @@ CHAINS = {
     "label_crop": lambda p, size: p.label_crop(size),
     "lazy_patch": lambda p, size: p.lazy_patch(size),
     "masked": lambda p, size: p.lazy_patch(size, mask="label", class_weights={1: 1}),
-    "shares": lambda p, size: p.lazy_patch(size, mask="label", min_share=0.01),
+    "shares": lambda p, size: p.lazy_patch(size, mask="label", min_fraction=0.01),
     "weighted": lambda p, size: p.lazy_patch(size, weights="label"),
     "region": lambda p, size: p.lazy_patch(size, region=(32, 32, 1)),
     "shuffled": lambda p, size: p.lazy_patch(size, samples_per_volume=2).shuffle_plans(),
@@ -58,7 +58,7 @@ def test_a_grid_of_patches_covers_a_slice() -> None:
 
 def test_flips_stay_in_the_plane() -> None:
     """The third axis points where it did."""
-    for pipe in (opened().flip(), opened().flip(one=True)):
+    for pipe in (opened().flip(), opened().flip(exactly_one=True)):
         plan = next(iter(pipe))["image"].plan
         assert plan.matrix[2].tolist() == [0, 0, 1, 0]
         assert plan.matrix[:2, :2].diagonal().min() == -1

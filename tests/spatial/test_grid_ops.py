@@ -121,10 +121,10 @@ class TestRandomQuarterTurns(SpatialOpContract):
 
 class TestOneFlip(SpatialOpContract):
     def make(self) -> SpatialOp:
-        return Flip(one=True)
+        return Flip(exactly_one=True)
 
     def make_nothing(self) -> SpatialOp:
-        return Flip(one=True, p=0)
+        return Flip(exactly_one=True, p=0)
 
 
 class TestOrientation(SpatialOpContract):
@@ -148,7 +148,7 @@ def test_transpose_is_numpy_s() -> None:
     affine = np.array([[1, 0.1, 0, 3], [0, 2, 0, 4], [0, 0, 3, 5], [0, 0, 0, 1]])
     array = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
     for axes in ((2, 1, 0), (1, 2, 0)):
-        pipe = from_cases([{"image": Volume(array, affine=affine)}]).open_volume(labels=())
+        pipe = from_cases([{"image": Volume(array, affine=affine)}]).open_volume(label_keys=())
         image = next(iter(pipe.transpose(axes)))["image"]
 
         assert np.array_equal(image.realize()[0], array.transpose(axes))
@@ -381,7 +381,7 @@ def test_a_random_crop_in_the_middle_draws_its_size_only() -> None:
 
 def test_one_flip_takes_each_axis_alone() -> None:
     """One of the listed axes, each as often, with the probability of flipping at all."""
-    op = Flip((0, 2), p=0.5, one=True)
+    op = Flip((0, 2), p=0.5, exactly_one=True)
     drawn = [op.draw(Stream(1, 0, (n,), "test").generator(), of(GRID)) for n in range(800)]
 
     axes = [d["axes"] for d in drawn if d is not None]
@@ -490,7 +490,7 @@ def test_a_slice_of_a_volume_is_turned_out_of_its_plane() -> None:
         (lambda: Pad(), r"an amount or a size"),
         (lambda: Pad(1, where="start"), r"where is one of 'both', 'end', got 'start'"),
         (lambda: DivisiblePad(0), r"k is at least 1"),
-        (lambda: Flip(one=True, p=(0.5, 0.5, 0.5)), r"p is a probability"),
+        (lambda: Flip(exactly_one=True, p=(0.5, 0.5, 0.5)), r"p is a probability"),
         (lambda: Rotate(5, keep_size="no"), r"keep_size is True or False, got 'no'"),
         (lambda: Rotate90((3, 1)), r"low <= high, got \(3, 1\)"),
     ],

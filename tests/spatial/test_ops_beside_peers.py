@@ -115,7 +115,7 @@ MONAI = [
     ),
     Row("rotate90", [Rotate90(1, (0, 2))]),
     Row("flip", [Flip((0, 2))]),
-    Row("axis_flip", [Flip((1,), one=True)]),
+    Row("axis_flip", [Flip((1,), exactly_one=True)]),
     Row("orientation", [Orientation("PIR")]),
     Row("canonical", [Orientation()]),
     Row("affine", [pulling(GENERAL)], how="lazy"),

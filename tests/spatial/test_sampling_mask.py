@@ -55,7 +55,7 @@ class TestMaskedPatch(SpatialOpContract):
         return MaskedPatch((4, 4, 4), self.MASK, "label")
 
     def make_nothing(self):
-        return MaskedPatch((9, 8, 7), self.MASK, "label", min_share=0)
+        return MaskedPatch((9, 8, 7), self.MASK, "label", min_fraction=0)
 
     # A mask is looked up where the voxels are stored: another grid there is another draw.
     test_fused_is_one_after_another = None
@@ -346,18 +346,18 @@ def test_classes_come_up_by_their_weights():
         assert (part_of(label, op.then(plan, one)) == one["class"]).any()
 
 
-@pytest.mark.parametrize("min_share", [0.3, 0.6, 0.9])
-def test_the_share_is_kept_to_within_the_cells_that_are_cut(min_share):
+@pytest.mark.parametrize("min_fraction", [0.3, 0.6, 0.9])
+def test_the_share_is_kept_to_within_the_cells_that_are_cut(min_fraction):
     """A ball: the patch's true share is at least what was asked for, less half a cell around."""
     grid = np.indices((40, 40, 40)) - 19.5
     label = (np.square(grid).sum(axis=0) < 15**2).astype(np.uint8)
-    op = MaskedPatch((16, 16, 16), Volume(label), "label", min_share)
+    op = MaskedPatch((16, 16, 16), Volume(label), "label", min_fraction)
     plan = plan_of(label.shape)
 
     shares = [part_of(label, op.then(plan, drawn_of(op, plan, n))).mean() for n in range(100)]
 
-    assert min(shares) > min_share - 0.05
-    assert np.mean(np.array(shares) >= min_share - 0.01) > 0.9
+    assert min(shares) > min_fraction - 0.05
+    assert np.mean(np.array(shares) >= min_fraction - 0.01) > 0.9
     assert len(set(shares)) > 10
 
 
@@ -387,7 +387,7 @@ def test_no_place_is_an_error_or_anywhere():
     with pytest.raises(PatchSizeError, match=r"labels \[3\]"):
         drawn_of(MaskedPatch((4, 4, 4), few, "label", class_weights={3: 1}), plan)
     for mask in (empty, few):
-        op = MaskedPatch((4, 4, 4), mask, "label", 0.5, otherwise="anywhere")
+        op = MaskedPatch((4, 4, 4), mask, "label", 0.5, fallback="anywhere")
         assert len({tuple(drawn_of(op, plan, n)["start"]) for n in range(50)}) > 40
 
 
@@ -518,7 +518,7 @@ def test_an_image_is_refused_when_it_is_seen(tmp_path, monkeypatch):
     volume = Volume(tmp_path / "a.npy")
     before = IO_COUNTERS.snapshot()
 
-    with pytest.raises(PatchSizeError, match=r"1 to 7983 among them(.|\n)*labels="):
+    with pytest.raises(PatchSizeError, match=r"1 to 7983 among them(.|\n)*label_keys="):
         sampling_mask(volume, volume.grid, (4, 4, 4), ())
 
     assert (IO_COUNTERS.snapshot() - before).bytes_read == 4 * 20 * 20 * 2
@@ -590,12 +590,12 @@ def test_cells_suit_the_patch():
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"min_share": 1.5},
-        {"min_share": -0.1},
+        {"min_fraction": 1.5},
+        {"min_fraction": -0.1},
         {"class_weights": {1: 0}},
         {"class_weights": {1.5: 1}},
         {"class_weights": {1: -1}},
-        {"otherwise": "skip"},
+        {"fallback": "skip"},
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(wrong):

@@ -94,7 +94,7 @@ def test_a_volume_outside_the_others_is_told():
         assert len([one for one in seen if "volume-outside" in str(one.message)]) == count
 
 
-@pytest.mark.parametrize("wish", [{"sampling": "grid"}, {"otherwise": "anywhere"}])
+@pytest.mark.parametrize("wish", [{"sampling": "grid"}, {"fallback": "anywhere"}])
 @pytest.mark.parametrize("known", [False, True])
 def test_a_mask_outside_the_image_is_told(wish, known, tmp_path, monkeypatch):
     """Also where its table is known from an earlier run."""
@@ -202,7 +202,7 @@ def test_printouts_show_the_unit_of_the_file(kind, tmp_path):
     chain = vp.from_cases([{"image": path}]).open_volume().lazy_patch(2)
     assert "stored voxels of 0.5 x 0.5 x 2 um" in chain.explain()
     cases = [{"image": path}, {"image": np.zeros((3, 3, 3), np.uint8)}]
-    lines = str(vp.check(cases, workers=1)).splitlines()
+    lines = str(vp.check(cases, num_workers=1)).splitlines()
     assert lines == ["image: 0.5 x 0.5 x 2 um, no unit of length", "2 checked, 0 bad"]
     vp.index([{"image": path}], tmp_path / "m.json")
     (sample,) = vp.from_manifest(tmp_path / "m.json").open_volume()

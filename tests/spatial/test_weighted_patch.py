@@ -467,12 +467,12 @@ def test_no_weight_is_an_error_or_anywhere():
     elsewhere[11] = 1
     plan = plan_of((12, 12, 12), Crop((0, 0, 0), (8, 12, 12)))
     for weights, message in ((empty, "all its weights are 0"), (elsewhere, "above 0 lies there")):
-        with pytest.raises(PatchSizeError, match=f"'likely'(.|\n)*{message}(.|\n)*otherwise="):
+        with pytest.raises(PatchSizeError, match=f"'likely'(.|\n)*{message}(.|\n)*fallback="):
             starts_of(WeightedPatch((4, 4, 4), Volume(weights), "likely"), plan, 1)
-        op = WeightedPatch((4, 4, 4), Volume(weights), otherwise="anywhere")
+        op = WeightedPatch((4, 4, 4), Volume(weights), fallback="anywhere")
         assert len({tuple(start) for start in starts_of(op, plan, 50)}) > 40
-    with pytest.raises(PatchSizeError, match="otherwise is one of"):
-        WeightedPatch((4, 4, 4), Volume(empty), otherwise="skip")
+    with pytest.raises(PatchSizeError, match="fallback is one of"):
+        WeightedPatch((4, 4, 4), Volume(empty), fallback="skip")
 
 
 def test_voxels_are_read_once_each_and_never_again(tmp_path):

@@ -55,7 +55,7 @@ def test_ops_find_the_classes_of_a_scaled_label(tmp_path):
 
     assert (batch_of(of(path).remap_labels({3: 9})) == 9).sum() == count
     assert batch_of(of(path).regions(((3,),))).sum() == count
-    assert batch_of(of(path).one_hot((3,), others="drop")).sum() == count
+    assert batch_of(of(path).one_hot((3,), unknown="drop")).sum() == count
     patches = of(path).lazy_patch(
         (3, 3, 3), mask="label", class_weights={3: 1}, samples_per_volume=4
     )
@@ -74,7 +74,7 @@ def test_manifests_and_copies_have_whole_classes(tmp_path):
     assert set(np.unique(batch_of(entry))) == {0, 2, 3, 6}
     (listed,) = vp.volumes.catalog.manifest.read_manifest(tmp_path / "m.json").entries
     assert [value for value, _ in listed.statistics.classes] == [0, 2, 3, 6]
-    assert vp.check([{"label": path}], voxels=True, workers=1).ok
+    assert vp.check([{"label": path}], voxels=True, num_workers=1).ok
     vp.convert(vp.Volume(path, kind="label"), tmp_path / "a.zarr")
     copy = vp.Volume(str(tmp_path / "a.zarr"))
     assert copy.dtype == np.int32
@@ -91,7 +91,7 @@ def test_a_scale_without_whole_numbers_is_refused_at_the_header(tmp_path, scalin
     with pytest.raises(BadHeader, match=r"a\.nii.*scale.*leaves no whole numbers"):
         _ = vp.Volume(str(tmp_path / "a.nii"), kind="label").dtype
     assert vp.Volume(str(tmp_path / "a.nii")).dtype == np.float32
-    (finding,) = vp.check([{"label": tmp_path / "a.nii"}], workers=1).bad
+    (finding,) = vp.check([{"label": tmp_path / "a.nii"}], num_workers=1).bad
     assert "scale" in finding.reason
 
 
@@ -133,7 +133,7 @@ def test_identities_beyond_double_precision_stay_apart():
         label = a_label((1, 2)).astype(dtype)
         label[5, 5, 5], label[6, 6, 6] = first, first + 1
         assert batch_of(of(label).regions((first,))).sum() == 1
-        assert batch_of(of(label).one_hot((first,), others="drop")).sum() == 1
+        assert batch_of(of(label).one_hot((first,), unknown="drop")).sum() == 1
         assert (batch_of(of(label).remap_labels({first: 7})) == 7).sum() == 1
 
 

@@ -145,10 +145,10 @@ def task(tmp_path):
 
 def test_a_missing_label_is_among_the_bad(task, capsys):
     """The folder, its patterns and a pipe tell it, and check the rest; test images need none."""
-    by_folder = vp.check(task, workers=1)
+    by_folder = vp.check(task, num_workers=1)
     patterns = {"image": f"{task}/imagesTr/*_0000.nii.gz", "label": f"{task}/labelsTr/*.nii.gz"}
     pipe = vp.list_cases(**patterns)
-    by_pipe = vp.check(pipe.open_volume(), workers=1)
+    by_pipe = vp.check(pipe.open_volume(), num_workers=1)
 
     for report, volumes in ((by_folder, 6), (by_pipe, 5)):
         assert [(f.case, f.key, f.error) for f in report.bad] == [("p2", "label", "MissingLabel")]
@@ -208,7 +208,7 @@ def test_voxels_that_are_no_numbers_are_told(tmp_path):
         {"case": "two", "image": tmp_path / "soft.nii", "label": tmp_path / "scaled.nii"},
     ]
 
-    report = vp.check(cases, voxels=True, workers=1)
+    report = vp.check(cases, voxels=True, num_workers=1)
 
     assert [(f.case, f.key, f.error) for f in report.bad] == [
         ("one", "image", "NotFinite"),
@@ -217,7 +217,7 @@ def test_voxels_that_are_no_numbers_are_told(tmp_path):
     ]
     assert "2 voxels are NaN and 1 voxel is infinite" in str(report)
     assert "1 voxel is no whole number" in str(report)
-    (header,) = vp.check(cases, workers=1).bad
+    (header,) = vp.check(cases, num_workers=1).bad
     assert (header.key, header.error) == ("label", "BadHeader")
     assert "leaves no whole numbers" in header.reason
 

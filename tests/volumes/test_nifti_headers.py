@@ -327,7 +327,7 @@ def test_check_reports_it_of_float_labels_and_of_stacked_channels(tmp_path, key,
     nibabel.save(image, tmp_path / "b.nii")
     files = [tmp_path / name for name in ("a.nii", "b.nii")][-parts:]
 
-    (found,) = vp.check([{key: files if parts > 1 else files[0]}], workers=1).bad
+    (found,) = vp.check([{key: files if parts > 1 else files[0]}], num_workers=1).bad
 
     assert found.error == "Contradiction"
     assert "b.nii: sform and qform are up to" in found.reason

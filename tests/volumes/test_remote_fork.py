@@ -110,7 +110,7 @@ STORE = textwrap.dedent("""
         try:
             print(float(next(iter(vp.DataLoader2(chain, None, service)))["image"].mean()))
         except ForkUnsafe as error:
-            print(error.what)
+            print(error.message)
 """)
 
 

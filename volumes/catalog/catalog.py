@@ -61,8 +61,8 @@ class Finding:
         kind = type(error).__name__
         reason = public_text(str(error))
         if isinstance(error, VoxpipeError):
-            stop = "" if error.what.endswith(".") or not error.do else "."
-            reason = f"{error.what}{stop} {error.do}"
+            stop = "" if error.message.endswith(".") or not error.do else "."
+            reason = f"{error.message}{stop} {error.do}"
         return replace(self, error=kind, reason=reason.strip() or kind)
 
     def __str__(self) -> str:
@@ -238,7 +238,7 @@ def catalog_volume(
     entry: Entry,
     manifest: str = "manifest",
     storage_options: Mapping[str, Any] | None = None,
-    follow: str = "beside",
+    follow: str = "same_folder",
 ) -> Volume:
     """Return the volume of an entry; no file is opened before voxels are read."""
     options = Options(None, None, dict(storage_options or {}), dict(entry.options), follow=follow)

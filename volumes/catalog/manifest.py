@@ -130,12 +130,12 @@ class Manifest:
 def read_manifest(
     location: str | os.PathLike[str],
     storage_options: Mapping[str, Any] | None = None,
-    follow: str = "beside",
+    follow: str = "same_folder",
 ) -> Manifest:
     """Read a manifest from a path or URL; ``follow`` limits the locations of its volumes.
 
-    ``"beside"``: below its folder. Volumes of a manifest at a URL may also be on its host by the
-    same scheme, those of a local one at the origins in its ``made_of``. ``"anywhere"``: on any
+    ``"same_folder"``: below its folder. Volumes of a manifest at a URL may also be on its host by
+    the same scheme, those of a local one at the origins in its ``made_of``. ``"anywhere"``: on any
     host, which then receives the credentials.
     """
     place = os.fspath(location)
@@ -181,7 +181,7 @@ def manifest_text(manifest: Manifest, folder: str = "") -> str:
 
 
 def parse_manifest(
-    text: str | bytes, name: str = "manifest", folder: str = "", follow: str = "beside"
+    text: str | bytes, name: str = "manifest", folder: str = "", follow: str = "same_folder"
 ) -> Manifest:
     """Return the manifest of a JSON text; relative locations are below ``folder``."""
     try:

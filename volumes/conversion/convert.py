@@ -475,7 +475,7 @@ def _write(path: Path, sums: Path, volume: Any, plan: ConvertPlan) -> None:
                     target.drop()  # free the space
                 raise
     except errors.DestinationBusy as error:  # the caller reads and knows no destination
-        raise errors.CacheBusy(error.what, do=error.do) from error
+        raise errors.CacheBusy(error.message, do=error.do) from error
 
 
 class _Whole(LocalRanges):

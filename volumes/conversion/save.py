@@ -37,7 +37,7 @@ LIKE = "like"  # dtype= of the stored type of ``like``
 
 
 def save(
-    path: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
     array: Any,
     *,
     like: Volume | str | os.PathLike[str] | None = None,
@@ -50,7 +50,7 @@ def save(
 
     Parameters
     ----------
-    path
+    destination
         Path or URL; it ends in ``.nii``, ``.nii.gz``, ``.nrrd``, ``.mha`` or ``.zarr``.
     array
         Array or tensor, (I, J, K) or (C, I, J, K); or a ``Volume``, written box by box.
@@ -65,7 +65,7 @@ def save(
     overwrite
         Whether to replace an existing file.
     storage_options
-        For fsspec, where ``path`` is a URL.
+        For fsspec, where ``destination`` is a URL.
 
     Returns
     -------
@@ -93,11 +93,13 @@ def save(
     ((1.0, 1.0, 3.0), dtype('uint8'))
     >>> folder.cleanup()
     """
-    first: Any = path
+    first: Any = destination
     if not isinstance(first, (str, os.PathLike)):
-        msg = f"save takes the path first, then the array; the path is a {type(first).__name__}"
-        raise TypeError(f"{msg}: write vp.save(path, array, like=scan)")
-    place = os.fspath(path)
+        msg = (
+            f"save takes the destination first, then the array; got a {type(first).__name__} first"
+        )
+        raise TypeError(f"{msg}: write vp.save(destination, array, like=scan)")
+    place = os.fspath(destination)
     suffix = refuse_unwritable(place)
     model = like if like is None or isinstance(like, Volume) else Volume(like)
     volume = _volume_at(array, affine if model is None or affine is not None else model.affine)

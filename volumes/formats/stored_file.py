@@ -265,7 +265,7 @@ class LocalStoredFile:
         path: str,
         name: str = "",
         io: str = "auto",
-        follow: str = "beside",
+        follow: str = "same_folder",
         *,
         optional: bool = False,
     ) -> None:
@@ -367,7 +367,7 @@ class LocalStoredFile:
         path = _with_suffix(self.path, old, new)
         if self.follow != "anywhere":
             self._refuse_link(path, f"{self.name}, beside which lies {shorten(path)},")
-        return self._other(path, "beside")
+        return self._other(path, "same_folder")
 
     def _other(self, path: str, relation: str) -> LocalStoredFile:
         with _named_by(self.name):
@@ -515,8 +515,8 @@ def _named_by(header: str) -> Iterator[None]:
     try:
         yield
     except VolumeError as error:
-        if header not in error.what:
-            error.what = f"{error.what.rstrip('.')}, to which {header} refers."
+        if header not in error.message:
+            error.message = f"{error.message.rstrip('.')}, to which {header} refers."
         raise
 
 

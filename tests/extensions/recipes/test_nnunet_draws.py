@@ -41,13 +41,13 @@ def drawn(kind: str) -> dict[str, list[Any]]:
     image = np.zeros((CHANNELS, 8, 8, 8), np.float32)
     previous = np.zeros((8, 8, 8), np.uint8)
     opened = vp.from_cases([{"image": image, "previous": previous}]).open_volume(
-        labels=("previous",)
+        label_keys=("previous",)
     )
     patches = nnunet_augmentation(
         opened.lazy_patch(4, samples_per_volume=DRAWS), **AUGMENTATIONS[kind]
     )
     how = {"p_channel": 0.5, "keys": "previous"}
-    masks = patches.one_hot((1, 2), others="drop", keys="previous")
+    masks = patches.one_hot((1, 2), unknown="drop", keys="previous")
     masks = masks.random_morphology((1, 8), p=0.4, **how).drop_component(0.15, p=0.2, **how)
     found: dict[str, list[Any]] = {}
     for sample in vp.DataLoader2(masks, None, seed=11):
