@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..core import META, CallSite, Sample, errors
 from ..core.call_site import WarnOnce, is_looking_ahead, warn
-from ..core.context import NO_VALUES, ContextKey, Values, holding, values_here
+from ..core.context import ContextKey, Values, holding, values_here
 from ..core.errors import add_location
 from ..core.label_likeness import ValueSample, look_at, look_like_classes, look_like_image
 from ..core.locks import ForkSafeLock
@@ -118,7 +118,7 @@ def in_threads(function: Callable[[T], R], things: Iterable[T]) -> list[R]:
         futures.clear()
 
 
-def reading(key: str, more: Values = NO_VALUES) -> AbstractContextManager[Any]:
+def reading(key: str, more: Values | None = None) -> AbstractContextManager[Any]:
     """Read ``key`` of samples inside the ``with`` block, with the values of ``more`` keys."""
     policies, _ = values_here().get(COALESCING, COALESCING.default)
     return holding(COALESCING, (policies, key), more)
@@ -142,13 +142,13 @@ class LikelyLabels:
         """Keys whose check is finished."""
         self._lock = ForkSafeLock()  # threads of one process may make several batches at once
 
-    def watch(self, key: str, patch: LazyPatch) -> Values:
+    def watch(self, key: str, patch: LazyPatch) -> Values | None:
         """Return the values with which a read of a patch records its stored voxels, if checked."""
         is_guess = patch.volume.kind != "label" and patch.policy.mode != "nearest"
         # ``open_volume`` has warned of keys that look like a label.
         is_over = key in self.over or looks_like_label(key)
         if not is_guess or is_over or is_looking_ahead():
-            return NO_VALUES
+            return None
         samples, is_resampled = self._samples.setdefault(key, []), _is_interpolated(patch)
 
         def show(source: SourceVoxels) -> None:
@@ -248,7 +248,7 @@ class Collate:
             return
         try:
             likely = self.likely
-            more = NO_VALUES if likely is None or key in likely.over else likely.watch(key, thing)
+            more = None if likely is None or key in likely.over else likely.watch(key, thing)
             with reading(key, more):
                 voxels = thing.realize(out)
         except Exception as error:
@@ -374,7 +374,7 @@ class RealizePatches:
     def _realize(self, entry: tuple[str, LazyPatch]) -> NDArray[Any]:
         key, patch = entry
         try:
-            more = NO_VALUES if self.likely is None else self.likely.watch(key, patch)
+            more = None if self.likely is None else self.likely.watch(key, patch)
             with reading(key, more):
                 return patch.realize()
         except Exception as error:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -27,8 +26,8 @@ class ContextKey(Generic[T]):
 
 
 Values = Mapping[ContextKey[Any], Any]
-NO_VALUES: Values = MappingProxyType({})
-_VALUES = ContextVar("voxpipe", default=NO_VALUES)  # the package has no other variable
+_NONE: Values = {}  # no mapping is ever changed
+_VALUES = ContextVar("voxpipe", default=_NONE)  # the package has no other variable
 values_here = _VALUES.get
 """Return the values by key, without the defaults: the fastest way for code of each patch."""
 
@@ -42,10 +41,13 @@ class holding(Generic[T]):  # noqa: N801  it is used as a verb
 
     key: ContextKey[T]
     value: T
-    more: Values = field(default_factory=dict)
+    more: Values | None = None
 
     def __enter__(self) -> T:
-        self._token = _VALUES.set({**values_here(), self.key: self.value, **self.more})
+        values = {**values_here(), self.key: self.value}
+        if self.more:
+            values.update(self.more)
+        self._token = _VALUES.set(values)
         return self.value
 
     def __exit__(self, *_: object) -> None:
