@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Container, Iterator, Sequence
-from contextvars import ContextVar
 from typing import Any, ClassVar
 
 from ..batching.job import Watch
+from ..core.context import ContextKey, holding
 from ..core.counters import PIPE_STATS, PipeCounts, counts_here
 from ..core.memory import MEMORY_SAMPLER, array_bytes
 from ..datapipes.datapipe import SameLength
@@ -30,7 +30,7 @@ from ..graph.explain import is_branch
 from .adapter import Adapter
 
 # Counts of timed pipes further up while this one waited for them.
-_OUTER: ContextVar[PipeCounts | None] = ContextVar("timed", default=None)
+_OUTER: ContextKey[PipeCounts | None] = ContextKey(None)
 
 
 class Timer(SameLength):
@@ -52,15 +52,14 @@ class Timer(SameLength):
         parent = iter(self.parent)
         while True:
             outer, inside = _OUTER.get(), PipeCounts()
-            token = _OUTER.set(inside)
             start, before = time.perf_counter(), counts_here()
             item, at_end = None, False
             try:
-                item = next(parent)
+                with holding(_OUTER, inside):
+                    item = next(parent)
             except StopIteration:
                 at_end = True
             finally:
-                _OUTER.reset(token)
                 seconds, tally = time.perf_counter() - start, counts_here() - before
                 own = PipeCounts(
                     int(not at_end),

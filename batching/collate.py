@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
 from dataclasses import dataclass, field, replace
 from itertools import chain, repeat
 from os import PathLike, fspath
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..core import META, CallSite, Sample, errors
 from ..core.call_site import WarnOnce, is_looking_ahead, warn
-from ..core.context import holding
+from ..core.context import ContextKey, Values, holding, values_here
 from ..core.errors import add_location
 from ..core.label_likeness import ValueSample, look_at, look_like_classes, look_like_image
 from ..core.locks import ForkSafeLock
@@ -28,8 +28,8 @@ from ..core.sample import case_of
 from ..core.suggest import looks_like_label
 from ..intensity import ValueStep
 from ..spatial import LazyPatch, SourceVoxels, stored_labels
-from ..spatial.lazy.read_plan import show_stored_to
-from ..storage.ranges import READ_KEY
+from ..spatial.lazy.read_plan import SHOW
+from ..storage.ranges import COALESCING
 from ..volumes import Volume, is_volume
 
 
@@ -64,16 +64,16 @@ class BatchMemory(Protocol):
         """Return one C-ordered, uninitialised array per spec."""
 
 
-_MEMORY: ContextVar[BatchMemory | None] = ContextVar("batch_memory", default=None)
+_MEMORY: ContextKey[BatchMemory | None] = ContextKey(None)
 
 
 def new_arrays(specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
     """Return one C-ordered, uninitialised array per spec, from the memory in use."""
-    memory = _MEMORY.get()
+    memory = values_here().get(_MEMORY)
     return [np.empty(*spec) for spec in specs] if memory is None else memory.take(specs)
 
 
-def batches_in(memory: BatchMemory | None) -> AbstractContextManager[None]:
+def batches_in(memory: BatchMemory | None) -> holding[BatchMemory | None]:
     """Make batches in ``memory`` inside the ``with`` block; None for the process's own."""
     return holding(_MEMORY, memory)
 
@@ -82,7 +82,7 @@ def batches_in(memory: BatchMemory | None) -> AbstractContextManager[None]:
 
 T = TypeVar("T")
 R = TypeVar("R")
-_EXECUTOR: ContextVar[Executor | None] = ContextVar("threads", default=None)
+_EXECUTOR: ContextKey[Executor | None] = ContextKey(None)
 
 
 def usable_cores() -> int:
@@ -105,7 +105,7 @@ def using_threads(count: int) -> Iterator[None]:
 def in_threads(function: Callable[[T], R], things: Iterable[T]) -> list[R]:
     """Return ``function`` of each thing, in order; raise the first error in order."""
     # Returns or raises only after all calls, because the caller then releases their memory.
-    executor, items = _EXECUTOR.get(), list(things)
+    executor, items = values_here().get(_EXECUTOR), list(things)
     if executor is None or len(items) < 2:
         return [function(thing) for thing in items]
     # Threads inherit the context of the caller's reads.
@@ -118,7 +118,12 @@ def in_threads(function: Callable[[T], R], things: Iterable[T]) -> list[R]:
         futures.clear()
 
 
-_NOTHING = nullcontext()
+def reading(key: str, more: Values | None = None) -> AbstractContextManager[Any]:
+    """Read ``key`` of samples inside the ``with`` block, with the values of ``more`` keys."""
+    policies, _ = values_here().get(COALESCING, COALESCING.default)
+    return holding(COALESCING, (policies, key), more)
+
+
 # Batches that are checked per key: random patches of an organ are often empty.
 _LOOKED_AT = 16
 
@@ -137,13 +142,13 @@ class LikelyLabels:
         """Keys whose check is finished."""
         self._lock = ForkSafeLock()  # threads of one process may make several batches at once
 
-    def watch(self, key: str, patch: LazyPatch) -> AbstractContextManager[None]:
-        """Record the stored voxels of a patch inside the ``with`` block, if its key is checked."""
+    def watch(self, key: str, patch: LazyPatch) -> Values | None:
+        """Return the values with which a read of a patch records its stored voxels, if checked."""
         is_guess = patch.volume.kind != "label" and patch.policy.mode != "nearest"
         # ``open_volume`` has warned of keys that look like a label.
         is_over = key in self.over or looks_like_label(key)
         if not is_guess or is_over or is_looking_ahead():
-            return nullcontext()
+            return None
         samples, is_resampled = self._samples.setdefault(key, []), _is_interpolated(patch)
 
         def show(source: SourceVoxels) -> None:
@@ -151,7 +156,7 @@ class LikelyLabels:
             if is_resampled or source.array.dtype.kind == "f":
                 samples.append(look_at(source.array, source.slope, source.intercept))
 
-        return show_stored_to(show)
+        return {SHOW: show}
 
     def judge(self, key: str) -> None:
         """Warn once if the recorded voxels are few whole numbers."""
@@ -243,8 +248,8 @@ class Collate:
             return
         try:
             likely = self.likely
-            looks = None if likely is None or key in likely.over else likely.watch(key, thing)
-            with holding(READ_KEY, key), looks or _NOTHING:
+            more = None if likely is None or key in likely.over else likely.watch(key, thing)
+            with reading(key, more):
                 voxels = thing.realize(out)
         except Exception as error:
             raise add_location(error, case=case_of(item), key=key)  # noqa: B904
@@ -369,8 +374,8 @@ class RealizePatches:
     def _realize(self, entry: tuple[str, LazyPatch]) -> NDArray[Any]:
         key, patch = entry
         try:
-            watch = nullcontext() if self.likely is None else self.likely.watch(key, patch)
-            with holding(READ_KEY, key), watch:
+            more = None if self.likely is None else self.likely.watch(key, patch)
+            with reading(key, more):
                 return patch.realize()
         except Exception as error:
             raise add_location(error, key=key)  # noqa: B904

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, Protocol, TypeAlias
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Sample, errors
-from ..core.context import holding
+from ..core.context import ContextKey, values_here
 from ..core.counters import PIPE_STATS, PipeCounts, counts_here
 from ..core.errors import add_location
 from ..core.memory import MEMORY_SAMPLER, array_bytes
@@ -22,9 +21,8 @@ from ..core.redact import public_name
 from ..core.sample import case_of
 from ..spatial import LazyPatch
 from ..storage.location import Secrets
-from ..storage.ranges import READ_KEY
 from ..volumes import Volume
-from .collate import RealizedArray, batches_in
+from .collate import RealizedArray, batches_in, reading
 
 # Limit for readable messages; the plan has the whole batch.
 _MOST_CASES = 4
@@ -113,7 +111,7 @@ def tickets_of(job: Any) -> list[Any]:
     # All images before the first label, the order in which a batch is filled.
     try:
         for key in dict.fromkeys(chain.from_iterable(items)):
-            with holding(READ_KEY, key):
+            with reading(key):
                 for item in items:
                     thing = item.get(key)
                     if isinstance(thing, LazyPatch):
@@ -198,7 +196,7 @@ def step_noted_in(memory: Any) -> tuple[int, int]:
 
 
 CURRENT_STEP = CurrentStep()  # of a process, which makes one batch at a time
-STEP_OF_THREAD: ContextVar[CurrentStep] = ContextVar("step", default=CURRENT_STEP)
+STEP_OF_THREAD = ContextKey(CURRENT_STEP)
 """Notes of one thread, because several threads may make batches at once."""
 
 
@@ -234,7 +232,7 @@ class Recipe:
     def items(self, job: Job) -> Sequence[Any]:
         """Return the transformed items of ``job``: the batch, or the input of later pipes."""
         items: Sequence[Any] = job.items
-        here = STEP_OF_THREAD.get()
+        here = values_here().get(STEP_OF_THREAD, CURRENT_STEP)
         is_watched = any(isinstance(one, Watch) for one in self.instructions)
         clock = _Clock() if is_watched else None
         try:

@@ -14,13 +14,11 @@ import reprlib
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Mapping
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
-from .context import holding
+from .context import ContextKey, holding
 from .redact import public_text, public_value
 
 # Frames of these packages are machinery between the user's line and the pipe.
@@ -39,7 +37,9 @@ _MOST_DIGITS, _DEEPEST = 100, 40
 _MESSAGES: dict[str, dict[Any, Any]] = {}
 # A chain warns a few times per key, but data may create any number of keys.
 _MOST_MESSAGES = 4096
-_AHEAD: ContextVar[bool] = ContextVar("looking_ahead", default=False)
+_AHEAD = ContextKey(False)
+is_looking_ahead = _AHEAD.get
+"""Whether this thread plans patches without realizing them."""
 
 # Arguments that may hold credentials: they are never shown and enter no digest of a chain.
 CREDENTIALS = ("storage_options",)
@@ -153,15 +153,10 @@ def caller(call: str) -> CallSite:
     return CallSite(call, frame.f_code.co_filename, frame.f_lineno)
 
 
-def looking_ahead() -> AbstractContextManager[None]:
+def looking_ahead() -> holding[bool]:
     """Suppress warnings of this thread while patches are planned that may never be realized."""
     # A suppressed warning does not count as given: it appears when the patch is realized.
     return holding(_AHEAD, True)
-
-
-def is_looking_ahead() -> bool:
-    """Whether this thread plans patches without realizing them."""
-    return _AHEAD.get()
 
 
 def warn(text: str, category: type[Warning], origin: CallSite | None = None) -> None:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from copy import copy
 from dataclasses import astuple, dataclass, field, fields
 
-from .context import holding
+from .context import ContextKey, holding, values_here
 from .locks import ForkSafeLock, at_fork
 
 # Several threads may realize patches of one batch. Reentrant, because finalizers count too.
@@ -38,7 +36,7 @@ class IOCounters:
 
     def count(self, **counts: int) -> None:
         """Add to the named counts; safe from several threads."""
-        tally = _TALLY.get()
+        tally: IOCounters | None = values_here().get(_TALLY)
         with _LOCK:
             for totals in (vars(self),) if tally is None else (vars(self), vars(tally)):
                 for name, number in counts.items():
@@ -56,10 +54,10 @@ class IOCounters:
 IO_COUNTERS = IOCounters()
 """The counts of this process."""
 # Threads that make batches at the same time count apart.
-_TALLY: ContextVar[IOCounters | None] = ContextVar("tally", default=None)
+_TALLY: ContextKey[IOCounters | None] = ContextKey(None)
 
 
-def count_apart() -> AbstractContextManager[None]:
+def count_apart() -> holding[IOCounters | None]:
     """Restrict :func:`counts_here` to the work done inside the ``with`` block."""
     return holding(_TALLY, IOCounters())
 

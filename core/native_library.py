@@ -13,11 +13,11 @@ import ctypes
 import importlib.util
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar
 
+from .context import ContextKey, holding, values_here
 from .settings import NATIVE, read_setting
 
 T = TypeVar("T")
@@ -50,18 +50,12 @@ def native_level() -> int | None:
     return level if level != -1 else read_setting(NATIVE, 0)
 
 
-_FREE_SECONDS: ContextVar[list[float] | None] = ContextVar("free_seconds", default=None)
+_FREE_SECONDS: ContextKey[Any] = ContextKey(None)
 
 
-@contextmanager
-def free_seconds() -> Iterator[list[float]]:
+def free_seconds() -> AbstractContextManager[list[float]]:
     """Collect the processor seconds of this thread's calls without the interpreter lock."""
-    seconds: list[float] = []
-    token = _FREE_SECONDS.set(seconds)
-    try:
-        yield seconds
-    finally:
-        _FREE_SECONDS.reset(token)
+    return holding(_FREE_SECONDS, [])
 
 
 def free_of_lock(function: Callable[..., T]) -> Callable[..., T]:
@@ -72,7 +66,7 @@ def free_of_lock(function: Callable[..., T]) -> Callable[..., T]:
     """
 
     def call(*arguments: Any, **options: Any) -> T:
-        seconds = _FREE_SECONDS.get()
+        seconds = values_here().get(_FREE_SECONDS)
         if seconds is None:
             return function(*arguments, **options)
         start = time.thread_time()

@@ -189,7 +189,7 @@ def _volumes_and_gaps(
                 missing.append(Finding.of_missing(case[CASE], key, labels, what))
         pipe = replace_pipe(pipe, listing, lenient)
     # If the user has not opened the volumes, errors name the called function.
-    quiet: contextlib.AbstractContextManager[None] = contextlib.nullcontext()
+    quiet: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if not _is_opened(pipe):
         options = storage_options or getattr(pipe, "storage_options", None)
         pipe = OpenVolume(pipe, storage_options=options, label_keys=labels, **reader_kwargs)

@@ -144,7 +144,7 @@ class MainProcessTail:
         """Return the batches of an epoch after these pipes."""
         return TailEpoch(self, batches, seed, number) if self.pipes else batches
 
-    def leaving(self, epoch: Epoch) -> contextlib.AbstractContextManager[None]:
+    def leaving(self, epoch: Epoch) -> contextlib.AbstractContextManager[Any]:
         """Limit how long threads are waited for inside; one that waits for a batch is woken."""
         return stop_limit(self.seconds, partial(leave, epoch))
 

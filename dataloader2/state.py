@@ -24,11 +24,12 @@ from itertools import islice, zip_longest
 from typing import Any, NamedTuple
 
 from ..core.call_site import shorten
+from ..core.context import holding
 from ..core.errors import BadState, StateMismatch
 from ..core.lru_cache import cached_property
 from ..core.redact import public_text
 from ..core.stream import MAX_EPOCH
-from ..datapipes.datapipe import without_opening
+from ..datapipes.datapipe import MAY_OPEN
 from ..graph import (
     Pipe,
     chained_name,
@@ -102,7 +103,7 @@ class State:
     def refuse_beyond(self, count: Callable[[], int]) -> None:
         """Raise BadState for a batch after the last one, where headers need not be read for it."""
         try:
-            with without_opening():
+            with holding(MAY_OPEN, False):
                 batches = count()
         except TypeError:  # no len()
             return

@@ -6,8 +6,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from contextlib import contextmanager
 from time import monotonic
 from typing import Any, ClassVar
 
@@ -15,7 +14,7 @@ from torch.utils.data.datapipes.utils.common import StreamWrapper
 
 from ..batching.job import Instruction
 from ..core.call_site import warn
-from ..core.context import holding
+from ..core.context import ContextKey, holding
 from ..core.errors import PrefetchTimeoutError, WorkerDied
 from ..core.locks import timeout_or_none
 from ..core.validate import validate_int
@@ -42,15 +41,14 @@ class _Limit:
         self.seconds, self.tell = seconds, tell
 
 
-_USUAL = _Limit(STOP_SECONDS)
-_NOW: ContextVar[_Limit] = ContextVar("voxpipe-leaving", default=_USUAL)
+_NOW = ContextKey(_Limit(STOP_SECONDS))
 # By thread, for how many seconds it has waited for others since a pass went on here.
 _ACCOUNT = threading.local()
 
 
 def stop_limit(
     seconds: float = STOP_SECONDS, tell: Callable[[], None] | None = None
-) -> AbstractContextManager[None]:
+) -> holding[_Limit]:
     """Let the first thread stopped inside take so long, and all together half as long again."""
     return holding(_NOW, _Limit(seconds, tell))
 

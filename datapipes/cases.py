@@ -8,12 +8,12 @@ import os
 import posixpath
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
 from ..core import Sample
 from ..core.call_site import is_looking_ahead
+from ..core.context import ContextKey
 from ..core.errors import SampleError, VolumeNotFound, VoxpipeError
 from ..core.redact import RedactedDict, public_name
 from ..core.suggest import closest, path_hint
@@ -48,7 +48,7 @@ _LOOKED_AT = 8
 
 
 # Folders of the run that saved a state, with the folders of the same data in this run.
-FOLDERS: ContextVar[Mapping[str, str] | None] = ContextVar("folders", default=None)
+FOLDERS: ContextKey[Mapping[str, str] | None] = ContextKey(None)
 
 
 def _plain_place(place: str | os.PathLike[str]) -> str:

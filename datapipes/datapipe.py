@@ -7,7 +7,6 @@ import functools
 import gc
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import EntryPoint
@@ -20,7 +19,7 @@ from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
 from ..batching.job import Failure, Instruction, describe_failure
 from ..core import CallSite, Sample, errors
 from ..core.call_site import CREDENTIALS, call_text, caller
-from ..core.context import holding
+from ..core.context import ContextKey, holding
 from ..core.errors import add_location
 from ..core.redact import has_secrets, public_value
 from ..core.sample import case_of
@@ -132,8 +131,9 @@ class UnknownForm(AttributeError):
 
 # A pipe's length needs those of its parents, and merging branches share parents: with plain ``len``
 # the time doubles with every diamond. So lengths are remembered.
-_known_lengths: ContextVar[dict[int, Any] | None] = ContextVar("_known_lengths", default=None)
-_may_open: ContextVar[bool] = ContextVar("_may_open", default=True)
+_KNOWN_LENGTHS: ContextKey[dict[int, Any] | None] = ContextKey(None)
+MAY_OPEN = ContextKey(True)
+"""Whether headers may be read to know a length: not for one that is only good to know."""
 
 
 class _LengthProxy(IterDataPipe[Any]):
@@ -157,26 +157,16 @@ class _LengthProxy(IterDataPipe[Any]):
 
 def length(pipe: Any) -> int:
     """Return ``len(pipe)``, in time that is linear in the pipes of its graph."""
-    answers = _known_lengths.get()
+    answers = _KNOWN_LENGTHS.get()
     if answers is not None:
         return _memoized_length(pipe, answers)
     answers = {}
-    with holding(_known_lengths, answers):
+    with holding(_KNOWN_LENGTHS, answers):
         # Parents first: a chain of hundreds would be too deep to ask from its end.
         for each in walk(pipe) if is_pipe(pipe) else ():
             with contextlib.suppress(Exception):  # the length may not be needed
                 _memoized_length(each, answers)
         return _memoized_length(pipe, answers)
-
-
-def without_opening() -> contextlib.AbstractContextManager[None]:
-    """Leave lengths unknown that need the headers of all volumes."""
-    return holding(_may_open, False)
-
-
-def may_open() -> bool:
-    """Whether headers may be read to know a length: not for one that is only good to know."""
-    return _may_open.get()
 
 
 def _memoized_length(pipe: Any, answers: dict[int, Any]) -> int:
@@ -215,18 +205,14 @@ class ErrorLog:
     failures: list[Failure] = field(default_factory=list)
 
 
-_ERROR_LOG: ContextVar[ErrorLog | None] = ContextVar("_ERROR_LOG", default=None)
-
-
-def log_errors(log: ErrorLog) -> contextlib.AbstractContextManager[None]:
-    """Leave out and note items that cannot be planned in the ``with`` block (``OnError``)."""
-    return holding(_ERROR_LOG, log)
+ERROR_LOG: ContextKey[ErrorLog | None] = ContextKey(None)
+"""Notes of the items that are left out because they cannot be planned (``OnError``)."""
 
 
 def note_error(pipe: DataPipe, item: Any, error: Exception) -> None:
     """Note that ``pipe`` leaves ``item`` out, which failed; raise ``error`` where it may not."""
     error = add_location(error, pipe.origin, case_of(item))
-    log = _ERROR_LOG.get()
+    log = ERROR_LOG.get()
     if log is None or not isinstance(error, log.errors):
         raise error
     log.failures.append(describe_failure(error, NO_POSITION, NO_POSITION, item))

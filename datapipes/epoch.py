@@ -42,7 +42,7 @@ from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_report import asks_voxels
 from ..storage.content import MODULE, PLAIN, links_of, names_in
-from .datapipe import DataPipe, Running, may_open
+from .datapipe import MAY_OPEN, DataPipe, Running
 
 D = TypeVar("D", bound="Drawing")
 S = TypeVar("S", bound="Shuffling")
@@ -290,7 +290,7 @@ def may_look_ahead(planner: Pipe) -> bool:
 def count_planned(parent: Pipe, count: Callable[[Sample], int]) -> int:
     """Return the sum of ``count(sample)`` over a pipe's planned samples; no voxel is read."""
     # Reads the headers of all volumes, many at a time; with a manifest it opens no file.
-    if not may_open() or not may_look_ahead(parent):
+    if not MAY_OPEN.get() or not may_look_ahead(parent):
         raise TypeError("no len(): planning ahead would use up the source, or run your functions")
     planner = clone(parent)
     counts: list[dict[tuple[int, ...], int]] = []

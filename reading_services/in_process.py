@@ -17,7 +17,7 @@ from ..datapipes.background_iterator import BackgroundIterator, stop_limit
 from ..datapipes.iter import Prefetcher
 from ..graph import Pipe, clone, traits_of
 from ..spatial.lazy.virtual_volume import forget_tiles, use_tiles
-from ..storage.ranges import COALESCE_POLICIES, PoliciesByKey
+from ..storage.ranges import COALESCING, PoliciesByKey
 from ..volumes.scheme import Budget
 from ..volumes.session import SESSION
 from .delivered_batches import DeliveredBatches
@@ -209,7 +209,7 @@ def _batches(
         for job, tickets in coming:
             # Not around the yield: reads of the consumer are not part of this epoch.
             try:
-                with holding(COALESCE_POLICIES, work.coalesce_policies):
+                with holding(COALESCING, (work.coalesce_policies, "")):
                     batch = source.run(job, seed, epoch)
             finally:
                 for ticket in tickets:
@@ -231,7 +231,7 @@ def _prefetch(
             except Exception as failure:  # raised in its turn
                 error = failure
             if job is not None:
-                with holding(COALESCE_POLICIES, coalesce_policies):
+                with holding(COALESCING, (coalesce_policies, "")):
                     queue.append((job, tickets_of(job)))
                 if len(queue) == 1:
                     continue

@@ -110,8 +110,9 @@ class StepIterator(IterDataPipe[Any]):
     def __iter__(self) -> Iterator[Any]:
         items = iter(self.parent)
         while True:
-            step, item = STEP_OF_THREAD.get().read()
-            STEP_OF_THREAD.get().at(self.number, NOWHERE if self.whole else self.handoff.number + 1)
+            here = STEP_OF_THREAD.get()
+            step, item = here.read()
+            here.at(self.number, NOWHERE if self.whole else self.handoff.number + 1)
             try:
                 output = next(items)
             except StopIteration:
@@ -119,7 +120,7 @@ class StepIterator(IterDataPipe[Any]):
             except LOCATABLE as error:
                 raise add_location(error, None, *self._at())  # noqa: B904  the very same error
             finally:
-                STEP_OF_THREAD.get().at(step, item)
+                here.at(step, item)
             yield output
 
     def _at(self) -> tuple[str, str]:

@@ -12,9 +12,10 @@ from typing import Any
 
 from ..batching.job import Job
 from ..core.call_site import warn
+from ..core.context import holding
 from ..core.counters import PIPE_STATS
 from ..core.errors import NotPicklable, VolumeChanged, WorkerDied, WorkerReplaced
-from ..datapipes.datapipe import without_opening
+from ..datapipes.datapipe import MAY_OPEN
 from .delivered_batches import DeliveredBatches
 from .memory_budget import PrefetchBudget
 from .planner import JobsInFlight, jobs
@@ -261,7 +262,7 @@ class PlannedEpoch(PooledEpoch):
         """Return how many jobs can follow, now or when the consumer takes the ready batches."""
         if self._count is None:
             try:
-                with without_opening():
+                with holding(MAY_OPEN, False):
                     self._count = batch_count(self._work)
             except Exception:  # a user's __len__ may raise any error: assume no further jobs
                 self._count = 0

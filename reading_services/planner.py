@@ -10,9 +10,10 @@ from typing import Any
 
 from ..batching.job import ErrorPolicy, Job
 from ..core import Stream
+from ..core.context import holding
 from ..core.errors import GraphError, add_location
 from ..datapipes.batch_patches import BatchPatches
-from ..datapipes.datapipe import ErrorLog, log_errors
+from ..datapipes.datapipe import ERROR_LOG, ErrorLog
 from ..datapipes.epoch import OwnGenerators, items_from, set_epoch, starts_again
 from ..graph import Cut, Pipe, error_location, failed_item, is_read_twice, traits_of, walk
 from ..spatial.lazy.patch_steps import in_batch
@@ -133,7 +134,7 @@ def _excusing(items: Iterator[Any], excuses: ErrorLog) -> Iterator[Any]:
     """Yield items; log and skip cases that cannot be planned."""
     while True:
         # Not around the yield, where the consumer runs.
-        with log_errors(excuses):
+        with holding(ERROR_LOG, excuses):
             item = next(items, _END)
         if item is _END:
             return

@@ -32,7 +32,7 @@ from ..core.validate import validate_int
 from ..datapipes.background_iterator import join_threads, note_progress, start_thread
 from ..graph import Pipe, describe, traits_of
 from ..spatial.lazy.virtual_volume import use_tiles
-from ..storage.ranges import COALESCE_POLICIES, PoliciesByKey
+from ..storage.ranges import COALESCING, PoliciesByKey
 from ..volumes.scheme import Budget
 from .delivered_batches import DeliveredBatches
 from .in_process import InProcessEpoch, InProcessReadingService
@@ -224,9 +224,8 @@ class _Exchange:
     is_looking: bool = False  # whether the prefetching thread has a job, for which others may wait
 
     def serve(self, seat: _Seat) -> None:
-        STEP_OF_THREAD.set(seat.step)
-        scheme = holding(COALESCE_POLICIES, self.coalesce_policies)
-        with count_apart(), batches_in(self.buffers), scheme:
+        scheme = {COALESCING: (self.coalesce_policies, "")}
+        with holding(STEP_OF_THREAD, seat.step, scheme), count_apart(), batches_in(self.buffers):
             while (pair := self.waiting.get()) is not None:
                 if not self.is_over:
                     self.answers.put(self._answer(seat, *pair))
@@ -245,7 +244,7 @@ class _Exchange:
 
     def look_ahead(self) -> None:
         """Prefetch for jobs that wait."""
-        with holding(COALESCE_POLICIES, self.coalesce_policies):
+        with holding(COALESCING, (self.coalesce_policies, "")):
             while (entry := self.ahead.get()) is not None:
                 if not self.is_over:
                     self.is_looking = True
@@ -514,9 +513,9 @@ def _last_steps(
     buffers: BatchBuffers,
 ) -> Generator[Any, None, None]:
     while True:
-        threads = using_threads(work.threads)
+        threads, scheme = using_threads(work.threads), (work.coalesce_policies, "")
         # Not around the yield: reads of the consumer are not part of this epoch.
-        with batches_in(buffers), holding(COALESCE_POLICIES, work.coalesce_policies), threads:
+        with batches_in(buffers), holding(COALESCING, scheme), threads:
             batch = finisher.finish(inbox.popleft(), *run)
         yield as_tensors(batch)
         del batch

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from ..adapters import Limits
 from ..batching.job import NOWHERE, STEP_OF_THREAD, CurrentStep
-from ..core.context import RUNNING_PASS
+from ..core.context import RUNNING_PASS, holding
 from ..core.locks import timeout_or_none
 from ..datapipes.background_iterator import join_threads, note_progress, start_thread
 from ..datapipes.tensors import bytes_of
@@ -144,11 +144,11 @@ def _step(
     answers: queue.SimpleQueue[tuple[str, Any]],
     step: CurrentStep,
 ) -> None:
-    STEP_OF_THREAD.set(step)
-    while requests.get():
-        try:
-            answers.put((_ITEM, next(source)))
-        except StopIteration:
-            answers.put((_END, None))
-        except BaseException as error:  # the consumer raises it
-            answers.put((_ERROR, error))
+    with holding(STEP_OF_THREAD, step):
+        while requests.get():
+            try:
+                answers.put((_ITEM, next(source)))
+            except StopIteration:
+                answers.put((_END, None))
+            except BaseException as error:  # the consumer raises it
+                answers.put((_ERROR, error))

@@ -7,12 +7,12 @@ import stat
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core.context import ContextKey, values_here
 from ..core.errors import (
     AccessDenied,
     BadHeader,
@@ -448,12 +448,12 @@ class CoalescePolicy(NamedTuple):
 
 
 PoliciesByKey = Mapping[str, CoalescePolicy]
-COALESCE_POLICIES: ContextVar[PoliciesByKey | None] = ContextVar("coalesce_policies", default=None)
-"""Policy of reads by key of a sample."""
-READ_KEY: ContextVar[str] = ContextVar("read_key", default="")
-"""Key of a sample that is being read."""
+COALESCING: ContextKey[tuple[PoliciesByKey, str]] = ContextKey(({}, ""))
+"""Policies by key of a sample, and the key that is being read."""
 
 
 def coalesce_policy(usual: CoalescePolicy) -> CoalescePolicy:
     """Return the policy of a read in this context, by default ``usual``."""
-    return (COALESCE_POLICIES.get() or {}).get(READ_KEY.get(), usual)
+    policies: PoliciesByKey
+    policies, key = values_here().get(COALESCING, COALESCING.default)
+    return policies.get(key, usual)

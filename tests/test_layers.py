@@ -228,3 +228,48 @@ def test_the_engine_names_no_extension():
     ]
 
     assert names == []
+
+
+def test_the_package_has_one_context_variable():
+    """Values of a thread or task have keys of `core.context`, so that a block sets them at once."""
+    counts = {
+        name: len(re.findall(r"\bContextVar[\[(]", file.read_text("utf-8")))
+        for name, file in modules().items()
+    }
+
+    assert {name: count for name, count in counts.items() if count} == {"voxpipe.core.context": 1}
+
+
+def blocks_with_yield(tree, blocks):
+    """Return names of functions with a ``yield`` inside a ``with`` block of one of ``blocks``."""
+    return {
+        function.name
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef)
+        for block in ast.walk(function)
+        if isinstance(block, ast.With)
+        if any(isinstance(node, (ast.Yield, ast.YieldFrom)) for node in ast.walk(block))
+        if {
+            node.func.id if isinstance(node.func, ast.Name) else node.func.attr
+            for item in block.items
+            for node in ast.walk(item.context_expr)
+            if isinstance(node, ast.Call) and isinstance(node.func, (ast.Name, ast.Attribute))
+        }
+        & blocks
+    }
+
+
+def test_no_generator_yields_inside_a_block_of_context_values():
+    """Its consumer would get the values, and the end of the block would restore older ones."""
+    blocks = {"holding", "reading", "free_seconds", "using_threads"} | {
+        node.name
+        for tree in trees().values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef) and node.returns is not None
+        if ast.unparse(node.returns).startswith("holding[")
+    }
+    found = set().union(*(blocks_with_yield(tree, blocks) for tree in trees().values()))
+
+    assert {"looking_ahead", "batches_in", "stop_limit", "count_apart"} <= blocks
+    # A context manager, whose blocks this test checks as well.
+    assert found == {"using_threads"}

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from ..core import Affine
 from ..core.call_site import warn
+from ..core.context import ContextKey
 from ..core.errors import BadHeader, LikelyMistake
 from ..core.lru_cache import cached_property
 from .voxels import refuse_unreadable, value_dtype
@@ -187,17 +187,21 @@ def affine_entries(affine: ArrayLike, name: str) -> tuple[float, ...]:
     matrix = np.asarray(affine, dtype=np.float64)
     # ``not ... <=`` also refuses NaN.
     if matrix.shape != (4, 4) or not (np.abs(matrix) <= _LARGEST).all():
-        if HAS_AFFINE.get():
+        if PLACEMENT.get().has_affine:
             return IDENTITY
         msg = f"the affine of {name} is not a finite 4x4 matrix: {matrix.tolist()}."
         raise BadHeader(msg, do="Pass affine=, the voxel-to-world matrix in millimetres.")
     return tuple(float(v) for v in matrix.ravel())
 
 
-HAS_AFFINE: ContextVar[bool] = ContextVar("affine_is_given", default=False)
-"""Whether the user gave an affine for the file that is being opened."""
-FILE_UNITS: ContextVar[set[str]] = ContextVar("file_units")
-"""Units of length in the file that is being opened; unset for objects in memory."""
+class Placement(NamedTuple):
+    """Source of the affine of a file that is being opened."""
+
+    has_affine: bool = False  # whether the user gave one
+    units: set[str] | None = None  # receives the units of length in the file
+
+
+PLACEMENT = ContextKey(Placement())
 
 
 def stored_affine(read: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
@@ -205,7 +209,7 @@ def stored_affine(read: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
     try:
         return read()
     except BadHeader:
-        if not HAS_AFFINE.get():
+        if not PLACEMENT.get().has_affine:
             raise
         return IDENTITY
 

@@ -7,11 +7,9 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
-from ..core.context import holding
+from ..core.context import ContextKey, holding
 from ..core.errors import VolumeChanged
 from ..core.locks import DeferredActs, ForkSafeLock, renew_after_fork
 from ..core.lru_cache import LRUCache
@@ -263,12 +261,8 @@ class Session:
         self.ahead = ReadAhead() if ahead is None else ahead  # prefetched stored bytes
         self.versions = Versions()  # of volumes in passes
 
-    def opening(self) -> AbstractContextManager[None]:
-        """Give this session the backends that are opened inside the ``with`` block."""
-        return holding(_OPENING, self)
-
     def _open(self, source: Source) -> Backend:
-        with self.opening():
+        with holding(OPENING, self):
             return source.open()
 
     def begin_pass(self, *, keeps_read: bool = False) -> None:
@@ -299,13 +293,10 @@ class Session:
         self.chunks.clear()
 
 
-_OPENING: ContextVar[Session | None] = ContextVar("opening", default=None)
 SESSION = Session(CHUNKS, AHEAD)  # default session of this process
-
-
-def opening_session() -> Session:
-    """Return the session that opens a backend now; by default that of the process."""
-    return _OPENING.get() or SESSION
+OPENING = ContextKey(SESSION)
+"""Session of the backends that are opened; by default that of the process."""
+opening_session = OPENING.get
 
 
 def close_volumes() -> None:

@@ -27,7 +27,7 @@ from ..storage.ranges import FOLLOW
 from ..storage.retry import read_anew
 from .backend import Backend, ForeignBackend
 from .formats.stored_file import LocalStoredFile
-from .header import FILE_UNITS, HAS_AFFINE, UNIT, affine_matrix, invertible_affine
+from .header import PLACEMENT, UNIT, Placement, affine_matrix, invertible_affine
 from .registry import (
     BackendRequest,
     custom_backends,
@@ -118,7 +118,7 @@ class LocatedSource:
         is_foreign = self.options.reader is not None or custom_backends()
         first_version = _version_at(self.path) if self.path and is_foreign else None
         has_affine, units = self.options.affine is not None, set[str]()
-        with holding(HAS_AFFINE, has_affine), holding(FILE_UNITS, units):
+        with holding(PLACEMENT, Placement(has_affine, units)):
             backend = resolve_backend(request)
         if backend is not None:
             ours = as_backend(backend, self.name)

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ..core import Affine, Grid, Region
+from ..core.context import holding
 from ..core.errors import VolumeChanged, VolumeNotFound
 from ..core.validate import MILLIMETRES
 from .array_source import from_array, is_instance, says_label, select_to_memory
@@ -25,7 +26,7 @@ from .chunks.chunked_array import NeededChunks
 from .formats.zarr_nodes import ZarrSource
 from .header import Access, Header, Shape, Triple, affine_entries, affine_matrix, given_affine
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
-from .session import SESSION, OpenedVersion, Session, Source
+from .session import OPENING, SESSION, OpenedVersion, Session, Source
 from .source import USUAL_OPTIONS, LocatedSource, Options
 from .stack_source import StackedSource, source_of_object
 from .voxels import Voxels, for_numpy, stored_number
@@ -303,7 +304,7 @@ class Volume:
         if self._header is None:
             # Some sources know it without being opened, for example from a manifest.
             if hasattr(self._source, "known_header"):
-                with self.session.opening():
+                with holding(OPENING, self.session):
                     self._header = header = self._source.known_header()
                 self.rounds = self.may_round and self.kind == "label" and header.dtype.kind == "f"
                 self._note_axes(header)

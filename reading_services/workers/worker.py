@@ -28,7 +28,7 @@ from ...core.counters import PIPE_STATS
 from ...core.errors import NotPicklable
 from ...core.redact import public_text
 from ...spatial.lazy.virtual_volume import TILES, divide_tiles
-from ...storage.ranges import COALESCE_POLICIES, PoliciesByKey
+from ...storage.ranges import COALESCING, PoliciesByKey
 from ...volumes import register_backend, register_decoder
 from ...volumes.session import SESSION
 from ..transport.batch_pickle import pack
@@ -113,7 +113,7 @@ def run_worker(
     queue = JobQueue(lambda data: ScriptUnpickler(data, settings.script).load())
     threading.Thread(target=_listen, args=(channel, queue), daemon=True).start()
     with (
-        holding(COALESCE_POLICIES, settings.coalesce_policies),
+        holding(COALESCING, (settings.coalesce_policies, "")),
         using_threads(settings.threads),
         warnings.catch_warnings(record=True) as record,
     ):

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -19,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import ChunkGrid, Grid, Region
-from ...core.context import holding
+from ...core.context import ContextKey, values_here
 from ...core.convert_dtype import convert_dtype
 from ...core.errors import BudgetExceeded, UnknownFormat
 from ...core.lru_cache import cached_property
@@ -183,7 +181,7 @@ class ReadPlan:
             source = SourceVoxels(
                 voxels.array, (i, j, k), plan.bounds, voxels.slope, voxels.intercept
             )
-            show = None if isinstance(volume, VirtualVolume) else _SHOW.get()
+            show = None if isinstance(volume, VirtualVolume) else values_here().get(SHOW)
             if show is not None and volume.kind != "label":
                 show(source)
         if fill is None:
@@ -236,12 +234,8 @@ def select_first(volume: Any, values: Sequence[ValueStep]) -> tuple[Any, int]:
     return volume.with_axis_map(AxisMap.from_table("C", picks)), count
 
 
-_SHOW: ContextVar[Callable[[SourceVoxels], None] | None] = ContextVar("show", default=None)
-
-
-def show_stored_to(show: Callable[[SourceVoxels], None]) -> AbstractContextManager[None]:
-    """Call ``show`` with the stored voxels of each image that is resampled inside."""
-    return holding(_SHOW, show)
+SHOW: ContextKey[Callable[[SourceVoxels], None] | None] = ContextKey(None)
+"""Receives the stored voxels of each image that is resampled."""
 
 
 def _coarsest_level(volume: Volume, plan: SpatialPlan) -> tuple[Volume, SpatialPlan, int]:

@@ -17,7 +17,7 @@ from voxpipe.core.context import holding
 from voxpipe.core.errors import TruncatedVolume, VolumeError
 from voxpipe.storage import file_reader
 from voxpipe.storage.file_reader import FileSystem, RowBlocks, choose_io
-from voxpipe.storage.ranges import COALESCE_POLICIES, READ_KEY, CoalescePolicy
+from voxpipe.storage.ranges import COALESCING, CoalescePolicy
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.formats import raw as local_voxels
 
@@ -192,10 +192,7 @@ def test_rows_are_read_in_joined_runs(tmp_path, counted):
     reads = counted()
     read = volume.read(region).array[0]
     together, reads.asked = reads.asked, []
-    with (
-        holding(COALESCE_POLICIES, {"image": CoalescePolicy(0, 10**6)}),
-        holding(READ_KEY, "image"),
-    ):
+    with holding(COALESCING, ({"image": CoalescePolicy(0, 10**6)}, "image")):
         apart = volume.read(region).array[0]
 
     assert read.tobytes() == apart.tobytes() == expected.tobytes()
@@ -208,10 +205,7 @@ def test_the_longest_run_bounds_what_is_read_at_once(tmp_path, counted):
     np.save(tmp_path / "a.npy", numbered())
     volume = Volume(tmp_path / "a.npy", io="pread")
     reads = counted()
-    with (
-        holding(COALESCE_POLICIES, {"image": CoalescePolicy(10**6, 29 * 17 * 2)}),
-        holding(READ_KEY, "image"),
-    ):
+    with holding(COALESCING, ({"image": CoalescePolicy(10**6, 29 * 17 * 2)}, "image")):
         volume.read(Region((2, 0, 4), (6, 29, 14)))
 
     assert len(reads.asked) == 4

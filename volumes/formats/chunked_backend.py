@@ -18,7 +18,7 @@ from ...core.validate import MILLIMETRES, PLAIN_UNITS
 from ...storage.read_ahead import Closable
 from ..backend import Channels
 from ..chunks.chunked_array import NeededChunks
-from ..header import FILE_UNITS, IDENTITY, Header, Shape, Triple
+from ..header import IDENTITY, PLACEMENT, Header, Shape, Triple
 from ..voxels import Voxels, plain, refuse_unreadable
 from .stored_file import FilesBackend, StoredFile
 
@@ -36,7 +36,7 @@ def millimetres_in(unit: Any, name: str) -> float:
             "read as millimetres. Pass affine= to place the voxels.",
             LikelyMistake,
         )
-    if word in MILLIMETRES and (units := FILE_UNITS.get(None)) is not None:
+    if word in MILLIMETRES and (units := PLACEMENT.get().units) is not None:
         units.add(PLAIN_UNITS[word])
     return MILLIMETRES.get(word, 1.0)
 

@@ -40,7 +40,7 @@ from ...storage.fsspec_ranges import version_of
 from ...storage.ranges import RangeStore
 from ..array_source import INLINE_BYTES, original, remember, share_array
 from ..backend import Backend
-from ..header import HAS_AFFINE, IDENTITY, affine_entries, affine_matrix
+from ..header import IDENTITY, PLACEMENT, affine_entries, affine_matrix
 from ..registry import registered_names, resolve_backend
 from ..session import SESSION
 from ..source import LocatedSource, Options, as_backend
@@ -165,12 +165,12 @@ def _level(dataset: Mapping[str, Any], image: Mapping[str, Any], version: int) -
         try:
             factor, offset = _transformation(step, len(axes))
         except ValueError:
-            if not HAS_AFFINE.get():
+            if not PLACEMENT.get().has_affine:
                 raise
             continue
         scale, shift = scale * factor, shift * factor + offset
     sizes = {axis: float(n) for axis, n in zip(axes, scale, strict=True) if axis in SPATIAL}
-    if min(sizes.values()) <= 0 and not HAS_AFFINE.get():
+    if min(sizes.values()) <= 0 and not PLACEMENT.get().has_affine:
         raise ValueError(f"scales are {sizes}, and each has to be above 0")
     units = [_unit(axis, entry) for axis, entry in zip(axes, records, strict=True)]
     place = dict(zip(axes, zip(units * scale, units * shift, strict=True), strict=True))
@@ -346,7 +346,7 @@ def _refuse_mixed_units(level: Level, shape: Sequence[int], name: str) -> None:
     """Raise ``BadHeader`` if a long axis has no unit of length, and another axis has one."""
     sizes = dict(zip(level.axes, shape, strict=True))
     silent = [axis for axis in level.silent_axes if sizes[axis] > 1]
-    if silent and not HAS_AFFINE.get():
+    if silent and not PLACEMENT.get().has_affine:
         what = f"the OME-Zarr metadata of {name} give no unit for the axis {', '.join(silent)}"
         do = "Pass affine= to place the voxels, or write the unit."
         raise BadHeader(f"{what}, and units for others.", do=do)
