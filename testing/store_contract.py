@@ -16,6 +16,7 @@ voxels equal.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import json
 import math
 import multiprocessing
@@ -25,6 +26,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -39,7 +41,7 @@ from ..volumes.header import Header
 # The contract: a volume travels with every batch.
 MOST_PICKLED_BYTES = 16 * 1024
 # Long enough to start an interpreter on a busy machine.
-_CHILD_SECONDS = 120.0
+_CHILD_SECONDS = 60.0
 # Few, because they run once per format; Hypothesis cannot use function-scoped fixtures.
 _RANDOM_REGIONS = 8
 # More than the descriptors that may be open, so that each that stays open is seen.
@@ -264,15 +266,23 @@ class StoreContract:
         first = volume.numpy()
 
         _assert_equal(first, case.array)
-        _assert_equal(_read_in_child("fork", volume), case.array)
+        with _child("fork") as child:
+            _assert_equal(_read_in(child, volume), case.array)
 
-    def test_a_spawned_child_reads(self, case: StoreCase) -> None:
+    @pytest.fixture(scope="class")
+    @classmethod
+    def child(cls) -> Iterator[connection.Connection]:
+        """One process for all parameters of a class, which inherits none of its volumes."""
+        # Of a server that is forked: like one by "spawn", without a new interpreter for each class.
+        with _child("forkserver") as child:
+            yield child
+
+    def test_a_spawned_child_reads(self, case: StoreCase, child: connection.Connection) -> None:
         """A child that inherits nothing gets the right voxels, through the pickle."""
         if not self.spawnable:
             pytest.skip("the source exists in this process only")
 
-        # Of a server that is forked: like one by "spawn", without a new interpreter for each test.
-        _assert_equal(_read_in_child("forkserver", _volume(case)), case.array)
+        _assert_equal(_read_in(child, _volume(case)), case.array)
 
 
 class BackendContract(StoreContract):
@@ -356,17 +366,35 @@ def _many(volume: Volume) -> list[int]:
     return list(range(volume.shape[-1])) * 4
 
 
-def _read_in_child(method: str, volume: Volume) -> NDArray[Any]:
-    context = multiprocessing.get_context(method)
+@contextlib.contextmanager
+def _child(method: str) -> Iterator[connection.Connection]:
+    """Start a process that answers each volume with its values, and kill it at the end."""
+    context: Any = multiprocessing.get_context(method)
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_answer, args=(theirs,), daemon=True)
     with warnings.catch_warnings():
         # Forking beside the threads of zarr and fsspec is what is tested here.
         warnings.simplefilter("ignore", DeprecationWarning)
-        with context.Pool(1) as pool:
-            array: NDArray[Any] = pool.apply_async(_read, [volume]).get(_CHILD_SECONDS)
-    pool.join()
+        process.start()
+    theirs.close()
+    try:
+        yield ours
+    finally:
+        ours.close()
+        process.kill()
+        process.join()
+        process.close()
+
+
+def _answer(pipe: connection.Connection) -> None:
+    while True:
+        # A copy: the original may be a view of a mapped file, which pickles its bytes anyway.
+        pipe.send(np.array(pipe.recv().numpy()))
+        close_volumes()
+
+
+def _read_in(child: connection.Connection, volume: Volume) -> NDArray[Any]:
+    child.send(volume)
+    assert child.poll(_CHILD_SECONDS), f"a child did not read {volume} in {_CHILD_SECONDS:g} s"
+    array: NDArray[Any] = child.recv()  # an EOFError if the child died
     return array
-
-
-def _read(volume: Volume) -> NDArray[Any]:
-    # A copy: the original may be a view of a mapped file, which pickles its bytes anyway.
-    return np.array(volume.numpy())
