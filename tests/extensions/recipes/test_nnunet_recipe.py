@@ -185,7 +185,7 @@ def test_batches_are_a_function_of_seed_epoch_and_number(plans: Path, raw: Path)
 
     pipe = nnunet(plans, raw, iterations=3)
     alone = sums(vp.DataLoader2(pipe, None, seed=3))
-    service = vp.MultiProcessingReadingService(1)
+    service = vp.MultiProcessingReadingService(1, "fork")
     loader = vp.DataLoader2(pipe, None, service, seed=3)
     it = iter(loader)
     first = next(it)
