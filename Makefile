@@ -28,12 +28,20 @@ BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/__init__.py \
 .PHONY: test test-slow test-faults lint types native sanitize aarch64 avx512 demo bench clean
 .DELETE_ON_ERROR:
 
-test: lint types
-	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(RUN) -m pytest -q -m "not slow" -n $(PROCESSES) --dist loadfile $(PYTEST_ARGS)
+# Lint and types are checked meanwhile, and report at the end; each of the three fails the whole.
+test: $(VENV)/installed-test
+	$(RUN) tools/link_package.py
+	@mkdir -p build
+	@$(MAKE) --no-print-directory --keep-going lint types > build/checks.log 2>&1 & checks=$$!; \
+	trap "kill $$checks" INT TERM; \
+	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(RUN) -m pytest -q -m "not slow" -n $(PROCESSES) \
+		--dist loadfile $(PYTEST_ARGS); tests=$$?; \
+	wait $$checks; checks=$$?; cat build/checks.log; exit $$((tests | checks))
 
-# The demo's data come with its own extra.
+# Also the properties of the quick tests, with more examples. The demo's data come with its own extra.
 test-slow: $(VENV)/installed-test $(VENV)/installed-demo
-	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(RUN) -m pytest -q -m slow $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 VOXPIPE_TEST_EXAMPLES=100 \
+		$(RUN) -m pytest -q -m "slow or hypothesis" $(PYTEST_ARGS)
 
 # Broken files, stores and processes; a failing attack says by which command it is tried again.
 test-faults: $(VENV)/installed-test
