@@ -16,7 +16,6 @@ voxels equal.
 from __future__ import annotations
 
 import builtins
-import contextlib
 import json
 import math
 import multiprocessing
@@ -26,7 +25,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import connection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -251,11 +249,12 @@ class StoreContract:
         """Eight threads that read one volume all get the right voxels."""
         close_volumes()
         volume = _volume(case)
+        places = [*range(volume.shape[-1])] * 4
 
         with ThreadPoolExecutor(8) as pool:
-            slices = list(pool.map(lambda k: volume[..., k].numpy(), _many(volume)))
+            slices = list(pool.map(lambda k: volume[..., k].numpy(), places))
 
-        for k, voxels in zip(_many(volume), slices, strict=True):
+        for k, voxels in zip(places, slices, strict=True):
             _assert_equal(voxels, case.array[..., k : k + 1])
 
     def test_a_forked_child_reads(self, case: StoreCase) -> None:
@@ -263,26 +262,17 @@ class StoreContract:
         if "fork" not in multiprocessing.get_all_start_methods():
             pytest.skip("this system cannot fork")
         volume = _volume(case)
-        first = volume.numpy()
 
-        _assert_equal(first, case.array)
-        with _child("fork") as child:
-            _assert_equal(_read_in(child, volume), case.array)
+        _assert_equal(volume.numpy(), case.array)
+        _assert_equal(_read_in_child("fork", volume), case.array)
 
-    @pytest.fixture(scope="class")
-    @classmethod
-    def child(cls) -> Iterator[connection.Connection]:
-        """One process for all parameters of a class, which inherits none of its volumes."""
-        # Of a server that is forked: like one by "spawn", without a new interpreter for each class.
-        with _child("forkserver") as child:
-            yield child
-
-    def test_a_spawned_child_reads(self, case: StoreCase, child: connection.Connection) -> None:
+    def test_a_spawned_child_reads(self, case: StoreCase) -> None:
         """A child that inherits nothing gets the right voxels, through the pickle."""
         if not self.spawnable:
             pytest.skip("the source exists in this process only")
 
-        _assert_equal(_read_in(child, _volume(case)), case.array)
+        # Of a server that is forked: like one by "spawn", without a new interpreter for each test.
+        _assert_equal(_read_in_child("forkserver", _volume(case)), case.array)
 
 
 class BackendContract(StoreContract):
@@ -357,44 +347,26 @@ def _assert_equal(actual: NDArray[Any], reference: NDArray[Any]) -> None:
 
 
 def _world(affine: NDArray[np.float64], index: NDArray[Any]) -> NDArray[np.float64]:
-    places: NDArray[np.float64] = affine[:3, :3] @ index + affine[:3, 3:]
-    return places
+    return np.asarray(affine[:3, :3] @ index + affine[:3, 3:])
 
 
-def _many(volume: Volume) -> list[int]:
-    """Return each index of the last axis, several times over."""
-    return list(range(volume.shape[-1])) * 4
-
-
-@contextlib.contextmanager
-def _child(method: str) -> Iterator[connection.Connection]:
-    """Start a process that answers each volume with its values, and kill it at the end."""
+def _read_in_child(method: str, volume: Volume) -> NDArray[Any]:
     context: Any = multiprocessing.get_context(method)
     ours, theirs = context.Pipe()
-    process = context.Process(target=_answer, args=(theirs,), daemon=True)
-    with warnings.catch_warnings():
+    child = context.Process(target=_read, args=(theirs, volume), daemon=True)
+    with ours, warnings.catch_warnings():
         # Forking beside the threads of zarr and fsspec is what is tested here.
         warnings.simplefilter("ignore", DeprecationWarning)
-        process.start()
-    theirs.close()
-    try:
-        yield ours
-    finally:
-        ours.close()
-        process.kill()
-        process.join()
-        process.close()
+        child.start()
+        theirs.close()
+        try:
+            assert ours.poll(_CHILD_SECONDS), f"{volume} is not read in {_CHILD_SECONDS:g} s"
+            return np.asarray(ours.recv())  # an EOFError if the child died
+        finally:
+            child.kill()
+            child.join()
 
 
-def _answer(pipe: connection.Connection) -> None:
-    while True:
-        # A copy: the original may be a view of a mapped file, which pickles its bytes anyway.
-        pipe.send(np.array(pipe.recv().numpy()))
-        close_volumes()
-
-
-def _read_in(child: connection.Connection, volume: Volume) -> NDArray[Any]:
-    child.send(volume)
-    assert child.poll(_CHILD_SECONDS), f"a child did not read {volume} in {_CHILD_SECONDS:g} s"
-    array: NDArray[Any] = child.recv()  # an EOFError if the child died
-    return array
+def _read(pipe: Any, volume: Volume) -> None:
+    # A copy: the original may be a view of a mapped file, which pickles its bytes anyway.
+    pipe.send(np.array(volume.numpy()))
