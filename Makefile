@@ -16,8 +16,10 @@ AARCH64_CXX ?= aarch64-linux-gnu-g++
 AARCH64_RUN ?= qemu-aarch64
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 PYTEST_ARGS ?=
-# Of the quick tests; a file's tests stay in one process, which shares what they set up.
-PROCESSES ?= logical
+# Of the quick tests; a file's tests stay in one process, which shares what they set up. Two for each
+# of few cores: half of the time they wait for servers and workers.
+CORES := $(shell nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)
+PROCESSES ?= $(shell echo $$(($(CORES) < 8 ? 2 * $(CORES) : $(CORES))))
 
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -28,11 +30,14 @@ BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/__init__.py \
 .PHONY: test test-slow test-faults lint types native sanitize aarch64 avx512 demo bench clean
 .DELETE_ON_ERROR:
 
+# By a variable: `make --dry-run` runs each line that names MAKE itself.
+CHECKS = $(MAKE) --no-print-directory --keep-going lint types
+
 # Lint and types are checked meanwhile, and report at the end; each of the three fails the whole.
 test: $(VENV)/installed-test
 	$(RUN) tools/link_package.py
 	@mkdir -p build
-	@$(MAKE) --no-print-directory --keep-going lint types > build/checks.log 2>&1 & checks=$$!; \
+	@$(CHECKS) > build/checks.log 2>&1 & checks=$$!; \
 	trap "kill $$checks" INT TERM; \
 	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(RUN) -m pytest -q -m "not slow" -n $(PROCESSES) \
 		--dist loadfile $(PYTEST_ARGS); tests=$$?; \
