@@ -77,6 +77,13 @@ def pytest_collection_finish():
     gc.freeze()
 
 
+@pytest.fixture(scope="module", autouse=True)
+def only_this_files_objects():
+    """Let garbage collections pass over the objects of earlier files: some tests ask for many."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def environment(tmp_path_factory):
     """Point voxpipe's cache at a folder of this run, and send no request twice."""

@@ -78,7 +78,7 @@ def test_a_service_in_the_place_of_adapters_is_told():
     pipe = chain(image=VOLUME).batch_patches(1)
 
     with pytest.raises(TypeError, match=r"adapters come second.*reading_service="):
-        vp.DataLoader2(pipe, vp.MultiProcessingReadingService(2, "fork"))
+        vp.DataLoader2(pipe, vp.MultiProcessingReadingService(2))
     with pytest.raises(TypeError, match=r"write FuseSpatial\(\) instead"):
         vp.DataLoader2(pipe, [vp.FuseSpatial])
 

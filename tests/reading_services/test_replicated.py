@@ -43,7 +43,7 @@ def by_identity(batches):
 
 def test_explain_says_why(cases):
     """The pipe that prevents the cut is named, and what happens instead."""
-    service = vp.MultiProcessingReadingService(2, "fork")
+    service = vp.MultiProcessingReadingService(2)
     text = vp.DataLoader2(filtered(cases, True), None, service).explain()
     alone = vp.DataLoader2(filtered(cases, False), None, service).explain()
 

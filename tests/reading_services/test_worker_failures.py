@@ -226,7 +226,7 @@ def test_a_lambda_is_refused_before_anything_starts(cases):
     pipe = full_chain(cases).map(lambda batch: batch)  # torch's own warning would be an error
 
     with pytest.raises(NotPicklable, match=r"map\(<lambda> test_worker_failures.py:\d+\)") as e:
-        vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(2, "fork"))
+        vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(2))
 
     assert "at .map(<lambda>)   test_worker_failures.py:" in str(e.value)
     assert "top level of a module that you import" in str(e.value)

@@ -17,7 +17,7 @@ def settings_there(batch):
 
 def told():
     pipe = vp.from_cases([{"image": np.zeros((4, 4, 4))}]).open_volume().batch_patches(1)
-    service = vp.MultiProcessingReadingService(1, "fork")
+    service = vp.MultiProcessingReadingService(1)
     with vp.DataLoader2(pipe.map(settings_there), None, service) as loader:
         return next(iter(loader))["told"]
 

@@ -205,7 +205,8 @@ def test_the_chain_shows_itself(plans: Path, raw: Path) -> None:
     pipe = nnunet(plans, raw)
     names: dict[str, Any] = {}
     exec(str(pipe), names)
-    (again, *_), (batch, *_) = (vp.DataLoader2(one, seed=1) for one in (names["pipe"], pipe))
+    with vp.DataLoader2(names["pipe"], seed=1) as copy, vp.DataLoader2(pipe, seed=1) as loader:
+        again, batch = next(iter(copy)), next(iter(loader))
     assert fingerprint(names["pipe"]) == fingerprint(pipe)
     assert torch.equal(again["image"], batch["image"])
     text = str(pipe)
