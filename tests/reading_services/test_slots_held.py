@@ -80,7 +80,9 @@ def outcome(it):
 
 def test_a_batch_that_fails_gives_its_slot_back():
     """Failing epochs of persistent workers use up nothing: no batch goes through the pipe."""
-    service = vp.MultiProcessingReadingService(1, persistent_workers=True, slot_bytes=12 * 2**20)
+    service = vp.MultiProcessingReadingService(
+        1, "fork", persistent_workers=True, slot_bytes=12 * 2**20
+    )
     pipe = numbered(4).batch_patches(1).map(refuse_three)
 
     with vp.DataLoader2(pipe, None, service, seed=3) as it:
