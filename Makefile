@@ -1,6 +1,7 @@
 # make native  build the kernel in place              make sanitize  test it under address sanitizer
 # make test    lint, types and the quick tests        make demo    train a small network on real data
 # make test-slow  the slow tests                      make test-faults  every attack, thousands of times
+# make coverage  lines and branches of the engine that the quick tests run
 # make avx512  emulate the kernel's AVX-512 where the processor lacks it, and compare its results
 #              make demo BUCKET=1 trains from an S3 bucket that it serves itself
 # make bench   speed, memory and planning, short settings
@@ -27,7 +28,7 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.
 BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/__init__.py \
 	$(wildcard setup.py native/*.cpp native/*.hpp native/*.h)
 
-.PHONY: test test-slow test-faults lint types native sanitize aarch64 avx512 demo bench clean
+.PHONY: test test-slow test-faults coverage lint types native sanitize aarch64 avx512 demo bench clean
 .DELETE_ON_ERROR:
 
 # By a variable: `make --dry-run` runs each line that names MAKE itself.
@@ -51,6 +52,14 @@ test-slow: $(VENV)/installed-test $(VENV)/installed-demo
 # Broken files, stores and processes; a failing attack says by which command it is tried again.
 test-faults: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(RUN) -m pytest -q tests/faults --whole-faults -o faulthandler_timeout=0 $(PYTEST_ARGS)
+
+# Lines and branches of the engine that the quick tests run, in workers too; the total comes last.
+coverage: $(VENV)/installed-test
+	$(RUN) tools/link_package.py
+	$(RUN) -m coverage erase
+	@OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(RUN) -m coverage run -m pytest -q -m "not slow" \
+		-n $(PROCESSES) --dist loadfile $(PYTEST_ARGS); tests=$$?; \
+	$(RUN) -m coverage combine --quiet && $(RUN) -m coverage report --sort=miss; exit $$((tests | $$?))
 
 lint: $(VENV)/installed-test
 	$(RUN) -m ruff check .
