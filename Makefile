@@ -56,6 +56,7 @@ test-faults: $(VENV)/installed-test
 # Lines and branches of the engine that the quick tests run, in workers too; the total comes last.
 coverage: $(VENV)/installed-test
 	$(RUN) tools/link_package.py
+	@mkdir -p build/coverage
 	$(RUN) -m coverage erase
 	@OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(RUN) -m coverage run -m pytest -q -m "not slow" \
 		-n $(PROCESSES) --dist loadfile $(PYTEST_ARGS); tests=$$?; \
