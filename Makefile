@@ -1,6 +1,7 @@
 # make native  build the kernel in place              make sanitize  test it under address sanitizer
 # make test    lint, types and the quick tests        make demo    train a small network on real data
 # make test-slow  the slow tests                      make test-faults  every attack, thousands of times
+# make coverage  lines and branches of the engine that the quick tests run
 # make avx512  emulate the kernel's AVX-512 where the processor lacks it, and compare its results
 #              make demo BUCKET=1 trains from an S3 bucket that it serves itself
 # make bench   speed, memory and planning, short settings
@@ -16,8 +17,10 @@ AARCH64_CXX ?= aarch64-linux-gnu-g++
 AARCH64_RUN ?= qemu-aarch64
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 PYTEST_ARGS ?=
-# Of the quick tests; a file's tests stay in one process, which shares what they set up.
-PROCESSES ?= logical
+# Of the quick tests; a file's tests stay in one process, which shares what they set up. Two for each
+# of few cores: half of the time they wait for servers and workers.
+CORES := $(shell nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)
+PROCESSES ?= $(shell echo $$(($(CORES) < 8 ? 2 * $(CORES) : $(CORES))))
 
 RUN := $(VENV)/bin/python
 PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt
@@ -25,19 +28,39 @@ PIP := $(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.
 BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/__init__.py \
 	$(wildcard setup.py native/*.cpp native/*.hpp native/*.h)
 
-.PHONY: test test-slow test-faults lint types native sanitize aarch64 avx512 demo bench clean
+.PHONY: test test-slow test-faults coverage lint types native sanitize aarch64 avx512 demo bench clean
 .DELETE_ON_ERROR:
 
-test: lint types
-	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(RUN) -m pytest -q -m "not slow" -n $(PROCESSES) --dist loadfile $(PYTEST_ARGS)
+# By a variable: `make --dry-run` runs each line that names MAKE itself.
+CHECKS = $(MAKE) --no-print-directory --keep-going lint types
 
-# The demo's data come with its own extra.
+# Lint and types are checked meanwhile, and report at the end; each of the three fails the whole.
+test: $(VENV)/installed-test
+	$(RUN) tools/link_package.py
+	@mkdir -p build
+	@$(CHECKS) > build/checks.log 2>&1 & checks=$$!; \
+	trap "kill $$checks" INT TERM; \
+	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(RUN) -m pytest -q -m "not slow" -n $(PROCESSES) \
+		--dist loadfile $(PYTEST_ARGS); tests=$$?; \
+	wait $$checks; checks=$$?; cat build/checks.log; exit $$((tests | checks))
+
+# Also the properties of the quick tests, with more examples. The demo's data come with its own extra.
 test-slow: $(VENV)/installed-test $(VENV)/installed-demo
-	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(RUN) -m pytest -q -m slow $(PYTEST_ARGS)
+	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 VOXPIPE_TEST_EXAMPLES=100 \
+		$(RUN) -m pytest -q -m "slow or hypothesis" $(PYTEST_ARGS)
 
 # Broken files, stores and processes; a failing attack says by which command it is tried again.
 test-faults: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(RUN) -m pytest -q tests/faults --whole-faults -o faulthandler_timeout=0 $(PYTEST_ARGS)
+
+# Lines and branches of the engine that the quick tests run, in workers too; the total comes last.
+coverage: $(VENV)/installed-test
+	$(RUN) tools/link_package.py
+	@mkdir -p build/coverage
+	$(RUN) -m coverage erase
+	@OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(RUN) -m coverage run -m pytest -q -m "not slow" \
+		-n $(PROCESSES) --dist loadfile $(PYTEST_ARGS); tests=$$?; \
+	$(RUN) -m coverage combine --quiet && $(RUN) -m coverage report --sort=miss; exit $$((tests | $$?))
 
 lint: $(VENV)/installed-test
 	$(RUN) -m ruff check .

@@ -15,8 +15,10 @@ import pytest
 from hypothesis import settings
 from watchdog import Watchdog
 
-# Times are never asserted: a busy machine is not a bug.
-settings.register_profile("voxpipe", deadline=None, print_blob=True)
+# Times are never asserted: a busy machine is not a bug. Of each property that says no number,
+# `make test` tries these examples and `make test-slow` a hundred.
+EXAMPLES = int(os.environ.get("VOXPIPE_TEST_EXAMPLES", "30"))
+settings.register_profile("voxpipe", deadline=None, print_blob=True, max_examples=EXAMPLES)
 settings.load_profile("voxpipe")
 
 
@@ -71,6 +73,13 @@ def pytest_runtest_protocol(item):
 
 def pytest_collection_finish():
     """Let later garbage collections pass over the modules and tests that stay to the end."""
+    gc.collect()
+    gc.freeze()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def only_this_files_objects():
+    """Let garbage collections pass over the objects of earlier files: some tests ask for many."""
     gc.collect()
     gc.freeze()
 

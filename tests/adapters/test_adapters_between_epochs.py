@@ -21,7 +21,7 @@ def test_adapters_come_and_go_between_epochs_of_a_living_loader():
     """The batches stay the same, workers that stay are those of the new graph."""
     profile = vp.Profile()
     pipe = vp.from_cases(cases()).open_volume().lazy_patch(4).flip().realize().map(where)
-    service = vp.MultiProcessingReadingService(1, persistent_workers=True)
+    service = vp.MultiProcessingReadingService(1, "fork", persistent_workers=True)
     with vp.DataLoader2(pipe.batch_patches(2), None, service, seed=1) as loader:
 
         def batches(epoch):

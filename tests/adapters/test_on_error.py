@@ -44,7 +44,7 @@ def chain(folder, *, function=None, batch=3, **kwargs):
 
 def epoch(pipe, adapter, workers=0, state=None, **service):
     """Return what the batches hold, what failed, and the state after each batch."""
-    reading = vp.MultiProcessingReadingService(workers, **service)
+    reading = vp.MultiProcessingReadingService(workers, "fork", **service)
     held, states = [], []
     with vp.DataLoader2(pipe, adapter, reading, seed=3) as loader:
         if state is not None:
@@ -124,7 +124,7 @@ def test_a_resumed_epoch_goes_on_alike(tmp_path, workers):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_the_budget_holds_for_the_epoch_and_over_a_resume(tmp_path, workers):
     """One failure more than the budget is an error that tells of it, wherever it was counted."""
-    service = vp.MultiProcessingReadingService(workers)
+    service = vp.MultiProcessingReadingService(workers, "fork")
     adapter = vp.OnError("skip", budget=1)
     with vp.DataLoader2(chain(tmp_path), adapter, service, seed=3) as loader:
         batches = iter(loader)

@@ -54,7 +54,7 @@ def chain(function):
 @pytest.mark.usefixtures("freed")
 def test_the_pipe_that_a_process_stays_at_is_named(limit, workers):
     """Though a batch may take any time; what was made before comes first."""
-    service = vp.MultiProcessingReadingService(workers)
+    service = vp.MultiProcessingReadingService(workers, "fork")
     with vp.DataLoader2(chain(hang), [limit], service, seed=1) as loader:
         batches = iter(loader)
         next(batches)
@@ -138,7 +138,7 @@ def slowly(number):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_limit_of_another_pipe_does_not_count(workers):
     """Pipes that are within their limits are left alone, and the batches are the same."""
-    service = vp.MultiProcessingReadingService(workers)
+    service = vp.MultiProcessingReadingService(workers, "fork")
     with vp.DataLoader2(chain(same), [vp.Timeout(60, at="realize")], service, seed=1) as loader:
         assert len(list(loader)) == 3
 

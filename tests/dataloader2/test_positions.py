@@ -72,7 +72,7 @@ def kept(numbers):
 def test_other_adapters_leave_a_running_epoch_its_shares():
     """They count from the next epoch on; those that are refused never."""
     chain = IterableWrapper(range(12)).sharding_filter().batch(2).filter(kept).batch(1)
-    service = vp.MultiProcessingReadingService(2)
+    service = vp.MultiProcessingReadingService(2, "fork")
     with vp.DataLoader2(chain, None, service, seed=1) as loader:
         batches = iter(loader)
         seen = [next(batches)]

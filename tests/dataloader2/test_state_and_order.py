@@ -23,13 +23,13 @@ def test_as_ready_resumes_with_exactly_the_rest(cases):
     chain = full_chain(cases, samples=8, batch=2)
     with vp.DataLoader2(chain, seed=7) as reference:
         every = sorted(names(reference))
-    service = vp.MultiProcessingReadingService(2, order="as_ready")
+    service = vp.MultiProcessingReadingService(2, "fork", order="as_ready")
     with vp.DataLoader2(chain, None, service, seed=7) as loader:
         batches = iter(loader)
         seen = [next(batches) for _ in range(5)]
         state = json.loads(json.dumps(loader.state_dict()))
 
-    with vp.DataLoader2(chain, None, vp.MultiProcessingReadingService(1)) as resumed:
+    with vp.DataLoader2(chain, None, vp.MultiProcessingReadingService(1, "fork")) as resumed:
         resumed.load_state_dict(state)
         rest = list(resumed)
 
@@ -56,7 +56,7 @@ def fail_once(batch):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_asking_again_after_a_failure_fails_again(cases, workers):
     """An epoch that failed has not ended: its state stays in it."""
-    service = vp.MultiProcessingReadingService(workers)
+    service = vp.MultiProcessingReadingService(workers, "fork")
     with vp.DataLoader2(full_chain(cases).map(fail_once), None, service, seed=7) as loader:
         batches = iter(loader)
         for _ in range(3):
@@ -113,7 +113,7 @@ def test_unsplit_graphs_draw_the_same_in_every_run(cases):
     for workers in (0, 2):
         runs = []
         for _ in range(2):
-            service = vp.MultiProcessingReadingService(workers)
+            service = vp.MultiProcessingReadingService(workers, "fork")
             with vp.DataLoader2(unsplit(cases), None, service, seed=7) as loader:
                 runs.append(list(loader))
 
@@ -129,7 +129,7 @@ def test_shares_draw_their_own_numbers(cases):
     """Two workers that each run a share do not draw the same."""
     pipe = vp.from_cases(cases * 2).sharding_filter().open_volume().lazy_patch(6)
     pipe = Echo(pipe).map(with_noise).batch_patches(1)
-    service = vp.MultiProcessingReadingService(2)
+    service = vp.MultiProcessingReadingService(2, "fork")
     with vp.DataLoader2(pipe, None, service, seed=7) as loader:
         drawn = [float(b["noise"][0, 0]) for b in loader]
 
@@ -141,7 +141,7 @@ def test_a_state_of_other_shares_is_refused(cases):
     """A graph that cannot be split resumes only among as many workers."""
     pipe = vp.from_cases(cases).sharding_filter().open_volume().lazy_patch(6)
     pipe = Echo(pipe).batch_patches(1)
-    two = vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(2), seed=7)
+    two = vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(2, "fork"), seed=7)
     one = vp.DataLoader2(pipe, seed=7)
 
     with pytest.raises(

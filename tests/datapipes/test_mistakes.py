@@ -100,7 +100,7 @@ def boom(batch):
 def test_a_users_error_is_as_it_was_raised(tmp_path, workers):
     """The message is the user's alone; the case is a note."""
     pipe = full_chain(write_cases(tmp_path, count=1)).map(boom)
-    service = vp.MultiProcessingReadingService(workers)
+    service = vp.MultiProcessingReadingService(workers, "fork")
     with vp.DataLoader2(pipe, None, service) as loader, pytest.raises(KeyError) as e:
         list(loader)
 
@@ -179,7 +179,7 @@ def kept(sample):
 def test_a_map_that_loses_the_provenance_is_told_once(tmp_path, workers):
     """A dict of one's own is stacked, but one warning says where meta went."""
     pipe = vp.from_cases(write_cases(tmp_path)).open_volume().realize().map(plain)
-    service = vp.MultiProcessingReadingService(workers)
+    service = vp.MultiProcessingReadingService(workers, "fork")
     loader = vp.DataLoader2(pipe.batch_patches(1), None, service)
     told = pytest.warns(ProvenanceLost, match=r"batch_patches(?s:.*)with_data")
     with loader, told as warned:
@@ -235,7 +235,7 @@ def test_two_pipes_on_one_are_told(how, loaded):
     """Both are named with their lines, and what branches a pipe."""
     pipe = paired(how)
     workers = int(loaded == "in workers")
-    service = vp.MultiProcessingReadingService(workers)
+    service = vp.MultiProcessingReadingService(workers, "fork")
     loader = pipe if loaded == "plainly" else vp.DataLoader2(pipe, None, service)
 
     with pytest.raises(IteratorInvalidated) as caught:

@@ -311,7 +311,7 @@ def test_workers_change_nothing():
 
     here = batches(transform)
 
-    assert same(here, batches(transform, vp.MultiProcessingReadingService(2)))
+    assert same(here, batches(transform, vp.MultiProcessingReadingService(2, "fork")))
     assert same(here, batches(transform, vp.ThreadReadingService(2)))
     assert not same(here[:6], here[6:])
     lazy = batches(transform, lazy=False)
@@ -521,7 +521,7 @@ class TestMetaTensors:
     def test_workers_hand_over_plain_tensors(self):
         """They become MetaTensors in the process of the loader, in the memory that they are in."""
         chain = volumes(3).lazy_patch(6).batch_patches(1)
-        service = vp.MultiProcessingReadingService(1)
+        service = vp.MultiProcessingReadingService(1, "fork")
         with vp.DataLoader2(chain.to_metatensor(), None, service, seed=1) as loader:
             theirs = [batch["image"].as_tensor().clone() for batch in loader]
         with vp.DataLoader2(chain, seed=1) as loader:

@@ -82,7 +82,7 @@ def test_workers_change_nothing():
     """What TorchIO draws comes from seed, epoch and sample, wherever it runs."""
     here = batches()
 
-    assert same(here, batches(vp.MultiProcessingReadingService(2)))
+    assert same(here, batches(vp.MultiProcessingReadingService(2, "fork")))
     assert same(here, batches(vp.ThreadReadingService(2)))
     assert not same(here[:3], here[3:])
 
@@ -156,7 +156,7 @@ class TestSubjects:
     def test_behind_workers(self):
         """A loader makes them in its own process."""
         chain = volumes(3).lazy_patch(6).batch_patches(1)
-        service = vp.MultiProcessingReadingService(1)
+        service = vp.MultiProcessingReadingService(1, "fork")
         with vp.DataLoader2(chain.to_subject(), None, service, seed=1) as loader:
             theirs = [subject["image"].data.clone() for (subject,) in loader]
         with vp.DataLoader2(chain, seed=1) as loader:

@@ -300,7 +300,7 @@ def test_a_profile_counts_what_the_user_runs(cases, workers):
 def test_functions_of_the_user_are_part_of_resampling(cases):
     """And what global generators give is as before."""
     chain = full_chain(cases).map(doubled)
-    with loader_of(chain, 1) as loader:
+    with loader_of(chain, 1, multiprocessing_context="fork") as loader:
         torch.manual_seed(1)
         expected = torch.rand(3)
         torch.manual_seed(1)
@@ -314,7 +314,7 @@ def test_functions_of_the_user_are_part_of_resampling(cases):
 def test_items_that_are_not_patches():
     """Where nothing is read lazily, all of the realizing part is one."""
     chain = IterableWrapper([{"a": 1}] * 6).map(keep).batch_patches(2)
-    with loader_of(chain, 1) as loader:
+    with loader_of(chain, 1, multiprocessing_context="fork") as loader:
         diagnosis = loader.diagnose(**BRIEF)
 
     assert set(diagnosis.ceilings) == {"planning", "resample", "functions", "transport"}

@@ -115,17 +115,20 @@ def test_every_op_is_in_the_table() -> None:
 
 
 @pytest.mark.parametrize(("op", "field"), ARGUMENTS)
-@pytest.mark.parametrize("kind", NONSENSE)
-def test_nonsense_is_refused_with_what_is_allowed(op: Any, field: str, kind: str) -> None:
+def test_nonsense_is_refused_with_what_is_allowed(op: Any, field: str) -> None:
     """The message says what came, and is not one of Python's or NumPy's own."""
-    value = NONSENSE[kind]
-    if (type(op), field, kind) in SENSE:
-        dataclasses.replace(op, **{field: value})
-        return
-    with pytest.raises((ValueError, TypeError)) as caught:
-        dataclasses.replace(op, **{field: value})
+    wrong = {}
+    for kind, value in NONSENSE.items():
+        try:
+            dataclasses.replace(op, **{field: value})
+            is_right, answer = (type(op), field, kind) in SENSE, "no error"
+        except (ValueError, TypeError) as error:
+            answer = str(error)
+            is_right = "got " in answer and (type(op), field, kind) not in SENSE
+        if not is_right:
+            wrong[kind] = answer
 
-    assert "got " in str(caught.value)
+    assert wrong == {}
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ vp.predict(lambda batch: batch * 5, sys.argv[1], sys.argv[2], patch=8, output="l
 """
 
 
-@pytest.mark.parametrize("name", ["out.nii", "out.nii.zarr"])
+@pytest.mark.parametrize("name", ["out.nii", pytest.param("out.nii.zarr", marks=pytest.mark.slow)])
 def test_two_writers_without_overwrite(tmp_path, name):
     """The second waits for the lock, and then finds what the first one wrote: it stays."""
     scan, place = save(tmp_path / "scan.nii"), tmp_path / name

@@ -70,7 +70,7 @@ def noted(pipe, service=None):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_an_error_names_the_pipe_the_line_and_the_item(workers):
     """An item without a name is told by its place in its batch."""
-    found = noted(mapped().batch(2), MultiProcessingReadingService(workers))
+    found = noted(mapped().batch(2), MultiProcessingReadingService(workers, "fork"))
 
     where = f"at .map(boom)   {FILE}:{line_of('.map(boom)')}"
     assert found == ["in item 1 of batch 3", where]

@@ -36,7 +36,7 @@ def chain(tmp_path):
     vp.volumes.unregister_backend("counting")
 
 
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+@pytest.mark.parametrize("method", ["forkserver", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_know_the_backends_of_their_parent(chain, method):
     """A registration made at run time travels to workers that are no forks."""
     vp.register_backend("counting", is_counting, Counting)

@@ -67,7 +67,9 @@ SHORT = ("drops_it", "shuts_it_down", "iterates_it_anew", "goes_on_with_it")
     [
         (SHORT, "fork", False),
         ((*SHORT, "leaves_by_exit"), "fork", True),
-        (("iterates_it_anew_and_leaves_by_exit",), "forkserver", True),
+        pytest.param(
+            ("iterates_it_anew_and_leaves_by_exit",), "forkserver", True, marks=pytest.mark.slow
+        ),
     ],
     ids=["", "persistent", "forkserver"],
 )

@@ -87,8 +87,15 @@ def check(cases, times, chain, **options):
 CHAINS = {"planned": full_chain, "whole graph": whole_graph}
 
 
-@pytest.mark.parametrize("chain", CHAINS)
-@pytest.mark.parametrize("stay", [False, True], ids=["", "persistent"])
+@pytest.mark.parametrize(
+    ("chain", "stay"),
+    [
+        ("planned", False),
+        ("planned", True),
+        ("whole graph", False),
+        pytest.param("whole graph", True, marks=pytest.mark.slow),
+    ],
+)
 def test_leaving_leaves_nothing(cases, chain, stay):
     """No process, thread, descriptor, shared memory or file, some times."""
     check(cases, ENOUGH, chain, persistent_workers=stay, main_prefetch_cnt=4)
@@ -120,7 +127,9 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("chain", ["full_chain", "whole_graph"])
+@pytest.mark.parametrize(
+    "chain", ["full_chain", pytest.param("whole_graph", marks=pytest.mark.slow)]
+)
 def test_ctrl_c_in_the_middle_is_one_traceback(tmp_path, chain):
     """SIGINT to all processes of a terminal: the consumer says so, and all are gone."""
     here = Path(__file__).parent
@@ -308,11 +317,13 @@ HERE = "vp.reading_services.InProcessReadingService()"
 @pytest.mark.parametrize(
     ("pipe", "service", "is_told"),
     [
-        (".map(stuck).to_device('cpu').prefetch(2)", WORKERS, False),
+        pytest.param(
+            ".map(stuck).to_device('cpu').prefetch(2)", WORKERS, False, marks=pytest.mark.slow
+        ),
         (".map(stuck)", WORKERS, False),
-        (".map(stuck).prefetch(2)", HERE, False),
+        pytest.param(".map(stuck).prefetch(2)", HERE, False, marks=pytest.mark.slow),
         (".threadpool_map(stuck, max_workers=2)", HERE, True),
-        (".async_map_batches(stuck_later, 3)", HERE, True),
+        pytest.param(".async_map_batches(stuck_later, 3)", HERE, True, marks=pytest.mark.slow),
         (".async_map_batches(waiting, 3)", HERE, False),
     ],
     ids=["behind-workers", "workers", "prefetch", "threads", "blocked-loop", "loop"],

@@ -63,7 +63,7 @@ def test_batches_of_workers_are_those_of_this_process():
     pipe = vp.from_cases(cases).open_volume().batch_patches(2).map(to_channels_last)
     strides = []
     for workers in (0, 1):
-        service = vp.MultiProcessingReadingService(workers)
+        service = vp.MultiProcessingReadingService(workers, "fork")
         with vp.DataLoader2(pipe, None, service, seed=1) as loader:
             strides.append([batch["image"].stride() for batch in loader])
 

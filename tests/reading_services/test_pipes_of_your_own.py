@@ -60,7 +60,7 @@ CHAINS = {
 def test_what_a_subclass_overrides_runs(name, workers):
     """The loader gives what the pipe itself gives."""
     direct = [batch["image"].tolist() for batch in CHAINS[name]()]
-    service = vp.MultiProcessingReadingService(workers)
+    service = vp.MultiProcessingReadingService(workers, "fork")
 
     with vp.DataLoader2(CHAINS[name](), None, service, seed=1) as loader:
         loaded = [batch["image"].tolist() for batch in loader]

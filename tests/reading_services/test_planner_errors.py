@@ -36,7 +36,7 @@ class LockAt(FailAt):
 def taken(function, workers, order="plan"):
     cases = [{"image": np.full((4, 4, 4), n, np.uint8)} for n in range(9)]
     pipe = vp.from_cases(cases).map(function).open_volume().lazy_patch(4).batch_patches(1)
-    service = vp.MultiProcessingReadingService(workers, order=order)
+    service = vp.MultiProcessingReadingService(workers, "fork", order=order)
     got = []
     with vp.DataLoader2(pipe, None, service, seed=1) as loader:
         try:
@@ -99,7 +99,7 @@ class Own(IterDataPipe):
 
 def failed(pipe, workers=0, adapters=None, skip=0, kind=ValueError):
     """Return what is told of an error, once some batches were delivered before."""
-    service = vp.MultiProcessingReadingService(workers)
+    service = vp.MultiProcessingReadingService(workers, "fork")
     with vp.DataLoader2(pipe, adapters, service, seed=1) as loader:
         state = loader.state_dict()
         loader.load_state_dict({**state, "next_batch": skip})

@@ -107,7 +107,7 @@ def test_an_error_in_a_replica_arrives(cases):
     pipe = vp.from_cases(cases).sharding_filter().open_volume().lazy_patch(6, samples_per_volume=3)
     pipe = pipe.realize().filter(fail_late)
 
-    service = vp.MultiProcessingReadingService(2)
+    service = vp.MultiProcessingReadingService(2, "fork")
     with (
         vp.DataLoader2(pipe, None, service, seed=7) as it,
         pytest.raises(ValueError, match="this one"),
@@ -120,7 +120,7 @@ def test_a_graph_of_other_pipes_needs_no_volumes():
     from torch.utils.data.datapipes.iter import IterableWrapper
 
     pipe = IterableWrapper(range(20)).shuffle().map(torch.tensor).batch(4).collate()
-    service = vp.MultiProcessingReadingService(2)
+    service = vp.MultiProcessingReadingService(2, "fork")
     with vp.DataLoader2(pipe, None, service, seed=7) as it, vp.DataLoader2(pipe, seed=7) as here:
         batches, expected = list(it), list(here)
 

@@ -54,7 +54,11 @@ def refused(make):
 """
 
 
-@pytest.fixture(scope="module", params=[PIPED, GIVEN], ids=["piped", "given"])
+@pytest.fixture(
+    scope="module",
+    params=[PIPED, pytest.param(GIVEN, marks=pytest.mark.slow)],
+    ids=["piped", "given"],
+)
 def told(request, tmp_path_factory):
     """Return how a program calls itself that makes loaders which are refused, and what it says."""
     folder = tmp_path_factory.mktemp("program")

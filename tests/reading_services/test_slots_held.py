@@ -45,7 +45,9 @@ def test_batches_that_a_pipe_shuffles_stay_what_they_are(workers):
     """Behind a shuffle every batch still holds the voxels that its meta speaks of."""
     pipe = numbered(40).batch_patches(2).shuffle(buffer_size=8)
 
-    with vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(workers), seed=3) as it:
+    with vp.DataLoader2(
+        pipe, None, vp.MultiProcessingReadingService(workers, "fork"), seed=3
+    ) as it:
         batches = list(it)
 
     found = [b["image"][:, 0, 0, 0, 0].tolist() for b in batches]
@@ -58,7 +60,7 @@ def test_a_batch_that_is_sent_twice_stays_what_it_is():
     pipe = numbered(30).batch_patches(1).map(Previous())
     wrong = []
 
-    with vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(1), seed=3) as it:
+    with vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(1, "fork"), seed=3) as it:
         for number, batch in enumerate(it):
             if int(batch["before"].max()) != max(0, number - 1):
                 wrong.append(number)
@@ -78,7 +80,9 @@ def outcome(it):
 
 def test_a_batch_that_fails_gives_its_slot_back():
     """Failing epochs of persistent workers use up nothing: no batch goes through the pipe."""
-    service = vp.MultiProcessingReadingService(1, persistent_workers=True, slot_bytes=12 * 2**20)
+    service = vp.MultiProcessingReadingService(
+        1, "fork", persistent_workers=True, slot_bytes=12 * 2**20
+    )
     pipe = numbered(4).batch_patches(1).map(refuse_three)
 
     with vp.DataLoader2(pipe, None, service, seed=3) as it:

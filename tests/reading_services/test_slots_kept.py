@@ -135,7 +135,7 @@ def test_epochs_share_the_budget(cases, expected, slots):
 def test_a_graph_that_cannot_be_split_has_the_same_bound(cases, slots):
     """Replicated graphs keep to the budget too."""
     pipe = full_chain(cases, SIZE, SAMPLES).filter(bool)
-    service = vp.MultiProcessingReadingService(2, slot_bytes=6 * STEP)
+    service = vp.MultiProcessingReadingService(2, "fork", slot_bytes=6 * STEP)
     with vp.DataLoader2(pipe, None, service, seed=7) as it, pytest.warns(SlotsUsedUp):
         kept = [(batch["image"], batch["image"].clone()) for batch in it]
 

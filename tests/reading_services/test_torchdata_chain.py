@@ -29,7 +29,9 @@ def usual(share=True):
 
 def test_each_worker_decodes_its_share():
     """And batches it, in the same process; together they have every item once."""
-    with vp.DataLoader2(usual(), None, vp.MultiProcessingReadingService(2), seed=7) as loader:
+    with vp.DataLoader2(
+        usual(), None, vp.MultiProcessingReadingService(2, "fork"), seed=7
+    ) as loader:
         batches = list(loader)
         told = loader.explain()
 

@@ -35,7 +35,7 @@ def waits(monkeypatch):
 
 def test_one_wait_per_answer_over_channels_and_deaths(cases, waits):
     """Every wait covers each worker's channel and sentinel, and the word to leave; it ends soon."""
-    service = vp.MultiProcessingReadingService(2)
+    service = vp.MultiProcessingReadingService(2, "fork")
     with vp.DataLoader2(full_chain(cases, samples=8), vp.Timeout(item=77), service) as loader:
         batches = len(list(loader))
 
@@ -55,7 +55,7 @@ def die(batch):
 
 def test_a_death_ends_the_wait(cases, waits):
     """A worker that is killed wakes the consumer: no wait runs into its limit."""
-    service = vp.MultiProcessingReadingService(2, max_restarts=0)
+    service = vp.MultiProcessingReadingService(2, "fork", max_restarts=0)
     pipe = full_chain(cases).map(functools.partial(die))
     with vp.DataLoader2(pipe, None, service) as loader, pytest.raises(WorkerDied):
         list(loader)
@@ -71,7 +71,7 @@ def test_jobs_in_flight_are_bounded(cases, monkeypatch):
     monkeypatch.setattr(
         pool.WorkerPool, "give", lambda self, *a: given.append(a[1].index) or give(self, *a)
     )
-    service = vp.MultiProcessingReadingService(2, worker_prefetch_cnt=2)
+    service = vp.MultiProcessingReadingService(2, "fork", worker_prefetch_cnt=2)
     with vp.DataLoader2(full_chain(cases, samples=16), None, service) as loader:
         for delivered, _ in enumerate(loader):
             assert max(given) < delivered + 1 + 4

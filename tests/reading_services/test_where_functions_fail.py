@@ -97,7 +97,7 @@ def line_of(make):
 @pytest.mark.parametrize("chain", [planned, per_sample, per_batch])
 def test_an_error_keeps_its_type_and_names_the_pipe_and_the_case(cases, chain, workers):
     """Wherever the function runs, a note says which pipe it belongs to, as it was written."""
-    service = vp.MultiProcessingReadingService(workers)
+    service = vp.MultiProcessingReadingService(workers, "fork")
 
     with (
         vp.DataLoader2(chain(cases, fail), None, service, seed=1) as it,
@@ -161,7 +161,7 @@ def test_a_function_that_returns_nothing_is_told_to_return(cases):
 @pytest.mark.parametrize("workers", [0, 1])
 def test_an_error_in_a_graph_that_is_not_split_names_the_pipe(cases, workers):
     """Whole graphs say it as well."""
-    service = vp.MultiProcessingReadingService(workers)
+    service = vp.MultiProcessingReadingService(workers, "fork")
 
     with (
         vp.DataLoader2(whole_graph(cases, fail), None, service, seed=1) as it,
@@ -175,7 +175,7 @@ def test_an_error_in_a_graph_that_is_not_split_names_the_pipe(cases, workers):
 @pytest.mark.parametrize("chain", [per_sample, per_batch, whole_graph])
 def test_a_function_that_exits_in_a_worker_names_the_pipe_and_the_item(cases, chain):
     """It is told as other errors are: in which pipe, on which line, of which item."""
-    service = vp.MultiProcessingReadingService(1)
+    service = vp.MultiProcessingReadingService(1, "fork")
     only = cases[1:2] if chain is per_batch else cases
     place = "in item 0" if chain is whole_graph else "in case case1"
 
@@ -202,7 +202,7 @@ def test_a_function_that_exits_in_process_ends_it(cases):
 @pytest.mark.parametrize("chain", [per_sample, per_batch])
 def test_a_worker_that_a_function_ends_is_told_with_its_pipe(cases, chain, function, ended):
     """The error says how it ended, in which pipe, for which case and files, and what to do."""
-    service = vp.MultiProcessingReadingService(1, max_restarts=0)
+    service = vp.MultiProcessingReadingService(1, "fork", max_restarts=0)
     only = cases[1:2] if chain is per_batch else cases
 
     with (
@@ -223,7 +223,7 @@ def test_a_worker_that_a_function_ends_is_told_with_its_pipe(cases, chain, funct
 @noted
 def test_a_function_that_hangs_in_a_worker_is_named(cases):
     """At the limit the error names the pipe that is stuck, the sample and its files."""
-    service, limits = vp.MultiProcessingReadingService(1), vp.Timeout(item=3.0, start=60.0)
+    service, limits = vp.MultiProcessingReadingService(1, "fork"), vp.Timeout(item=3.0, start=60.0)
     first = [cases[0], cases[2], cases[1]]  # the first batch comes in time: workers are up then
 
     with (

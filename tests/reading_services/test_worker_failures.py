@@ -119,7 +119,7 @@ def test_a_hanging_worker_is_named_with_its_case(cases):
     """At the time limit the error says what each worker was busy with."""
     # Of the seed's order, this case is in the last batch: the first ones come in time.
     pipe = full_chain(cases).map(functools.partial(at_case, "case2", hang))
-    service = vp.MultiProcessingReadingService(2)
+    service = vp.MultiProcessingReadingService(2, "fork")
 
     with (
         vp.DataLoader2(pipe, vp.Timeout(item=3.0), service, seed=SEED_WITH_CASE2_LAST) as it,
@@ -261,7 +261,7 @@ def test_what_a_failing_worker_counted_arrives(cases):
     """The profile knows the patches that were realized for the batch that failed."""
     profile = vp.Profile()
     pipe = full_chain(cases[1:2]).map(functools.partial(at_case, "case1", raise_value_error))
-    service = vp.MultiProcessingReadingService(1, worker_prefetch_cnt=1)
+    service = vp.MultiProcessingReadingService(1, "fork", worker_prefetch_cnt=1)
 
     with vp.DataLoader2(pipe, [profile], service, seed=7) as it:
         with pytest.raises(ValueError, match="mistake"):
@@ -282,7 +282,7 @@ def test_an_idle_worker_may_die(cases):
     """While others make what is left, nobody misses it."""
     # Two batches and three workers: the third never gets a job.
     pipe = full_chain(cases[:2])
-    with vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(3), seed=7) as it:
+    with vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(3, "fork"), seed=7) as it:
         batches = iter(it)
         first = next(batches)
         kill_idle(it, 2)
@@ -293,7 +293,7 @@ def test_an_idle_worker_may_die(cases):
 def test_a_worker_that_died_idle_is_named_when_it_is_needed(cases):
     """Given a job, it fails the epoch, after the batches that the others have made."""
     pipe = full_chain(cases, samples=16)
-    service = vp.MultiProcessingReadingService(2, worker_prefetch_cnt=1, max_restarts=0)
+    service = vp.MultiProcessingReadingService(2, "fork", worker_prefetch_cnt=1, max_restarts=0)
     got = []
     with vp.DataLoader2(pipe, None, service, seed=7) as it:
         batches = iter(it)

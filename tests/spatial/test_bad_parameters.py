@@ -105,17 +105,20 @@ SENSE = {("key", "a word"), ("labels", "four")}
 
 
 @pytest.mark.parametrize(("op", "field"), ARGUMENTS)
-@pytest.mark.parametrize("kind", NONSENSE)
-def test_nonsense_is_refused_with_what_is_allowed(op: Any, field: str, kind: str) -> None:
+def test_nonsense_is_refused_with_what_is_allowed(op: Any, field: str) -> None:
     """The message says what came, and is not one of Python's or NumPy's own."""
-    value = NONSENSE[kind]
-    if (field, kind) in SENSE:
-        dataclasses.replace(op, **{field: value})
-        return
-    with pytest.raises((ValueError, TypeError)) as caught:
-        dataclasses.replace(op, **{field: value})
+    wrong = {}
+    for kind, value in NONSENSE.items():
+        try:
+            dataclasses.replace(op, **{field: value})
+            is_right, answer = (field, kind) in SENSE, "no error"
+        except (ValueError, TypeError) as error:
+            answer = str(error)
+            is_right = "got " in answer and (field, kind) not in SENSE
+        if not is_right:
+            wrong[kind] = answer
 
-    assert "got " in str(caught.value)
+    assert wrong == {}
 
 
 SINGULAR = np.array([[1, 2, 3, 0], [2, 4, 6, 0], [0.1, 0.7, 1, 0], [0, 0, 0, 1]])

@@ -20,6 +20,7 @@ from voxpipe.volumes.catalog import whole_pass
 from voxpipe.volumes.catalog.whole_pass import PERCENTILES, Statistics
 
 GENERATOR = np.random.default_rng(0)
+BOUNDS = ("min", "max")
 TYPES = ["u1", "i1", ">i2", "u2", ">u4", "i4", "i8", "u8", "f2", ">f4", "f4", "f8"]
 
 
@@ -29,7 +30,8 @@ def test_exact_whatever_the_type(dtype, data):
     """Few different numbers are counted one by one, in any number of pieces."""
     kind = np.dtype(dtype)
     elements = (
-        {"allow_nan": False, "allow_infinity": False}
+        # Bounds, too: of any floats, most would be too large for two bytes.
+        {"allow_nan": False, **{f"{m}_value": float(getattr(np.finfo(kind), m)) for m in BOUNDS}}
         if kind.kind == "f"
         else {"min_value": np.iinfo(kind).min, "max_value": np.iinfo(kind).max}
     )

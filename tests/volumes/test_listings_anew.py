@@ -88,7 +88,7 @@ SERVICES = {
     "here": lambda: None,
     "threads": lambda: vp.ThreadReadingService(2),
     "workers": lambda: vp.MultiProcessingReadingService(2),
-    "staying": lambda: vp.MultiProcessingReadingService(2, persistent_workers=True),
+    "staying": lambda: vp.MultiProcessingReadingService(2, "fork", persistent_workers=True),
 }
 
 

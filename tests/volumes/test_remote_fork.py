@@ -115,7 +115,7 @@ STORE = textwrap.dedent("""
 
 
 @forks
-@pytest.mark.parametrize("how", ["bare", "logged"])
+@pytest.mark.parametrize("how", [pytest.param("bare", marks=pytest.mark.slow), "logged"])
 def test_a_store_of_obstore_in_forked_workers(tmp_path, how):
     """It is refused by name, and not waited for: the threads of obstore are not in the child."""
     pytest.importorskip("obstore")

@@ -185,7 +185,7 @@ def test_batches_are_a_function_of_seed_epoch_and_number(plans: Path, raw: Path)
 
     pipe = nnunet(plans, raw, iterations=3)
     alone = sums(vp.DataLoader2(pipe, None, seed=3))
-    service = vp.MultiProcessingReadingService(1)
+    service = vp.MultiProcessingReadingService(1, "fork")
     loader = vp.DataLoader2(pipe, None, service, seed=3)
     it = iter(loader)
     first = next(it)
@@ -205,7 +205,8 @@ def test_the_chain_shows_itself(plans: Path, raw: Path) -> None:
     pipe = nnunet(plans, raw)
     names: dict[str, Any] = {}
     exec(str(pipe), names)
-    (again, *_), (batch, *_) = (vp.DataLoader2(one, seed=1) for one in (names["pipe"], pipe))
+    with vp.DataLoader2(names["pipe"], seed=1) as copy, vp.DataLoader2(pipe, seed=1) as loader:
+        again, batch = next(iter(copy)), next(iter(loader))
     assert fingerprint(names["pipe"]) == fingerprint(pipe)
     assert torch.equal(again["image"], batch["image"])
     text = str(pipe)

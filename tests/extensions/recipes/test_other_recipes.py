@@ -86,7 +86,7 @@ def test_views_are_the_same_with_workers_and_after_a_resume() -> None:
         return [float(b["view_1"].double().sum() - 2 * b["view_2"].double().sum()) for b in loader]
 
     alone = sums(vp.DataLoader2(pipe, None, seed=3))
-    loader = vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(1), seed=3)
+    loader = vp.DataLoader2(pipe, None, vp.MultiProcessingReadingService(1, "fork"), seed=3)
     it = iter(loader)
     first = next(it)
     state = loader.state_dict()

@@ -425,10 +425,10 @@ def test_a_loader_that_runs_the_whole_graph_keeps_its_cache(tmp_path, kind, work
     fn = functools.partial(noted, tmp_path)
     if kind == "iterable":
         pipe = IterableWrapper(range(4)).sharding_filter().map(fn).in_memory_cache()
-        service = vp.MultiProcessingReadingService(workers)
+        service = vp.MultiProcessingReadingService(workers, "fork")
     else:
         pipe = SequenceWrapper(range(4)).map(fn).in_memory_cache().to_iter_datapipe()
-        service = vp.MultiProcessingReadingService(workers, worker_init_fn=as_it_is)
+        service = vp.MultiProcessingReadingService(workers, "fork", worker_init_fn=as_it_is)
     with vp.DataLoader2(pipe, None, service, seed=1) as loader:
         assert "not split: " in loader.explain()
         epochs = [list(loader), list(loader)]

@@ -434,7 +434,7 @@ def test_in_workers_of_torch(tmp_path):
 def test_in_the_planner_of_the_loader(tmp_path):
     """Open files before the end of the cache do not keep the graph from being split."""
     pipe = unpacked(tmp_path, ["3", "1"]).map(with_size).batch(2)
-    service = vp.MultiProcessingReadingService(2)
+    service = vp.MultiProcessingReadingService(2, "fork")
     with vp.DataLoader2(pipe, [vp.adapters.CacheTimeout(60)], service) as loader:
         assert "planned in this process" in loader.explain()
         batches = list(loader)

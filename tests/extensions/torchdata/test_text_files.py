@@ -260,7 +260,7 @@ def label_and_sum(sample):
     return sample[".cls"], int(sample[".npy"].sum())
 
 
-@pytest.mark.parametrize("service", [None, vp.MultiProcessingReadingService(2)])
+@pytest.mark.parametrize("service", [None, vp.MultiProcessingReadingService(2, "fork")])
 def test_in_the_loader(tmp_path, service):
     """Archives cannot be cut into jobs: each worker takes its share of them."""
     paths = [archive(tmp_path, number) for number in range(4)]
@@ -324,6 +324,6 @@ def test_files_travel_by_name(tmp_path):
     paths = IterableWrapper([str(tmp_path / f"{n}.json") for n in range(4)])
     for opened in (paths.open_files(mode="b"), paths.open_files_by_fsspec("rb")):
         pipe = opened.parse_json_files().map(parsed).batch(2)
-        with vp.DataLoader2(pipe, [], vp.MultiProcessingReadingService(2)) as loader:
+        with vp.DataLoader2(pipe, [], vp.MultiProcessingReadingService(2, "fork")) as loader:
             assert "realized in each of 2 workers" in loader.explain()
             assert list(loader) == [[0, 1], [2, 3]]
