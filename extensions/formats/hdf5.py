@@ -586,8 +586,9 @@ def _affine(dataset: Any, layout: Layout, level: Any, name: str) -> tuple[float,
         return affine_entries(matrix, name)
     if attribute is None:
         return IDENTITY
-    spacing = np.asarray(attribute, np.float64).ravel()
-    if spacing.shape != (3,) or not np.isfinite(spacing).all() or spacing.min() <= 0:
+    spacing = np.asarray(attribute).ravel()
+    is_numbers = spacing.dtype.kind in "iuf" and spacing.shape == (3,)
+    if not is_numbers or not np.isfinite(spacing).all() or spacing.min() <= 0:
         what = f"{_SPACING} of {name} is {np.asarray(attribute).tolist()}, not three lengths."
         raise BadHeader(what, do="Pass affine= to say where the voxels lie.")
     # In stored order; of an image it begins with the axis that is not stored.
