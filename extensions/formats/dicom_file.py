@@ -52,10 +52,11 @@ _RT_DOSE, _SECONDARY = "1.2.840.10008.5.1.4.1.1.481.2", "1.2.840.10008.5.1.4.1.1
 SELECTORS = tuple(
     str.split(
         "TemporalPositionIndex TemporalPositionIdentifier AcquisitionNumber EchoNumbers EchoTime "
-        "EffectiveEchoTime DiffusionBValue TriggerTime InversionTime FlipAngle StackID "
-        "NominalPercentageOfCardiacPhase NominalCardiacTriggerDelayTime ReferencedSegmentNumber "
-        "ImageType FrameType ComplexImageComponent ConvolutionKernel TemporalPositionTimeOffset "
-        "FrameReferenceTime AcquisitionTime FrameReferenceDateTime ContentTime SOPInstanceUID"
+        "EffectiveEchoTime DiffusionBValue DiffusionGradientOrientation TriggerTime InversionTime "
+        "FlipAngle StackID NominalPercentageOfCardiacPhase NominalCardiacTriggerDelayTime "
+        "ReferencedSegmentNumber ImageType FrameType ComplexImageComponent ConvolutionKernel "
+        "TemporalPositionTimeOffset FrameReferenceTime AcquisitionTime FrameReferenceDateTime "
+        "ContentTime SOPInstanceUID"
     )
 )
 """Keywords that may distinguish frames at one place, the most usual first."""
@@ -65,7 +66,8 @@ SCALES = ("RescaleSlope", "RescaleIntercept")
 KINDS = tuple(
     str.split(
         "Units RescaleType PhotometricInterpretation EchoNumbers EchoTime EffectiveEchoTime "
-        "DiffusionBValue ComplexImageComponent ConvolutionKernel"
+        "DiffusionBValue DiffusionGradientOrientation ComplexImageComponent ConvolutionKernel "
+        "Modality SOPClassUID"
     )
 )
 OWNERS = ("FrameOfReferenceUID", "PatientID")
