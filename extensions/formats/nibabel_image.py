@@ -62,6 +62,9 @@ def source_of_image(image: Any, options: Options) -> Source | None:
     """Return the source of an image of nibabel: lazy wherever its ``dataobj`` is."""
     if not hasattr(image, "dataobj"):  # an object of nibabel that is no image
         return None
+    if not hasattr(image, "affine"):
+        what = f"a {type(image).__name__} of nibabel holds rows of numbers, no voxels."
+        raise UnknownFormat(what, do="Write its volume with wb_command -cifti-separate.")
     matrix = np.array(np.eye(4) if image.affine is None else image.affine, dtype=np.float64)
     with suppress(KeyError, TypeError, ValueError, IndexError):  # formats without the field
         matrix[:3] *= millimetres(
