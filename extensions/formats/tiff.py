@@ -368,9 +368,7 @@ def _ome_spacing(text: str, series: int, name: str) -> tuple[float, float, float
     return x, y, z
 
 
-def _imagej_spacing(
-    metadata: dict[str, Any], page: Any, name: str
-) -> tuple[float, float, float] | None:
+def _imagej_spacing(metadata: dict[str, Any], page: Any, name: str) -> tuple[float, float, float]:
     """Return ImageJ's spacing: pixels per unit in the tags, the unit and z in its text."""
     # ImageJ writes the micro sign as an escape. Without a unit the ratio of lengths is known.
     in_tag = {2: "inch", 3: "cm"}.get(page.tags.valueof(_RESOLUTION_UNIT), "")
@@ -493,12 +491,5 @@ class _Tags:
         return getattr(self._file, name)
 
 
-FORMATS = (
-    Format(
-        "tiff",
-        (".tif", ".tiff", ".tf8", ".btf"),
-        open_tiff,
-        ("level", "series", "axes"),
-        "tifffile",
-    ),
-)
+_OPTIONS = ("level", "series", "axes")
+FORMATS = Format("tiff", (".tif", ".tiff", ".tf8", ".btf"), open_tiff, _OPTIONS, "tifffile")
