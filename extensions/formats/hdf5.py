@@ -579,8 +579,8 @@ def _affine(dataset: Any, layout: Layout, level: Any, name: str) -> tuple[float,
     attribute = dataset.attrs.get(_SPACING)
     if attribute is None and level is None:
         return IDENTITY
-    noun, given = (_SPACING, attribute) if attribute is not None else ("resolutions", level)
-    spacing = np.asarray(given).ravel()
+    noun, numbers = (_SPACING, attribute) if attribute is not None else ("resolutions", level)
+    spacing = np.asarray(numbers).ravel()
     is_numbers = spacing.dtype.kind in "iuf" and spacing.shape == (3,)
     if not is_numbers or not np.isfinite(spacing).all() or spacing.min() <= 0:
         what = f"{noun} of {name} is {spacing.tolist()}, not three lengths."

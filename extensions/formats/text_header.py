@@ -360,7 +360,7 @@ def _nrrd_affine(fields: TextFields, spatial: Sequence[int], sizes: Sequence[int
 def _units(fields: TextFields, key: str, count: int) -> list[str]:
     """Return the units of a field, one for each axis; none without the field."""
     text = fields.get(key, "")
-    words = [quoted or word for quoted, word in re.findall(r'"([^"]*)"|([^\s"]+)', text)]
+    words = [phrase or word for phrase, word in re.findall(r'"([^"]*)"|([^\s"]+)', text)]
     if len(words) not in (0, count):
         do = f"Write {count} units in quotes, or pass affine=."
         raise fields.error(f"its {key} are {text[:80]!r}", do)

@@ -99,7 +99,7 @@ _ORIENTATION, _PALETTE, _RESOLUTION_UNIT = 274, 320, 296
 _GDAL_METADATA = 42112
 _GDAL_NEUTRAL = {"scale": 1.0, "offset": 0.0}  # roles of its items that change the values
 _IMAGEJ_NEUTRAL = {"cf": 0.0, "c0": 0.0, "c1": 1.0}  # a straight line
-_UNCALIBRATED = 20  # ImageJ's function of values without a calibration
+_NO_CALIBRATION = 20  # ImageJ's function of values without a calibration
 _SHORT = reprlib.Repr()  # a palette has 768 numbers
 
 
@@ -184,7 +184,7 @@ def _refuse_other_kinds(pages: Any, first: Any, name: str) -> None:
 
 def _refuse_scaled(text: str | None, imagej: Mapping[str, Any], name: str) -> None:
     """Raise ``UnknownFormat`` for values that GDAL's or ImageJ's metadata calibrate."""
-    if imagej.get("cf") != _UNCALIBRATED:
+    if imagej.get("cf") != _NO_CALIBRATION:
         refuse_conventions(imagej, name, _IMAGEJ_NEUTRAL)
     for item in ElementTree.fromstring(text).iter("Item") if text else ():
         refuse_conventions({str(item.get("role")): item.text}, name, _GDAL_NEUTRAL)
