@@ -362,7 +362,9 @@ def _mismatches(findings: Iterable[Finding]) -> Iterator[Finding]:
     for case, group in groupby(findings, key=lambda finding: finding.case):
         volumes: Mapping[str, Any] = {
             f.key: SimpleNamespace(
-                name=f.name, grid=Grid(f.shape[1:], np.reshape(f.affine, (4, 4)))
+                name=f.name,
+                names_axes=f.names_axes,
+                grid=Grid(f.shape[1:], np.reshape(f.affine, (4, 4))),
             )
             for f in group
             if f.shape is not None and f.affine is not None

@@ -483,7 +483,7 @@ class ListCases(FindsCases):
 def _glob(full: str, globs: Globs) -> tuple[Any, str, list[str]]:
     """Return the file system, the pattern as a path in it, and its matches, sorted."""
     # Local file systems know no empty names; in a bucket they are names.
-    full = full if is_url(full) else re.sub("/{2,}", "/", full)
+    full = full if is_url(full) else re.sub("/{2,}", "/", local_path(full))
     fs, path, infos = globs.match(full)
     return fs, path, [match for match in infos if not is_hidden(match, path)]
 

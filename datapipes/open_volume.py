@@ -12,7 +12,7 @@ import numpy as np
 from ..batching.collate import LikelyLabels
 from ..core import CallSite, Sample
 from ..core.call_site import WarnOnce, is_looking_ahead, shorten
-from ..core.errors import LikelyLabel, LikelyMistake, SampleError
+from ..core.errors import LikelyLabel, LikelyMistake, SampleError, UnknownFormat
 from ..core.redact import RedactedDict, public_text, server_of
 from ..core.suggest import colours_hint, looks_like_label
 from ..core.validate import as_keys
@@ -206,6 +206,7 @@ class OpenVolume(SeedStamper, SameLength):
             "axis_map": tuple(axis_map) if isinstance(axis_map, Mapping) else (),
             **self._by_key,
         }
+        self._new_names = self._names  # not checked yet
         self.keys = None if keys is None else as_keys("open_volume(keys=)", keys)
         if self.keys == ():
             msg = f"open_volume(keys=) takes one key or more, got {keys!r}; leave it out for all"
@@ -287,22 +288,26 @@ class OpenVolume(SeedStamper, SameLength):
             raise SampleError(msg, do=f"{do}keys=.")
 
     def _refuse_unknown(self, sample: Sample, keys: Sequence[str]) -> None:
-        """Raise where an argument names a volume that the first sample does not have."""
-        names, self._names = self._names, {}
+        """Raise where an argument names a key that is no volume, or that the first sample lacks."""
+        new, self._new_names = self._new_names, {}
         if not self._known_keys.issuperset(keys):
             self._known_keys.update(keys)
             options = {**self._options, "storage_options": self.storage_options}
             by_key = named_by_key(options, self._known_keys)
-            names = {**names, **{name: by_key[name] for name in by_key.keys() - self._by_key}}
+            new = {**new, **{name: by_key[name] for name in by_key.keys() - self._by_key}}
             self._by_key = by_key
-        for argument, its_keys in names.items():
+            self._names |= new
+        for argument, its_keys in self._names.items():
             for key in its_keys:
-                if key not in keys:
+                if key not in keys and (argument in new or sample.get(key) is not None):
                     raise unknown_key(argument, key, keys).at(self.origin, sample.case)
 
     def _show(self, key: str, sample: Sample) -> Volume:
         """Return the volume of a key, seen through its axis map."""
-        volume = self._again(key, sample) or self._volume(key, sample[key])
+        try:
+            volume = self._again(key, sample) or self._volume(key, sample[key])
+        except UnknownFormat as error:
+            raise error.at(key=key)  # noqa: B904  the very same error
         axis_map = self.axis_map
         if isinstance(axis_map, Mapping):
             return volume.with_axis_map(axis_map[key]) if key in axis_map else volume
@@ -435,9 +440,19 @@ def is_volume_source(value: Any) -> bool:
     if isinstance(value, str):
         # A word without folder or suffix is a name ("male"), not a path.
         return "/" in value or "." in value or os.sep in value
-    # zarr's own, and a store of the user's that derives from it.
-    zarrs = any(f"{kind.__module__}.".startswith("zarr.") for kind in type(value).__mro__)
-    is_image = hasattr(value, "dataobj") or hasattr(value, "affine")  # nibabel's, TorchIO's
-    if is_image or zarrs or int(getattr(value, "ndim", 0)) >= 2:
+    kind = type(value)
+    is_array_like = hasattr(kind, "__array__") or hasattr(kind, "__array_interface__")
+    if int(getattr(value, "ndim", 2 * is_array_like)) >= 2:
+        return True
+    # Classes of the user may derive from those of a library.
+    packages = {each.__module__.partition(".")[0] for each in kind.__mro__}
+    is_image = hasattr(value, "dataobj") or hasattr(value, "affine") or packages & _LIBRARIES
+    if is_image or any(hasattr(kind, member) for member in _MEMBERS):
         return True
     return source_by_package(value, USUAL_OPTIONS) is not None
+
+
+_LIBRARIES = {"h5py", "mrcfile", "netCDF4", "torchio", "xarray", "zarr"}
+"""Packages of volumes and of groups of them; ``Volume`` refuses those that it does not read."""
+_MEMBERS = ("get_filename", "pixel_array", "asarray")
+"""Members of other images' classes: nibabel's, pydicom's, tifffile's."""

@@ -13,12 +13,13 @@ from urllib.parse import quote, quote_plus, urljoin, urlsplit
 
 from ..core import errors
 from ..core.redact import public_name, public_text, secrets_in, urls_in
+from ..core.suggest import closest
 from .remote_answers import CompressedAnswer, FaultAdvice, advice_on, is_of_no_bucket
 
 __all__ = ["absolute_place", "file_system", "is_url", "local_path", "public_name", "remote_errors"]
 
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+(://|::)")
-_LOCAL = re.compile(r"^(file|local)://")
+_LOCAL = re.compile(r"^(file|local)://(localhost(?=/))?")
 # pathlib.Path joins the slashes of a URL.
 _CUT_URL = re.compile(r"^(https?|ftp|s3a?|gs|gcs|az|abfss?|hdfs|memory):/[^/]")
 
@@ -114,6 +115,13 @@ def remote_error(error: Exception, doing: str, place: str, message: str) -> erro
             do="Check the URL. For your own certificate authority, set AWS_CA_BUNDLE to the file "
             'of its certificate, or client_kwargs={"verify": file} for S3.',
         )
+    if isinstance(error, ValueError) and str(error).startswith("Protocol not known"):
+        from fsspec import available_protocols
+
+        scheme = str(error).rpartition(" ")[2]
+        near = closest(scheme, available_protocols(), 0.7)
+        do = f"Did you mean {near[0]!r}?" if near else "Check the URL, such as 's3://bucket/name'."
+        return errors.VolumeReadError(f"{place} has the unknown protocol {scheme!r}.", do=do)
     kind = errors.VolumeNotFound if is_of_no_bucket(error) else errors.VolumeReadError
     msg = f"{doing} {place} failed: {message}."
     return kind(msg, do="Check the URL, the storage_options and the connection.")
@@ -135,7 +143,7 @@ def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_REDACTING_FILTER)  # repeated calls add it once
     with remote_errors(url, options):
-        system, path = fsspec.core.url_to_fs(url, **options)
+        system, path = fsspec.core.url_to_fs(_LOCAL.sub(r"\1://", url), **options)
     # fsspec keeps each file system with its listings for the life of the process.
     system.invalidate_cache()
     return system, path

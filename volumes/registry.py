@@ -250,9 +250,10 @@ _IMAGES = ("nibabel.", "SimpleITK.", "itk.")
 
 # Common suffixes that SimpleITK opens once it is installed.
 _ITK = (".gipl", ".jpeg", ".jpg", ".png", ".bmp", ".vtk")
-# Packages that read formats which voxpipe lacks.
-_READERS = {".npz": "numpy", ".par": "nibabel", ".nc": "xarray"}
-_READERS |= dict.fromkeys((".mrc", ".map", ".rec"), "mrcfile")
+# Formats that voxpipe lacks, and packages that read them.
+_READERS = {".npz": ("NumPy's archive", "numpy"), ".par": ("Philips PAR", "nibabel")}
+_READERS |= {".nc": ("netCDF", "xarray"), ".ims": ("HDF5 of Imaris", "h5py"), ".n5": ("N5", "")}
+_READERS |= dict.fromkeys((".mrc", ".map", ".rec"), ("MRC", "mrcfile"))
 _IMARIS = "DataSet/ResolutionLevel 0/TimePoint 0/Channel 0"
 
 
@@ -261,10 +262,13 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
 
     Examples
     --------
-    >>> print(unknown_format("scan.npz", ["nifti"]).message)  # doctest: +ELLIPSIS
-    no backend opens scan.npz; installed: ..., .nii, .nii.gz, ... (backends: nifti)...
+    >>> print(unknown_format("scan.xyz", ["nifti"]).message)  # doctest: +ELLIPSIS
+    no backend opens scan.xyz; installed: ..., .nii, .nii.gz, ... (backends: nifti)...
     """
     suffix = os.path.splitext(name)[1].lower()
+    if suffix in _READERS:
+        what = f"no backend opens {name}, a file of {_READERS[suffix][0]}."
+        return UnknownFormat(what, do=_advice(suffix, is_url(name)))
     formats = _formats()
     missing = {item.needs for item in formats if item.needs and not _is_installed(item.needs)}
     here = [suffix for item in formats if item.needs not in missing for suffix in item.suffixes]
@@ -282,14 +286,14 @@ def _advice(suffix: str, remote: bool) -> str:
     if remote and suffix in (".dcm", ".ima"):
         return "Copy the files to a local disk: DICOM is read from there."
     if suffix == ".ims":
-        return f"It is HDF5 of Imaris: {reader}: {_IMARIS!r} by h5py, cut to ImageSizeZ, Y and X."
+        return f"{reader.capitalize()}: {_IMARIS!r} by h5py, cut to ImageSizeZ, Y and X."
     if suffix == ".n5":
-        return f"It is N5, which is not read: convert it to zarr, or {reader}."
+        return f"Convert it to zarr, or {reader}."
     if suffix in _ITK and not _is_installed("SimpleITK"):
         return f"Install SimpleITK (pip install SimpleITK), which reads {suffix}, or {convert}"
-    package = _READERS.get(suffix)
+    _, package = _READERS.get(suffix, ("", ""))
     reader += " (cell sizes of MRC are in angstrom)" if package == "mrcfile" else ""
-    if package is None:
+    if not package:
         return f"Register a backend with register_backend(), {reader}, or {convert}"
     if remote:
         return f"Copy it to a local disk, where {package} can read it, and {reader}, or {convert}"

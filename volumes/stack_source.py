@@ -370,7 +370,8 @@ def source_of_object(thing: Any, options: Options) -> Source:
         raise UnknownFormat(
             f"a volume cannot be made from a {kind}.",
             do="Give a path, a URL, an array or a tensor (with affine=), an image of nibabel, "
-            "TorchIO, ITK or SimpleITK, a zarr object, or a list of these.",
+            "TorchIO, ITK or SimpleITK, a zarr object, or a list of these. To leave it unopened in "
+            "a case, name the volumes in open_volume(keys=).",
         )
     names = [n for n in options.reader_kwargs if n != "axes" or is_image]
     names += [n for n in ("reader", "storage_options") if getattr(options, n)]

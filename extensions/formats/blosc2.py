@@ -131,17 +131,9 @@ class Blosc2Backend(ChunkedBackend):
         IO_COUNTERS.count(headers=1)
         # The unit of decoding is a block; a whole chunk only if it is one block.
         self.blocks = Blosc2Blocks(file_map, ndarray, name)
-        cache, cuts = opening_session().chunks, ChunkGrid(shape, chunk, block)
-        array = ChunkedArray(
-            shape,
-            block,
-            dtype,
-            0,
-            source=self.blocks,
-            cache=cache,
-            token=file.content_key,
-            cuts=cuts,
-        )
+        cache, token = opening_session().chunks, file.content_key
+        form, cuts = (shape, block, dtype, 0), ChunkGrid(shape, chunk, block)
+        array = ChunkedArray(*form, source=self.blocks, cache=cache, token=token, cuts=cuts)
         super().__init__(array, layout, [file], header, name)
 
 

@@ -49,24 +49,22 @@ _COLOURS = ("RGB", "YBR_FULL", "YBR_RCT", "YBR_ICT", "YBR_FULL_422")
 _PARAMETRIC_MAP, _SEGMENTATION = "1.2.840.10008.5.1.4.1.1.30", "1.2.840.10008.5.1.4.1.1.66.4"
 _RT_DOSE, _SECONDARY = "1.2.840.10008.5.1.4.1.1.481.2", "1.2.840.10008.5.1.4.1.1.7"
 
-SELECTORS = tuple(
-    str.split(
-        "TemporalPositionIndex TemporalPositionIdentifier AcquisitionNumber EchoNumbers EchoTime "
-        "EffectiveEchoTime DiffusionBValue TriggerTime InversionTime FlipAngle StackID "
-        "NominalPercentageOfCardiacPhase NominalCardiacTriggerDelayTime ReferencedSegmentNumber "
-        "ImageType FrameType ComplexImageComponent ConvolutionKernel TemporalPositionTimeOffset "
-        "FrameReferenceTime AcquisitionTime FrameReferenceDateTime ContentTime SOPInstanceUID"
-    )
+SELECTORS = str.split(
+    "TemporalPositionIndex TemporalPositionIdentifier AcquisitionNumber EchoNumbers EchoTime "
+    "EffectiveEchoTime DiffusionBValue DiffusionGradientOrientation TriggerTime InversionTime "
+    "FlipAngle StackID NominalPercentageOfCardiacPhase NominalCardiacTriggerDelayTime "
+    "ReferencedSegmentNumber ImageType FrameType ComplexImageComponent ConvolutionKernel "
+    "TemporalPositionTimeOffset FrameReferenceTime AcquisitionTime FrameReferenceDateTime "
+    "ContentTime SOPInstanceUID"
 )
 """Keywords that may distinguish frames at one place, the most usual first."""
 FACTS = {"Modality": "modality", "SeriesDescription": "description", "StudyInstanceUID": "study"}
 # Keywords that all slices of a volume have or lack, have to share, and usually share.
 SCALES = ("RescaleSlope", "RescaleIntercept")
-KINDS = tuple(
-    str.split(
-        "Units RescaleType PhotometricInterpretation EchoNumbers EchoTime EffectiveEchoTime "
-        "DiffusionBValue ComplexImageComponent ConvolutionKernel"
-    )
+KINDS = str.split(
+    "Units RescaleType PhotometricInterpretation EchoNumbers EchoTime EffectiveEchoTime "
+    "DiffusionBValue DiffusionGradientOrientation ComplexImageComponent ConvolutionKernel "
+    "Modality SOPClassUID"
 )
 OWNERS = ("FrameOfReferenceUID", "PatientID")
 _ALIKE = (*SCALES, *KINDS, *OWNERS)
@@ -88,11 +86,8 @@ _OF_FILE = str.split(
     "ExtendedOffsetTable ExtendedOffsetTableLengths"
 )
 _PIXEL_SIZES = ("PixelSpacing", "ImagerPixelSpacing", "NominalScannedPixelSpacing")
-_COUNTS = {
-    **dict.fromkeys(_PIXEL_SIZES, 2),
-    "ImageOrientationPatient": 6,
-    "ImagePositionPatient": 3,
-}
+_COUNTS = {**dict.fromkeys(_PIXEL_SIZES, 2), "ImagePositionPatient": 3}
+_COUNTS["ImageOrientationPatient"] = 6
 _PLANE_KEYS = ("PixelSpacing", "ImageOrientationPatient")
 # Names of the kinds of images whose planes have a size and a direction in the patient.
 _PLANES = ("CT Image", "MR Image", "Positron", "RT Dose", "Enhanced", "Legacy Converted Enhanced")
@@ -130,9 +125,7 @@ class Frame:
     is_plane: bool  # whether its kind or its direction needs a place in the patient
     scale: tuple[float, float]  # slope and intercept
     span: tuple[float, float]  # the smallest and the largest number that a pixel can be
-    facts: Mapping[
-        str, Any
-    ]  # values of ``SELECTORS``, of shared keywords, and of the user's own keywords
+    facts: Mapping[str, Any]  # values of ``SELECTORS``, and of shared and the user's keywords
 
 
 class DicomFile:
@@ -343,11 +336,9 @@ class DicomFile:
         directions = facts.get("ImageOrientationPatient")
         between = next((facts[key] for key in _PIXEL_SIZES if facts.get(key)), (1.0, 1.0))
         for keyword, count in _COUNTS.items():
-            if np.size(facts.get(keyword) or ()) not in (0, count):
-                msg = (
-                    f"{self.name} has {keyword} of {np.size(facts[keyword])} numbers, not {count}."
-                )
-                raise BadHeader(msg)
+            there = np.size(facts.get(keyword) or ())
+            if there not in (0, count):
+                raise BadHeader(f"{self.name} has {keyword} of {there} numbers, not {count}.")
         row, column = np.reshape(np.array(directions or (1, 0, 0, 0, 1, 0), dtype=float), (2, 3))
         lengths = np.linalg.norm(row), np.linalg.norm(column)
         between_rows, between_columns = map(float, between)

@@ -577,19 +577,18 @@ def _bigdataviewer_level(h5py: Any, h5: Any, dataset: Any, dtype: np.dtype[Any])
 
 def _affine(dataset: Any, layout: Layout, level: Any, name: str) -> tuple[float, ...]:
     attribute = dataset.attrs.get(_SPACING)
-    if attribute is None and level is not None:
-        if level.shape != (3,) or not (np.isfinite(level).all() and level.min() > 0):
-            what = f"resolutions of {name} give no three factors for {dataset.name}."
-            raise BadHeader(what, do="Pass affine= to say where the voxels lie.")
+    if attribute is None and level is None:
+        return IDENTITY
+    noun, numbers = (_SPACING, attribute) if attribute is not None else ("resolutions", level)
+    spacing = np.asarray(numbers).ravel()
+    is_numbers = spacing.dtype.kind in "iuf" and spacing.shape == (3,)
+    if not is_numbers or not np.isfinite(spacing).all() or spacing.min() <= 0:
+        what = f"{noun} of {name} is {spacing.tolist()}, not three lengths."
+        raise BadHeader(what, do="Pass affine= to say where the voxels lie.")
+    if attribute is None:
         matrix = np.diag([*level[::-1], 1.0])  # stored as (z, y, x)
         matrix[:3, 3] = (level[::-1] - 1) / 2
         return affine_entries(matrix, name)
-    if attribute is None:
-        return IDENTITY
-    spacing = np.asarray(attribute, np.float64).ravel()
-    if spacing.shape != (3,) or not np.isfinite(spacing).all() or spacing.min() <= 0:
-        what = f"{_SPACING} of {name} is {np.asarray(attribute).tolist()}, not three lengths."
-        raise BadHeader(what, do="Pass affine= to say where the voxels lie.")
     # In stored order; of an image it begins with the axis that is not stored.
     places = [-1 if axis is None else axis for axis in layout.spatial]
     lengths = spacing[np.argsort(np.argsort(places))]

@@ -190,7 +190,12 @@ def _reads(request: BackendRequest) -> bool:
 def open_itk(path: str, name: str, follow: str = "same_folder") -> Backend:
     """Open any file that SimpleITK reads; only the header is read."""
     file = LocalStoredFile(path, name)
-    reader = _read_information(path, name, follow)
+    check_claims(path, name, follow)
+    reader = _reader(path)
+    try:
+        reader.ReadImageInformation()
+    except RuntimeError as error:
+        raise BadHeader(f"{name} cannot be read by SimpleITK: {_reason(error)}.") from None
     fields, size = _fields(reader, name), reader.GetSize()
     image_io = str(reader.GetImageIO() or reader.GetImageIOFromFileName(path))
     if image_io == "MRCImageIO":
@@ -226,16 +231,6 @@ def open_with_itk(file: StoredFile, why: str, data_files: Sequence[str]) -> Back
     for name in data_files:
         file.beside(name)  # a plain file, and not outside the folder
     return open_itk(file.path, file.name, file.follow)
-
-
-def _read_information(path: str, name: str, follow: str = "same_folder") -> Any:
-    check_claims(path, name, follow)
-    reader = _reader(path)
-    try:
-        reader.ReadImageInformation()
-    except RuntimeError as error:
-        raise BadHeader(f"{name} cannot be read by SimpleITK: {_reason(error)}.") from None
-    return reader
 
 
 def from_itk(image: Any, options: Options) -> ArraySource | None:

@@ -62,14 +62,16 @@ def source_of_image(image: Any, options: Options) -> Source | None:
     """Return the source of an image of nibabel: lazy wherever its ``dataobj`` is."""
     if not hasattr(image, "dataobj"):  # an object of nibabel that is no image
         return None
+    if not hasattr(image, "affine"):
+        what = f"a {type(image).__name__} of nibabel holds rows of numbers, no voxels."
+        raise UnknownFormat(what, do="Write its volume with wb_command -cifti-separate.")
+    name = str(image.get_filename() or "the image")
     matrix = np.array(np.eye(4) if image.affine is None else image.affine, dtype=np.float64)
     with suppress(KeyError, TypeError, ValueError, IndexError):  # formats without the field
-        matrix[:3] *= millimetres(
-            int(image.header["xyzt_units"]), str(image.get_filename() or "the image")
-        )
+        matrix[:3] *= millimetres(int(image.header["xyzt_units"]), name)
     affine, dataobj = affine_entries(matrix, "the image"), image.dataobj
     if type(image).__name__.startswith("Minc"):
-        _refuse_time(image, str(image.get_filename() or "the image"))
+        _refuse_time(image, name)
     if isinstance(dataobj, np.ndarray):
         values = _channels_of(np.asanyarray(dataobj))
         return from_array(values, options.affine or affine, is_image=True)

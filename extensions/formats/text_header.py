@@ -23,7 +23,7 @@ from ...core.errors import BadHeader
 from ...core.suggest import closest
 from ...storage.decompress import copy, decompress
 from ...volumes.backend import Backend
-from ...volumes.formats.chunked_backend import millimetres_in
+from ...volumes.formats.chunked_backend import factors_in, millimetres_in
 from ...volumes.formats.raw import (
     RAS_OF_LPS,
     LocalRaw,
@@ -33,7 +33,7 @@ from ...volumes.formats.raw import (
     world_affine,
 )
 from ...volumes.formats.stored_file import Format, StoredFile, check_size, what_to_do
-from ...volumes.header import affine_entries
+from ...volumes.header import affine_entries, stored_affine
 from .itk import open_with_itk
 
 _NRRD_MAGIC = re.compile(rb"NRRD000[1-5]\r?\n")
@@ -82,11 +82,11 @@ N = TypeVar("N", int, float)
 
 
 class ItkOnly(Exception):
-    """The reason why only SimpleITK can read the file, and the data files of the header."""
+    """The reason why only SimpleITK can read the file, with data files and affine of the header."""
 
-    def __init__(self, why: str, data_files: Sequence[str] = ()) -> None:
+    def __init__(self, why: str, data_files: Sequence[str], affine: tuple[float, ...]) -> None:
         super().__init__(why)
-        self.data_files = data_files
+        self.data_files, self.affine = data_files, affine
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,9 @@ def open_text(file: StoredFile, parse: Callable[[bytes, str], TextHeader]) -> Ba
     try:
         header = parse(file.head(HEAD_BYTES), file.name)
     except ItkOnly as why:
-        return open_with_itk(file, str(why), why.data_files)
+        backend = open_with_itk(file, str(why), why.data_files)
+        backend.header = replace(backend.header, affine=why.affine)  # ITK ignores units
+        return backend
     beside = [file.beside(name) for name in header.data_files]
     if not header.from_end and file.content_key in [one.content_key for one in beside]:
         what = f"{file.name} names itself as the file of its voxels."
@@ -251,11 +253,12 @@ def parse_nrrd(head: bytes, name: str) -> TextHeader:
     """
     fields, length = _nrrd_fields(head, name)
     sizes = fields.lengths("dimension", "sizes", _MOST_NRRD_AXES)
-    spatial, affine = _geometry(fields, sizes)
+    spatial = _spatial_axes(fields, len(sizes))
+    affine = stored_affine(lambda: affine_entries(_nrrd_affine(fields, spatial, sizes), name))
     encoding = fields.get("encoding", "").lower()
     files = fields.files("datafile", head[length:], sizes) if fields.get("datafile") else ()
     if encoding in _ITK_ENCODINGS:
-        raise ItkOnly(f"its encoding is {encoding}", files)
+        raise ItkOnly(f"its encoding is {encoding}", files, affine)
     if encoding not in _ENCODINGS:
         raise fields.error(f"its encoding is {encoding!r}")
     skip, lines = fields.integer("byteskip"), fields.integer("lineskip")
@@ -267,7 +270,7 @@ def parse_nrrd(head: bytes, name: str) -> TextHeader:
     padding = (1,) * (3 - len(spatial))
     axes = (*spatial, *range(len(sizes), len(sizes) + len(padding)))
     layout = fastest_first((*sizes, *padding), (axes[0], axes[1], axes[2]))
-    raw = RawHeader(layout, _nrrd_dtype(fields), max(skip, 0), affine_entries(affine, name))
+    raw = RawHeader(layout, _nrrd_dtype(fields), max(skip, 0), affine)
     start = 0 if files else length
     return TextHeader(raw, _ENCODINGS[encoding], files, start, lines, from_end=skip == -1)
 
@@ -307,9 +310,8 @@ def _nrrd_dtype(fields: TextFields) -> np.dtype[np.generic]:
     return np.dtype((endian or "|") + code)
 
 
-def _geometry(fields: TextFields, sizes: Sequence[int]) -> tuple[tuple[int, ...], Affine]:
-    """Return which axes are spatial, one to three of them, and the affine."""
-    count = len(sizes)
+def _spatial_axes(fields: TextFields, count: int) -> tuple[int, ...]:
+    """Return which axes are spatial, one to three of them."""
     kinds = fields.get("kinds", "").lower().split()
     if kinds and len(kinds) != count:
         raise fields.error(f"it has {count} axes and {len(kinds)} kinds")
@@ -323,8 +325,12 @@ def _geometry(fields: TextFields, sizes: Sequence[int]) -> tuple[tuple[int, ...]
         spatial = spatial or [a for a in range(count) if kinds[a] in _UNKNOWN_KINDS]
     if not spatial:
         raise fields.error("none of its axes is spatial")
-    spatial = spatial[:3]  # a fourth is time
-    space = fields.get("space", "").lower()
+    return tuple(spatial[:3])  # a fourth is time
+
+
+def _nrrd_affine(fields: TextFields, spatial: Sequence[int], sizes: Sequence[int]) -> Affine:
+    """Return the affine of the spatial axes, RAS+."""
+    directions, space = _vectors(fields, "spacedirections"), fields.get("space", "").lower()
     # A world with time has four axes.
     has_time = space.endswith(("-time", "rast", "last", "lpst"))
     dimension = fields.integer("spacedimension", 4 if has_time else 3)
@@ -338,27 +344,48 @@ def _geometry(fields: TextFields, sizes: Sequence[int]) -> tuple[tuple[int, ...]
         if len(origin) != dimension:
             raise fields.error(f"its world has {dimension} axes, and its origin {len(origin)}")
     else:
-        columns, origin = _along_the_world(fields, spatial, count)
+        columns, origin = _along_the_world(fields, spatial, sizes)
     affine = world_affine(columns, origin, _SPACES.get(space.removesuffix("-time"), RAS_OF_LPS))
-    units = (*re.findall(r'"([^"]*)"', fields.get("spaceunits", "")), "", "", "")[:3]
-    affine[:3] *= np.array([[millimetres_in(unit, fields.name)] for unit in units])
-    return tuple(spatial), affine
+    units, own = _units(fields, "spaceunits", dimension), _units(fields, "units", len(sizes))
+    own = [own[axis] for axis in spatial] if any(own) else []
+    # Oblique directions mix the axes of voxels and world: only a common unit fits both.
+    if own and (units[: len(own)] not in ([], own) or (directions and len({*own}) > 1)):
+        raise fields.error(f"its units {own} do not fit its space", "Pass affine= instead.")
+    units = units or (own[:1] * 3 if directions else own)
+    factors = factors_in(dict(zip("xyz", units, strict=False)), fields.name)
+    affine[: len(factors)] *= np.reshape([*factors.values()], (-1, 1))
+    return affine
+
+
+def _units(fields: TextFields, key: str, count: int) -> list[str]:
+    """Return the units of a field, one for each axis; none without the field."""
+    text = fields.get(key, "")
+    words = [phrase or word for phrase, word in re.findall(r'"([^"]*)"|([^\s"]+)', text)]
+    if len(words) not in (0, count):
+        do = f"Write {count} units in quotes, or pass affine=."
+        raise fields.error(f"its {key} are {text[:80]!r}", do)
+    return words
 
 
 def _along_the_world(
-    fields: TextFields, spatial: Sequence[int], count: int
+    fields: TextFields, spatial: Sequence[int], sizes: Sequence[int]
 ) -> tuple[list[tuple[float, ...]], tuple[float, ...]]:
-    """Return steps along the world's axes, from spacings and axis mins."""
-    spacings = fields.numbers(("spacings",), count) or (math.nan,) * count
+    """Return steps along the world's axes, from spacings, axis mins and axis maxs."""
+    count, keys = len(sizes), ("spacings", "axismins", "axismaxs")
+    spacings, mins, maxs = (fields.numbers((k,), count) or (math.nan,) * count for k in keys)
     space_origin = (_vectors(fields, "spaceorigin") or [None])[0]
-    mins = fields.numbers(("axismins",), count) or (math.nan,) * count
     centres = fields.get("centerings", fields.get("centers", "")).lower().split()
     columns, origin = [], []
     for row, axis in enumerate(spatial):
-        step = spacings[axis] if math.isfinite(spacings[axis]) else 1.0
-        columns.append(tuple(step if other == row else 0.0 for other in range(3)))
         # A minimum is that of the first voxel's near face, if it is not said to be a node.
-        is_node = len(centres) == count and centres[axis] == "node"
+        centre, extent = centres[axis] if len(centres) == count else "", maxs[axis] - mins[axis]
+        is_node, nodes = centre == "node", extent / max(1, sizes[axis] - 1)
+        between = nodes if is_node else extent / sizes[axis]
+        step = next(filter(math.isfinite, (spacings[axis], between)), 1.0)
+        steps = [between] if centre in ("node", "cell") else [between, nodes]
+        if math.isfinite(extent) and not any(math.isclose(step, s, rel_tol=1e-3) for s in steps):
+            raise fields.error("its spacings and its axis mins and maxs differ", "Pass affine=.")
+        columns.append(tuple(step if other == row else 0.0 for other in range(3)))
         first = mins[axis] + (0.0 if is_node else step / 2)
         origin.append(first if math.isfinite(first) else 0.0)
     return columns, space_origin or tuple(origin)
@@ -393,25 +420,24 @@ def parse_metaimage(head: bytes, name: str) -> TextHeader:
     is_local = fields[_LAST_KEY].upper() == "LOCAL"
     files = () if is_local else fields.files(_LAST_KEY, head[length:], sizes)
     is_compressed = _truth(fields, "CompressedData")
+    affine = stored_affine(lambda: affine_entries(_meta_affine(fields, len(sizes)), name))
     if not _truth(fields, "BinaryData", default=True):
-        raise ItkOnly("its voxels are text", files)
+        raise ItkOnly("its voxels are text", files, affine)
     skip, lowest = fields.integer("HeaderSize"), length if is_local else 0
     if skip < -1 or 0 < skip < lowest or (skip == -1 and is_compressed):
         raise fields.error(f"its HeaderSize is {skip}")
-    affine = affine_entries(_meta_affine(fields, len(sizes)), name)
     raw = RawHeader(fastest_first(sizes, colours=channels), _meta_dtype(fields), 0, affine)
     encoding = "zlib" if is_compressed else "raw"
     return TextHeader(raw, encoding, files, max(skip, lowest), from_end=skip == -1)
 
 
 # The fields that describe voxels and their place; notes may have any other name.
-_META_KEYS = (
-    *("ObjectType", "NDims", "BinaryData", "BinaryDataByteOrderMSB", "ElementByteOrderMSB"),
-    *("CompressedData", "CompressedDataSize", "TransformMatrix", "Rotation", "Orientation"),
-    *("Offset", "Position", "Origin", "CenterOfRotation", "AnatomicalOrientation", "DimSize"),
-    *("ElementSpacing", "ElementSize", "ElementType", "ElementNumberOfChannels", "HeaderSize"),
-    *("ElementDataFile", "ElementMin", "ElementMax", "ElementToIntensityFunctionSlope"),
-    "ElementToIntensityFunctionOffset",
+_META_KEYS = str.split(
+    "ObjectType NDims BinaryData BinaryDataByteOrderMSB ElementByteOrderMSB CompressedData "
+    "CompressedDataSize TransformMatrix Rotation Orientation Offset Position Origin DimSize "
+    "CenterOfRotation AnatomicalOrientation DistanceUnits ElementSpacing ElementSize ElementType "
+    "ElementNumberOfChannels HeaderSize ElementDataFile ElementMin ElementMax "
+    "ElementToIntensityFunctionSlope ElementToIntensityFunctionOffset"
 )
 _MISSPELT = 0.85  # of the ratio of difflib: one letter of seven
 
@@ -465,7 +491,9 @@ def _meta_affine(fields: TextFields, count: int) -> Affine:
     rank = min(count, 3)
     with np.errstate(all="ignore"):  # the header refuses values that are not finite
         columns = [spacing[axis] * matrix[axis, :rank] for axis in range(rank)]
-    return world_affine(columns, origin[:3])
+    affine = world_affine(columns, origin[:3])
+    affine[:3] *= millimetres_in(fields.get("DistanceUnits", "").replace("?", ""), fields.name)
+    return affine
 
 
 FORMATS = (

@@ -13,7 +13,7 @@ import reprlib
 import struct
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,7 +28,6 @@ from ...core.errors import BadHeader, LikelyMistake, UnknownFormat, VolumeNotFou
 from ...core.locks import ForkSafeLock
 from ...core.lru_cache import cached_property
 from ...core.native_library import free_of_lock
-from ...core.validate import MILLIMETRES
 from ...storage.content import content_key
 from ...storage.ranges import ObjectRanges, check_document
 from ...volumes.backend import Backend
@@ -40,7 +39,7 @@ from ...volumes.formats.chunked_backend import (
     check_axes,
     check_number,
     chunked_header,
-    millimetres_in,
+    factors_in,
     named_layout,
     refuse_conventions,
 )
@@ -99,6 +98,8 @@ _KIND += " planarconfig extrasamples subsampling"
 _ORIENTATION, _PALETTE, _RESOLUTION_UNIT = 274, 320, 296
 _GDAL_METADATA = 42112
 _GDAL_NEUTRAL = {"scale": 1.0, "offset": 0.0}  # roles of its items that change the values
+_IMAGEJ_NEUTRAL = {"cf": 0.0, "c0": 0.0, "c1": 1.0}  # a straight line
+_NO_CALIBRATION = 20  # ImageJ's function of values without a calibration
 _SHORT = reprlib.Repr()  # a palette has 768 numbers
 
 
@@ -181,7 +182,10 @@ def _refuse_other_kinds(pages: Any, first: Any, name: str) -> None:
                 raise UnknownFormat(f"{what}: {one}, not {two}.", do=do)
 
 
-def _refuse_scaled(text: str | None, name: str) -> None:
+def _refuse_scaled(text: str | None, imagej: Mapping[str, Any], name: str) -> None:
+    """Raise ``UnknownFormat`` for values that GDAL's or ImageJ's metadata calibrate."""
+    if imagej.get("cf") != _NO_CALIBRATION:
+        refuse_conventions(imagej, name, _IMAGEJ_NEUTRAL)
     for item in ElementTree.fromstring(text).iter("Item") if text else ():
         refuse_conventions({str(item.get("role")): item.text}, name, _GDAL_NEUTRAL)
 
@@ -222,7 +226,7 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
     axes = _name_axes((*(axis for axis, _ in between), *frame.axes.lower()))
     pages = math.prod(lead)
     _refuse_other_kinds(image, frame, name)
-    _refuse_scaled(frame.tags.valueof(_GDAL_METADATA), name)
+    _refuse_scaled(frame.tags.valueof(_GDAL_METADATA), file.imagej_metadata or {}, name)
     dtype = np.dtype(frame.dtype).newbyteorder(file.byteorder)
     files: tuple[str, ...] = (file.filename,)
     # An OME-TIFF may say that all of its planes are in another file.
@@ -351,10 +355,8 @@ def _ome_spacing(text: str, series: int, name: str) -> tuple[float, float, float
     if not sizes:
         return None
     units = {a: attributes.get(f"PhysicalSize{a}Unit", "µm").strip().lower() for a in sizes}
-    if len({unit in MILLIMETRES for unit in units.values()}) > 1:
-        raise ValueError(f"units of {', '.join(f'{a}: {unit!r}' for a, unit in units.items())}")
-    factors = {unit: millimetres_in(unit, name) for unit in {*units.values()}}
-    lengths = {a: factors[units[a]] * _positive(size) for a, size in sizes.items()}
+    factors = factors_in(units, name)
+    lengths = {a: factors[a] * _positive(size) for a, size in sizes.items()}
     silent = [a for a in "XYZ" if a not in sizes and attributes.get(f"Size{a}", "1") != "1"]
     no_lengths = [unit for a, unit in units.items() if unit in NO_LENGTHS and lengths[a] != 1]
     if silent or no_lengths:
@@ -366,21 +368,18 @@ def _ome_spacing(text: str, series: int, name: str) -> tuple[float, float, float
     return x, y, z
 
 
-def _imagej_spacing(
-    metadata: dict[str, Any], page: Any, name: str
-) -> tuple[float, float, float] | None:
+def _imagej_spacing(metadata: dict[str, Any], page: Any, name: str) -> tuple[float, float, float]:
     """Return ImageJ's spacing: pixels per unit in the tags, the unit and z in its text."""
     # ImageJ writes the micro sign as an escape. Without a unit the ratio of lengths is known.
     in_tag = {2: "inch", 3: "cm"}.get(page.tags.valueof(_RESOLUTION_UNIT), "")
-    unit = str(metadata.get("unit", in_tag)).replace("\\u00B5", "µ").lower()
-    factor = millimetres_in(unit, name)
-    x, y = (
-        factor / _positive(page.tags[tag].value[0] / page.tags[tag].value[1])
-        if tag in page.tags
-        else factor
-        for tag in ("XResolution", "YResolution")
-    )
-    return x, y, factor * _positive(metadata.get("spacing", 1.0))
+    words = {a: metadata.get(f"{a}unit", metadata.get("unit", in_tag)) for a in "xyz"}
+    units = {a: str(word).replace("\\u00B5", "µ") for a, word in words.items()}
+    sizes = factors_in(units, name)
+    for axis, tag in ("x", "XResolution"), ("y", "YResolution"):
+        if tag in page.tags:
+            pixels, length = page.tags[tag].value
+            sizes[axis] /= _positive(pixels / length)
+    return sizes["x"], sizes["y"], sizes["z"] * _positive(metadata.get("spacing", 1.0))
 
 
 def _positive(value: Any) -> float:
@@ -492,12 +491,5 @@ class _Tags:
         return getattr(self._file, name)
 
 
-FORMATS = (
-    Format(
-        "tiff",
-        (".tif", ".tiff", ".tf8", ".btf"),
-        open_tiff,
-        ("level", "series", "axes"),
-        "tifffile",
-    ),
-)
+_OPTIONS = ("level", "series", "axes")
+FORMATS = Format("tiff", (".tif", ".tiff", ".tf8", ".btf"), open_tiff, _OPTIONS, "tifffile")

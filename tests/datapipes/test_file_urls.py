@@ -72,3 +72,13 @@ def test_the_cache_is_on_a_local_disk(folder, url, monkeypatch):
     monkeypatch.setenv("VOXPIPE_CACHE", url)
     with pytest.raises(BadSetting, match=r"VOXPIPE_CACHE is .*local disk"):
         next(iter(opened(folder)))["image"].realize()
+
+
+def test_a_file_url_with_this_host(folder):
+    """``localhost`` is this machine (RFC 8089), in a pattern and for one file."""
+    url = f"file://localhost{folder}"
+
+    assert vp.Volume(f"{url}/p0/ct.nii.gz").shape == (1, 20, 21, 22)
+    assert len(list(opened(url))) == len(list(opened(folder))) == 3
+    assert len(vp.check(url, workers=1).findings) == len(vp.check(folder, workers=1).findings) == 6
+    assert len(vp.check(f"{url}/p*/ct.nii.gz", workers=1).findings) == 3

@@ -68,3 +68,54 @@ def test_options_are_shown_by_nobody(position: str, tmp_path: Any) -> None:
 
     assert SECRET not in said
     assert "AKIA" not in said
+
+
+def object_of(library: str, path: Any) -> Any:
+    """Return an object of a library that holds voxels, or files of them."""
+    module = pytest.importorskip(library)
+    plane = np.zeros((4, 4), np.uint8)
+    if library == "h5py":
+        with module.File(path / "a.h5", "w") as file:
+            return file
+    if library == "xarray":
+        return module.Dataset({"ct": (("y", "x"), plane)})
+    if library == "PIL.Image":
+        return module.fromarray(plane)
+    if library == "tifffile":
+        module.imwrite(path / "a.tif", plane)
+        with module.TiffFile(path / "a.tif") as file:
+            return file
+    if library == "torchio":
+        return module.Subject(ct=module.ScalarImage(tensor=plane[None, ..., None]))
+    if library == "nibabel":
+        return module.GiftiImage()
+    return module.Dataset()
+
+
+LIBRARIES = ["h5py", "xarray", "PIL.Image", "tifffile", "torchio", "nibabel", "pydicom"]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+@pytest.mark.parametrize("is_list", [False, True])
+def test_an_object_that_is_no_volume_is_refused(tmp_path: Any, library: str, is_list: bool) -> None:
+    """It would reach the batch as it is; ``keys=`` leaves it in the sample."""
+    thing = object_of(library, tmp_path)
+    cases = [{"image": np.zeros((4, 4, 4)), "other": [thing] if is_list else thing}]
+    kind = f"{library.partition('.')[0]}.{type(thing).__name__}"
+
+    with pytest.raises(vp.errors.UnknownFormat, match=rf"{kind}\.\s+in case .*under 'other'"):
+        next(iter(vp.from_cases(cases).open_volume()))
+    assert "other" in next(iter(vp.from_cases(cases).open_volume(keys="image")))
+
+
+@pytest.mark.parametrize("argument", [{"labels": ("tumour",)}, {"axes": {"tumour": "xyz"}},
+                                      {"affine": {"tumour": np.eye(4)}}])  # fmt: skip
+def test_a_named_key_that_a_later_case_does_not_open(argument: Any) -> None:
+    """A later case may lack the volume, but not hold a word in its place."""
+    volume = np.zeros((4, 4, 4), np.uint8)
+    first, lacks = {"image": volume, "tumour": volume}, {"image": volume}
+
+    opened = vp.from_cases([first, lacks, {**lacks, "tumour": None}]).open_volume(**argument)
+    assert len(list(opened)) == 3
+    with pytest.raises(SampleError, match=rf"{next(iter(argument))}= speaks of 'tumour'"):
+        list(vp.from_cases([first, {**lacks, "tumour": "none"}]).open_volume(**argument))

@@ -1,5 +1,7 @@
 """Volumes that differ by their format only, single files, and names of other formats."""
 
+import re
+
 import nibabel
 import numpy as np
 import pytest
@@ -7,7 +9,7 @@ import pytest
 import voxpipe as vp
 from voxpipe.__main__ import main
 from voxpipe.core.errors import DestinationExists, UnknownFormat
-from voxpipe.volumes import close_volumes, convert, find_volumes, read_manifest
+from voxpipe.volumes import Volume, close_volumes, convert, find_volumes, read_manifest
 
 pytest.importorskip("zarr")
 
@@ -95,7 +97,23 @@ def test_a_file_of_no_format_is_named(tmp_path, capsys):
     for command in ("check", "index"):
         assert main([command, f"{tmp_path}/notes.txt"]) == 1
         told = capsys.readouterr().err
-        assert "notes.txt is a file of no format" in told
+        assert f"no backend opens {tmp_path}/notes.txt; installed: .zarr.zip" in told
+
+
+KINDS = [("a.ims", "HDF5 of Imaris"), ("a.nc", "netCDF"), ("a.npz", "NumPy's archive")]
+
+
+@pytest.mark.parametrize(("name", "kind"), KINDS)
+def test_a_file_of_another_format_is_named(tmp_path, capsys, name, kind):
+    """The first line names the format, in a command and for a volume."""
+    place = tmp_path / name
+    place.write_bytes(b"none")
+    text = f"no backend opens {place}, a file of {kind}.\n"
+
+    assert main(["check", str(place)]) == 1
+    assert text in capsys.readouterr().err
+    with pytest.raises(UnknownFormat, match=re.escape(text)):
+        Volume(place).probe()
 
 
 @pytest.mark.parametrize("name", ["out.nii.gz", "out.nii", "out.h5", "out.NPY", "out.zarr.zip"])

@@ -160,9 +160,9 @@ def test_cubes_are_told_once(tmp_path, shape):
         next(iter(pipe.open_volume(keys=("ct", key), label_keys=(key,)).batch_patches(1)))
 
 
-@pytest.mark.parametrize("way", ["list", "resample_to", "manifest"])
+@pytest.mark.parametrize("way", ["list", "resample_to", "manifest", "check"])
 def test_unnamed_axes_are_reported_wherever_volumes_meet(tmp_path, way):
-    """As channels of one list, before one is resampled to the other, and from a manifest."""
+    """In one list, before one is resampled to the other, from a manifest, and in a check."""
     cube = np.arange(27, dtype=np.uint8).reshape(3, 3, 3)
     tifffile.imwrite(tmp_path / f"{way}.tif", cube, photometric="minisblack")
     np.save(tmp_path / f"{way}.npy", cube)
@@ -174,5 +174,6 @@ def test_unnamed_axes_are_reported_wherever_volumes_meet(tmp_path, way):
     pipe = pipe.open_volume()
     pipe = pipe.resample_to("image") if way == "resample_to" else pipe
     read = {"list": lambda: vp.Volume([named, plain]).shape}
+    read["check"] = lambda: vp.check([{"image": named, f"other_{way}": plain}], workers=1)
     with pytest.warns(LikelyMistake, match=rf"axes-not-named.*{way}\.npy"):
         read.get(way, lambda: next(iter(pipe.batch_patches(1))))()

@@ -483,7 +483,7 @@ def test_conventions_of_netcdf_are_refused(tmp_path, key):
     assert Volume(path).spatial_shape == (2, 3, 4)
 
 
-@pytest.mark.parametrize("spacing", [(0, 1, 1), (-1, 1, 1), (float("nan"), 1, 1), (1, 2)])
+@pytest.mark.parametrize("spacing", [(0, 1, 1), (-1, 1, 1), (float("nan"), 1, 1), (1, 2), "a"])
 def test_a_given_affine_replaces_a_senseless_spacing(tmp_path, spacing):
     """The advice of the error for such a file works."""
     path = write(tmp_path / "a.h5", numbered((4, 5, 6)), spacing=spacing)

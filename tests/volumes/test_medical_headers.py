@@ -25,6 +25,7 @@ VOXELS = np.arange(24, dtype="<i2").tobytes()
 NRRD = "NRRD0004\ntype: short\ndimension: 3\nsizes: 2 3 4\nencoding: raw\nendian: little\n"
 META = "NDims = 3\nDimSize = 2 3 4\nElementType = MET_SHORT\n"
 DIRECTIONS = "space directions: (2,0,0) (0,3,1) (0,0,4)\nspace origin: (1,2,3)\n"
+STRAIGHT = DIRECTIONS.replace(",1)", ",0)")
 
 collect()
 
@@ -59,11 +60,11 @@ def judged(path):
         "spacings: 1.5 2 3\naxis mins: 10 20 30\n",
         "spacings: 1.5 2 3\naxis mins: 10 20 30\ncenterings: cell cell cell\n",
         "spacings: 1.5 2 3\naxis mins: 10 20 30\ncenterings: node node node\n",
-        "space: RAS\n" + DIRECTIONS.replace(",1)", ",0)"),
-        "space: left-anterior-superior\n" + DIRECTIONS.replace(",1)", ",0)"),
-        "space: left-posterior-superior\n" + DIRECTIONS.replace(",1)", ",0)"),
-        "space: scanner-xyz\n" + DIRECTIONS.replace(",1)", ",0)"),
-        "space dimension: 3\n" + DIRECTIONS.replace(",1)", ",0)"),
+        "space: RAS\n" + STRAIGHT,
+        "space: left-anterior-superior\n" + STRAIGHT,
+        "space: left-posterior-superior\n" + STRAIGHT,
+        "space: scanner-xyz\n" + STRAIGHT,
+        "space dimension: 3\n" + STRAIGHT,
         "# a comment\nwhat:=ever: it is\ncontent: none\n",
     ],
 )
@@ -90,6 +91,8 @@ def test_nrrd_lies_where_simpleitk_says(tmp_path, lines):
         "TransformMatrix = 0 0 1 1 0 0 0 1 0\nElementSpacing = 1 2 3\nCenterOfRotation = 1 2 3\n",
         "ElementByteOrderMSB = True\n",
         "HeaderSize = -1\n",
+        "DistanceUnits = ?\n",
+        "DistanceUnits = mm\n",
     ],
 )
 def test_metaimage_lies_where_simpleitk_says(tmp_path, lines):
@@ -103,6 +106,31 @@ def test_metaimage_lies_where_simpleitk_says(tmp_path, lines):
     assert volume.numpy()[0].tolist() == voxels.tolist()
 
 
+def test_distance_units_of_metaimage(tmp_path):
+    """By the format's definition: ITK ignores them."""
+    volume = Volume(meta(tmp_path, "DistanceUnits = um\nElementSpacing = 1 2 3\nOffset = 4 5 6\n"))
+
+    expected = np.diag([-0.001, -0.002, 0.003, 1])
+    expected[:3, 3] = -0.004, -0.005, 0.006
+    np.testing.assert_allclose(volume.affine, expected)
+    assert volume.lengths == "1 x 2 x 3 um"
+
+
+@pytest.mark.parametrize("form", ["nrrd", "metaimage"])
+def test_units_of_voxels_as_text(tmp_path, form):
+    """SimpleITK reads these voxels, and the units of the header count all the same."""
+    text = b" ".join(b"%d" % n for n in range(24)) + b"\n"
+    if form == "nrrd":
+        start = NRRD.replace("raw", "ascii") + 'spacings: 1 2 3\nunits: "um" "um" "um"\n'
+        volume = Volume(nrrd(tmp_path, start=start, voxels=text))
+    else:
+        lines = "BinaryData = False\nDistanceUnits = um\nElementSpacing = 1 2 3\n"
+        volume = Volume(meta(tmp_path, lines, text))
+
+    assert volume.spacing == pytest.approx((0.001, 0.002, 0.003))
+    assert volume.numpy()[0].ravel(order="F").tolist() == list(range(24))
+
+
 def test_oblique_directions_and_units(tmp_path):
     """Columns that are not at right angles are kept, and micrometres are converted."""
     path = nrrd(tmp_path, 'space: RAS\nspace units: "um" "mm" "m"\n' + DIRECTIONS)
@@ -111,16 +139,58 @@ def test_oblique_directions_and_units(tmp_path):
     np.testing.assert_allclose(Volume(path).affine, expected)
 
 
+@pytest.mark.parametrize(
+    ("lines", "spacing"),
+    [
+        ('spacings: 1 2 3\nunits: "um" "mm" "cm"\n', (0.001, 2, 30)),
+        ('space: LPS\nunits: "um" "um" "um"\n' + STRAIGHT, (2e-3, 3e-3, 4e-3)),
+        ("space: LPS\nspace units: um um um\n" + STRAIGHT, (2e-3, 3e-3, 4e-3)),
+        ("spacings: 1 2 3\naxis mins: 0 0 0\naxis maxs: 1 6 9\n", (1, 2, 3)),
+        ("axis mins: 0 0 0\naxis maxs: 4 6 4\n", (2, 2, 1)),
+        ("axis mins: 0 0 0\naxis maxs: 4 6 6\ncenters: node node node\n", (4, 3, 2)),
+        ("spacings: nan 2 3\naxis mins: 0 0 0\naxis maxs: 4 6 9\n", (2, 2, 3)),
+    ],
+)
+def test_units_and_extents_of_nrrd(tmp_path, lines, spacing):
+    """By the format's definition: ITK ignores units and extents of axes."""
+    assert Volume(nrrd(tmp_path, lines)).spacing == pytest.approx(spacing)
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ('space: LPS\nspace units: "um" "um" ""\n' + DIRECTIONS, "some axes only, by units of x"),
+        ('spacings: 1 2 3\nunits: "um" "" "um"\n', "some axes only, by units of x: 'um', y: ''"),
+        ("spacings: 1 2 3\naxis mins: 0 0 0\naxis maxs: 5 6 9\n", "spacings and its axis mins"),
+        (
+            "spacings: 2 3 3\naxis mins: 0 0 0\naxis maxs: 4 6 9\ncenters: cell cell cell\n",
+            "differ",
+        ),
+        ('space: LPS\nspace units: "um"\n' + DIRECTIONS, "Write 3 units in quotes"),
+        ('spacings: 1 2 3\nunits: "um" "um"\n', "its units are"),
+        ('space: LPS\nunits: "um" "mm" "mm"\n' + DIRECTIONS, "do not fit its space"),
+        ("space: LPS\nspace directions: (1,0) (0,1) none\n", "directions have others"),
+    ],
+)
+def test_a_world_of_nrrd_that_makes_no_sense(tmp_path, lines, words):
+    """It is refused with a way out that works."""
+    path, affine = nrrd(tmp_path, lines), np.diag([2.0, 3, 4, 1])
+
+    with pytest.raises(BadHeader, match=words):
+        Volume(path).probe()
+    assert Volume(path, affine=affine).affine.tolist() == affine.tolist()
+
+
 @pytest.mark.parametrize("start", [NRRD, META])
 def test_a_given_affine_opens_steps_of_zero(tmp_path, start):
     """The affine of the user replaces one without an inverse."""
     write, key = (nrrd, "spacings: ") if start == NRRD else (meta, "ElementSpacing = ")
     affine = np.diag([2.0, 3, 4, 1])
 
-    volume = Volume(write(tmp_path, f"{key}1 0 1\n", start=start), affine=affine)
-
-    assert volume.affine.tolist() == affine.tolist()
-    assert volume.shape == (1, 2, 3, 4)
+    for numbers in ("1 0 1", "x 1 1"):
+        volume = Volume(write(tmp_path, f"{key}{numbers}\n", start=start), affine=affine)
+        assert volume.affine.tolist() == affine.tolist()
+        assert volume.shape == (1, 2, 3, 4)
 
 
 @pytest.mark.parametrize(

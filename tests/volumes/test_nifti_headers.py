@@ -415,6 +415,18 @@ def test_cifti(tmp_path, version, intent):
         _ = Volume(tmp_path / "a.dscalar.nii").shape
 
 
+def test_images_of_nibabel_that_are_no_volumes():
+    """CIFTI-2 has rows, GIFTI a surface; each is refused by the name of its class."""
+    scalars = nibabel.cifti2.ScalarAxis(["thickness"])
+    parts = nibabel.cifti2.BrainModelAxis.from_mask(np.ones((2, 2, 2), bool), affine=np.eye(4))
+    rows = nibabel.Cifti2Image(np.zeros((1, 8), np.float32), (scalars, parts))
+
+    with pytest.raises(UnknownFormat, match=r"Cifti2Image of nibabel.*\n.*-cifti-separate"):
+        Volume(rows, affine=np.eye(4))
+    with pytest.raises(UnknownFormat, match=r"from a nibabel\.GiftiImage"):
+        Volume(nibabel.GiftiImage())
+
+
 @pytest.mark.parametrize("name", ["lh.mgh", "lh.mgz", "lh.nii"])
 @pytest.mark.parametrize("length", [9, 642])
 def test_values_of_a_surface(tmp_path, name, length):

@@ -9,7 +9,7 @@ import torch
 from nifti_files import AFFINE, numbered, write_nifti
 
 from voxpipe.core import IO_COUNTERS, Region
-from voxpipe.core.errors import BadHeader, UnknownFormat, VolumeNotFound
+from voxpipe.core.errors import BadHeader, UnknownFormat, VolumeNotFound, VolumeReadError
 from voxpipe.volumes import (
     BackendRequest,
     Volume,
@@ -170,11 +170,10 @@ def test_nobody_answers():
 
 def test_unknown_formats_say_what_is_there(tmp_path):
     """The formats and, where there is one, the way out are in the message."""
-    for name, hint in (("a.par", "nibabel"), ("a.what", "register_backend")):
+    every = r"\.zarr, .*\.nii, \.nii\.gz, .*\.npy, .*\n.*register_backend"
+    for name, words in (("a.par", r"a file of Philips PAR.\n.*nibabel"), ("a.what", every)):
         (tmp_path / name).write_bytes(b"")
-        with pytest.raises(
-            UnknownFormat, match=r"\.zarr, .*\.nii, \.nii\.gz, .*\.npy, .*\n.*" + hint
-        ):
+        with pytest.raises(UnknownFormat, match=words):
             _ = Volume(tmp_path / name).shape
     with pytest.raises(VolumeNotFound, match=r"none\.tif"):
         _ = Volume(tmp_path / "none.tif").shape
@@ -402,3 +401,41 @@ def test_formats_that_are_not_read_are_named_with_a_way_out(tmp_path, name, way)
     with pytest.raises(UnknownFormat, match=way) as error:
         _ = Volume(path).shape
     assert "reader=" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        (b"{'descr': '<f4', 'fortran_order': False, 'shape': (2, 3", "EOF in multi-line"),
+        (b"{'descr': '<f4', 'fortran_order': False}", "the correct keys"),
+        (b"\0", ": "),
+    ],
+)
+def test_a_broken_header_of_npy(tmp_path, header, words):
+    """One sentence with the file, and not the tuple of Python's tokenizer."""
+    path = tmp_path / "a.npy"
+    path.write_bytes(b"\x93NUMPY\x01\x00v\x00" + header.ljust(117) + b"\n" + bytes(96))
+
+    with pytest.raises(
+        BadHeader, match=rf"a\.npy has no sound \.npy header.*{words}.*\.\n"
+    ) as error:
+        Volume(path).probe()
+    assert "('" not in error.value.what
+    assert "copy it again" in error.value.do
+
+
+@pytest.mark.parametrize(
+    ("url", "scheme", "way"),
+    [
+        ("htp://host/a.nii", "htp", "Did you mean 'http'?"),
+        ("htps://host/a.zarr", "htps", "Did you mean 'https'?"),
+        ("zzzz://host/a.npy", "zzzz", "s3://bucket"),
+        ("simplecache::htp://host/a.nii", "htp", "'http'"),
+    ],
+)
+def test_an_unknown_protocol(url, scheme, way):
+    """The error names the protocol and the nearest known one."""
+    with pytest.raises(VolumeReadError, match=f"has the unknown protocol {scheme!r}") as error:
+        Volume(url).probe()
+    assert url in error.value.what
+    assert way in error.value.do

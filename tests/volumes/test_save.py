@@ -217,6 +217,18 @@ def test_to_a_url(tmp_path):
         vp.save(f"memory://{tmp_path.name}/a.nii.gz", np.ones((2, 3, 4), np.uint8))
 
 
+@pytest.mark.parametrize("name", ["a.nii.gz", "a.nrrd", "a.mha", "a.zarr"])
+@pytest.mark.parametrize("is_url", [False, True])
+def test_labels_stay_labels(tmp_path, name, is_url):
+    """The returned volume has the kind of the saved one, in every format and at a URL."""
+    place = f"memory://{tmp_path.name}/{name}" if is_url else str(tmp_path / name)
+    labels = vp.Volume(np.ones((2, 3, 4), np.uint8), kind="label")
+
+    assert vp.save(place, labels).kind == "label"
+    assert vp.save(place, labels, dtype="int16", overwrite=True).kind == "label"
+    assert vp.save(place, np.ones((2, 3, 4), np.uint8), overwrite=True).kind == "intensity"
+
+
 KILLED = """
 import os, signal, sys
 import numpy as np

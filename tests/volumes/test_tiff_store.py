@@ -464,6 +464,36 @@ def test_imagej_without_a_unit_keeps_the_ratio_of_lengths(tmp_path, unit, tag, f
     assert Volume(tmp_path / "a.tif").spacing == pytest.approx(expected)
 
 
+def test_imagej_with_units_of_axes(tmp_path):
+    """``yunit`` and ``zunit`` count; a length along some axes only is refused."""
+    path, array = tmp_path / "a.tif", np.zeros((4, 5, 6), np.uint8)
+    more = {"axes": "ZYX", "unit": "um", "spacing": 3.0, "yunit": "mm"}
+    how = {"imagej": True, "resolution": (2, 2)}
+    tifffile.imwrite(path, array, metadata={**more, "zunit": "nm"}, **how)
+    assert Volume(path).spacing == pytest.approx((0.0005, 0.5, 3e-6))
+    tifffile.imwrite(path, array, metadata={**more, "zunit": "pixel"}, **how)
+    with pytest.raises(BadHeader, match="some axes only, by units of x: 'um', y: 'mm', z: 'pixel'"):
+        Volume(path).probe()
+
+
+@pytest.mark.parametrize(
+    ("terms", "is_neutral"),
+    [({"cf": 0, "c0": -32768.0, "c1": 1.0}, False), ({"cf": 0, "c0": 0.0, "c1": 2.0}, False),
+     ({"cf": 4, "c0": 0.0, "c1": 1.0}, False), ({"cf": 0, "c0": 0.0, "c1": 1.0}, True),
+     ({"c0": -32768.0, "c1": 1.0}, False), ({"cf": 21}, False), ({"cf": 20}, True)],
+)  # fmt: skip
+def test_a_calibration_of_imagej(tmp_path, terms, is_neutral):
+    """One that changes values is refused."""
+    path, array = tmp_path / "a.tif", np.full((4, 5, 6), 33000, np.uint16)
+    tifffile.imwrite(path, array, imagej=True, metadata={"axes": "ZYX", **terms})
+
+    if is_neutral:
+        assert (Volume(path).numpy() == 33000).all()
+    else:
+        with pytest.raises(UnknownFormat, match=r"has the attribute c.* which changes its values"):
+            Volume(path).probe()
+
+
 @pytest.mark.parametrize("kind", ["ome", "imagej"])
 def test_a_given_affine_replaces_a_senseless_spacing_of_a_tiff(tmp_path, kind):
     """A single plane often has a length of 0 along z."""

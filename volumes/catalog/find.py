@@ -28,7 +28,7 @@ from ...storage.remote import Globs, open_remote
 from ..formats.zarr_array import ZarrArray, open_node
 from ..formats.zarr_chunks import NotOurs
 from ..formats.zarr_nodes import METADATA_FILES, images_in
-from ..registry import BackendRequest, is_recognised
+from ..registry import BackendRequest, is_recognised, registered_names, unknown_format
 from ..session import opening_session
 
 IMAGE = "image"  # key of the only volume of a case
@@ -170,7 +170,7 @@ def list_below(
     if folders:
         return folders, places
     if os.path.isfile(local_path(place)):
-        raise VolumeNotFound(f"{place} is a file of no format that is read.", do="Check the name.")
+        raise unknown_format(place, registered_names())
     if is_glob(place):
         msg = f"there is no volume in the matches of {public_name(place)}."
         raise VolumeNotFound(msg, do="Check the pattern.")

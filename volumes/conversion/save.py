@@ -112,7 +112,8 @@ def save(
             source = _TypedSource(volume, _header_for(volume, dtype, model))
             volume = Volume.of_source(source, volume.kind)
         convert(volume, place, overwrite=overwrite, storage_options=storage_options)
-        return Volume(place, storage_options=storage_options if is_url(place) else None)
+        options = storage_options if is_url(place) else None
+        return Volume(place, kind=volume.kind, storage_options=options)
     header = _header_for(volume, dtype, model)
     target = destination_of(place, storage_options or {})
     check_destination(target, overwrite=overwrite, is_file=True)
@@ -121,7 +122,7 @@ def save(
             local = Path(folder) / posixpath.basename(place)
             _write_file(local, volume, header, model, overwrite=False)
             upload(local, place, storage_options or {}, overwrite=overwrite)
-        return Volume(place, storage_options=storage_options)
+        return Volume(place, kind=volume.kind, storage_options=storage_options)
     with disk_errors(f"{volume.name} could not be saved at {place}", place):
         _write_file(Path(absolute_place(place)), volume, header, model, overwrite=overwrite)
     return Volume(place, kind=volume.kind)

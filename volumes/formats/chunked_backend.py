@@ -41,6 +41,17 @@ def millimetres_in(unit: Any, name: str) -> float:
     return MILLIMETRES.get(word, 1.0)
 
 
+def factors_in(units: Mapping[str, str], name: str) -> dict[str, float]:
+    """Return the millimetres in the unit of each axis; refuse lengths along some axes only."""
+    words = {axis: unit.strip().lower() for axis, unit in units.items()}
+    if len({word in MILLIMETRES for word in words.values()}) > 1:
+        every = ", ".join(f"{axis}: {unit!r}" for axis, unit in units.items())
+        what = f"{name} gives lengths along some axes only, by units of {every}."
+        raise BadHeader(what, do="Pass affine= to say where the voxels lie.")
+    factors = {word: millimetres_in(word, name) for word in {*words.values()}}
+    return {axis: factors[word] for axis, word in words.items()}
+
+
 @dataclass(frozen=True)
 class Layout:
     """The stored axes that are folded into C, in stored order, and those of I, J, K."""
@@ -241,7 +252,7 @@ def refuse_conventions(
             is_neutral = False
         if not is_neutral:
             what = f"{name} has the attribute {key} = {shorten(value.tolist())}"
-            do = "Read it with xarray or rasterio, and give the values as an array."
+            do = "Read it with xarray, rasterio or Fiji, for instance, and give the values."
             raise UnknownFormat(f"{what}, which changes its values.", do=do)
 
 

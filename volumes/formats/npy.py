@@ -19,6 +19,7 @@ from .stored_file import MAPS, Format, StoredFile, check_size, open_local
 
 # NumPy refuses headers of more than 10 000 characters; most have 118.
 _HEAD_BYTES = 12 * 1024
+_LONGEST_REASON = 200  # NumPy's text may repeat the whole header
 
 
 def open_npy(file: StoredFile, axes: Any = None) -> Backend:
@@ -57,13 +58,15 @@ def read_npy_header(file: BinaryIO, name: str) -> tuple[tuple[int, ...], bool, n
     try:
         version = formats.read_magic(file)
         if version not in readers:
-            msg = f"{name} is .npy version {version}, which holds only records."
-            raise UnknownFormat(msg, do="Save a plain array.")
+            holds = "holds only records" if version == (3, 0) else "is unknown"
+            msg = f"{name} has version {version[0]}.{version[1]} of .npy, which {holds}."
+            raise UnknownFormat(msg, do="Save a plain array by numpy.save.")
         shape, fortran, dtype = readers[version](file)
     except UnknownFormat:
         raise
     except Exception as error:  # ValueError, TokenError, SyntaxError: the header is Python text
-        raise BadHeader(f"{name} is no sound .npy file: {error}.") from None
+        reason = " ".join(str(error.args[0] if error.args else error).split())[:_LONGEST_REASON]
+        raise BadHeader(f"{name} has no sound .npy header: {reason}.") from None
     refuse_unreadable(dtype, name)
     if min(shape, default=0) < 1:
         raise BadHeader(f"{name} holds no voxels: shape {shape}.")
