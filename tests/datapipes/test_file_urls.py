@@ -80,5 +80,9 @@ def test_a_file_url_with_this_host(folder):
 
     assert vp.Volume(f"{url}/p0/ct.nii.gz").shape == (1, 20, 21, 22)
     assert len(list(opened(url))) == len(list(opened(folder))) == 3
-    assert len(vp.check(url, workers=1).findings) == len(vp.check(folder, workers=1).findings) == 6
-    assert len(vp.check(f"{url}/p*/ct.nii.gz", workers=1).findings) == 3
+    assert (
+        len(vp.check(url, num_workers=1).findings)
+        == len(vp.check(folder, num_workers=1).findings)
+        == 6
+    )
+    assert len(vp.check(f"{url}/p*/ct.nii.gz", num_workers=1).findings) == 3

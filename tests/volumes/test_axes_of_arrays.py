@@ -174,6 +174,6 @@ def test_unnamed_axes_are_reported_wherever_volumes_meet(tmp_path, way):
     pipe = pipe.open_volume()
     pipe = pipe.resample_to("image") if way == "resample_to" else pipe
     read = {"list": lambda: vp.Volume([named, plain]).shape}
-    read["check"] = lambda: vp.check([{"image": named, f"other_{way}": plain}], workers=1)
+    read["check"] = lambda: vp.check([{"image": named, f"other_{way}": plain}], num_workers=1)
     with pytest.warns(LikelyMistake, match=rf"axes-not-named.*{way}\.npy"):
         read.get(way, lambda: next(iter(pipe.batch_patches(1))))()

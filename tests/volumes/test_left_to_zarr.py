@@ -94,7 +94,7 @@ def test_chunks_that_are_overwritten_in_mid_epoch_are_told(tmp_path):
         volume.refuse_change()
 
 
-@pytest.mark.parametrize("follow", ["beside", "anywhere"])
+@pytest.mark.parametrize("follow", ["same_folder", "anywhere"])
 def test_a_pipe_in_the_place_of_a_chunk(tmp_path, follow):
     """Nobody would ever write into it, wherever links may lead."""
     written(tmp_path / "a.zarr")
