@@ -55,9 +55,9 @@ Otherwise: TypeAlias = Literal['error', 'whole']
 Padding: TypeAlias = Literal['border', 'reflection', 'constant', 'zeros']
 ParameterRange: TypeAlias = float | Sequence[float]
 Side: TypeAlias = Literal['end', 'start']
+Sides: TypeAlias = Literal['both', 'end']
 Size: TypeAlias = int | Sequence[int | None]
 Space: TypeAlias = Literal['world', 'voxel']
-Where: TypeAlias = Literal['both', 'end']
 
 class ChainedForms(IterDataPipe[Any]):
     """What can be chained on a pipe."""
@@ -128,7 +128,7 @@ class ChainedForms(IterDataPipe[Any]):
     def deep_supervision(self, scales: Sequence[float | Sequence[float]], keys: str | Sequence[str] = ...) -> DeepSupervision:
         """Put a list of labels at several scales in the place of the labels of a batch."""
 
-    def divisible_pad(self, k: Size, side: Side = ..., *, where: Where = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def divisible_pad(self, k: Size, side: Side = ..., *, sides: Sides = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Add voxels until each axis has a multiple of ``k``."""
 
     def drop(self, indices: Hashable | list[Hashable]) -> Dropper:
@@ -299,7 +299,7 @@ class ChainedForms(IterDataPipe[Any]):
     def orientation(self, axcodes: str = ..., *, name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Swap and mirror the axes so that each points most nearly to its letter."""
 
-    def pad(self, amount: int | Sequence[int | tuple[int, int]] | None = ..., size: Size | None = ..., side: Side = ..., *, where: Where = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def pad(self, amount: int | Sequence[int | tuple[int, int]] | None = ..., size: Size | None = ..., side: Side = ..., *, sides: Sides = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Add voxels before and after on each axis: a number of voxels, or up to a size."""
 
     def parse_csv(self, *, skip_lines: int = ..., decode: bool = ..., encoding: str = ..., errors: str = ..., return_path: bool = ..., as_tuple: bool = ..., **fmtparams: Any) -> CSVParser:

@@ -19,7 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 # Arguments of any op that are given by keyword alone.
 KEYWORD_ONLY = frozenset(
     {
-        *("p", "space", "hard", "keep_size", "extent", "longest", "exactly_one", "where"),
+        *("p", "space", "hard", "keep_size", "extent", "longest", "exactly_one", "sides"),
         *("end", "center", "slices", "scale"),
         *("fallback", "unknown", "overhang", "divisible"),
         *("statistics_over", "keep_statistics", "invert", "weights"),

@@ -5,11 +5,21 @@ import functools
 import importlib
 import inspect
 import itertools
+import re
 from pathlib import Path
 from types import ModuleType
 
 import pytest
-from checkout import modules, packages, trees
+from checkout import ROOT, modules, packages, trees
+from torch.utils.data import IterDataPipe
+
+import voxpipe
+
+GLOSSARY = ROOT / "docs" / "arguments.md"
+RIDDLES = {
+    *("apart", "one", "each", "least", "most", "over", "otherwise", "other", "others", "what"),
+    *("url", "location", "folder", "directory", "file", "workers", "chance", "prob", "probability"),
+}
 
 
 def sort_key(name):
@@ -116,3 +126,37 @@ def test_public_names_are_explained(name):
 def test_modules_are_explained():
     """A module's docstring says why it exists."""
     assert [name for name, tree in trees().items() if not ast.get_docstring(tree)] == []
+
+
+def arguments():
+    """Return the forms, classes and functions of voxpipe's own that have each argument."""
+    owners = {name: getattr(voxpipe, name) for name in voxpipe.__all__}
+    owners |= {name: getattr(voxpipe.recipes, name) for name in dir(voxpipe.recipes)}
+    owners |= {f".{name}": form for name, form in IterDataPipe.functions.items() if name[0] != "_"}
+    found = {}
+    for name, owner in owners.items():
+        made = owner.args[0] if isinstance(owner, functools.partial) else owner
+        module = getattr(made, "__module__", None) or ""
+        is_own = module.startswith("voxpipe.") and ".torchdata." not in module
+        is_error = inspect.isclass(made) and issubclass(made, BaseException)
+        for argument in (
+            inspect.signature(made).parameters.values() if is_own and not is_error else ()
+        ):
+            if argument.kind is not argument.VAR_KEYWORD:
+                found.setdefault(argument.name, set()).add(name)
+    return found
+
+
+def test_shared_arguments_are_in_the_glossary():
+    """Each word that two or more have, once."""
+    rows = [line.split("|")[1] for line in GLOSSARY.read_text().splitlines() if line[:3] == "| `"]
+    words = [word for row in rows for word in re.findall(r"`(\w+)`", row)]
+    parents = {"self", "parent", "datapipe", "args"}
+    shared = {name for name, owners in arguments().items() if len(owners) > 1} - parents
+
+    assert sorted(words) == sorted(shared)
+
+
+def test_no_argument_is_a_riddle():
+    """No word that a reader has to look up, no second word for an idea of the glossary."""
+    assert not {name: owners for name, owners in arguments().items() if name in RIDDLES}

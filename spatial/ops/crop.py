@@ -336,9 +336,9 @@ class RandomCrop(_Cropping):
 
 
 Pairs = tuple[tuple[int, int], tuple[int, int], tuple[int, int]]
-Where = Literal["both", "end"]
+Sides = Literal["both", "end"]
 """``"both"``: an even part before and after, an odd voxel to one side; ``"end"``: after."""
-_as_where = partial(as_choice, choices=("both", "end"))
+_as_sides = partial(as_choice, choices=("both", "end"))
 Side = Literal["end", "start"]
 """Side that gets an odd voxel."""
 _as_side = partial(as_choice, choices=("end", "start"))
@@ -348,14 +348,14 @@ class _Padding(FieldChecks):
     """Shared behaviour of ops that add voxels."""
 
     lattice: ClassVar[bool] = True
-    where: Where
+    sides: Sides
     side: Side
-    checks: ClassVar[Any] = {"where": _as_where, "side": _as_side}
+    checks: ClassVar[Any] = {"sides": _as_sides, "side": _as_side}
 
     def lacking(self, shape: Sequence[int], size: Sequence[int]) -> Params:
         """Return the voxels missing from ``shape`` to ``size``, before and after on each axis."""
         missing = [max(s - n, 0) for n, s in zip(shape, size, strict=True)]
-        if self.where == "end":
+        if self.sides == "end":
             return {"amount": [[0, m] for m in missing]}
         before = [m // 2 if self.side == "end" else m - m // 2 for m in missing]
         return {"amount": [[a, m - a] for a, m in zip(before, missing, strict=True)]}
@@ -363,10 +363,10 @@ class _Padding(FieldChecks):
     def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         return widen(plan, params["amount"])
 
-    def where_text(self) -> str:
+    def sides_text(self) -> str:
         """Return the text for the side of added voxels; empty for both, odd ones at the end."""
         odd = "" if self.side == "end" else ", odd voxels at the start"
-        return " at the end" if self.where == "end" else odd
+        return " at the end" if self.sides == "end" else odd
 
 
 def _as_amount(name: str, value: Any) -> int | Pairs:
@@ -402,7 +402,7 @@ class Pad(_Padding):
     size: Size | None = None
     """Least number of voxels, instead of amounts: one number, of 2-D data in their plane, or one
     per axis. An axis that has them stays as it is."""
-    where: Where = "both"
+    sides: Sides = "both"
     """Where ``size`` adds: on both sides, or at the ``"end"``."""
     side: Side = field(default="end", metadata=LATER)
     """Side that gets an odd voxel: ``"end"`` or ``"start"``."""
@@ -430,7 +430,7 @@ class Pad(_Padding):
     def describe(self) -> str:
         if self.size is not None:
             size = "x".join(map(str, entries_of(self.size) or (self.size,)))
-            return f"pad to {size}{self.where_text()}"
+            return f"pad to {size}{self.sides_text()}"
         pairs = ((self.amount,) * 2,) * 3 if isinstance(self.amount, int) else self.amount
         return f"pad {', '.join(f'{a}+{b}' for a, b in pairs)}"
 
@@ -453,7 +453,7 @@ class DivisiblePad(_Padding):
 
     k: Size
     """The divisor: one number, of 2-D data in their plane, or one per axis; 1 leaves an axis."""
-    where: Where = "both"
+    sides: Sides = "both"
     """On both sides, or at the ``"end"``."""
     side: Side = field(default="end", metadata=LATER)
     """Side that gets an odd voxel: ``"end"``, or ``"start"`` as in TorchIO."""
@@ -470,7 +470,7 @@ class DivisiblePad(_Padding):
 
     def describe(self) -> str:
         k = "x".join(map(str, entries_of(self.k) or (self.k,)))
-        return f"pad to multiples of {k}{self.where_text()}"
+        return f"pad to multiples of {k}{self.sides_text()}"
 
 
 @dataclass(frozen=True)

@@ -235,7 +235,7 @@ def test_every_new_pipe_takes_what_its_op_takes(case: dict[str, str]) -> None:
     pipe = pipe.orientation("LPS").spacing(1.2, extent="edges").crop(center=(10, 9, 9), size=12)
     pipe = pipe.random_crop(scale=(0.8, 0.9)).rotate(10, keep_size=False).zoom(2, keep_size=False)
     pipe = pipe.rotate90((1, 3)).flip(exactly_one=True).resize((16, None, None), extent="centers")
-    pipe = pipe.divisible_pad(8, where="end").pad(size=40).center_crop(scale=0.5)
+    pipe = pipe.divisible_pad(8, sides="end").pad(size=40).center_crop(scale=0.5)
     before = IO_COUNTERS.snapshot()
 
     patch = next(iter(pipe))["ct"]

@@ -108,7 +108,7 @@ def _orientation(draw: Draw, grid: Grid) -> SpatialOp:
 def _pad(draw: Draw, grid: Grid) -> SpatialOp:
     if draw(flags):
         where = draw(st.sampled_from(["both", "end"]))
-        return Pad(size=_size(draw, grid), where=where)
+        return Pad(size=_size(draw, grid), sides=where)
     amounts = [
         (0, 0) if n == 1 else draw(st.tuples(st.integers(0, 3), st.integers(0, 3)))
         for n in grid.shape

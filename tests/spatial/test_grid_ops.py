@@ -190,7 +190,7 @@ class TestCenterScaleCrop(SpatialOpContract):
 
 class TestPadToSize(SpatialOpContract):
     def make(self) -> SpatialOp:
-        return Pad(size=(12, 4, 8), where="end")
+        return Pad(size=(12, 4, 8), sides="end")
 
     def make_nothing(self) -> SpatialOp:
         return Pad(size=4)
@@ -488,7 +488,7 @@ def test_a_slice_of_a_volume_is_turned_out_of_its_plane() -> None:
         (lambda: RandomCrop((5, 3)), r"low <= high.*got \(5, 3\)"),
         (lambda: RandomCrop(scale=(0.5, 1.2)), r"up to 1, got \(0.5, 1.2\)"),
         (lambda: Pad(), r"an amount or a size"),
-        (lambda: Pad(1, where="start"), r"where is one of 'both', 'end', got 'start'"),
+        (lambda: Pad(1, sides="start"), r"sides is one of 'both', 'end', got 'start'"),
         (lambda: DivisiblePad(0), r"k is at least 1"),
         (lambda: Flip(exactly_one=True, p=(0.5, 0.5, 0.5)), r"p is a probability"),
         (lambda: Rotate(5, keep_size="no"), r"keep_size is True or False, got 'no'"),
