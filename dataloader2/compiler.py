@@ -19,9 +19,9 @@ from ..core.stream import MAX_EPOCH
 from ..core.validate import validate_int
 from ..graph import Change, Pipe, clone, is_pipe, traits_of, verify, walk
 from ..reading_services import ReadingService, ReadingServiceInterface
+from ..reading_services.main_process_tail import MainProcessTail, detach_tail
 from ..reading_services.torchdata_service import TorchdataService
 from ..reading_services.work import Work
-from .main_process_tail import MainProcessTail, detach_tail
 from .state import changes_of_order
 
 AdapterLike: TypeAlias = "Callable[[Pipe], Pipe]"  # rewrites a graph

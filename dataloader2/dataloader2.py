@@ -32,6 +32,7 @@ from ..graph import Pipe, explain_rewritten, origin_of, to_dot, to_mermaid, trai
 from ..reading_services import InProcessReadingService, ReadingService
 from ..reading_services.delivered_batches import Position
 from ..reading_services.distributed import without_parts
+from ..reading_services.main_process_tail import MainProcessTail
 from ..reading_services.replica import MAX_SEED
 from ..reading_services.work import PlannedWork, ReplicatedWork, batch_count
 from ..volumes.scheme import ReadScheme
@@ -56,7 +57,6 @@ from .iterator import (
     TorchSeed,
     Turn,
 )
-from .main_process_tail import MainProcessTail
 from .negotiation import Negotiation, negotiate
 from .state import Outline, State, checkpoint_of, in_folders, restorer, saved_shares
 

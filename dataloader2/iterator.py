@@ -30,9 +30,12 @@ from ..graph import Traits, traits_of, walk
 from ..reading_services import Epoch
 from ..reading_services.delivered_batches import Position
 from ..reading_services.reading_service import leave
-from .error import PauseIteration
 
 EXITING = threading.Event()  # set when the interpreter begins to end
+
+
+class PauseIteration(StopIteration):
+    """Raised in the place of a batch by an iterator that is paused: a ``for`` loop ends."""
 
 
 @dataclass

@@ -1,22 +1,27 @@
-"""torchdata's functions on graphs: nested dicts of pipes, changed in place.
+"""torchdata's functions on graphs, as nested dicts of pipes, in place; and on seeds of workers.
 
 For code that was written for torchdata. They use :mod:`voxpipe.graph`, whose functions do not
-change the given pipes.
+change the given pipes. The entry points ``voxpipe.names`` list them under torchdata's paths.
 """
 
 from __future__ import annotations
 
-import sys
+import random
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, TypeAlias, TypeVar
 
+import numpy as np
+import torch
+import torch.distributed as dist
 from torch.utils.data import IterDataPipe, MapDataPipe
 
-from ..core.errors import GraphError, NotRemovable
-from ..graph import Pipe, describe, is_pipe, origin_of, parents_of, traits_of, walk
-from ..graph.node import swap_parents
-from ..reading_services.replica import SeedGenerator
+from ...adapters.lint import NAMES, SHARDS, Lint
+from ...core.errors import GraphError, NotOffered, NotRemovable
+from ...core.validate import validate_int
+from ...graph import Pipe, describe, is_pipe, origin_of, parents_of, traits_of, walk
+from ...graph.node import swap_parents
+from ...reading_services.replica import MAX_SEED, SeedGenerator, WorkerInfo, apply_shares
 
 DataPipe: TypeAlias = "IterDataPipe[Any] | MapDataPipe[Any]"  # any datapipe
 
@@ -24,10 +29,6 @@ DataPipeGraph: TypeAlias = "dict[int, tuple[Pipe, DataPipeGraph]]"
 """``{id(pipe): (pipe, the graph of what it reads)}``."""
 
 P = TypeVar("P")
-
-# torchdata has two files of them: both paths lead here, as ``os.path`` leads to another module.
-for _file in ("settings", "utils"):
-    sys.modules[f"{__name__}.{_file}"] = sys.modules[__name__]
 
 
 def traverse_dps(datapipe: Pipe) -> DataPipeGraph:
@@ -141,3 +142,76 @@ def set_graph_random_seed(datapipe: Pipe, seed_generator: SeedGenerator) -> Pipe
     set_datapipes_seed([p for p in everything if id(p) in shared_ids], seed_generator, True)
     set_datapipes_seed([p for p in everything if id(p) not in shared_ids], seed_generator, False)
     return datapipe
+
+
+def dist_share_seed(seed: int, process_group: Any = None) -> int:
+    """Return the seed of rank 0 of a ``torch.distributed`` group, on every rank of it."""
+    seed = validate_int("seed", seed, least=0, below=MAX_SEED)
+    # Tensors have signed integers: shift the seeds, half of which would be too large.
+    tensor = torch.tensor(seed - MAX_SEED // 2, dtype=torch.int64, device="cpu")
+    source = 0 if process_group is None else dist.get_global_rank(process_group, 0)
+    dist.broadcast(tensor, src=source, group=process_group)
+    return int(tensor.item()) + MAX_SEED // 2
+
+
+def _check_shuffle_before_sharding(datapipe: Pipe) -> bool:
+    """Whether on every path to every ``sharding_filter`` there is a ``shuffle`` before it."""
+    return not Lint(ignore=set(NAMES) - {SHARDS}).mistakes(datapipe)
+
+
+def process_init_fn(
+    datapipe: Any,
+    worker_info: WorkerInfo,
+    custom_init_fn: Callable[[Any, WorkerInfo], Any] | None = None,
+    worker_prefetch_cnt: int = 0,
+    dispatching_req_queue: None = None,
+    dispatching_res_queue: None = None,
+) -> Any:
+    """Return the graph of one worker: its share, changed by a function, with items made ahead.
+
+    ``datapipe`` is changed in place; ``custom_init_fn(pipe, worker_info)`` returns the pipe that
+    goes on. Queues of a dispatching process are not offered.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> list(process_init_fn(IterableWrapper(range(5)).sharding_filter(), WorkerInfo(2, 1)))
+    [1, 3]
+    """
+    if dispatching_req_queue is not None or dispatching_res_queue is not None:
+        raise NotOffered(
+            "a worker does not ask a dispatching process through queues that it is given",
+            do="Use .sharding_round_robin_dispatch() with MultiProcessingReadingService.",
+        )
+    pipe: Any = datapipe
+    apply_shares(pipe, workers=worker_info.num_workers, worker=worker_info.worker_id)
+    if custom_init_fn is not None:
+        pipe = custom_init_fn(pipe, worker_info)
+    return pipe.prefetch(worker_prefetch_cnt) if worker_prefetch_cnt else pipe
+
+
+def process_reset_fn(
+    datapipe: Pipe | Any,
+    worker_info: WorkerInfo,
+    seed_generator: SeedGenerator,
+    distributed_shared_seed: bool = False,
+    iter_reset_fn: Callable[[Any], Any] | None = None,
+    custom_reset_fn: Callable[[Any, WorkerInfo, SeedGenerator], Any] | None = None,
+) -> Any:
+    """Return the graph of one worker for an epoch, its random pipes seeded in place.
+
+    So are the global generators of ``random``, torch and NumPy: with ``distributed_shared_seed``
+    alike in all workers. ``iter_reset_fn(pipe)`` and ``custom_reset_fn(pipe, worker_info,
+    seed_generator)`` return the pipe that goes on.
+    """
+    own = seed_generator.generate_seed
+    draw = seed_generator.generate_shared_seed if distributed_shared_seed else own
+    random.seed(draw())
+    torch.manual_seed(draw())
+    np.random.seed(draw() % 2**32)  # NumPy's global generator takes 32 bits
+    pipe = set_graph_random_seed(datapipe, seed_generator)
+    if iter_reset_fn is not None:
+        pipe = iter_reset_fn(pipe)
+    if custom_reset_fn is not None:
+        pipe = custom_reset_fn(pipe, worker_info, seed_generator)
+    return pipe
