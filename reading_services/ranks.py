@@ -16,10 +16,12 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, NoReturn
 
+import torch
 import torch.distributed as dist
 
 from ..batching.job import BatchResult
 from ..core.errors import GraphError, RankMissing, RanksDiffer
+from ..core.validate import validate_int
 from ..datapipes.rank_barrier import (
     RankBarrier,
     job_store,
@@ -30,6 +32,7 @@ from ..datapipes.rank_barrier import (
 from .delivered_batches import DeliveredBatches
 from .planner import PAD
 from .reading_service import Epoch, leave
+from .replica import MAX_SEED
 
 # Numbers of the services of this process. Ranks must make and run their loaders in one order, as
 # with every collective; a different order shows in the comparison of claims.
@@ -154,6 +157,16 @@ class Ranks:
 def is_started() -> bool:
     """Whether this process is a rank of a job."""
     return dist.is_available() and dist.is_initialized()
+
+
+def dist_share_seed(seed: int, process_group: Any = None) -> int:
+    """Return the seed of rank 0 of a ``torch.distributed`` group, on every rank of it."""
+    seed = validate_int("seed", seed, least=0, below=MAX_SEED)
+    # Tensors have signed integers: shift the seeds, half of which would be too large.
+    tensor = torch.tensor(seed - MAX_SEED // 2, dtype=torch.int64, device="cpu")
+    source = 0 if process_group is None else dist.get_global_rank(process_group, 0)
+    dist.broadcast(tensor, src=source, group=process_group)
+    return int(tensor.item()) + MAX_SEED // 2
 
 
 def checked_timeout(seconds: float) -> float:
