@@ -30,20 +30,22 @@ from ..diagnosing import measure as measure_parts
 from ..diagnosing.measurement import BATCHES, DIAGNOSE_SECONDS, MEASURE_SECONDS
 from ..graph import Pipe, explain_rewritten, origin_of, to_dot, to_mermaid, traits_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
-from ..reading_services.delivered_batches import Position
 from ..reading_services.distributed import without_parts
 from ..reading_services.main_process_tail import MainProcessTail
+from ..reading_services.planner import Position
 from ..reading_services.replica import MAX_SEED
 from ..reading_services.work import PlannedWork, ReplicatedWork, batch_count
 from ..volumes.scheme import ReadScheme
 from .compiler import (
     AdapterLike,
     CompiledChain,
+    Negotiation,
     adapter_list,
     check_epoch,
     check_service,
     compile_chain,
     iterable,
+    negotiate,
     refuse_unknown,
 )
 from .iterator import (
@@ -57,7 +59,6 @@ from .iterator import (
     TorchSeed,
     Turn,
 )
-from .negotiation import Negotiation, negotiate
 from .state import Outline, State, checkpoint_of, in_folders, restorer, saved_shares
 
 # By number, as a set of weak references cannot be looked through while other threads add to it.

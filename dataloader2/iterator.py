@@ -26,9 +26,10 @@ from ..core import CallSite
 from ..core.errors import IteratorInvalidated, NotPicklable, TooManyFailures, VoxpipeError
 from ..core.locks import DeferredActs, ForkSafeLock
 from ..core.validate import validate_int
+from ..first_use import extensions
 from ..graph import Traits, traits_of, walk
 from ..reading_services import Epoch
-from ..reading_services.delivered_batches import Position
+from ..reading_services.planner import Position
 from ..reading_services.reading_service import leave
 
 EXITING = threading.Event()  # set when the interpreter begins to end
@@ -411,25 +412,12 @@ class TorchSeed:
         return torch.equal(now, torch.Generator().manual_seed(seeded_with).get_state())
 
 
-# Functions of Lightning between its trainer and ``sampler.set_epoch()`` of a loader.
-_MOST_FRAMES = 4
-
-
-def _repeated_batches(frame: FrameType | None) -> float:
-    """Return the batches of the epoch that a trainer with ``overfit_batches`` repeats, or 0."""
-    # Lightning replaces only the sampler of torch's loaders; other loaders get no notice.
-    if not {"lightning", "pytorch_lightning"} & sys.modules.keys():
-        return 0
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            break
-        with contextlib.suppress(RuntimeError):  # a module without a trainer raises it
-            space = frame.f_locals
-            trainer: Any = space.get("trainer") or getattr(space.get("self"), "trainer", None)
-            if getattr(trainer, "overfit_batches", 0):
-                return float(trainer.num_training_batches)
-        frame = frame.f_back
-    return 0
+def _repeated_batches(frame: FrameType) -> float:
+    """Return the batches of the epoch that a trainer in the frames repeats, or 0."""
+    # Entry points by the name of the framework's package: each returns 0 if it repeats none.
+    points = extensions("frameworks")
+    calls = [points[name].load() for name in points.keys() & sys.modules.keys()]
+    return max((call(frame) for call in calls), default=0)
 
 
 @dataclass

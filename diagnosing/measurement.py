@@ -36,9 +36,8 @@ from ..datapipes import DataPipe
 from ..datapipes.epoch import may_look_ahead
 from ..graph import Cut, Pipe, Traits, describe, parents_of, traits_of, walk
 from ..reading_services import InProcessReadingService, PlannedWork, ReadingService
-from ..reading_services.delivered_batches import DeliveredBatches
 from ..reading_services.pipe_runner import PipeRunner, as_raised
-from ..reading_services.planner import WHOLE, jobs
+from ..reading_services.planner import WHOLE, DeliveredBatches, jobs
 from ..reading_services.reading_service import begin, end
 from ..reading_services.threads import split_at_functions
 from ..reading_services.work import Work

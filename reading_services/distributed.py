@@ -18,10 +18,9 @@ from ..datapipes.cases import FindsCases
 from ..graph import Pipe, chained_name, describe, fingerprint, parents_of, rebuild, traits_of, walk
 from ..graph.node import copy_pipe
 from ..graph.walk import readers
-from .delivered_batches import DeliveredBatches
 from .in_process import InProcessReadingService
 from .multiprocessing import MultiProcessingReadingService
-from .planner import UNEVEN, WRAP, RankPart
+from .planner import UNEVEN, WRAP, DeliveredBatches, RankPart
 from .ranks import Cases, CountedEpoch, LockstepEpoch, Ranks, checked_timeout, is_started
 from .reading_service import Epoch, ReadingService
 from .torchdata_service import ReadingServiceInterface, TorchdataService

@@ -33,8 +33,8 @@ from ..graph import (
     with_parents,
 )
 from ..graph.walk import readers
-from .global_generators import seed_globals, seeded_globals
 from .in_process import InProcessReadingService
+from .pipe_runner import seed_globals, seeded_globals
 from .reading_service import Epoch, ReadingService, leave
 
 

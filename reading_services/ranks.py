@@ -29,8 +29,7 @@ from ..datapipes.rank_barrier import (
     store_reachable,
     wait_for_key,
 )
-from .delivered_batches import DeliveredBatches
-from .planner import PAD
+from .planner import PAD, DeliveredBatches
 from .reading_service import Epoch, leave
 from .replica import MAX_SEED
 

@@ -40,7 +40,7 @@ from ..core.errors import IteratorInvalidated
 from ..core.suggest import closest
 from ..graph import Pipe
 from ..volumes import close_volumes
-from .delivered_batches import DeliveredBatches
+from .planner import DeliveredBatches
 from .work import Work
 
 

@@ -18,8 +18,8 @@ from ..core import Stream
 from ..core.errors import NotOffered, add_location
 from ..datapipes.epoch import set_epoch
 from ..graph import Pipe, clone, error_location, is_pipe, traits_of, walk
-from .delivered_batches import DeliveredBatches
 from .pipe_runner import as_raised
+from .planner import DeliveredBatches
 from .reading_service import Epoch, begin, end
 from .replica import SeedGenerator, WorkerInfo, apply_shares
 from .timeout_iterator import TimeoutIterator

@@ -267,7 +267,7 @@ def _serve(
     if settings.torch:
         import torch
 
-        from ..global_generators import own_generators
+        from ..pipe_runner import own_generators
 
         own_generators()
         # The workers together use all cores; a thread pool in each would compete for them.

@@ -17,7 +17,7 @@ from voxpipe.diagnosing.cost_model import (
 from voxpipe.diagnosing.diagnosis import judge
 from voxpipe.diagnosing.measurement import Subject, diagnose
 from voxpipe.reading_services import distributed
-from voxpipe.reading_services.delivered_batches import DeliveredBatches
+from voxpipe.reading_services.planner import DeliveredBatches
 
 RANKS = 4
 
