@@ -31,7 +31,6 @@ from ...spatial.lazy.virtual_volume import TILES, divide_tiles
 from ...storage.ranges import COALESCE_POLICIES, PoliciesByKey
 from ...volumes import register_backend, register_decoder
 from ...volumes.session import SESSION
-from ..transport.batch_pickle import pack
 from ..transport.messages import (
     END_OF_ITEMS,
     STOP,
@@ -46,6 +45,7 @@ from ..transport.messages import (
     SourceFailed,
     Took,
     WorkerReport,
+    pack,
 )
 from ..transport.shared_memory import SharedMemory, send_descriptor
 from ..transport.slot_writer import HAS_SLOTS, Slot, SlotWriter
