@@ -60,15 +60,11 @@ _ELSEWHERE = {
 _METHODS = ("distribute", "epoch", "shares", "explain", "stop")
 
 
-def refuse_unknown(others: Mapping[str, Any], datapipe: Any = None) -> None:
-    """Raise ``TypeError`` for arguments that a loader does not have, saying where they belong."""
+def substitutes_for(datapipe: Any) -> dict[str, str]:
+    """Return the places of arguments that a loader does not have, for a chain."""
     opens = is_pipe(datapipe) and any(traits_of(pipe).opens for pipe in walk(datapipe))
     batch = "batch_patches" if opens else "batch"
-    for name, value in others.items():
-        place = _ELSEWHERE.get(name, "").format(value=shorten(value), batch=batch)
-        has = "datapipe, datapipe_adapter_fn, reading_service, seed and fuse"
-        msg = f"DataLoader2 has no {name}; " + (f"give {place}" if place else f"it takes {has}")
-        raise TypeError(msg)
+    return {name: place.replace("{batch}", batch) for name, place in _ELSEWHERE.items()}
 
 
 def check_service(service: Any) -> Any:

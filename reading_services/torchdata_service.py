@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,10 @@ from ..core import Stream
 from ..core.errors import NotOffered, add_location
 from ..datapipes.epoch import set_epoch
 from ..graph import Pipe, clone, error_location, is_pipe, traits_of, walk
+from .in_process import InProcessEpoch
 from .pipe_runner import as_raised
 from .planner import DeliveredBatches
-from .reading_service import Epoch, begin, end
+from .reading_service import Epoch
 from .replica import SeedGenerator, WorkerInfo, apply_shares
 from .timeout_iterator import TimeoutIterator
 from .work import ReplicatedWork, Work
@@ -102,7 +102,9 @@ class TorchdataService:
             else:
                 assert isinstance(service, CheckpointableReadingServiceInterface)
                 self._source = service.restore(graph, state)
-        return TorchdataEpoch(self._service, self._source, work, (seed, epoch), cursor)
+        run = seed, epoch
+        start = partial(_prepared_batches, self._service, self._source, work, run, cursor)
+        return InProcessEpoch(work, start)
 
     def checkpoint(self) -> bytes | None:
         """Return the state of the service; None if it has none."""
@@ -148,53 +150,34 @@ class TorchdataService:
         return repr(self._service)
 
 
-@dataclass(eq=False)
-class TorchdataEpoch(Iterator[Any]):
-    """One pass over a graph that a service prepared."""
-
-    _service: ReadingServiceInterface
-    _source: Any
-    _work: Work
-    _run: tuple[int, int]
-    _cursor: DeliveredBatches
-
-    def __post_init__(self) -> None:
-        self.last, self._is_closed = -1, False
-        begin(self)
-        seeds = SeedGenerator(Stream(*self._run, (), "reading service").integer())
-        if is_pipe(self._source):
-            set_epoch(self._source, *self._run)
-        prepare = self._service.initialize_iteration(seeds)
-        iterable = self._source if prepare is None else prepare(self._source)
-        self._items: Iterator[Any] = iter(iterable)
-        if self._work.limits.explicit:
-            self._items = TimeoutIterator(self._items, self._work.limits)
-
-    def __next__(self) -> Any:
+def _prepared_batches(
+    service: ReadingServiceInterface,
+    source: Any,
+    work: Work,
+    run: tuple[int, int],
+    cursor: DeliveredBatches,
+) -> Iterator[tuple[int, Any]]:
+    """Yield the items of one pass over a graph that a service prepared, with their numbers."""
+    seeds = SeedGenerator(Stream(*run, (), "reading service").integer())
+    if is_pipe(source):
+        set_epoch(source, *run)
+    prepare = service.initialize_iteration(seeds)
+    items: Any = None
+    try:
+        items = iter(source if prepare is None else prepare(source))
+        if work.limits.explicit:
+            items = TimeoutIterator(items, work.limits)
+        for index, item in enumerate(items):
+            if not cursor.holds(index):
+                yield index, item
+    except Exception as error:
+        raise add_location(as_raised(error), error_location(error))  # noqa: B904  the very same
+    finally:
         try:
-            while not self._is_closed:
-                item = next(self._items)
-                self.last += 1
-                if not self._cursor.holds(self.last):
-                    return item
-            raise StopIteration
-        except BaseException as error:
-            self.close()
-            if isinstance(error, Exception) and not isinstance(error, StopIteration):
-                add_location(as_raised(error), error_location(error))
-            raise
-
-    def close(self) -> None:
-        """End the pass, and call the service's ``finalize_iteration``."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        try:
-            with contextlib.suppress(AttributeError):
-                self._items.close()  # type: ignore[attr-defined]
+            if hasattr(items, "close"):
+                items.close()
         finally:
-            end(self)
-            self._service.finalize_iteration()
+            service.finalize_iteration()
 
 
 def set_datapipes_seed(

@@ -25,7 +25,7 @@ from ...core.locks import ForkSafeLock, at_fork
 from ...core.memory import private_pages
 from ..memory_budget import SlotBudget
 from .shared_memory import SharedMemory
-from .slot_writer import offsets_of
+from .slot_writer import arrays_in, size_of
 
 # A slot is registered when its first batch is opened after the user initialised CUDA (e.g. moved a
 # model to a device). This module never initialises CUDA: that takes some hundred megabytes and
@@ -323,19 +323,14 @@ class BatchBuffers:
 
     def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
         """Return one C-ordered, uninitialised array per spec, all in one buffer."""
-        offsets, total = offsets_of(specs)
         with self._lock:
             self._take_back()
-            buffer = self._buffer(max(1, total))
+            buffer = self._buffer(max(1, size_of(specs)))
         if buffer is None:  # the user keeps too many batches
             return [np.empty(*spec) for spec in specs]
         whole: NDArray[np.uint8] = np.frombuffer(buffer.owner, np.uint8)
         weakref.finalize(whole, self._returns.append, buffer.number).atexit = False
-        arrays: list[NDArray[Any]] = []
-        for (shape, dtype), offset in zip(specs, offsets, strict=True):
-            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-            arrays.append(whole[offset : offset + size].view(dtype).reshape(shape))
-        return arrays
+        return arrays_in(whole, specs)
 
     def _buffer(self, size: int) -> _Buffer | None:
         fitting = [buffer for buffer in self._free if buffer.size >= size]
