@@ -277,7 +277,7 @@ def _run(
     findings: dict[int, Finding] = {}
     pending = deque(range(len(tasks)))
     running: list[_CheckProcess] = []
-    show = progress or _show_nothing
+    show = progress or (lambda number, total: None)
     show(0, len(tasks))
     try:
         while len(findings) < len(tasks):
@@ -304,10 +304,6 @@ def _run(
         for worker in running:
             _end(worker)
     return [findings[index] for index in range(len(tasks))]
-
-
-def _show_nothing(number: int, total: int) -> None:
-    pass
 
 
 def _answer(
@@ -430,7 +426,7 @@ def index(
         _refuse_other_keys(os.fspath(cases), volumes)
 
     def count() -> Iterator[tuple[str, str, Volume]]:
-        show = progress or _show_nothing
+        show = progress or (lambda number, total: None)
         show(0, len(volumes))
         for number, each in enumerate(volumes, 1):
             yield each

@@ -253,6 +253,8 @@ def _run_replica(
     replica = work.replicas.pop(share, None)
     if replica is None:
         replica = Replica(clone(work.of_worker()), share, work.hooks)
+    # After an error a replica may hold parts of an item: the next epoch makes a new one.
+    stays = work.outlives_epochs
     try:
         with closing(work.items_to_deal(seed, epoch)) as dealt:
             replica.feed(partial(next, dealt, END_OF_ITEMS))
@@ -263,14 +265,10 @@ def _run_replica(
                     break
                 if not cursor.holds(index):
                     yield index, batch
-    except GeneratorExit:
-        _put_back(work, replica)
+    except BaseException as error:
+        stays = stays and isinstance(error, GeneratorExit)
         raise
-    # After an error a replica may hold parts of an item: the next epoch makes a new one.
-    _put_back(work, replica)
-
-
-def _put_back(work: ReplicatedWork, replica: Replica) -> None:
-    if work.outlives_epochs:
-        replica.leave()
-        work.replicas[replica.share] = replica
+    finally:
+        if stays:
+            replica.leave()
+            work.replicas[replica.share] = replica

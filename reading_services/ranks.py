@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -166,13 +165,6 @@ def dist_share_seed(seed: int, process_group: Any = None) -> int:
     source = 0 if process_group is None else dist.get_global_rank(process_group, 0)
     dist.broadcast(tensor, src=source, group=process_group)
     return int(tensor.item()) + MAX_SEED // 2
-
-
-def checked_timeout(seconds: float) -> float:
-    """Return a timeout in seconds; ``ValueError`` if it is not positive and finite."""
-    if not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
-        raise ValueError(f"timeout is a number of seconds above 0, got {seconds!r}")
-    return float(seconds)
 
 
 # An exchange of ranks before every batch, so that they end together.
