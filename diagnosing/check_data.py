@@ -114,24 +114,25 @@ def check(
     Parameters
     ----------
     cases
-        A pipe of cases (``list_cases``, ``from_cases``, ``from_manifest``, with or without
-        ``open_volume()``), a list of mappings of key to path, a folder or its URL, one volume,
-        a glob of folders, or of volumes (``image=`` of ``list_cases``), the path of a manifest
-        (``.json``), or of a table of cases, as of ``from_table`` (``.csv``, ``.tsv``, ``.jsonl``).
+        A pipe of cases: ``list_cases``, ``from_cases``, ``from_manifest``, with or without
+        ``open_volume()``. Or a list of mappings of key to path, a folder or its URL, or one
+        volume. A glob names folders, or volumes (``image=`` of ``list_cases``). A path names a
+        manifest (``.json``) or a table, as of ``from_table``. Tables end in ``.csv``, ``.tsv`` or
+        ``.jsonl``.
     workers
         Processes that read.
     voxels
         Whether to read and decode every voxel too. Only this finds damage inside a file.
     timeout
-        Longest time for one volume, in seconds; raise it with ``voxels``.
+        Longest time for one volume, in seconds. Raise it with ``voxels``.
     labels
-        Keys that hold labels, if the cases are not opened yet. Unless you give it, a key that
-        looks like a label but is none of these brings a ``LikelyLabel`` warning.
+        Keys that hold labels, if the cases are not opened yet. Unless you give it, another key
+        that looks like a label brings a warning. It is a ``LikelyLabel``.
     progress
         ``progress(done, total)`` in volumes.
     storage_options
-        For fsspec, where volumes, their folder or the manifest are URLs: credentials, endpoint
-        and the like. A pipe of cases brings its own. They never appear in messages.
+        For fsspec, where volumes, their folder or the manifest are URLs. They hold credentials,
+        endpoint and the like. A pipe of cases brings its own. They never appear in messages.
     **reader_kwargs
         For the backend, as of ``open_volume()``, where the cases are not opened yet.
 
@@ -390,16 +391,15 @@ def index(
     Parameters
     ----------
     cases
-        As of :func:`check`: a pipe of cases, a list, a folder or its URL, one volume.
+        As of :func:`check`.
     destination
-        Path or URL of the manifest. An existing one is used: volumes that did not change since are
-        not read again.
+        Path or URL of the manifest. An existing one is used: unchanged volumes are not read again.
     statistics
-        Whether to read every voxel for mean, range, percentiles and classes.
+        Whether to read every voxel. It gives mean, range, percentiles and classes.
     full_hash
-        Whether to read every stored byte for a digest.
+        Whether to read every stored byte. It gives a digest.
     labels, progress, storage_options, **reader_kwargs
-        As of :func:`check`; none of them is written.
+        As of :func:`check`. None of them is written.
 
     Returns
     -------
