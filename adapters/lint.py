@@ -294,3 +294,8 @@ _OF_GRAPHS: dict[str, Callable[[Pipe, Cut | NoCut], Places]] = {
     "whole-volumes": _whole_volumes,
 }
 NAMES = sorted([*_OF_PIPES, *_OF_GRAPHS, _IDLE, *extensions("lint_rules")])
+
+
+def _check_shuffle_before_sharding(datapipe: Pipe) -> bool:
+    """Whether every path to a ``sharding_filter`` has a ``shuffle``; torchdata's check."""
+    return not Lint(ignore=set(NAMES) - {SHARDS}).mistakes(datapipe)

@@ -169,8 +169,7 @@ def _ticks() -> int:
 def plans_per_second(cases: int) -> float:
     """Return how many patches are planned in a second of processor time, augmentation included."""
     import voxpipe as vp
-    from voxpipe.reading_services.delivered_batches import DeliveredBatches
-    from voxpipe.reading_services.planner import jobs
+    from voxpipe.reading_services.planner import DeliveredBatches, jobs
     from voxpipe.reading_services.work import work_of
 
     listed = [{"image": f"/data/{n}.nii", "label": f"/data/{n}_seg.nii"} for n in range(cases)]
@@ -187,7 +186,7 @@ def seeding_microseconds(count: int) -> dict[str, float]:
 
     A worker seeds the global generators; here, where others draw from them, they are put back.
     """
-    from voxpipe.reading_services.global_generators import seed_globals, seeded_globals
+    from voxpipe.reading_services.pipe_runner import seed_globals, seeded_globals
 
     def in_worker(number: int) -> None:
         seed_globals(number)

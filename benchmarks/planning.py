@@ -26,8 +26,7 @@ import numpy as np
 import voxpipe as vp
 from voxpipe.batching.job import Job
 from voxpipe.datapipes.epoch import set_epoch
-from voxpipe.reading_services.delivered_batches import DeliveredBatches
-from voxpipe.reading_services.planner import jobs
+from voxpipe.reading_services.planner import DeliveredBatches, jobs
 from voxpipe.reading_services.work import work_of
 from voxpipe.spatial.resampling import native
 

@@ -67,33 +67,33 @@ class DeferredActs:
 
     def __init__(self, lock: ForkSafeLock) -> None:
         self._lock = lock
-        self._due: deque[Callable[[], object]] = deque()
+        self.due: deque[Callable[[], object]] = deque()
         renew_after_fork(self)
 
     def after_fork(self) -> None:
         """Drop the acts of the parent."""
-        self._due.clear()
+        self.due.clear()
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, *_: object) -> None:
-        if self._due:
+        if self.due:
             self.defer()
 
     def defer(self, *acts: Callable[[], object]) -> None:
         """Run acts under the lock: now, or when the thread that holds it leaves it."""
-        self._due.extend(acts)
+        self.due.extend(acts)
         lock = self._lock
         # Repeat after each release: another thread may have deferred acts meanwhile.
-        while self._due and not lock.is_mine():
+        while self.due and not lock.is_mine():
             # Nested: Ctrl-C may interrupt one of the two blocks before it releases the lock.
             try:
                 try:
                     if not lock.acquire(blocking=False):
                         return
-                    while self._due:
-                        self._due.popleft()()
+                    while self.due:
+                        self.due.popleft()()
                 finally:
                     if lock.is_mine():
                         lock.release()

@@ -4,7 +4,11 @@ from typing import TYPE_CHECKING
 
 from ..datapipes.shuffle_plans import ShuffleSpec as ShuffleSpec
 from ..diagnosing import Diagnosis as Diagnosis
-from ..first_use import at_first_use, names_at
+from ..diagnosing.check_data import CheckReport as CheckReport
+from ..diagnosing.check_data import check as check
+from ..diagnosing.check_data import index as index
+from ..diagnosing.check_data import volumes_of as volumes_of
+from ..first_use import alias_modules, at_first_use, names_at
 from ..reading_services import (
     CheckpointableReadingServiceInterface as CheckpointableReadingServiceInterface,
 )
@@ -16,22 +20,13 @@ from ..reading_services import (
 )
 from ..reading_services import ReadingServiceInterface as ReadingServiceInterface
 from ..reading_services import SequentialReadingService as SequentialReadingService
-from .check import CheckReport as CheckReport
-from .check import check as check
-from .check import index as index
-from .check import volumes_of as volumes_of
 from .dataloader2 import DataLoader2 as DataLoader2
-from .error import PauseIteration as PauseIteration
 from .iterator import DataLoader2Iterator as DataLoader2Iterator
+from .iterator import PauseIteration as PauseIteration
 from .iterator import Stats as Stats
 from .state import State as State
 
 if TYPE_CHECKING:
     from .exported_names import *  # noqa: F403
-# As in torchdata, ``import voxpipe.dataloader2`` is enough to use these by their full names.
-__getattr__, __dir__ = at_first_use(
-    globals(),
-    {},
-    ("adapter", "graph", "linter", "random", "reading_service", "shuffle_spec", "utils"),
-    names_at("dataloader2"),
-)
+# As in torchdata, ``import voxpipe.dataloader2`` is enough to use its modules by their full names.
+__getattr__, __dir__ = at_first_use(globals(), {}, alias_modules(__name__), names_at("dataloader2"))

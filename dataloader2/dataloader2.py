@@ -30,20 +30,24 @@ from ..diagnosing import measure as measure_parts
 from ..diagnosing.measurement import BATCHES, DIAGNOSE_SECONDS, MEASURE_SECONDS
 from ..graph import Pipe, explain_rewritten, origin_of, to_dot, to_mermaid, traits_of, verify, walk
 from ..reading_services import InProcessReadingService, ReadingService
-from ..reading_services.delivered_batches import Position
 from ..reading_services.distributed import without_parts
+from ..reading_services.main_process_tail import MainProcessTail
+from ..reading_services.planner import Position
+from ..reading_services.reading_service import refuse_unknown
 from ..reading_services.replica import MAX_SEED
 from ..reading_services.work import PlannedWork, ReplicatedWork, batch_count
 from ..volumes.scheme import ReadScheme
 from .compiler import (
     AdapterLike,
     CompiledChain,
+    Negotiation,
     adapter_list,
     check_epoch,
     check_service,
     compile_chain,
     iterable,
-    refuse_unknown,
+    negotiate,
+    substitutes_for,
 )
 from .iterator import (
     EXITING,
@@ -56,8 +60,6 @@ from .iterator import (
     TorchSeed,
     Turn,
 )
-from .main_process_tail import MainProcessTail
-from .negotiation import Negotiation, negotiate
 from .state import Outline, State, checkpoint_of, in_folders, restorer, saved_shares
 
 # By number, as a set of weak references cannot be looked through while other threads add to it.
@@ -120,7 +122,8 @@ class DataLoader2(ForFrameworks):
         fuse: bool = True,
         **others: NoReturn,
     ) -> None:
-        refuse_unknown(others, datapipe)
+        if others:
+            refuse_unknown(DataLoader2, others, substitutes_for(datapipe))
         self._seed: int | None = None
         self._draw: TorchSeed | None = None
         # Progress of the epoch that an iterator was made for, else of the next one.
@@ -272,20 +275,17 @@ class DataLoader2(ForFrameworks):
                     live.leave(why)
                 del live  # or an iterator that is dropped meanwhile would be there as long as this
                 has_turn = self._turn.acquire(timeout=_LOOK)
-            if has_turn:
-                self._end_live(why)
+            if has_turn:  # the next epoch has the next number
+                progress, live = self._progress, self._live() if self._live is not None else None
+                self._end(progress)
+                if live is not None:
+                    live.invalidate(why)
+                else:
+                    progress.close()  # its iterator was dropped in another thread
+                del live
             yield
         finally:
             self._turn.restore(had_turn)
-
-    def _end_live(self, why: str) -> None:
-        """End the running epoch, if any; the next one has the next number."""
-        progress, live = self._progress, self._live() if self._live is not None else None
-        self._end(progress)
-        if live is not None:
-            live.invalidate(why)
-        else:
-            progress.close()  # its iterator was dropped in another thread, which is about to
 
     def _end(self, progress: Progress) -> None:
         with self._lock:

@@ -26,13 +26,17 @@ from ..core import CallSite
 from ..core.errors import IteratorInvalidated, NotPicklable, TooManyFailures, VoxpipeError
 from ..core.locks import DeferredActs, ForkSafeLock
 from ..core.validate import validate_int
+from ..first_use import extensions
 from ..graph import Traits, traits_of, walk
 from ..reading_services import Epoch
-from ..reading_services.delivered_batches import Position
+from ..reading_services.planner import Position
 from ..reading_services.reading_service import leave
-from .error import PauseIteration
 
 EXITING = threading.Event()  # set when the interpreter begins to end
+
+
+class PauseIteration(StopIteration):
+    """Raised in the place of a batch by an iterator that is paused: a ``for`` loop ends."""
 
 
 @dataclass
@@ -74,30 +78,34 @@ class Counts:
         self._durations: deque[float] = deque(maxlen=RECENT_BATCHES)
         self._since: float | None = None
 
-    def admit(self, outcome: BatchResult, policy: ErrorPolicy, before: int) -> int:
+    def admit(self, outcome: BatchResult, policy: ErrorPolicy, here: Position) -> int:
         """Count the failures of one batch; return those of the epoch, if the budget allows."""
         self.failures += outcome.failures
         self.errors.update(failure.error for failure in outcome.failures)
-        total = before + len(outcome.failures) + outcome.elsewhere
+        total = here.failures + len(outcome.failures) + outcome.elsewhere
         if policy.budget is not None and total > policy.budget:
             last = "\n".join(map(str, outcome.failures[:_MOST_LINES])) or "on another rank"
             msg = f"{total} items failed in this epoch, and {policy.budget} may; the last:\n{last}"
             do = "Mend the files, or give OnError(budget=...) more; loader.failures has them."
             raise TooManyFailures(msg, do=do)
+        if outcome.is_empty:
+            here.cursor.leave_out(outcome.failures)
         return total
 
-    def request(self, now: float) -> None:
-        """Note that a batch is asked for: the one before it was kept until now."""
+    def deliver(self, start: float, end: float) -> None:
+        """Note that a batch was requested and handed out: the last one was kept until the start."""
         if self._since is not None:
-            self._durations.append(now - self._since)
-        self._since = None
-
-    def deliver(self, now: float, wait: float) -> None:
-        """Note that a batch was handed out, after so many seconds."""
-        self._since = now
+            self._durations.append(start - self._since)
+        self._since, wait = end, end - start
         self.batches += 1
         self.wait += wait
         self.longest = max(self.longest, wait)
+
+    def fail(self, start: float) -> None:
+        """Note that a batch was requested, and that there is none."""
+        if self._since is not None:
+            self._durations.append(start - self._since)
+        self._since = None
 
     def interrupt(self) -> None:
         """Leave out the time until the next batch: an epoch ended, or something else ran."""
@@ -253,16 +261,18 @@ class DataLoader2Iterator:
             )
         self._process = here
         try:
-            with self._turn.acts, self._turn:
+            with self._turn:
                 return self._next()
         finally:
+            if self._turn.acts.due:
+                self._turn.acts.defer()
             # A remaining daemon thread waits here: Python is about to end it, and an error about
             # its stopped workers would mislead.
             if EXITING.is_set() and threading.current_thread() is not threading.main_thread():
                 threading.Event().wait()
 
     def _next(self) -> Any:
-        """Return the next batch, or raise why there is none, and end."""
+        """Return the next batch that is not empty and note it, or raise why there is none."""
         if self._ended_by:
             raise self._invalidation()
         if self._turn.in_a_batch:
@@ -272,43 +282,34 @@ class DataLoader2Iterator:
             raise self._failure  # the epoch failed; it did not end
         if self._is_paused:
             raise PauseIteration
-        start = time.perf_counter()
-        self._counts.request(start)
+        start, is_empty = time.perf_counter(), True
         try:
             self._turn.in_a_batch = True
-            try:
-                batch = self._deliver()
-            finally:
-                self._turn.in_a_batch = False
+            while is_empty:
+                running = self._running or self._start()
+                batch, here = next(running.batches), self._progress.position
+                count, is_empty = here.failures, False
+                if isinstance(batch, BatchResult):
+                    count = self._counts.admit(batch, running.policy, here)
+                    batch, is_empty = batch.batch, batch.is_empty
+                # Last, and in one step: an interrupted batch comes once more, and is never lost.
+                cursor = here.cursor.after(running.batches.last, running.step)
+                self._progress.position = Position(here.epoch, cursor, count)
+            # Replaced meanwhile, in another thread: the new owner may wait for this one.
+            if bool(self._ended_by):
+                self._close()
         except BaseException as error:
+            self._turn.in_a_batch = False
+            self._counts.fail(start)
             self._end_with(error)
             raise
+        finally:
+            self._turn.in_a_batch = False
         if self._remaining is not None:
             self._remaining -= 1
             self._is_paused = self._remaining <= 0
-        end = time.perf_counter()
-        self._counts.deliver(end, end - start)
+        self._counts.deliver(start, time.perf_counter())
         return batch
-
-    def _deliver(self) -> Any:
-        """Return the next batch that is not empty, and note its delivery."""
-        while True:
-            running = self._running or self._start()
-            batch = next(running.batches)
-            outcome = batch if isinstance(batch, BatchResult) else None
-            here = self._progress.position
-            count = here.failures
-            if outcome is not None:
-                count, batch = self._counts.admit(outcome, running.policy, count), outcome.batch
-                if outcome.is_empty:
-                    here.cursor.leave_out(outcome.failures)
-            # Last, and in one step: an interrupted batch comes once more, and is never lost.
-            cursor = here.cursor.after(running.batches.last, running.step)
-            self._progress.position = Position(here.epoch, cursor, count)
-            if outcome is None or not outcome.is_empty:
-                if self._ended_by:  # replaced meanwhile; the new owner may wait for this thread
-                    self._close()
-                return batch
 
     def _start(self) -> RunningEpoch:
         if self._progress.has_begun and not self._is_interrupted:
@@ -408,25 +409,12 @@ class TorchSeed:
         return torch.equal(now, torch.Generator().manual_seed(seeded_with).get_state())
 
 
-# Functions of Lightning between its trainer and ``sampler.set_epoch()`` of a loader.
-_MOST_FRAMES = 4
-
-
-def _repeated_batches(frame: FrameType | None) -> float:
-    """Return the batches of the epoch that a trainer with ``overfit_batches`` repeats, or 0."""
-    # Lightning replaces only the sampler of torch's loaders; other loaders get no notice.
-    if not {"lightning", "pytorch_lightning"} & sys.modules.keys():
-        return 0
-    for _ in range(_MOST_FRAMES):
-        if frame is None:
-            break
-        with contextlib.suppress(RuntimeError):  # a module without a trainer raises it
-            space = frame.f_locals
-            trainer: Any = space.get("trainer") or getattr(space.get("self"), "trainer", None)
-            if getattr(trainer, "overfit_batches", 0):
-                return float(trainer.num_training_batches)
-        frame = frame.f_back
-    return 0
+def _repeated_batches(frame: FrameType) -> float:
+    """Return the batches of the epoch that a trainer in the frames repeats, or 0."""
+    # Entry points by the name of the framework's package: each returns 0 if it repeats none.
+    points = extensions("frameworks")
+    calls = [points[name].load() for name in points.keys() & sys.modules.keys()]
+    return max((call(frame) for call in calls), default=0)
 
 
 @dataclass

@@ -42,7 +42,7 @@ from ..graph import (
     walk,
 )
 from ..reading_services import ReadingService
-from ..reading_services.delivered_batches import BatchRun, DeliveredBatches, Position
+from ..reading_services.planner import BatchRun, DeliveredBatches, Position
 from ..reading_services.replica import MAX_SEED
 from ..reading_services.work import ReplicatedWork, Work
 

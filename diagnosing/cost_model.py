@@ -428,8 +428,3 @@ def ranks_beside(ranks: int, environment: Mapping[str, str]) -> int:
         if count.isdecimal() and 0 < int(count) <= ranks:
             return int(count)
     return ranks
-
-
-def share_of(cores: int, ranks: int) -> int:
-    """Return the cores of one of so many ranks."""
-    return max(1, cores // ranks)

@@ -36,15 +36,14 @@ from ..datapipes import DataPipe
 from ..datapipes.epoch import may_look_ahead
 from ..graph import Cut, Pipe, Traits, describe, parents_of, traits_of, walk
 from ..reading_services import InProcessReadingService, PlannedWork, ReadingService
-from ..reading_services.delivered_batches import DeliveredBatches
 from ..reading_services.pipe_runner import PipeRunner, as_raised
-from ..reading_services.planner import WHOLE, jobs
+from ..reading_services.planner import WHOLE, DeliveredBatches, jobs
 from ..reading_services.reading_service import begin, end
 from ..reading_services.threads import split_at_functions
 from ..reading_services.work import Work
 from ..spatial.lazy.read_plan import ReadPlan
 from ..volumes.scheme import LOCAL_LATENCY
-from .cost_model import ONLY_PLANS, CostModel, LoaderFacts, Measurement, ranks_beside, share_of
+from .cost_model import ONLY_PLANS, CostModel, LoaderFacts, Measurement, ranks_beside
 from .diagnosis import Diagnosis, judge
 
 BATCHES = 8
@@ -264,7 +263,7 @@ class _Measuring:
         self._sharing = work.threads if self._in_threads else 1
         self._makers = self._workers or self._sharing
         self._beside = ranks_beside(work.part.ranks, os.environ)
-        self._cores = share_of(self._cores, self._beside)
+        self._cores = max(1, self._cores // self._beside)
         # Makers, and threads of all of them, that have a core to themselves.
         self._at_once = min(self._makers, self._cores)
         self._threads_at_once = min(max(1, self._workers) * work.threads, self._cores)

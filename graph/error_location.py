@@ -41,20 +41,15 @@ def failed_item(error: BaseException) -> tuple[str, str]:
     parents = parents_of(owner)
     if len(parents) != 1:
         return case, f"item {_count_yielded(owner)} of {describe(owner)}"
-    number = _count_yielded(parents[0]) - 1
-    return case, f"item {number} of {describe(_user_pipe(parents[0]))}" if number >= 0 else ""
+    number, source = _count_yielded(parents[0]) - 1, parents[0]
+    while traits_of(source).watches:  # an adapter's pipe, which watches one of the user's
+        (source,) = parents_of(source)
+    return case, f"item {number} of {describe(source)}" if number >= 0 else ""
 
 
 def _count_yielded(pipe: Pipe) -> int:
     """Return the items that a pipe yielded or skipped in this pass."""
     return getattr(pipe, "_number_of_samples_yielded", 0) + getattr(pipe, "passed_over", 0)
-
-
-def _user_pipe(pipe: Pipe) -> Pipe:
-    """Return the user's pipe that an adapter's pipe watches; other pipes unchanged."""
-    while traits_of(pipe).watches:
-        (pipe,) = parents_of(pipe)
-    return pipe
 
 
 def _frames_of(error: BaseException) -> Iterator[FrameType]:

@@ -110,7 +110,12 @@ def _text_of_object(value: Any, depth: int) -> str:
         owner = value.__self__ if isinstance(value, types.MethodType) else None
         return name if owner is None else f"{name} of {stable_text(owner, depth)}"
     own = _public(getattr(value, "__dict__", {})) if depth < _DEEPEST else {}
-    short = {name: _length_of_data(v) or v for name, v in own.items()}
+    short = {
+        name: f"{type(v).__name__} of {len(v)}"
+        if isinstance(v, (list, tuple, dict, set, frozenset)) and len(v) > _MOST_ENTRIES
+        else v
+        for name, v in own.items()
+    }
     return type(value).__name__ + (stable_text(short, depth + 1) if own else "")
 
 
@@ -121,12 +126,6 @@ def _module_of(thing: Any) -> str:
         return name
     spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
     return str(spec.name) if spec else Path(file).stem if file else name
-
-
-def _length_of_data(value: Any) -> str:
-    kinds = (list, tuple, dict, set, frozenset)
-    is_data = isinstance(value, kinds) and len(value) > _MOST_ENTRIES
-    return f"{type(value).__name__} of {len(value)}" if is_data else ""
 
 
 def _public(settings: dict[str, Any]) -> dict[str, Any]:

@@ -6,11 +6,13 @@ keep the given graph unchanged, and return the same object if no rule applied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
-from ..core.errors import GraphError
+from torch.utils.data import IterDataPipe, MapDataPipe
+
+from ..core.errors import GraphError, NotRemovable
 from .node import (
     Pipe,
     copy_pipe,
@@ -180,3 +182,92 @@ def replace_pipe(sink: Pipe, old: Pipe, new: Pipe) -> Pipe:
             origin_of(old)
         )
     return rebuild(sink, lambda pipe, here: new if pipe is old else here)
+
+
+# torchdata's functions on graphs: nested dicts of pipes, which they change in place.
+
+DataPipe: TypeAlias = "IterDataPipe[Any] | MapDataPipe[Any]"  # any datapipe
+
+DataPipeGraph: TypeAlias = "dict[int, tuple[Pipe, DataPipeGraph]]"
+"""``{id(pipe): (pipe, the graph of what it reads)}``."""
+
+P = TypeVar("P")
+
+
+def traverse_dps(datapipe: Pipe) -> DataPipeGraph:
+    """Return the graph that ends in ``datapipe``.
+
+    Every pipe is looked at once: branches that meet share one dict. Nothing is pickled.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> source = IterableWrapper([1])
+    >>> chain = source.map(str)
+    >>> traverse_dps(chain) == {id(chain): (chain, {id(source): (source, {})})}
+    True
+    """
+    below: dict[int, DataPipeGraph] = {}
+    pipe = datapipe
+    for pipe in walk(datapipe):
+        below[id(pipe)] = {id(p): (p, below[id(p)]) for p in parents_of(pipe)}
+    return {id(pipe): (pipe, below[id(pipe)])}
+
+
+def list_dps(
+    graph: DataPipeGraph, exclude_dps: Pipe | Collection[Pipe] | None = None
+) -> list[Pipe]:
+    """Return every pipe once, breadth first from the end; of those to leave out, all upstream."""
+    pipes: Any = [exclude_dps] if is_pipe(exclude_dps) else exclude_dps or ()
+    out = {id(p) for pipe in pipes for p in walk(pipe)}
+    return [pipe for pipe in _breadth_first(graph) if id(pipe) not in out]
+
+
+def find_dps(graph: DataPipeGraph, dp_type: type[P]) -> list[P]:
+    """Return the pipes whose class is exactly ``dp_type``, breadth first from the end."""
+    return [pipe for pipe in _breadth_first(graph) if type(pipe) is dp_type]
+
+
+def replace_dp(graph: DataPipeGraph, old_datapipe: Pipe, new_datapipe: Pipe) -> DataPipeGraph:
+    """Replace ``old_datapipe`` by ``new_datapipe`` for its readers, in place; return the graph.
+
+    ``new_datapipe`` may read ``old_datapipe``. Where the last pipe is replaced, nothing reads it:
+    take the new one from the graph that is returned. GraphError if the old one is not there.
+    """
+    _refuse_strangers(graph, old_datapipe)
+    pipes = _breadth_first(graph)
+    for pipe in pipes:
+        if pipe is not new_datapipe:  # which may read the old one
+            swap_parents(pipe, {id(old_datapipe): new_datapipe})
+    return traverse_dps(new_datapipe if pipes[0] is old_datapipe else pipes[0])
+
+
+def remove_dp(graph: DataPipeGraph, datapipe: Pipe) -> DataPipeGraph:
+    """Replace ``datapipe`` by its parent for its readers, in place; return the graph.
+
+    NotRemovable, a ``RuntimeError``, if it is a source or reads from several pipes; GraphError if
+    it is not there.
+    """
+    _refuse_strangers(graph, datapipe)
+    parents = parents_of(datapipe)
+    if len(parents) != 1:
+        kind = "source" if not parents else "receiving"
+        msg = f"Cannot remove the {kind} DataPipe {describe(datapipe)}"
+        do = "Use replace_dp() to put another in its place."
+        raise NotRemovable(msg, do=do).at(origin_of(datapipe))
+    return replace_dp(graph, datapipe, parents[0])
+
+
+def _breadth_first(graph: DataPipeGraph) -> list[Any]:
+    pipes: dict[int, Any] = {}
+    waiting = [graph]
+    for level in waiting:  # grows meanwhile
+        waiting += [below for key, (_, below) in level.items() if key not in pipes]
+        pipes |= {key: pipe for key, (pipe, _) in level.items()}
+    return list(pipes.values())
+
+
+def _refuse_strangers(graph: DataPipeGraph, datapipe: Pipe) -> None:
+    if not any(pipe is datapipe for pipe in _breadth_first(graph)):
+        msg, do = f"{describe(datapipe)} is not in this graph", "Take it from list_dps()."
+        raise GraphError(msg, do=do).at(origin_of(datapipe))

@@ -437,7 +437,7 @@ def _measure(chain: Any, service: Any, options: argparse.Namespace) -> Any:
 
 def _chain_of(options: argparse.Namespace) -> Any:
     """Return the named pipe or loader, or a default chain over the found cases."""
-    from .dataloader2.check import pipe_of
+    from .diagnosing.check_data import pipe_of
 
     module, _, name = options.data.rpartition(":")
     is_name = bool(module) and name.isidentifier()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
@@ -96,6 +97,25 @@ def names_at(place: str) -> dict[str, EntryPoint]:
     """Return the entry points ``voxpipe.names`` of a module below ``voxpipe``, by public name."""
     pairs = ((key.rpartition("."), point) for key, point in extensions("names").items())
     return {name: point for (module, _, name), point in pairs if module == place}
+
+
+def alias_modules(package: str) -> list[str]:
+    """Make the modules below ``package`` that exist only in entry points; return their names.
+
+    ``dataloader2.graph.find_dps`` of ``voxpipe.names`` is a name of ``voxpipe.dataloader2.graph``.
+    """
+    root, _, place = package.partition(".")
+    keys = (key.rpartition(".")[0] for key in extensions("names"))
+    paths = sorted({key for key in keys if key.startswith(f"{place}.")})
+    for path in paths:
+        module = ModuleType(f"{root}.{path}", f"Names of other modules under {path}.")
+        namespace = vars(module)
+        first_use, names = at_first_use(namespace, {}, points=names_at(path))
+        namespace.update(__getattr__=first_use, __dir__=names)
+        sys.modules[module.__name__] = module
+        above, _, name = module.__name__.rpartition(".")
+        setattr(sys.modules[above], name, module)
+    return [path for path in (path.removeprefix(f"{place}.") for path in paths) if "." not in path]
 
 
 def list_names(package: str, folder: Iterable[str], name: str) -> Iterator[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,11 +19,10 @@ from ..datapipes.cases import FindsCases
 from ..graph import Pipe, chained_name, describe, fingerprint, parents_of, rebuild, traits_of, walk
 from ..graph.node import copy_pipe
 from ..graph.walk import readers
-from .delivered_batches import DeliveredBatches
 from .in_process import InProcessReadingService
 from .multiprocessing import MultiProcessingReadingService
-from .planner import UNEVEN, WRAP, RankPart
-from .ranks import Cases, CountedEpoch, LockstepEpoch, Ranks, checked_timeout, is_started
+from .planner import UNEVEN, WRAP, DeliveredBatches, RankPart
+from .ranks import Cases, CountedEpoch, LockstepEpoch, Ranks, is_started
 from .reading_service import Epoch, ReadingService
 from .torchdata_service import ReadingServiceInterface, TorchdataService
 from .work import PlannedWork, ReplicatedWork, Work
@@ -91,7 +91,9 @@ class DistributedReadingService(_OuterService):
     def __init__(self, timeout: float = USUAL_TIMEOUT, *, uneven: str = "drop") -> None:
         if uneven not in UNEVEN:
             raise ValueError(f"uneven is one of {UNEVEN}, got {uneven!r}")
-        self.timeout = checked_timeout(timeout)
+        if not isinstance(timeout, (int, float)) or not 0 < timeout < math.inf:
+            raise ValueError(f"timeout is a number of seconds above 0, got {timeout!r}")
+        self.timeout = float(timeout)
         self.uneven = uneven
         self._ranks: Ranks | None = None
         self._agreed_data: str | None = None

@@ -17,12 +17,11 @@ from ..datapipes.background_iterator import BackgroundIterator, stop_limit
 from ..datapipes.iter import Prefetcher
 from ..graph import Pipe, clone, traits_of
 from ..spatial.lazy.virtual_volume import forget_tiles, use_tiles
-from ..storage.ranges import COALESCING, PoliciesByKey
+from ..storage.ranges import COALESCING
 from ..volumes.scheme import Budget
 from ..volumes.session import SESSION
-from .delivered_batches import DeliveredBatches
 from .memory_budget import budgets, count_or_none, default_slot_bytes
-from .planner import draws_globally, jobs
+from .planner import DeliveredBatches, draws_globally, jobs
 from .reading_service import begin, end, leave
 from .replica import Hooks, InitFunction, Replica, ResetFunction
 from .timeout_iterator import TimeoutIterator
@@ -175,9 +174,15 @@ def start_batches(
     ahead_bytes: int = 0,
 ) -> Any:
     """Return the iterator of an epoch's batches with their numbers, in a thread if needed."""
-    pairs = _batches(work, seed, epoch, cursor)
+    pairs: Any
+    pipes: tuple[Pipe, ...] = ()
     explicit = work.limits.explicit
-    pipes = work.cut.realizing if isinstance(work, PlannedWork) and not explicit else ()
+    if isinstance(work, ReplicatedWork):
+        pairs = _run_replica(work, seed, epoch, cursor)
+    else:
+        pipes = () if explicit else work.cut.realizing
+        make = _batches if work.cut.realizing else _planned_batches
+        pairs = make(work, seed, epoch, cursor)
     # The last prefetch() after the cut limits the batches that a thread makes ahead.
     prefetching = next((p for p in reversed(pipes) if type(p) is Prefetcher), None)
     if prefetching is not None and not _runs_functions(work):
@@ -189,40 +194,13 @@ def start_batches(
 
 
 def _batches(
-    work: Work, seed: int, epoch: int, cursor: DeliveredBatches
+    work: PlannedWork, seed: int, epoch: int, cursor: DeliveredBatches
 ) -> Generator[tuple[int, Any], None, None]:
-    if isinstance(work, ReplicatedWork):
-        yield from _run_replica(work, seed, epoch, cursor)
-        return
-    source = work.maker()
-    plan = jobs(work.cut, seed, epoch, cursor, work.part, work.errors)
-    if not work.cut.realizing:
-        # The plan holds the batches already, so there are no reads to prefetch.
-        with closing(plan):
-            for job in plan:
-                batch = job.items[0] if job.items else None
-                if job.failures:
-                    batch = BatchResult(batch, job.failures, is_empty=not job.items)
-                yield job.index, as_tensors(batch)
-        return
-    with closing(_prefetch(plan, work.coalesce_policies)) as coming:
-        for job, tickets in coming:
-            # Not around the yield: reads of the consumer are not part of this epoch.
-            try:
-                with holding(COALESCING, (work.coalesce_policies, "")):
-                    batch = source.run(job, seed, epoch)
-            finally:
-                for ticket in tickets:
-                    ticket.close()
-            yield job.index, as_tensors(batch)
-
-
-def _prefetch(
-    plan: Iterator[Job], coalesce_policies: PoliciesByKey
-) -> Generator[tuple[Job, list[Any]], None, None]:
-    """Yield jobs and the tickets of their bytes, while the bytes of the next job are fetched."""
+    """Yield batches with their numbers, while the bytes of the next job are fetched."""
+    source, coalesce_policies = work.maker(), work.coalesce_policies
     queue: deque[tuple[Job, list[Any]]] = deque()
     error: Exception | None = None
+    plan = jobs(work.cut, seed, epoch, cursor, work.part, work.errors)
     try:
         while True:
             job = None
@@ -237,24 +215,46 @@ def _prefetch(
                     continue
             if not queue:
                 break
-            yield queue[0]
-            queue.popleft()
+            job, tickets = queue.popleft()
+            # Not around the yield: reads of the consumer are not part of this epoch.
+            try:
+                with holding(COALESCING, (coalesce_policies, "")):
+                    batch = source.run(job, seed, epoch)
+            finally:
+                for ticket in tickets:
+                    ticket.close()
+            yield job.index, as_tensors(batch)
         if error is not None:
             raise error
     finally:
+        plan.close()
         for _, tickets in queue:
             for ticket in tickets:
                 ticket.close()
 
 
+def _planned_batches(
+    work: PlannedWork, seed: int, epoch: int, cursor: DeliveredBatches
+) -> Generator[tuple[int, Any], None, None]:
+    """Yield the batches of a graph of which every pipe plans: there are no reads to prefetch."""
+    with closing(jobs(work.cut, seed, epoch, cursor, work.part, work.errors)) as plan:
+        for job in plan:
+            batch = job.items[0] if job.items else None
+            if job.failures:
+                batch = BatchResult(batch, job.failures, is_empty=not job.items)
+            yield job.index, as_tensors(batch)
+
+
 def _run_replica(
     work: ReplicatedWork, seed: int, epoch: int, cursor: DeliveredBatches
-) -> Iterator[tuple[int, Any]]:
+) -> Generator[tuple[int, Any], None, None]:
     # The replica has a copy, because the loader's graph must not change, even in its running state.
     share = work.share(0, 1)
     replica = work.replicas.pop(share, None)
     if replica is None:
         replica = Replica(clone(work.of_worker()), share, work.hooks)
+    # After an error a replica may hold parts of an item: the next epoch makes a new one.
+    stays = work.outlives_epochs
     try:
         with closing(work.items_to_deal(seed, epoch)) as dealt:
             replica.feed(partial(next, dealt, END_OF_ITEMS))
@@ -265,14 +265,10 @@ def _run_replica(
                     break
                 if not cursor.holds(index):
                     yield index, batch
-    except GeneratorExit:
-        _put_back(work, replica)
+    except BaseException as error:
+        stays = stays and isinstance(error, GeneratorExit)
         raise
-    # After an error a replica may hold parts of an item: the next epoch makes a new one.
-    _put_back(work, replica)
-
-
-def _put_back(work: ReplicatedWork, replica: Replica) -> None:
-    if work.outlives_epochs:
-        replica.leave()
-        work.replicas[replica.share] = replica
+    finally:
+        if stays:
+            replica.leave()
+            work.replicas[replica.share] = replica

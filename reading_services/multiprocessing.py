@@ -14,10 +14,10 @@ from ..core.errors import IdleWorkers
 from ..core.validate import validate_int
 from ..graph import Pipe, origin_of, walk
 from ..volumes.scheme import Budget
-from .delivered_batches import DeliveredBatches
 from .in_process import InProcessEpoch, start_batches
 from .memory_budget import SlotBudget, budgets, count_or_none, default_slot_bytes
 from .planned_epoch import USUAL_RESTARTS, Flow, PlannedEpoch
+from .planner import DeliveredBatches
 from .reading_service import Epoch, refuse_unknown, text_of
 from .replica import Hooks, InitFunction, ResetFunction
 from .replicated_epoch import ReplicatedEpoch

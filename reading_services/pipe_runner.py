@@ -1,10 +1,12 @@
-"""Makes batches by running pipes that have no instructions."""
+"""Makes batches by running pipes that have no instructions, with seeded functions of the user."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import functools
+import os
+import random
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,13 +22,18 @@ from ..batching.job import NOWHERE, STEP_OF_THREAD, Job, the_batch
 from ..core import CallSite, Sample, Stream
 from ..core.errors import LOCATABLE, E, add_location
 from ..datapipes import DataPipe
-from ..datapipes.epoch import OwnGenerators, set_epoch
+from ..datapipes.epoch import (
+    OwnGenerators,
+    restore_generator,
+    set_epoch,
+    set_seed_of,
+    state_of_generator,
+)
 from ..graph import Cut, Pipe, describe, error_location, origin_of, traits_of, walk, with_parents
 from ..spatial import LazyPatch
 from ..spatial.lazy.patch_report import Provenance
 from ..storage.content import PLAIN
 from ..volumes import Volume
-from .global_generators import seed_globals, seeded_globals
 
 # Restoring errors of pipes, whose arguments torch changes. It appends lines to a text, and replaces
 # all other arguments, e.g. the key of a ``KeyError`` or fields of the user. Just before, it calls a
@@ -74,6 +81,47 @@ def _noting(original: Callable[[Any], str]) -> Callable[[Any], str]:
 _original = getattr(_hook_iterator, _ARGUMENTS_METHOD, None)
 if _original is not None and not hasattr(_original, "__wrapped__"):
     setattr(_hook_iterator, _ARGUMENTS_METHOD, _noting(_original))
+
+# The global generators of random, NumPy and torch are seeded for each item for functions of the
+# user, and restored after it.
+
+_OWN: set[int] = set()
+
+
+def own_generators() -> None:
+    """Skip restoring in this process, where only items draw: it would take 100 us per item."""
+    _OWN.add(os.getpid())
+
+
+def seed_globals(seed: int, own: Sequence[Any] = ()) -> None:
+    """Seed the global generators and ``own`` ones; the graphics card's are left alone."""
+    random.seed(seed)
+    np.random.seed(seed % 2**32)  # NumPy's global generator takes 32 bits
+    torch.default_generator.manual_seed(seed)
+    for number, generator in enumerate(own):
+        # Two objects of one function must not draw the same numbers.
+        set_seed_of(generator, Stream(seed, 0, (number,), "own generators").integer())
+
+
+@contextlib.contextmanager
+def seeded_globals(seed: int, own: Sequence[Any] = ()) -> Iterator[None]:
+    """Seed the global generators and ``own`` ones inside the ``with`` block; restore them after."""
+    if os.getpid() in _OWN:
+        seed_globals(seed, own)
+        yield
+        return
+    states = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    states_of_own = [state_of_generator(generator) for generator in own]
+    seed_globals(seed, own)
+    try:
+        yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])
+        torch.set_rng_state(states[2])
+        for generator, state in zip(own, states_of_own, strict=True):
+            restore_generator(generator, state)
+
 
 _NO_JOB = Job(NOWHERE, ())
 

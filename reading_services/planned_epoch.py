@@ -16,9 +16,8 @@ from ..core.context import holding
 from ..core.counters import PIPE_STATS
 from ..core.errors import NotPicklable, VolumeChanged, WorkerDied, WorkerReplaced
 from ..datapipes.datapipe import MAY_OPEN
-from .delivered_batches import DeliveredBatches
 from .memory_budget import PrefetchBudget
-from .planner import JobsInFlight, jobs
+from .planner import DeliveredBatches, JobsInFlight, jobs
 from .reading_service import begin, end, leaving_error
 from .timeout_iterator import TimeoutIterator
 from .transport.messages import BatchMessage, ErrorMessage

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,10 +15,12 @@ from dataclasses import replace
 from itertools import zip_longest
 from typing import Any, NoReturn
 
+import torch
 import torch.distributed as dist
 
 from ..batching.job import BatchResult
 from ..core.errors import GraphError, RankMissing, RanksDiffer
+from ..core.validate import validate_int
 from ..datapipes.rank_barrier import (
     RankBarrier,
     job_store,
@@ -27,9 +28,9 @@ from ..datapipes.rank_barrier import (
     store_reachable,
     wait_for_key,
 )
-from .delivered_batches import DeliveredBatches
-from .planner import PAD
+from .planner import PAD, DeliveredBatches
 from .reading_service import Epoch, leave
+from .replica import MAX_SEED
 
 # Numbers of the services of this process. Ranks must make and run their loaders in one order, as
 # with every collective; a different order shows in the comparison of claims.
@@ -156,11 +157,14 @@ def is_started() -> bool:
     return dist.is_available() and dist.is_initialized()
 
 
-def checked_timeout(seconds: float) -> float:
-    """Return a timeout in seconds; ``ValueError`` if it is not positive and finite."""
-    if not isinstance(seconds, (int, float)) or not 0 < seconds < math.inf:
-        raise ValueError(f"timeout is a number of seconds above 0, got {seconds!r}")
-    return float(seconds)
+def dist_share_seed(seed: int, process_group: Any = None) -> int:
+    """Return the seed of rank 0 of a ``torch.distributed`` group, on every rank of it."""
+    seed = validate_int("seed", seed, least=0, below=MAX_SEED)
+    # Tensors have signed integers: shift the seeds, half of which would be too large.
+    tensor = torch.tensor(seed - MAX_SEED // 2, dtype=torch.int64, device="cpu")
+    source = 0 if process_group is None else dist.get_global_rank(process_group, 0)
+    dist.broadcast(tensor, src=source, group=process_group)
+    return int(tensor.item()) + MAX_SEED // 2
 
 
 # An exchange of ranks before every batch, so that they end together.

@@ -40,7 +40,7 @@ from ..core.errors import IteratorInvalidated
 from ..core.suggest import closest
 from ..graph import Pipe
 from ..volumes import close_volumes
-from .delivered_batches import DeliveredBatches
+from .planner import DeliveredBatches
 from .work import Work
 
 
@@ -60,21 +60,19 @@ class Epoch(Protocol):
         """Free all resources of the pass."""
 
 
-def refuse_unknown(
-    service: type, others: Mapping[str, Any], substitutes: Mapping[str, str]
-) -> None:
-    """Raise ``TypeError`` for unknown arguments of a service, with the argument to use instead.
+def refuse_unknown(kind: type, others: Mapping[str, Any], substitutes: Mapping[str, str]) -> None:
+    """Raise ``TypeError`` for unknown arguments of a service or loader, with one to use instead.
 
     ``substitutes`` maps arguments of other loaders and services to ours, with ``{value}``.
     """
     for other, value in others.items():
-        parameters = inspect.signature(service).parameters.values()
+        parameters = inspect.signature(kind).parameters.values()
         names = [p.name for p in parameters if p.kind is not p.VAR_KEYWORD]
         suggestions = [f"{close}={shorten(value)}" for close in closest(other, names, 0.6)]
         if other in substitutes:
             suggestions.insert(0, substitutes[other].format(value=shorten(value)))
         words = f"give {suggestions[0]}" if suggestions else f"it takes {', '.join(names)}"
-        raise TypeError(f"{service.__name__} has no {other}; {words}")
+        raise TypeError(f"{kind.__name__} has no {other}; {words}")
 
 
 def text_of(service: Any, first: str, **usual: Any) -> str:

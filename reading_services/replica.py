@@ -29,8 +29,7 @@ from ..graph import (
     parents_of,
     walk,
 )
-from .global_generators import seeded_globals
-from .pipe_runner import as_raised, written_last
+from .pipe_runner import as_raised, seeded_globals, written_last
 from .transport.messages import END_OF_ITEMS, Feed
 
 MAX_SEED = 2**64

@@ -200,7 +200,10 @@ class ReplicatedEpoch(PooledEpoch):
                 share.places.popleft()
             self._room.remove((share.number, share.count))
             if isinstance(answer, ErrorMessage):
-                raise self._error_of(answer)
+                error, dealer = error_of(answer), self._dealer
+                if isinstance(error, SourceFailed) and dealer is not None and dealer.error:
+                    error, dealer.error = dealer.error, None  # once: that of the pipes before
+                raise error
             self._turn.remove(share)
             if answer.data is None:
                 continue
@@ -213,13 +216,6 @@ class ReplicatedEpoch(PooledEpoch):
             # Answers of finished shares to requests that were sent ahead.
             self._receive()
         raise StopIteration
-
-    def _error_of(self, answer: ErrorMessage) -> Exception:
-        """Return a worker's error or, once, the error of the pipes that make its items."""
-        error, dealer = error_of(answer), self._dealer
-        if isinstance(error, SourceFailed) and dealer is not None and dealer.error is not None:
-            error, dealer.error = dealer.error, None
-        return error
 
     def _first(self) -> WorkerShare:
         """Return the share of the next item: the share with the earliest dealt item."""

@@ -34,12 +34,11 @@ from ..graph import Pipe, describe, traits_of
 from ..spatial.lazy.virtual_volume import use_tiles
 from ..storage.ranges import COALESCING, PoliciesByKey
 from ..volumes.scheme import Budget
-from .delivered_batches import DeliveredBatches
 from .in_process import InProcessEpoch, InProcessReadingService
 from .memory_budget import PrefetchBudget, budgets, default_slot_bytes
 from .multiprocessing import JOBS_PER_REMOTE_WORKER, JOBS_PER_WORKER, ORDERS
 from .pipe_runner import PipeRunner
-from .planner import JobsInFlight, jobs
+from .planner import DeliveredBatches, JobsInFlight, jobs
 from .reading_service import leaving_error, refuse_unknown, text_of
 from .timeout_iterator import LATE_SECONDS, TimeoutIterator
 from .transport.slot_reader import BatchBuffers

@@ -1,23 +1,27 @@
-"""Run a reading service with torchdata's interface."""
+"""Run a reading service with torchdata's interface; torchdata's functions for its workers."""
 
 from __future__ import annotations
 
-import contextlib
 import copy
+import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
 from typing import Any
+
+import numpy as np
+import torch
 
 from ..adapters import Limits, note_of
 from ..core import Stream
-from ..core.errors import add_location
+from ..core.errors import NotOffered, add_location
 from ..datapipes.epoch import set_epoch
-from ..graph import Pipe, clone, error_location, is_pipe
-from .delivered_batches import DeliveredBatches
+from ..graph import Pipe, clone, error_location, is_pipe, traits_of, walk
+from .in_process import InProcessEpoch
 from .pipe_runner import as_raised
-from .reading_service import Epoch, begin, end
-from .replica import SeedGenerator
+from .planner import DeliveredBatches
+from .reading_service import Epoch
+from .replica import SeedGenerator, WorkerInfo, apply_shares
 from .timeout_iterator import TimeoutIterator
 from .work import ReplicatedWork, Work
 
@@ -98,7 +102,9 @@ class TorchdataService:
             else:
                 assert isinstance(service, CheckpointableReadingServiceInterface)
                 self._source = service.restore(graph, state)
-        return TorchdataEpoch(self._service, self._source, work, (seed, epoch), cursor)
+        run = seed, epoch
+        start = partial(_prepared_batches, self._service, self._source, work, run, cursor)
+        return InProcessEpoch(work, start)
 
     def checkpoint(self) -> bytes | None:
         """Return the state of the service; None if it has none."""
@@ -144,50 +150,118 @@ class TorchdataService:
         return repr(self._service)
 
 
-@dataclass(eq=False)
-class TorchdataEpoch(Iterator[Any]):
-    """One pass over a graph that a service prepared."""
-
-    _service: ReadingServiceInterface
-    _source: Any
-    _work: Work
-    _run: tuple[int, int]
-    _cursor: DeliveredBatches
-
-    def __post_init__(self) -> None:
-        self.last, self._is_closed = -1, False
-        begin(self)
-        seeds = SeedGenerator(Stream(*self._run, (), "reading service").integer())
-        if is_pipe(self._source):
-            set_epoch(self._source, *self._run)
-        prepare = self._service.initialize_iteration(seeds)
-        iterable = self._source if prepare is None else prepare(self._source)
-        self._items: Iterator[Any] = iter(iterable)
-        if self._work.limits.explicit:
-            self._items = TimeoutIterator(self._items, self._work.limits)
-
-    def __next__(self) -> Any:
+def _prepared_batches(
+    service: ReadingServiceInterface,
+    source: Any,
+    work: Work,
+    run: tuple[int, int],
+    cursor: DeliveredBatches,
+) -> Iterator[tuple[int, Any]]:
+    """Yield the items of one pass over a graph that a service prepared, with their numbers."""
+    seeds = SeedGenerator(Stream(*run, (), "reading service").integer())
+    if is_pipe(source):
+        set_epoch(source, *run)
+    prepare = service.initialize_iteration(seeds)
+    items: Any = None
+    try:
+        items = iter(source if prepare is None else prepare(source))
+        if work.limits.explicit:
+            items = TimeoutIterator(items, work.limits)
+        for index, item in enumerate(items):
+            if not cursor.holds(index):
+                yield index, item
+    except Exception as error:
+        raise add_location(as_raised(error), error_location(error))  # noqa: B904  the very same
+    finally:
         try:
-            while not self._is_closed:
-                item = next(self._items)
-                self.last += 1
-                if not self._cursor.holds(self.last):
-                    return item
-            raise StopIteration
-        except BaseException as error:
-            self.close()
-            if isinstance(error, Exception) and not isinstance(error, StopIteration):
-                add_location(as_raised(error), error_location(error))
-            raise
-
-    def close(self) -> None:
-        """End the pass, and call the service's ``finalize_iteration``."""
-        if self._is_closed:
-            return
-        self._is_closed = True
-        try:
-            with contextlib.suppress(AttributeError):
-                self._items.close()  # type: ignore[attr-defined]
+            if hasattr(items, "close"):
+                items.close()
         finally:
-            end(self)
-            self._service.finalize_iteration()
+            service.finalize_iteration()
+
+
+def set_datapipes_seed(
+    datapipes: Collection[Pipe], seed_generator: SeedGenerator, distributed_shared: bool
+) -> None:
+    """Call ``set_seed`` on those that have it, with shared or with the worker's own seeds."""
+    own = seed_generator.generate_seed
+    draw = seed_generator.generate_shared_seed if distributed_shared else own
+    for pipe in datapipes:
+        if callable(getattr(type(pipe), "set_seed", None)):
+            pipe.set_seed(draw())
+
+
+def set_graph_random_seed(datapipe: Pipe, seed_generator: SeedGenerator) -> Pipe:
+    """Seed the pipes that draw: alike on all workers before they share items out, apart after.
+
+    A pipe before any ``sharding_filter`` gets a shared seed, so that all workers shuffle alike
+    and their shares are disjoint.
+    """
+    shared_ids = {
+        id(before)
+        for pipe in walk(datapipe)
+        if traits_of(pipe).shards or hasattr(type(pipe), "apply_sharding")
+        for before in walk(pipe)
+    }
+    everything = list(walk(datapipe))
+    set_datapipes_seed([p for p in everything if id(p) in shared_ids], seed_generator, True)
+    set_datapipes_seed([p for p in everything if id(p) not in shared_ids], seed_generator, False)
+    return datapipe
+
+
+def process_init_fn(
+    datapipe: Any,
+    worker_info: WorkerInfo,
+    custom_init_fn: Callable[[Any, WorkerInfo], Any] | None = None,
+    worker_prefetch_cnt: int = 0,
+    dispatching_req_queue: None = None,
+    dispatching_res_queue: None = None,
+) -> Any:
+    """Return the graph of one worker: its share, changed by a function, with items made ahead.
+
+    ``datapipe`` is changed in place; ``custom_init_fn(pipe, worker_info)`` returns the pipe that
+    goes on. Queues of a dispatching process are not offered.
+
+    Examples
+    --------
+    >>> from torch.utils.data.datapipes.iter import IterableWrapper
+    >>> list(process_init_fn(IterableWrapper(range(5)).sharding_filter(), WorkerInfo(2, 1)))
+    [1, 3]
+    """
+    if dispatching_req_queue is not None or dispatching_res_queue is not None:
+        raise NotOffered(
+            "a worker does not ask a dispatching process through queues that it is given",
+            do="Use .sharding_round_robin_dispatch() with MultiProcessingReadingService.",
+        )
+    pipe: Any = datapipe
+    apply_shares(pipe, workers=worker_info.num_workers, worker=worker_info.worker_id)
+    if custom_init_fn is not None:
+        pipe = custom_init_fn(pipe, worker_info)
+    return pipe.prefetch(worker_prefetch_cnt) if worker_prefetch_cnt else pipe
+
+
+def process_reset_fn(
+    datapipe: Pipe | Any,
+    worker_info: WorkerInfo,
+    seed_generator: SeedGenerator,
+    distributed_shared_seed: bool = False,
+    iter_reset_fn: Callable[[Any], Any] | None = None,
+    custom_reset_fn: Callable[[Any, WorkerInfo, SeedGenerator], Any] | None = None,
+) -> Any:
+    """Return the graph of one worker for an epoch, its random pipes seeded in place.
+
+    So are the global generators of ``random``, torch and NumPy: with ``distributed_shared_seed``
+    alike in all workers. ``iter_reset_fn(pipe)`` and ``custom_reset_fn(pipe, worker_info,
+    seed_generator)`` return the pipe that goes on.
+    """
+    own = seed_generator.generate_seed
+    draw = seed_generator.generate_shared_seed if distributed_shared_seed else own
+    random.seed(draw())
+    torch.manual_seed(draw())
+    np.random.seed(draw() % 2**32)  # NumPy's global generator takes 32 bits
+    pipe = set_graph_random_seed(datapipe, seed_generator)
+    if iter_reset_fn is not None:
+        pipe = iter_reset_fn(pipe)
+    if custom_reset_fn is not None:
+        pipe = custom_reset_fn(pipe, worker_info, seed_generator)
+    return pipe

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from voxpipe.reading_services.memory_budget import SlotBudget
-from voxpipe.reading_services.transport.batch_pickle import pack, unpack
+from voxpipe.reading_services.transport.messages import pack, unpack
 from voxpipe.reading_services.transport.shared_memory import SharedMemory
 from voxpipe.reading_services.transport.slot_reader import Arrival, SlotReader
 from voxpipe.reading_services.transport.slot_writer import SlotWriter

@@ -12,9 +12,9 @@ BOUNDS = {
     "range by obstore": (40, 5),
     "range by fsspec": (39, 5),
     "range from Volume.read": (64, 16),
-    "batch of one rotated patch": (140, 39),
-    "first patch of a case": (255, 56),
-    "window of a prediction": (205, 52),
+    "batch of one rotated patch": (137, 38),
+    "first patch of a case": (251, 55),
+    "window of a prediction": (198, 50),
 }
 # Calls of a read of 8 chunks, and how many more one of 216 may make.
 MOST_CALLS, MOST_MORE = 13, 0

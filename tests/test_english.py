@@ -13,7 +13,7 @@ BOUNDS = {
     "adapters": (0, 6),
     "batching": (0, 0),
     "core": (2, 6),
-    "dataloader2": (0, 14),
+    "dataloader2": (0, 9),
     "datapipes": (1, 53),
     "diagnosing": (0, 2),
     "extensions": (0, 67),

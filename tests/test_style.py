@@ -14,7 +14,6 @@ EMPTY_NAMES = {"utils", "util", "helpers", "helper", "common", "manager", "handl
 # Import paths of torchdata, which scripts that come from there use.
 GIVEN_NAMES = {
     "voxpipe.datapipes.utils",
-    "voxpipe.dataloader2.utils",
 }
 # Participles that do not end in "ed", and words that do and are none.
 PARTICIPLES = {

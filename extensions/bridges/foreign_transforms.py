@@ -159,12 +159,10 @@ def _with_results(sample: Sample, results: Mapping[str, Any], by: str) -> Sample
         patch: Any = sample.patches.get(key)
         if isinstance(thing, Voxels):
             data[key] = thing.tensor
-        if patch is None:
-            continue
-        if not isinstance(thing, Voxels) or _lies_on(patch, thing):
+        if patch is not None:
             patches[key] = patch
-        else:
-            patches[key] = ChangedPatch(patch, thing.affine, tuple(thing.tensor.shape), by)
+            if isinstance(thing, Voxels) and not _lies_on(patch, thing):
+                patches[key] = ChangedPatch(patch, thing.affine, tuple(thing.tensor.shape), by)
     return sample.replace(data=data, patches=patches)
 
 

@@ -19,7 +19,7 @@ from ...dataloader2.dataloader2 import DataLoader2
 from ...datapipes import DataPipe
 from ...graph import Pipe, clone, verify
 from ...reading_services import ReadingService
-from ...reading_services.delivered_batches import DeliveredBatches
+from ...reading_services.planner import DeliveredBatches
 from ...reading_services.replica import MAX_SEED
 
 

@@ -7,7 +7,7 @@ import importlib
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from types import new_class
+from types import FrameType, new_class
 from typing import Any
 
 from ...adapters import Adapter
@@ -26,6 +26,23 @@ from ...reading_services.replica import MAX_SEED
 # Both are one library, published twice: classes of one are none of the other.
 _LIBRARIES = ("lightning.pytorch", "pytorch_lightning")
 _STAGES = ("train", "val", "test", "predict")
+# Functions of Lightning between its trainer and ``sampler.set_epoch()`` of a loader.
+_MOST_FRAMES = 4
+
+
+def repeated_batches(frame: FrameType | None) -> float:
+    """Return the batches of the epoch that a trainer with ``overfit_batches`` repeats, or 0."""
+    # Lightning replaces only the sampler of torch's loaders, and notifies no other loader.
+    for _ in range(_MOST_FRAMES):
+        if frame is None:
+            break
+        with suppress(RuntimeError):  # a module without a trainer raises it
+            space = frame.f_locals
+            trainer: Any = space.get("trainer") or getattr(space.get("self"), "trainer", None)
+            if getattr(trainer, "overfit_batches", 0):
+                return float(trainer.num_training_batches)
+        frame = frame.f_back
+    return 0
 
 
 class VoxpipeDataModule:

@@ -29,7 +29,7 @@ from ...datapipes.iter import from_cases, from_nnunet
 from ...datapipes.spatial import PipeSteps, add_steps
 from ...graph import Pipe
 from ...reading_services import MultiProcessingReadingService
-from ...reading_services.global_generators import seeded_globals
+from ...reading_services.pipe_runner import seeded_globals
 from ...spatial import PlacedPatch, Policy, Step
 from ..recipes.nnunet import INSIDE, Facts, Plan, batches_of, raw_patches
 

@@ -157,8 +157,10 @@ def nnunet(
     patches = validate_int("iterations", iterations, least=1) * plan.batch
     count = 0 if is_whole else _count_for_each(cases, patches)
     if plan.has_previous:
-        folder = _folder_of_previous(previous, configuration)
-        cases = cases.map(_Previous(folder, facts.ending))
+        if previous is None:
+            msg = f"{configuration!r} takes what the network before has predicted"
+            raise SampleError(msg, do="Give previous=, the folder with a label for each case.")
+        cases = cases.map(_Previous(os.fspath(previous), facts.ending))
     if is_whole:
         overlap = [n // 2 for n in plan.patch]
         pipe = raw_volumes(cases.map(_without_label), plan, labels=())
@@ -304,13 +306,6 @@ class _Previous:
 
     def __call__(self, sample: Sample) -> Sample:
         return sample.with_data(previous=os.path.join(self.folder, f"{sample.case}{self.ending}"))
-
-
-def _folder_of_previous(previous: str | os.PathLike[str] | None, configuration: str) -> str:
-    if previous is None:
-        msg = f"{configuration!r} takes what the network before has predicted"
-        raise SampleError(msg, do="Give previous=, the folder with a label for each case.")
-    return os.fspath(previous)
 
 
 @dataclass(frozen=True)

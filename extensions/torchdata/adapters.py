@@ -86,18 +86,17 @@ class CacheTimeout(Adapter):
         self.timeout = timeout
 
     def rules(self) -> Sequence[Rule]:
-        return (Rule("wait for cached files", self._match, self._build),)
+        def match(site: Site) -> Any:
+            # By its name: a graph without it should not load the pipes of files.
+            ends = getattr(type(site.pipe), "form_name", "") == "end_caching"
+            return site.pipe if ends and vars(site.pipe)["timeout"] != self.timeout else None
 
-    def _build(self, pipe: Any) -> Pipe:
-        twin: Any = copy.copy(pipe)
-        twin.timeout = self.timeout
-        return twin  # type: ignore[no-any-return]
+        def build(pipe: Any) -> Pipe:
+            twin: Any = copy.copy(pipe)
+            twin.timeout = self.timeout
+            return twin  # type: ignore[no-any-return]
 
-    def _match(self, site: Site) -> Any:
-        # By its name: a graph without it should not load the pipes of files.
-        pipe: Any = site.pipe
-        ends = getattr(type(pipe), "form_name", "") == "end_caching"
-        return pipe if ends and pipe.timeout != self.timeout else None
+        return (Rule("wait for cached files", match, build),)
 
     def __repr__(self) -> str:
         return f"CacheTimeout({self.timeout:g})"

@@ -380,7 +380,7 @@ class Extractor(Decompressor, form="extract"):
     """The older name of :class:`Decompressor`."""
 
 
-class XzFileLoader(PerItem, form="load_from_xz"):
+class XzFileLoader(Decompressor, form="load_from_xz"):
     """Yield ``(path without .xz, stream)`` for each ``(path, xz or lzma stream)``.
 
     Bytes are decoded as they are read. ``length`` is the result of ``len()`` if the parent has
@@ -397,21 +397,16 @@ class XzFileLoader(PerItem, form="load_from_xz"):
     [('axx', b'hello')]
     """
 
-    traits: ClassVar[Any] = Traits(per_item=True, voxels=True)
     suffix: ClassVar[str] = ".xz"  # removed from the path
-    decoder: ClassVar[Any] = lzma.LZMAFile  # opens the decoded file
+    kind: ClassVar[CompressionType] = CompressionType.LZMA
 
     def __init__(self, parent: Pipe, length: int = -1, *, most_bytes: int = MOST_BYTES) -> None:
-        super().__init__(parent)
+        super().__init__(parent, self.kind, most_bytes=most_bytes)
         self.length = length
-        self.most_bytes = validate_int("most_bytes", most_bytes, least=0, unit="bytes")
 
     def apply(self, item: Any) -> tuple[str, Any]:
         name, stream = named_stream(self, item)
-        path = name.removesuffix(self.suffix)
-        file = bound_stream(self.decoder(stream), self.most_bytes, path, stream)
-        stream.autoclose()
-        return path, file
+        return super().apply((name.removesuffix(self.suffix), stream))
 
     def __len__(self) -> int:
         return self.length if self.length >= 0 else super().__len__()
@@ -424,4 +419,4 @@ class Bz2FileLoader(XzFileLoader, form="load_from_bz2"):
     """
 
     suffix = ".bz2"
-    decoder = bz2.BZ2File
+    kind = CompressionType.BZIP2

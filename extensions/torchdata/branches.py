@@ -79,14 +79,6 @@ class _Trunk(Running, DataPipe):
             f"what {self.form_name}() divides is read through the pipes that it returned"
         )
 
-    def branch_length(self, branch: int) -> int:
-        """Return how many items a branch has; TypeError if that is not known."""
-        length = length_of(self, self.parent)
-        if self.columns is not None:
-            return length
-        each, more = divmod(length, self.count)
-        return each + (branch < more)
-
     def is_interrupted(self) -> bool:
         return self._has_begun and not (self._at_end and all(self._absent))
 
@@ -96,11 +88,15 @@ class _Trunk(Running, DataPipe):
         try:
             while True:
                 with self._lock:
-                    if generation != self._generation:
+                    own = self._waiting[branch]
+                    while generation == self._generation and not (own or self._at_end):
+                        if self._overflow is not None:
+                            raise self._overflow
+                        self._read(branch)
+                    if generation != self._generation or not own:
                         return
-                    item, has_item = self._next_of(branch)
-                if not has_item:
-                    return
+                    item, size = own.popleft()
+                    self._bytes -= size
                 yield item
         finally:
             with self._lock:
@@ -108,19 +104,6 @@ class _Trunk(Running, DataPipe):
                     self._absent[branch] = True
                     if all(self._absent):
                         self._drop()
-
-    def _next_of(self, branch: int) -> tuple[Any, bool]:
-        """Return the next item of a branch and True, or False at the end."""
-        own = self._waiting[branch]
-        while not own and not self._at_end:
-            if self._overflow is not None:
-                raise self._overflow
-            self._read(branch)
-        if not own:
-            return None, False
-        item, size = own.popleft()
-        self._bytes -= size
-        return item, True
 
     def _read(self, asker: int) -> None:
         """Deal out one more item of the parent."""
@@ -190,7 +173,12 @@ class Branch(DataPipe):
         return self.main_datapipe.items_of(self.number)  # type: ignore[no-any-return]
 
     def __len__(self) -> int:
-        return int(self.main_datapipe.branch_length(self.number))
+        trunk = self.main_datapipe
+        length = length_of(trunk, trunk.parent)
+        if trunk.columns is not None:
+            return length
+        each, more = divmod(length, trunk.count)
+        return int(each + (self.number < more))
 
     def _set_main_datapipe_valid_iterator_id(self) -> int:
         trunk = self.main_datapipe

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from enum import IntEnum
 from typing import Any, ClassVar
 
 import torch
@@ -117,11 +116,8 @@ class ToDevice(MainProcess, SameLength, form="to_device"):
 TIMEOUT = 1800.0  # seconds that a rank may take for an item by default: half an hour
 
 
-class RankMessage(IntEnum):
-    """Message of a rank to the others before each item."""
-
-    ITEM = 1
-    END = 2
+# Messages of a rank to the others before each item.
+_ITEM, _END = 1, 2
 
 
 class FullSync(MainProcess, RunningAhead, SameLength, form="fullsync"):
@@ -173,17 +169,21 @@ class FullSync(MainProcess, RunningAhead, SameLength, form="fullsync"):
         if dist.get_world_size() == 1:
             yield from self.parent
             return
-        barrier = self._join_barrier()
+        if self._barrier is None or not self._barrier.is_open:
+            # A rank that is late says so after ``timeout``: the others have to be still there.
+            do = "Look at what that rank did last, or give fullsync() a longer timeout=."
+            self._barrier = RankBarrier(2 * self.timeout, do=do)
+        barrier = self._barrier
         # One item, of any size: a rank that waits for another has the next one ready.
         with self.make_ahead(most=1, most_bytes=BUFFER_BYTES) as ahead:
             try:
                 while True:
-                    item, message = None, RankMessage.ITEM
+                    item, message = None, _ITEM
                     try:
                         item = ahead.take(self.timeout)
                     except Exhausted:
-                        message = RankMessage.END
-                    if RankMessage.END in barrier.tell(message):
+                        message = _END
+                    if _END in barrier.tell(message):
                         return
                     yield item
             except BaseException as error:  # the loop's as well, if it goes elsewhere
@@ -191,14 +191,6 @@ class FullSync(MainProcess, RunningAhead, SameLength, form="fullsync"):
                     ahead.abandon()
                 barrier.part(error)
                 raise
-
-    def _join_barrier(self) -> RankBarrier:
-        """Return the barrier of all ranks: they make it together, and another if one has left."""
-        if self._barrier is None or not self._barrier.is_open:
-            # A rank that is late says so after ``timeout``: the others have to be still there.
-            do = "Look at what that rank did last, or give fullsync() a longer timeout=."
-            self._barrier = RankBarrier(2 * self.timeout, do=do)
-        return self._barrier
 
     def shutdown(self) -> None:
         """End the thread and leave the other ranks; any number of times."""

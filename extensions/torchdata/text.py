@@ -278,19 +278,13 @@ class ParagraphAggregator(DataPipe, form="lines_to_paragraphs"):
                 yield path, self.joiner([line for _, line in lines])
 
 
+# The common name of a sample's members, and the suffix from the first dot on.
 _PATH = re.compile(r"^((?:.*/)?[^/]*?)(\.[^/]*)$")
 _TEXT = frozenset({"txt", "text", "transcript"})
 _NUMBER = frozenset({"cls", "cls2", "class", "count", "index", "inx", "id"})
 _JSON = frozenset({"json", "jsn"})
 # Formats that are pickles, or hold some.
 _CODE = frozenset({"pyd", "pickle", "pkl", "pck", "dill", "joblib", "pth", "pt", "ckpt"})
-
-
-def key_and_suffix(path: str) -> tuple[str, str]:
-    """Return the common name of a sample's members, and the suffix from the first dot on."""
-    plain = path.replace("\\", "/")
-    match = _PATH.match(plain)
-    return (match[1], match[2]) if match else (plain, "")
 
 
 def value_of(path: str, data: Any) -> Any:
@@ -366,10 +360,11 @@ class WebDataset(DataPipe, form="webdataset"):
             for item in self.parent:
                 path, data = pair_of(self, item)
                 del item
-                key, suffix = key_and_suffix(path)
-                if not suffix:
+                match = _PATH.match(path.replace("\\", "/"))
+                if match is None:
                     janitor(data)
                     continue
+                key, suffix = match.groups()
                 if sample and key != sample["__key__"]:
                     complete, sample = sample, {}
                     yield complete

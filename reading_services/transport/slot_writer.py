@@ -72,17 +72,12 @@ class SlotWriter:
 
     def take(self, specs: Sequence[ArraySpec]) -> list[NDArray[np.generic]]:
         """Return one C-ordered array per spec, all in one free slot if there is room."""
-        offsets, total = offsets_of(specs)
+        total = size_of(specs)
         self._largest = max(self._largest, total)
         slot = self._free_slot(total)
         if slot is None:
             return [np.empty(*spec) for spec in specs]
-        memory = self._look_into(slot)
-        arrays: list[NDArray[Any]] = []
-        for (shape, dtype), offset in zip(specs, offsets, strict=True):
-            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-            arrays.append(memory[offset : offset + size].view(dtype).reshape(shape))
-        return arrays
+        return arrays_in(self._look_into(slot), specs)
 
     def place(self, array: NDArray[Any]) -> tuple[int, int] | None:
         """Return (slot, offset) of an array that is in a slot already, else None."""
@@ -199,11 +194,19 @@ def _round_up(size: int) -> int:
     return max(1, -(-size // _STEP)) * _STEP
 
 
-def offsets_of(specs: Sequence[ArraySpec]) -> tuple[list[int], int]:
-    """Return the offsets of arrays in one buffer, and its size in bytes."""
-    offsets, total = [], 0
-    for shape, dtype in specs:
-        offsets.append(total)
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        total += -(-size // ALIGNMENT) * ALIGNMENT
-    return offsets, total
+def _sizes(specs: Sequence[ArraySpec]) -> list[int]:
+    return [int(np.prod(shape)) * np.dtype(dtype).itemsize for shape, dtype in specs]
+
+
+def size_of(specs: Sequence[ArraySpec]) -> int:
+    """Return the size in bytes of one buffer for several arrays."""
+    return sum(-(-size // ALIGNMENT) * ALIGNMENT for size in _sizes(specs))
+
+
+def arrays_in(buffer: NDArray[np.uint8], specs: Sequence[ArraySpec]) -> list[NDArray[Any]]:
+    """Return one array per spec in a buffer, each at the start of a cache line."""
+    arrays, start = [], 0
+    for (shape, dtype), size in zip(specs, _sizes(specs), strict=True):
+        arrays.append(buffer[start : start + size].view(dtype).reshape(shape))
+        start += -(-size // ALIGNMENT) * ALIGNMENT
+    return arrays

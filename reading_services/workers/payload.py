@@ -108,19 +108,14 @@ _Part: TypeAlias = tuple[str, Any, Pipe | None]
 """A part of the payload: its name for messages, the object, and its pipe, if any."""
 
 
-def _is_importable(thing: Any, script: Mapping[str, str]) -> bool:
-    if not script:
-        return False
-    # ``python -i script.py``: code typed after the script has run is in no file.
-    code = getattr(thing, "__code__", None)
-    in_a_file = code is None or not code.co_filename.startswith("<")
-    return in_a_file and not is_guarded(thing, script)
-
-
-def why_not(thing: Any, script: Mapping[str, str]) -> tuple[str, str]:
-    """Return why workers cannot import an object of the script, and the fix line."""
+def why_not(thing: Any, script: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return why workers cannot import an object of the script, and the fix; None if they can."""
     if script and is_guarded(thing, script):
         return _GUARD_HINT
+    # ``python -i script.py``: code typed after the script has run is in no file.
+    code = getattr(thing, "__code__", None)
+    if script and (code is None or not code.co_filename.startswith("<")):
+        return None
     name = getattr(thing, "__qualname__", "it").partition(".")[0]
     return "is in no file (it was typed, or piped in)", _TYPED_HINT.format(name=name)
 
@@ -264,9 +259,9 @@ def _pack(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None) 
                 refusal = NotPicklable(f"{text} cannot travel to a worker: {cause}", do=MOVE)
                 raise refusal.at(None if pipe is None else origin_of(pipe)) from error
         raise NotPicklable(f"the graph cannot travel to a worker: {error}", do=MOVE) from error
-    things = () if script is None else whole.own
-    own = next((item for item in things if not _is_importable(item, script or {})), None)
-    if script is None or own is None:
+    reasons = ((item, why_not(item, script)) for item in whole.own) if script is not None else ()
+    own, reason = next((pair for pair in reasons if pair[1] is not None), (None, None))
+    if reason is None:
         names, builtin = whole.modules & sys.modules.keys(), sys.stdlib_module_names
         modules = frozenset(name for name in names if name.partition(".")[0] not in builtin)
         return Payload(whole.data, modules)
@@ -276,7 +271,7 @@ def _pack(thing: Any, parts: Sequence[_Part], script: Mapping[str, str] | None) 
         if pipe is not None and any(item is own for item in (type(pipe), *_Pickler(part).own)):
             part_name, at = text, origin_of(pipe)
             break
-    why, do = why_not(own, script)
+    why, do = reason
     msg = f"{part_name} cannot travel to a worker: workers cannot import {name}, which {why}"
     refusal = NotPicklable(msg, do=do)
     raise refusal.at(at)

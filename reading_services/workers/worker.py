@@ -31,7 +31,6 @@ from ...spatial.lazy.virtual_volume import TILES, divide_tiles
 from ...storage.ranges import COALESCING, PoliciesByKey
 from ...volumes import register_backend, register_decoder
 from ...volumes.session import SESSION
-from ..transport.batch_pickle import pack
 from ..transport.messages import (
     END_OF_ITEMS,
     STOP,
@@ -46,6 +45,7 @@ from ..transport.messages import (
     SourceFailed,
     Took,
     WorkerReport,
+    pack,
 )
 from ..transport.shared_memory import SharedMemory, send_descriptor
 from ..transport.slot_writer import HAS_SLOTS, Slot, SlotWriter
@@ -267,7 +267,7 @@ def _serve(
     if settings.torch:
         import torch
 
-        from ..global_generators import own_generators
+        from ..pipe_runner import own_generators
 
         own_generators()
         # The workers together use all cores; a thread pool in each would compete for them.

@@ -18,7 +18,7 @@ from ...batching.job import NOTE_BYTES, NOWHERE, step_noted_in
 from ...core.context import pass_noted_in
 from ...core.errors import WorkerDied
 from ...core.locks import timeout_or_none
-from ..transport.batch_pickle import unpack
+from ..transport.messages import unpack
 from ..transport.shared_memory import limit_waits
 from ..transport.slot_reader import Arrival, SlotReader
 from ..work import WorkerStatus

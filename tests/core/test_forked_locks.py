@@ -204,7 +204,7 @@ def test_an_interrupt_at_any_bytecode_leaves_the_lock_free():
             assert is_free(lock)
             with acts, lock:
                 pass
-            assert not acts._due
+            assert not acts.due
 
     assert tried > 40
 

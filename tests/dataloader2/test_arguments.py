@@ -47,10 +47,11 @@ WRONG_TYPES = [
         lambda: loader(batch_size=2),
         "DataLoader2 has no batch_size; give .batch_patches(2) at the end of the chain",
     ),
+    (lambda: loader(sed=2), "DataLoader2 has no sed; give seed=2"),
     (
-        lambda: loader(sed=2),
-        "DataLoader2 has no sed; it takes datapipe, datapipe_adapter_fn, reading_service, seed "
-        "and fuse",
+        lambda: loader(colour=2),
+        "DataLoader2 has no colour; it takes datapipe, datapipe_adapter_fn, reading_service, "
+        "seed, fuse",
     ),
     (
         lambda: loader(generator=None),

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 import voxpipe as vp
-from voxpipe.dataloader2.main_process_tail import detach_tail
 from voxpipe.datapipes.iter import IterableWrapper, PinMemory
 from voxpipe.graph import describe, walk
+from voxpipe.reading_services.main_process_tail import detach_tail
 
 
 def chain(count=8):

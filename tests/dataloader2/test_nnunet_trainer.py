@@ -322,7 +322,7 @@ from nnunetv2.utilities.find_objects import recursive_find_trainer_class_by_name
 from voxpipe.core import Stream
 from voxpipe.core.errors import NotOffered
 from voxpipe.extensions.bridges.nnunet_loaders import _DRAWN_AT_ONCE
-from voxpipe.reading_services.global_generators import seeded_globals
+from voxpipe.reading_services.pipe_runner import seeded_globals
 
 sys.path.append({tests!r})
 from nnunet_stand_ins import BATCH, CASES, SIZE, Drawer, first, trainer_of

@@ -10,7 +10,7 @@ from scenes import full_chain, write_cases
 import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import BudgetExceeded
-from voxpipe.dataloader2.negotiation import Negotiation
+from voxpipe.dataloader2.compiler import Negotiation
 from voxpipe.volumes import Volume, register_backend, unregister_backend
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS, DEFAULT_BYTES
 from voxpipe.volumes.scheme import ReadScheme, SchemeRefusal

@@ -12,8 +12,7 @@ import voxpipe as vp
 from voxpipe.core.errors import LikelyMistake, PatchSizeError
 from voxpipe.datapipes.epoch import set_epoch
 from voxpipe.graph import cut
-from voxpipe.reading_services.delivered_batches import DeliveredBatches
-from voxpipe.reading_services.planner import RankPart, jobs
+from voxpipe.reading_services.planner import DeliveredBatches, RankPart, jobs
 from voxpipe.spatial import forget_masks
 
 # How many samples of a batch of 1 to 16 are about foreground, by nnU-Net 2.8.1's

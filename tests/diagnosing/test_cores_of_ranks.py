@@ -12,12 +12,11 @@ from voxpipe.diagnosing.cost_model import (
     LoaderFacts,
     Measurement,
     ranks_beside,
-    share_of,
 )
 from voxpipe.diagnosing.diagnosis import judge
 from voxpipe.diagnosing.measurement import Subject, diagnose
 from voxpipe.reading_services import distributed
-from voxpipe.reading_services.delivered_batches import DeliveredBatches
+from voxpipe.reading_services.planner import DeliveredBatches
 
 RANKS = 4
 
@@ -57,9 +56,9 @@ def test_one_process_has_all_cores(no_launcher):
     assert diagnosed(cores=16).facts.cores == 16
 
 
-def test_every_rank_has_a_core():
+def test_every_rank_has_a_core(rank_of_four):
     """Also where there are more ranks than cores."""
-    assert share_of(2, 8) == 1
+    assert diagnosed(cores=2).facts.cores == 1
 
 
 def test_the_advice_says_whose_cores_they_are():

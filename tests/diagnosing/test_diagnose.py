@@ -28,8 +28,7 @@ from voxpipe.diagnosing.measurement import (
     reads_of,
 )
 from voxpipe.reading_services import InProcessReadingService
-from voxpipe.reading_services.delivered_batches import DeliveredBatches
-from voxpipe.reading_services.planner import jobs
+from voxpipe.reading_services.planner import DeliveredBatches, jobs
 from voxpipe.reading_services.work import work_of
 from voxpipe.volumes.backend import Backend
 from voxpipe.volumes.header import IDENTITY, array_header

@@ -353,12 +353,14 @@ def test_the_timer_forgets_what_is_long_past():
     timer = Counts()
     assert timer.kept_seconds() is None
 
+    start = 0.0
     for number in range(RECENT_BATCHES + 5):
-        timer.deliver(10.0 * number, 0.0)
-        timer.request(10.0 * number + (9.0 if number < 5 else 2.0))
+        timer.deliver(start, 10.0 * number)
+        start = 10.0 * number + (9.0 if number < 5 else 2.0)
+    timer.fail(start)
     timer.deliver(0.0, 0.0)
     timer.interrupt()
-    timer.request(1e6)
+    timer.fail(1e6)
 
     assert timer.kept_seconds() == 2.0
 

@@ -21,7 +21,7 @@ from voxpipe.core.errors import (
     SampleError,
     StateMismatch,
 )
-from voxpipe.reading_services.delivered_batches import BatchRun, DeliveredBatches
+from voxpipe.reading_services.planner import BatchRun, DeliveredBatches
 from voxpipe.spatial import Rotate, Shear, SpatialPlan, Translate
 from voxpipe.volumes import catalog_volume, index_cases
 from voxpipe.volumes.catalog.manifest import manifest_text, parse_manifest

@@ -10,7 +10,7 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.__main__ import main
-from voxpipe.dataloader2.check import volumes_of
+from voxpipe.dataloader2 import volumes_of
 from voxpipe.storage.location import file_system
 from voxpipe.volumes import close_volumes, read_manifest
 

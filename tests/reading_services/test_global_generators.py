@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.reading_services.global_generators import seeded_globals
+from voxpipe.reading_services.pipe_runner import seeded_globals
 
 DRAWS = {
     "rand": lambda: float(np.random.rand()),

@@ -6,7 +6,7 @@ import torch
 from links import Link
 
 import voxpipe as vp
-from voxpipe.reading_services.transport.batch_pickle import pack, unpack
+from voxpipe.reading_services.transport.messages import pack, unpack
 
 SHAPES = [(2, 3, 20, 30, 40), (2, 1, 20, 30, 40), (1, 2, 3, 4, 5), (1, 1, 1, 1, 1), (0, 2, 3, 4, 5)]
 

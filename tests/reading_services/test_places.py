@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.reading_services.delivered_batches import DeliveredBatches
+from voxpipe.reading_services.planner import DeliveredBatches
 
 
 def place_after(numbers, step=1):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from links import Link, filled
 
-from voxpipe.reading_services.transport.batch_pickle import pack, unpack
+from voxpipe.reading_services.transport.messages import pack, unpack
 from voxpipe.reading_services.transport.slot_reader import Arrival, SlotReader
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memfd_create")

@@ -15,7 +15,7 @@ from links import STEP, Link, filled
 from voxpipe.core.errors import SlotsUsedUp
 from voxpipe.reading_services import memory_budget as budgets
 from voxpipe.reading_services.memory_budget import SlotBudget, default_slot_bytes
-from voxpipe.reading_services.transport.batch_pickle import pack, unpack
+from voxpipe.reading_services.transport.messages import pack, unpack
 from voxpipe.reading_services.transport.slot_reader import Arrival
 from voxpipe.reading_services.transport.slot_writer import SlotWriter
 

@@ -15,9 +15,9 @@ from links import STEP, Link
 
 from voxpipe.core.errors import SlotsUsedUp
 from voxpipe.reading_services import transport
-from voxpipe.reading_services.transport import pinning
 from voxpipe.reading_services.transport import shared_memory as mapping
-from voxpipe.reading_services.transport.pinning import Cuda
+from voxpipe.reading_services.transport import slot_reader as pinning
+from voxpipe.reading_services.transport.slot_reader import Cuda
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memfd_create")
 
@@ -287,7 +287,7 @@ def test_no_module_of_the_slots_imports_torch():
         module = importlib.import_module(f"{transport.__name__}.{name}")
         tree = ast.parse(inspect.getsource(module))
         # Functions of this one ask for torch only where a tensor is, or is wanted.
-        nodes = tree.body if name == "batch_pickle" else ast.walk(tree)
+        nodes = tree.body if name == "messages" else ast.walk(tree)
         imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
 
         assert "torch" not in " ".join(map(ast.unparse, imports))

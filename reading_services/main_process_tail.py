@@ -33,9 +33,9 @@ from ..graph import (
     with_parents,
 )
 from ..graph.walk import readers
-from ..reading_services import Epoch, InProcessReadingService, ReadingService
-from ..reading_services.global_generators import seed_globals, seeded_globals
-from ..reading_services.reading_service import leave
+from .in_process import InProcessReadingService
+from .pipe_runner import seed_globals, seeded_globals
+from .reading_service import Epoch, ReadingService, leave
 
 
 def detach_tail(sink: Pipe, service: ReadingService) -> tuple[Pipe, MainProcessTail]:

@@ -114,24 +114,25 @@ def check(
     Parameters
     ----------
     cases
-        A pipe of cases (``list_cases``, ``from_cases``, ``from_manifest``, with or without
-        ``open_volume()``), a list of mappings of key to path, a folder or its URL, one volume,
-        a glob of folders, or of volumes (``image=`` of ``list_cases``), the path of a manifest
-        (``.json``), or of a table of cases, as of ``from_table`` (``.csv``, ``.tsv``, ``.jsonl``).
+        A pipe of cases: ``list_cases``, ``from_cases``, ``from_manifest``, with or without
+        ``open_volume()``. Or a list of mappings of key to path, a folder or its URL, or one
+        volume. A glob names folders, or volumes (``image=`` of ``list_cases``). A path names a
+        manifest (``.json``) or a table, as of ``from_table``. Tables end in ``.csv``, ``.tsv`` or
+        ``.jsonl``.
     num_workers
         Processes that read.
     voxels
         Whether to read and decode every voxel too. Only this finds damage inside a file.
     timeout
-        Longest time for one volume, in seconds; raise it with ``voxels``.
+        Longest time for one volume, in seconds. Raise it with ``voxels``.
     label_keys
-        Keys that hold labels, if the cases are not opened yet. Unless you give it, a key that
-        looks like a label but is none of these brings a ``LikelyLabel`` warning.
+        Keys that hold labels, if the cases are not opened yet. Unless you give it, another key
+        that looks like a label brings a warning. It is a ``LikelyLabel``.
     progress
         ``progress(done, total)`` in volumes.
     storage_options
-        For fsspec, where volumes, their folder or the manifest are URLs: credentials, endpoint
-        and the like. A pipe of cases brings its own. They never appear in messages.
+        For fsspec, where volumes, their folder or the manifest are URLs. They hold credentials,
+        endpoint and the like. A pipe of cases brings its own. They never appear in messages.
     **reader_kwargs
         For the backend, as of ``open_volume()``, where the cases are not opened yet.
 
@@ -277,7 +278,7 @@ def _run(
     findings: dict[int, Finding] = {}
     pending = deque(range(len(tasks)))
     running: list[_CheckProcess] = []
-    show = progress or _show_nothing
+    show = progress or (lambda number, total: None)
     show(0, len(tasks))
     try:
         while len(findings) < len(tasks):
@@ -304,10 +305,6 @@ def _run(
         for worker in running:
             _end(worker)
     return [findings[index] for index in range(len(tasks))]
-
-
-def _show_nothing(number: int, total: int) -> None:
-    pass
 
 
 def _answer(
@@ -396,16 +393,15 @@ def index(
     Parameters
     ----------
     cases
-        As of :func:`check`: a pipe of cases, a list, a folder or its URL, one volume.
+        As of :func:`check`.
     destination
-        Path or URL of the manifest. An existing one is used: volumes that did not change since are
-        not read again.
+        Path or URL of the manifest. An existing one is used: unchanged volumes are not read again.
     statistics
-        Whether to read every voxel for mean, range, percentiles and classes.
+        Whether to read every voxel. It gives mean, range, percentiles and classes.
     full_hash
-        Whether to read every stored byte for a digest.
+        Whether to read every stored byte. It gives a digest.
     label_keys, progress, storage_options, **reader_kwargs
-        As of :func:`check`; none of them is written.
+        As of :func:`check`. None of them is written.
 
     Returns
     -------
@@ -432,7 +428,7 @@ def index(
         _refuse_other_keys(os.fspath(cases), volumes)
 
     def count() -> Iterator[tuple[str, str, Volume]]:
-        show = progress or _show_nothing
+        show = progress or (lambda number, total: None)
         show(0, len(volumes))
         for number, each in enumerate(volumes, 1):
             yield each
