@@ -14,10 +14,10 @@ from ..core.validate import as_dtype
 from ..graph import Pipe
 from ..spatial.lazy.lazy_patch import patches_of
 from ..stitching.activation import Activation
-from ..stitching.blending import weights_of
 from ..stitching.stitched_volume import MEMORY_BYTES, Destination, HowToStitch, chain_key
+from ..stitching.stitcher import weights_of
 from ..stitching.stitching import Stitching
-from ..stitching.window_place import WindowPlace
+from ..stitching.windows import WindowPlace
 from ..volumes import Volume
 from .datapipe import MainProcess, SameLength, chained_form, locate_errors
 

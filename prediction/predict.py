@@ -37,7 +37,6 @@ from ..graph import Pipe, Rule, is_pipe, sweep, traits_of, walk
 from ..reading_services import MultiProcessingReadingService
 from ..spatial.lazy.lazy_patch import patches_of
 from ..stitching.activation import Activation
-from ..stitching.blending import weights_of
 from ..stitching.stitched_volume import (
     MEMORY_BYTES,
     HowToStitch,
@@ -45,13 +44,12 @@ from ..stitching.stitched_volume import (
     chain_settings,
     refuse_shared,
 )
-from ..stitching.stitcher import Stitcher
+from ..stitching.stitcher import Stitcher, weights_of
 from ..stitching.stitching import Stitching, WindowOutput
 from ..stitching.windows import overlap_in_voxels
 from ..storage.location import is_url, public_name
 from ..volumes import Volume
-from .model_calls import Heap, Model, evaluating, model_key, proven_digest, run_model
-from .ranks import Ranks
+from .model_calls import Heap, Model, Ranks, evaluating, model_key, proven_digest, run_model
 
 IMAGE = "image"
 """Key of a volume without a name."""
@@ -295,7 +293,8 @@ def _stitch(
     results = VolumesByCase()
     heap = Heap()
     with _Background(stitching, results) as background:
-        for metas, result in ranks.gather(outputs(background.wait)):
+        mine = outputs(background.wait)
+        for metas, result in mine if ranks.count == 1 else ranks.gather(mine):
             background.add(metas, result)
             bar.update()
             heap.note(result.nbytes)

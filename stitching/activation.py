@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..core import Region
 from ..core.convert_dtype import convert_dtype
 from ..core.errors import SampleError
 from ..core.validate import FieldChecks, as_choice
@@ -103,3 +104,28 @@ def _argmax(voxels: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         raise SampleError(msg, do="Let it give finite numbers; float16 ends at 65504.")
     classes: NDArray[Any] = labels.astype(dtype, copy=False)
     return classes
+
+
+class ActivatedOutput:
+    """Converts blended voxels to classes or shares for an output."""
+
+    def __init__(self, output: Any, activation: Activation) -> None:
+        self._output, self._activation = output, activation
+
+    def begin(self, channels: int) -> None:
+        """Set the number of channels of the model."""
+        own = self._activation
+        if own.output == "argmax" and channels == 1:
+            msg = "the model gives one channel, whose argmax is 0 everywhere"
+            do = 'Give output="sigmoid" or "logits", or let it give a channel for each class.'
+            raise SampleError(msg, do=do)
+        self._shape = own.channels(channels), own.dtype_of(channels)
+        self._output.begin(*self._shape)
+
+    def write(self, region: Region, voxels: NDArray[np.float32]) -> None:
+        """Write the result for a box of blended voxels."""
+        self._output.write(region, self._activation.of(voxels))
+
+    def write_zeros(self, region: Region) -> None:
+        """Write 0 to a box without windows."""
+        self._output.write(region, np.zeros((self._shape[0], *region.shape), self._shape[1]))

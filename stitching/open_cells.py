@@ -80,7 +80,6 @@ class OpenCells:
         self._free: defaultdict[int, list[int]] = defaultdict(list)  # offsets by size
         self._file: Any = None  # unbuffered
         self._end = 0
-        self.spilled_bytes = 0  # written to the file in all
 
     def __contains__(self, key: Key) -> bool:
         return key in self._arrays or key in self._slots
@@ -155,7 +154,6 @@ class OpenCells:
         file.seek(slot.offset)
         while position < array.nbytes:
             position += file.write(view[position:])
-        self.spilled_bytes += array.nbytes
         self._dirty.discard(key)
 
     def write_all(self) -> list[tuple[Key, Slot]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NoReturn
 
@@ -75,9 +75,8 @@ class Provenance(dict[str, Any]):
     def _write_out(self) -> None:
         if self._plan is None:
             return
-        plan, self._plan = self._plan, None
-        if not isinstance(plan, SpatialPlan):
-            plan = _unpack(dict.__getitem__(self, "matrix"), *plan)
+        plan = recorded_plan(self)
+        self._plan = None
         dict.update(self, affine=plan.affine.tolist(), plan=plan.to_json())
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -126,6 +125,14 @@ def _unpack(matrix: Any, buffer: bytes, stages: Any, keeps_dtype: bool) -> Spati
     return SpatialPlan(grid, np.array(matrix), shape, Region(start, stop), stages, keeps_dtype)
 
 
+def recorded_plan(record: Mapping[str, Any]) -> SpatialPlan:
+    """Return the plan of a record by :func:`provenance`, also of one that was JSON meanwhile."""
+    plan: Any = getattr(record, "_plan", None)
+    if plan is None:
+        return SpatialPlan.from_json(record["plan"])
+    return plan if isinstance(plan, SpatialPlan) else _unpack(record["matrix"], *plan)
+
+
 def provenance(patch: Any) -> dict[str, Any]:
     """Return where the voxels come from, as plain data.
 
@@ -145,9 +152,12 @@ def provenance(patch: Any) -> dict[str, Any]:
     plan = patch.whole_plan
     is_virtual = isinstance(patch.volume, VirtualVolume)
     volume = patch.volume.stored_volume if is_virtual else patch.volume
+    # As plain floats: a 4x4 array would be made for each patch. Adding zero turns -0.0 into 0.0.
+    rows = [number + 0.0 for number in plan.rows]
+    matrix = [rows[:4], rows[4:8], rows[8:], [0.0, 0.0, 0.0, 1.0]]
     if before := getattr(volume, "patch", None):
         record = Provenance(dict.items(provenance(before)))  # keeps lazy entries lazy
-        changes = {"matrix": plan.matrix.tolist()}
+        changes: dict[str, Any] = {"matrix": matrix}
         if dict.__contains__(record, "channels"):
             changes["channels"] = [provenance(one) for one in _apart(patch)]
         dict.update(record, changes)
@@ -166,7 +176,7 @@ def provenance(patch: Any) -> dict[str, Any]:
             *plan.source.shape,
         ],
         "region": [*map(list, region)],
-        "matrix": plan.matrix.tolist(),
+        "matrix": matrix,
         **({"level": level} if level else {}),
         **({"channels": channels} if channels else {}),
     }

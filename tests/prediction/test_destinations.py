@@ -362,7 +362,7 @@ def test_a_machine_that_does_not_say_when_it_was_started(tmp_path, monkeypatch):
     scan = save(tmp_path / "scan.nii")
     attempt(scan, tmp_path / "a.nii", 20)
     assert attempt(scan, tmp_path / "a.nii") < 27
-    monkeypatch.setattr("voxpipe.stitching.checkpoint.boot", lambda: "")
+    monkeypatch.setattr("voxpipe.stitching.stitched_volume.boot", lambda: "")
     attempt(scan, tmp_path / "b.nii", 20)
     assert attempt(scan, tmp_path / "b.nii") == 27
 
