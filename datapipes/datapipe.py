@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
 
-from ..batching.job import Failure, Instruction, describe_failure
+from ..batching.job import Failure, Instruction, apply_transforms, describe_failure
 from ..core import CallSite, Sample, errors
 from ..core.call_site import CREDENTIALS, call_text, caller
 from ..core.context import holding
@@ -472,8 +472,11 @@ class PerItem(SameLength):
     traits: ClassVar[Any] = Traits(per_item=True)
 
     def apply(self, item: Any) -> Any:
-        """Return the item that ``item`` becomes."""
-        raise NotImplementedError
+        """Return the item that ``item`` becomes; by default by the ``instructions``."""
+        steps: Any = self.instructions()
+        if steps is None:
+            raise NotImplementedError
+        return apply_transforms(steps, item)
 
     def __iter__(self) -> Iterator[Any]:
         for item in self.parent:

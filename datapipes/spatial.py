@@ -35,15 +35,17 @@ from ..volumes.stack_source import warn_of_axes
 from .cases import FromCases, ListCases
 from .channels import RegroupKeys
 from .datapipe import DataPipe, PerItem, lazy_patches, locate_errors, wrong_item
-from .op_pipe import OpPipe, add_forms, bind_arguments
-from .open_volume import OpenVolume, is_volume_source
-from .sampling import (
+from .op_pipe import (
     EVERY_INTENSITY,
     SAMPLING_ARGUMENTS,
+    OpPipe,
     Sampling,
+    add_forms,
+    bind_arguments,
     refuse_conflict,
     sampling_changes,
 )
+from .open_volume import OpenVolume, is_volume_source
 
 # Pipes of torch that pass samples on as they are.
 _PASSING = ("ShufflerIterDataPipe", "ShardingFilterIterDataPipe")

@@ -13,8 +13,7 @@ from ..intensity import OPS, ValueStep
 from ..spatial import LazyPatch, Step
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
-from .op_pipe import OpPipe, add_forms
-from .sampling import Sampling
+from .op_pipe import OpPipe, Sampling, add_forms
 from .spatial import PipeSteps, SpatialPipe, add_steps, sampling_of
 
 
@@ -39,7 +38,7 @@ class _EachSample:
             if not is_like or kind != one.volume.kind or depth != len(pending.identity):
                 return self._anew(item, lazy)
             if after is not values:
-                things[key] = one.with_values(after)
+                things[key] = one.with_pending(pending, values=after)
         return item.with_identity(things, item.identity)
 
     def _anew(self, item: Any, lazy: Mapping[str, LazyPatch]) -> Any:

@@ -30,9 +30,8 @@ from ...volumes.header import Header
 from ...volumes.scheme import ReadScheme, SchemeRefusal, StoreLayout
 from ...volumes.session import Source
 from ...volumes.source import LocatedSource, Options
-from .content_digest import digest_of_made, refuse_drawn
 from .lazy_patch import LazyPatch
-from .virtual_volume import VirtualVolume
+from .virtual_volume import VirtualVolume, digest_of_made, refuse_drawn
 
 
 class KeptCopy(Volume):

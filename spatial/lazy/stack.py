@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,8 +48,6 @@ def stack_patches(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
 def sampled_as_before(sample: Sample, policies: Collection[str]) -> Sample:
     """Return a sample just opened, whose realized volumes keep their former sampling."""
     # ``sample.patches`` are the former ones; ``policies`` names keys with a new policy.
-    if not sample.patches:
-        return sample
     again, rest = {}, dict(sample.patches)
     for key, patch in sample.items():
         is_realized = isinstance(getattr(patch, "volume", None), RealizedVolume)
@@ -189,16 +187,15 @@ class StackedPatch(LazyPatch):
         )
         return plain.on_voxels_of(self, soft, because or self.because, **how)
 
-    def with_pending(self, pending: TransformChain, policy: Policy | None = None) -> StackedPatch:
+    def with_pending(self, pending: TransformChain, **others: Any) -> Self:
         """Return the patch with new plans, those of its members too."""
         fresh: dict[int, TransformChain] = {id(self.pending): pending}
         for member in self.members:
             fresh.setdefault(id(member.pending), replace(member.pending))
         members = [one.with_pending(fresh[id(one.pending)]) for one in self.members]
-        patch = self.with_members(members)
-        return patch if policy is None else replace(patch, policy=policy)
+        return replace(self.with_members(members), **others)
 
-    def with_members(self, members: Sequence[LazyPatch]) -> StackedPatch:
+    def with_members(self, members: Sequence[LazyPatch]) -> Self:
         """Return the patch with other members, sampled as these are."""
         # Prefer a fixed policy, and one of no label.
         policy = min(members, key=lambda one: (not one.is_fixed, one.kind == "label")).policy
