@@ -129,7 +129,8 @@ def test_a_fill_that_something_uses_is_taken(make: Any) -> None:
 
 def constant(sample: Any) -> Any:
     """A user's function that changes policies."""
-    return sample.with_data(image=sample["image"].with_pending(sample["image"].pending, policy=CONSTANT))
+    image = sample["image"]
+    return sample.with_data(image=image.with_pending(image.pending, policy=CONSTANT))
 
 
 def test_a_fill_is_for_a_hard_crop_of_any_kind() -> None:
