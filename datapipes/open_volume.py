@@ -202,6 +202,7 @@ class OpenVolume(SeedStamper, SameLength):
         # Options that are given by key; more are found out once the keys are known.
         self._by_key = named_by_key(self._options)
         self._known_keys: set[str] = set()
+        self._resolved: dict[str, dict[str, Any]] = {}  # options of each key
         # Keys that were named by the user, by argument; the first sample must have them.
         self._names: dict[str, tuple[str, ...]] = {
             # The usual names may be absent from the sample, as in LikelyLabel's advice.
@@ -301,6 +302,7 @@ class OpenVolume(SeedStamper, SameLength):
         """Raise where an argument names a volume that the first sample does not have."""
         names, self._names = self._names, {}
         self._known_keys.update(keys)
+        self._resolved.clear()
         options = {**self._options, "storage_options": self.storage_options}
         by_key = named_by_key(options, self._known_keys)
         names = {**names, **{name: by_key[name] for name in by_key.keys() - self._by_key}}
@@ -352,7 +354,9 @@ class OpenVolume(SeedStamper, SameLength):
         if self.guesses and kind == "intensity" and looks_like_label(key):
             write = f"open_volume(labels=({', '.join(map(repr, (*self.labels, key)))}))"
             self._warn_of_label(key, "is sampled as an intensity", write)
-        options = {"kind": kind, **options_of(key, self._options, self._known_keys)}
+        if key not in self._resolved:
+            self._resolved[key] = options_of(key, self._options, self._known_keys)
+        options = {"kind": kind, **self._resolved[key]}
         if not isinstance(source, (list, tuple)):
             return self._of_one(key, source, kind, options)
         # Made anew each time: the members of the list are checked, or held, one by one.

@@ -200,15 +200,6 @@ def needed_chunks(sample: Any) -> Iterator[ChunkBytes]:
             yield from read.chunks((sample.identity[:1], key, place))
 
 
-def plan_apart(sample: Sample) -> Sample:
-    """Return a copy of a sample with plans of its own, which keep its estimates."""
-    apart = {
-        key: patch.with_pending(patch.pending.following(sample.identity, patch.pending.steps))
-        for key, patch in patches_of(sample).items()
-    }
-    return sample.with_data(**apart)
-
-
 def visit_bytes(visit: Visit) -> int:
     """Return the bytes of the chunks that the patches of a visit touch; 0 if there are none."""
     # Reads a header.
@@ -217,7 +208,12 @@ def visit_bytes(visit: Visit) -> int:
         for number in range(min(visit.count, _LOOKED_AT)):
             item = visit.patch(number)
             if isinstance(item, Sample):
-                chunks = needed_chunks(plan_apart(item))
+                # Plans of its own, which keep its estimates.
+                apart = {
+                    key: one.with_pending(one.pending.following(item.identity, one.pending.steps))
+                    for key, one in patches_of(item).items()
+                }
+                chunks = needed_chunks(item.with_data(**apart))
                 sizes.update((each.chunk, each.bytes) for each in chunks)
     return sum(sizes.values()) * visit.count // max(1, min(visit.count, _LOOKED_AT))
 

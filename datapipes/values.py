@@ -88,7 +88,7 @@ class ChoicePipe(OpPipe):
     def hold(self, op: Choices, arguments: Mapping[str, Any], *, is_shared: bool) -> None:
         spatial, values, keys = op.spatial, op.values, arguments.get("keys")
         ops, stream = [] if spatial is None else [spatial], self.stream_names[0]
-        self.sampling = sampling_of(self, arguments, ops)
+        self.sampling = sampling_of(self, arguments)
         if spatial is None and self.sampling.changes:
             _, field, _ = self.sampling.changes[0]
             msg = f"{field}= says how voxels are sampled, and none of {op.choice.rule}() is"

@@ -23,7 +23,7 @@ from ..datapipes import DataPipe
 from ..datapipes.epoch import OwnGenerators, set_epoch
 from ..graph import Cut, Pipe, describe, error_location, origin_of, traits_of, walk, with_parents
 from ..spatial import LazyPatch
-from ..spatial.lazy.patch_report import Provenance
+from ..spatial.lazy.read_plan import Provenance
 from ..storage.content import PLAIN
 from ..volumes import Volume
 from .global_generators import seed_globals, seeded_globals

@@ -78,7 +78,7 @@ class Activation(FieldChecks):
         elif self.output == "sigmoid":
             with np.errstate(over="ignore"):  # 1 / (1 + inf) is 0
                 voxels = 1 / (1 + np.exp(-voxels))
-        return convert_dtype(voxels, dtype)
+        return voxels if voxels.dtype == dtype else convert_dtype(voxels, dtype)
 
 
 def _largest_whole(dtype: np.dtype[Any]) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import itertools
 import os
 import posixpath
-import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
@@ -125,11 +124,21 @@ class _LockedOutput(Output):
     """An output to a place under a lock: one process and one output at a time."""
 
     def __init__(
-        self, place: str, cells: OpenCells, target: Destination, *, overwrite: bool, is_file: bool
+        self,
+        place: str,
+        target: Destination,
+        locks: ExitStack,
+        *,
+        grid: Grid,
+        cells: OpenCells,
+        options: Mapping[str, Any],
+        key: str,
+        overwrite: bool,
+        is_file: bool,
     ) -> None:
-        self.place, self.cells, self.target = place, cells, target
-        self._overwrite = overwrite
-        self._locks = ExitStack()
+        self.place, self.target, self.grid, self.cells = place, target, grid, cells
+        self._options, self._key, self._overwrite = options, key, overwrite
+        self._locks = locks
         try:
             self._locks.enter_context(hold(target, place))
             # Not before: another writer may just have finished.
@@ -155,21 +164,9 @@ class _LockedOutput(Output):
 class ZarrOutput(_LockedOutput):
     """A sharded zarr, local or in a bucket; a complete shard is written at once."""
 
-    def __init__(
-        self,
-        place: str,
-        grid: Grid,
-        cells: OpenCells,
-        options: Mapping[str, Any],
-        key: str,
-        overwrite: bool,
-    ) -> None:
-        target = destination_of(place, options)
-        super().__init__(place, cells, target, overwrite=overwrite, is_file=False)
-        self.grid, self._options, self._key = grid, options, key
-        self._plan: ConvertPlan | None = None
-        self._array: Any = None
-        self._counts: dict[tuple[int, int, int], int] = {}
+    _plan: ConvertPlan
+    _array: Any
+    _counts: dict[tuple[int, int, int], int]  # missing voxels of each shard
 
     def begin(self, channels: int, dtype: np.dtype[Any]) -> None:
         """Create the arrays, or open those of a killed run."""
@@ -184,7 +181,6 @@ class ZarrOutput(_LockedOutput):
 
     def write(self, region: Region, voxels: NDArray[Any]) -> None:
         """Add the voxels of a box to their shards, and write those that are whole."""
-        assert self._plan is not None
         for index, shard, part in self._shards_of(region):
             key = (_SHARD, *index)
             piece = voxels[(slice(None), *part.shift([-a for a in region.start]).slices)]
@@ -211,7 +207,6 @@ class ZarrOutput(_LockedOutput):
 
     def _shards_of(self, region: Region) -> Iterable[tuple[tuple[int, int, int], Region, Region]]:
         """Yield index and box of each shard that a box touches, and their intersection."""
-        assert self._plan is not None
         sizes = self._plan.shard
         pairs = zip(region.start, region.stop, sizes, strict=True)
         whole = Region.of_shape(self.grid.shape)
@@ -224,7 +219,6 @@ class ZarrOutput(_LockedOutput):
     def _write_shard(
         self, index: tuple[int, int, int], shard: Region, voxels: NDArray[Any]
     ) -> None:
-        assert self._plan is not None
         zyx = voxels.transpose(0, 3, 2, 1)
         zyx = zyx if len(self._plan.axes) == 4 else zyx[0]
         self._array[self._plan.index(shard)] = np.ascontiguousarray(zyx, self._plan.dtype)
@@ -232,7 +226,6 @@ class ZarrOutput(_LockedOutput):
 
     def finish(self, kind: str) -> Volume:
         """Write the metadata, which makes the volume visible."""
-        assert self._plan is not None
         name = posixpath.basename(self.target.name.rstrip("/"))
         document = group_document(self._plan, name, {"key": self._key})
         self.cells.close()
@@ -245,48 +238,31 @@ class ZarrOutput(_LockedOutput):
 class FileOutput(_LockedOutput):
     """A NIfTI, NRRD or MetaImage file, written in place; uploaded at the end for a URL."""
 
-    def __init__(
-        self,
-        place: str,
-        grid: Grid,
-        cells: OpenCells,
-        options: Mapping[str, Any],
-        key: str,
-        overwrite: bool,
-        like: Volume | None = None,
-    ) -> None:
-        self._url = place if is_url(place) else ""
-        self._temporary = ""
+    _header: Header
+
+    def __init__(self, place: str, like: Volume | None, **how: Any) -> None:
+        self._url, self._like = place if is_url(place) else "", like
         self._file: VolumeFile | None = None
-        self._header: Header | None = None
-        self.grid, self._options, self._key, self._like = grid, options, key, like
-        local = Path(absolute_place(place))
+        self._path, locks = Path(absolute_place(place)), ExitStack()
         if self._url:
             # Before the model runs, and again when it is sent.
-            target = destination_of(place, options)
-            check_destination(target, overwrite=overwrite, is_file=True)
-            self._temporary = tempfile.mkdtemp(prefix="voxpipe-")
-            local = Path(self._temporary, posixpath.basename(place))
-        self._path = local
-        try:
-            target = LocalDestination(local)
-            super().__init__(str(local), cells, target, overwrite=overwrite, is_file=True)
-        except BaseException:
-            self._remove_temporary()
-            raise
+            target = destination_of(place, how["options"])
+            check_destination(target, overwrite=how["overwrite"], is_file=True)
+            folder = tempfile.TemporaryDirectory(prefix="voxpipe-", ignore_cleanup_errors=True)
+            self._path = Path(locks.enter_context(folder), posixpath.basename(place))
+        super().__init__(str(self._path), LocalDestination(self._path), locks, is_file=True, **how)
         self.folder = None if self._url else self.folder
 
     def begin(self, channels: int, dtype: np.dtype[Any]) -> None:
         """Create the file, or open that of a killed run."""
-        header = Header.of((channels, *self.grid.shape), file_dtype(dtype), self.grid.affine)
-        self._header = header
+        shape = (channels, *self.grid.shape)
+        self._header = Header.of(shape, file_dtype(dtype), self.grid.affine)
         folder, own = part_folder(self.place), (self._like, self._key, copy_natively)
-        self._file = VolumeFile(self._path, folder, header, *own)
+        self._file = VolumeFile(self._path, folder, self._header, *own)
 
     def write(self, region: Region, voxels: NDArray[Any]) -> None:
         """Write the voxels of a box."""
         assert self._file is not None
-        assert self._header is not None
         self._file.write(region, as_stored(voxels, self._header))
 
     def flush(self) -> None:
@@ -301,8 +277,7 @@ class FileOutput(_LockedOutput):
         check_destination(self.target, overwrite=self._overwrite, is_file=True)
         self._file.finish()
         self.cells.close()
-        assert isinstance(self.target, LocalDestination)
-        self.target.drop()
+        self.drop()
         if self._url:
             upload(self._path, self._url, self._options, overwrite=self._overwrite)
         self.close()
@@ -316,11 +291,6 @@ class FileOutput(_LockedOutput):
                 self._file.release()
         finally:
             super().close()
-            self._remove_temporary()
-
-    def _remove_temporary(self) -> None:
-        if self._temporary:
-            shutil.rmtree(self._temporary, ignore_errors=True)
 
 
 def is_finished(place: str, key: str, options: Mapping[str, Any]) -> bool:
@@ -332,22 +302,17 @@ def is_finished(place: str, key: str, options: Mapping[str, Any]) -> bool:
 
 
 def output_at(
-    destination: Any,
-    grid: Grid,
-    cells: OpenCells,
-    *,
-    options: Mapping[str, Any],
-    key: str,
-    overwrite: bool,
-    like: Volume | None,
+    destination: Any, grid: Grid, cells: OpenCells, like: Volume | None, **how: Any
 ) -> Output:
     """Return the output for a destination: None or an array, or a path or URL."""
     if not isinstance(destination, (str, os.PathLike)):
         return ArrayOutput(grid, cells, destination)
     place = os.fspath(destination)
+    how |= {"grid": grid, "cells": cells}
     if refuse_unwritable(place):
-        return FileOutput(place, grid, cells, options, key, overwrite, like)
-    return ZarrOutput(place, grid, cells, options, key, overwrite)
+        return FileOutput(place, like, **how)
+    target = destination_of(place, how["options"])
+    return ZarrOutput(place, target, ExitStack(), is_file=False, **how)
 
 
 def copy_natively(voxels: NDArray[Any], target: NDArray[Any]) -> None:

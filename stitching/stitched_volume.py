@@ -224,7 +224,7 @@ class Checkpoint:
                     for name, offset, shape, dtype in state["open"]
                 ]
                 end = max((slot.offset + slot.size for _, slot in table), default=0)
-                if end <= _size(folder / SUMS):
+                if not end or end <= (folder / SUMS).stat().st_size:
                     present, past = (_bits(state[n], count) for n in ("present", "past"))
                     return cls(int(state["channels"]), present, past, table)
         return None
@@ -254,12 +254,6 @@ def _bits(text: str, count: int) -> NDArray[np.bool_]:
     if bits.size != count:
         raise ValueError("it is of another number of windows")
     return bits.astype(np.bool_)
-
-
-def _size(path: Path) -> int:
-    with suppress(FileNotFoundError):
-        return path.stat().st_size
-    return 0
 
 
 class StitchedVolume:
@@ -360,7 +354,11 @@ class StitchedVolume:
         """
         if self._ready is None and not self.stitcher.channels:
             self.stitcher.begin(self._channels_without_window(channels))
-        self._refuse_changed()
+        if self._version and replace(self._place).version != self._version:
+            # The result would mix versions.
+            msg = f"{self._place.file}, or another volume of {self._place.case}, was written "
+            do = "Predict it again once it is written."
+            raise VolumeChanged(f"{msg}again while it was predicted.", do=do)
         if self._between is not None:
             between = self._ready or self._between.finish(self._first.kind)
             bring_back(between, self._place, self._how.activation, self._output, self._is_copy)
@@ -383,24 +381,13 @@ class StitchedVolume:
             raise SampleError(msg, do="Give classes=, the number of channels.")
         return int(count)
 
-    def _refuse_changed(self) -> None:
-        """Raise VolumeChanged if a volume was rewritten: the result would mix versions."""
-        if self._version and replace(self._place).version != self._version:
-            msg = f"{self._place.file}, or another volume of {self._place.case}, was written "
-            do = "Predict it again once it is written."
-            raise VolumeChanged(f"{msg}again while it was predicted.", do=do)
-
-    def _can_go_on(self) -> bool:
-        folder = self._output.folder
-        if folder is None or not self._continues:
-            return False
-        return (folder / BETWEEN).exists() or any(folder.rglob(STATE))
-
     def close(self) -> None:
         """Release open files; the state for the next run stays."""
         if self._between is not None:
             self._between.close()
-        if not (self._is_whole or self._can_go_on()):
+        folder = self._output.folder if self._continues else None
+        has_state = folder and ((folder / BETWEEN).exists() or any(folder.rglob(STATE)))
+        if not (self._is_whole or has_state):
             self._output.drop()
         self._output.close()
         if self._scratch is not None:

@@ -21,7 +21,7 @@ from ..core import Grid, Region
 from ..core.affine3x4 import IDENTITY, Affine3x4
 from ..core.errors import SampleError, VoxpipeError
 from ..core.lru_cache import cached_property
-from ..spatial.lazy.patch_report import recorded_plan
+from ..spatial.lazy.read_plan import recorded_plan
 from ..spatial.placing.patch import positions
 from ..spatial.plans.plan import SpatialPlan
 from ..spatial.plans.pull_back import COPY_TOLERANCE, extremes

@@ -36,7 +36,7 @@ from ..resampling.resample import outside_of
 from . import patch_report
 from .patch_facts import PatchFacts
 from .patch_report import NoArithmetic, describe_patch
-from .read_plan import ReadPlan, bounded_halo, select_first
+from .read_plan import ReadPlan, bounded_halo, provenance, select_first
 from .transform_chain import SPARE_GENERATORS, TransformChain, join_steps, take_generator
 from .virtual_volume import RealizedVolume, StackedVolumes, VirtualVolume
 
@@ -535,7 +535,7 @@ class LazyPatch(NoArithmetic):
         return voxels if dtype is None else voxels.astype(dtype, copy=False)
 
     explain = patch_report.explain
-    provenance = patch_report.provenance
+    provenance = provenance
 
     def __repr__(self) -> str:
         return f"LazyPatch({describe_patch(self)})"
