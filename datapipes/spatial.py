@@ -28,7 +28,7 @@ from ..spatial import (
     stored_labels,
 )
 from ..spatial.lazy.lazy_patch import patches_of
-from ..spatial.lazy.virtual_volume import VirtualVolume
+from ..spatial.lazy.patch_report import sources_of
 from ..spatial.ops.op import is_hard
 from ..volumes import Volume
 from ..volumes.stack_source import warn_of_axes
@@ -221,22 +221,13 @@ class DataDependentPipe(SpatialPipe):
                 msg = f"{op.name} asks for {op.needs.describe()}, which no label becomes"
                 raise SampleError(msg, do="Name labels as remap_labels gives them.")
             return replace(op, labels=labels)
-        if (change := _first_value_op(thing)) is not None:
+        every = sources_of(thing) if isinstance(thing, LazyPatch) else ()
+        change = next((one.values[0].op.describe() for one in every if one.values), None)
+        if change is not None:
             msg = f"{op.name}(above={op.needs.above!r}) looks at {op.needs.key!r} as it is "
             do = f"Put {op.name} first, with a threshold in stored values."
             raise SampleError(f"{msg}stored, and {change} comes before it", do=do)
         return op
-
-
-def _first_value_op(thing: Any) -> str | None:
-    """Return in words an op that changes values of a patch, of a member or before a flush."""
-    if not isinstance(thing, LazyPatch):
-        return None
-    if thing.values:
-        return thing.values[0].op.describe()
-    inner = (thing.volume.patch,) if isinstance(thing.volume, VirtualVolume) else ()
-    below: Sequence[Any] = thing.members or inner
-    return next((text for text in map(_first_value_op, below) if text is not None), None)
 
 
 def named_volume(key: str, sample: Sample, argument: str, kind: str = "label") -> Any:

@@ -173,17 +173,15 @@ def proven_digest(model: Any, settings: Sequence[Any]) -> str:
     # A class of torch may have a replaced forward().
     runs = (getattr(part.forward, "__module__", None) or "" for part in model.modules())
     is_torch = all(module.partition(".")[0] == "torch" for module in runs)
-    return behaviour_digest(model, [*settings, *_precision()], is_proof=True) if is_torch else ""
-
-
-def _precision() -> list[str]:
-    """Return the process-wide settings of torch that change numbers."""
+    if not is_torch:
+        return ""
+    # Process-wide settings of torch that change numbers.
     kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
     casts = [f"{kind}: {torch.get_autocast_dtype(kind)}" for kind in kinds]
     cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     flags = cuda.allow_tf32, cudnn.allow_tf32, torch.are_deterministic_algorithms_enabled()
     own = torch.get_default_dtype(), torch.get_float32_matmul_precision(), *flags
-    return [*casts, *map(str, own)]
+    return behaviour_digest(model, [*settings, *casts, *map(str, own)], is_proof=True)
 
 
 def model_key(model: Any) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from ...core.errors import SampleError
@@ -123,14 +123,21 @@ def breaks(patch: Any) -> tuple[str, ...]:
     return (*breaks(before), (" and ".join(texts) or _cut(before) or by_flush) + why)
 
 
+def sources_of(patch: Any) -> Iterator[Any]:
+    """Yield a patch, its members, and the patches that virtual volumes are made of."""
+    yield patch
+    before = (patch.volume.patch,) if isinstance(patch.volume, VirtualVolume) else ()
+    for one in patch.members or before:
+        yield from sources_of(one)
+
+
 def asks_voxels(patch: Any) -> bool:
     """Whether the position or size of a patch depends on voxels."""
-    steps = [step for step in patch.pending.steps if step.record is None]
+    every = (step for one in sources_of(patch) for step in one.pending.steps)
+    steps = [step for step in every if step.record is None]
     inside = (op for step in steps for chain in getattr(step.op, "members", ()) for _, op in chain)
     ops = [*(step.op for step in steps), *inside]
-    before = (patch.volume.patch,) if isinstance(patch.volume, VirtualVolume) else ()
-    asks = any(getattr(op, "looks_at_stored", False) for op in ops)
-    return asks or any(map(asks_voxels, patch.members or before))
+    return any(getattr(op, "looks_at_stored", False) for op in ops)
 
 
 def _cut(patch: Any) -> str:

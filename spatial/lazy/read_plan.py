@@ -307,7 +307,15 @@ def coarse_read(
     i, j, k = (1 if one else factor for factor, one in zip(factors, flat, strict=True))
     if (i, j, k) == (1, 1, 1) or not all(float(factor).is_integer() for factor in (i, j, k)):
         return None
-    scale, shape = _coarse_grid((int(i), int(j), int(k)), acting[-1][2].corner, before.shape)
+    # From index of kept voxels to index of all: kept voxels have multiples of the factors on the
+    # lattice, whose index of the first voxel is the corner.
+    scale, counts = np.diag([float(i), float(j), float(k), 1.0]), []
+    each = zip((int(i), int(j), int(k)), acting[-1][2].corner, before.shape, strict=True)
+    for axis, (factor, first, count) in enumerate(each):
+        least, most = first // factor, math.ceil((first + count - 1) / factor)
+        scale[axis, 3] = factor * least - first
+        counts.append(most - least + 1)
+    shape = (counts[0], counts[1], counts[2])
     last = patch.values.index(acting[-1][0])
     base = replace(patch, values=patch.values[:last])
     whole = before.then(scale, shape, lattice=False)
@@ -319,27 +327,11 @@ def _inside(plan: SpatialPlan) -> bool:
     """Whether all voxels come from within the outermost centres, without a cut."""
     if plan.bounds != plan.source.region or any(isinstance(s, Clip) for s in plan.stages):
         return False
-    lows, highs = extremes(plan.rows, plan.shape)
-    moves = plan.moves or ((0.0, 0.0),) * 3
+    lows, highs = extremes(plan.rows, plan.shape, plan.moves)
     return all(
-        low + least >= -_ON_THE_FACE and high + most <= n - 1 + _ON_THE_FACE
-        for low, high, (least, most), n in zip(lows, highs, moves, plan.source.shape, strict=True)
+        low >= -_ON_THE_FACE and high <= n - 1 + _ON_THE_FACE
+        for low, high, n in zip(lows, highs, plan.source.shape, strict=True)
     )
-
-
-def _coarse_grid(
-    factors: tuple[int, int, int], corner: tuple[int, int, int], shape: tuple[int, int, int]
-) -> tuple[NDArray[np.float64], tuple[int, int, int]]:
-    """Return the matrix from index of kept voxels to index of all, and the shape."""
-    # ``corner`` is the first voxel's lattice index; kept voxels have multiples of the factors.
-    matrix = np.diag([*map(float, factors), 1.0])
-    counts = []
-    for axis, (factor, first, count) in enumerate(zip(factors, corner, shape, strict=True)):
-        least, most = first // factor, math.ceil((first + count - 1) / factor)
-        matrix[axis, 3] = factor * least - first
-        counts.append(most - least + 1)
-    i, j, k = counts
-    return matrix, (i, j, k)
 
 
 # The record of the reads of a patch, as plain data.

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain, pairwise
 from typing import Any, Self
 
@@ -129,7 +128,11 @@ def unstack_patch(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list
     if len(parts) > 1 or patch.members:
         patches: list[LazyPatch] = []
         for part in parts:
-            patches += unstack_patch(part, partial(_step_of_member, step_of, len(patches)))
+            # Step for a channel of a member whose first channel is ``first`` of all.
+            def step_of_member(channel: int, first: int = len(patches)) -> ValueStep:
+                return replace(step_of(first + channel), op=SelectChannels(channel))
+
+            patches += unstack_patch(part, step_of_member)
         return patches
     whole: Any = patch.volume
     if isinstance(whole, VirtualVolume):  # a kept copy is split by channel, too
@@ -145,11 +148,6 @@ def unstack_patch(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list
 
 def _only(channel: int) -> AxisMap:
     return AxisMap.from_table("C", [channel])
-
-
-def _step_of_member(step_of: Callable[[int], ValueStep], first: int, channel: int) -> ValueStep:
-    """Return the step for a channel of a member whose first channel is ``first`` of all."""
-    return replace(step_of(first + channel), op=SelectChannels(channel))
 
 
 @dataclass(frozen=True, eq=False)

@@ -64,18 +64,17 @@ _USERS: WeakSet[Any] = WeakSet()
 _WATCHED_VOLUMES: WeakSet[Any] = WeakSet()
 
 
-def use_tiles(user: Any) -> None:
-    """Register ``user`` as a user of this process's tiles, until it forgets them or dies."""
+def use_tiles(user: Any, *, alone: bool = False) -> None:
+    """Register ``user`` as a user of this process's tiles, until it forgets them or dies.
+
+    With ``alone``, for a chain or its volume, only if no loader is registered for them.
+    """
+    if user in _USERS or (alone and list(_USERS)):
+        return
     _USERS.add(user)
     if user not in _WATCHED_VOLUMES:
         _WATCHED_VOLUMES.add(user)
         weakref.finalize(user, _forget_unused).atexit = False
-
-
-def use_tiles_alone(user: Any) -> None:
-    """Register a chain or its volume if no loader is registered: loaders register for theirs."""
-    if user not in _USERS and not list(_USERS):
-        use_tiles(user)
 
 
 def forget_tiles(user: Any) -> None:
@@ -261,7 +260,7 @@ class VirtualVolume:
     def _make(self, tile: Region) -> NDArray[Any]:
         if not self.memory_bytes:
             return self._realize(tile)
-        use_tiles_alone(self)  # its chain may be gone
+        use_tiles(self, alone=True)  # its chain may be gone
         TILES.most = max(TILES.most, self.memory_bytes // _PROCESSES[0])
         return TILES.get_or((self._kept_as, tile), lambda: self._realize(tile))
 
