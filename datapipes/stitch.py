@@ -13,7 +13,7 @@ from ..core.sample import META
 from ..core.validate import as_dtype
 from ..graph import Pipe
 from ..spatial.lazy.lazy_patch import patches_of
-from ..stitching.activation import Activation
+from ..stitching.outputs import Activation
 from ..stitching.stitched_volume import MEMORY_BYTES, Destination, HowToStitch, chain_key
 from ..stitching.stitcher import weights_of
 from ..stitching.stitching import Stitching

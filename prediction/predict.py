@@ -36,7 +36,7 @@ from ..datapipes.patch_sampler import PatchSampler
 from ..graph import Pipe, Rule, is_pipe, sweep, traits_of, walk
 from ..reading_services import MultiProcessingReadingService
 from ..spatial.lazy.lazy_patch import patches_of
-from ..stitching.activation import Activation
+from ..stitching.outputs import Activation
 from ..stitching.stitched_volume import (
     MEMORY_BYTES,
     HowToStitch,

@@ -31,10 +31,8 @@ from ..storage.location import is_url, public_name
 from ..volumes import Volume
 from ..volumes.conversion.convert import known_version
 from ..volumes.conversion.destination import part_folder
-from .activation import ActivatedOutput, Activation
-from .open_cells import CellMemory, OpenCells, Slot
-from .outputs import Output, is_finished, output_at
-from .stitcher import Stitcher
+from .outputs import ActivatedOutput, Activation, Output, is_finished, output_at
+from .stitcher import CellMemory, OpenCells, Slot, Stitcher
 from .windows import WindowPlace, readers_of
 
 MEMORY_BYTES = 512 * 1024**2

@@ -17,10 +17,9 @@ from ..core.errors import DestinationExists, NotFinite, PatchSizeError, SampleEr
 from ..storage.location import absolute_place, is_url, public_name
 from ..volumes import Volume
 from ..volumes.conversion.destination import disk_errors
-from .open_cells import CellMemory
 from .outputs import is_finished
 from .stitched_volume import HowToStitch, StitchedVolume, past_windows, refuse_shared
-from .stitcher import Stitcher
+from .stitcher import CellMemory, Stitcher
 from .windows import WindowPlace, Windows
 
 Identity = tuple[int, ...]

@@ -25,7 +25,7 @@ from voxpipe.core.errors import (
     VolumeError,
 )
 from voxpipe.stitching import outputs
-from voxpipe.stitching.open_cells import CellMemory
+from voxpipe.stitching.stitcher import CellMemory
 from voxpipe.volumes.conversion.volume_file import copy_turned
 
 ONES = np.ones((8, 8, 8), np.float32)
