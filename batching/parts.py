@@ -198,8 +198,8 @@ def _in_memory(
         voxels = volume.read(region, rounds=False)
         cache[key] = replace(voxels, array=voxels.array.copy(order="K"))
     statistics = patch.statistics or volume_statistics
-    held: Any = HeldRegion(volume, region, cache[key])
-    return replace(patch, volume=held, statistics=lambda _: statistics(volume))
+    wrapper: Any = HeldRegion(volume, region, cache[key])
+    return replace(patch, volume=wrapper, statistics=lambda _: statistics(volume))
 
 
 class HeldRegion:

@@ -147,9 +147,9 @@ class Cache(_Flushing):
             return patch.flush_plan(because=f"{where}, in memory", **how)
         name = destination_of(self.place, self.storage_options).name
         how = {"because": f"{where}, in {name}", "is_tiled": True}
-        made: Any = patch.flush_plan(**how).volume
+        virtual: Any = patch.flush_plan(**how).volume
         settings = (self.chunk, self.codec, dict(self.storage_options))
-        copy = KeptCopy.of_source(KeptSource(made, self.place, *settings), patch.kind)
+        copy = KeptCopy.of_source(KeptSource(virtual, self.place, *settings), patch.kind)
         return patch.flush_plan(**how, copy=copy)
 
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> int:

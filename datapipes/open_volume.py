@@ -202,7 +202,7 @@ class OpenVolume(SeedStamper, SameLength):
         # Options that are given by key; more are found out once the keys are known.
         self._by_key = named_by_key(self._options)
         self._known_keys: set[str] = set()
-        self._resolved: dict[str, dict[str, Any]] = {}  # options of each key
+        self._options_by_key: dict[str, dict[str, Any]] = {}  # options of each key
         # Keys that were named by the user, by argument; the first sample must have them.
         self._names: dict[str, tuple[str, ...]] = {
             # The usual names may be absent from the sample, as in LikelyLabel's advice.
@@ -302,7 +302,7 @@ class OpenVolume(SeedStamper, SameLength):
         """Raise where an argument names a volume that the first sample does not have."""
         names, self._names = self._names, {}
         self._known_keys.update(keys)
-        self._resolved.clear()
+        self._options_by_key.clear()
         options = {**self._options, "storage_options": self.storage_options}
         by_key = named_by_key(options, self._known_keys)
         names = {**names, **{name: by_key[name] for name in by_key.keys() - self._by_key}}
@@ -315,8 +315,8 @@ class OpenVolume(SeedStamper, SameLength):
     def _show(self, key: str, sample: Sample) -> Volume:
         """Return the volume of a key, seen through its axis map."""
         source = sample[key]
-        made = None if isinstance(source, str) else self._again(key, sample)
-        volume = made or self._volume(key, source)
+        again = None if isinstance(source, str) else self._again(key, sample)
+        volume = again or self._volume(key, source)
         axis_map = self.axis_map
         if isinstance(axis_map, Mapping):
             return volume.with_axis_map(axis_map[key]) if key in axis_map else volume
@@ -354,9 +354,9 @@ class OpenVolume(SeedStamper, SameLength):
         if self.guesses and kind == "intensity" and looks_like_label(key):
             write = f"open_volume(labels=({', '.join(map(repr, (*self.labels, key)))}))"
             self._warn_of_label(key, "is sampled as an intensity", write)
-        if key not in self._resolved:
-            self._resolved[key] = options_of(key, self._options, self._known_keys)
-        options = {"kind": kind, **self._resolved[key]}
+        if key not in self._options_by_key:
+            self._options_by_key[key] = options_of(key, self._options, self._known_keys)
+        options = {"kind": kind, **self._options_by_key[key]}
         if not isinstance(source, (list, tuple)):
             return self._of_one(key, source, kind, options)
         # Made anew each time: the members of the list are checked, or held, one by one.
