@@ -12,8 +12,8 @@ BOUNDS = {
     "range by fsspec": (39, 5),
     "range from Volume.read": (64, 16),
     "batch of one rotated patch": (134, 38),
-    "first patch of a case": (239, 50),
-    "window of a prediction": (175, 45),
+    "first patch of a case": (250, 50),
+    "window of a prediction": (174, 43),
 }
 # Calls of a read of 8 chunks, and how many more one of 216 may make.
 MOST_CALLS, MOST_MORE = 13, 0
