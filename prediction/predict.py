@@ -21,7 +21,6 @@ from ..core.sample import META
 from ..core.suggest import closest
 from ..core.validate import (
     as_axes,
-    as_dtype,
     entries_of,
     is_integer,
     is_number,
@@ -44,7 +43,7 @@ from ..stitching.stitched_volume import (
     chain_settings,
     refuse_shared,
 )
-from ..stitching.stitcher import Stitcher, weights_of
+from ..stitching.stitcher import Stitcher
 from ..stitching.stitching import Stitching, WindowOutput
 from ..stitching.windows import overlap_in_voxels
 from ..storage.location import is_url, public_name
@@ -202,11 +201,10 @@ def predict(
     np.uint64(12)
     """
     origin = _origin_of(model, source)
-    activation = Activation(output, None if dtype is None else as_dtype("dtype", dtype))
+    activation = Activation(output, dtype)
     axes = _mirror_axes(mirror)
     options = dict(storage_options or {})
     ranks = Ranks.current()
-    weights_of(blend, (1, 1, 1))  # refuses other words
     own: Any = {"patch": patch, "overlap": overlap, "mask": mask, "batch_size": batch_size}
     with ExitStack() as stack:
         stack.enter_context(_locate(origin, names_items=isinstance(source, DataLoader2)))

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from ..core import Grid, Region
 from ..core.convert_dtype import convert_dtype
 from ..core.errors import PatchSizeError, SampleError
-from ..core.validate import FieldChecks, as_choice
+from ..core.validate import FieldChecks, as_choice, as_dtype, or_none
 from ..spatial.plans.policy import LABEL
 from ..spatial.resampling import native
 from ..storage.location import absolute_place, is_url
@@ -343,10 +343,13 @@ class Activation(FieldChecks):
 
     output: str
     """One of ``OUTPUTS``."""
-    dtype: np.dtype[Any] | None = None
+    dtype: Any = None
     """Type of the result; None: uint8, uint16 or uint32 for labels, by their number, or float32."""
 
-    checks: ClassVar[Any] = {"output": partial(as_choice, choices=OUTPUTS)}
+    checks: ClassVar[Any] = {
+        "output": partial(as_choice, choices=OUTPUTS),
+        "dtype": or_none(as_dtype),
+    }
 
     @property
     def kind(self) -> str:
@@ -370,11 +373,12 @@ class Activation(FieldChecks):
 
     def dtype_of(self, count: int) -> np.dtype[Any]:
         """Return the type of the result for a number of channels of the model."""
-        if self.dtype is not None:
-            if self.output == "argmax" and _largest_whole(self.dtype) < count - 1:
-                msg = f"dtype={str(self.dtype)!r} cannot hold the labels of {count} classes"
+        own: np.dtype[Any] | None = self.dtype
+        if own is not None:
+            if self.output == "argmax" and _largest_whole(own) < count - 1:
+                msg = f"dtype={str(own)!r} cannot hold the labels of {count} classes"
                 raise ValueError(f"{msg}: give a larger one, or none")
-            return self.dtype
+            return own
         if self.output != "argmax":
             return np.dtype(np.float32)
         return np.min_scalar_type(count - 1)

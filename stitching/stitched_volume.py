@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -22,7 +23,7 @@ from ..core.call_site import shorten
 from ..core.errors import DestinationExists, LeadsOutside, SampleError, VolumeChanged, VolumeError
 from ..core.redact import RedactedDict
 from ..core.sample import parse_json
-from ..core.validate import FieldChecks
+from ..core.validate import FieldChecks, as_choice
 from ..graph import Pipe, fingerprint, parents_of, traits_of, walk
 from ..spatial import Policy
 from ..spatial.lazy.read_plan import ReadPlan
@@ -32,7 +33,7 @@ from ..volumes import Volume
 from ..volumes.conversion.convert import known_version
 from ..volumes.conversion.destination import part_folder
 from .outputs import ActivatedOutput, Activation, Output, is_finished, output_at
-from .stitcher import CellMemory, OpenCells, Slot, Stitcher
+from .stitcher import BLENDS, CellMemory, OpenCells, Slot, Stitcher
 from .windows import WindowPlace, readers_of
 
 MEMORY_BYTES = 512 * 1024**2
@@ -90,7 +91,10 @@ class HowToStitch(FieldChecks):
     is_proven: bool = False
     """Whether ``run`` is a proof and not a name, so that custom readers prevent continuing."""
 
-    checks: ClassVar[Any] = {"storage_options": lambda _, options: RedactedDict(options)}
+    checks: ClassVar[Any] = {
+        "blend": partial(as_choice, choices=tuple(BLENDS)),
+        "storage_options": lambda _, options: RedactedDict(options),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -16,7 +16,6 @@ from numpy.typing import DTypeLike, NDArray
 from ..core import Region
 from ..core.errors import PatchSizeError
 from ..core.memory import private_pages
-from ..core.validate import as_choice
 from ..storage.disk_cache import open_no_link
 from .windows import Cell, Windows
 
@@ -65,14 +64,12 @@ BLENDS: dict[str, Callable[[Sequence[int]], NDArray[np.float32]] | None] = {
 def weights_of(blend: str, size: Sequence[int]) -> NDArray[np.float32] | None:
     """Return how much each voxel of a window counts, (I, J, K) float32; None: each as much.
 
-    ValueError for a blend that is none of :data:`BLENDS`.
-
     Examples
     --------
     >>> weights_of("hann", (3, 1, 1)).ravel().tolist()
     [0.5, 1.0, 0.5]
     """
-    make = BLENDS[as_choice("blend", blend, tuple(BLENDS))]
+    make = BLENDS[blend]
     return None if make is None else make(size)
 
 
