@@ -25,10 +25,10 @@ _OWN_PAGES = 64 * 1024
 _HUGE_PAGE = 2 * 1024**2  # on x86, and on ARM with pages of 4 KiB
 # Cached sums of weights: cells far from the faces of a volume share them.
 _SUMS = 16
-_CELL = "cell"  # first entry of the keys of cells, unlike those of an output
 # Width of the bell (MONAI, nnU-Net), and MONAI's least weight, for the corners of a window.
 _SIGMA = 0.125
 _LEAST = 1e-3
+_CELL = "cell"  # first entry of the keys of cells, unlike those of an output
 
 
 def _gaussian(size: Sequence[int]) -> NDArray[np.float32]:
