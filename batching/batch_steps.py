@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ..core import CallSite, Sample
 from ..core.errors import SampleError, add_location, missing_key_hint
-from .collate import RealizedArray, new_arrays
+from .collate import ItemByItem, RealizedArray, new_arrays
 
 Scale = tuple[float, float, float]
 
@@ -43,21 +43,18 @@ def voxels_kept(size: int, length: int) -> NDArray[np.intp]:
 
 
 @dataclass(frozen=True)
-class ScaleLabels:
+class ScaleLabels(ItemByItem):
     """Put labels at several scales in the place of labels; a list each, the finest as given."""
 
     scales: tuple[Scale, ...]
     keys: tuple[str, ...]
     origin: CallSite
 
-    def __call__(self, items: Sequence[Any]) -> list[Any]:
-        """Return the batches with a list of arrays for each key."""
-        return [self._of(item) for item in items]
-
-    def _of(self, batch: Any) -> dict[str, Any]:
-        arrays = arrays_of(batch, self.keys, "deep_supervision", self.origin)
+    def of(self, item: Any) -> dict[str, Any]:
+        """Return the batch with a list of arrays for each key."""
+        arrays = arrays_of(item, self.keys, "deep_supervision", self.origin)
         try:
-            return {**batch, **{key: self._at_scales(array) for key, array in arrays.items()}}
+            return {**item, **{key: self._at_scales(array) for key, array in arrays.items()}}
         except Exception as error:
             raise add_location(error, self.origin)  # noqa: B904  the very same error
 
@@ -88,7 +85,7 @@ def _index_of(size: int, length: int) -> Any:
 
 
 @dataclass(frozen=True)
-class FillOutside:
+class FillOutside(ItemByItem):
     """Fill volumes in place where the mask has the label ``outside``."""
 
     keys: tuple[str, ...]
@@ -99,12 +96,9 @@ class FillOutside:
     keep_mask: bool
     origin: CallSite
 
-    def __call__(self, items: Sequence[Any]) -> list[Any]:
-        """Return the batches, filled."""
-        return [self._of(item) for item in items]
-
-    def _of(self, batch: Any) -> dict[str, Any]:
-        arrays = arrays_of(batch, (*self.keys, self.mask), "fill_outside", self.origin)
+    def of(self, item: Any) -> dict[str, Any]:
+        """Return the batch, filled."""
+        arrays = arrays_of(item, (*self.keys, self.mask), "fill_outside", self.origin)
         outside = (arrays[self.mask] == self.outside).all(axis=1)
         for key in self.keys:
             array = arrays[key]
@@ -122,7 +116,7 @@ class FillOutside:
                     msg = f"fill_outside(): {key!r} has {array.shape[1]} channels, none is number "
                     raise SampleError(f"{msg}{channel}").at(self.origin)
                 array[:, channel][outside] = self.fill
-        return {k: v for k, v in batch.items() if k != self.mask or self.keep_mask}
+        return {k: v for k, v in item.items() if k != self.mask or self.keep_mask}
 
 
 def _holds(dtype: np.dtype[Any], value: float) -> bool:

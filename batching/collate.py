@@ -149,7 +149,10 @@ class LikelyLabels:
         is_over = key in self.over or looks_like_label(key)
         if not is_guess or is_over or is_looking_ahead():
             return None
-        samples, is_resampled = self._samples.setdefault(key, []), _is_interpolated(patch)
+        samples, below = self._samples.setdefault(key, []), patch
+        while below.pending.keeps_dtype and (before := getattr(below.volume, "patch", None)):
+            below = before
+        is_resampled = not below.pending.keeps_dtype
 
         def show(source: SourceVoxels) -> None:
             # Integers without interpolation keep their values.
@@ -184,12 +187,16 @@ class LikelyLabels:
         return LikelyLabels, (self._origin, self._data)
 
 
-def _is_interpolated(patch: LazyPatch | None) -> bool:
-    while patch is not None:
-        if not patch.pending.keeps_dtype:
-            return True
-        patch = getattr(patch.volume, "patch", None)
-    return False
+class ItemByItem:
+    """An instruction that changes each item by itself."""
+
+    def __call__(self, items: Sequence[Any]) -> list[Any]:
+        """Return the changed items."""
+        return [self.of(item) for item in items]
+
+    def of(self, item: Any) -> Any:
+        """Return the item, changed."""
+        raise NotImplementedError
 
 
 @dataclass(frozen=True)
@@ -345,18 +352,15 @@ def _name(sample: Any) -> str:
 
 
 @dataclass(frozen=True)
-class RealizePatches:
+class RealizePatches(ItemByItem):
     """Read and resample every lazy patch of each sample; other items stay."""
 
     origin: CallSite
     likely: LikelyLabels | None = field(default=None, compare=False, repr=False)
     """None where the user has said which are labels."""
 
-    def __call__(self, items: Sequence[Any]) -> list[Sample]:
-        """Return the samples with voxels in them."""
-        return [self._sample(item) for item in items]
-
-    def _sample(self, item: Any) -> Sample:
+    def of(self, item: Any) -> Sample:
+        """Return the sample with voxels in it."""
         if not isinstance(item, Sample):
             do = "Put realize() after open_volume(); from .map() return sample.with_data(...)."
             _refuse_no_sample(item, do, self.origin)
@@ -386,18 +390,15 @@ def _refuse_no_sample(item: Any, do: str, origin: CallSite) -> NoReturn:
 
 
 @dataclass(frozen=True)
-class ApplyValue:
+class ApplyValue(ItemByItem):
     """Apply a value op to each sample: deferred on lazy patches, at once on realized ones."""
 
     step: ValueStep
     keys: Collection[str] | None  # default: all of the op's kind
     origin: CallSite
 
-    def __call__(self, items: Sequence[Any]) -> list[Sample]:
-        """Return the samples with the op applied or deferred."""
-        return [self._sample(item) for item in items]
-
-    def _sample(self, item: Any) -> Sample:
+    def of(self, item: Any) -> Sample:
+        """Return the sample with the op applied or deferred."""
         op = self.step.op
         if not isinstance(item, Sample):
             do = f"Put {op.name}() after open_volume()."

@@ -197,7 +197,9 @@ def _in_memory(
     if key not in cache:
         voxels = volume.read(region, rounds=False)
         cache[key] = replace(voxels, array=voxels.array.copy(order="K"))
-    return with_voxels(patch, region, cache[key])
+    statistics = patch.statistics or volume_statistics
+    wrapper: Any = HeldRegion(volume, region, cache[key])
+    return replace(patch, volume=wrapper, statistics=lambda _: statistics(volume))
 
 
 class HeldRegion:
@@ -218,14 +220,6 @@ class HeldRegion:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._volume, name)
-
-
-def with_voxels(patch: LazyPatch, region: Region, voxels: Voxels) -> LazyPatch:
-    """Return a patch of a stored volume with a region of it in memory."""
-    volume: Any = patch.volume
-    statistics = patch.statistics or volume_statistics
-    wrapper: Any = HeldRegion(volume, region, voxels)
-    return replace(patch, volume=wrapper, statistics=lambda _: statistics(volume))
 
 
 def map_patches(items: Sequence[Any], change: Callable[[LazyPatch], LazyPatch]) -> Iterator[Any]:

@@ -13,9 +13,9 @@ from ..core.redact import RedactedDict
 from ..core.validate import as_keys, validate_int
 from ..graph import Pipe, describe
 from ..spatial import LazyPatch
-from ..spatial.lazy.kept_copy import kept_in
+from ..spatial.lazy.kept_copy import KeptCopy, KeptSource
 from ..spatial.lazy.lazy_patch import patches_of
-from ..spatial.lazy.virtual_volume import use_tiles_alone
+from ..spatial.lazy.virtual_volume import use_tiles
 from ..storage.location import absolute_place
 from ..volumes.conversion.destination import destination_of
 from .datapipe import (
@@ -141,14 +141,16 @@ class Cache(_Flushing):
 
     def evaluate(self, patch: LazyPatch) -> LazyPatch:
         where = f"cache at {self.origin}"
-        how: dict[str, Any]
         if self.place is None:
-            use_tiles_alone(self)
-            how = {"is_tiled": True, "memory_bytes": self.memory_bytes}
+            use_tiles(self, alone=True)
+            how: dict[str, Any] = {"is_tiled": True, "memory_bytes": self.memory_bytes}
             return patch.flush_plan(because=f"{where}, in memory", **how)
         name = destination_of(self.place, self.storage_options).name
-        how = {"chunk": self.chunk, "codec": self.codec, "storage_options": self.storage_options}
-        return kept_in(patch, self.place, because=f"{where}, in {name}", **how)
+        how = {"because": f"{where}, in {name}", "is_tiled": True}
+        virtual: Any = patch.flush_plan(**how).volume
+        settings = (self.chunk, self.codec, dict(self.storage_options))
+        copy = KeptCopy.of_source(KeptSource(virtual, self.place, *settings), patch.kind)
+        return patch.flush_plan(**how, copy=copy)
 
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> int:
         """Write the volumes of all cases now; return how many there are.

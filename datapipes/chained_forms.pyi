@@ -10,8 +10,7 @@ from torch.utils.data import IterDataPipe, MapDataPipe
 from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES
 from ..core.grid import Grid
 from .background_iterator import Prefetcher
-from .batch_patches import BatchPatches, Realize
-from .batch_steps import DeepSupervision, FillOutsidePipe
+from .batch_patches import BatchPatches, DeepSupervision, FillOutsidePipe, Realize
 from .cache import Cache, Flush
 from .channels import Stack, Unstack
 from .open_volume import OpenVolume

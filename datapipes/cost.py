@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from ..batching.collate import ApplyValue
 from ..core import Sample
 from ..core.call_site import looking_ahead
 from ..core.errors import VoxpipeError
@@ -44,7 +43,7 @@ from .patch_sampler import PatchSampler
 from .shuffle_plans import Interleave
 from .spatial import DataDependentPipe, PipeSteps
 from .stitch import Stitch
-from .values import ChoicePipe, ValuePipe
+from .values import ChangesValues
 
 # Enough plans for a mean, few enough headers for a short wait.
 PLANS = 16
@@ -210,16 +209,9 @@ def _volumes_of(planner: Pipe) -> dict[str, Volume]:
 def _reads_whole(pipe: Any) -> bool:
     if isinstance(pipe, PatchSampler):
         return pipe.mask is not None or pipe.weights is not None
-    change = _change_of(pipe)
+    change = pipe.change if isinstance(pipe, ChangesValues) else None
     asks = change is not None and change.step.op.takes_statistics
     return isinstance(pipe, DataDependentPipe) or asks
-
-
-def _change_of(pipe: Any) -> ApplyValue | None:
-    """Return a pipe's change of values, that of a choice included."""
-    if isinstance(pipe, ValuePipe):
-        return pipe.instructions()[0]
-    return pipe.change if isinstance(pipe, ChoicePipe) else None
 
 
 def _passes_of_pipe(
@@ -241,7 +233,7 @@ def _passes_of_pipe(
         if volume is not None and (is_statistic or known_box(volume, rule, needs.level) is None):
             yield needs.key, volume, f"box {needs}", count
     else:
-        change: Any = _change_of(pipe)
+        change = pipe.change
         op = change.step.op
         keys = change.keys or op.named_keys or [k for k, v in volumes.items() if v.kind == op.kind]
         mask = volumes.get(op.mask_key) if op.mask_key else None

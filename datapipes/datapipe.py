@@ -14,9 +14,9 @@ from itertools import chain, count
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
-from torch.utils.data import IterDataPipe, MapDataPipe, functional_datapipe
+from torch.utils.data import IterDataPipe, MapDataPipe
 
-from ..batching.job import Failure, Instruction, describe_failure
+from ..batching.job import Failure, Instruction, apply_transforms, describe_failure
 from ..core import CallSite, Sample, errors
 from ..core.call_site import CREDENTIALS, call_text, caller
 from ..core.context import ContextKey, holding
@@ -36,18 +36,25 @@ _SHORTEST = 4  # letters of a name that is looked for inside another: ``crop``, 
 _MOST = 3  # names that are proposed
 
 
-def chained_form(name: str) -> Callable[[C], C]:
-    """Register the decorated class as the chained form ``name`` on every torch datapipe."""
+def chained_form(name: str, to: type | None = None, *, if_free: bool = False) -> Callable[[C], C]:
+    """Register the decorated class as the chained form ``name`` on every torch datapipe.
+
+    With ``if_free`` a name stays with a package that has it, as torchdata.
+    """
+    # The first import keeps the name: torch refuses to register it twice.
 
     def register(cls: C) -> C:
         cls.form_name = name  # type: ignore[attr-defined]
-        table: Any = IterDataPipe if issubclass(cls, IterDataPipe) else MapDataPipe
+        own = IterDataPipe if issubclass(cls, IterDataPipe) else MapDataPipe
+        table: Any = to or own
         earlier = table.functions.get(name)
         if isinstance(earlier, FirstUse):
-            if earlier.place != f"{cls.__module__}:{cls.__name__}":  # another package was first
+            is_own = earlier.place == f"{cls.__module__}:{cls.__name__}"
+            if not (is_own or if_free):  # another package was first
                 return cls
             del table.functions[name]  # loading the class puts it into the table
-        functional_datapipe(name)(cls)
+        if not (if_free and name in table.functions):
+            table.register_datapipe_as_function(name, cls)
         return cls
 
     return register
@@ -89,23 +96,6 @@ def extension_pipes() -> dict[str, EntryPoint]:
     """Return the entry points of :mod:`voxpipe.datapipes.iter` by the names that it offers."""
     forms = {p.attr: p for name, p in extensions("forms").items() if not name.startswith("map.")}
     return forms | names_at("datapipes.iter")
-
-
-def chained_form_if_free(name: str, to: type | None = None) -> Callable[[C], C]:
-    """Register the class as a chained form, unless another package, as torchdata, has the name."""
-    # The first import keeps the name: torch refuses to register it twice.
-
-    def register(cls: C) -> C:
-        own = IterDataPipe if issubclass(cls, IterDataPipe) else MapDataPipe
-        table: Any = to or own
-        cls.form_name = name  # type: ignore[attr-defined]
-        if isinstance(table.functions.get(name), FirstUse):
-            del table.functions[name]
-        if name not in table.functions:
-            table.register_datapipe_as_function(name, cls)
-        return cls
-
-    return register
 
 
 class UnknownForm(AttributeError):
@@ -261,10 +251,10 @@ class PipeBase:
     _arguments: tuple[tuple[Any, ...], dict[str, Any]]
 
     def __init_subclass__(cls, *, form: str = "", to: type | None = None, **options: Any) -> None:
-        """Register the class as the chained form ``form``, as :func:`chained_form_if_free` does."""
+        """Register the class as the chained form ``form``, if that is free."""
         super().__init_subclass__(**options)
         if form:
-            chained_form_if_free(form, to)(cls)
+            chained_form(form, to, if_free=True)(cls)
 
     def __init__(self, parent: Any = None) -> None:
         super().__init__()
@@ -458,8 +448,11 @@ class PerItem(SameLength):
     traits: ClassVar[Any] = Traits(per_item=True)
 
     def apply(self, item: Any) -> Any:
-        """Return the item that ``item`` becomes."""
-        raise NotImplementedError
+        """Return the item that ``item`` becomes; by default by the ``instructions``."""
+        steps: Any = self.instructions()
+        if steps is None:
+            raise NotImplementedError
+        return apply_transforms(steps, item)
 
     def __iter__(self) -> Iterator[Any]:
         for item in self.parent:

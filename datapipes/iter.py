@@ -12,9 +12,9 @@ from torch.utils.data.datapipes.iter.sharding import SHARDING_PRIORITIES as SHAR
 from ..first_use import at_first_use
 from .background_iterator import Prefetcher as Prefetcher
 from .batch_patches import BatchPatches as BatchPatches
+from .batch_patches import DeepSupervision as DeepSupervision
+from .batch_patches import FillOutsidePipe as FillOutsidePipe
 from .batch_patches import Realize as Realize
-from .batch_steps import DeepSupervision as DeepSupervision
-from .batch_steps import FillOutsidePipe as FillOutsidePipe
 from .cache import Cache as Cache
 from .cache import Flush as Flush
 from .case_lists import FromDecathlon as FromDecathlon

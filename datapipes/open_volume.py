@@ -17,7 +17,7 @@ from ..core.redact import RedactedDict, public_text, server_of
 from ..core.suggest import colours_hint, looks_like_label
 from ..core.validate import as_keys
 from ..graph import Pipe, Traits, parents_of, traits_of, walk
-from ..spatial import LazyPatch, Policy, TransformChain, policy_of
+from ..spatial import INTENSITY, LABEL, LazyPatch, Policy, TransformChain
 from ..spatial.lazy.stack import sampled_as_before
 from ..spatial.lazy.virtual_volume import in_memory, opened_again, realized_patch
 from ..storage.file_reader import check_io
@@ -29,8 +29,13 @@ from .case_names import CASE, name_of
 from .cases import FromCases, ListCases
 from .datapipe import SameLength, chained_form, locate_errors, wrong_item
 from .epoch import SeedStamper, warn_of_generators
-from .op_pipe import refuse_unknown_arguments
-from .sampling import nearest_key, overriding_keys, refuse_no_policies, unknown_key
+from .op_pipe import (
+    nearest_key,
+    overriding_keys,
+    refuse_no_policies,
+    refuse_unknown_arguments,
+    unknown_key,
+)
 
 
 def likely_labels(origin: CallSite, parent: Pipe) -> LikelyLabels | None:
@@ -64,8 +69,8 @@ def inherited_options(parent: Pipe) -> BucketOptions:
 def options_for(source: Any, by_server: BucketOptions) -> RedactedDict | None:
     """Return the options for a source; None unless it is in one of the buckets."""
     # A URL of another server gets none: credentials are sent only to their own server.
-    is_known = by_server and isinstance(source, (str, os.PathLike))
-    return by_server.get(server_of(os.fspath(source))) if is_known else None
+    is_place = isinstance(source, (str, os.PathLike))
+    return by_server.get(server_of(os.fspath(source))) if is_place else None
 
 
 BY_KEY = ("affine", "axes", "dataset", "follow", "io", "level", "reader", "series")
@@ -198,6 +203,7 @@ class OpenVolume(SeedStamper, SameLength):
         # Options that are given by key; more are found out once the keys are known.
         self._by_key = named_by_key(self._options)
         self._known_keys: set[str] = set()
+        self._options_by_key: dict[str, dict[str, Any]] = {}  # options of each key
         # Keys that were named by the user, by argument; the first sample must have them.
         self._names: dict[str, tuple[str, ...]] = {
             # The usual names may be absent from the sample, as in LikelyLabel's advice.
@@ -251,21 +257,28 @@ class OpenVolume(SeedStamper, SameLength):
             keys = tuple(key for key, value in sample.items() if is_volume_source(value))
         with locate_errors(self, sample):
             self._refuse_unusable(sample, keys)
-            self._refuse_unknown(sample, keys)
+            if self._names or not self._known_keys.issuperset(keys):
+                self._refuse_unknown(sample, keys)
             volumes = {key: self._show(key, sample).opened_anew(by, renews=renews) for key in keys}
-            self._warn_of_colours(sample, volumes)
+            if not self._has_looked:
+                self._warn_of_colours(sample, volumes)
+            usual = {key: LABEL if v.kind == "label" else INTENSITY for key, v in volumes.items()}
             for key, mask in [(key, volume.stored_mask()) for key, volume in volumes.items()]:
+                if mask is None:
+                    continue
                 name = f"{key}{STORED_SUFFIX}"
-                if mask is not None and name in sample:
+                if name in sample:
                     msg = f"the mask of {key!r} is called {name!r}, which the sample has already"
                     raise SampleError(msg, do="Call that volume otherwise.")
-                volumes |= {} if mask is None else {name: mask}
+                volumes[name] = mask
+                usual[name] = LABEL if volumes[key].kind == "label" else SHARE
         pending = TransformChain(volumes, sample.seed, sample.epoch, sample.identity)
         patches: dict[str, LazyPatch] = {}
         for key, volume in volumes.items():
-            policy = self.policies.get(key) or _policy(key, volumes)
+            policy = self.policies.get(key) or usual[key]
             patches[key] = LazyPatch(volume, pending, policy, is_fixed=key in self.overriding)
-        return sampled_as_before(sample.with_data(**patches), self.policies)
+        result = sample.with_data(**patches)
+        return sampled_as_before(result, self.policies) if sample.patches else result
 
     def _refuse_unusable(self, sample: Sample, keys: Sequence[str]) -> None:
         """Raise where a key is missing, or is a list in a list, or there is none."""
@@ -292,6 +305,7 @@ class OpenVolume(SeedStamper, SameLength):
         new, self._new_names = self._new_names, {}
         if not self._known_keys.issuperset(keys):
             self._known_keys.update(keys)
+            self._options_by_key.clear()
             options = {**self._options, "storage_options": self.storage_options}
             by_key = named_by_key(options, self._known_keys)
             new = {**new, **{name: by_key[name] for name in by_key.keys() - self._by_key}}
@@ -304,8 +318,10 @@ class OpenVolume(SeedStamper, SameLength):
 
     def _show(self, key: str, sample: Sample) -> Volume:
         """Return the volume of a key, seen through its axis map."""
+        source = sample[key]
         try:
-            volume = self._again(key, sample) or self._volume(key, sample[key])
+            again = None if isinstance(source, str) else self._again(key, sample)
+            volume = again or self._volume(key, source)
         except UnknownFormat as error:
             raise error.at(key=key)  # noqa: B904  the very same error
         axis_map = self.axis_map
@@ -340,11 +356,14 @@ class OpenVolume(SeedStamper, SameLength):
                 is_so, write = "is a Volume of an intensity", 'Volume(..., kind="label")'
                 self._warn_of_label(key, is_so, write)
             return source
-        kind = "label" if key in self.label_keys or says_label(source) else "intensity"
+        is_label = key in self.label_keys or (not isinstance(source, str) and says_label(source))
+        kind = "label" if is_label else "intensity"
         if self.guesses and kind == "intensity" and looks_like_label(key):
             write = f"open_volume(label_keys=({', '.join(map(repr, (*self.label_keys, key)))}))"
             self._warn_of_label(key, "is sampled as an intensity", write)
-        options = {"kind": kind, **options_of(key, self._options, self._known_keys)}
+        if key not in self._options_by_key:
+            self._options_by_key[key] = options_of(key, self._options, self._known_keys)
+        options = {"kind": kind, **self._options_by_key[key]}
         if not isinstance(source, (list, tuple)):
             return self._of_one(key, source, kind, options)
         # Made anew each time: the members of the list are checked, or held, one by one.
@@ -371,7 +390,7 @@ class OpenVolume(SeedStamper, SameLength):
             return options[key] if by_key else options
         if self._by_server is None:
             self._by_server = inherited_options(self.parent)
-        return options_for(source, self._by_server)
+        return options_for(source, self._by_server) if self._by_server else None
 
     def _warn_of_label(self, key: str, is_so: str, write: str) -> None:
         """Warn, once, of an intensity whose key says label."""
@@ -385,7 +404,7 @@ class OpenVolume(SeedStamper, SameLength):
 
     def _warn_of_colours(self, sample: Sample, volumes: Mapping[str, Volume]) -> None:
         """Warn where arrays look like planes of colours; labels of their shape say otherwise."""
-        if self._has_looked or self.axis_map is not None or is_looking_ahead():
+        if self.axis_map is not None or is_looking_ahead():
             return
         self._has_looked = True
         if any(volume.kind == "label" for volume in volumes.values()):
@@ -407,15 +426,6 @@ class OpenVolume(SeedStamper, SameLength):
             return (*own, sorted((key, one.fingerprint()) for key, one in self.axis_map.items()))
         # States saved before there were axis maps still fit.
         return own if self.axis_map is None else (*own, self.axis_map.fingerprint())
-
-
-def _policy(key: str, volumes: Mapping[str, Volume]) -> Policy:
-    """Return the policy of a volume by its kind; a mask is sampled as its volume."""
-    kind = volumes[key].kind
-    of = volumes.get(key.removesuffix(STORED_SUFFIX)) if key.endswith(STORED_SUFFIX) else None
-    if of is None or of.kind == "label" or of.stored_mask() is None:
-        return policy_of(kind)
-    return SHARE
 
 
 def _repeats_objects(parent: Pipe) -> bool:

@@ -271,12 +271,11 @@ class PatchSampler(DataPipe):
             ends[numbers[-1]][1] = len(patches) - numbers[-1] - 1
         order: Sequence[int] = numbers
         if self.choose is not None:  # also where none stays: the volume is there all the same
-            order = self.choose(add_steps(self, self._step(quiet(patches[0])), sample, 0), numbers)
+            first = patches[0].among(patches[0].window or {}, is_quiet=True)
+            order = self.choose(add_steps(self, self._step(first), sample, 0), numbers)
         for n in order:
-            patch = patches[n]
-            if any(ends[n]):
-                patch = patch.among({**(patch.window or {}), "skips": ends[n]})
-            yield n, patch if self.choose is None else quiet(patch)
+            window = {**(patches[n].window or {}), **({"skips": ends[n]} if any(ends[n]) else {})}
+            yield n, patches[n].among(window, is_quiet=self.choose is not None)
 
     def visits(self) -> Iterator[Callable[[int], Sample]]:
         """Yield for each volume a function that makes its patches by ordinal."""
@@ -399,11 +398,6 @@ class PatchSampler(DataPipe):
         volumes = {"mask": self.mask, "weights": self.weights}
         names = {key: v.name for key, v in volumes.items() if isinstance(v, Volume)}
         return (args, {**kwargs, **names})
-
-
-def quiet(patch: FixedPatch) -> FixedPatch:
-    """Return a patch that may be larger than the volume."""
-    return patch.among(patch.window or {}, is_quiet=True)
 
 
 def _stored_classes(patch: MaskedPatch, thing: Any) -> Classes:

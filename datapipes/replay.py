@@ -18,7 +18,7 @@ from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_steps import replay_draws, streams_of
 from .datapipe import PerItem, chained_form, wrong_item
 from .spatial import FusedSpatial
-from .values import ChoicePipe, ValuePipe
+from .values import ChangesValues, ChoicePipe
 
 _GIVE = 'Give it batch["meta"][0]["draws"].'
 # A volume that any patch fits into, for the form of an op's draws.
@@ -72,9 +72,7 @@ class Replay(PerItem):
         for pipe in walk(parent):  # steps that are known from the pipes alone
             stable = isinstance(pipe, (ChoicePipe, FusedSpatial)) or getattr(pipe, "is_step", False)
             steps: list[Step | ValueStep] = [*pipe.steps] if stable else []
-            if isinstance(pipe, ValuePipe):
-                steps.append(pipe.step)
-            elif isinstance(pipe, ChoicePipe) and pipe.change is not None:
+            if isinstance(pipe, ChangesValues) and pipe.change is not None:
                 steps.append(pipe.change.step)
             for step in steps:
                 if step.stream_name in self.draws:

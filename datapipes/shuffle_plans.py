@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import accumulate, groupby, islice
@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ..core import Sample, Stream
-from ..core.call_site import caller, looking_ahead, shorten
+from ..core.call_site import looking_ahead, shorten
 from ..core.errors import GraphError, SampleError
 from ..core.lru_cache import LRUCache
-from ..core.validate import is_integer, validate_int
+from ..core.validate import validate_int
 from ..graph import NoCut, Pipe, origin_of, walk
 from ..graph.cut import split_of
 from ..spatial.lazy.lazy_patch import patches_of
@@ -27,14 +27,13 @@ from .epoch import copy_for_epoch
 from .patch_sampler import PatchSampler
 
 NONE, GLOBAL, WINDOW, CHUNK_LOCAL = "none", "global", "window", "chunk_local"
-OWN = "own"  # an order that a subclass says
 WINDOW_SIZE = 1024
 MEMORY_BYTES = 256 * 1024**2
 
 
 @dataclass(frozen=True)
 class ShuffleSpec:
-    """A kind of ``shuffle_plans()``; make one by the names below, or a subclass with ``order``.
+    """A kind of ``shuffle_plans()``; make one by the names below.
 
     ==================================  ==========================================================
     ``ShuffleSpec.none()``              the order of the plan: volume after volume
@@ -48,69 +47,26 @@ class ShuffleSpec:
     Raises
     ------
     SampleError
-        At construction: for another ``kind``, or a subclass that does not say its order.
+        At construction: for another ``kind``.
 
     Examples
     --------
     >>> ShuffleSpec.chunk_local(2**30)
     ShuffleSpec.chunk_local(1073741824)
-
-    An order of one's own, here every case backwards:
-
-    >>> class Backwards(ShuffleSpec):
-    ...     def order(self, counts, cases, generator):
-    ...         ends = np.cumsum(counts)
-    ...         return [end - 1 - n for end, count in zip(ends, counts) for n in range(count)]
-    >>> from voxpipe.datapipes.iter import from_cases
-    >>> pipe = from_cases([{"image": np.zeros((8, 8, 8))}] * 2).open_volume()
-    >>> pipe = pipe.lazy_patch(4, samples_per_volume=3).shuffle_plans(Backwards())
-    >>> [patch.identity for patch in pipe]
-    [(0, 2), (0, 1), (0, 0), (1, 2), (1, 1), (1, 0)]
     """
 
     kind: str = GLOBAL
-    """``"none"``, ``"global"``, ``"window"`` or ``"chunk_local"``; subclasses do not use it."""
+    """``"none"``, ``"global"``, ``"window"`` or ``"chunk_local"``."""
     size: int = 0
     """Plans of the window, or bytes of decoded chunks."""
 
     def __post_init__(self) -> None:
-        if type(self) is not ShuffleSpec:
-            if type(self).order is ShuffleSpec.order:
-                name = type(self).__name__
-                msg = f"{name} is a subclass of ShuffleSpec that does not say its order"
-                do = f"Give {name} a method order(self, counts, cases, generator)."
-                raise SampleError(msg, do=do).at(caller(f"{name}()"))
-        elif self.kind not in (NONE, GLOBAL, WINDOW, CHUNK_LOCAL):
+        if self.kind not in (NONE, GLOBAL, WINDOW, CHUNK_LOCAL):
             msg = f"no order is called {shorten(self.kind)}"
             do = "Write ShuffleSpec.none(), all_patches(), window(size) or chunk_local(bytes)."
             raise SampleError(msg, do=do)
-        elif self.kind in (WINDOW, CHUNK_LOCAL):
+        if self.kind in (WINDOW, CHUNK_LOCAL):
             validate_int("size", self.size, least=1)
-
-    def order(
-        self, counts: Sequence[int], cases: Sequence[str], generator: np.random.Generator
-    ) -> Iterable[int]:
-        """Return the order of patches; implemented by subclasses.
-
-        The planner calls it once per epoch. It must depend on its arguments and on the fields of
-        the subclass alone: so the order is the same under any number of workers, and after a
-        resume.
-
-        Parameters
-        ----------
-        counts
-            How many patches each visit to a volume has, in the order of the chain. The patches of
-            a visit have numbers one after another: those of the first begin at 0.
-        cases
-            Name of the case of each visit.
-        generator
-            Random numbers of this seed and epoch.
-
-        Returns
-        -------
-        Every number below ``sum(counts)``, each once. They may come one by one.
-        """
-        raise NotImplementedError
 
     @classmethod
     def none(cls) -> ShuffleSpec:
@@ -132,14 +88,7 @@ class ShuffleSpec:
         """Shuffle the patches of a cache of so many bytes of decoded chunks."""
         return cls(CHUNK_LOCAL, validate_int("memory_bytes", memory_bytes, least=1, unit="bytes"))
 
-    @property
-    def rule(self) -> str:
-        """Kind of the order; ``"own"`` for a subclass."""
-        return self.kind if type(self) is ShuffleSpec else OWN
-
     def __repr__(self) -> str:
-        if self.rule == OWN:
-            return f"{type(self).__name__}()"
         name = "all_patches" if self.kind == GLOBAL else self.kind
         return f"ShuffleSpec.{name}({self.size or ''})"
 
@@ -172,14 +121,12 @@ class ShufflePlans(SameLength):
     Parameters
     ----------
     spec
-        A :class:`ShuffleSpec`, or one of a subclass that says its order; by default all patches
-        of the epoch.
+        A :class:`ShuffleSpec`; by default all patches of the epoch.
 
     Raises
     ------
     SampleError
-        At construction, if ``spec`` is none. While the epoch goes on, if the order of a subclass
-        leaves a patch out, or names one twice.
+        At construction, if ``spec`` is none.
 
     Examples
     --------
@@ -216,7 +163,7 @@ class ShufflePlans(SameLength):
         return self
 
     def __iter__(self) -> Iterator[Any]:
-        kind = self.spec.rule if self._enabled else NONE
+        kind = self.spec.kind if self._enabled else NONE
         draw = Stream(self._seed, 0, (), f"shuffle_plans {kind}").generator()
         if kind == WINDOW:
             yield from _shuffle_window(self.parent, self.spec.size, draw)
@@ -224,8 +171,6 @@ class ShufflePlans(SameLength):
             yield from _in_random_order(list(self._visits()), draw)
         elif kind == CHUNK_LOCAL:
             yield from self._local(list(self._visits()), draw)
-        elif kind == OWN:
-            yield from self._own(list(self._visits()), draw)
         else:
             yield from self.parent
 
@@ -236,35 +181,6 @@ class ShufflePlans(SameLength):
         order = draw.permutation(len(visits)).tolist()
         for first in range(0, len(order), together):
             yield from _in_random_order([visits[n] for n in order[first : first + together]], draw)
-
-    def _own(self, visits: list[Visit], draw: np.random.Generator) -> Iterator[Any]:
-        """Yield the patches in the order that a subclass says, having looked at every number."""
-        counts = [visit.count for visit in visits]
-        cases = [getattr(visit.patch(0), "case", "") for visit in visits]
-        numbers = self.spec.order(counts, cases, draw)
-        yield from _by_number(visits, self._each_once(numbers, sum(counts)))
-
-    def _each_once(self, numbers: Any, count: int) -> Iterator[int]:
-        """Yield whole numbers below ``count``; none may be missing or come twice."""
-        present = np.zeros(count, np.bool_)
-        if not isinstance(numbers, Iterable):
-            raise self._no_order(f"returned {shorten(numbers)}, which is no series of numbers")
-        for number in numbers:
-            if not is_integer(number) or not 0 <= number < count:
-                raise self._no_order(f"gave {shorten(number)} for {count} patches")
-            if present[number]:
-                raise self._no_order(f"gave {number} twice")
-            present[number] = True
-            yield int(number)
-        if not present.all():
-            missing = np.flatnonzero(~present)
-            what = f"left out {len(missing)} of {count} patches, the first of them {missing[0]}"
-            raise self._no_order(what)
-
-    def _no_order(self, what: str) -> SampleError:
-        text = f"{type(self.spec).__name__}.order() {what}"
-        do = "Return every number below sum(counts) once."
-        return SampleError(text, do=do).at(self.origin)
 
     def _visits(self) -> Iterator[Visit]:
         parent = self.parent
@@ -284,15 +200,6 @@ def needed_chunks(sample: Any) -> Iterator[ChunkBytes]:
             yield from read.chunks((sample.identity[:1], key, place))
 
 
-def plan_apart(sample: Sample) -> Sample:
-    """Return a copy of a sample with plans of its own, which keep its estimates."""
-    apart = {
-        key: patch.with_pending(patch.pending.following(sample.identity, patch.pending.steps))
-        for key, patch in patches_of(sample).items()
-    }
-    return sample.with_data(**apart)
-
-
 def visit_bytes(visit: Visit) -> int:
     """Return the bytes of the chunks that the patches of a visit touch; 0 if there are none."""
     # Reads a header.
@@ -301,7 +208,12 @@ def visit_bytes(visit: Visit) -> int:
         for number in range(min(visit.count, _LOOKED_AT)):
             item = visit.patch(number)
             if isinstance(item, Sample):
-                chunks = needed_chunks(plan_apart(item))
+                # Plans of its own, which keep its estimates.
+                apart = {
+                    key: one.with_pending(one.pending.following(item.identity, one.pending.steps))
+                    for key, one in patches_of(item).items()
+                }
+                chunks = needed_chunks(item.with_data(**apart))
                 sizes.update((each.chunk, each.bytes) for each in chunks)
     return sum(sizes.values()) * visit.count // max(1, min(visit.count, _LOOKED_AT))
 
@@ -311,13 +223,8 @@ def _case(item: Any) -> Any:
 
 
 def _in_random_order(visits: list[Visit], draw: np.random.Generator) -> Iterator[Any]:
-    total = sum(visit.count for visit in visits)
-    yield from _by_number(visits, draw.permutation(total).tolist())
-
-
-def _by_number(visits: list[Visit], numbers: Iterable[int]) -> Iterator[Any]:
     ends = list(accumulate(visit.count for visit in visits))
-    for number in numbers:
+    for number in draw.permutation(ends[-1] if ends else 0).tolist():
         owner = bisect_right(ends, number)
         yield visits[owner].patch(number - ends[owner] + visits[owner].count)
 
@@ -411,7 +318,7 @@ def shuffle_report(
     planner = copy_for_epoch(split.planner, seed, epoch)
     if cache_bytes is None:
         specs = [p.spec for p in walk(planner) if isinstance(p, ShufflePlans)]
-        local = [spec.size for spec in specs if spec.rule == CHUNK_LOCAL]
+        local = [spec.size for spec in specs if spec.kind == CHUNK_LOCAL]
         cache_bytes = local[-1] if local else MEMORY_BYTES
     most = validate_int("cache_bytes", cache_bytes, least=0, unit="bytes")
     cache: LRUCache[int] = LRUCache(most, lambda size: size)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import product, takewhile
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..core import Sample
-from ..core.errors import PolicyConflict, SampleError, missing_key_hint
+from ..core.errors import SampleError, missing_key_hint
 from ..core.grid import GRID_TOLERANCE
 from ..core.sample import META
 from ..core.validate import as_keys
-from ..graph import Pipe, traits_of, walk
+from ..graph import Pipe
 from ..spatial import (
     OPS,
     AnsweredOp,
@@ -28,92 +28,26 @@ from ..spatial import (
     stored_labels,
 )
 from ..spatial.lazy.lazy_patch import patches_of
-from ..spatial.lazy.virtual_volume import VirtualVolume
+from ..spatial.lazy.patch_report import sources_of
 from ..spatial.ops.op import is_hard
 from ..volumes import Volume
 from ..volumes.stack_source import warn_of_axes
-from .cases import FromCases, ListCases
-from .channels import RegroupKeys
 from .datapipe import DataPipe, PerItem, lazy_patches, locate_errors, wrong_item
-from .op_pipe import OpPipe, add_forms, bind_arguments
-from .open_volume import OpenVolume, is_volume_source
-from .sampling import (
-    EVERY_INTENSITY,
+from .op_pipe import (
     SAMPLING_ARGUMENTS,
+    OpPipe,
     Sampling,
+    add_forms,
+    bind_arguments,
     refuse_conflict,
-    sampling_changes,
 )
 
-# Pipes of torch that pass samples on as they are.
-_PASSING = ("ShufflerIterDataPipe", "ShardingFilterIterDataPipe")
 
-
-def refuse_useless_fill(sampling: Sampling, parent: Pipe, ops: Iterable[Any]) -> None:
-    """Raise if a pipe asks for a fill that some volume certainly does not use."""
-    # The chain does not show it after a pipe of the user, or a source that is no list. Then nothing
-    # is raised here, but by the first sample.
-    fills = [(key, fill) for key, field, fill in sampling.changes if field == "fill"]
-    if not fills or any(map(is_hard, ops)):
-        return
-    every = list(walk(parent))
-    if not all(map(_is_plain, every)):
-        return
-    if any(is_hard(step.op) for pipe in every for step in vars(pipe).get("steps") or ()):
-        return
-    constant = {
-        key
-        for changes in (sampling.changes, *map(sampling_changes, every))
-        for key, field, value in changes
-        if field == "padding" and value == "constant"
-    }
-    if EVERY_INTENSITY in constant:
-        return
-    for volume, (key, fill) in product(_intensities(every), fills):
-        if key in (EVERY_INTENSITY, volume) and volume not in constant:
-            msg = f"fill={fill:g} is for padding='constant', but no pipe up to here gives "
-            msg += f"{volume!r} that padding, and others do not use it"
-            raise PolicyConflict(msg, do="Write padding='constant' beside it.")
-
-
-def _is_plain(pipe: Pipe) -> bool:
-    """Whether samples keep their keys and policies in it, except for its ``sampling``."""
-    traits = traits_of(pipe)
-    if not traits.is_known or traits.runs_user_code or isinstance(pipe, RegroupKeys):
-        return False
-    ours = type(pipe).__module__.rpartition(".")[0] == __package__
-    return ours or type(pipe).__name__ in _PASSING
-
-
-def _intensities(pipes: Sequence[Pipe]) -> list[str]:
-    """Return the keys that certainly hold an opened intensity in the first sample."""
-    openers = [pipe for pipe in pipes if isinstance(pipe, OpenVolume)]
-    sources = [pipe for pipe in pipes if isinstance(pipe, (FromCases, ListCases))]
-    if len(openers) != 1 or len(sources) != 1:
-        return []
-    (opening,), (source,) = openers, sources
-    if isinstance(source, ListCases):
-        keys = set(source.patterns)
-    else:
-        case = source.cases[0] if isinstance(source.cases[0], Mapping) else {}
-        # A Volume was made elsewhere: it may be a label under any key.
-        keys = {
-            k
-            for k, value in case.items()
-            if is_volume_source(value) and not isinstance(value, Volume)
-        }
-    names = keys if opening.keys is None else keys & set(opening.keys)
-    # Overriding policies have a fill of their own.
-    return sorted(names - set(opening.label_keys) - set(opening.overriding))
-
-
-def sampling_of(pipe: PerItem, arguments: Mapping[str, Any], ops: Sequence[Any] = ()) -> Sampling:
-    """Return the sampling that a pipe with these arguments and spatial ops asks for."""
+def sampling_of(pipe: PerItem, arguments: Mapping[str, Any]) -> Sampling:
+    """Return the sampling that a pipe with these arguments asks for."""
     with locate_errors(pipe):
         sampling = Sampling.of(arguments, pipe.origin)
         refuse_conflict(sampling, pipe.origin, pipe.parent)
-        if ops:
-            refuse_useless_fill(sampling, pipe.parent, ops)
     return sampling
 
 
@@ -126,7 +60,7 @@ class SpatialPipe(OpPipe):
     stands_apart = "gives volumes plans of their own"  # why it is none, after its name
 
     def hold(self, op: SpatialOp, arguments: Mapping[str, Any], *, is_shared: bool) -> None:
-        self.sampling = sampling_of(self, arguments, [op])
+        self.sampling = sampling_of(self, arguments)
         self.steps = PipeSteps([Step(op, self.stream_names[0], self.origin, common=is_shared)])
 
     def apply(self, item: Any) -> Sample:
@@ -287,22 +221,13 @@ class DataDependentPipe(SpatialPipe):
                 msg = f"{op.name} asks for {op.needs.describe()}, which no label becomes"
                 raise SampleError(msg, do="Name labels as remap_labels gives them.")
             return replace(op, labels=labels)
-        if (change := _first_value_op(thing)) is not None:
+        every = sources_of(thing) if isinstance(thing, LazyPatch) else ()
+        change = next((one.values[0].op.describe() for one in every if one.values), None)
+        if change is not None:
             msg = f"{op.name}(threshold={op.needs.threshold!r}) looks at {op.needs.key!r} as it is "
             do = f"Put {op.name} first, with a threshold in stored values."
             raise SampleError(f"{msg}stored, and {change} comes before it", do=do)
         return op
-
-
-def _first_value_op(thing: Any) -> str | None:
-    """Return in words an op that changes values of a patch, of a member or before a flush."""
-    if not isinstance(thing, LazyPatch):
-        return None
-    if thing.values:
-        return thing.values[0].op.describe()
-    inner = (thing.volume.patch,) if isinstance(thing.volume, VirtualVolume) else ()
-    below: Sequence[Any] = thing.members or inner
-    return next((text for text in map(_first_value_op, below) if text is not None), None)
 
 
 def named_volume(key: str, sample: Sample, argument: str, kind: str = "label") -> Any:

@@ -10,14 +10,12 @@ from numpy.typing import DTypeLike
 from ..core import Sample
 from ..core.errors import SampleError, VoxpipeError
 from ..core.sample import META
-from ..core.validate import as_dtype
 from ..graph import Pipe
 from ..spatial.lazy.lazy_patch import patches_of
-from ..stitching.activation import Activation
-from ..stitching.blending import weights_of
+from ..stitching.outputs import Activation
 from ..stitching.stitched_volume import MEMORY_BYTES, Destination, HowToStitch, chain_key
 from ..stitching.stitching import Stitching
-from ..stitching.window_place import WindowPlace
+from ..stitching.windows import WindowPlace
 from ..volumes import Volume
 from .datapipe import MainProcess, SameLength, chained_form, locate_errors
 
@@ -82,14 +80,12 @@ class Stitch(MainProcess, SameLength):
     ) -> None:
         super().__init__(parent)
         self.key, self.like = key, like
-        with locate_errors(self):
-            weights_of(blend, (1, 1, 1))
-            activation = Activation(output, None if dtype is None else as_dtype("dtype", dtype))
         options = dict(storage_options or {})
         # Here, as a loader puts another parent in front of its copy.
         chain = f"{chain_key(parent)} {key}" if run else ""
-        how = (destination, blend, activation, memory_bytes, overwrite, options, run, chain)
-        self.how = HowToStitch(*how)
+        how = (memory_bytes, overwrite, options, run, chain)
+        with locate_errors(self):
+            self.how = HowToStitch(destination, blend, Activation(output, dtype), *how)
 
     def __iter__(self) -> Iterator[dict[str, Volume]]:
         stitching = Stitching(self.how, self.like, origin=self.origin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..batching.collate import ApplyValue
@@ -13,19 +14,21 @@ from ..intensity import OPS, ValueStep
 from ..spatial import LazyPatch, Step
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.ops.choices import Choices, OneOf, RandomApply, RandomOrder, SomeOf
-from .op_pipe import OpPipe, add_forms
-from .sampling import Sampling
+from .op_pipe import OpPipe, Sampling, add_forms
 from .spatial import PipeSteps, SpatialPipe, add_steps, sampling_of
 
 
-class _EachSample:
-    """Applies a value op sample by sample; patches with the same steps get the same ones again."""
+class ChangesValues(OpPipe):
+    """A pipe that changes the values of each sample, at once or when a patch is realized."""
 
-    def __init__(self, change: ApplyValue) -> None:
-        self.change = change
-        # By patch of the last sample: value steps, spatial steps, kind, length of the identity, and
-        # the new value steps. Replaced whole: another thread reads it.
-        self._last: dict[str, tuple[Any, Any, str, int, Any]] = {}
+    change: ApplyValue | None
+    # Patches with the same steps get the same ones again. By patch of the last sample: value steps,
+    # spatial steps, kind, length of the identity, and the new value steps. Replaced whole: another
+    # thread reads it.
+    _last: Mapping[str, tuple[Any, Any, str, int, Any]] = MappingProxyType({})
+
+    def instructions(self) -> tuple[ApplyValue, ...] | None:
+        return None if self.change is None else (self.change,)
 
     def apply(self, item: Any) -> Any:
         """Return the item with the op applied, or with that still to be done."""
@@ -39,10 +42,11 @@ class _EachSample:
             if not is_like or kind != one.volume.kind or depth != len(pending.identity):
                 return self._anew(item, lazy)
             if after is not values:
-                things[key] = one.with_values(after)
+                things[key] = one.with_pending(pending, values=after)
         return item.with_identity(things, item.identity)
 
     def _anew(self, item: Any, lazy: Mapping[str, LazyPatch]) -> Any:
+        assert self.change is not None
         result = apply_transforms((self.change,), item)
         self._last = {
             key: (one.values, one.pending.steps, one.kind, len(one.pending.identity), after.values)
@@ -53,7 +57,7 @@ class _EachSample:
         return result
 
 
-class ValuePipe(OpPipe):
+class ValuePipe(ChangesValues):
     """A pipe that applies one value op to the volumes of each sample.
 
     ``keys`` names the volumes, by default all that are not labels, or all labels for an op on
@@ -66,16 +70,10 @@ class ValuePipe(OpPipe):
         keys = arguments.get("keys")
         self.keys = None if keys is None else as_keys(f"{self.form_name}(keys=)", keys)
         self.step = ValueStep(op, self.stream_names[0], self.origin, common=is_shared)
-        self._each = _EachSample(ApplyValue(self.step, self.keys, self.origin))
-
-    def instructions(self) -> tuple[ApplyValue, ...]:
-        return (self._each.change,)
-
-    def apply(self, item: Any) -> Any:
-        return self._each.apply(item)
+        self.change = ApplyValue(self.step, self.keys, self.origin)
 
 
-class ChoicePipe(OpPipe):
+class ChoicePipe(ChangesValues):
     """A pipe that applies some of several ops.
 
     ``keys`` names the volumes that value ops change, by default all that are not labels; spatial
@@ -89,7 +87,7 @@ class ChoicePipe(OpPipe):
     def hold(self, op: Choices, arguments: Mapping[str, Any], *, is_shared: bool) -> None:
         spatial, values, keys = op.spatial, op.values, arguments.get("keys")
         ops, stream = [] if spatial is None else [spatial], self.stream_names[0]
-        self.sampling = sampling_of(self, arguments, ops)
+        self.sampling = sampling_of(self, arguments)
         if spatial is None and self.sampling.changes:
             _, field, _ = self.sampling.changes[0]
             msg = f"{field}= says how voxels are sampled, and none of {op.choice.rule}() is"
@@ -105,16 +103,15 @@ class ChoicePipe(OpPipe):
             of_its_own = f"{stream} values"
             step = ValueStep(values, of_its_own, self.origin, draws_from=stream, common=is_shared)
             self.change = ApplyValue(step, names, self.origin)
-            self._each = _EachSample(self.change)
 
     def instructions(self) -> tuple[ApplyValue, ...] | None:
         """Return the change by a choice among value ops; None if spatial ops are among them."""
-        return None if self.steps or self.change is None else (self.change,)
+        return None if self.steps else super().instructions()
 
     def apply(self, item: Any) -> Any:
         if self.steps:
             item = add_steps(self, self.steps, item, None, self.sampling)
-        return item if self.change is None else self._each.apply(item)
+        return item if self.change is None else super().apply(item)
 
 
 class OneOfPipe(ChoicePipe, form="one_of", op=OneOf):

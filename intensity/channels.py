@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 
 from ..core.errors import VolumeError
 from ..core.validate import as_choice, as_number, as_probability, entries_of, is_integer, or_none
-from .noise import philox
+from .noise import PER_WORD, philox
 from .value_op import Facts, Params, RandomValueOp, ValueOp
-
-_PER_WORD = 2.0**-32
 
 
 def _as_indices(name: str, value: Any) -> tuple[int, ...]:
@@ -103,7 +101,7 @@ class DropChannels(RandomValueOp):
     checks: ClassVar[Any] = {"p_channel": as_probability, "fill": as_number}
 
     def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
-        numbers = philox((np.arange(array.shape[0]), 0, 0, 0), params["key"])[0] * _PER_WORD
+        numbers = philox((np.arange(array.shape[0]), 0, 0, 0), params["key"])[0] * PER_WORD
         mask = numbers < self.p_channel
         mask[np.argmax(numbers)] = False
         array[mask] = self.fill

@@ -65,25 +65,22 @@ class AxisFilters:
 
     def in_numpy(self, channel: NDArray[Any], number: int) -> None:
         for axis, weights in enumerate(self.weights):
-            if weights.size > 1:
-                _filter_axis(channel, axis, weights)
+            radius, length = weights.size - 1, channel.shape[axis]
+            if not radius:
+                continue
+            ends = [(0, 0)] * 3
+            ends[axis] = (radius, radius)
+            planes = np.moveaxis(np.pad(channel, ends, mode="edge"), axis, 0)
+            total = weights[0] * planes[radius : radius + length]
+            for t in range(1, radius + 1):
+                neighbours = planes[radius - t : radius - t + length]
+                total += weights[t] * (neighbours + planes[radius + t : radius + t + length])
+            np.moveaxis(channel, axis, 0)[...] = total
 
 
 def filter_axis(array: NDArray[Any], axis: int, weights: NDArray[np.float32]) -> None:
     """Filter ``array``, (C, I, J, K), along spatial axis 0, 1 or 2, in place."""
     change_values(array, [AxisFilters(tuple(weights if a == axis else _ITSELF for a in range(3)))])
-
-
-def _filter_axis(channel: NDArray[Any], axis: int, weights: NDArray[np.float32]) -> None:
-    radius, length = weights.size - 1, channel.shape[axis]
-    ends = [(0, 0)] * 3
-    ends[axis] = (radius, radius)
-    planes = np.moveaxis(np.pad(channel, ends, mode="edge"), axis, 0)
-    total = weights[0] * planes[radius : radius + length]
-    for t in range(1, radius + 1):
-        neighbours = planes[radius - t : radius - t + length]
-        total += weights[t] * (neighbours + planes[radius + t : radius + t + length])
-    np.moveaxis(channel, axis, 0)[...] = total
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.validate import ParameterRange, as_choice, as_probability, entries_of, parse_range
-from .per_channel import ChannelwiseOp
+from .choice import ChannelwiseOp
 from .value_op import ABOVE_0, FROM_0, Facts, Params, RandomValueOp, number_text
 
 Mask = NDArray[np.bool_]

@@ -241,7 +241,7 @@ class RicianNoise(RandomValueOp):
 
 Triple = tuple[int, int, int]
 
-_PER_WORD = 2.0**-32
+PER_WORD = 2.0**-32
 
 
 @dataclass(frozen=True)
@@ -318,8 +318,8 @@ class DropBoxes(RandomValueOp):
             for c, n in zip(corner, shape, strict=True)
         ]
         i, j, k = np.meshgrid(*cells, indexing="ij")
-        first = [w * _PER_WORD for w in philox((i, j, k, np.zeros_like(i)), key)]
-        second = [w * _PER_WORD for w in philox((i, j, k, np.ones_like(i)), key)]
+        first = [w * PER_WORD for w in philox((i, j, k, np.zeros_like(i)), key)]
+        second = [w * PER_WORD for w in philox((i, j, k, np.ones_like(i)), key)]
         for at in np.argwhere(first[3] < chance):
             place = tuple(at)
             slices = []

@@ -1,4 +1,4 @@
-"""Calls of a model on batches of windows: on its device, in its type, without gradients."""
+"""Calls of a model on batches of windows: its device, its type, no gradients; several ranks."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import contextlib
 import ctypes
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from numpy.typing import NDArray
 
-from ..core.errors import SampleError
+from ..core.errors import GraphError, SampleError
+from ..dataloader2 import DataLoader2
+from ..reading_services.distributed import without_parts
 from ..storage.content import behaviour_digest
 
 Model = Callable[[torch.Tensor], Any]
@@ -169,17 +173,15 @@ def proven_digest(model: Any, settings: Sequence[Any]) -> str:
     # A class of torch may have a replaced forward().
     runs = (getattr(part.forward, "__module__", None) or "" for part in model.modules())
     is_torch = all(module.partition(".")[0] == "torch" for module in runs)
-    return behaviour_digest(model, [*settings, *_precision()], is_proof=True) if is_torch else ""
-
-
-def _precision() -> list[str]:
-    """Return the process-wide settings of torch that change numbers."""
+    if not is_torch:
+        return ""
+    # Process-wide settings of torch that change numbers.
     kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
     casts = [f"{kind}: {torch.get_autocast_dtype(kind)}" for kind in kinds]
     cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     flags = cuda.allow_tf32, cudnn.allow_tf32, torch.are_deterministic_algorithms_enabled()
     own = torch.get_default_dtype(), torch.get_float32_matmul_precision(), *flags
-    return [*casts, *map(str, own)]
+    return behaviour_digest(model, [*settings, *casts, *map(str, own)], is_proof=True)
 
 
 def model_key(model: Any) -> str | None:
@@ -198,3 +200,48 @@ def _plain(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.is_quantized:
         return tensor.dequantize()
     return tensor.to_dense() if tensor.layout != torch.strided else tensor
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Ranks that predict together: each runs the model on its windows, the first one stitches."""
+
+    rank: int = 0
+    count: int = 1
+
+    @classmethod
+    def current(cls) -> Ranks:
+        """Return the rank in torch's process group; without a group a single rank."""
+        if dist.is_available() and dist.is_initialized():
+            return cls(dist.get_rank(), dist.get_world_size())
+        return cls()
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank stitches."""
+        return self.rank == 0
+
+    def refuse_alike(self, loader: DataLoader2) -> None:
+        """Raise GraphError for a loader that does not divide its windows between ranks."""
+        if without_parts(loader.reading_service, loader.datapipe):
+            msg = f"each of {self.count} ranks would run all windows of the loader"
+            do = "Give it a DistributedReadingService, or pass the chain, which predict divides."
+            raise GraphError(msg, do=do)
+
+    def gather(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Yield the items of all ranks on the first rank, and nothing on the others.
+
+        Each round gathers at most one item per rank; the last round has none. If a rank fails,
+        the group's timeout ends the others.
+        """
+        source = iter(items)
+        while True:
+            item = next(source, None)
+            every: list[Any] | None = [None] * self.count if self.is_first else None
+            dist.gather_object(item, every)
+            present = [each for each in every or () if each is not None]
+            has_items: list[Any] = [bool(present)]
+            dist.broadcast_object_list(has_items)
+            if not has_items[0]:
+                return
+            yield from present

@@ -21,7 +21,6 @@ from ..core.sample import META
 from ..core.suggest import closest
 from ..core.validate import (
     as_axes,
-    as_dtype,
     entries_of,
     is_integer,
     is_number,
@@ -36,8 +35,7 @@ from ..datapipes.patch_sampler import PatchSampler
 from ..graph import Pipe, Rule, is_pipe, sweep, traits_of, walk
 from ..reading_services import MultiProcessingReadingService
 from ..spatial.lazy.lazy_patch import patches_of
-from ..stitching.activation import Activation
-from ..stitching.blending import weights_of
+from ..stitching.outputs import Activation
 from ..stitching.stitched_volume import (
     MEMORY_BYTES,
     HowToStitch,
@@ -50,8 +48,7 @@ from ..stitching.stitching import Stitching, WindowOutput
 from ..stitching.windows import overlap_in_voxels
 from ..storage.location import is_url, public_name
 from ..volumes import Volume
-from .model_calls import Heap, Model, evaluating, model_key, proven_digest, run_model
-from .ranks import Ranks
+from .model_calls import Heap, Model, Ranks, evaluating, model_key, proven_digest, run_model
 
 IMAGE = "image"
 """Key of a volume without a name."""
@@ -204,11 +201,10 @@ def predict(
     np.uint64(12)
     """
     origin = _origin_of(model, source)
-    activation = Activation(output, None if dtype is None else as_dtype("dtype", dtype))
+    activation = Activation(output, dtype)
     axes = _mirror_axes(mirror)
     options = dict(storage_options or {})
     ranks = Ranks.current()
-    weights_of(blend, (1, 1, 1))  # refuses other words
     own: Any = {"patch": patch, "overlap": overlap, "mask": mask, "batch_size": batch_size}
     with ExitStack() as stack:
         stack.enter_context(_locate(origin, names_items=isinstance(source, DataLoader2)))
@@ -295,7 +291,8 @@ def _stitch(
     results = VolumesByCase()
     heap = Heap()
     with _Background(stitching, results) as background:
-        for metas, result in ranks.gather(outputs(background.wait)):
+        mine = outputs(background.wait)
+        for metas, result in mine if ranks.count == 1 else ranks.gather(mine):
             background.add(metas, result)
             bar.update()
             heap.note(result.nbytes)

@@ -31,7 +31,7 @@ from ..datapipes.epoch import (
 )
 from ..graph import Cut, Pipe, describe, error_location, origin_of, traits_of, walk, with_parents
 from ..spatial import LazyPatch
-from ..spatial.lazy.patch_report import Provenance
+from ..spatial.lazy.read_plan import Provenance
 from ..storage.content import PLAIN
 from ..volumes import Volume
 

@@ -41,7 +41,6 @@ from .plans.plan import kernel_class as kernel_class
 from .plans.policy import INTENSITY as INTENSITY
 from .plans.policy import LABEL as LABEL
 from .plans.policy import Policy as Policy
-from .plans.policy import policy_of as policy_of
 from .plans.stages import Clip as Clip
 from .plans.stages import Displacement as Displacement
 from .plans.stages import KernelStages as KernelStages

@@ -1,4 +1,4 @@
-"""Outputs of finished voxels: an array, a sharded zarr, or a file for viewers.
+"""Outputs of finished voxels, as classes, shares or numbers: an array, a zarr, or a file.
 
 Boxes may come in any order. After a kill a box may come again with the same voxels.
 """
@@ -8,18 +8,21 @@ from __future__ import annotations
 import itertools
 import os
 import posixpath
-import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Grid, Region
-from ..core.errors import PatchSizeError
+from ..core.convert_dtype import convert_dtype
+from ..core.errors import PatchSizeError, SampleError
+from ..core.validate import FieldChecks, as_choice, as_dtype, or_none
 from ..spatial.plans.policy import LABEL
 from ..spatial.resampling import native
 from ..storage.location import absolute_place, is_url
@@ -43,12 +46,13 @@ from ..volumes.conversion.volume_file import (
     has_mark,
     refuse_unwritable,
 )
-from .open_cells import OpenCells
+from .stitcher import OpenCells
 
 _IDENTITY_ROWS = (1.0, 0, 0, 0, 0, 1.0, 0, 0, 0, 0, 1.0, 0)  # the rows of the identity plan
 _SHARD = "shard"  # first entry of shard keys, unlike those of cells
 # A shard stays in memory until its last voxel, so it is smaller than one of convert().
 _CHUNKS_PER_SHARD = 4
+OUTPUTS = ("argmax", "softmax", "sigmoid", "logits")
 
 
 class Output(Protocol):
@@ -125,11 +129,21 @@ class _LockedOutput(Output):
     """An output to a place under a lock: one process and one output at a time."""
 
     def __init__(
-        self, place: str, cells: OpenCells, target: Destination, *, overwrite: bool, is_file: bool
+        self,
+        place: str,
+        target: Destination,
+        locks: ExitStack,
+        *,
+        grid: Grid,
+        cells: OpenCells,
+        options: Mapping[str, Any],
+        key: str,
+        overwrite: bool,
+        is_file: bool,
     ) -> None:
-        self.place, self.cells, self.target = place, cells, target
-        self._overwrite = overwrite
-        self._locks = ExitStack()
+        self.place, self.target, self.grid, self.cells = place, target, grid, cells
+        self._options, self._key, self._overwrite = options, key, overwrite
+        self._locks = locks
         try:
             self._locks.enter_context(hold(target, place))
             # Not before: another writer may just have finished.
@@ -155,21 +169,9 @@ class _LockedOutput(Output):
 class ZarrOutput(_LockedOutput):
     """A sharded zarr, local or in a bucket; a complete shard is written at once."""
 
-    def __init__(
-        self,
-        place: str,
-        grid: Grid,
-        cells: OpenCells,
-        options: Mapping[str, Any],
-        key: str,
-        overwrite: bool,
-    ) -> None:
-        target = destination_of(place, options)
-        super().__init__(place, cells, target, overwrite=overwrite, is_file=False)
-        self.grid, self._options, self._key = grid, options, key
-        self._plan: ConvertPlan | None = None
-        self._array: Any = None
-        self._counts: dict[tuple[int, int, int], int] = {}
+    _plan: ConvertPlan
+    _array: Any
+    _counts: dict[tuple[int, int, int], int]  # missing voxels of each shard
 
     def begin(self, channels: int, dtype: np.dtype[Any]) -> None:
         """Create the arrays, or open those of a killed run."""
@@ -184,7 +186,6 @@ class ZarrOutput(_LockedOutput):
 
     def write(self, region: Region, voxels: NDArray[Any]) -> None:
         """Add the voxels of a box to their shards, and write those that are whole."""
-        assert self._plan is not None
         for index, shard, part in self._shards_of(region):
             key = (_SHARD, *index)
             piece = voxels[(slice(None), *part.shift([-a for a in region.start]).slices)]
@@ -211,7 +212,6 @@ class ZarrOutput(_LockedOutput):
 
     def _shards_of(self, region: Region) -> Iterable[tuple[tuple[int, int, int], Region, Region]]:
         """Yield index and box of each shard that a box touches, and their intersection."""
-        assert self._plan is not None
         sizes = self._plan.shard
         pairs = zip(region.start, region.stop, sizes, strict=True)
         whole = Region.of_shape(self.grid.shape)
@@ -224,7 +224,6 @@ class ZarrOutput(_LockedOutput):
     def _write_shard(
         self, index: tuple[int, int, int], shard: Region, voxels: NDArray[Any]
     ) -> None:
-        assert self._plan is not None
         zyx = voxels.transpose(0, 3, 2, 1)
         zyx = zyx if len(self._plan.axes) == 4 else zyx[0]
         self._array[self._plan.index(shard)] = np.ascontiguousarray(zyx, self._plan.dtype)
@@ -232,7 +231,6 @@ class ZarrOutput(_LockedOutput):
 
     def finish(self, kind: str) -> Volume:
         """Write the metadata, which makes the volume visible."""
-        assert self._plan is not None
         name = posixpath.basename(self.target.name.rstrip("/"))
         document = group_document(self._plan, name, {"key": self._key})
         self.cells.close()
@@ -245,48 +243,31 @@ class ZarrOutput(_LockedOutput):
 class FileOutput(_LockedOutput):
     """A NIfTI, NRRD or MetaImage file, written in place; uploaded at the end for a URL."""
 
-    def __init__(
-        self,
-        place: str,
-        grid: Grid,
-        cells: OpenCells,
-        options: Mapping[str, Any],
-        key: str,
-        overwrite: bool,
-        like: Volume | None = None,
-    ) -> None:
-        self._url = place if is_url(place) else ""
-        self._temporary = ""
+    _header: Header
+
+    def __init__(self, place: str, like: Volume | None, **how: Any) -> None:
+        self._url, self._like = place if is_url(place) else "", like
         self._file: VolumeFile | None = None
-        self._header: Header | None = None
-        self.grid, self._options, self._key, self._like = grid, options, key, like
-        local = Path(absolute_place(place))
+        self._path, locks = Path(absolute_place(place)), ExitStack()
         if self._url:
             # Before the model runs, and again when it is sent.
-            target = destination_of(place, options)
-            check_destination(target, overwrite=overwrite, is_file=True)
-            self._temporary = tempfile.mkdtemp(prefix="voxpipe-")
-            local = Path(self._temporary, posixpath.basename(place))
-        self._path = local
-        try:
-            target = LocalDestination(local)
-            super().__init__(str(local), cells, target, overwrite=overwrite, is_file=True)
-        except BaseException:
-            self._remove_temporary()
-            raise
+            target = destination_of(place, how["options"])
+            check_destination(target, overwrite=how["overwrite"], is_file=True)
+            folder = tempfile.TemporaryDirectory(prefix="voxpipe-", ignore_cleanup_errors=True)
+            self._path = Path(locks.enter_context(folder), posixpath.basename(place))
+        super().__init__(str(self._path), LocalDestination(self._path), locks, is_file=True, **how)
         self.folder = None if self._url else self.folder
 
     def begin(self, channels: int, dtype: np.dtype[Any]) -> None:
         """Create the file, or open that of a killed run."""
-        header = Header.of((channels, *self.grid.shape), file_dtype(dtype), self.grid.affine)
-        self._header = header
+        shape = (channels, *self.grid.shape)
+        self._header = Header.of(shape, file_dtype(dtype), self.grid.affine)
         folder, own = part_folder(self.place), (self._like, self._key, copy_natively)
-        self._file = VolumeFile(self._path, folder, header, *own)
+        self._file = VolumeFile(self._path, folder, self._header, *own)
 
     def write(self, region: Region, voxels: NDArray[Any]) -> None:
         """Write the voxels of a box."""
         assert self._file is not None
-        assert self._header is not None
         self._file.write(region, as_stored(voxels, self._header))
 
     def flush(self) -> None:
@@ -301,8 +282,7 @@ class FileOutput(_LockedOutput):
         check_destination(self.target, overwrite=self._overwrite, is_file=True)
         self._file.finish()
         self.cells.close()
-        assert isinstance(self.target, LocalDestination)
-        self.target.drop()
+        self.drop()
         if self._url:
             upload(self._path, self._url, self._options, overwrite=self._overwrite)
         self.close()
@@ -316,11 +296,6 @@ class FileOutput(_LockedOutput):
                 self._file.release()
         finally:
             super().close()
-            self._remove_temporary()
-
-    def _remove_temporary(self) -> None:
-        if self._temporary:
-            shutil.rmtree(self._temporary, ignore_errors=True)
 
 
 def is_finished(place: str, key: str, options: Mapping[str, Any]) -> bool:
@@ -332,22 +307,17 @@ def is_finished(place: str, key: str, options: Mapping[str, Any]) -> bool:
 
 
 def output_at(
-    destination: Any,
-    grid: Grid,
-    cells: OpenCells,
-    *,
-    options: Mapping[str, Any],
-    key: str,
-    overwrite: bool,
-    like: Volume | None,
+    destination: Any, grid: Grid, cells: OpenCells, like: Volume | None, **how: Any
 ) -> Output:
     """Return the output for a destination: None or an array, or a path or URL."""
     if not isinstance(destination, (str, os.PathLike)):
         return ArrayOutput(grid, cells, destination)
     place = os.fspath(destination)
+    how |= {"grid": grid, "cells": cells}
     if refuse_unwritable(place):
-        return FileOutput(place, grid, cells, options, key, overwrite, like)
-    return ZarrOutput(place, grid, cells, options, key, overwrite)
+        return FileOutput(place, like, **how)
+    target = destination_of(place, how["options"])
+    return ZarrOutput(place, target, ExitStack(), is_file=False, **how)
 
 
 def copy_natively(voxels: NDArray[Any], target: NDArray[Any]) -> None:
@@ -355,3 +325,124 @@ def copy_natively(voxels: NDArray[Any], target: NDArray[Any]) -> None:
     source = native.SourceVoxels(voxels, (0, 0, 0), Region.of_shape(voxels.shape[1:]))
     if not native.run("copy", source, _IDENTITY_ROWS, LABEL, target):
         copy_turned(voxels, target)
+
+
+# Results of the blended output of a model: classes, shares, or the numbers themselves.
+
+
+@dataclass(frozen=True)
+class Activation(FieldChecks):
+    """Conversion of the blended output of a model, voxel by voxel.
+
+    Examples
+    --------
+    >>> voxels = np.array([0.0, 3.0, 1.0], np.float32).reshape(3, 1, 1, 1)
+    >>> Activation("argmax").of(voxels).item()
+    1
+    """
+
+    output: str
+    """One of ``OUTPUTS``."""
+    dtype: Any = None
+    """Type of the result; None: uint8, uint16 or uint32 for labels, by their number, or float32."""
+
+    checks: ClassVar[Any] = {
+        "output": partial(as_choice, choices=OUTPUTS),
+        "dtype": or_none(as_dtype),
+    }
+
+    @property
+    def kind(self) -> str:
+        """The kind of the volume that it makes."""
+        return "label" if self.output == "argmax" else "intensity"
+
+    @property
+    def before_resampling(self) -> Activation:
+        """Conversion before a resample that interpolates."""
+        first = "softmax" if self.output == "argmax" else self.output
+        return Activation(first, np.dtype(np.float32))
+
+    @property
+    def after_resampling(self) -> Activation:
+        """Conversion after that resample."""
+        return self if self.output == "argmax" else Activation("logits", self.dtype)
+
+    def channels(self, count: int) -> int:
+        """Return how many channels the result has."""
+        return 1 if self.output == "argmax" else count
+
+    def dtype_of(self, count: int) -> np.dtype[Any]:
+        """Return the type of the result for a number of channels of the model."""
+        own: np.dtype[Any] | None = self.dtype
+        if own is not None:
+            if self.output == "argmax" and _largest_whole(own) < count - 1:
+                msg = f"dtype={str(own)!r} cannot hold the labels of {count} classes"
+                raise ValueError(f"{msg}: give a larger one, or none")
+            return own
+        if self.output != "argmax":
+            return np.dtype(np.float32)
+        return np.min_scalar_type(count - 1)
+
+    def of(self, voxels: NDArray[Any]) -> NDArray[Any]:
+        """Return the result for the blended output (C, I, J, K)."""
+        dtype = self.dtype_of(voxels.shape[0])
+        if self.output == "argmax":
+            return _argmax(voxels, dtype)
+        if self.output == "softmax":
+            with np.errstate(invalid="ignore"):  # of infinite numbers shares are NaN
+                voxels = np.exp(voxels - voxels.max(axis=0, keepdims=True))
+            voxels /= voxels.sum(axis=0, keepdims=True)
+        elif self.output == "sigmoid":
+            with np.errstate(over="ignore"):  # 1 / (1 + inf) is 0
+                voxels = 1 / (1 + np.exp(-voxels))
+        return voxels if voxels.dtype == dtype else convert_dtype(voxels, dtype)
+
+
+def _largest_whole(dtype: np.dtype[Any]) -> int:
+    """Return up to which whole number a type holds each."""
+    if dtype.kind == "b":
+        return 1
+    return int(np.iinfo(dtype).max) if dtype.kind in "iu" else 2 ** (np.finfo(dtype).nmant + 1)
+
+
+def _argmax(voxels: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
+    """Return the first of the largest channels (1, I, J, K), as NumPy does."""
+    # Channel by channel: NumPy gathers the channels of each voxel first, which takes longer.
+    kind = np.min_scalar_type(voxels.shape[0] - 1)
+    labels: NDArray[Any] = np.zeros((1, *voxels.shape[1:]), kind)
+    largest = voxels[0].copy()
+    for channel, values in enumerate(voxels[1:], 1):
+        # Channels only grow: where this one is larger, its number is larger than the one there.
+        np.maximum(labels[0], (values > largest) * kind.type(channel), out=labels[0])
+        np.maximum(largest, values, out=largest)
+    if np.isnan(largest).any():
+        # Windows without NaN gave it: infinities of both signs, or shares of one.
+        msg = "no class is the largest: what was blended of infinite numbers of the model is NaN"
+        raise SampleError(msg, do="Let it give finite numbers; float16 ends at 65504.")
+    classes: NDArray[Any] = labels.astype(dtype, copy=False)
+    return classes
+
+
+class ActivatedOutput:
+    """Converts blended voxels to classes or shares for an output."""
+
+    def __init__(self, output: Output, activation: Activation) -> None:
+        self._output, self._activation = output, activation
+
+    def begin(self, channels: int) -> None:
+        """Set the number of channels of the model."""
+        own = self._activation
+        if own.output == "argmax" and channels == 1:
+            msg = "the model gives one channel, whose argmax is 0 everywhere"
+            do = 'Give output="sigmoid" or "logits", or let it give a channel for each class.'
+            raise SampleError(msg, do=do)
+        self._shape = own.channels(channels), own.dtype_of(channels)
+        self._output.begin(*self._shape)
+
+    def write(self, region: Region, voxels: NDArray[np.float32]) -> None:
+        """Write the result for a box of blended voxels."""
+        self._output.write(region, self._activation.of(voxels))
+
+    def write_zeros(self, region: Region) -> None:
+        """Write 0 to a box without windows."""
+        self._output.write(region, np.zeros((self._shape[0], *region.shape), self._shape[1]))

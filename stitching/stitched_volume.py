@@ -9,8 +9,9 @@ import os
 import re
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,23 +22,27 @@ from ..core import Region
 from ..core.call_site import shorten
 from ..core.errors import DestinationExists, LeadsOutside, SampleError, VolumeChanged, VolumeError
 from ..core.redact import RedactedDict
-from ..core.validate import FieldChecks
+from ..core.sample import parse_json
+from ..core.validate import FieldChecks, as_choice
 from ..graph import Pipe, fingerprint, parents_of, traits_of, walk
 from ..spatial import Policy
 from ..spatial.lazy.read_plan import ReadPlan
+from ..storage.disk_cache import boot, open_no_link, write_beside
 from ..storage.location import is_url, public_name
 from ..volumes import Volume
 from ..volumes.conversion.convert import known_version
 from ..volumes.conversion.destination import part_folder
-from .activation import Activation
-from .checkpoint import STATE, SUMS, Checkpoint
-from .open_cells import CellMemory, OpenCells
-from .outputs import Output, is_finished, output_at
-from .stitcher import Stitcher
-from .window_place import WindowPlace, readers_of
+from .outputs import ActivatedOutput, Activation, Output, is_finished, output_at
+from .stitcher import BLENDS, CellMemory, OpenCells, Slot, Stitcher
+from .windows import WindowPlace, readers_of
 
 MEMORY_BYTES = 512 * 1024**2
 """Memory for open sums, by default; the rest is written to a file."""
+STATE = "state.json"
+"""The name of a checkpoint."""
+SUMS = "sums"
+"""The name of the file of the sums, in the same folder."""
+_VERSION = 1
 BETWEEN = "windows.nii.zarr"  # result on the windows' grid, before the resample to the stored one
 # Edge of the boxes of that resample: as large as a window of a network.
 _BACK = 128
@@ -86,7 +91,10 @@ class HowToStitch(FieldChecks):
     is_proven: bool = False
     """Whether ``run`` is a proof and not a name, so that custom readers prevent continuing."""
 
-    checks: ClassVar[Any] = {"storage_options": lambda _, options: RedactedDict(options)}
+    checks: ClassVar[Any] = {
+        "blend": partial(as_choice, choices=tuple(BLENDS)),
+        "storage_options": lambda _, options: RedactedDict(options),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -185,26 +193,69 @@ def chain_settings(graph: Pipe) -> list[Any]:
     return facts
 
 
-class _WithActivation:
-    """Converts blended voxels to classes or shares for an output."""
+@dataclass(frozen=True)
+class Checkpoint:
+    """State of a run: the windows that came, and the sums that were open.
 
-    def __init__(self, output: Output, activation: Activation) -> None:
-        self._output, self._activation = output, activation
+    A JSON file next to the file of the sums, written after it and then renamed. A kill leaves the
+    checkpoint before, whose slots are not overwritten until the next one is complete.
+    """
 
-    def begin(self, channels: int) -> None:
-        own = self._activation
-        if own.output == "argmax" and channels == 1:
-            msg = "the model gives one channel, whose argmax is 0 everywhere"
-            do = 'Give output="sigmoid" or "logits", or let it give a channel for each class.'
-            raise SampleError(msg, do=do)
-        self._shape = own.channels(channels), own.dtype_of(channels)
-        self._output.begin(*self._shape)
+    channels: int
+    """Channels of the model's output; 0 before the first window."""
+    present: NDArray[np.bool_]
+    """Windows that were added."""
+    past: NDArray[np.bool_]
+    """Windows that were added or left out."""
+    table: list[tuple[tuple[Any, ...], Slot]]
+    """Slots of the open sums in the file."""
 
-    def write(self, region: Region, voxels: NDArray[np.float32]) -> None:
-        self._output.write(region, self._activation.of(voxels))
+    @classmethod
+    def read(cls, folder: Path | None, key: str, count: int) -> Checkpoint | None:
+        """Return the checkpoint of a run of ``count`` windows; None without a valid one."""
+        # Without an identifier of this boot the written bytes cannot be trusted.
+        if folder is None or not boot():
+            return None
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            with open(folder / STATE, "rb", opener=open_no_link) as file:
+                state = parse_json(file.read())
+            # Bytes that were not synced before a crash of the machine are lost.
+            if [state["version"], state["key"], state["boot"]] == [_VERSION, key, boot()]:
+                table = [
+                    (tuple(name), Slot(int(offset), tuple(map(int, shape)), str(np.dtype(dtype))))
+                    for name, offset, shape, dtype in state["open"]
+                ]
+                end = max((slot.offset + slot.size for _, slot in table), default=0)
+                if not end or end <= (folder / SUMS).stat().st_size:
+                    present, past = (_bits(state[n], count) for n in ("present", "past"))
+                    return cls(int(state["channels"]), present, past, table)
+        return None
 
-    def write_zeros(self, region: Region) -> None:
-        self._output.write(region, np.zeros((self._shape[0], *region.shape), self._shape[1]))
+    @staticmethod
+    def write(folder: Path, key: str, stitcher: Stitcher, cells: OpenCells) -> None:
+        """Write the state of a run; write nothing if :meth:`read` would refuse it."""
+        if not boot():
+            return
+        table = cells.write_all()
+        state = {
+            "version": _VERSION,
+            "key": key,
+            "boot": boot(),
+            "channels": stitcher.channels,
+            "present": np.packbits(stitcher.present).tobytes().hex(),
+            "past": np.packbits(stitcher.past).tobytes().hex(),
+            "open": [[list(name), slot.offset, slot.shape, slot.dtype] for name, slot in table],
+        }
+        write_beside(folder / STATE, [json.dumps(state).encode()], sync=False, key="run")
+        cells.keep(table)
+
+
+def _bits(text: str, count: int) -> NDArray[np.bool_]:
+    raw = np.frombuffer(bytes.fromhex(text), np.uint8)
+    bits = np.unpackbits(raw, count=count)
+    if bits.size != count:
+        raise ValueError("it is of another number of windows")
+    return bits.astype(np.bool_)
 
 
 class StitchedVolume:
@@ -239,7 +290,7 @@ class StitchedVolume:
                 self._between = self._open_between()
             goal = self._output if self._between is None else self._between
             windows = place.windows(how.blend)
-            self.stitcher = Stitcher(windows, how.blend, _WithActivation(goal, first), goal.cells)
+            self.stitcher = Stitcher(windows, how.blend, ActivatedOutput(goal, first), goal.cells)
             self._goal = goal
             self._resume()
             stack.pop_all()  # keep it open
@@ -305,7 +356,11 @@ class StitchedVolume:
         """
         if self._ready is None and not self.stitcher.channels:
             self.stitcher.begin(self._channels_without_window(channels))
-        self._refuse_changed()
+        if self._version and replace(self._place).version != self._version:
+            # The result would mix versions.
+            msg = f"{self._place.file}, or another volume of {self._place.case}, was written "
+            do = "Predict it again once it is written."
+            raise VolumeChanged(f"{msg}again while it was predicted.", do=do)
         if self._between is not None:
             between = self._ready or self._between.finish(self._first.kind)
             bring_back(between, self._place, self._how.activation, self._output, self._is_copy)
@@ -328,24 +383,13 @@ class StitchedVolume:
             raise SampleError(msg, do="Give classes=, the number of channels.")
         return int(count)
 
-    def _refuse_changed(self) -> None:
-        """Raise VolumeChanged if a volume was rewritten: the result would mix versions."""
-        if self._version and replace(self._place).version != self._version:
-            msg = f"{self._place.file}, or another volume of {self._place.case}, was written "
-            do = "Predict it again once it is written."
-            raise VolumeChanged(f"{msg}again while it was predicted.", do=do)
-
-    def _can_go_on(self) -> bool:
-        folder = self._output.folder
-        if folder is None or not self._continues:
-            return False
-        return (folder / BETWEEN).exists() or any(folder.rglob(STATE))
-
     def close(self) -> None:
         """Release open files; the state for the next run stays."""
         if self._between is not None:
             self._between.close()
-        if not (self._is_whole or self._can_go_on()):
+        folder = self._output.folder if self._continues else None
+        has_state = folder and ((folder / BETWEEN).exists() or any(folder.rglob(STATE)))
+        if not (self._is_whole or has_state):
             self._output.drop()
         self._output.close()
         if self._scratch is not None:

@@ -17,12 +17,10 @@ from ..core.errors import DestinationExists, NotFinite, PatchSizeError, SampleEr
 from ..storage.location import absolute_place, is_url, public_name
 from ..volumes import Volume
 from ..volumes.conversion.destination import disk_errors
-from .open_cells import CellMemory
 from .outputs import is_finished
 from .stitched_volume import HowToStitch, StitchedVolume, past_windows, refuse_shared
-from .stitcher import Stitcher
-from .window_place import WindowPlace
-from .windows import Windows
+from .stitcher import CellMemory, Stitcher
+from .windows import WindowPlace, Windows
 
 Identity = tuple[int, ...]
 
@@ -79,32 +77,30 @@ class Stitching:
         self._memory = CellMemory(how.memory_bytes)  # sums of all volumes
         self._lock = threading.Lock()  # protects the dictionaries, not the voxels
 
-    def _place_of(
-        self, meta: Mapping[str, Any], volumes: Mapping[str, Any] | None = None
-    ) -> WindowPlace:
-        return WindowPlace.of(meta, self._key, volumes, self._how.storage_options)
-
     def open(self, meta: Mapping[str, Any], volumes: Mapping[str, Any]) -> Stitcher | None:
         """Return the stitcher of a window's volume; None if the volume is done.
 
         ``volumes`` are those of the sample, by key.
         """
-        place = self._place_of(meta, volumes)
-        one = self._open_at(place)
+        _, one = self._open_at(meta, volumes)
         return None if one is None else one.volume.stitcher
 
     def past(
         self, meta: Mapping[str, Any], volumes: Mapping[str, Any]
     ) -> tuple[Windows, NDArray[np.bool_]]:
         """Return the windows of a volume and the flags of those to skip; opens nothing."""
-        place = self._place_of(meta, volumes)
+        place = WindowPlace.of(meta, self._key, volumes, self._how.storage_options)
         return place.windows(self._how.blend), past_windows(place, self._how)
 
-    def _open_at(self, place: WindowPlace) -> _Open | None:
+    def _open_at(
+        self, meta: Mapping[str, Any], volumes: Mapping[str, Any] | None = None
+    ) -> tuple[WindowPlace, _Open | None]:
+        """Return the place of a window, and its volume; None if the volume is done."""
+        place = WindowPlace.of(meta, self._key, volumes, self._how.storage_options)
         with self._lock:
             one = self._open.get(place.identity)
             if one is not None or place.identity in self._past:
-                return one
+                return place, one
             destination = self._how.destination_of(place.case)
             is_place = isinstance(destination, str)
             if destination is not None and (is_place or destination is self._how.destination):
@@ -117,18 +113,18 @@ class Stitching:
             if is_place:
                 place.refuse_itself(destination)
                 if self._is_there(place, destination):
-                    return None
+                    return place, None
             try:
                 volume_of = StitchedVolume(place, self._how, destination, self._memory)
             except DestinationExists:  # another process may have finished it meanwhile
                 if not (is_place and self._is_there(place, destination)):
                     raise
-                return None
+                return place, None
             one = _Open(place, volume_of, layers_left(volume_of.stitcher))
             self._open[place.identity] = one
             if self._watch is not None:
                 self._watch(volume_of.stitcher)
-            return one
+            return place, one
 
     def _is_there(self, place: WindowPlace, destination: str) -> bool:
         """Register a volume that the same run finished before; return whether it has."""
@@ -145,8 +141,7 @@ class Stitching:
 
     def needs(self, meta: Mapping[str, Any]) -> bool:
         """Whether the window is still missing, as after a kill."""
-        place = self._place_of(meta)
-        one = self._open_at(place)
+        place, one = self._open_at(meta)
         if one is None:
             return False
         stitcher = one.volume.stitcher
@@ -161,8 +156,7 @@ class Stitching:
 
         Raises PatchSizeError or SampleError for voxels of another window.
         """
-        place = self._place_of(meta)
-        one = self._open_at(place)
+        place, one = self._open_at(meta)
         if one is None:
             return None
         stitcher = one.volume.stitcher
@@ -192,12 +186,18 @@ class Stitching:
         before, behind = window.place.skips
         stitcher.leave_out(range(number - before, number))
         stitcher.leave_out(range(number + 1, number + 1 + behind))
-        with self._disk_errors(one):
+        try:
             stitcher.add(number, window.voxels)
-            self._note(one)
+            counts = layers_left(stitcher)
+            if ((counts == 0) & (one.counts > 0)).any():
+                one.volume.note_layer()
+            one.counts = counts
             self._channels = stitcher.channels
             if stitcher.is_whole:
                 self._finish(window.place.identity)
+        except OSError:
+            with self._disk_errors(one):
+                raise
 
     def _check_finite(self, place: WindowPlace, one: _Open, voxels: NDArray[Any]) -> None:
         """Raise SampleError for NaN that would become an integer; warn of other NaN.
@@ -230,12 +230,6 @@ class Stitching:
         destination = one.volume.destination
         name = public_name(destination) if isinstance(destination, str) else one.place.case
         return disk_errors(f"{one.place.case} could not be predicted to {name}", name)
-
-    def _note(self, one: _Open) -> None:
-        counts = layers_left(one.volume.stitcher)
-        if ((counts == 0) & (one.counts > 0)).any():
-            one.volume.note_layer()
-        one.counts = counts
 
     def _finish(self, identity: Identity) -> None:
         one = self._open[identity]

@@ -12,14 +12,14 @@ BOUNDS = {
     "range by obstore": (40, 5),
     "range by fsspec": (39, 5),
     "range from Volume.read": (64, 16),
-    "batch of one rotated patch": (137, 38),
-    "first patch of a case": (251, 55),
-    "window of a prediction": (198, 50),
+    "batch of one rotated patch": (134, 38),
+    "first patch of a case": (250, 50),
+    "window of a prediction": (174, 43),
 }
 # Calls of a read of 8 chunks, and how many more one of 216 may make.
 MOST_CALLS, MOST_MORE = 13, 0
 # Calls of a patch of image and label from converted zarr, of which none counts voxels or chunks.
-MOST_OF_PATCH = 364
+MOST_OF_PATCH = 361
 
 
 @pytest.fixture(scope="module")

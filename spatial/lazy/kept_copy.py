@@ -18,7 +18,7 @@ from ...core.lru_cache import cached_property
 from ...intensity.value_op import same_as
 from ...storage.content import content_key
 from ...storage.disk_cache import own_folder
-from ...storage.location import absolute_place, is_url
+from ...storage.location import is_url
 from ...storage.volume_cache import LOCK_TIMEOUT
 from ...volumes import Volume
 from ...volumes.backend import Backend, needed_of
@@ -30,9 +30,7 @@ from ...volumes.header import Header
 from ...volumes.scheme import ReadScheme, SchemeRefusal, StoreLayout
 from ...volumes.session import Source
 from ...volumes.source import LocatedSource, Options
-from .content_digest import digest_of_made, refuse_drawn
-from .lazy_patch import LazyPatch
-from .virtual_volume import VirtualVolume
+from .virtual_volume import VirtualVolume, digest_of_made, refuse_drawn
 
 
 class KeptCopy(Volume):
@@ -116,21 +114,3 @@ class KeptSource:
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
-
-
-def kept_in(
-    patch: LazyPatch,
-    place: str,
-    *,
-    because: str,
-    chunk: int | None = None,
-    codec: str = "lz4",
-    storage_options: Mapping[str, Any] | None = None,
-) -> LazyPatch:
-    """Return a patch that begins with the voxels of this one, read from a kept copy."""
-    # The patch must cover a whole volume and draw nothing. ``place`` is a folder or URL;
-    # ``explain`` prints ``because``. The others are as for ``convert``.
-    volume: Any = patch.flush_plan(because=because, is_tiled=True).volume
-    source = KeptSource(volume, absolute_place(place), chunk, codec, dict(storage_options or {}))
-    copy = KeptCopy.of_source(source, patch.kind)
-    return patch.flush_plan(because=because, is_tiled=True, copy=copy)

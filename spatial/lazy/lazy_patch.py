@@ -36,7 +36,7 @@ from ..resampling.resample import outside_of
 from . import patch_report
 from .patch_facts import PatchFacts
 from .patch_report import NoArithmetic, describe_patch
-from .read_plan import ReadPlan, bounded_halo, select_first
+from .read_plan import ReadPlan, bounded_halo, provenance, select_first
 from .transform_chain import SPARE_GENERATORS, TransformChain, join_steps, take_generator
 from .virtual_volume import RealizedVolume, StackedVolumes, VirtualVolume
 
@@ -79,20 +79,13 @@ class LazyPatch(NoArithmetic):
     members: tuple[LazyPatch, ...] = ()
     """Patches of a ``StackedPatch``; each writes its own channels."""
 
-    def with_pending(self, pending: TransformChain, policy: Policy | None = None) -> LazyPatch:
-        """Return the patch of another chain, sampled otherwise if ``policy`` is given."""
-        return self._with(pending=pending, policy=self.policy if policy is None else policy)
-
-    def with_values(self, values: Any) -> LazyPatch:
-        """Return the patch with other value steps."""
-        return self._with(values=values)
-
-    def _with(self, **fields: Any) -> Self:
+    def with_pending(self, pending: TransformChain, **others: Any) -> Self:
+        """Return the patch of another chain, with ``others`` of its fields."""
         # Planners call this most; ``dataclasses.replace`` takes ten times as long.
         patch, own = object.__new__(type(self)), self.__dict__
         fresh = len(own) == len(self.__dataclass_fields__)  # no cached property yet
         patch.__dict__.update(own if fresh else self.__getstate__())
-        patch.__dict__.update(fields)
+        patch.__dict__.update(others, pending=pending)
         return patch
 
     def __getstate__(self) -> dict[str, Any]:
@@ -542,7 +535,7 @@ class LazyPatch(NoArithmetic):
         return voxels if dtype is None else voxels.astype(dtype, copy=False)
 
     explain = patch_report.explain
-    provenance = patch_report.provenance
+    provenance = provenance
 
     def __repr__(self) -> str:
         return f"LazyPatch({describe_patch(self)})"

@@ -1,18 +1,12 @@
-"""Reports on a patch, in words and as plain data: provenance, explanations, refusals."""
+"""Reports on a patch in words: explanations, refusals."""
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
-import numpy as np
-
-from ...core import Grid, Region
 from ...core.errors import SampleError
 from ..ops.op import is_hard
-from ..plans.plan import SpatialPlan
 from .virtual_volume import VirtualVolume
 
 
@@ -55,139 +49,6 @@ class NoArithmetic:
     __le__ = _refusing("<=")
     __gt__ = _refusing(">")
     __ge__ = _refusing(">=")
-
-
-class Provenance(dict[str, Any]):
-    """Source of a patch's voxels: plain data, and two entries made on access."""
-
-    # ``plan`` (for ``SpatialPlan.from_json``) and ``affine`` are written out at the first access to
-    # them or to the whole, so ``json.dumps``, ``==`` and ``dict()`` work as for any dictionary.
-    # Changes write them out first. A batch from a worker carries some 300 bytes for the two.
-
-    _plan: Any = None
-
-    def __missing__(self, key: str) -> Any:
-        self._write_out()
-        if dict.__contains__(self, key):
-            return dict.__getitem__(self, key)
-        raise KeyError(key)
-
-    def _write_out(self) -> None:
-        if self._plan is None:
-            return
-        plan, self._plan = self._plan, None
-        if not isinstance(plan, SpatialPlan):
-            plan = _unpack(dict.__getitem__(self, "matrix"), *plan)
-        dict.update(self, affine=plan.affine.tolist(), plan=plan.to_json())
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        plan = _pack(self._plan) if isinstance(self._plan, SpatialPlan) else self._plan
-        # Copying it would write it out.
-        return Provenance, (dict(dict.items(self)),), {"_plan": plan}
-
-
-def _seen_whole(name: str) -> Any:
-    method = getattr(dict, name)
-
-    def of_the_whole(self: Provenance, *args: Any, **kwargs: Any) -> Any:
-        for one in (self, *args):
-            if isinstance(one, Provenance):
-                one._write_out()
-        return method(self, *args, **kwargs)
-
-    of_the_whole.__name__ = name
-    return of_the_whole
-
-
-for _name in (
-    *("__contains__", "__delitem__", "__eq__", "__ior__", "__iter__", "__len__", "__ne__"),
-    *("__or__", "__repr__", "__reversed__", "__ror__", "__setitem__", "clear", "copy", "get"),
-    *("items", "keys", "pop", "popitem", "setdefault", "update", "values"),
-):
-    setattr(Provenance, _name, _seen_whole(_name))
-
-
-def _pack(plan: SpatialPlan) -> tuple[Any, ...]:
-    """Return a plan without its matrix in few bytes: pickling takes ten times as long."""
-    # One object for all volumes of a sample, pickled once.
-    state: tuple[Any, ...] | None = plan.__dict__.get("_state")
-    if state is None:
-        bounds = (*plan.bounds.start, *plan.bounds.stop)
-        shapes = struct.pack("12q", *plan.source.shape, *plan.shape, *bounds)
-        state = (shapes + plan.source.affine.tobytes(), plan.stages, plan.keeps_dtype)
-        plan.__dict__["_state"] = state
-    return state
-
-
-def _unpack(matrix: Any, buffer: bytes, stages: Any, keeps_dtype: bool) -> SpatialPlan:
-    numbers = struct.unpack("12q16d", buffer)
-    source, shape, start, stop = (numbers[n : n + 3] for n in range(0, 12, 3))
-    grid = Grid((source[0], source[1], source[2]), np.reshape(numbers[12:], (4, 4)))
-    return SpatialPlan(grid, np.array(matrix), shape, Region(start, stop), stages, keeps_dtype)
-
-
-def provenance(patch: Any) -> dict[str, Any]:
-    """Return where the voxels come from, as plain data.
-
-    All entries are plain data:
-
-    - ``file``: the volume's name.
-    - ``stored_shape``: its (C, I, J, K).
-    - ``region``: the voxels read, [start, stop] per axis.
-    - ``matrix``: 4x4, from an index of the *patch* to the index of the *stored volume*, through all
-      flushes: ``stored = matrix @ (i, j, k, 1)`` of voxel centres, without displacements.
-    - ``affine``: 4x4, from an index of the patch to world millimetres.
-    - ``plan``: the complete plan for ``SpatialPlan.from_json``. It maps a prediction back to the
-      stored grid, in another process too.
-    - ``level``: number of the coarser level that is read, if any; ``region`` refers to it.
-    - ``channels``: one record per stacked file; the other entries are of the first file.
-    """
-    plan = patch.whole_plan
-    is_virtual = isinstance(patch.volume, VirtualVolume)
-    volume = patch.volume.stored_volume if is_virtual else patch.volume
-    if before := getattr(volume, "patch", None):
-        record = Provenance(dict.items(provenance(before)))  # keeps lazy entries lazy
-        changes = {"matrix": plan.matrix.tolist()}
-        if dict.__contains__(record, "channels"):
-            changes["channels"] = [provenance(one) for one in _apart(patch)]
-        dict.update(record, changes)
-        record._plan = plan
-        return record
-    reads = patch.reads(through=True)
-    region, level = reads[0].region, reads[0].level
-    channels = [provenance(one) for one in _apart(patch)] if len(reads) > 1 else []
-    if channels:  # the first realized channel has the source
-        first: dict[str, Any] = channels[0]
-        region, level = dict.get(first, "region", region), dict.get(first, "level", 0)
-    entries = {
-        "file": patch.volume.name,
-        "stored_shape": [
-            sum([r.stored_channels or r.volume.shape[0] for r in reads]),
-            *plan.source.shape,
-        ],
-        "region": [*map(list, region)],
-        "matrix": plan.matrix.tolist(),
-        **({"level": level} if level else {}),
-        **({"channels": channels} if channels else {}),
-    }
-    record = Provenance(entries)
-    record._plan = plan
-    return record
-
-
-def _apart(patch: Any) -> list[Any]:
-    """Return a patch on the same grid for each file whose channels are stacked."""
-    if patch.members:
-        values = patch.values  # they read a halo, too
-        members = [replace(one, values=(*one.values, *values)) for one in patch.members]
-        return [one for member in members for one in _apart(member)]
-    if len(patch.parts) > 1:
-        return [one for part in patch.parts for one in _apart(part)]
-    before = getattr(patch.volume, "patch", None)
-    below = [] if before is None else _apart(before)
-    if len(below) < 2:
-        return [patch]
-    return [patch.with_volume(patch.volume.of_other(one)) for one in below]
 
 
 def describe_patch(patch: Any) -> str:
@@ -262,14 +123,21 @@ def breaks(patch: Any) -> tuple[str, ...]:
     return (*breaks(before), (" and ".join(texts) or _cut(before) or by_flush) + why)
 
 
+def sources_of(patch: Any) -> Iterator[Any]:
+    """Yield a patch, its members, and the patches that virtual volumes are made of."""
+    yield patch
+    before = (patch.volume.patch,) if isinstance(patch.volume, VirtualVolume) else ()
+    for one in patch.members or before:
+        yield from sources_of(one)
+
+
 def asks_voxels(patch: Any) -> bool:
     """Whether the position or size of a patch depends on voxels."""
-    steps = [step for step in patch.pending.steps if step.record is None]
+    every = (step for one in sources_of(patch) for step in one.pending.steps)
+    steps = [step for step in every if step.record is None]
     inside = (op for step in steps for chain in getattr(step.op, "members", ()) for _, op in chain)
     ops = [*(step.op for step in steps), *inside]
-    before = (patch.volume.patch,) if isinstance(patch.volume, VirtualVolume) else ()
-    asks = any(getattr(op, "looks_at_stored", False) for op in ops)
-    return asks or any(map(asks_voxels, patch.members or before))
+    return any(getattr(op, "looks_at_stored", False) for op in ops)
 
 
 def _cut(patch: Any) -> str:

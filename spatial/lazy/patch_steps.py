@@ -12,6 +12,7 @@ from ...core.errors import SampleError
 from ...intensity import RemapLabels, ValueStep
 from ..ops.op import Step
 from .lazy_patch import LazyPatch, patches_of
+from .patch_report import sources_of
 from .stack import StackedPatch
 from .transform_chain import TransformChain
 from .virtual_volume import VirtualVolume
@@ -115,13 +116,8 @@ def _all_same(some: Sequence[Any], others: Sequence[Any]) -> bool:
 
 def streams_of(patch: LazyPatch) -> set[str]:
     """Return the names of a patch's random streams, including those before a flush."""
-    mine = {step.stream_name for step in patch.pending.steps}
-    mine |= {step.stream_name for step in patch.values}
-    mine |= {name for member in patch.members for name in streams_of(member)}
-    if isinstance(patch.volume, VirtualVolume):
-        before: Any = patch.volume.patch
-        mine |= streams_of(before)
-    return mine
+    every = sources_of(patch)
+    return {step.stream_name for one in every for step in (*one.pending.steps, *one.values)}
 
 
 # Ops that decide where to cut read stored labels; only ``remap_labels`` can be inverted.
@@ -170,11 +166,8 @@ def refuse_changed(patch: Any, who: str, key: str) -> None:
 
 def _changes(patch: Any) -> Iterator[Any]:
     """Yield the value steps of a patch, the last one first, through flushes."""
-    while isinstance(patch, LazyPatch):
-        yield from reversed(patch.values)
-        for member in patch.members:
-            yield from _changes(member)
-        patch = patch.volume.patch if isinstance(patch.volume, VirtualVolume) else None
+    for one in sources_of(patch) if isinstance(patch, LazyPatch) else ():
+        yield from reversed(one.values)
 
 
 def _refuse_another_zero(op: RemapLabels, new: dict[int, int], who: str, key: str) -> None:

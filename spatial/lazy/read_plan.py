@@ -9,7 +9,8 @@ The remaining scale is smoothed as usual.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -33,7 +34,7 @@ from ...volumes.voxels import Voxels
 from ..ops.grid_op import of_source
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LEVEL, Policy, refuse_fill
-from ..plans.pull_back import extremes, unchanging_beyond
+from ..plans.pull_back import extremes, source_box, source_region, unchanging_beyond
 from ..plans.stages import Clip
 from ..resampling.native import SourceVoxels
 from ..resampling.resample import resample
@@ -101,11 +102,13 @@ class ReadPlan:
                 volume, plan = coarse_read(volume, plan, policy) or (volume, plan)
         elif policy.antialias == LEVEL and isinstance(volume, Volume):
             volume, plan, level = _coarsest_level(volume, plan)
-        region = plan.source_region(policy)
+        how = (policy.mode, policy.padding, policy.antialias is not False)
+        place = (plan.rows, plan.shape, plan.bounds, *how, plan.moves)
+        region = source_region(*place)
         if not region.is_empty and getattr(volume, "chunks", None) is not None:
             # Labels that are rounded before resampling need all chunks.
             needs_all = getattr(volume, "rounds", False) and _stored_fill(volume, policy) is None
-            box = None if needs_all else plan.source_box(policy)
+            box = None if needs_all else source_box(*place)
             region = Region(region.start, region.stop, box)
         return cls(volume, plan, policy, region, level)
 
@@ -260,13 +263,12 @@ def _coarsest_level(volume: Volume, plan: SpatialPlan) -> tuple[Volume, SpatialP
 class CoarseVolume(VirtualVolume):
     """The kept voxels of a virtual volume, made of its patch without the coarsening op."""
 
-    whole: SpatialPlan | None = None
+    whole: Any = None
     """The plan of the whole volume, from the source of its patch."""
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
         """(C, I, J, K)."""
-        assert self.whole is not None
         return (self.patch.shape[0], *self.whole.shape)
 
     @property
@@ -276,8 +278,7 @@ class CoarseVolume(VirtualVolume):
 
     def part(self, region: Region) -> SpatialPlan:
         """Return the plan of a region, from the source of the patch."""
-        assert self.whole is not None
-        return self.whole.crop(region.start, region.shape)
+        return self.whole.crop(region.start, region.shape)  # type: ignore[no-any-return]
 
 
 def coarse_read(
@@ -300,7 +301,15 @@ def coarse_read(
     i, j, k = (1 if one else factor for factor, one in zip(factors, flat, strict=True))
     if (i, j, k) == (1, 1, 1) or not all(float(factor).is_integer() for factor in (i, j, k)):
         return None
-    scale, shape = _coarse_grid((int(i), int(j), int(k)), acting[-1][2].corner, before.shape)
+    # From index of kept voxels to index of all: kept voxels have multiples of the factors on the
+    # lattice, whose index of the first voxel is the corner.
+    scale, counts = np.diag([float(i), float(j), float(k), 1.0]), []
+    each = zip((int(i), int(j), int(k)), acting[-1][2].corner, before.shape, strict=True)
+    for axis, (factor, first, count) in enumerate(each):
+        least, most = first // factor, math.ceil((first + count - 1) / factor)
+        scale[axis, 3] = factor * least - first
+        counts.append(most - least + 1)
+    shape = (counts[0], counts[1], counts[2])
     last = patch.values.index(acting[-1][0])
     base = replace(patch, values=patch.values[:last])
     whole = before.then(scale, shape, lattice=False)
@@ -312,24 +321,154 @@ def _inside(plan: SpatialPlan) -> bool:
     """Whether all voxels come from within the outermost centres, without a cut."""
     if plan.bounds != plan.source.region or any(isinstance(s, Clip) for s in plan.stages):
         return False
-    lows, highs = extremes(plan.rows, plan.shape)
-    moves = plan.moves or ((0.0, 0.0),) * 3
+    lows, highs = extremes(plan.rows, plan.shape, plan.moves)
     return all(
-        low + least >= -_ON_THE_FACE and high + most <= n - 1 + _ON_THE_FACE
-        for low, high, (least, most), n in zip(lows, highs, moves, plan.source.shape, strict=True)
+        low >= -_ON_THE_FACE and high <= n - 1 + _ON_THE_FACE
+        for low, high, n in zip(lows, highs, plan.source.shape, strict=True)
     )
 
 
-def _coarse_grid(
-    factors: tuple[int, int, int], corner: tuple[int, int, int], shape: tuple[int, int, int]
-) -> tuple[NDArray[np.float64], tuple[int, int, int]]:
-    """Return the matrix from index of kept voxels to index of all, and the shape."""
-    # ``corner`` is the first voxel's lattice index; kept voxels have multiples of the factors.
-    matrix = np.diag([*map(float, factors), 1.0])
-    counts = []
-    for axis, (factor, first, count) in enumerate(zip(factors, corner, shape, strict=True)):
-        least, most = first // factor, math.ceil((first + count - 1) / factor)
-        matrix[axis, 3] = factor * least - first
-        counts.append(most - least + 1)
-    i, j, k = counts
-    return matrix, (i, j, k)
+# The record of the reads of a patch, as plain data.
+
+
+class Provenance(dict[str, Any]):
+    """Source of a patch's voxels: plain data, and two entries made on access."""
+
+    # ``plan`` (for ``SpatialPlan.from_json``) and ``affine`` are written out at the first access to
+    # them or to the whole, so ``json.dumps``, ``==`` and ``dict()`` work as for any dictionary.
+    # Changes write them out first. A batch from a worker carries some 300 bytes for the two.
+
+    _plan: Any = None
+
+    def __missing__(self, key: str) -> Any:
+        self._write_out()
+        if dict.__contains__(self, key):
+            return dict.__getitem__(self, key)
+        raise KeyError(key)
+
+    def _write_out(self) -> None:
+        if self._plan is None:
+            return
+        plan = recorded_plan(self)
+        self._plan = None
+        dict.update(self, affine=plan.affine.tolist(), plan=plan.to_json())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        plan = _pack(self._plan) if isinstance(self._plan, SpatialPlan) else self._plan
+        # Copying it would write it out.
+        return Provenance, (dict(dict.items(self)),), {"_plan": plan}
+
+
+def _seen_whole(name: str) -> Any:
+    method = getattr(dict, name)
+
+    def of_the_whole(self: Provenance, *args: Any, **kwargs: Any) -> Any:
+        for one in (self, *args):
+            if isinstance(one, Provenance):
+                one._write_out()
+        return method(self, *args, **kwargs)
+
+    of_the_whole.__name__ = name
+    return of_the_whole
+
+
+for _name in (
+    *("__contains__", "__delitem__", "__eq__", "__ior__", "__iter__", "__len__", "__ne__"),
+    *("__or__", "__repr__", "__reversed__", "__ror__", "__setitem__", "clear", "copy", "get"),
+    *("items", "keys", "pop", "popitem", "setdefault", "update", "values"),
+):
+    setattr(Provenance, _name, _seen_whole(_name))
+
+
+def _pack(plan: SpatialPlan) -> tuple[Any, ...]:
+    """Return a plan without its matrix in few bytes: pickling takes ten times as long."""
+    # One object for all volumes of a sample, pickled once.
+    state: tuple[Any, ...] | None = plan.__dict__.get("_state")
+    if state is None:
+        bounds = (*plan.bounds.start, *plan.bounds.stop)
+        shapes = struct.pack("12q", *plan.source.shape, *plan.shape, *bounds)
+        state = (shapes + plan.source.affine.tobytes(), plan.stages, plan.keeps_dtype)
+        plan.__dict__["_state"] = state
+    return state
+
+
+def _unpack(matrix: Any, buffer: bytes, stages: Any, keeps_dtype: bool) -> SpatialPlan:
+    numbers = struct.unpack("12q16d", buffer)
+    source, shape, start, stop = (numbers[n : n + 3] for n in range(0, 12, 3))
+    grid = Grid((source[0], source[1], source[2]), np.reshape(numbers[12:], (4, 4)))
+    return SpatialPlan(grid, np.array(matrix), shape, Region(start, stop), stages, keeps_dtype)
+
+
+def recorded_plan(record: Mapping[str, Any]) -> SpatialPlan:
+    """Return the plan of a record by :func:`provenance`, also of one that was JSON meanwhile."""
+    plan: Any = getattr(record, "_plan", None)
+    if plan is None:
+        return SpatialPlan.from_json(record["plan"])
+    return plan if isinstance(plan, SpatialPlan) else _unpack(record["matrix"], *plan)
+
+
+def provenance(patch: Any) -> dict[str, Any]:
+    """Return where the voxels come from, as plain data.
+
+    All entries are plain data:
+
+    - ``file``: the volume's name.
+    - ``stored_shape``: its (C, I, J, K).
+    - ``region``: the voxels read, [start, stop] per axis.
+    - ``matrix``: 4x4, from an index of the *patch* to the index of the *stored volume*, through all
+      flushes: ``stored = matrix @ (i, j, k, 1)`` of voxel centres, without displacements.
+    - ``affine``: 4x4, from an index of the patch to world millimetres.
+    - ``plan``: the complete plan for ``SpatialPlan.from_json``. It maps a prediction back to the
+      stored grid, in another process too.
+    - ``level``: number of the coarser level that is read, if any; ``region`` refers to it.
+    - ``channels``: one record per stacked file; the other entries are of the first file.
+    """
+    plan = patch.whole_plan
+    is_virtual = isinstance(patch.volume, VirtualVolume)
+    volume = patch.volume.stored_volume if is_virtual else patch.volume
+    # As plain floats: a 4x4 array would be made for each patch. Adding zero turns -0.0 into 0.0.
+    rows = [*map((0.0).__add__, plan.rows)]
+    matrix = [rows[:4], rows[4:8], rows[8:], [0.0, 0.0, 0.0, 1.0]]
+    if before := getattr(volume, "patch", None):
+        record = Provenance(dict.items(provenance(before)))  # keeps lazy entries lazy
+        changes: dict[str, Any] = {"matrix": matrix}
+        if dict.__contains__(record, "channels"):
+            changes["channels"] = [provenance(one) for one in _apart(patch)]
+        dict.update(record, changes)
+        record._plan = plan
+        return record
+    reads = patch.reads(through=True)
+    region, level = reads[0].region, reads[0].level
+    channels = [provenance(one) for one in _apart(patch)] if len(reads) > 1 else []
+    if channels:  # the first realized channel has the source
+        first: dict[str, Any] = channels[0]
+        region, level = dict.get(first, "region", region), dict.get(first, "level", 0)
+    entries = {
+        "file": patch.volume.name,
+        "stored_shape": [
+            sum([r.stored_channels or r.volume.shape[0] for r in reads]),
+            *plan.source.shape,
+        ],
+        "region": [*map(list, region)],
+        "matrix": matrix,
+        **({"level": level} if level else {}),
+        **({"channels": channels} if channels else {}),
+    }
+    record = Provenance(entries)
+    record._plan = plan
+    return record
+
+
+def _apart(patch: Any) -> list[Any]:
+    """Return a patch on the same grid for each file whose channels are stacked."""
+    if patch.members:
+        values = patch.values  # they read a halo, too
+        members = [replace(one, values=(*one.values, *values)) for one in patch.members]
+        return [one for member in members for one in _apart(member)]
+    if len(patch.parts) > 1:
+        return [one for part in patch.parts for one in _apart(part)]
+    before = getattr(patch.volume, "patch", None)
+    below = [] if before is None else _apart(before)
+    if len(below) < 2:
+        return [patch]
+    return [patch.with_volume(patch.volume.of_other(one)) for one in below]

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain, pairwise
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,8 +47,6 @@ def stack_patches(patches: Sequence[LazyPatch], because: str = "") -> LazyPatch:
 def sampled_as_before(sample: Sample, policies: Collection[str]) -> Sample:
     """Return a sample just opened, whose realized volumes keep their former sampling."""
     # ``sample.patches`` are the former ones; ``policies`` names keys with a new policy.
-    if not sample.patches:
-        return sample
     again, rest = {}, dict(sample.patches)
     for key, patch in sample.items():
         is_realized = isinstance(getattr(patch, "volume", None), RealizedVolume)
@@ -131,7 +128,11 @@ def unstack_patch(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list
     if len(parts) > 1 or patch.members:
         patches: list[LazyPatch] = []
         for part in parts:
-            patches += unstack_patch(part, partial(_step_of_member, step_of, len(patches)))
+            # Step for a channel of a member whose first channel is ``first`` of all.
+            def step_of_member(channel: int, first: int = len(patches)) -> ValueStep:
+                return replace(step_of(first + channel), op=SelectChannels(channel))
+
+            patches += unstack_patch(part, step_of_member)
         return patches
     whole: Any = patch.volume
     if isinstance(whole, VirtualVolume):  # a kept copy is split by channel, too
@@ -147,11 +148,6 @@ def unstack_patch(patch: LazyPatch, step_of: Callable[[int], ValueStep]) -> list
 
 def _only(channel: int) -> AxisMap:
     return AxisMap.from_table("C", [channel])
-
-
-def _step_of_member(step_of: Callable[[int], ValueStep], first: int, channel: int) -> ValueStep:
-    """Return the step for a channel of a member whose first channel is ``first`` of all."""
-    return replace(step_of(first + channel), op=SelectChannels(channel))
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,16 +185,15 @@ class StackedPatch(LazyPatch):
         )
         return plain.on_voxels_of(self, soft, because or self.because, **how)
 
-    def with_pending(self, pending: TransformChain, policy: Policy | None = None) -> StackedPatch:
+    def with_pending(self, pending: TransformChain, **others: Any) -> Self:
         """Return the patch with new plans, those of its members too."""
         fresh: dict[int, TransformChain] = {id(self.pending): pending}
         for member in self.members:
             fresh.setdefault(id(member.pending), replace(member.pending))
         members = [one.with_pending(fresh[id(one.pending)]) for one in self.members]
-        patch = self.with_members(members)
-        return patch if policy is None else replace(patch, policy=policy)
+        return replace(self.with_members(members), **others)
 
-    def with_members(self, members: Sequence[LazyPatch]) -> StackedPatch:
+    def with_members(self, members: Sequence[LazyPatch]) -> Self:
         """Return the patch with other members, sampled as these are."""
         # Prefer a fixed policy, and one of no label.
         policy = min(members, key=lambda one: (not one.is_fixed, one.kind == "label")).policy

@@ -445,7 +445,6 @@ class Augment(WithUnit):
         return params if u[0] < self.p else None
 
     def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
-        plan = plan.interpolate()
         maps: list[Forward] = [(turning(plan, params["rotate"], self.space), _STAY)]
         maps.append((scaling(params["zoom"]), _STAY))
         move = params["translate"]
@@ -458,7 +457,7 @@ class Augment(WithUnit):
                 plan = plan.then(matrix, plan.shape, lattice=False)
         if params["flip"]:
             plan = plan.then(mirror(plan, params["flip"]), plan.shape, lattice=True)
-        return plan
+        return plan.interpolate() if plan.keeps_dtype else plan
 
     def describe(self) -> str:
         nothing = {"rotate": 0.0, "zoom": 1.0, "translate": 0.0, "shear": 0.0, "flip": 0.0}

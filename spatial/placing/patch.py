@@ -204,10 +204,7 @@ def positions(
 
 def nearest_box(plan: SpatialPlan) -> Region:
     """Return the box of source voxels that are nearest to some place of the output."""
-    low, high = extremes(plan.rows, plan.shape)
-    if plan.moves:
-        low = [a + least for a, (least, _) in zip(low, plan.moves, strict=True)]
-        high = [b + most for b, (_, most) in zip(high, plan.moves, strict=True)]
+    low, high = extremes(plan.rows, plan.shape, plan.moves)
     box = Region(tuple(map(math.floor, low)), tuple(math.ceil(v) + 1 for v in high))
     return box.intersect(plan.source.region)
 

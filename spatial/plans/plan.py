@@ -128,22 +128,22 @@ def _matrix(name: str, value: Any) -> NDArray[np.float64]:
     return matrix
 
 
+def _integers(value: Any, least: int) -> bool:
+    """Whether a value is a list of integers that plans can have, from ``least``."""
+    return _is_list(value) and all(is_integer(n) and least <= n <= _LARGEST for n in value)
+
+
 def _shape(name: str, value: Any) -> Shape:
-    sound = _is_list(value) and len(value) == 3 and all(map(is_integer, value))
-    if not sound or min(value) < 0 or max(value) > _LARGEST:
+    if not _integers(value, 0) or len(value) != 3:
         raise _bad(name, "three integers from 0", value)
     return (int(value[0]), int(value[1]), int(value[2]))
 
 
 def _bounds(value: Any) -> Region:
     pairs: list[Any] = list(value) if _is_list(value) and len(value) == 3 else [None]
-    for pair in pairs:
-        if not _is_list(pair) or len(pair) != 2 or not all(map(is_integer, pair)):
-            raise _bad("bounds", "three pairs of integers [start, stop]", value)
-        if max(map(abs, pair)) > _LARGEST:
-            raise _bad("bounds", "integers up to 2**53", value)
-        if pair[0] > pair[1]:
-            raise _bad("bounds", "pairs with start <= stop", value)
+    sound = all(_integers(pair, -_LARGEST) and len(pair) == 2 for pair in pairs)
+    if not sound or any(start > stop for start, stop in pairs):
+        raise _bad("bounds", "three pairs of integers up to 2**53, start <= stop", value)
     return Region([a for a, _ in pairs], [b for _, b in pairs])
 
 

@@ -27,7 +27,6 @@ Antialias = bool | Literal["level"]
 LEVEL = "level"
 MODES: tuple[str, ...] = ("linear", "nearest", "cubic")
 PADDINGS: tuple[str, ...] = ("border", "reflection", "constant", "zeros")
-KINDS: tuple[str, ...] = ("intensity", "label")
 
 
 def _as_fill(name: str, value: Any) -> float:
@@ -115,9 +114,3 @@ INTENSITY = Policy("linear", "border")
 """Linear; the last voxel repeats outside."""
 LABEL = Policy("nearest", "constant", 0.0)
 """Nearest, background outside: no label appears that was not stored."""
-
-
-def policy_of(kind: str) -> Policy:
-    """Return the default policy of a kind of volume, ``"intensity"`` or ``"label"``."""
-    as_choice("the kind of a volume", kind, KINDS)
-    return LABEL if kind == "label" else INTENSITY

@@ -132,8 +132,10 @@ def whole_rows(rows: Affine3x4, shape: tuple[int, ...]) -> tuple[int, ...] | Non
     return tuple(whole)
 
 
-def extremes(rows: Sequence[float], shape: Sequence[int]) -> tuple[list[float], list[float]]:
-    """Return the smallest and largest source coordinate on each axis."""
+def extremes(
+    rows: Sequence[float], shape: Sequence[int], moves: Moves = ()
+) -> tuple[list[float], list[float]]:
+    """Return the smallest and largest source coordinate on each axis, displacements included."""
     i, j, k = shape
     i, j, k = max(i - 1, 0), max(j - 1, 0), max(k - 1, 0)
     lows, highs = [], []
@@ -148,6 +150,9 @@ def extremes(rows: Sequence[float], shape: Sequence[int]) -> tuple[list[float], 
         low_c, high_c = (c, 0.0) if c < 0.0 else (0.0, c)
         lows.append(((low_a + low_b) + shift) + low_c)
         highs.append(((high_a + high_b) + shift) + high_c)
+    for axis, (low, high) in enumerate(moves):
+        lows[axis] += low
+        highs[axis] += high
     return lows, highs
 
 
@@ -178,10 +183,7 @@ def source_region(
     if bounds.is_empty or 0 in shape:
         return Region(bounds.start, bounds.start)
     whole = None if moves else whole_rows(rows, shape)
-    lows, highs = extremes(rows if whole is None else whole, shape)
-    if moves:
-        lows = [low + move for low, (move, _) in zip(lows, moves, strict=True)]
-        highs = [high + move for high, (_, move) in zip(highs, moves, strict=True)]
+    lows, highs = extremes(rows if whole is None else whole, shape, moves)
     if whole is not None:
         mode = "nearest"
     starts, stops = _ranges(lows, highs, bounds, mode, padding)
@@ -240,9 +242,7 @@ def source_box(
     if not _turns(rows):
         return None
     if padding == "reflection":
-        lows, highs = extremes(rows, shape)
-        for axis, (low, high) in enumerate(moves):
-            lows[axis], highs[axis] = lows[axis] + low, highs[axis] + high
+        lows, highs = extremes(rows, shape, moves)
         ends = zip(lows, highs, bounds, strict=True)
         if any(low < a or high > b - 1 for low, high, (a, b) in ends):
             return None

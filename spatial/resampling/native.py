@@ -39,7 +39,6 @@ _TYPES = {
     np.dtype(name): code
     for code, name in enumerate(["u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8"])
 }
-_BFLOAT16 = 11
 _OK = 0  # VoxpipeStatus
 _NO_CONTROL = (0,) * 4 + (0.0,) * 12
 _NO_EPILOGUE = (0, 1.0, 0.0, 0.0, 0.0)
@@ -95,14 +94,11 @@ def run(
     out: NDArray[Any],
     stages: KernelStages = NO_STAGES,
     epilogue: Epilogue | None = None,
-    *,
-    bfloat16: bool = False,
 ) -> bool:
     """Write ``out`` as ``resample`` says, or return False and leave ``out`` alone."""
     # ``source`` holds the needed voxels; ``mode`` is the policy's, or ``"copy"`` for whole rows.
     path_number = native_level()
     source_type, result = _TYPES.get(source.array.dtype), _TYPES.get(out.dtype)
-    result = _BFLOAT16 if bfloat16 else result
     if path_number is None or source_type is None or result is None:
         return False
     if any(stages) and not stages.is_for_kernel:

@@ -28,7 +28,7 @@ from ..plans.policy import INTENSITY, Padding, Policy
 from ..plans.pull_back import Matrix, Sigmas, fold, sigmas, source_region, whole_rows
 from ..plans.stages import NO_STAGES, KernelStages, displacement_bounds
 from . import native
-from .interpolate import bfloat16_bits, convert_one, interpolate, one_tap_type, real_type
+from .interpolate import convert_one, interpolate, one_tap_type, real_type
 from .native import SourceVoxels
 
 # Plans of whole voxels copy values in their stored type, bit for bit if the output type fits.
@@ -127,7 +127,6 @@ def resample(
     stages: KernelStages = NO_STAGES,
     *,
     epilogue: Epilogue | None = None,
-    bfloat16: bool = False,
     region: Region | None = None,
 ) -> None:
     """Sample ``source`` on an output grid, in place.
@@ -139,7 +138,7 @@ def resample(
     - ``matrix`` is the pull-back, 3x4 or 4x4 float64: output index to *volume* index, voxel
       centres.
     - ``out`` is (C, I, J, K), an integer or float type of any strides; integers round half to even
-      and saturate. With ``bfloat16`` it is uint16 and gets the bits, as NumPy lacks the type.
+      and saturate.
     - ``stages`` (``SpatialPlan.kernel_stages``) give ``policy.fill`` outside their boxes, from half
       a voxel beyond their last centres.
     - ``epilogue`` is a last step on the values, fill included.
@@ -165,8 +164,6 @@ def resample(
         raise ValueError(f"out is (C, I, J, K) with C = {source.array.shape[0]}, got {out.shape}")
     if out.dtype.kind not in "iuf":
         raise ValueError(f"out is an integer or float array, got {out.dtype}")
-    if bfloat16 and out.dtype != np.uint16:
-        raise ValueError(f"the bits of bfloat16 go to a uint16 array, got {out.dtype}")
     if kind == "b":
         source = replace(source, array=source.array.view(np.uint8))
     shape, is_affine = out.shape[1:], not any(stages)
@@ -182,13 +179,11 @@ def resample(
     IO_COUNTERS.count(**{"interpolations" if whole is None else "copies": 1})
     mode = policy.mode if whole is None else "copy"
     where = (whole or rows, policy, out, stages, epilogue)
-    if native.run(mode, source, *where, bfloat16=bfloat16):
-        return
-
-    _in_numpy(source, whole is not None, where, bfloat16=bfloat16)
+    if not native.run(mode, source, *where):
+        _in_numpy(source, whole is not None, where)
 
 
-def _in_numpy(source: SourceVoxels, copies: bool, where: Any, *, bfloat16: bool) -> None:
+def _in_numpy(source: SourceVoxels, copies: bool, where: Any) -> None:
     """Compute the same bits as the kernel."""
     matrix, policy, out, stages, epilogue = where
 
@@ -197,21 +192,18 @@ def _in_numpy(source: SourceVoxels, copies: bool, where: Any, *, bfloat16: bool)
         copy_voxels(*work) if copies else interpolate(*work, stages)
         return target
 
-    if epilogue is None and not bfloat16:
+    if epilogue is None:
         sample(source, policy, out)
         return
-    number = np.dtype(np.float32) if bfloat16 else out.dtype
     one_tap = copies or policy.mode == "nearest"
-    real = one_tap_type(number, source) if one_tap else real_type(number, source.array.dtype)
-    values = sample(source, policy, np.empty(out.shape, real))
-    if epilogue is not None:
-        values = epilogue.of(values)
-        if policy.fill and real == np.float32 and (policy.padding == "constant" or stages.clips):
-            flat = np.zeros_like(source.array[:1], np.uint8)
-            zeros = SourceVoxels(flat, source.start, source.bounds)
-            flags = sample(zeros, replace(policy, fill=1), np.empty((1, *out.shape[1:]), np.uint8))
-            np.copyto(values, epilogue.of(np.array(policy.fill)), where=flags != 0)
-    out[...] = bfloat16_bits(values) if bfloat16 else convert_dtype(values, out.dtype)
+    real = one_tap_type(out.dtype, source) if one_tap else real_type(out.dtype, source.array.dtype)
+    values = epilogue.of(sample(source, policy, np.empty(out.shape, real)))
+    if policy.fill and real == np.float32 and (policy.padding == "constant" or stages.clips):
+        flat = np.zeros_like(source.array[:1], np.uint8)
+        zeros = SourceVoxels(flat, source.start, source.bounds)
+        flags = sample(zeros, replace(policy, fill=1), np.empty((1, *out.shape[1:]), np.uint8))
+        np.copyto(values, epilogue.of(np.array(policy.fill)), where=flags != 0)
+    out[...] = convert_dtype(values, out.dtype)
 
 
 def outside_of(

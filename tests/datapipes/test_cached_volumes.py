@@ -22,7 +22,7 @@ import voxpipe as vp
 from voxpipe.core import IO_COUNTERS
 from voxpipe.core.errors import CorruptVolume
 from voxpipe.datapipes.open_volume import STORED_SUFFIX
-from voxpipe.spatial.lazy import content_digest, virtual_volume
+from voxpipe.spatial.lazy import virtual_volume
 from voxpipe.spatial.lazy.virtual_volume import TILES
 from voxpipe.storage.content import behaviour_digest
 from voxpipe.volumes import close_volumes
@@ -758,4 +758,4 @@ def test_noise_differs_between_keys_that_are_made_apart():
 
     for pipe, count in ((head.clamp(5, 9), 1), (head.noise((1.0, 2.0)), 2)):
         volumes = [patch.flush_plan().volume for patch in next(iter(pipe)).values()]
-        assert len({content_digest.digest_of_made(volume) for volume in volumes}) == count
+        assert len({virtual_volume.digest_of_made(volume) for volume in volumes}) == count

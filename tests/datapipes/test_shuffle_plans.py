@@ -1,7 +1,6 @@
 """Orders of patches: every patch once, the same everywhere, and what each order costs."""
 
 import json
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
@@ -189,97 +188,8 @@ def test_wrong_specs_are_refused():
         vp.ShuffleSpec.window(0)
 
 
-@dataclass(frozen=True)
-class TurnByTurn(vp.ShuffleSpec):
-    """An order of a user's own: a patch of each visit in turn, the visits shuffled."""
-
-    first: str = "c0"
-
-    def order(self, counts, cases, generator):
-        starts = np.concatenate([[0], np.cumsum(counts)])
-        visits = sorted(generator.permutation(len(counts)), key=lambda n: cases[n] != self.first)
-        for turn in range(max(counts, default=0)):
-            yield from (int(starts[n]) + turn for n in visits if turn < counts[n])
-
-
-@dataclass(frozen=True)
-class Given(vp.ShuffleSpec):
-    """Numbers as they are."""
-
-    numbers: object = ()
-
-    def order(self, counts, cases, generator):
-        return self.numbers
-
-
-class Silent(vp.ShuffleSpec):
-    """Torchdata's class is empty, and so is this one."""
-
-
-def test_a_subclass_says_the_order():
-    """Of every patch, by the cases and numbers of this seed and epoch."""
-    pipe = patches(4, 3).shuffle_plans(TurnByTurn(first="c2"))
-
-    found = order(pipe)
-
-    assert sorted(found) == sorted(order(patches(4, 3)))
-    assert [case for case, _ in found[:4]] == [case for case, _ in found[4:8]]
-    assert [case for case, _ in found[::4]] == [2, 2, 2]
-    assert [ordinal for _, ordinal in found] == [0] * 4 + [1] * 4 + [2] * 4
-    assert len({tuple(order(pipe, epoch=epoch)) for epoch in range(8)}) > 1
-    assert order(patches(4, 3).flip().shuffle_plans(TurnByTurn(first="c2"))) == found
-
-
-def test_the_order_of_a_subclass_holds_with_workers_and_after_a_resume():
-    """Planned by the loader, so that any number of workers gives it; a state reads nothing."""
-    chain = patches(4, 3).shuffle_plans(TurnByTurn(first="c1")).batch_patches(2)
-
-    def identities(loader):
-        return [[meta["identity"] for meta in batch["meta"]] for batch in loader]
-
-    with vp.DataLoader2(chain, seed=5) as loader:
-        here = identities(loader)
-    with vp.DataLoader2(chain, None, vp.MultiProcessingReadingService(2), seed=5) as loader:
-        assert identities(loader) == here
-    with vp.DataLoader2(chain, None, vp.MultiProcessingReadingService(1), seed=5) as loader:
-        batches = iter(loader)
-        first = [[meta["identity"] for meta in next(batches)["meta"]] for _ in range(2)]
-        state = json.loads(json.dumps(loader.state_dict()))
-    with vp.DataLoader2(chain, None, vp.MultiProcessingReadingService(2), seed=5) as loader:
-        loader.load_state_dict(state)
-        assert first + identities(loader) == here
-    other = patches(4, 3).shuffle_plans(TurnByTurn(first="c3")).batch_patches(2)
-    with vp.DataLoader2(other, seed=5) as loader, pytest.raises(vp.errors.StateMismatch):
-        loader.load_state_dict(state)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "message"),
-    [
-        ([0, 1, 1, 2], r"gave 1 twice"),
-        ([0, 1, 2, 4], r"gave 4 for 4 patches"),
-        ([0, -1], r"gave -1 for"),
-        ([0, 1.0], r"gave 1\.0 for"),
-        ([3, 0], r"left out 2 of 4 patches, the first of them 1"),
-        (None, r"returned None, which is no series"),
-    ],
-)
-def test_an_order_that_is_none_is_an_error(numbers, message):
-    """No patch is lost or doubled without a word; the line is told."""
-    pipe = patches(2, 2).shuffle_plans(Given(numbers=numbers))
-
-    with pytest.raises(SampleError, match=rf"Given\.order\(\) {message}(.|\n)*shuffle_plans\("):
-        order(pipe)
-
-
-def test_a_subclass_without_an_order_is_refused():
-    """It would shuffle all patches, whatever it is called; so would a kind that is none."""
-    for make in (Silent, lambda: Silent.window(4)):
-        with pytest.raises(
-            SampleError, match=r"does not say its order(.|\n)*order\(self, counts"
-        ) as told:
-            make()
-        assert "test_shuffle_plans.py:" in str(told.value)
+def test_a_kind_that_is_none_is_refused():
+    """So is a window without a size."""
     with pytest.raises(SampleError, match="no order is called 'windwoed'"):
         vp.ShuffleSpec("windwoed", 4)
     with pytest.raises(ValueError, match="size is a whole number of at least 1"):

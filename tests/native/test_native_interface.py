@@ -107,7 +107,7 @@ def test_numbers_are_those_of_the_enums():
     paths = ("best", *native_library.PATHS)
     assert list(numbers_of("VoxpipePath")) == [path.upper() for path in paths]
     types = numbers_of("VoxpipeType")
-    assert types.pop("BF16") == resampling._BFLOAT16 == types.pop("TYPES") - 1
+    assert types.pop("BF16") == types.pop("TYPES") - 1
     assert resampling._TYPES == {
         np.dtype(f"{name[0].lower()}{int(name[1:]) // 8}"): code for name, code in types.items()
     }

@@ -25,7 +25,7 @@ from voxpipe.core.errors import (
     VolumeError,
 )
 from voxpipe.stitching import outputs
-from voxpipe.stitching.open_cells import CellMemory
+from voxpipe.stitching.stitcher import CellMemory
 from voxpipe.volumes.conversion.volume_file import copy_turned
 
 ONES = np.ones((8, 8, 8), np.float32)
@@ -362,7 +362,7 @@ def test_a_machine_that_does_not_say_when_it_was_started(tmp_path, monkeypatch):
     scan = save(tmp_path / "scan.nii")
     attempt(scan, tmp_path / "a.nii", 20)
     assert attempt(scan, tmp_path / "a.nii") < 27
-    monkeypatch.setattr("voxpipe.stitching.checkpoint.boot", lambda: "")
+    monkeypatch.setattr("voxpipe.stitching.stitched_volume.boot", lambda: "")
     attempt(scan, tmp_path / "b.nii", 20)
     assert attempt(scan, tmp_path / "b.nii") == 27
 

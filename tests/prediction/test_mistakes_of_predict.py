@@ -16,6 +16,7 @@ from voxpipe.core.errors import (
     VolumeError,
     VolumeNotFound,
 )
+from voxpipe.stitching.windows import WindowPlace
 
 ZEROS = np.zeros((8, 8, 8), np.float32)
 
@@ -334,12 +335,12 @@ def test_a_field_that_is_drawn_behind_the_grid():
 
 def test_a_grid_that_leads_a_voxel_away_at_its_far_corner():
     """What differs by little in each entry, and by a voxel where it counts, is another grid."""
-    from voxpipe.stitching.window_place import _apart
-
     turned = np.eye(4)
     turned[0, 1] = 9e-7
-    assert _apart(turned, np.eye(4), (100, 100, 100)) < 1e-4
-    assert _apart(turned, np.eye(4), (2000, 2000, 100)) > 1e-3
+    for shape, is_stored in (((100, 100, 100), True), ((2000, 2000, 100), False)):
+        plan = vp.SpatialPlan(vp.Grid(shape, np.eye(4)), turned, shape)
+        place = WindowPlace("a", (0,), {}, (0, 0, 0), (8, 8, 8), (0, 0, 0), plan)
+        assert place.is_stored is is_stored
 
 
 def identity(batch):

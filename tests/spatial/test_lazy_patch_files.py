@@ -17,6 +17,8 @@ from voxpipe.core import IO_COUNTERS, ChunkGrid
 from voxpipe.core.errors import GridMismatch
 from voxpipe.intensity import Normalize, ValueStep
 from voxpipe.spatial import (
+    INTENSITY,
+    LABEL,
     Augment,
     FixedPatch,
     Flip,
@@ -25,7 +27,6 @@ from voxpipe.spatial import (
     Step,
     TransformChain,
     UniformPatch,
-    policy_of,
 )
 from voxpipe.volumes import Volume
 
@@ -38,7 +39,10 @@ def patches(volumes: dict[str, Volume], *ops: Any) -> dict[str, LazyPatch]:
     pending = TransformChain(volumes, seed=1, identity=(0,))
     for number, op in enumerate(ops):
         pending = pending.then(Step(op, f"step {number}"))
-    return {k: LazyPatch(v, pending, policy_of(v.kind)) for k, v in volumes.items()}
+    return {
+        k: LazyPatch(v, pending, LABEL if v.kind == "label" else INTENSITY)
+        for k, v in volumes.items()
+    }
 
 
 def by_scipy(values: np.ndarray, lazy: LazyPatch, order: int, mode: str) -> np.ndarray:

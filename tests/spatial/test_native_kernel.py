@@ -449,23 +449,6 @@ def test_an_epilogue_is_the_last_step(case: Any, scale: float, shift: float) -> 
         assert np.allclose(found, expected, rtol=0, atol=1e-5 * size), path
 
 
-@given(case=cases())
-def test_bfloat16_is_what_torch_makes_of_float32(case: Any) -> None:
-    """The numbers are those of torch's own conversion (a zero may have either sign)."""
-    torch = pytest.importorskip("torch")
-    source, matrix, policy, clips, shape, _, order = case
-    channels = source.array.shape[0]
-    plain = empty(channels, shape, "f4", range(4))
-    sampled("0", source, matrix, policy, plain, clips)
-    expected = torch.from_numpy(plain).to(torch.bfloat16).float().numpy()
-
-    for path in ["0", *paths_here()]:
-        found = empty(channels, shape, "u2", order)
-        sampled(path, source, matrix, policy, found, clips, bfloat16=True)
-        values = torch.from_numpy(found.copy()).view(torch.bfloat16).float().numpy()
-        assert np.array_equal(values, expected), path
-
-
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan, 65504.0, 1e-7, -6e-8, 3e38])
 def test_numbers_at_the_ends_of_their_types(number: float) -> None:
     """Infinity, NaN, subnormal and huge floats arrive in every type as NumPy converts them."""

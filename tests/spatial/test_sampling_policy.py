@@ -7,21 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from voxpipe.spatial import INTENSITY, LABEL, Policy, policy_of
+from voxpipe.spatial import INTENSITY, LABEL, Policy
 
 
 def test_each_kind_has_its_policy() -> None:
     """Intensities are linear with border, labels nearest with background outside."""
-    assert policy_of("intensity") is INTENSITY
-    assert policy_of("label") is LABEL
     assert (INTENSITY.mode, INTENSITY.padding) == ("linear", "border")
     assert (LABEL.mode, LABEL.padding, LABEL.fill) == ("nearest", "constant", 0)
-
-
-def test_an_unknown_kind_is_refused_with_the_known_ones() -> None:
-    """The message shows what was given and what is allowed."""
-    with pytest.raises(ValueError, match=r"'intensity', 'label', got 'mask'"):
-        policy_of("mask")
 
 
 @pytest.mark.parametrize(

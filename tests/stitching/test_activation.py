@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.core.errors import SampleError
-from voxpipe.stitching.activation import Activation
+from voxpipe.stitching.outputs import Activation
 
 
 @given(st.data(), st.integers(1, 5))

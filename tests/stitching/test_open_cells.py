@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from voxpipe.stitching.open_cells import CellMemory, OpenCells
+from voxpipe.stitching.stitcher import CellMemory, OpenCells
 
 
 def test_no_more_in_memory_than_the_limit():

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from voxpipe.core.errors import PatchSizeError
-from voxpipe.stitching.open_cells import CellMemory, OpenCells
-from voxpipe.stitching.stitcher import Stitcher
+from voxpipe.stitching.stitcher import CellMemory, OpenCells, Stitcher
 from voxpipe.stitching.windows import Windows
 
 

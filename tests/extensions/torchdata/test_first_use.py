@@ -8,7 +8,7 @@ from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from voxpipe.datapipes import iter as pipes
-from voxpipe.datapipes.datapipe import FirstUse, chained_form_if_free
+from voxpipe.datapipes.datapipe import FirstUse, chained_form
 
 GENERAL = "voxpipe.extensions.torchdata."
 
@@ -53,7 +53,7 @@ def test_a_form_that_another_package_took_stays_its(monkeypatch):
     monkeypatch.setattr(IterDataPipe, "functions", {"taken": print, "ours": FirstUse("a:B")})
 
     for name in ("taken", "ours"):
-        chained_form_if_free(name)(pipes.Flattener)
+        chained_form(name, if_free=True)(pipes.Flattener)
 
     assert IterDataPipe.functions["taken"] is print
     assert IterDataPipe.functions["ours"].args[0] is pipes.Flattener
