@@ -34,6 +34,7 @@ from .ranges import (
     CoalescePolicy,
     Span,
     coalesce_policy,
+    row_of,
 )
 
 # Kinds of file systems, read from ``/proc/self/mountinfo`` once per device; unknown without it.
@@ -68,13 +69,11 @@ class FileSystem:
 _FILE_SYSTEMS: dict[int, FileSystem] = {}  # by device number
 
 
-def kind_of_open_file(file: BinaryIO) -> FileSystem:
-    """Return the file system of an open file; its kind is empty if unknown."""
-    return file_system_at(file.name, os.fstat(file.fileno()).st_dev)
-
-
 def file_system_at(path: str, device: int = -1) -> FileSystem:
-    """Return the file system of an existing path; ``device`` saves a ``stat``."""
+    """Return the file system of an existing path, of unknown kind if that is not listed.
+
+    ``device`` saves a ``stat``.
+    """
     device = os.stat(path).st_dev if device < 0 else device
     if device not in _FILE_SYSTEMS:
         kind = ""
@@ -142,7 +141,7 @@ def check_io(io: str) -> str:
     return io
 
 
-# Byte ranges of a box of an array in C order: its rows, or a few blocks that hold them.
+# Blocks of bytes that hold the rows of a box of an array in C order.
 #
 # The rows of a box form a lattice, so they are joined axis by axis. The 9216 rows of a patch of 96
 # cubed become 96 blocks with strides.
@@ -174,7 +173,7 @@ class RowBlocks:
         self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, *, gap: int, most: int
     ) -> None:
         strides = [math.prod(lengths[axis + 1 :]) * itemsize for axis in range(len(lengths))]
-        row, run = _row_of(lengths, box, itemsize)
+        row, run = row_of(lengths, box, itemsize)
         self._start = sum(a * s for (a, _), s in zip(box[: row + 1], strides, strict=False))
         self._counts = [b - a for a, b in box[:row]]
         self._strides = strides[:row]
@@ -226,35 +225,6 @@ class RowBlocks:
             shape = (n, *self.shape[axis + 1 :])
             size = self._span + (n - 1) * strides[axis]
             yield RowBlock(start, size, target, shape, (*inner[0], 1))
-
-
-def rows_of_box(
-    lengths: Sequence[int], box: Sequence[Span], itemsize: int, offset: int, most: int | None = None
-) -> list[Span]:
-    """Return the runs of bytes that hold a box of an array, in the order of the file."""
-    row, run = _row_of(lengths, box, itemsize, most)
-    starts: NDArray[np.int64] = np.zeros(1, np.int64)
-    for length, (first, last) in zip(lengths[:row], box[:row], strict=True):
-        starts = (starts[:, None] * length + np.arange(first, last, dtype=np.int64)).ravel()
-    stride = math.prod(lengths[row + 1 :]) * itemsize
-    starts = (starts * lengths[row] + box[row][0]) * stride + offset
-    return [(start, start + run) for start in starts.tolist()]
-
-
-def _row_of(
-    lengths: Sequence[int], box: Sequence[Span], itemsize: int, most: int | None = None
-) -> tuple[int, int]:
-    """Return the axis of the rows of a box, and the bytes of a row."""
-    counts = [last - first for first, last in box]
-    axis = len(lengths) - 1
-    run = counts[axis] * itemsize
-    # Axes that are read whole lengthen the row along the one before them.
-    while axis > 0 and tuple(box[axis]) == (0, lengths[axis]):
-        longer = run * counts[axis - 1]
-        if most is not None and longer > most:
-            break
-        axis, run = axis - 1, longer
-    return axis, run
 
 
 LOCAL = CoalescePolicy(LOCAL_GAP, LOCAL_RUN)

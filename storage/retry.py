@@ -126,12 +126,14 @@ class Attempts:
         self._version: tuple[str, int | None, float] | None = None
         self.health = Health(clock) if health is None else health
         self.targets = (kind, f"{kind} {action}")
-        self._deadline = self.health.deadline(kind, policy.deadline)
         self._advice = (
             f"Check the store, or give it more time: {setting}=seconds, now {policy.deadline:g}."
         )
-        # Whether this is one probe of a failing store.
-        self._is_probe = self.health.check_out(action, self.targets, self._advice)
+        self._deadline, self._is_probe = policy.deadline, False
+        if self.health.outages:
+            self._deadline = self.health.deadline(kind, policy.deadline)
+            # Whether this is one probe of a failing store.
+            self._is_probe = self.health.check_out(action, self.targets, self._advice)
 
     def note_answer(self) -> None:
         """Record that the store answers requests of this kind and for this object."""
@@ -229,7 +231,7 @@ class Health:
         self._at_once = 0.0
         # Last answers by kind of request, outages by target, and ends of short deadlines by kind.
         self._answer_times: dict[str, float] = {}
-        self._outages: dict[str, _Outage] = {}
+        self.outages: dict[str, _Outage] = {}
         self._short_until: dict[str, float] = {}
         self.ahead = 0.0  # least seconds by which its clock is ahead of the local one
 
@@ -271,7 +273,7 @@ class Health:
         if targets:
             self._at_once = min(_AT_ONCE_SAVINGS, self._at_once + _AT_ONCE_SHARE)
         for target in targets:
-            if self._outages.pop(target, None) is not None and target != targets[0]:
+            if self.outages.pop(target, None) is not None and target != targets[0]:
                 self._short_until.pop(targets[0], None)  # the object is back
         for kind in targets[:1]:
             self._answer_times[kind] = self._clock()
@@ -309,14 +311,12 @@ class Health:
         answers_others = self._answer_times.get(kind, -float("inf")) >= begin
         self._short_until[kind] = until = now + max(OUTAGE, deadline)
         for target in (own,) if answers_others else (kind, own):
-            self._outages[target] = _Outage(until)
-        while len(self._outages) > _MOST_OUTAGES:
-            del self._outages[next(iter(self._outages))]
+            self.outages[target] = _Outage(until)
+        while len(self.outages) > _MOST_OUTAGES:
+            del self.outages[next(iter(self.outages))]
 
     def check_out(self, action: str, targets: Targets, do: str) -> bool:
         """Return :meth:`is_out`; raise ``StoreUnavailable`` right after a failed probe."""
-        if not self._outages:
-            return False
         now = self._clock()
         for outage in self._outages_of(targets):
             if now < min(outage.until, outage.quiet_until):
@@ -327,7 +327,7 @@ class Health:
         return self.is_out(targets)
 
     def _outages_of(self, targets: Targets) -> list[_Outage]:
-        return [self._outages[target] for target in targets if target in self._outages]
+        return [self.outages[target] for target in targets if target in self.outages]
 
 
 async def retry_async(

@@ -8,9 +8,9 @@ from checkout import ROOT
 
 # Functions and modules of the package, by the names of `tools/count_calls.py`. They only fall.
 BOUNDS = {
-    "range by obstore": (40, 5),
-    "range by fsspec": (39, 5),
-    "range from Volume.read": (64, 16),
+    "range by obstore": (33, 5),
+    "range by fsspec": (35, 5),
+    "range from Volume.read": (52, 14),
     "batch of one rotated patch": (140, 39),
     "first patch of a case": (255, 56),
     "window of a prediction": (205, 52),

@@ -225,7 +225,7 @@ class Backend(ABC):
 
     def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
         """Return the bytes of stored voxels that a read touches, in whole chunks."""
-        chunks = self.needed_chunks(region, channels)
+        chunks = None if self.chunks is None else self.needed_chunks(region, channels)
         first, last = channels or (0, self.shape[0])
         voxels = region.size * (last - first) if chunks is None else chunks.voxels
         return voxels * self.disk_dtype.itemsize

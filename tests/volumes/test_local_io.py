@@ -298,7 +298,7 @@ def test_the_choice(wanted, place, mode, why):
 
 def test_a_network_file_system_is_read_in_longer_runs(tmp_path, monkeypatch):
     """Found by itself, and the scheme knows its speed."""
-    monkeypatch.setattr(local_voxels, "kind_of_open_file", lambda file: FileSystem("nfs4"))
+    monkeypatch.setattr(local_voxels, "file_system_at", lambda *place: FileSystem("nfs4"))
     nifti(tmp_path / "a.nii", "<i2")
     volume = Volume(tmp_path / "a.nii")
     layout = volume.layout()

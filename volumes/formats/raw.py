@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,23 +21,23 @@ from ...core import IO_COUNTERS, Affine, Region
 from ...core.errors import TruncatedVolume
 from ...storage.decompress import BEST_RATIOS, decompress
 from ...storage.disk_cache import cache_budget, cache_directory
-from ...storage.file_reader import (
-    HINTS,
-    FileReader,
-    IoChoice,
-    choose_io,
-    kind_of_open_file,
+from ...storage.file_reader import HINTS, FileReader, IoChoice, choose_io, file_system_at
+from ...storage.ranges import (
+    REMOTE_RUN,
+    CoalescePolicy,
+    Span,
+    coalesce,
+    coalesce_policy,
     rows_of_box,
 )
-from ...storage.ranges import REMOTE_RUN, CoalescePolicy, Span, coalesce, coalesce_policy
 from ...storage.read_ahead import Ticket
-from ...storage.remote import Piece, RemoteFile
+from ...storage.remote import RemoteFile
 from ...storage.retry import read_anew
 from ...storage.volume_cache import VolumeCache, is_in_memory
 from ..backend import Backend, Channels
 from ..header import IDENTITY, Access, Header, Triple
 from ..scheme import REMOTE_ROWS_GAP, StoreLayout
-from ..voxels import Voxels, plain, touch
+from ..voxels import Voxels, plain_dtype, touch
 from .chunked_backend import Layout
 from .stored_file import (
     MAPPED_AROUND,
@@ -165,6 +166,7 @@ class LocalRaw(FilesBackend):
         write: Callable[[BinaryIO], None] | None = None,
     ) -> None:
         self._fields, self._write = fields, write
+        self._dtype = plain_dtype(fields.dtype)
         self._lock = threading.Lock()
         access: Access = "stream"
         if write is None:
@@ -176,15 +178,17 @@ class LocalRaw(FilesBackend):
 
     def _use(self, file: BinaryIO, mode: str, name: str) -> None:
         """Use an open file for reads by ``mode``; it may be closed afterwards."""
-        if isinstance(file, io.BytesIO):
-            self._view = self._view_of(file.getvalue())
-            self._choice = IoChoice("mmap", "it is in memory")
-            return
-        choice = choose_io(mode, kind_of_open_file(file))
+        buffer: Any = file.getvalue() if isinstance(file, io.BytesIO) else None
+        choice = IoChoice("mmap", "it is in memory")
+        if buffer is None:
+            device = os.fstat(file.fileno()).st_dev
+            choice = choose_io(mode, file_system_at(file.name, device))
         if choice.mode == "mmap":
-            self._map = MAPS.add(file)
-            self._view = self._view_of(self._map)
-            self._place = MAPS.place_of(self._view)
+            if buffer is None:
+                buffer = self._map = MAPS.add(file)
+            fields = self._fields
+            view = np.ndarray(fields.layout.sizes, self._dtype, buffer, fields.offset)
+            self._view, self._place = view, MAPS.place_of(view)
         else:
             self._reader = FileReader(file, choice, name)
         self._choice = choice
@@ -194,10 +198,6 @@ class LocalRaw(FilesBackend):
         if self._write is not None or choice is None:
             return store
         return store.on_network(str(choice)) if choice.network else store.read_by(str(choice))
-
-    def _view_of(self, buffer: Any) -> NDArray[Any]:
-        fields, sizes = self._fields, self._fields.layout.sizes
-        return plain(np.ndarray(sizes, fields.dtype, buffer, fields.offset))
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return a region: a view of a mapped file."""
@@ -213,7 +213,7 @@ class LocalRaw(FilesBackend):
                 MAPS.touch(self._map, resident, start, start + size)
         else:
             flat = self._reader.read(*self._fields.box(index)).reshape(-1)
-            array = plain(flat.view(self._fields.dtype).reshape(index.shape))
+            array = flat.view(self._dtype).reshape(index.shape)
         return Voxels(layout.fold(array)[first:last], self.header.slope, self.header.intercept)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
@@ -265,14 +265,22 @@ class RemoteRaw(FilesBackend):
     def __init__(self, fields: RawHeader, files: Sequence[StoredFile], name: str) -> None:
         assert isinstance(files[-1], RemoteFile)
         self._fields, self._remote = fields, files[-1]
+        self._dtype = plain_dtype(fields.dtype)
         super().__init__(files, fields.header("range"), name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         index, (first, last) = self._fields.layout.index(region, channels)
         rows, spans = self._runs(index)
-        flat = rows_of(rows, spans, self._remote.whole_ranges(spans))
-        array = self._fields.layout.fold(flat.view(self._fields.dtype).reshape(index.shape))
-        return Voxels(plain(array[first:last]), self.header.slope, self.header.intercept)
+        flat = np.empty(sum(stop - start for start, stop in rows), np.uint8)
+        at, row = 0, 0
+        for (start, stop), piece in zip(spans, self._remote.ranges(spans), strict=True):
+            source = np.frombuffer(piece, np.uint8)
+            while row < len(rows) and rows[row][1] <= stop:
+                begin, end = rows[row]
+                flat[at : at + end - begin] = source[begin - start : end - start]
+                at, row = at + end - begin, row + 1
+        array = self._fields.layout.fold(flat.view(self._dtype).reshape(index.shape))
+        return Voxels(array[first:last], self.header.slope, self.header.intercept)
 
     def prefetch(self, region: Region, channels: Channels | None = None) -> Ticket | None:
         return self._remote.prefetch(self._runs(self._fields.layout.index(region, channels)[0])[1])
@@ -296,19 +304,6 @@ def _pages_of(strides: Sequence[int], index: Region, itemsize: int) -> tuple[int
         size += (count - 1) * stride
         resident = count * min(stride, resident + MAPPED_AROUND)
     return start, size, min(size, resident)
-
-
-def rows_of(rows: list[Span], spans: list[Span], pieces: list[Piece]) -> NDArray[np.uint8]:
-    """Return the bytes of all rows in order, given the pieces of their spans."""
-    flat = np.empty(sum(stop - start for start, stop in rows), np.uint8)
-    at, row = 0, 0
-    for (first, last), piece in zip(spans, pieces, strict=True):
-        source = np.frombuffer(piece, np.uint8)
-        while row < len(rows) and rows[row][1] <= last:
-            start, stop = rows[row]
-            flat[at : at + stop - start] = source[start - first : stop - first]
-            at, row = at + stop - start, row + 1
-    return flat
 
 
 # LPS negates the first two axes.
