@@ -17,7 +17,6 @@ from ..core.errors import (
     BadHeader,
     CorruptVolume,
     OutOfVolume,
-    SampleError,
     UnknownFormat,
     VolumeChanged,
     VolumeTooLarge,
@@ -548,12 +547,3 @@ def only_in_torch(values: Any) -> str:
     """
     name = str(getattr(values, "dtype", "")).removeprefix("torch.")
     return name if name.startswith(("bfloat", "float8", "complex32")) else ""
-
-
-def no_options(options: Mapping[str, Any], name: str, keys: tuple[str, ...] = ()) -> None:
-    """Raise ``SampleError``, a ``TypeError``, for unknown options of a format."""
-    unknown = [key for key in options if key not in keys]
-    if unknown:
-        have = ", ".join(keys) or "none"
-        msg = f"{name} was opened with unknown option {unknown[0]!r}; its format has: {have}"
-        raise SampleError(msg, do=f"Leave {unknown[0]}= out, or write one that the format has.")

@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from ..core.context import holding
 from ..core.errors import VolumeChanged
 from ..core.locks import DeferredActs, ForkSafeLock, renew_after_fork
-from ..core.lru_cache import LRUCache
 from ..storage.content import documents_token
 from ..storage.read_ahead import AHEAD, ReadAhead
 from .backend import Backend
@@ -44,15 +44,14 @@ class Source(Protocol):
         """Open it in this process."""
 
 
+@dataclass(eq=False)
 class _Handle:
     """An open backend, or the lock under which a thread opens it."""
 
     uses = itertools.count()
-
-    def __init__(self) -> None:
-        self.opening = threading.Lock()
-        self.backend: Backend | None = None
-        self.use = next(self.uses)  # largest for the most recently used handle
+    opening: threading.Lock = field(default_factory=threading.Lock)
+    backend: Backend | None = None
+    use: int = -1  # largest for the most recently used handle
 
 
 def _is_far(backend: Backend | None) -> bool:
@@ -191,9 +190,14 @@ class Handles:
     def trim(self) -> None:
         """Drop surplus handles; called after a backend was opened or took a descriptor."""
         with self._acts, self._lock:
-            oldest = sorted(self.by_token.items(), key=lambda entry: entry[1].use)
-            backends = {token: handle.backend for token, handle in oldest if handle.backend}
+            handles = self.by_token
+            backends = {
+                token: handle.backend for token, handle in handles.items() if handle.backend
+            }
             resident = sum(backend.resident_bytes for backend in backends.values())
+            if len(handles) <= self._most and resident <= self._most_bytes:
+                return
+            oldest = sorted(handles.items(), key=lambda entry: entry[1].use)
             # Read once: a concurrent read may give a backend its descriptor.
             far = {token for token, backend in backends.items() if not backend.holds_descriptor}
             remote, local = len(far), len(oldest) - len(far)
@@ -209,7 +213,7 @@ class Handles:
                     remote, local = remote - is_far, local - (not is_far)
 
 
-# Each takes 400 bytes. With more volumes, changes of the least recently read ones go unnoticed.
+# Each takes 400 bytes. With more volumes, changes of those that were opened first go unnoticed.
 MOST_VERSIONS = 16_384
 
 
@@ -227,17 +231,18 @@ class Versions:
     """First version of each volume in each pass of this process."""
 
     def __init__(self) -> None:
-        self._first: LRUCache[OpenedVersion] = LRUCache(MOST_VERSIONS)
+        self._first: dict[tuple[str, str], OpenedVersion] = {}
         self._new: deque[OpenedVersion] = deque(maxlen=MOST_VERSIONS)
 
     def first(self, version: OpenedVersion) -> OpenedVersion:
         """Return the first version of the same volume in the same pass: this or an earlier one."""
-
-        def note() -> OpenedVersion:
+        # One step, so that two threads agree.
+        first = self._first.setdefault(version.key, version)
+        if first is version:
             self._new.append(version)
-            return version
-
-        return self._first.get_or(version.key, note)
+            if len(self._first) > MOST_VERSIONS:
+                self._first.pop(next(iter(self._first)), None)
+        return first
 
     def take(self) -> tuple[OpenedVersion, ...]:
         """Return the first versions since the last call."""

@@ -22,7 +22,7 @@ from ..core.errors import UnknownFormat, VolumeNotFound
 from ..core.suggest import path_hint
 from ..storage.content import content_key, files_below
 from ..storage.file_reader import check_io
-from ..storage.location import absolute_place, is_url, public_name
+from ..storage.location import is_url, local_path, public_name
 from ..storage.ranges import FOLLOW
 from ..storage.retry import read_anew
 from .backend import Backend, ForeignBackend
@@ -83,7 +83,7 @@ class LocatedSource:
         if self.token:
             return
         # Made absolute now: a worker may run in another directory.
-        path = "" if is_url(self.location) else absolute_place(self.location)
+        path = "" if is_url(self.location) else os.path.abspath(local_path(self.location))
         name = self.location if path else public_name(self.location)
         self.__dict__.update(path=path, name=name)
         is_usual = self.options is USUAL_OPTIONS

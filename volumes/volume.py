@@ -87,7 +87,6 @@ class Volume:
     """
 
     ndim = 4
-    names_axes: bool | None = True  # whether the file or axes= does; None with affine= alone
     may_round = True  # whether a label of real numbers has classes: not after other sampling
     rounds = False  # whether the header, once read, is of a label of real numbers
 
@@ -294,8 +293,15 @@ class Volume:
         """``"view"`` (mapped), ``"range"`` (byte ranges) or ``"stream"`` (from the start)."""
         return self.header.access
 
-    def _note_axes(self, header: Header) -> None:
-        self.names_axes = header.names_axes or (None if self._affine is not None else False)
+    @property
+    def names_axes(self) -> bool | None:
+        """Whether the file or ``axes=`` names the axes; None with ``affine=`` alone.
+
+        True before the header is read.
+        """
+        if self._header is None or self._header.names_axes:
+            return True
+        return False if self._affine is None else None
 
     @property
     def header(self) -> Header:
@@ -306,7 +312,6 @@ class Volume:
                 with self.session.opening():
                     self._header = header = self._source.known_header()
                 self.rounds = self.may_round and self.kind == "label" and header.dtype.kind == "f"
-                self._note_axes(header)
             else:
                 self._backend()
         assert self._header is not None
@@ -423,7 +428,7 @@ class Volume:
         anew = self.__copy__()
         anew._source = source
         anew._header = anew._grid = anew._stamp = None
-        anew.rounds, anew.names_axes, anew._renews = False, True, renews
+        anew.rounds, anew._renews = False, renews
         if self.located_source is not None and not has_header:
             anew._pass = by
         return anew
@@ -534,7 +539,6 @@ class Volume:
         self._header = header = backend.header
         if self.kind == "label" and header.dtype.kind == "f":
             self.rounds = self.may_round
-        self._note_axes(header)
         if now:
             self._stamp = backend.version, now
         elif self._stamp is not None and not self._is_fresh and backend.version != self._stamp[0]:

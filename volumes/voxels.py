@@ -209,11 +209,6 @@ def plain(array: NDArray[Any]) -> NDArray[Any]:
     return array.view(np.uint8) if array.dtype.kind == "b" else array
 
 
-def plain_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return ``dtype``, or uint8 for booleans."""
-    return np.dtype(np.uint8) if dtype.kind == "b" else dtype
-
-
 # Smallest page of memory; larger pages are touched several times.
 _PAGE_BYTES = 4096
 

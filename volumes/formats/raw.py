@@ -37,14 +37,13 @@ from ...storage.volume_cache import VolumeCache, is_in_memory
 from ..backend import Backend, Channels
 from ..header import IDENTITY, Access, Header, Triple
 from ..scheme import REMOTE_ROWS_GAP, StoreLayout
-from ..voxels import Voxels, plain_dtype, touch
+from ..voxels import Voxels, touch
 from .chunked_backend import Layout
 from .stored_file import (
     MAPPED_AROUND,
     MAPS,
     FilesBackend,
     MappedFile,
-    Place,
     StoredFile,
     check_size,
     joined_key,
@@ -156,7 +155,6 @@ class LocalRaw(FilesBackend):
     _choice: IoChoice | None = None
     _view: NDArray[Any] | None = None
     _map: MappedFile | None = None
-    _place: Place | None = None
 
     def __init__(
         self,
@@ -166,7 +164,7 @@ class LocalRaw(FilesBackend):
         write: Callable[[BinaryIO], None] | None = None,
     ) -> None:
         self._fields, self._write = fields, write
-        self._dtype = plain_dtype(fields.dtype)
+        self._dtype = np.dtype("u1") if fields.dtype.kind == "b" else fields.dtype
         self._lock = threading.Lock()
         access: Access = "stream"
         if write is None:
@@ -187,8 +185,7 @@ class LocalRaw(FilesBackend):
             if buffer is None:
                 buffer = self._map = MAPS.add(file)
             fields = self._fields
-            view = np.ndarray(fields.layout.sizes, self._dtype, buffer, fields.offset)
-            self._view, self._place = view, MAPS.place_of(view)
+            self._view = np.ndarray(fields.layout.sizes, self._dtype, buffer, fields.offset)
         else:
             self._reader = FileReader(file, choice, name)
         self._choice = choice
@@ -233,7 +230,7 @@ class LocalRaw(FilesBackend):
         index, _ = self._fields.layout.index(region, channels)
         if self._view is None:
             return self._reader.will_need(*self._fields.box(index))
-        return self._place and self._place.prefetch(self._view, index.slices)
+        return None if self._map is None else self._map.prefetch(*self._fields.box(index))
 
     def _decode(self) -> None:
         """Make the decoded copy; read a damaged remote file again."""
@@ -265,7 +262,7 @@ class RemoteRaw(FilesBackend):
     def __init__(self, fields: RawHeader, files: Sequence[StoredFile], name: str) -> None:
         assert isinstance(files[-1], RemoteFile)
         self._fields, self._remote = fields, files[-1]
-        self._dtype = plain_dtype(fields.dtype)
+        self._dtype = np.dtype("u1") if fields.dtype.kind == "b" else fields.dtype
         super().__init__(files, fields.header("range"), name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
