@@ -288,18 +288,14 @@ def public_text(text: str) -> str:
         return text
     pieces = [text[: starts[0]]]
     for start, stop in zip(starts, [*starts[1:], len(text)], strict=True):
-        pieces.append(_public_piece(text[start:stop]))
+        piece = text[start:stop]
+        scheme: Any = _SCHEME.match(piece)
+        word: Any = _WORD.match(piece, scheme.end())
+        closing: Any = _CLOSING.search(word[0])
+        end = word.start() + closing.start()
+        pieces += (public_name(piece[:end]), _LATE_QUERY.sub("", piece[end:]))
     redaction = "".join(pieces)
     return redaction if redaction == text else public_text(redaction)
-
-
-def _public_piece(text: str) -> str:
-    """Redact a text that begins with its only URL."""
-    scheme: Any = _SCHEME.match(text)
-    word: Any = _WORD.match(text, scheme.end())
-    closing: Any = _CLOSING.search(word[0])
-    end = word.start() + closing.start()
-    return public_name(text[:end]) + _LATE_QUERY.sub("", text[end:])
 
 
 def secrets_in(location: str) -> Iterator[str]:

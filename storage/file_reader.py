@@ -45,43 +45,35 @@ NETWORK_KINDS = frozenset(
     | {"nfs", "nfs4", "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "smbfs", "vboxsf"}
     | {"virtiofs", "vmhgfs", "wekafs"}
 )
-# FUSE on a block device of this machine, e.g. NTFS.
-_FUSE_ON_A_DISK = "fuseblk"
-RENUMBERING_KINDS = frozenset({"exfat", _FUSE_ON_A_DISK, "msdos", "vfat"})
-"""Kinds of local disks that may change the inode number of an unchanged file."""
+RENUMBERING_KINDS = frozenset({"exfat", "fuseblk", "msdos", "vfat"})
+"""Kinds of local disks that may change the inode number of an unchanged file.
+
+``fuseblk`` is FUSE on a block device of this machine, e.g. NTFS.
+"""
 _MOUNTS = "/proc/self/mountinfo"
 _OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
-@dataclass(frozen=True)
-class FileSystem:
-    """File system of a file."""
-
-    kind: str = ""  # name in the kernel, e.g. ``"ext4"``; empty if unknown
-
-    @property
-    def network(self) -> bool:
-        """Whether each access is a request to another machine or process."""
-        fuse = self.kind == "fuse" or self.kind.startswith("fuse.")
-        return self.kind in NETWORK_KINDS or (fuse and self.kind != _FUSE_ON_A_DISK)
+_KINDS: dict[int, str] = {}  # of file systems, by device number
 
 
-_FILE_SYSTEMS: dict[int, FileSystem] = {}  # by device number
+def is_network(kind: str) -> bool:
+    """Whether each access to a file system is a request to another machine or process."""
+    return kind in NETWORK_KINDS or kind == "fuse" or kind.startswith("fuse.")
 
 
-def file_system_at(path: str, device: int = -1) -> FileSystem:
-    """Return the file system of an existing path, of unknown kind if that is not listed.
+def file_system_at(path: str, device: int = -1) -> str:
+    """Return the kind of the file system of an existing path, e.g. ``"ext4"``; empty if unknown.
 
     ``device`` saves a ``stat``.
     """
     device = os.stat(path).st_dev if device < 0 else device
-    if device not in _FILE_SYSTEMS:
-        kind = ""
+    if device not in _KINDS:
+        _KINDS[device] = ""
         with contextlib.suppress(OSError):
             text = Path(_MOUNTS).read_text("utf-8", "surrogateescape")
-            kind = file_system_kind(os.path.realpath(path), text)
-        _FILE_SYSTEMS[device] = FileSystem(kind)
-    return _FILE_SYSTEMS[device]
+            _KINDS[device] = file_system_kind(os.path.realpath(path), text)
+    return _KINDS[device]
 
 
 def file_system_kind(path: str, mounts: str) -> str:
@@ -118,20 +110,21 @@ class IoChoice:
         return f"{self.mode}: {self.reason}"
 
 
-def choose_io(io: str, place: FileSystem) -> IoChoice:
-    """Return how a file of uncompressed voxels is read.
+def choose_io(io: str, kind: str) -> IoChoice:
+    """Return how a file of uncompressed voxels is read on a file system of this kind.
 
     Each page of a map on a network file system is a request, so such files are read in long runs.
     In nibabel #1371 a map took 37 to 91 s, and reads 3.6 s.
     """
+    network = is_network(kind)
     if io != "auto":
-        return IoChoice(io, f"io={io!r} was asked for", place.network)  # type: ignore[arg-type]
-    if place.network:
-        return IoChoice("pread", f"{place.kind} is reached through a network, or another process",
-                        network=True)  # fmt: skip
-    if not place.kind:
+        return IoChoice(io, f"io={io!r} was asked for", network)  # type: ignore[arg-type]
+    if network:
+        reason = f"{kind} is reached through a network, or another process"
+        return IoChoice("pread", reason, network)
+    if not kind:
         return IoChoice("mmap", "the file system is not known")
-    return IoChoice("mmap", f"{place.kind} is on a disk of this machine")
+    return IoChoice("mmap", f"{kind} is on a disk of this machine")
 
 
 def check_io(io: str) -> str:
@@ -178,21 +171,18 @@ class RowBlocks:
         self._counts = [b - a for a, b in box[:row]]
         self._strides = strides[:row]
         self.shape = (*self._counts, run)  # of all rows; the last axis is the bytes of a row
-        self._axis, self._rows_each, self._span = self._join_rows(run, gap, most)
-
-    def _join_rows(self, run: int, gap: int, most: int) -> tuple[int, int, int]:
-        """Return the slowest axis along which rows are joined, their number, and their bytes."""
-        axis, span = len(self._counts), run
-        while axis > 0:
-            count, stride = self._counts[axis - 1], self._strides[axis - 1]
-            if count > 1 and (stride - span > gap or stride + span > most):
+        # The slowest axis along which rows are joined, their number, and their bytes.
+        self._axis, self._rows_each, self._span = row, 1, run
+        while self._axis > 0 and self._rows_each == 1:
+            count, stride = self._counts[self._axis - 1], self._strides[self._axis - 1]
+            if count > 1 and (stride - self._span > gap or stride + self._span > most):
                 break
-            axis -= 1
-            rows = min(count, 1 + max(0, most - span) // stride)
+            self._axis -= 1
+            rows = min(count, 1 + max(0, most - self._span) // stride)
             if rows < count:
-                return axis, rows, span
-            span += (count - 1) * stride
-        return axis, 1, span
+                self._rows_each = rows
+            else:
+                self._span += (count - 1) * stride
 
     def places(self, count: int) -> list[int]:
         """Return offsets of ``count`` bytes spread over the box, from the start of the array."""

@@ -39,7 +39,16 @@ from .remote_answers import (
     cause_of,
     has_expired,
 )
-from .retry import MOST_MISSING, MOST_WRONG, Attempts, Health, Retry, default_retry, retry_async
+from .retry import (
+    MOST_AHEAD,
+    MOST_MISSING,
+    MOST_WRONG,
+    Attempts,
+    Health,
+    Retry,
+    default_retry,
+    retry_async,
+)
 
 T = TypeVar("T")
 
@@ -396,8 +405,8 @@ class RemoteRanges(ABC):
                 self.replaced_at = max(self.replaced_at, before.at)
         self._has_ranges |= total not in (None, head.stop - head.start)
         self.newest, now = max(self.newest, mtime), time.time_ns()
-        if mtime * 1e9 > now:
-            self.health.wrote(mtime, now / 1e9)
+        if self.health.ahead < (ahead := mtime - now / 1e9) <= MOST_AHEAD:
+            self.health.ahead = ahead
         once = before is None or before.etag != etag
         self._answers[key] = _LastAnswer(etag, total, mtime, now, mtime, once)
 

@@ -246,12 +246,6 @@ class Health:
             self._new = 0
         return max(HEDGE_LEAST, self._slow)
 
-    def wrote(self, mtime: float, now: float) -> None:
-        """Update :attr:`ahead` from a write time and the local time."""
-        ahead = mtime - now
-        if self.ahead < ahead <= MOST_AHEAD:
-            self.ahead = ahead
-
     def may_hedge(self, *, hangs: bool = False) -> bool:
         """Whether one more request may be hedged, and count it; one that hangs always may."""
         if read_setting(REMOTE_HEDGE, "1") == "0":

@@ -25,9 +25,9 @@ from ..core.lru_cache import cached_property
 from ..core.memory import usable_memory
 from ..storage.content import array_key, content_key
 from .chunks.chunked_array import NeededChunks
-from .header import Header, Triple, affine_entries, affine_matrix
+from .header import Header, Triple, affine_entries, affine_matrix, refuse_unreadable
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
-from .voxels import Voxels, index_ranges, plain, refuse_unreadable, touch
+from .voxels import Voxels, index_ranges, plain, touch
 
 if TYPE_CHECKING:
     import torch

@@ -60,12 +60,6 @@ def _is_far(backend: Backend | None) -> bool:
     return backend is not None and backend.remote and all(map(_is_far, parts))
 
 
-def _was_read(backend: Backend | None) -> bool:
-    """Whether a user's reader has read a local file or folder that is unchanged since."""
-    version = None if backend is None else backend.first_version
-    return version is not None and bool(version.is_current)
-
-
 class Handles:
     """Open backends of one process by the token of their source.
 
@@ -172,12 +166,11 @@ class Handles:
     def close_local(self, *, keeps_read: bool = False) -> None:
         """Drop the handles of local files; ``keeps_read`` keeps those of users' readers."""
         with self._acts, self._lock:
-            handles = self.by_token.items()
-            self.by_token = {
-                token: handle
-                for token, handle in handles
-                if _is_far(handle.backend) or (keeps_read and _was_read(handle.backend))
-            }
+            for token, handle in [*self.by_token.items()]:
+                # Of a local file or folder that a user's reader has read.
+                version = getattr(handle.backend, "first_version", None) if keeps_read else None
+                if not (_is_far(handle.backend) or (version is not None and version.is_current)):
+                    del self.by_token[token]
 
     def after_fork(self) -> None:
         """Start empty in a forked child."""
@@ -227,32 +220,6 @@ class OpenedVersion(NamedTuple):
     case: str = ""  # its case, where that is known
 
 
-class Versions:
-    """First version of each volume in each pass of this process."""
-
-    def __init__(self) -> None:
-        self._first: dict[tuple[str, str], OpenedVersion] = {}
-        self._new: deque[OpenedVersion] = deque(maxlen=MOST_VERSIONS)
-
-    def first(self, version: OpenedVersion) -> OpenedVersion:
-        """Return the first version of the same volume in the same pass: this or an earlier one."""
-        # One step, so that two threads agree.
-        first = self._first.setdefault(version.key, version)
-        if first is version:
-            self._new.append(version)
-            if len(self._first) > MOST_VERSIONS:
-                self._first.pop(next(iter(self._first)), None)
-        return first
-
-    def take(self) -> tuple[OpenedVersion, ...]:
-        """Return the first versions since the last call."""
-        new = []
-        with contextlib.suppress(IndexError):
-            while True:
-                new.append(self._new.popleft())
-        return tuple(new)
-
-
 class Session:
     """Owner of the handles, chunks, prefetched bytes and versions of reads.
 
@@ -266,7 +233,9 @@ class Session:
         self.chunks = ChunkCache(0) if chunks is None else chunks
         """Decoded chunks, in memory that reading services grant."""
         self.ahead = ReadAhead() if ahead is None else ahead  # prefetched stored bytes
-        self.versions = Versions()  # of volumes in passes
+        # The first version of each volume in each pass, and those that were not taken yet.
+        self._first: dict[tuple[str, str], OpenedVersion] = {}
+        self._new: deque[OpenedVersion] = deque(maxlen=MOST_VERSIONS)
 
     def opening(self) -> AbstractContextManager[None]:
         """Give this session the backends that are opened inside the ``with`` block."""
@@ -275,6 +244,24 @@ class Session:
     def _open(self, source: Source) -> Backend:
         with self.opening():
             return source.open()
+
+    def first_version(self, version: OpenedVersion) -> OpenedVersion:
+        """Return the first version of the same volume in the same pass: this or an earlier one."""
+        # One step, so that two threads agree.
+        first = self._first.setdefault(version.key, version)
+        if first is version:
+            self._new.append(version)
+            if len(self._first) > MOST_VERSIONS:
+                self._first.pop(next(iter(self._first)), None)
+        return first
+
+    def take_versions(self) -> tuple[OpenedVersion, ...]:
+        """Return the first versions since the last call."""
+        new = []
+        with contextlib.suppress(IndexError):
+            while True:
+                new.append(self._new.popleft())
+        return tuple(new)
 
     def begin_pass(self, *, keeps_read: bool = False) -> None:
         """Close files and drop chunks that may have changed since the last pass.

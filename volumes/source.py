@@ -29,8 +29,9 @@ from .backend import Backend, ForeignBackend
 from .formats.stored_file import LocalStoredFile
 from .header import FILE_UNITS, HAS_AFFINE, UNIT, affine_matrix, invertible_affine
 from .registry import (
+    AFTER,
+    BEFORE,
     BackendRequest,
-    custom_backends,
     is_recognised,
     registered_names,
     resolve_backend,
@@ -115,14 +116,16 @@ class LocatedSource:
             source=self.location,
         )
         # Taken before opening, so that later writes are detected.
-        is_foreign = self.options.reader is not None or custom_backends()
+        is_foreign = self.options.reader is not None or BEFORE or AFTER
         first_version = _version_at(self.path) if self.path and is_foreign else None
         has_affine, units = self.options.affine is not None, set[str]()
         with holding(HAS_AFFINE, has_affine), holding(FILE_UNITS, units):
             backend = resolve_backend(request)
         if backend is not None:
-            ours = as_backend(backend, self.name)
-            with_affine(ours, request)
+            ours: Backend = backend
+            if not isinstance(backend, Backend):  # of TorchIO's kind
+                ours = with_affine(ForeignBackend(backend, self.name), request)
+            ours.name = ours.name or self.name
             if not has_affine:
                 header, what = ours.header, f"the affine of {self.name}"
                 affine = invertible_affine(header.affine, header.shape[1:], what)
@@ -174,14 +177,6 @@ class FolderVersion:
     def is_as_of(self, moment: int) -> bool:
         """Whether no file was added, removed or renamed."""
         return os.path.isdir(self._path) and os.stat(self._path).st_mtime_ns == self._time
-
-
-def as_backend(backend: Any, name: str) -> Backend:
-    """Return a ``Backend`` itself, or a wrapped backend of TorchIO's kind."""
-    if not isinstance(backend, Backend):
-        return ForeignBackend(backend, name)
-    backend.name = backend.name or name
-    return backend
 
 
 _TOKENS: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()

@@ -19,7 +19,7 @@ from ..core.errors import VolumeChanged, VolumeNotFound
 from ..core.validate import MILLIMETRES
 from .array_source import from_array, is_instance, says_label, select_to_memory
 from .axis_map import AxisMap
-from .axis_map_source import AxisMappedSource, LabelBackend, StoredMaskSource, seen_through
+from .axis_map_source import AxisMappedSource, LabelBackend, StoredMaskSource
 from .backend import Backend, as_array, as_tensor, check_inside, content_of, needed_of, read_counted
 from .chunks.chunked_array import NeededChunks
 from .formats.zarr_nodes import ZarrSource
@@ -28,7 +28,7 @@ from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import SESSION, OpenedVersion, Session, Source
 from .source import USUAL_OPTIONS, LocatedSource, Options
 from .stack_source import StackedSource, source_of_object
-from .voxels import Voxels, for_numpy, stored_number
+from .voxels import Voxels, stored_number
 
 if TYPE_CHECKING:
     import torch
@@ -172,7 +172,10 @@ class Volume:
 
     def with_axis_map(self, axis_map: AxisMap) -> Volume:
         """Return the volume seen through an axis map: same affine, other keys."""
-        return self._of(seen_through(self._source, axis_map), self.kind)
+        below: Source = self._source
+        if isinstance(self._source, AxisMappedSource):
+            below, axis_map = self._source.source, self._source.axis_map.then(axis_map)
+        return self._of(AxisMappedSource(below, axis_map), self.kind)
 
     @property
     def parts(self) -> tuple[Volume, ...]:
@@ -400,7 +403,7 @@ class Volume:
             first = self._first
             if first is None or first.key[0] != self._pass:
                 own = OpenedVersion((self._pass, self._source.token), version, moment, backend.name)
-                first = self._first = (self._session or SESSION).versions.first(own)
+                first = self._first = (self._session or SESSION).first_version(own)
             version, moment = first.version, first.moment
         try:
             current = backend.is_as_of(moment) if moment else backend.is_current
@@ -512,8 +515,16 @@ class Volume:
         return read_counted(self._load(), whole).values()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        # NumPy 2's rules for ``copy``.
         is_view = (self.is_loaded or self.access == "view") and not self.header.tensor_dtype
-        return for_numpy(self.numpy(), dtype, copy, is_view=is_view)
+        values = self.numpy()
+        array = values if dtype is None else values.astype(dtype, copy=False)
+        is_own = array is not values or not is_view or values.flags.owndata
+        if copy is False and is_own:
+            raise ValueError(
+                "these voxels have to be read or converted into new memory; copy=False forbids that"
+            )
+        return array.copy() if copy and not (is_own and array.flags.writeable) else array
 
     def _backend(self) -> Backend:
         """Return the open backend of this process, checked against the known header."""

@@ -218,7 +218,7 @@ def _refuse_elsewhere(entries: Sequence[Entry], made_of: Any, name: str, folder:
         origins = {_origin(folder)}
     elif isinstance(made_of, list):
         origins = {origin for origin in made_of if isinstance(origin, str)}
-    else:  # an earlier version wrote none: all volumes must have one origin
+    else:  # written by other programs: all volumes must have one origin
         origins = {_origin(entry.location) for entry in others[:1]}
     for entry in others:
         escapes = folder and entry.location.startswith(folder)

@@ -11,7 +11,7 @@ import math
 import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -79,7 +79,8 @@ class RawHeader:
 
     def box(self, index: Region) -> tuple[Sequence[int], Sequence[Span], int, int]:
         """Return shape, ranges, bytes of a number and offset of a region of the stored array."""
-        return self.layout.sizes, list(index), self.dtype.itemsize, self.offset
+        ends = list(zip(index.start, index.stop, strict=True))
+        return self.layout.sizes, ends, self.dtype.itemsize, self.offset
 
 
 def fastest_first(sizes: Sequence[int], axes: Triple = (0, 1, 2), colours: int = 1) -> Layout:
@@ -194,7 +195,7 @@ class LocalRaw(FilesBackend):
         store, choice = super().layout(volumes), self._choice
         if self._write is not None or choice is None:
             return store
-        return store.on_network(str(choice)) if choice.network else store.read_by(str(choice))
+        return store.on_network(str(choice)) if choice.network else replace(store, io=str(choice))
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return a region: a view of a mapped file."""
@@ -205,9 +206,14 @@ class LocalRaw(FilesBackend):
         if self._view is not None:
             array = self._view[index.slices]
             if self._map is not None:
-                start, size, resident = _pages_of(self._view.strides, index, array.itemsize)
-                start += self._fields.offset
-                MAPS.touch(self._map, resident, start, start + size)
+                # First byte of the box, its extent, and the bytes that a read maps.
+                start, size, resident = self._fields.offset, array.itemsize, array.itemsize
+                axes = zip(index.start[::-1], array.shape[::-1], array.strides[::-1], strict=True)
+                for first_voxel, count, stride in axes:
+                    start += first_voxel * stride
+                    size += (count - 1) * stride
+                    resident = count * min(stride, resident + MAPPED_AROUND)
+                MAPS.touch(self._map, min(size, resident), start, start + size)
         else:
             flat = self._reader.read(*self._fields.box(index)).reshape(-1)
             array = flat.view(self._dtype).reshape(index.shape)
@@ -290,17 +296,6 @@ class RemoteRaw(FilesBackend):
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         return self.read(region, channels).array.nbytes
-
-
-def _pages_of(strides: Sequence[int], index: Region, itemsize: int) -> tuple[int, int, int]:
-    """Return the first byte of a box in C order, its extent, and the bytes that a read maps."""
-    start, size, resident = 0, itemsize, itemsize
-    for first, last, stride in zip(index.start[::-1], index.stop[::-1], strides[::-1], strict=True):
-        count = last - first
-        start += first * stride
-        size += (count - 1) * stride
-        resident = count * min(stride, resident + MAPPED_AROUND)
-    return start, size, min(size, resident)
 
 
 # LPS negates the first two axes.

@@ -35,7 +35,7 @@ from ...core.lru_cache import cached_property
 from ...core.settings import MAPPED_BYTES, read_setting
 from ...core.suggest import path_hint
 from ...storage.content import content_key
-from ...storage.file_reader import HINTS, RENUMBERING_KINDS, RowBlocks, file_system_at
+from ...storage.file_reader import HINTS, RENUMBERING_KINDS, RowBlocks, file_system_at, is_network
 from ...storage.location import is_url, public_name
 from ...storage.ranges import (
     LOCAL_GAP,
@@ -292,8 +292,8 @@ class LocalStoredFile:
         if is_same and not is_new:
             return True
         # File servers have clocks of their own: compare only size and modification time there.
-        system = file_system_at(self.path)
-        return system.network or (system.kind in RENUMBERING_KINDS and not is_new)
+        kind = file_system_at(self.path)
+        return is_network(kind) or (kind in RENUMBERING_KINDS and not is_new)
 
     @property
     def content_key(self) -> str:

@@ -33,7 +33,7 @@ from ...core.errors import (
 from ...core.lru_cache import cached_property
 from ...core.suggest import path_hint
 from ...storage.content import content_key, documents_token, folder_key, listing_key
-from ...storage.file_reader import file_system_at
+from ...storage.file_reader import file_system_at, is_network
 from ...storage.location import is_url, public_name
 from ...storage.ranges import LocalRanges, RangeStore, cannot_open
 from ...storage.remote import open_remote
@@ -279,7 +279,7 @@ class LocalZarr(ListedZarr):
 
     @cached_property
     def _network(self) -> bool:
-        return file_system_at(self._path).network
+        return is_network(file_system_at(self._path))
 
     def forget_content_key(self) -> None:
         super().forget_content_key()
