@@ -37,14 +37,20 @@ class InFlight:
 
     def __init__(self, most_requests: int = MOST_REQUESTS, most_bytes: int = MOST_BYTES) -> None:
         self.most_requests, self.most_bytes = most_requests, most_bytes
-        self.after_fork()
+        self._of_parent: list[deque[_Turn]] = []
+        self._start()
         renew_after_fork(self)
 
-    def after_fork(self) -> None:
-        """Start without requests in a forked child, which has another loop."""
+    def _start(self) -> None:
         self.requests = self.bytes = 0
         self._waiting: deque[_Turn] = deque()
         self._ahead: deque[_Turn] = deque()
+
+    def after_fork(self) -> None:
+        """Start without requests in a forked child, which has another loop."""
+        # Kept, because the child must not destroy the pending tasks of its parent.
+        self._of_parent += [self._waiting, self._ahead]
+        self._start()
 
     async def enter(self, size: int, *, ahead: RequestPriority | None = None) -> None:
         """Wait for room for one request of ``size`` bytes; pair it with :meth:`leave`."""

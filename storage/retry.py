@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from statistics import median
 from typing import TypeVar
 
 from ..core import errors
@@ -225,7 +224,6 @@ class Health:
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._new, self._slow = 0, 0.0
         self.answers = 0  # number of answers
         self._hedges = _HEDGES_AT_ONCE
         self._at_once = 0.0
@@ -240,11 +238,10 @@ class Health:
         """Seconds after which a second request is sent."""
         if len(self._recent) < _ENOUGH:
             return HEDGE_UNKNOWN
-        if 4 * self._new >= len(self._recent):  # sort only after a quarter of new answers
-            slow = sorted(self._recent)[-1 - len(self._recent) // _SLOWER]
-            self._slow = min(HEDGE_SLOW * slow, HEDGE_USUAL * median(self._recent))
-            self._new = 0
-        return max(HEDGE_LEAST, self._slow)
+        recent, count = sorted(self._recent), len(self._recent)
+        median = (recent[(count - 1) // 2] + recent[count // 2]) / 2
+        slow = recent[-1 - count // _SLOWER]
+        return max(HEDGE_LEAST, min(HEDGE_SLOW * slow, HEDGE_USUAL * median))
 
     def may_hedge(self, *, hangs: bool = False) -> bool:
         """Whether one more request may be hedged, and count it; one that hangs always may."""
@@ -273,7 +270,6 @@ class Health:
             self._answer_times[kind] = self._clock()
         if seconds is not None:
             self._recent.append(seconds)
-            self._new += 1
             self.answers += 1
             self._hedges = min(_HEDGES_AT_ONCE, self._hedges + _HEDGE_SHARE)
 

@@ -73,16 +73,6 @@ def open_local(path: str) -> BinaryIO:
         raise VolumeNotFound(f"there is no file {path}.", do=path_hint(path)) from None
 
 
-def file_stamp(path: str) -> tuple[int, int]:
-    """Return size and modification time (ns) of a local file; raise ``VolumeNotFound``."""
-    try:
-        return stamp_of(os.stat(path))
-    except (FileNotFoundError, NotADirectoryError):
-        raise VolumeNotFound(f"there is no file {path}.", do=path_hint(path)) from None
-    except OSError as error:
-        raise cannot_open(path, error) from error
-
-
 def stamp_of(status: os.stat_result) -> tuple[int, int]:
     """Return size and modification time (ns), which identify a version of a file."""
     return status.st_size, status.st_mtime_ns

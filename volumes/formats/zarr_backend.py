@@ -388,7 +388,9 @@ class RemoteZarr(ListedZarr):
                 self._turn_to_newer()
                 continue
             except (CorruptVolume, TruncatedVolume) as error:
-                self._explain(error)
+                documents, self._has_failed = self.documents, True
+                self._documents.forget(self._token)
+                self._refuse_other(documents, error)
                 raise
             if not self._brought_newer():
                 self._last_read = time.time_ns()
@@ -415,12 +417,6 @@ class RemoteZarr(ListedZarr):
         documents = self.documents
         self._forget_stored()
         self._refuse_other(documents)
-
-    def _explain(self, error: VoxpipeError) -> None:
-        """Forget the metadata; raise ``VolumeChanged`` if they differ now."""
-        documents, self._has_failed = self.documents, True
-        self._documents.forget(self._token)
-        self._refuse_other(documents, error)
 
     def _refuse_other(
         self, documents: Mapping[str, bytes | None], error: VoxpipeError | None = None
