@@ -167,7 +167,7 @@ class Handles:
         """Drop the handles of local files; ``keeps_read`` keeps those of users' readers."""
         with self._acts, self._lock:
             for token, handle in [*self.by_token.items()]:
-                # Of a local file or folder that a user's reader has read.
+                # The version of a local file or folder that a user's reader has read.
                 version = getattr(handle.backend, "first_version", None) if keeps_read else None
                 if not (_is_far(handle.backend) or (version is not None and version.is_current)):
                     del self.by_token[token]
