@@ -97,11 +97,13 @@ def _parse(text: str) -> Url:
     head, rest = text[: match.end()], text[match.end() :]
     scheme = text[match.start() : match.end() - 3].lower()
     has_user, splits = _has_user(scheme, rest)
-    query = _QUERY.split(rest, maxsplit=1)[1:]
+    before, *query = _QUERY.split(rest, maxsplit=1)
     if has_user and rest.count("@") > 1 and any("@" in one for one in query):
         # Any of them may end the password.
         return Url(head, rest, _NOWHERE, "", "", splits)
-    user, place = _split_last(rest) if has_user else ("", rest)
+    # The last @ before the query, else the last @ of the query.
+    at = (before if "@" in before else rest).rindex("@") if has_user else -1
+    user, place = rest[: max(0, at)], rest[at + 1 :]
     end = _path_end(scheme, place)
     path = place[:end]
     # In a bucket a ; is part of a key.
@@ -143,13 +145,6 @@ def _has_user(scheme: str, rest: str) -> tuple[bool, str]:
     if scheme in _WITH_CONTAINER and ":" not in before:
         return False, ""
     return "@" in server, ""
-
-
-def _split_last(rest: str) -> tuple[str, str]:
-    """Split at the last @ before the query, else at the last @ of the query."""
-    path = _QUERY.split(rest, maxsplit=1)[0]
-    at = path.rindex("@") if "@" in path else rest.rindex("@")
-    return rest[:at], rest[at + 1 :]
 
 
 def server_of(location: str) -> str:

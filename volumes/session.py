@@ -118,13 +118,6 @@ class Handles:
             if opens:
                 self.trim()
 
-    def forget_content_key(self, token: str) -> None:
-        """Make an open backend compute its content key again."""
-        with self._acts, self._lock:
-            handle = self.by_token.get(token)
-        if handle is not None and handle.backend is not None:
-            handle.backend.forget_content_key()
-
     def opened_again(self, source: Source, last: Backend) -> Backend:
         """Return the open backend of ``source``, opened again if it is ``last``."""
         self.acquire(source)
