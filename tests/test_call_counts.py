@@ -12,7 +12,7 @@ BOUNDS = {
     "range by fsspec": (35, 5),
     "range from Volume.read": (51, 14),
     "batch of one rotated patch": (140, 39),
-    "first patch of a case": (232, 55),
+    "first patch of a case": (230, 55),
     "window of a prediction": (205, 52),
 }
 # Calls of a read of 8 chunks, and how many more one of 216 may make.

@@ -71,9 +71,9 @@ class Handles:
         self,
         most: int = MOST_HANDLES,
         most_bytes: int = MOST_RESIDENT_BYTES,
-        open_source: Callable[[Source], Backend] = lambda source: source.open(),
+        opening: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
-        self._open = open_source
+        self._opening = opening
         self._most, self._most_bytes = most, most_bytes
         self._lock = ForkSafeLock()
         self._acts = DeferredActs(self._lock)
@@ -108,7 +108,8 @@ class Handles:
                 if opens := backend is None or (verify and not backend.is_current):
                     # Drop the old backend first: HDF5 returns an open file's old state again.
                     backend = handle.backend = None
-                    backend = handle.backend = self._open(source)
+                    with self._opening():
+                        backend = handle.backend = source.open()
                 elif verify and not backend.remote:
                     # Chunks may change under the same metadata. A bucket is listed again only for
                     # copies: a listing per check would be a request each.
@@ -222,7 +223,7 @@ class Session:
     """
 
     def __init__(self, chunks: ChunkCache | None = None, ahead: ReadAhead | None = None) -> None:
-        self.handles = Handles(open_source=self._open)  # open backends
+        self.handles = Handles(opening=self.opening)  # open backends
         self.chunks = ChunkCache(0) if chunks is None else chunks
         """Decoded chunks, in memory that reading services grant."""
         self.ahead = ReadAhead() if ahead is None else ahead  # prefetched stored bytes
@@ -233,10 +234,6 @@ class Session:
     def opening(self) -> AbstractContextManager[None]:
         """Give this session the backends that are opened inside the ``with`` block."""
         return holding(_OPENING, self)
-
-    def _open(self, source: Source) -> Backend:
-        with self.opening():
-            return source.open()
 
     def first_version(self, version: OpenedVersion) -> OpenedVersion:
         """Return the first version of the same volume in the same pass: this or an earlier one."""
