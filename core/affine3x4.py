@@ -105,12 +105,6 @@ def apply(linear: Matrix3x3, vector: Sequence[float]) -> Vector:
     return (a * x + b * y + c * z, d * x + e * y + f * z, g * x + h * y + i * z)
 
 
-def determinant(linear: Matrix3x3) -> float:
-    """Return the determinant of a 3x3 matrix."""
-    a, b, c, d, e, f, g, h, i = linear
-    return a * (e * i - f * h) + b * (f * g - d * i) + c * (d * h - e * g)
-
-
 def inverse(linear: Matrix3x3) -> Matrix3x3:
     """Return the inverse of a 3x3 matrix; ``numpy.linalg.LinAlgError`` where there is none."""
     a, b, c, d, e, f, g, h, i = linear

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .affine3x4 import Affine3x4, affine3x4, apply, determinant, inverse, linear_of, product
+from .affine3x4 import Affine3x4, affine3x4, apply, inverse, linear_of, product
 from .call_site import WarnOnce
 from .errors import LikelyMistake
 from .lru_cache import cached_property
@@ -70,7 +70,9 @@ class Grid:
     @cached_property
     def is_singular(self) -> bool:
         """Whether the affine has no inverse; True if it has NaN."""
-        return not abs(determinant(linear_of(self.rows))) >= _SMALLEST
+        a, b, c, _, d, e, f, _, g, h, i, _ = self.rows
+        determinant = a * (e * i - f * h) + b * (f * g - d * i) + c * (d * h - e * g)
+        return not abs(determinant) >= _SMALLEST
 
     @property
     def spacing(self) -> tuple[float, float, float]:

@@ -54,12 +54,10 @@ def _address_space() -> int:
     return 0 if limit == resource.RLIM_INFINITY else limit
 
 
-def refuse_beyond_memory(
-    shape: Sequence[int], dtype: np.dtype[Any], of: object, most: int | None = None
-) -> None:
+def refuse_beyond_memory(shape: Sequence[int], dtype: np.dtype[Any], of: object) -> None:
     """Raise BudgetExceeded for an array that this process's memory cannot hold."""
     size = math.prod(map(int, shape)) * dtype.itemsize
-    limit = usable_memory() if most is None else most
+    limit = usable_memory()
     if limit and size > limit:
         array = f"{of} of shape {tuple(map(int, shape))} in {dtype}"
         msg = f"reading would take {size} bytes of memory and may take {limit}: {array}"

@@ -97,11 +97,13 @@ def _parse(text: str) -> Url:
     head, rest = text[: match.end()], text[match.end() :]
     scheme = text[match.start() : match.end() - 3].lower()
     has_user, splits = _has_user(scheme, rest)
-    query = _QUERY.split(rest, maxsplit=1)[1:]
+    before, *query = _QUERY.split(rest, maxsplit=1)
     if has_user and rest.count("@") > 1 and any("@" in one for one in query):
         # Any of them may end the password.
         return Url(head, rest, _NOWHERE, "", "", splits)
-    user, place = _split_last(rest) if has_user else ("", rest)
+    # The last @ before the query, else the last @ of the query.
+    at = (before if "@" in before else rest).rindex("@") if has_user else -1
+    user, place = rest[: max(0, at)], rest[at + 1 :]
     end = _path_end(scheme, place)
     path = place[:end]
     # In a bucket a ; is part of a key.
@@ -143,13 +145,6 @@ def _has_user(scheme: str, rest: str) -> tuple[bool, str]:
     if scheme in _WITH_CONTAINER and ":" not in before:
         return False, ""
     return "@" in server, ""
-
-
-def _split_last(rest: str) -> tuple[str, str]:
-    """Split at the last @ before the query, else at the last @ of the query."""
-    path = _QUERY.split(rest, maxsplit=1)[0]
-    at = path.rindex("@") if "@" in path else rest.rindex("@")
-    return rest[:at], rest[at + 1 :]
 
 
 def server_of(location: str) -> str:
@@ -288,18 +283,14 @@ def public_text(text: str) -> str:
         return text
     pieces = [text[: starts[0]]]
     for start, stop in zip(starts, [*starts[1:], len(text)], strict=True):
-        pieces.append(_public_piece(text[start:stop]))
+        piece = text[start:stop]
+        scheme: Any = _SCHEME.match(piece)
+        word: Any = _WORD.match(piece, scheme.end())
+        closing: Any = _CLOSING.search(word[0])
+        end = word.start() + closing.start()
+        pieces += (public_name(piece[:end]), _LATE_QUERY.sub("", piece[end:]))
     redaction = "".join(pieces)
     return redaction if redaction == text else public_text(redaction)
-
-
-def _public_piece(text: str) -> str:
-    """Redact a text that begins with its only URL."""
-    scheme: Any = _SCHEME.match(text)
-    word: Any = _WORD.match(text, scheme.end())
-    closing: Any = _CLOSING.search(word[0])
-    end = word.start() + closing.start()
-    return public_name(text[:end]) + _LATE_QUERY.sub("", text[end:])
 
 
 def secrets_in(location: str) -> Iterator[str]:

@@ -200,14 +200,7 @@ class ChunkGrid:
         """Number of parts along each axis."""
 
     def touched_parts(self, region: Region) -> NDArray[np.int64]:
-        """Return the parts (N, axes) that a region and its box touch, in C order.
-
-        Computed once per region, for prefetching, counting and reading.
-        """
-        memo = vars(region).get("_touched")
-        if memo is not None and memo[0] is self:
-            indices: NDArray[np.int64] = memo[1]
-            return indices
+        """Return the parts (N, axes) that a region and its box touch, in C order."""
         if region.is_empty:
             return np.empty((0, len(self.counts)), np.int64)
         ends = np.array([region.start, region.stop])
@@ -218,24 +211,15 @@ class ChunkGrid:
             first, last = chunk * self._per_chunk + voxel // self._block
         parts: NDArray[np.int64] = np.indices((last - first + 1).tolist()).reshape(len(first), -1).T
         parts = parts + first
+        if region.box is None or len(parts) <= 1:
+            return parts
         start, stop = self.bounds(parts)
-        if region.box is not None and len(parts) > 1:
-            near = region.box.touches(np.maximum(start, ends[0]), np.minimum(stop, ends[1]))
-            parts, start, stop = parts[near], start[near], stop[near]
-        parts.setflags(write=False)  # shared by later calls
-        vars(region)["_touched"] = self, parts, start, stop
-        return parts
+        near = region.box.touches(np.maximum(start, ends[0]), np.minimum(stop, ends[1]))
+        return parts[near]
 
-    def _bounds_in(
-        self, parts: NDArray[np.int64], region: Region | None
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the bounds of parts, from the memo of ``region`` if they are its parts."""
-        memo = None if region is None else vars(region).get("_touched")
-        return self.bounds(parts) if memo is None or memo[1] is not parts else memo[2:]
-
-    def voxels(self, parts: NDArray[np.int64], region: Region | None = None) -> int:
-        """Return the number of voxels in parts (N, axes); ``region`` may have their bounds."""
-        start, stop = self._bounds_in(parts, region)
+    def voxels(self, parts: NDArray[np.int64]) -> int:
+        """Return the number of voxels in parts (N, axes)."""
+        start, stop = self.bounds(parts)
         return int(np.add.reduce(np.multiply.reduce(stop - start, axis=1)))
 
     def bounds(self, parts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -253,7 +237,7 @@ class ChunkGrid:
 
         Per axis: the first voxel as an index of the region and of the part, and the length.
         """
-        start, stop = self._bounds_in(parts, region)
+        start, stop = self.bounds(parts)
         first = np.maximum(start, region.start)
         result = np.empty((*first.shape, 3), np.int64)
         result[..., 0] = first - region.start

@@ -101,7 +101,7 @@ def read_setting(name: str, usual: Any, environment: Mapping[str, str] = os.envi
         ) from None
 
 
-def check_settings(environment: Mapping[str, str] = os.environ) -> None:
+def check_settings() -> None:
     """Read every setting; ``BadSetting`` for the first bad one."""
     for name in NAMES:
-        read_setting(name, None, environment)
+        read_setting(name, None)

@@ -34,6 +34,7 @@ from .ranges import (
     CoalescePolicy,
     Span,
     coalesce_policy,
+    row_of,
 )
 
 # Kinds of file systems, read from ``/proc/self/mountinfo`` once per device; unknown without it.
@@ -44,45 +45,35 @@ NETWORK_KINDS = frozenset(
     | {"nfs", "nfs4", "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "smbfs", "vboxsf"}
     | {"virtiofs", "vmhgfs", "wekafs"}
 )
-# FUSE on a block device of this machine, e.g. NTFS.
-_FUSE_ON_A_DISK = "fuseblk"
-RENUMBERING_KINDS = frozenset({"exfat", _FUSE_ON_A_DISK, "msdos", "vfat"})
-"""Kinds of local disks that may change the inode number of an unchanged file."""
+RENUMBERING_KINDS = frozenset({"exfat", "fuseblk", "msdos", "vfat"})
+"""Kinds of local disks that may change the inode number of an unchanged file.
+
+``fuseblk`` is FUSE on a block device of this machine, e.g. NTFS.
+"""
 _MOUNTS = "/proc/self/mountinfo"
 _OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
-@dataclass(frozen=True)
-class FileSystem:
-    """File system of a file."""
-
-    kind: str = ""  # name in the kernel, e.g. ``"ext4"``; empty if unknown
-
-    @property
-    def network(self) -> bool:
-        """Whether each access is a request to another machine or process."""
-        fuse = self.kind == "fuse" or self.kind.startswith("fuse.")
-        return self.kind in NETWORK_KINDS or (fuse and self.kind != _FUSE_ON_A_DISK)
+_KINDS: dict[int, str] = {}  # of file systems, by device number
 
 
-_FILE_SYSTEMS: dict[int, FileSystem] = {}  # by device number
+def is_network(kind: str) -> bool:
+    """Whether each access to a file system is a request to another machine or process."""
+    return kind in NETWORK_KINDS or kind == "fuse" or kind.startswith("fuse.")
 
 
-def kind_of_open_file(file: BinaryIO) -> FileSystem:
-    """Return the file system of an open file; its kind is empty if unknown."""
-    return file_system_at(file.name, os.fstat(file.fileno()).st_dev)
+def file_system_at(path: str, device: int = -1) -> str:
+    """Return the kind of the file system of an existing path, e.g. ``"ext4"``; empty if unknown.
 
-
-def file_system_at(path: str, device: int = -1) -> FileSystem:
-    """Return the file system of an existing path; ``device`` saves a ``stat``."""
+    ``device`` saves a ``stat``.
+    """
     device = os.stat(path).st_dev if device < 0 else device
-    if device not in _FILE_SYSTEMS:
-        kind = ""
+    if device not in _KINDS:
+        _KINDS[device] = ""
         with contextlib.suppress(OSError):
             text = Path(_MOUNTS).read_text("utf-8", "surrogateescape")
-            kind = file_system_kind(os.path.realpath(path), text)
-        _FILE_SYSTEMS[device] = FileSystem(kind)
-    return _FILE_SYSTEMS[device]
+            _KINDS[device] = file_system_kind(os.path.realpath(path), text)
+    return _KINDS[device]
 
 
 def file_system_kind(path: str, mounts: str) -> str:
@@ -119,20 +110,21 @@ class IoChoice:
         return f"{self.mode}: {self.reason}"
 
 
-def choose_io(io: str, place: FileSystem) -> IoChoice:
-    """Return how a file of uncompressed voxels is read.
+def choose_io(io: str, kind: str) -> IoChoice:
+    """Return how a file of uncompressed voxels is read on a file system of this kind.
 
     Each page of a map on a network file system is a request, so such files are read in long runs.
     In nibabel #1371 a map took 37 to 91 s, and reads 3.6 s.
     """
+    network = is_network(kind)
     if io != "auto":
-        return IoChoice(io, f"io={io!r} was asked for", place.network)  # type: ignore[arg-type]
-    if place.network:
-        return IoChoice("pread", f"{place.kind} is reached through a network, or another process",
-                        network=True)  # fmt: skip
-    if not place.kind:
+        return IoChoice(io, f"io={io!r} was asked for", network)  # type: ignore[arg-type]
+    if network:
+        reason = f"{kind} is reached through a network, or another process"
+        return IoChoice("pread", reason, network)
+    if not kind:
         return IoChoice("mmap", "the file system is not known")
-    return IoChoice("mmap", f"{place.kind} is on a disk of this machine")
+    return IoChoice("mmap", f"{kind} is on a disk of this machine")
 
 
 def check_io(io: str) -> str:
@@ -142,7 +134,7 @@ def check_io(io: str) -> str:
     return io
 
 
-# Byte ranges of a box of an array in C order: its rows, or a few blocks that hold them.
+# Blocks of bytes that hold the rows of a box of an array in C order.
 #
 # The rows of a box form a lattice, so they are joined axis by axis. The 9216 rows of a patch of 96
 # cubed become 96 blocks with strides.
@@ -174,26 +166,23 @@ class RowBlocks:
         self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, *, gap: int, most: int
     ) -> None:
         strides = [math.prod(lengths[axis + 1 :]) * itemsize for axis in range(len(lengths))]
-        row, run = _row_of(lengths, box, itemsize)
+        row, run = row_of(lengths, box, itemsize)
         self._start = sum(a * s for (a, _), s in zip(box[: row + 1], strides, strict=False))
         self._counts = [b - a for a, b in box[:row]]
         self._strides = strides[:row]
         self.shape = (*self._counts, run)  # of all rows; the last axis is the bytes of a row
-        self._axis, self._rows_each, self._span = self._join_rows(run, gap, most)
-
-    def _join_rows(self, run: int, gap: int, most: int) -> tuple[int, int, int]:
-        """Return the slowest axis along which rows are joined, their number, and their bytes."""
-        axis, span = len(self._counts), run
-        while axis > 0:
-            count, stride = self._counts[axis - 1], self._strides[axis - 1]
-            if count > 1 and (stride - span > gap or stride + span > most):
+        # The slowest axis along which rows are joined, their number, and their bytes.
+        self._axis, self._rows_each, self._span = row, 1, run
+        while self._axis > 0 and self._rows_each == 1:
+            count, stride = self._counts[self._axis - 1], self._strides[self._axis - 1]
+            if count > 1 and (stride - self._span > gap or stride + self._span > most):
                 break
-            axis -= 1
-            rows = min(count, 1 + max(0, most - span) // stride)
+            self._axis -= 1
+            rows = min(count, 1 + max(0, most - self._span) // stride)
             if rows < count:
-                return axis, rows, span
-            span += (count - 1) * stride
-        return axis, 1, span
+                self._rows_each = rows
+            else:
+                self._span += (count - 1) * stride
 
     def places(self, count: int) -> list[int]:
         """Return offsets of ``count`` bytes spread over the box, from the start of the array."""
@@ -226,35 +215,6 @@ class RowBlocks:
             shape = (n, *self.shape[axis + 1 :])
             size = self._span + (n - 1) * strides[axis]
             yield RowBlock(start, size, target, shape, (*inner[0], 1))
-
-
-def rows_of_box(
-    lengths: Sequence[int], box: Sequence[Span], itemsize: int, offset: int, most: int | None = None
-) -> list[Span]:
-    """Return the runs of bytes that hold a box of an array, in the order of the file."""
-    row, run = _row_of(lengths, box, itemsize, most)
-    starts: NDArray[np.int64] = np.zeros(1, np.int64)
-    for length, (first, last) in zip(lengths[:row], box[:row], strict=True):
-        starts = (starts[:, None] * length + np.arange(first, last, dtype=np.int64)).ravel()
-    stride = math.prod(lengths[row + 1 :]) * itemsize
-    starts = (starts * lengths[row] + box[row][0]) * stride + offset
-    return [(start, start + run) for start in starts.tolist()]
-
-
-def _row_of(
-    lengths: Sequence[int], box: Sequence[Span], itemsize: int, most: int | None = None
-) -> tuple[int, int]:
-    """Return the axis of the rows of a box, and the bytes of a row."""
-    counts = [last - first for first, last in box]
-    axis = len(lengths) - 1
-    run = counts[axis] * itemsize
-    # Axes that are read whole lengthen the row along the one before them.
-    while axis > 0 and tuple(box[axis]) == (0, lengths[axis]):
-        longer = run * counts[axis - 1]
-        if most is not None and longer > most:
-            break
-        axis, run = axis - 1, longer
-    return axis, run
 
 
 LOCAL = CoalescePolicy(LOCAL_GAP, LOCAL_RUN)

@@ -37,10 +37,20 @@ class InFlight:
 
     def __init__(self, most_requests: int = MOST_REQUESTS, most_bytes: int = MOST_BYTES) -> None:
         self.most_requests, self.most_bytes = most_requests, most_bytes
-        self.requests = 0
-        self.bytes = 0
+        self._of_parent: list[deque[_Turn]] = []
+        self._start()
+        renew_after_fork(self)
+
+    def _start(self) -> None:
+        self.requests = self.bytes = 0
         self._waiting: deque[_Turn] = deque()
         self._ahead: deque[_Turn] = deque()
+
+    def after_fork(self) -> None:
+        """Start without requests in a forked child, which has another loop."""
+        # Kept, because the child must not destroy the pending tasks of its parent.
+        self._of_parent += [self._waiting, self._ahead]
+        self._start()
 
     async def enter(self, size: int, *, ahead: RequestPriority | None = None) -> None:
         """Wait for room for one request of ``size`` bytes; pair it with :meth:`leave`."""
@@ -75,8 +85,9 @@ class InFlight:
 
     def leave(self, size: int) -> None:
         """Release the room of one request."""
-        self.requests -= 1
-        self.bytes -= size
+        # A request of the parent may end in a forked child, whose counts it is not in.
+        self.requests = max(0, self.requests - 1)
+        self.bytes = max(0, self.bytes - size)
         if self._waiting or self._ahead:
             self._wake()
 
@@ -96,6 +107,9 @@ class InFlight:
             self.bytes += size
             turn.set_result(None)
 
+
+IN_FLIGHT = InFlight()
+"""Requests of this process, in the event loop of fsspec."""
 
 # Daemon threads for blocking calls of an event loop.
 #
@@ -159,9 +173,16 @@ class CallThreads:
                 self._under_way += 1
             if not (self._is_over or future[0].cancelled()):
                 loop = future[0].get_loop()
-                # This thread may wait for long after this line, so none of its variables holds the
-                # answer or its future.
-                self._outcomes.append((future.pop(), *_answer(call)))
+                # This thread may wait for long afterwards, so none of its variables keeps the
+                # answer or its future. An exception keeps the frames of the call, without this one.
+                try:
+                    answer, failure = call(), None
+                except BaseException as error:
+                    trace = error.__traceback__
+                    answer, failure = None, error.with_traceback(trace and trace.tb_next)
+                    del trace
+                self._outcomes.append((future.pop(), answer, failure))
+                del answer, failure
                 if not self._woken:  # one wake delivers all outcomes until then
                     self._woken = True
                     try:
@@ -184,17 +205,6 @@ class CallThreads:
             else:
                 future.set_exception(error)
             del future, answer, error
-
-
-def _answer(call: Callable[[], Any]) -> tuple[Any, BaseException | None]:
-    """Return the result and the exception of a call, without the frames of this module."""
-    try:
-        return call(), None
-    except BaseException as error:
-        trace = error.__traceback__
-        error.__traceback__ = None if trace is None else trace.tb_next
-        del trace  # it refers to this frame, and would be a cycle
-        return None, error
 
 
 THREADS = CallThreads()

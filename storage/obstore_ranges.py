@@ -320,16 +320,28 @@ class ObstoreRanges(RemoteRanges):
     def _get(self, path: str, request: RangeRequest) -> Answer:
         import obstore
 
-        # A web server may lack ranges.
-        options = _options(request, always=self._kind != "http")
-        reply = obstore.get(self._store(), path, options=options)
+        options: Any = {}
+        start = request.start
+        if request.stop is not None:
+            options["range"] = (start, request.stop)
+        elif start or self._kind != "http":  # only the answer to a range reports its end
+            options["range"] = {"suffix": -start} if start < 0 else {"offset": start}
+        if request.condition:
+            options["if_match"] = request.condition
+        reply: Any = obstore.get(self._store(), path, options=options)
         if encoding := reply.attributes.get("Content-Encoding"):
             check_encoding(encoding, path or self._bucket)
-        meta, (start, stop) = reply.meta, reply.range
+        meta, (first, last) = reply.meta, reply.range
         mtime = meta["last_modified"].timestamp()
-        head = Head(start, stop, int(meta["size"]), meta["e_tag"] or "", mtime)
+        head = Head(first, last, int(meta["size"]), meta["e_tag"] or "", mtime)
         request.check(head)
-        return Answer(_body(reply, stop - start), head)
+        size, pieces, length = last - first, list[bytes](), 0
+        for piece in reply.stream(min_chunk_size=max(1, min(size, _PIECE_BYTES))):
+            pieces.append(piece)
+            length += len(piece)
+            if length > size:
+                break
+        return Answer(pieces[0] if len(pieces) == 1 else b"".join(pieces), head)
 
     def _facts(self, path: str) -> ObjectFacts:
         import obstore
@@ -385,30 +397,6 @@ class ObstoreRanges(RemoteRanges):
         """Return the path of an object, or of the web server itself; None if obstore refuses it."""
         path = f"{self._prefix}/{key}" if self._prefix and key else self._prefix or key
         return None if (path or self._kind != "http") and _ODD_KEY.search(path) else path
-
-
-def _options(request: RangeRequest, *, always: bool) -> Any:
-    """Return the options of a GET; with ``always``, of a range, whose answer reports its end."""
-    options, start = dict[str, Any](), request.start
-    if request.stop is not None:
-        options["range"] = (start, request.stop)
-    elif start or always:
-        options["range"] = {"suffix": -start} if start < 0 else {"offset": start}
-    if request.condition:
-        options["if_match"] = request.condition
-    return options
-
-
-def _body(reply: Any, size: int) -> bytes:
-    """Return a body, read piece by piece until it exceeds ``size`` bytes."""
-    pieces: list[bytes] = []
-    length = 0
-    for piece in reply.stream(min_chunk_size=max(1, min(size, _PIECE_BYTES))):
-        pieces.append(piece)
-        length += len(piece)
-        if length > size:
-            break
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 # Larger answers come in pieces, so that a wrong length takes no memory.

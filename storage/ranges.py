@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import time
@@ -48,6 +49,35 @@ def coalesce(spans: Sequence[Span] | NDArray[np.int64], gap: int, most: int) -> 
             if after < end:
                 break  # ends before the new first span no longer count
     return runs
+
+
+def rows_of_box(
+    lengths: Sequence[int], box: Sequence[Span], itemsize: int, offset: int, most: int | None = None
+) -> list[Span]:
+    """Return the runs of bytes that hold a box of an array, in the order of the file."""
+    row, run = row_of(lengths, box, itemsize, most)
+    starts: NDArray[np.int64] = np.zeros(1, np.int64)
+    for length, (first, last) in zip(lengths[:row], box[:row], strict=True):
+        starts = (starts[:, None] * length + np.arange(first, last, dtype=np.int64)).ravel()
+    stride = math.prod(lengths[row + 1 :]) * itemsize
+    starts = (starts * lengths[row] + box[row][0]) * stride + offset
+    return [(start, start + run) for start in starts.tolist()]
+
+
+def row_of(
+    lengths: Sequence[int], box: Sequence[Span], itemsize: int, most: int | None = None
+) -> tuple[int, int]:
+    """Return the axis of the rows of a box, and the bytes of a row."""
+    counts = [last - first for first, last in box]
+    axis = len(lengths) - 1
+    run = counts[axis] * itemsize
+    # Axes that are read whole lengthen the row along the one before them.
+    while axis > 0 and tuple(box[axis]) == (0, lengths[axis]):
+        longer = run * counts[axis - 1]
+        if most is not None and longer > most:
+            break
+        axis, run = axis - 1, longer
+    return axis, run
 
 
 # ``pread`` allocates the requested bytes, and a damaged index may request terabytes.

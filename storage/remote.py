@@ -275,40 +275,35 @@ class RemoteFile:
         return bytes(self.ranges([(0, min(length, self.size))])[0])
 
     def ranges(self, spans: Sequence[Span]) -> list[Piece]:
-        """Return the bytes of each span, with prefetched bytes and concurrent requests."""
-        ready = self._ahead.take(self._token, spans)
-        absent = [span for span in spans if span not in ready]
-        self._is_read |= bool(ready)
-        answers = self._fetch([ReadRange("", *span) for span in absent])
-        self._is_read = True
-        by_span: dict[Index, Piece | None] = {**ready}
-        by_span.update(zip(absent, answers, strict=True))
-        pieces = [piece for span in spans if (piece := by_span[span]) is not None]
-        if len(pieces) < len(spans):
-            raise VolumeNotFound(f"there is nothing at {self.name} any more.", do="Check the URL.")
-        return pieces
+        """Return the bytes of each span, with prefetched bytes and concurrent requests.
 
-    def _fetch(self, ranges: Sequence[ReadRange]) -> Sequence[Piece | None]:
-        """Return bytes of ranges; before the first read, accept a new version of the file."""
+        Before the first read, a new version of the file is accepted. ``TruncatedVolume`` for a
+        short answer.
+        """
+        ready = self._ahead.take(self._token, spans)
+        absent = [ReadRange("", *span) for span in spans if span not in ready]
+        self._is_read |= bool(ready)
         try:
-            return self.store.get_ranges(ranges)
+            answers = self.store.get_ranges(absent)
         except VolumeChanged:
-            if self._is_read:
-                raise
-            facts = self.store.facts("")
+            facts = self._facts if self._is_read else self.store.facts("")
             if facts == self._facts or facts != self.store.facts(""):
                 raise
             self._facts = facts
             self.store.expect("", facts)
-            return self.store.get_ranges(ranges)
-
-    def whole_ranges(self, spans: Sequence[Span]) -> list[Piece]:
-        """Return the bytes of each span; ``TruncatedVolume`` for a short one."""
-        pieces = self.ranges(spans)
-        for (start, stop), piece in zip(spans, pieces, strict=True):
+            answers = self.store.get_ranges(absent)
+        self._is_read = True
+        new, pieces = iter(answers), list[Piece]()
+        for start, stop in spans:
+            span: Index = (start, stop)
+            piece: Piece | None = ready[span] if span in ready else next(new)
+            if piece is None:
+                msg = f"there is nothing at {self.name} any more."
+                raise VolumeNotFound(msg, do="Check the URL.")
             if len(piece) != stop - start:
                 msg = f"{self.name} sent {len(piece)} of the {stop - start} bytes from {start} on."
                 raise TruncatedVolume(msg, do="Read again, or check the store.")
+            pieces.append(piece)
         return pieces
 
     def prefetch(self, spans: Sequence[Span]) -> Ticket | None:
@@ -389,7 +384,7 @@ class _RemoteStream(Seekable):
             self._pieces.clear()  # frees the memory before the new pieces arrive
             starts = range(start, self._file.size, _PIECE_BYTES)[:_PIECES]
             spans = [(at, min(at + _PIECE_BYTES, self._file.size)) for at in starts]
-            pieces = self._file.whole_ranges(spans)
+            pieces = self._file.ranges(spans)
             self._pieces = [(at, memoryview(p)) for at, p in zip(starts, pieces, strict=True)]
         first, piece = self._pieces[0]
         return piece[start - first : stop - first]
@@ -426,4 +421,4 @@ class RangeFile(Seekable):
         return bytes(self._fetch([span])[0])
 
     def _fetch(self, spans: Sequence[Span]) -> list[Piece]:
-        return self._file.whole_ranges(spans)
+        return self._file.ranges(spans)

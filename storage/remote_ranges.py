@@ -17,12 +17,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import quote
-from weakref import WeakKeyDictionary
 
 from ..core.errors import AccessDenied, VolumeChanged, VolumeNotFound, VoxpipeError
 from ..core.redact import server_of
 from .content import content_key
-from .in_flight import InFlight, RequestPriority
+from .in_flight import IN_FLIGHT, RequestPriority
 from .location import Secrets, public_name, redirect_of, remote_error, s3_address
 from .ranges import MOST_DOCUMENT_BYTES, REMOTE_GAP, REMOTE_RUN, ReadRange, check_document
 from .read_ahead import SmallObjectCache
@@ -40,7 +39,16 @@ from .remote_answers import (
     cause_of,
     has_expired,
 )
-from .retry import MOST_MISSING, MOST_WRONG, Attempts, Health, Retry, default_retry, retry_async
+from .retry import (
+    MOST_AHEAD,
+    MOST_MISSING,
+    MOST_WRONG,
+    Attempts,
+    Health,
+    Retry,
+    default_retry,
+    retry_async,
+)
 
 T = TypeVar("T")
 
@@ -247,7 +255,7 @@ class RemoteRanges(ABC):
         """Move requests of a prefetch before others, from any thread, because a read waits."""
         from fsspec.asyn import get_loop
 
-        get_loop().call_soon_threadsafe(lambda: _in_flight().hurry(ahead))
+        get_loop().call_soon_threadsafe(IN_FLIGHT.hurry, ahead)
 
     def facts(self, key: str) -> ObjectFacts:
         """Return size and version of an object; ``VolumeNotFound`` for a missing one."""
@@ -302,7 +310,13 @@ class RemoteRanges(ABC):
             return b""
         denials, looks, odd = 0, 0, set[str]()
         while True:
-            request = self._request_for(part, whole, limit)
+            pin, last = self._pins.get(key), self._answers.get(key)
+            request = RangeRequest(*part, most=whole, limit=limit)
+            if pin is not None:
+                request = RangeRequest(*part, pin.etag, pin.mtime, pin.size, limit=limit)
+            elif last is not None and (start, stop) != (0, None):
+                # Parts of an object need one version, because its index is valid for no other.
+                request = request._replace(etag=last.etag, mtime=last.required_mtime)
             unknown = max(0, (request.size or whole or _USUAL_BYTES) - start)
             size = -start if start < 0 else unknown if stop is None else stop - start
             try:
@@ -323,17 +337,6 @@ class RemoteRanges(ABC):
             self.absences += body is None
             return body
 
-    def _request_for(self, part: ReadRange, whole: int, limit: int) -> RangeRequest:
-        """Return the request of a range, with the known facts of its object."""
-        pin = self._pins.get(part.object)
-        if pin is not None:
-            return RangeRequest(*part, pin.etag, pin.mtime, pin.size, limit=limit)
-        last = self._answers.get(part.object)
-        if last is None or (part.start == 0 and part.stop is None):
-            return RangeRequest(*part, most=whole, limit=limit)
-        # Parts of an object need the same version, because its index is valid for no other.
-        return RangeRequest(*part, last.etag, last.required_mtime, most=whole, limit=limit)
-
     async def _check(self, request: RangeRequest, odd: set[str]) -> Any:
         """Send one request, check its answer and return the body.
 
@@ -343,7 +346,7 @@ class RemoteRanges(ABC):
         key = request.key
         try:
             answer = await self.ask(request)
-            request.check_body(answer)
+            request.check_length(answer)
         except Exception as error:
             failure = advice_on(error)
             if failure is FaultAdvice.ABSENT and (key in self._pins or key in self._answers):
@@ -402,8 +405,8 @@ class RemoteRanges(ABC):
                 self.replaced_at = max(self.replaced_at, before.at)
         self._has_ranges |= total not in (None, head.stop - head.start)
         self.newest, now = max(self.newest, mtime), time.time_ns()
-        if mtime * 1e9 > now:
-            self.health.wrote(mtime, now / 1e9)
+        if self.health.ahead < (ahead := mtime - now / 1e9) <= MOST_AHEAD:
+            self.health.ahead = ahead
         once = before is None or before.etag != etag
         self._answers[key] = _LastAnswer(etag, total, mtime, now, mtime, once)
 
@@ -424,7 +427,6 @@ class RemoteRanges(ABC):
         kind: str = "HEAD",
     ) -> T | Any:
         """Return the result of ``call`` within the allowed attempts; None for a missing object."""
-        room = _in_flight()
         wrong, has_doubted = 0, False
 
         async def attempt() -> T:
@@ -443,7 +445,7 @@ class RemoteRanges(ABC):
                     ) from None
                 raise
 
-        await room.enter(size, ahead=ahead)
+        await IN_FLIGHT.enter(size, ahead=ahead)
         try:
             # The deadline begins here: waiting for other requests is no failure.
             action, describe = f"reading {self._place(key)}", self._secrets.describe
@@ -462,7 +464,7 @@ class RemoteRanges(ABC):
                 raise AccessDenied(msg, do="Check the region and the endpoint_url.") from None
             return self._answer_to(error, key)
         finally:
-            room.leave(size)
+            IN_FLIGHT.leave(size)
 
     def _may_be_elsewhere(self, error: Exception) -> bool:
         """Whether a refusal may be from a host to which S3 redirected the request."""
@@ -514,15 +516,3 @@ class RemoteRanges(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
-
-
-_IN_FLIGHT: WeakKeyDictionary[asyncio.AbstractEventLoop, InFlight] = WeakKeyDictionary()
-
-
-def _in_flight() -> InFlight:
-    """Return the bounds of the running loop; a forked child has another loop."""
-    loop = asyncio.get_running_loop()
-    room = _IN_FLIGHT.get(loop)
-    if room is None:
-        room = _IN_FLIGHT[loop] = InFlight()
-    return room

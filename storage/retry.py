@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from statistics import median
 from typing import TypeVar
 
 from ..core import errors
@@ -126,12 +125,14 @@ class Attempts:
         self._version: tuple[str, int | None, float] | None = None
         self.health = Health(clock) if health is None else health
         self.targets = (kind, f"{kind} {action}")
-        self._deadline = self.health.deadline(kind, policy.deadline)
         self._advice = (
             f"Check the store, or give it more time: {setting}=seconds, now {policy.deadline:g}."
         )
-        # Whether this is one probe of a failing store.
-        self._is_probe = self.health.check_out(action, self.targets, self._advice)
+        self._deadline, self._is_probe = policy.deadline, False
+        if self.health.outages:
+            self._deadline = self.health.deadline(kind, policy.deadline)
+            # Whether this is one probe of a failing store.
+            self._is_probe = self.health.check_out(action, self.targets, self._advice)
 
     def note_answer(self) -> None:
         """Record that the store answers requests of this kind and for this object."""
@@ -223,13 +224,12 @@ class Health:
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
         self._recent: deque[float] = deque(maxlen=_RECENT)
-        self._new, self._slow = 0, 0.0
         self.answers = 0  # number of answers
         self._hedges = _HEDGES_AT_ONCE
         self._at_once = 0.0
         # Last answers by kind of request, outages by target, and ends of short deadlines by kind.
         self._answer_times: dict[str, float] = {}
-        self._outages: dict[str, _Outage] = {}
+        self.outages: dict[str, _Outage] = {}
         self._short_until: dict[str, float] = {}
         self.ahead = 0.0  # least seconds by which its clock is ahead of the local one
 
@@ -238,17 +238,10 @@ class Health:
         """Seconds after which a second request is sent."""
         if len(self._recent) < _ENOUGH:
             return HEDGE_UNKNOWN
-        if 4 * self._new >= len(self._recent):  # sort only after a quarter of new answers
-            slow = sorted(self._recent)[-1 - len(self._recent) // _SLOWER]
-            self._slow = min(HEDGE_SLOW * slow, HEDGE_USUAL * median(self._recent))
-            self._new = 0
-        return max(HEDGE_LEAST, self._slow)
-
-    def wrote(self, mtime: float, now: float) -> None:
-        """Update :attr:`ahead` from a write time and the local time."""
-        ahead = mtime - now
-        if self.ahead < ahead <= MOST_AHEAD:
-            self.ahead = ahead
+        recent, count = sorted(self._recent), len(self._recent)
+        median = (recent[(count - 1) // 2] + recent[count // 2]) / 2
+        slow = recent[-1 - count // _SLOWER]
+        return max(HEDGE_LEAST, min(HEDGE_SLOW * slow, HEDGE_USUAL * median))
 
     def may_hedge(self, *, hangs: bool = False) -> bool:
         """Whether one more request may be hedged, and count it; one that hangs always may."""
@@ -271,13 +264,12 @@ class Health:
         if targets:
             self._at_once = min(_AT_ONCE_SAVINGS, self._at_once + _AT_ONCE_SHARE)
         for target in targets:
-            if self._outages.pop(target, None) is not None and target != targets[0]:
+            if self.outages.pop(target, None) is not None and target != targets[0]:
                 self._short_until.pop(targets[0], None)  # the object is back
         for kind in targets[:1]:
             self._answer_times[kind] = self._clock()
         if seconds is not None:
             self._recent.append(seconds)
-            self._new += 1
             self.answers += 1
             self._hedges = min(_HEDGES_AT_ONCE, self._hedges + _HEDGE_SHARE)
 
@@ -309,14 +301,12 @@ class Health:
         answers_others = self._answer_times.get(kind, -float("inf")) >= begin
         self._short_until[kind] = until = now + max(OUTAGE, deadline)
         for target in (own,) if answers_others else (kind, own):
-            self._outages[target] = _Outage(until)
-        while len(self._outages) > _MOST_OUTAGES:
-            del self._outages[next(iter(self._outages))]
+            self.outages[target] = _Outage(until)
+        while len(self.outages) > _MOST_OUTAGES:
+            del self.outages[next(iter(self.outages))]
 
     def check_out(self, action: str, targets: Targets, do: str) -> bool:
         """Return :meth:`is_out`; raise ``StoreUnavailable`` right after a failed probe."""
-        if not self._outages:
-            return False
         now = self._clock()
         for outage in self._outages_of(targets):
             if now < min(outage.until, outage.quiet_until):
@@ -327,7 +317,7 @@ class Health:
         return self.is_out(targets)
 
     def _outages_of(self, targets: Targets) -> list[_Outage]:
-        return [self._outages[target] for target in targets if target in self._outages]
+        return [self.outages[target] for target in targets if target in self.outages]
 
 
 async def retry_async(

@@ -9,11 +9,11 @@ from checkout import ROOT
 
 # Functions and modules of the package, by the names of `tools/count_calls.py`. They only fall.
 BOUNDS = {
-    "range by obstore": (40, 5),
-    "range by fsspec": (39, 5),
-    "range from Volume.read": (64, 16),
+    "range by obstore": (33, 5),
+    "range by fsspec": (35, 5),
+    "range from Volume.read": (51, 14),
     "batch of one rotated patch": (134, 38),
-    "first patch of a case": (250, 50),
+    "first patch of a case": (230, 50),
     "window of a prediction": (174, 43),
 }
 # Calls of a read of 8 chunks, and how many more one of 216 may make.

@@ -1,7 +1,8 @@
 """Volume, the backend registry, one file per format."""
 
 from ..first_use import export as _export
-from . import builtin as _builtin  # noqa: F401  (registers the formats of the engine)
+from ..first_use import list_names as _list_names
+from . import formats as _formats
 from .axis_map import AxisMap as AxisMap
 from .backend import Backend as Backend
 from .catalog.catalog import Finding as Finding
@@ -35,6 +36,7 @@ from .formats.stored_file import Format as Format
 from .formats.stored_file import StoredFile as StoredFile
 from .header import Header as Header
 from .registry import BackendRequest as BackendRequest
+from .registry import add_formats as _add_formats
 from .registry import custom_backends as custom_backends
 from .registry import register_backend as register_backend
 from .registry import resolve_backend as resolve_backend
@@ -42,6 +44,6 @@ from .registry import unregister_backend as unregister_backend
 from .session import close_volumes as close_volumes
 from .volume import Volume as Volume
 from .voxels import Voxels as Voxels
-from .voxels import normalize_index as normalize_index
 
+_add_formats(_list_names(_formats.__name__, _formats.__path__, "FORMATS"))
 _export(globals())

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core import Affine
-from ..core.errors import SampleError, VolumeError, VolumeReadError
+from ..core.errors import VolumeError, VolumeReadError
 from ..core.locks import ForkSafeLock
 from ..core.lru_cache import cached_property
 from ..storage.content import array_key, quick_key
@@ -32,13 +32,12 @@ from .backend import (
     ViewBackend,
     as_array,
     only_in_torch,
-    placed_array,
     read_counted,
     smallest_box,
 )
 from .formats.chunked_backend import plain_layout
 from .formats.npy import map_npy
-from .header import IDENTITY, Header, affine_entries, array_header, channels_first
+from .header import Header, affine_entries, array_header, channels_first
 from .voxels import index_ranges
 
 INLINE_BYTES = 8 * 1024
@@ -309,15 +308,6 @@ def is_instance(thing: Any, module: str, *classes: str) -> bool:
     """Whether ``thing`` is of one of some classes; imports no module."""
     library = sys.modules.get(module)
     return isinstance(thing, tuple(getattr(library, c) for c in classes if hasattr(library, c)))
-
-
-def from_object(thing: Any, affine: tuple[float, ...] | None, axes: Any = None) -> ArraySource:
-    """Return the source of an array, a tensor or an image, with the given or its own affine."""
-    values, own = placed_array(thing, has_affine=affine is not None)
-    if own is not None and axes is not None:
-        what = f"a {type(thing).__name__} has an affine along its own axes, and was given axes="
-        raise SampleError(what, do="Leave axes= out, or give affine= of the axes x, y, z too.")
-    return from_array(values, affine or own or IDENTITY, axes, is_image=own is not None)
 
 
 def select_to_memory(backend: Backend, item: Any, affine: Affine, name: str) -> ArraySource:

@@ -8,15 +8,14 @@ place in the world of the stored index ``i``, and only its content moves.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import BadPlan, OutOfVolume
-from ..core.validate import is_number
+from ..core.errors import OutOfVolume
 from ..storage.content import content_key
 from .header import Shape
 
@@ -232,38 +231,6 @@ class AxisMap:
     def fingerprint(self) -> str:
         """Return a short key, equal for equal maps in every process."""
         return content_key("axis map", tuple(sorted(asdict(r).items()) for r in self.rules))
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the map as plain data."""
-        rules = [{**asdict(rule), "axis": AXES[rule.axis]} for rule in self.rules]
-        for rule in rules:
-            rule["table"] = None if rule["table"] is None else list(rule["table"])
-            rule["missing"] = list(rule["missing"])
-        return {"rules": rules}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> AxisMap:
-        """Return the map of a document by :meth:`to_json`; raise BadPlan for any other."""
-        try:
-            axis_map = cls(())
-            for rule in data["rules"]:
-                axis_map = axis_map.then(cls._from_rule(rule))
-            return axis_map
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            msg = f"this is no axis map: {type(error).__name__}: {error}"
-            raise BadPlan(msg, do="Give what AxisMap.to_json() returned.") from error
-
-    @classmethod
-    def _from_rule(cls, rule: Mapping[str, Any]) -> AxisMap:
-        axis, how = rule["axis"], {"policy": rule["policy"], "fill": rule["fill"]}
-        kinds = [rule["table"] is not None, bool(rule["offset"]), bool(rule["missing"])]
-        if sum(kinds) > 1 or not isinstance(rule["in_file"], bool) or not is_number(rule["fill"]):
-            raise ValueError(f"the rule of axis {axis!r} names several kinds of change, or none")
-        if rule["table"] is not None:
-            return cls.from_table(axis, rule["table"], **how)
-        if rule["offset"]:
-            return cls.shift(axis, rule["offset"], **how)
-        return cls.missing(axis, rule["missing"], in_file=rule["in_file"], **how)
 
     def describe(self) -> str:
         """Return the map in words, on one line."""

@@ -131,13 +131,6 @@ def _header_of(source: Any) -> Header:
     return opening_session().handles.acquire(source, verify=True).header
 
 
-def seen_through(source: Source, axis_map: AxisMap) -> AxisMappedSource:
-    """Return a source seen through a map; joins the map with one that the source already has."""
-    if isinstance(source, AxisMappedSource):
-        return AxisMappedSource(source.source, source.axis_map.then(axis_map))
-    return AxisMappedSource(source, axis_map)
-
-
 def mapped_header(header: Header, tables: Sequence[Table | None]) -> Header:
     """Return a header seen through the tables of the four axes."""
     sizes = zip(header.shape, tables, strict=True)

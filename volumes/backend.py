@@ -17,7 +17,6 @@ from ..core.errors import (
     BadHeader,
     CorruptVolume,
     OutOfVolume,
-    SampleError,
     UnknownFormat,
     VolumeChanged,
     VolumeTooLarge,
@@ -26,9 +25,9 @@ from ..core.lru_cache import cached_property
 from ..core.memory import usable_memory
 from ..storage.content import array_key, content_key
 from .chunks.chunked_array import NeededChunks
-from .header import Header, Triple, affine_entries, affine_matrix
+from .header import Header, Triple, affine_entries, affine_matrix, refuse_unreadable
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
-from .voxels import Voxels, index_ranges, plain, refuse_unreadable, touch
+from .voxels import Voxels, index_ranges, plain, touch
 
 if TYPE_CHECKING:
     import torch
@@ -225,7 +224,7 @@ class Backend(ABC):
 
     def touched_bytes(self, region: Region, channels: Channels | None = None) -> int:
         """Return the bytes of stored voxels that a read touches, in whole chunks."""
-        chunks = self.needed_chunks(region, channels)
+        chunks = None if self.chunks is None else self.needed_chunks(region, channels)
         first, last = channels or (0, self.shape[0])
         voxels = region.size * (last - first) if chunks is None else chunks.voxels
         return voxels * self.disk_dtype.itemsize
@@ -548,12 +547,3 @@ def only_in_torch(values: Any) -> str:
     """
     name = str(getattr(values, "dtype", "")).removeprefix("torch.")
     return name if name.startswith(("bfloat", "float8", "complex32")) else ""
-
-
-def no_options(options: Mapping[str, Any], name: str, keys: tuple[str, ...] = ()) -> None:
-    """Raise ``SampleError``, a ``TypeError``, for unknown options of a format."""
-    unknown = [key for key in options if key not in keys]
-    if unknown:
-        have = ", ".join(keys) or "none"
-        msg = f"{name} was opened with unknown option {unknown[0]!r}; its format has: {have}"
-        raise SampleError(msg, do=f"Leave {unknown[0]}= out, or write one that the format has.")

@@ -12,10 +12,10 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from ..core import Affine
 from ..core.call_site import warn
 from ..core.context import ContextKey
-from ..core.errors import BadHeader, LikelyMistake
+from ..core.errors import BadHeader, LikelyMistake, UnknownFormat
 from ..core.lru_cache import cached_property
-from .voxels import refuse_unreadable, value_dtype
 
+EXACT_IN_FLOAT32 = 2  # bytes of integers that are exact in its mantissa of 24 bits
 _LARGEST = 1e100  # of an affine's entries: the product of three must stay finite
 _FLAT = 1e-6  # volume of three steps of length 1 below which they are in one plane
 # Largest distance from a whole number that a scale of 1 or more may give a label.
@@ -180,6 +180,30 @@ class Header:
             return replace(header, stamp=(), access=access, names_axes=True, file_unit="")
 
         return without_stamp(self) == without_stamp(other)
+
+
+def value_dtype(dtype: np.dtype[Any], slope: float = 1.0, intercept: float = 0.0) -> np.dtype[Any]:
+    """Return the native type of the values of stored numbers."""
+    native = dtype.newbyteorder("=")
+    if (slope, intercept) == (1.0, 0.0) or native.kind in "bc":
+        return native
+    if native.kind == "f":
+        return np.dtype(np.float64 if native.itemsize > 4 else np.float32)
+    return np.dtype(np.float32 if native.itemsize <= EXACT_IN_FLOAT32 else np.float64)
+
+
+def refuse_unreadable(dtype: np.dtype[Any], name: str) -> None:
+    """Raise ``UnknownFormat`` for voxels that are no plain numbers."""
+    if dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8):
+        return
+    if dtype.kind == "c" and dtype.itemsize <= 16:
+        return
+    what = "RGB" if dtype.names and dtype.names[0] == "R" else str(dtype)
+    raise UnknownFormat(
+        f"{name} holds {what} voxels, and a volume holds integers, floats up to 64 bits or "
+        "complex numbers up to 128 bits.",
+        do="Store each colour as a channel, or convert the voxels to a numeric type.",
+    )
 
 
 def affine_entries(affine: ArrayLike, name: str) -> tuple[float, ...]:

@@ -73,8 +73,8 @@ class _Matcher(NamedTuple):
 
 
 # Registrations of users, before and after all formats.
-_BEFORE: list[_Matcher] = []
-_AFTER: list[_Matcher] = []
+BEFORE: list[_Matcher] = []
+AFTER: list[_Matcher] = []
 _FORMATS: list[Any] = []  # of the engine
 # Formats by the name of their entry point; concurrent readers never see a name without them.
 _OF_PACKAGES: dict[str, tuple[Any, ...]] = {}
@@ -110,7 +110,7 @@ def _formats() -> list[Any]:
 def _entries(formats: Iterable[Any]) -> list[_Matcher]:
     """Return the backends of users and of these formats, in the order of matching."""
     entries = (_Matcher(f.name, f.recognises, f.backend) for f in formats if f.name not in _WITHOUT)
-    return [*_BEFORE, *entries, *_AFTER]
+    return [*BEFORE, *entries, *AFTER]
 
 
 def known_suffixes() -> tuple[str, ...]:
@@ -141,13 +141,13 @@ def register_backend(
     """
     unregister_backend(name)  # also drops handles that other backends have opened
     entry = _Matcher(name, matcher, factory)
-    _BEFORE.insert(0, entry) if prepend else _AFTER.append(entry)
+    BEFORE.insert(0, entry) if prepend else AFTER.append(entry)
 
 
 def unregister_backend(name: str) -> None:
     """Remove a backend; do nothing if there is none of this name."""
     _WITHOUT.add(name)
-    for entries in (_BEFORE, _AFTER):
+    for entries in (BEFORE, AFTER):
         entries[:] = [entry for entry in entries if entry.name != name]
     close_volumes()
 
@@ -162,26 +162,28 @@ def resolve_backend(request: BackendRequest) -> Any | None:
     if reader is not None:
         makes = hasattr(reader, "create_backend")
         backend = reader.create_backend(request) if makes else ReaderBackend(reader, request)
-        return with_affine(backend, request)
-    entry = _matching(request)
-    return None if entry is None else with_affine(entry.factory(request), request)
+    else:
+        entry = _matching(request)
+        backend = None if entry is None else entry.factory(request)
+    # The stored array: the field would import torch.
+    return backend if vars(request)["affine"] is None else with_affine(backend, request)
 
 
 def _matching(request: BackendRequest) -> _Matcher | None:
     """Return the first entry that matches; import packages only if no other entry does."""
-    own = (entry for entry in tuple(_BEFORE) if entry.matcher(request))
+    own = (entry for entry in tuple(BEFORE) if entry.matcher(request))
     formats = (f for f in _FORMATS if f.name not in _WITHOUT and f.recognises(request))
     entries = (_Matcher(f.name, f.recognises, f.backend) for f in formats)
     early = next(own, None) or next(entries, None)
     if early is not None:
         return early
-    others = _entries(_formats()[len(_FORMATS) :])[len(_BEFORE) :]
+    others = _entries(_formats()[len(_FORMATS) :])[len(BEFORE) :]
     return next((entry for entry in others if entry.matcher(request)), None)
 
 
 def with_affine(backend: Any, request: BackendRequest) -> Any:
     """Return a backend of ours with the user's affine, if any."""
-    affine = vars(request)["affine"]  # the stored array: the field would import torch
+    affine = vars(request)["affine"]
     if affine is not None and isinstance(backend, Backend):
         entries = given_affine(as_array(affine), backend.name)
         backend.header = replace(backend.header, affine=entries)
@@ -200,14 +202,14 @@ def registered_names() -> tuple[str, ...]:
 
 def custom_backends() -> tuple[tuple[str, Matcher, Factory], ...]:
     """Return the registrations of users in the order of matching, for workers that are no forks."""
-    return tuple((entry.name, entry.matcher, entry.factory) for entry in (*_BEFORE, *_AFTER))
+    return tuple((entry.name, entry.matcher, entry.factory) for entry in (*BEFORE, *AFTER))
 
 
 def reads_by_others() -> bool:
     """Whether a user's backend, or a format of another package, may read a file."""
     here = __name__.partition(".")[0]
     points = (point for group in ("formats", "sources") for point in extensions(group).values())
-    return bool(_BEFORE or _AFTER) or any(not p.value.startswith(f"{here}.") for p in points)
+    return bool(BEFORE or AFTER) or any(not p.value.startswith(f"{here}.") for p in points)
 
 
 class ReaderBackend(ViewBackend):

@@ -88,10 +88,6 @@ class StoreLayout:
             remote=header.access != "stream",  # streams are spooled once
         )
 
-    def read_by(self, io: str) -> StoreLayout:
-        """Return the layout of voxels read in the mode ``io`` from a local disk."""
-        return replace(self, io=io)
-
     def on_network(self, io: str = "") -> StoreLayout:
         """Return the layout at the usual speed of a network file system."""
         return replace(

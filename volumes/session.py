@@ -7,12 +7,13 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from ..core.context import ContextKey, holding
 from ..core.errors import VolumeChanged
 from ..core.locks import DeferredActs, ForkSafeLock, renew_after_fork
-from ..core.lru_cache import LRUCache
 from ..storage.content import documents_token
 from ..storage.read_ahead import AHEAD, ReadAhead
 from .backend import Backend
@@ -42,27 +43,20 @@ class Source(Protocol):
         """Open it in this process."""
 
 
+@dataclass(eq=False)
 class _Handle:
     """An open backend, or the lock under which a thread opens it."""
 
     uses = itertools.count()
-
-    def __init__(self) -> None:
-        self.opening = threading.Lock()
-        self.backend: Backend | None = None
-        self.use = next(self.uses)  # largest for the most recently used handle
+    opening: threading.Lock = field(default_factory=threading.Lock)
+    backend: Backend | None = None
+    use: int = -1  # largest for the most recently used handle
 
 
 def _is_far(backend: Backend | None) -> bool:
     """Whether all that a backend reads is at URLs."""
     parts = getattr(backend, "below", ())
     return backend is not None and backend.remote and all(map(_is_far, parts))
-
-
-def _was_read(backend: Backend | None) -> bool:
-    """Whether a user's reader has read a local file or folder that is unchanged since."""
-    version = None if backend is None else backend.first_version
-    return version is not None and bool(version.is_current)
 
 
 class Handles:
@@ -76,9 +70,9 @@ class Handles:
         self,
         most: int = MOST_HANDLES,
         most_bytes: int = MOST_RESIDENT_BYTES,
-        open_source: Callable[[Source], Backend] = lambda source: source.open(),
+        opening: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
     ) -> None:
-        self._open = open_source
+        self._opening = opening
         self._most, self._most_bytes = most, most_bytes
         self._lock = ForkSafeLock()
         self._acts = DeferredActs(self._lock)
@@ -113,7 +107,8 @@ class Handles:
                 if opens := backend is None or (verify and not backend.is_current):
                     # Drop the old backend first: HDF5 returns an open file's old state again.
                     backend = handle.backend = None
-                    backend = handle.backend = self._open(source)
+                    with self._opening():
+                        backend = handle.backend = source.open()
                 elif verify and not backend.remote:
                     # Chunks may change under the same metadata. A bucket is listed again only for
                     # copies: a listing per check would be a request each.
@@ -122,13 +117,6 @@ class Handles:
         finally:
             if opens:
                 self.trim()
-
-    def forget_content_key(self, token: str) -> None:
-        """Make an open backend compute its content key again."""
-        with self._acts, self._lock:
-            handle = self.by_token.get(token)
-        if handle is not None and handle.backend is not None:
-            handle.backend.forget_content_key()
 
     def opened_again(self, source: Source, last: Backend) -> Backend:
         """Return the open backend of ``source``, opened again if it is ``last``."""
@@ -171,12 +159,11 @@ class Handles:
     def close_local(self, *, keeps_read: bool = False) -> None:
         """Drop the handles of local files; ``keeps_read`` keeps those of users' readers."""
         with self._acts, self._lock:
-            handles = self.by_token.items()
-            self.by_token = {
-                token: handle
-                for token, handle in handles
-                if _is_far(handle.backend) or (keeps_read and _was_read(handle.backend))
-            }
+            for token, handle in [*self.by_token.items()]:
+                # The version of a local file or folder that a user's reader has read.
+                version = getattr(handle.backend, "first_version", None) if keeps_read else None
+                if not (_is_far(handle.backend) or (version is not None and version.is_current)):
+                    del self.by_token[token]
 
     def after_fork(self) -> None:
         """Start empty in a forked child."""
@@ -189,9 +176,14 @@ class Handles:
     def trim(self) -> None:
         """Drop surplus handles; called after a backend was opened or took a descriptor."""
         with self._acts, self._lock:
-            oldest = sorted(self.by_token.items(), key=lambda entry: entry[1].use)
-            backends = {token: handle.backend for token, handle in oldest if handle.backend}
+            handles = self.by_token
+            backends = {
+                token: handle.backend for token, handle in handles.items() if handle.backend
+            }
             resident = sum(backend.resident_bytes for backend in backends.values())
+            if len(handles) <= self._most and resident <= self._most_bytes:
+                return
+            oldest = sorted(handles.items(), key=lambda entry: entry[1].use)
             # Read once: a concurrent read may give a backend its descriptor.
             far = {token for token, backend in backends.items() if not backend.holds_descriptor}
             remote, local = len(far), len(oldest) - len(far)
@@ -207,7 +199,7 @@ class Handles:
                     remote, local = remote - is_far, local - (not is_far)
 
 
-# Each takes 400 bytes. With more volumes, changes of the least recently read ones go unnoticed.
+# Each takes 400 bytes. With more volumes, changes of those that were opened first go unnoticed.
 MOST_VERSIONS = 16_384
 
 
@@ -221,31 +213,6 @@ class OpenedVersion(NamedTuple):
     case: str = ""  # its case, where that is known
 
 
-class Versions:
-    """First version of each volume in each pass of this process."""
-
-    def __init__(self) -> None:
-        self._first: LRUCache[OpenedVersion] = LRUCache(MOST_VERSIONS)
-        self._new: deque[OpenedVersion] = deque(maxlen=MOST_VERSIONS)
-
-    def first(self, version: OpenedVersion) -> OpenedVersion:
-        """Return the first version of the same volume in the same pass: this or an earlier one."""
-
-        def note() -> OpenedVersion:
-            self._new.append(version)
-            return version
-
-        return self._first.get_or(version.key, note)
-
-    def take(self) -> tuple[OpenedVersion, ...]:
-        """Return the first versions since the last call."""
-        new = []
-        with contextlib.suppress(IndexError):
-            while True:
-                new.append(self._new.popleft())
-        return tuple(new)
-
-
 class Session:
     """Owner of the handles, chunks, prefetched bytes and versions of reads.
 
@@ -255,15 +222,31 @@ class Session:
     """
 
     def __init__(self, chunks: ChunkCache | None = None, ahead: ReadAhead | None = None) -> None:
-        self.handles = Handles(open_source=self._open)  # open backends
+        self.handles = Handles(opening=lambda: holding(OPENING, self))  # open backends
         self.chunks = ChunkCache(0) if chunks is None else chunks
         """Decoded chunks, in memory that reading services grant."""
         self.ahead = ReadAhead() if ahead is None else ahead  # prefetched stored bytes
-        self.versions = Versions()  # of volumes in passes
+        # The first version of each volume in each pass, and those that were not taken yet.
+        self._first: dict[tuple[str, str], OpenedVersion] = {}
+        self._new: deque[OpenedVersion] = deque(maxlen=MOST_VERSIONS)
 
-    def _open(self, source: Source) -> Backend:
-        with holding(OPENING, self):
-            return source.open()
+    def first_version(self, version: OpenedVersion) -> OpenedVersion:
+        """Return the first version of the same volume in the same pass: this or an earlier one."""
+        # One step, so that two threads agree.
+        first = self._first.setdefault(version.key, version)
+        if first is version:
+            self._new.append(version)
+            if len(self._first) > MOST_VERSIONS:
+                self._first.pop(next(iter(self._first)), None)
+        return first
+
+    def take_versions(self) -> tuple[OpenedVersion, ...]:
+        """Return the first versions since the last call."""
+        new = []
+        with contextlib.suppress(IndexError):
+            while True:
+                new.append(self._new.popleft())
+        return tuple(new)
 
     def begin_pass(self, *, keeps_read: bool = False) -> None:
         """Close files and drop chunks that may have changed since the last pass.

@@ -22,15 +22,16 @@ from ..core.errors import UnknownFormat, VolumeNotFound
 from ..core.suggest import path_hint
 from ..storage.content import content_key, files_below
 from ..storage.file_reader import check_io
-from ..storage.location import absolute_place, is_url, public_name
+from ..storage.location import is_url, local_path, public_name
 from ..storage.ranges import FOLLOW
 from ..storage.retry import read_anew
 from .backend import Backend, ForeignBackend
 from .formats.stored_file import LocalStoredFile
 from .header import PLACEMENT, UNIT, Placement, affine_matrix, invertible_affine
 from .registry import (
+    AFTER,
+    BEFORE,
     BackendRequest,
-    custom_backends,
     is_recognised,
     registered_names,
     resolve_backend,
@@ -83,7 +84,7 @@ class LocatedSource:
         if self.token:
             return
         # Made absolute now: a worker may run in another directory.
-        path = "" if is_url(self.location) else absolute_place(self.location)
+        path = "" if is_url(self.location) else os.path.abspath(local_path(self.location))
         name = self.location if path else public_name(self.location)
         self.__dict__.update(path=path, name=name)
         is_usual = self.options is USUAL_OPTIONS
@@ -115,14 +116,16 @@ class LocatedSource:
             source=self.location,
         )
         # Taken before opening, so that later writes are detected.
-        is_foreign = self.options.reader is not None or custom_backends()
+        is_foreign = self.options.reader is not None or BEFORE or AFTER
         first_version = _version_at(self.path) if self.path and is_foreign else None
         has_affine, units = self.options.affine is not None, set[str]()
         with holding(PLACEMENT, Placement(has_affine, units)):
             backend = resolve_backend(request)
         if backend is not None:
-            ours = as_backend(backend, self.name)
-            with_affine(ours, request)
+            ours: Backend = backend
+            if not isinstance(backend, Backend):  # of TorchIO's kind
+                ours = with_affine(ForeignBackend(backend, self.name), request)
+            ours.name = ours.name or self.name
             if not has_affine:
                 header, what = ours.header, f"the affine of {self.name}"
                 affine = invertible_affine(header.affine, header.shape[1:], what)
@@ -174,14 +177,6 @@ class FolderVersion:
     def is_as_of(self, moment: int) -> bool:
         """Whether no file was added, removed or renamed."""
         return os.path.isdir(self._path) and os.stat(self._path).st_mtime_ns == self._time
-
-
-def as_backend(backend: Any, name: str) -> Backend:
-    """Return a ``Backend`` itself, or a wrapped backend of TorchIO's kind."""
-    if not isinstance(backend, Backend):
-        return ForeignBackend(backend, name)
-    backend.name = backend.name or name
-    return backend
 
 
 _TOKENS: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()

@@ -20,9 +20,9 @@ from ..core.grid import GRID_TOLERANCE
 from ..first_use import extensions
 from ..storage.content import content_key
 from ..storage.read_ahead import Closable, joint_ticket
-from .array_source import from_object, is_instance
-from .backend import Backend, Channels, content_of, read_counted
-from .header import Access, Header, affine_entries
+from .array_source import from_array, is_instance
+from .backend import Backend, Channels, content_of, placed_array, read_counted
+from .header import IDENTITY, Access, Header, affine_entries
 from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import Session, Source
 from .source import Options
@@ -378,7 +378,14 @@ def source_of_object(thing: Any, options: Options) -> Source:
     if names:
         what = f"voxels in memory take no reader and no options, and {names[0]}= is given"
         raise SampleError(what, do=f"Leave {names[0]}= out.")
-    return source or from_object(thing, options.affine, options.reader_kwargs.get("axes"))
+    if source is not None:
+        return source
+    affine, axes = options.affine, options.reader_kwargs.get("axes")
+    values, own = placed_array(thing, has_affine=affine is not None)
+    if own is not None and axes is not None:
+        what = f"a {type(thing).__name__} has an affine along its own axes, and was given axes="
+        raise SampleError(what, do="Leave axes= out, or give affine= of the axes x, y, z too.")
+    return from_array(values, affine or own or IDENTITY, axes, is_image=own is not None)
 
 
 def source_by_package(thing: Any, options: Options) -> Source | None:

@@ -20,7 +20,7 @@ from ..core.errors import VolumeChanged, VolumeNotFound
 from ..core.validate import MILLIMETRES
 from .array_source import from_array, is_instance, says_label, select_to_memory
 from .axis_map import AxisMap
-from .axis_map_source import AxisMappedSource, LabelBackend, StoredMaskSource, seen_through
+from .axis_map_source import AxisMappedSource, LabelBackend, StoredMaskSource
 from .backend import Backend, as_array, as_tensor, check_inside, content_of, needed_of, read_counted
 from .chunks.chunked_array import NeededChunks
 from .formats.zarr_nodes import ZarrSource
@@ -29,7 +29,7 @@ from .scheme import ReadScheme, SchemeRefusal, StoreLayout
 from .session import OPENING, SESSION, OpenedVersion, Session, Source
 from .source import USUAL_OPTIONS, LocatedSource, Options
 from .stack_source import StackedSource, source_of_object
-from .voxels import Voxels, for_numpy, stored_number
+from .voxels import Voxels, stored_number
 
 if TYPE_CHECKING:
     import torch
@@ -88,7 +88,6 @@ class Volume:
     """
 
     ndim = 4
-    names_axes: bool | None = True  # whether the file or axes= does; None with affine= alone
     may_round = True  # whether a label of real numbers has classes: not after other sampling
     rounds = False  # whether the header, once read, is of a label of real numbers
 
@@ -174,7 +173,10 @@ class Volume:
 
     def with_axis_map(self, axis_map: AxisMap) -> Volume:
         """Return the volume seen through an axis map: same affine, other keys."""
-        return self._of(seen_through(self._source, axis_map), self.kind)
+        below: Source = self._source
+        if isinstance(self._source, AxisMappedSource):
+            below, axis_map = self._source.source, self._source.axis_map.then(axis_map)
+        return self._of(AxisMappedSource(below, axis_map), self.kind)
 
     @property
     def parts(self) -> tuple[Volume, ...]:
@@ -295,8 +297,15 @@ class Volume:
         """``"view"`` (mapped), ``"range"`` (byte ranges) or ``"stream"`` (from the start)."""
         return self.header.access
 
-    def _note_axes(self, header: Header) -> None:
-        self.names_axes = header.names_axes or (None if self._affine is not None else False)
+    @property
+    def names_axes(self) -> bool | None:
+        """Whether the file or ``axes=`` names the axes; None with ``affine=`` alone.
+
+        True before the header is read.
+        """
+        if self._header is None or self._header.names_axes:
+            return True
+        return False if self._affine is None else None
 
     @property
     def header(self) -> Header:
@@ -307,7 +316,6 @@ class Volume:
                 with holding(OPENING, self.session):
                     self._header = header = self._source.known_header()
                 self.rounds = self.may_round and self.kind == "label" and header.dtype.kind == "f"
-                self._note_axes(header)
             else:
                 self._backend()
         assert self._header is not None
@@ -396,7 +404,7 @@ class Volume:
             first = self._first
             if first is None or first.key[0] != self._pass:
                 own = OpenedVersion((self._pass, self._source.token), version, moment, backend.name)
-                first = self._first = (self._session or SESSION).versions.first(own)
+                first = self._first = (self._session or SESSION).first_version(own)
             version, moment = first.version, first.moment
         try:
             current = backend.is_as_of(moment) if moment else backend.is_current
@@ -424,7 +432,7 @@ class Volume:
         anew = self.__copy__()
         anew._source = source
         anew._header = anew._grid = anew._stamp = None
-        anew.rounds, anew.names_axes, anew._renews = False, True, renews
+        anew.rounds, anew._renews = False, renews
         if self.located_source is not None and not has_header:
             anew._pass = by
         return anew
@@ -508,8 +516,16 @@ class Volume:
         return read_counted(self._load(), whole).values()
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        # NumPy 2's rules for ``copy``.
         is_view = (self.is_loaded or self.access == "view") and not self.header.tensor_dtype
-        return for_numpy(self.numpy(), dtype, copy, is_view=is_view)
+        values = self.numpy()
+        array = values if dtype is None else values.astype(dtype, copy=False)
+        is_own = array is not values or not is_view or values.flags.owndata
+        if copy is False and is_own:
+            raise ValueError(
+                "these voxels have to be read or converted into new memory; copy=False forbids that"
+            )
+        return array.copy() if copy and not (is_own and array.flags.writeable) else array
 
     def _backend(self) -> Backend:
         """Return the open backend of this process, checked against the known header."""
@@ -535,7 +551,6 @@ class Volume:
         self._header = header = backend.header
         if self.kind == "label" and header.dtype.kind == "f":
             self.rounds = self.may_round
-        self._note_axes(header)
         if now:
             self._stamp = backend.version, now
         elif self._stamp is not None and not self._is_fresh and backend.version != self._stamp[0]:

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.errors import OutOfVolume, UnknownFormat
+from ..core.errors import OutOfVolume
+from .header import EXACT_IN_FLOAT32, value_dtype
 
-_EXACT_IN_FLOAT32 = 2  # bytes of integers that are exact in its mantissa of 24 bits
 _BLOCK_VOXELS = 32 * 1024  # two blocks in double precision fit into a level-2 cache of 1 MiB
 
 
@@ -82,18 +82,6 @@ class Voxels:
         return out
 
 
-def for_numpy(
-    values: NDArray[Any], dtype: Any, copy: bool | None, *, is_view: bool
-) -> NDArray[Any]:
-    """Return values for ``__array__``, by NumPy 2's rules for ``copy``."""
-    array = values if dtype is None else values.astype(dtype, copy=False)
-    is_own = array is not values or not is_view or values.flags.owndata
-    if copy is False and is_own:
-        msg = "these voxels have to be read or converted into new memory; copy=False forbids that"
-        raise ValueError(msg)
-    return array.copy() if copy and not (is_own and array.flags.writeable) else array
-
-
 # Relative, largest and least error of a label that was scaled in single precision. Labels that were
 # divided by 255 or 65535 have larger errors.
 _PART, _MOST_OFF, _LEAST_OFF = 1e-4, 1e-2, 1e-6
@@ -116,7 +104,7 @@ def label_numbers(voxels: Voxels) -> tuple[NDArray[Any], NDArray[np.bool_] | Non
     [[[[False, True]]]]
     """
     array, is_float = voxels.array, voxels.array.dtype.kind == "f"
-    if not is_float and array.dtype.itemsize <= _EXACT_IN_FLOAT32:
+    if not is_float and array.dtype.itemsize <= EXACT_IN_FLOAT32:
         table = _label_table(array.dtype.newbyteorder("="), voxels.slope, voxels.intercept)
         labels, wrong = table[array], np.iinfo(table.dtype.name).min
         return labels, labels == wrong if labels.min(initial=0) == wrong else None
@@ -177,30 +165,6 @@ def stored_number(
     return float(raw[0]) if flags is None and numbers[0] == label else None
 
 
-def value_dtype(dtype: np.dtype[Any], slope: float = 1.0, intercept: float = 0.0) -> np.dtype[Any]:
-    """Return the native type of the values of stored numbers."""
-    native = dtype.newbyteorder("=")
-    if (slope, intercept) == (1.0, 0.0) or native.kind in "bc":
-        return native
-    if native.kind == "f":
-        return np.dtype(np.float64 if native.itemsize > 4 else np.float32)
-    return np.dtype(np.float32 if native.itemsize <= _EXACT_IN_FLOAT32 else np.float64)
-
-
-def refuse_unreadable(dtype: np.dtype[Any], name: str) -> None:
-    """Raise ``UnknownFormat`` for voxels that are no plain numbers."""
-    if dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8):
-        return
-    if dtype.kind == "c" and dtype.itemsize <= 16:
-        return
-    what = "RGB" if dtype.names and dtype.names[0] == "R" else str(dtype)
-    raise UnknownFormat(
-        f"{name} holds {what} voxels, and a volume holds integers, floats up to 64 bits or "
-        "complex numbers up to 128 bits.",
-        do="Store each colour as a channel, or convert the voxels to a numeric type.",
-    )
-
-
 def plain(array: NDArray[Any]) -> NDArray[Any]:
     """Return a view of ``array`` with booleans as 0 and 1.
 
@@ -227,33 +191,6 @@ def touch(array: NDArray[Any]) -> int:
     return array.nbytes
 
 
-def normalize_index(item: Any, ndim: int = 4) -> tuple[slice, ...]:
-    """Return an index as one slice per axis, without checking bounds.
-
-    An integer becomes a slice of length one; an ellipsis and missing axes become full slices.
-
-    Parameters
-    ----------
-    item
-        An integer (NumPy's too), a slice, an ellipsis, or a tuple of these.
-    ndim
-        Number of axes.
-
-    Raises
-    ------
-    IndexError
-        Too many indices, or more than one ellipsis.
-    TypeError
-        Any other index, booleans included.
-
-    Examples
-    --------
-    >>> normalize_index((0, ..., -1))
-    (slice(0, 1, None), slice(None, None, None), slice(None, None, None), slice(-1, None, None))
-    """
-    return tuple(_as_slice(entry) for entry in _expand(item, ndim))
-
-
 def index_ranges(item: Any, shape: tuple[int, ...], name: str) -> tuple[range, ...]:
     """Return the indices that ``item`` selects on each axis of ``shape``; refuse an empty axis."""
     ranges = []
@@ -261,7 +198,8 @@ def index_ranges(item: Any, shape: tuple[int, ...], name: str) -> tuple[range, .
         if isinstance(entry, int) and not -length <= entry < length:
             msg = f"index {entry} is out of range for axis {axis} of {name}, of length {length}."
             raise OutOfVolume(msg, do=f"Use {-length} to {length - 1}.")
-        indices = range(length)[_as_slice(entry)]
+        part = entry if isinstance(entry, slice) else slice(entry, entry + 1 or None)
+        indices = range(length)[part]
         if not indices:
             msg = f"{entry} selects nothing on axis {axis} of {name}, of length {length}."
             raise OutOfVolume(msg, do="Select at least one voxel.")
@@ -293,9 +231,3 @@ def _entry(entry: Any) -> int | slice:
         except TypeError:
             pass
     raise TypeError(f"Index not understood: {entry!r}. Use integers, slices and one ellipsis.")
-
-
-def _as_slice(entry: int | slice) -> slice:
-    if isinstance(entry, slice):
-        return entry
-    return slice(entry, None) if entry == -1 else slice(entry, entry + 1)

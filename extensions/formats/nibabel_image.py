@@ -33,11 +33,11 @@ from ...volumes.formats.stored_file import (
     StoredFile,
     library_errors,
 )
-from ...volumes.header import Header, Triple, affine_entries
+from ...volumes.header import Header, Triple, affine_entries, refuse_unreadable
 from ...volumes.registry import BackendRequest
 from ...volumes.session import SESSION, Source
 from ...volumes.source import LocatedSource, Options
-from ...volumes.voxels import Voxels, plain, refuse_unreadable
+from ...volumes.voxels import Voxels, plain
 from .itk import check_claims
 
 # How the names of files end that hold voxels in one compressed stream.

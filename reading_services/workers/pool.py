@@ -105,7 +105,7 @@ def cases_of(job: Any) -> list[int]:
 # Modules that every worker imports.
 PRELOAD = [
     "voxpipe.reading_services.workers.worker",
-    "voxpipe.volumes.builtin",
+    "voxpipe.volumes",
     "voxpipe.spatial.resampling.native",
     "nibabel",
 ]

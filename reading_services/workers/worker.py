@@ -374,7 +374,7 @@ def _report(record: list[warnings.WarningMessage], job: Any) -> WorkerReport:
         except Exception:  # the consumer has no such class, e.g. one defined inside a function
             category = UserWarning
         pairs[text, category] = None
-    versions = SESSION.versions.take()
+    versions = SESSION.take_versions()
     if isinstance(job, Job):
         versions = tuple(v._replace(case=job.cases_with(v.name)) for v in versions)
     return WorkerReport(PIPE_STATS.take(), tuple(pairs), versions)

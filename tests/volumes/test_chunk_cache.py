@@ -264,7 +264,7 @@ def test_its_tables_stay_as_small_as_what_it_holds():
             cache.get(key)
         told.close()
 
-    assert cache._table.moments.size <= 2 * (4 * 10 + 64)
+    assert cache._moments.size <= 2 * (4 * 10 + 64)
 
 
 def test_a_forked_child_has_nothing_to_give_back(monkeypatch):

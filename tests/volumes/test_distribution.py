@@ -11,10 +11,8 @@ from nifti_files import write_nifti
 from zarr_files import write_v2
 
 from voxpipe.core import IO_COUNTERS
-from voxpipe.core.errors import VolumeError
 from voxpipe.core.histogram import Distribution
 from voxpipe.core.lru_cache import LRUCache
-from voxpipe.storage.disk_cache import read_entry, write_entry
 from voxpipe.volumes import Volume, volume_statistics
 from voxpipe.volumes.catalog import whole_pass
 from voxpipe.volumes.catalog.whole_pass import PERCENTILES, Statistics
@@ -166,26 +164,9 @@ def test_still_one_pass(tmp_path, monkeypatch):
     assert (IO_COUNTERS - before).bytes_read == array.nbytes
 
 
-def test_what_an_earlier_version_kept_is_computed_again(tmp_path, monkeypatch):
-    """The cache on disk may hold numbers without percentiles."""
-    monkeypatch.setenv("VOXPIPE_CACHE", str(tmp_path / "cache"))
-    path = write_nifti(tmp_path / "a.nii", np.arange(24, dtype=np.int16).reshape(2, 3, 4))
-    first = volume_statistics(Volume(path))
-    (file,) = (tmp_path / "cache" / "statistics").iterdir()
-    old = {k: v for k, v in json.loads(read_entry(file)).items() if k in {"mean", "std"}}
-    old |= {"minimum": 0.0, "maximum": 1.0, "count": 3}
-    write_entry(file, json.dumps(old).encode())
-    monkeypatch.setattr(whole_pass.STATISTICS, "memory", LRUCache())
-
-    assert volume_statistics(Volume(path)) == first
-    assert json.loads(read_entry(file))["percentiles"]["50.0"] == 11.5
-
-
 def test_a_percentile_that_is_not_there():
-    """Another rank, or a manifest without any."""
-    old = Statistics(0.0, 1.0, 0.0, 1.0, 3)
+    """Another rank is not stored."""
+    old = Statistics(0.0, 1.0, 0.0, 1.0, 3, (0.0,) * 7)
 
     with pytest.raises(ValueError, match="got 42"):
         old.percentile(42)
-    with pytest.raises(VolumeError, match="no percentiles"):
-        old.percentile(50)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from voxpipe.volumes import Volume, normalize_index
+from voxpipe.volumes import Volume
 
 SHAPE = (2, 3, 4, 5)
 ARRAY = np.arange(np.prod(SHAPE)).reshape(SHAPE)
@@ -21,30 +21,6 @@ def entries(length):
 def numpys(index):
     """Return the index with which NumPy keeps every axis."""
     return tuple(slice(e, e + 1 or None) if isinstance(e, int) else e for e in index)
-
-
-@pytest.mark.parametrize(
-    ("item", "expected"),
-    [
-        (0, np.s_[0:1, :, :, :]),
-        (-1, np.s_[-1:, :, :, :]),
-        (-2, np.s_[-2:-1, :, :, :]),
-        (np.int64(2), np.s_[2:3, :, :, :]),
-        (..., np.s_[:, :, :, :]),
-        ((), np.s_[:, :, :, :]),
-        ((0, ..., slice(1, 3)), np.s_[0:1, :, :, 1:3]),
-        ((1, 2, 3, 4, ...), np.s_[1:2, 2:3, 3:4, 4:5]),
-        (np.s_[:, ::-2], np.s_[:, ::-2, :, :]),
-    ],
-)
-def test_normalize_index(item, expected):
-    """Integers become slices, an ellipsis expands, missing axes are whole."""
-    assert normalize_index(item) == expected
-
-
-def test_normalize_index_of_other_dimensions():
-    """The number of axes is the caller's."""
-    assert normalize_index(1, ndim=2) == np.s_[1:2, :]
 
 
 @pytest.mark.parametrize(
@@ -64,8 +40,6 @@ def test_normalize_index_of_other_dimensions():
 )
 def test_what_is_no_index(item, error, message):
     """Anything else is refused with the words that TorchIO uses."""
-    with pytest.raises(error, match=message):
-        normalize_index(item)
     with pytest.raises(error, match=message):
         Volume(ARRAY)[item]
 

@@ -16,7 +16,7 @@ from voxpipe.core import Region
 from voxpipe.core.context import holding
 from voxpipe.core.errors import TruncatedVolume, VolumeError
 from voxpipe.storage import file_reader
-from voxpipe.storage.file_reader import FileSystem, RowBlocks, choose_io
+from voxpipe.storage.file_reader import RowBlocks, choose_io
 from voxpipe.storage.ranges import COALESCING, CoalescePolicy
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.formats import raw as local_voxels
@@ -271,15 +271,15 @@ def test_descriptors_are_bounded(tmp_path):
 @pytest.mark.parametrize(
     ("wanted", "place", "mode", "why"),
     [
-        ("auto", FileSystem("ext4"), "mmap", "ext4 is on a disk of this machine"),
-        ("auto", FileSystem("overlay"), "mmap", "overlay"),
-        ("auto", FileSystem(""), "mmap", "not known"),
-        ("auto", FileSystem("nfs4"), "pread", "nfs4 is reached through a network"),
-        ("auto", FileSystem("fuse.sshfs"), "pread", "fuse.sshfs"),
-        ("auto", FileSystem("9p"), "pread", "9p"),
-        ("auto", FileSystem("xfs"), "mmap", "xfs"),
-        ("mmap", FileSystem("nfs4"), "mmap", "was asked for"),
-        ("pread", FileSystem("ext4"), "pread", "was asked for"),
+        ("auto", "ext4", "mmap", "ext4 is on a disk of this machine"),
+        ("auto", "overlay", "mmap", "overlay"),
+        ("auto", "", "mmap", "not known"),
+        ("auto", "nfs4", "pread", "nfs4 is reached through a network"),
+        ("auto", "fuse.sshfs", "pread", "fuse.sshfs"),
+        ("auto", "9p", "pread", "9p"),
+        ("auto", "xfs", "mmap", "xfs"),
+        ("mmap", "nfs4", "mmap", "was asked for"),
+        ("pread", "ext4", "pread", "was asked for"),
     ],
 )
 def test_the_choice(wanted, place, mode, why):
@@ -292,7 +292,7 @@ def test_the_choice(wanted, place, mode, why):
 
 def test_a_network_file_system_is_read_in_longer_runs(tmp_path, monkeypatch):
     """Found by itself, and the scheme knows its speed."""
-    monkeypatch.setattr(local_voxels, "kind_of_open_file", lambda file: FileSystem("nfs4"))
+    monkeypatch.setattr(local_voxels, "file_system_at", lambda *place: "nfs4")
     nifti(tmp_path / "a.nii", "<i2")
     volume = Volume(tmp_path / "a.nii")
     layout = volume.layout()

@@ -14,7 +14,6 @@ from voxpipe.volumes import (
     BackendRequest,
     Volume,
     close_volumes,
-    normalize_index,
     register_backend,
     resolve_backend,
     unregister_backend,
@@ -338,7 +337,7 @@ class SingleChannel:
         return self._memmap.dtype
 
     def __getitem__(self, index):
-        sc, si, sj, sk = normalize_index(index)
+        sc, si, sj, sk = index
         return torch.from_numpy(np.array(self._memmap[si, sj, sk]))[None][sc]
 
     def to_tensor(self):

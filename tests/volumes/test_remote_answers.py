@@ -76,10 +76,10 @@ def test_only_as_many_bytes_as_that_are_taken(pair, length):
         (wanted._replace(size=right.total), Answer(bytes(length))),
     ):
         if length == expected:
-            told[0].check_body(told[1])
+            told[0].check_length(told[1])
         else:
             with pytest.raises((WrongAnswer, NoRanges)):
-                told[0].check_body(told[1])
+                told[0].check_length(told[1])
 
 
 @pytest.fixture

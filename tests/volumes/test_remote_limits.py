@@ -76,7 +76,7 @@ def test_waiting_for_others_is_no_failure(monkeypatch):
 
     async def run():
         store, room = Fake(), InFlight(most_requests=1)
-        monkeypatch.setattr(remote_ranges, "_in_flight", lambda: room)
+        monkeypatch.setattr(remote_ranges, "IN_FLIGHT", room)
 
         def begin(*arguments, **named):
             began.append(len(store.asked))
@@ -101,7 +101,7 @@ def test_whole_objects_count_as_what_they_may_have(monkeypatch, whole, together)
 
     async def run():
         store, room = Fake(), InFlight(most_bytes=100)
-        monkeypatch.setattr(remote_ranges, "_in_flight", lambda: room)
+        monkeypatch.setattr(remote_ranges, "IN_FLIGHT", room)
         both = asyncio.ensure_future(
             store.get_ranges_async([ReadRange("a"), ReadRange("b")], whole=whole)
         )

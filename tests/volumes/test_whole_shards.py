@@ -106,17 +106,17 @@ def settled():
 def received(monkeypatch):
     """References to what came, while no garbage is collected."""
     received = []
-    true = obstore_ranges._body
+    true = obstore_ranges.ObstoreRanges._get
 
-    def body(*of):
-        whole = true(*of)
-        if whole.startswith(b"{"):
-            return whole  # the metadata, which stay
-        array = np.frombuffer(whole, np.uint8)
+    def get(*of):
+        answer = true(*of)
+        if answer.body.startswith(b"{"):
+            return answer  # the metadata, which stay
+        array = np.frombuffer(answer.body, np.uint8)
         received.append(weakref.ref(array))
-        return array.data
+        return answer._replace(body=array.data)
 
-    monkeypatch.setattr(obstore_ranges, "_body", body)
+    monkeypatch.setattr(obstore_ranges.ObstoreRanges, "_get", get)
     gc.disable()
     yield received
     gc.enable()

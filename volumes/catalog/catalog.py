@@ -224,13 +224,11 @@ def _place(volume: Volume) -> str:
 
 def _still_holds(entry: Entry, volume: Volume, statistics: bool, full_hash: bool) -> bool:
     source = volume.located_source
-    # An earlier version computed no percentiles.
-    is_complete = entry.statistics is not None and bool(entry.statistics.percentiles)
     return (
         source is not None
         and entry.kind == volume.kind
         and entry.options == tuple(sorted(source.options.reader_kwargs.items()))
-        and (not statistics or entry.header.dtype.kind == "c" or is_complete)
+        and (not statistics or entry.header.dtype.kind == "c" or entry.statistics is not None)
         and bool(entry.hash or not full_hash)
         and entry.stamp == stamp_at(source)
     )

@@ -43,7 +43,7 @@ from ...storage.ranges import check_document, open_regular
 from ...storage.remote import open_for_versions, open_remote
 from ...storage.remote_ranges import ObjectEntry as Listed
 from ...storage.remote_ranges import RemoteRanges
-from ..formats.stored_file import file_stamp
+from ..formats.stored_file import LocalStoredFile
 from ..formats.zarr_backend import metadata_stamp
 from ..formats.zarr_nodes import METADATA_FILES
 from ..header import Access, Header
@@ -218,7 +218,7 @@ def _refuse_elsewhere(entries: Sequence[Entry], made_of: Any, name: str, folder:
         origins = {_origin(folder)}
     elif isinstance(made_of, list):
         origins = {origin for origin in made_of if isinstance(origin, str)}
-    else:  # an earlier version wrote none: all volumes must have one origin
+    else:  # written by other programs: all volumes must have one origin
         origins = {_origin(entry.location) for entry in others[:1]}
     for entry in others:
         escapes = folder and entry.location.startswith(folder)
@@ -351,8 +351,8 @@ def stamp_at(source: LocatedSource) -> Stamp:
     if future is not None:
         return future.result()
     if not os.path.isdir(source.path):
-        size, moment = file_stamp(source.path)
-        return Stamp("file", size, 1, str(moment))
+        file = LocalStoredFile(source.path)
+        return Stamp("file", file.size, 1, str(file.stamp[1]))
     entries = list(islice(files_below(source.path), MOST_NAMES + 1))
     if len(entries) > MOST_NAMES:
         stamp = metadata_stamp(source.path)

@@ -407,28 +407,24 @@ class Statistics:
     minimum: float  # smallest value
     maximum: float  # largest value
     count: int  # number of voxels
-    percentiles: tuple[float, ...] = ()
-    """Percentiles at ``PERCENTILES``, as by ``numpy.percentile``; empty if not computed."""
+    percentiles: tuple[float, ...]  # at ``PERCENTILES``, as by ``numpy.percentile``
     classes: tuple[tuple[float, int], ...] = ()
     """(value, number of voxels) of a label volume; empty for others, or above 4096 classes."""
     boxes: tuple[tuple[float, Box], ...] = ()  # (value, its box) of whole labels; empty for others
 
     def keeps(self, rank: float) -> bool:
         """Whether this percentile is stored."""
-        return rank in PERCENTILES and bool(self.percentiles)
+        return rank in PERCENTILES
 
     def percentile(self, rank: float) -> float:
         """Return one of the stored percentiles."""
         if rank not in PERCENTILES:
             raise ValueError(f"percentiles are kept of the ranks {PERCENTILES}, got {rank!r}")
-        if not self.percentiles:
-            what = "the manifest has no percentiles."
-            raise VolumeError(what, do="Write it again (voxpipe index).")
         return self.percentiles[PERCENTILES.index(rank)]
 
     def to_json(self) -> dict[str, Any]:
         """Return the numbers as JSON data, with NaN and infinity as strings."""
-        percentiles = dict(zip(map(str, PERCENTILES), self.percentiles, strict=False))
+        percentiles = dict(zip(map(str, PERCENTILES), self.percentiles, strict=True))
         return {
             **{name: _number_out(getattr(self, name)) for name in _NUMBERS},
             "count": self.count,
@@ -439,15 +435,13 @@ class Statistics:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Statistics:
-        """Return the statistics of a document by :meth:`to_json`, of this or an earlier version."""
-        percentiles = data.get("percentiles") or {}
-        ranks = [str(rank) for rank in PERCENTILES]
+        """Return the statistics of a document by :meth:`to_json`."""
         return cls(
             **{name: float(data[name]) for name in _NUMBERS},
             count=int(data["count"]),
-            percentiles=tuple(float(percentiles[rank]) for rank in ranks) if percentiles else (),
-            classes=tuple((_plain(float(v)), int(n)) for v, n in data.get("classes") or ()),
-            boxes=tuple((_plain(float(v)), _box_of(b)) for v, b in data.get("boxes") or ()),
+            percentiles=tuple(float(data["percentiles"][str(rank)]) for rank in PERCENTILES),
+            classes=tuple((_plain(float(v)), int(n)) for v, n in data["classes"]),
+            boxes=tuple((_plain(float(v)), _box_of(b)) for v, b in data["boxes"]),
         )
 
 
@@ -550,14 +544,10 @@ def _classes(volume: Volume, histogram: Histogram) -> tuple[tuple[float, int], .
     return tuple(sorted((_plain(value), count) for value, count in pairs))
 
 
-def _decode(content: bytes) -> Statistics | None:
-    """Return the statistics of a cache file; None without percentiles."""
-    statistics = Statistics.from_json(parse_json(content))
-    return statistics if statistics.percentiles else None
-
-
 STATISTICS = PassCache(
-    "statistics/{}.json", _decode, lambda statistics: json.dumps(statistics.to_json()).encode()
+    "statistics/{}.json",
+    lambda content: Statistics.from_json(parse_json(content)),
+    lambda statistics: json.dumps(statistics.to_json()).encode(),
 )
 
 

@@ -40,7 +40,7 @@ def first_key(token: str) -> int:
 class ChunkKeys(list[Hashable]):
     """Keys of chunks with their rows in a cache, looked up once for announcement and read."""
 
-    table: Any = None  # the ChunkTable of the rows
+    table: Any = None  # identifies the rows of the cache
     rows: NDArray[np.int64]
 
 
@@ -52,110 +52,12 @@ class FoundChunks(NamedTuple):
     arrays: NDArray[Any]  # (N,): read-only arrays in C order, or None; they own the memory
 
 
-class ChunkTable:
-    """A row of numbers for each cached or announced chunk, from which eviction is decided.
-
-    The number of array operations of a read does not depend on its number of chunks.
-    """
-
-    def __init__(self, capacity: int, depth: int = 1, uses: int = 0) -> None:
-        # A chunk that is not cached has size 0; the most recent use has the largest number.
-        self.columns = np.zeros((3, capacity), np.int64)
-        self.size, self.address, self.use = self.columns
-        # A column for each row: the moments of its reads, soonest first, then `_NEVER`.
-        # Each moment is doubled; an odd one reserves the chunk until then.
-        self.moments: NDArray[np.int64] = np.full((depth, capacity), _NEVER)
-        self.uses = uses
-
-    def take(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        """Record a use of chunks and end their soonest announcement; return hits and addresses."""
-        self.moments[:-1, rows] = self.moments[1:].take(rows, axis=1)
-        self.moments[-1, rows] = _NEVER
-        self.use[rows] = np.arange(self.uses, self.uses + len(rows))
-        self.uses += len(rows)
-        return self.size.take(rows) > 0, self.address.take(rows)
-
-    def announce(
-        self, rows: NDArray[np.int64], moment: int, *, keep: bool
-    ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Record when chunks are read; return which are cached, and which were announced before."""
-        is_here = self.size.take(rows) > 0
-        count = np.add.reduce(self.moments.take(rows, axis=1) < _NEVER, axis=0)
-        if np.maximum.reduce(count, initial=0) == len(self.moments):
-            # Double the number of moments per chunk.
-            self.moments = np.concatenate([self.moments, np.full_like(self.moments, _NEVER)])
-        self.moments[count, rows] = 2 * moment + (is_here & keep)
-        return is_here, count > 0
-
-    def put(
-        self,
-        rows: NDArray[np.int64],
-        sizes: NDArray[np.int64],
-        addresses: NDArray[np.int64],
-        most: int,
-    ) -> NDArray[np.int64]:
-        """Enter absent chunks of at most ``most`` bytes; return their places among the N rows."""
-        new: NDArray[np.int64] = ((self.size.take(rows) == 0) & (sizes <= most)).nonzero()[0]
-        rows = rows[new]
-        self.size[rows], self.address[rows] = sizes[new], addresses[new]
-        self.use[rows] = np.arange(self.uses, self.uses + len(rows))
-        self.uses += len(rows)
-        return new
-
-    def make_room(self, over: int, most: int) -> NDArray[np.int64]:
-        """Return the rows to drop, so that ``over`` bytes go and at most ``most`` stay.
-
-        Evicts first the chunks without an announcement, oldest first. Then the chunks of the latest
-        read (Belady, 1966), the newest first. Reserved chunks are last; a new chunk never evicts
-        them.
-        """
-        idle: NDArray[np.int64] = ((self.size > 0) & (self.moments[0] == _NEVER)).nonzero()[0]
-        idle = idle[self.use.take(idle).argsort()]
-        count = 1 + int(self.size.take(idle).cumsum().searchsorted(over))
-        if count <= len(idle):
-            return idle[:count]
-        here: NDArray[np.int64] = self.size.nonzero()[0]
-        moments = self.moments.take(here, axis=1)
-        counts = np.logical_or.reduce(moments & 1)
-        use, soonest = self.use.take(here), np.where(counts, -1, moments[0])
-        here = here[np.lexsort((np.where(soonest == _NEVER, -use, use), soonest))]
-        return here[self.size[here].cumsum() > most]
-
-    def drop(self, rows: NDArray[np.int64]) -> int:
-        """Remove chunks and their reservations; return their bytes."""
-        size = int(np.add.reduce(self.size.take(rows)))
-        self.size[rows] = self.address[rows] = 0
-        self.moments[:, rows] &= ~1
-        return size
-
-    def withdraw(self, rows: NDArray[np.int64], moment: int) -> None:
-        """Withdraw the announcement of a moment."""
-        at, members = (self.moments.take(rows, axis=1) >> 1 == moment).nonzero()
-        if not len(at):
-            return
-        order = members.argsort()
-        rows, at = rows[members[order]], at[order]
-        later = self.moments[1:].take(rows, axis=1)
-        is_after = np.arange(len(later))[:, None] >= at
-        self.moments[:-1, rows] = np.where(is_after, later, self.moments[:-1].take(rows, axis=1))
-        self.moments[-1, rows] = _NEVER
-        self.use[rows] = np.arange(self.uses, self.uses + len(rows))
-        self.uses += len(rows)
-
-    def renew(self, rows: NDArray[np.int64], capacity: int) -> ChunkTable:
-        """Return a table of ``capacity`` rows that begins with these rows."""
-        depth = int((self.moments[:, rows] < _NEVER).sum(axis=0).max(initial=0)) + 1
-        table = ChunkTable(capacity, depth, self.uses)
-        table.columns[:, : len(rows)] = self.columns[:, rows]
-        moments = self.moments[:depth, rows]
-        table.moments[: len(moments), : len(rows)] = moments
-        return table
-
-
 class ChunkCache:
     """Decoded chunks by key, in their stored type, up to a number of bytes.
 
-    Any hashable value is a key; arrays use numbers from :func:`first_key` on.
+    Any hashable value is a key; arrays use numbers from :func:`first_key` on. Each cached or
+    announced chunk has a row of numbers, from which eviction is decided. The number of array
+    operations of a read does not depend on its number of chunks.
     """
 
     # Unused rows stay until the table is full.
@@ -170,20 +72,33 @@ class ChunkCache:
         renew_after_fork(self)
 
     def _clear(self) -> None:
-        self.held_bytes = 0
+        self.held_bytes = self._uses = 0
         self._rows: dict[Hashable, int] = {}
-        self._arrays: NDArray[Any] = np.zeros(0, object)
-        self._table = ChunkTable(0)
+        # A column for each row: the moments of its reads, soonest first, then `_NEVER`.
+        # Each moment is doubled; an odd one reserves the chunk until then.
+        self._moments: NDArray[np.int64] = np.full((1, 0), _NEVER)
+        self._set_rows(0)
+
+    def _set_rows(self, capacity: int) -> None:
+        """Make rows, without chunks."""
+        # A chunk that is not cached has size 0; the most recent use has the largest number.
+        self._columns: NDArray[np.int64] = np.zeros((3, capacity), np.int64)
+        self._size, self._address, self._use = self._columns
+        self._arrays: NDArray[Any] = np.full(capacity, None, object)
+        self._table = object()  # of which keys know their rows
 
     def get_all(self, keys: Sequence[Hashable]) -> FoundChunks:
         """Return the cached chunks of unique keys, and end the soonest announcement of each."""
         with self._acts, self._lock:
             rows = self._rows_of(keys)
-            is_here, addresses = self._table.take(rows)
+            self._moments[:-1, rows] = self._moments[1:].take(rows, axis=1)
+            self._moments[-1, rows] = _NEVER
+            self._note_use(rows)
+            is_here = self._size.take(rows) > 0
             count = int(np.add.reduce(is_here))
             self.misses += len(rows) - count
             self.hits += count
-            return FoundChunks(is_here, addresses, self._arrays.take(rows))
+            return FoundChunks(is_here, self._address.take(rows), self._arrays.take(rows))
 
     def put_all(
         self,
@@ -201,8 +116,11 @@ class ChunkCache:
         with self._acts, self._lock:
             rows = self._rows_of(keys)
             rows = rows if which is None else rows[which]
-            new = self._table.put(rows, sizes, addresses, self.most_bytes)
-            self._arrays[rows[new]] = np.fromiter(chunks, object, len(chunks))[new]
+            (new,) = ((self._size.take(rows) == 0) & (sizes <= self.most_bytes)).nonzero()
+            rows = rows[new]
+            self._size[rows], self._address[rows] = sizes[new], addresses[new]
+            self._note_use(rows)
+            self._arrays[rows] = np.fromiter(chunks, object, len(chunks))[new]
             self.held_bytes += int(np.add.reduce(sizes[new]))
             if self.held_bytes > self.most_bytes:
                 self._make_room()
@@ -215,8 +133,14 @@ class ChunkCache:
         with self._acts, self._lock:
             self._moment += 1
             rows = self._rows_of(keys)
-            state = self._table.announce(rows, self._moment, keep=keep)
-            return Announcement(self, self._moment, keys, *state)
+            is_here = self._size.take(rows) > 0
+            count = np.add.reduce(self._moments.take(rows, axis=1) < _NEVER, axis=0)
+            if np.maximum.reduce(count, initial=0) == len(self._moments):
+                # Double the number of moments per chunk.
+                more = np.full_like(self._moments, _NEVER)
+                self._moments = np.concatenate([self._moments, more])
+            self._moments[count, rows] = 2 * self._moment + (is_here & keep)
+            return Announcement(self, self._moment, keys, is_here, count > 0)
 
     def lend(self, count: int) -> ExitStack:
         """Raise the bound by ``count`` bytes until the returned loan is closed."""
@@ -243,6 +167,10 @@ class ChunkCache:
         """Forget every chunk and announcement."""
         self._acts.defer(self._clear)
 
+    def _note_use(self, rows: NDArray[np.int64]) -> None:
+        self._use[rows] = np.arange(self._uses, self._uses + len(rows))
+        self._uses += len(rows)
+
     def _rows_of(self, keys: Sequence[Hashable]) -> NDArray[np.int64]:
         """Return the rows of keys; assign rows to new keys."""
         if isinstance(keys, ChunkKeys) and keys.table is self._table:
@@ -262,28 +190,60 @@ class ChunkCache:
 
     def _renew_rows(self, count: int) -> None:
         """Drop unused rows and make room for more."""
-        (live,) = ((self._table.size > 0) | (self._table.moments[0] < _NEVER)).nonzero()
-        keys, arrays = [*self._rows], self._arrays
-        capacity = 3 * (len(live) + count) + _FEW
-        self._table = self._table.renew(live, capacity)
+        (live,) = ((self._size > 0) | (self._moments[0] < _NEVER)).nonzero()
+        keys, columns, arrays = [*self._rows], self._columns[:, live], self._arrays[live]
+        moments = self._moments[:, live]
+        depth = int((moments < _NEVER).sum(axis=0).max(initial=0)) + 1
+        self._set_rows(3 * (len(live) + count) + _FEW)
+        self._columns[:, : len(live)], self._arrays[: len(live)] = columns, arrays
+        self._moments = np.full((depth, len(self._arrays)), _NEVER)
+        self._moments[: len(moments), : len(live)] = moments[:depth]
         self._rows = {keys[row]: n for n, row in enumerate(live.tolist())}
-        self._arrays = np.full(capacity, None, object)
-        self._arrays[: len(live)] = arrays[live]
 
     def _withdraw(self, moment: int, keys: Sequence[Hashable]) -> None:
-        rows = self._rows_of(keys)  # may replace the table
-        self._table.withdraw(rows, moment)
+        """Withdraw the announcement of a moment."""
+        rows = self._rows_of(keys)
+        at, members = (self._moments.take(rows, axis=1) >> 1 == moment).nonzero()
+        if not len(at):
+            return
+        order = members.argsort()
+        rows, at = rows[members[order]], at[order]
+        later = self._moments[1:].take(rows, axis=1)
+        is_after = np.arange(len(later))[:, None] >= at
+        self._moments[:-1, rows] = np.where(is_after, later, self._moments[:-1].take(rows, axis=1))
+        self._moments[-1, rows] = _NEVER
+        self._note_use(rows)
 
     def _take_back(self, count: int, process: int) -> None:
         self.most_bytes -= count if process == os.getpid() else 0  # a forked child has no loans
         self._make_room()
 
     def _make_room(self) -> None:
+        """Drop chunks, so that at most the bound stays.
+
+        Evicts first the chunks without an announcement, oldest first. Then the chunks of the latest
+        read (Belady, 1966), the newest first. Reserved chunks are last; a new chunk never evicts
+        them.
+        """
         over = self.held_bytes - self.most_bytes
-        self._drop(self._table.make_room(over, self.most_bytes))
+        idle: NDArray[np.int64] = ((self._size > 0) & (self._moments[0] == _NEVER)).nonzero()[0]
+        idle = idle[self._use.take(idle).argsort()]
+        count = 1 + int(self._size.take(idle).cumsum().searchsorted(over))
+        if count <= len(idle):
+            self._drop(idle[:count])
+            return
+        here: NDArray[np.int64] = self._size.nonzero()[0]
+        moments = self._moments.take(here, axis=1)
+        counts = np.logical_or.reduce(moments & 1)
+        use, soonest = self._use.take(here), np.where(counts, -1, moments[0])
+        here = here[np.lexsort((np.where(soonest == _NEVER, -use, use), soonest))]
+        self._drop(here[self._size[here].cumsum() > self.most_bytes])
 
     def _drop(self, rows: NDArray[np.int64]) -> None:
-        self.held_bytes -= self._table.drop(rows)
+        """Remove chunks and their reservations."""
+        self.held_bytes -= int(np.add.reduce(self._size.take(rows)))
+        self._size[rows] = self._address[rows] = 0
+        self._moments[:, rows] &= ~1
         self._arrays[rows] = None
 
 

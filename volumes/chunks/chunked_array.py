@@ -210,7 +210,7 @@ class ChunkedArray:
             rows[:, PARTS:] = self._cuts.parts_in(chunks, region).reshape(-1, 3 * self.ndim)
             plan = ChunkPlan(cuts=self._cuts, chunks=chunks, rows=rows, order=chunks @ self._steps)
             plan.address = chunks.__array_interface__["data"][0]
-            plan.voxels, plan.keys = self._cuts.voxels(chunks, region), None
+            plan.voxels, plan.keys = self._cuts.voxels(chunks), None
             chunks.setflags(write=False)
             vars(region)["_plan"] = plan
         return plan

@@ -310,7 +310,9 @@ def version_of(volume: Any) -> str:
     if source is None:
         return volume.token
     # Results of its voxels must have the content key of this version.
-    SESSION.handles.forget_content_key(volume.token)
+    handle = SESSION.handles.by_token.get(volume.token)
+    if handle is not None and handle.backend is not None:
+        handle.backend.forget_content_key()
     version: tuple[Any, ...] = (stamp_at(source),)
     if volume.axis_map_key:
         version += (volume.axis_map_key,)

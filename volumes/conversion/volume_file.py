@@ -14,7 +14,6 @@ import posixpath
 import zlib
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -78,15 +77,7 @@ def refuse_unwritable(path: str) -> str:
     return suffix
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Bytes of a header, and the order of the voxels after it."""
-
-    head: bytes
-    is_interleaved: bool = False  # whether the channels of a voxel are adjacent
-
-
-def _nifti(header: Header, like: Any, mark: str) -> _Layout:
+def _nifti(header: Header, like: Any, mark: str) -> bytes:
     """Return a NIfTI header; it keeps the codes, units and other fields of ``like``."""
     from nibabel.nifti1 import Nifti1Header
     from nibabel.nifti2 import Nifti2Header
@@ -106,10 +97,10 @@ def _nifti(header: Header, like: Any, mark: str) -> _Layout:
     size = fields.sizeof_hdr + _FLAG_BYTES
     size = -(-size // 16) * 16
     fields["vox_offset"], fields["magic"] = size, fields.single_magic
-    return _Layout(fields.binaryblock.ljust(size, b"\0"))
+    return bytes(fields.binaryblock.ljust(size, b"\0"))
 
 
-def _nrrd(header: Header, like: Any, mark: str) -> _Layout:
+def _nrrd(header: Header, like: Any, mark: str) -> bytes:
     channels, *spatial = header.shape
     matrix = _LPS @ affine_matrix(header.affine)
     *vectors, origin = [f"({','.join(map(repr, column))})" for column in matrix.T[:, :3].tolist()]
@@ -129,10 +120,10 @@ def _nrrd(header: Header, like: Any, mark: str) -> _Layout:
         "encoding: raw",
         f"space origin: {origin}",
     ]
-    return _Layout(("\n".join(lines) + "\n\n").encode(), is_interleaved=channels > 1)
+    return ("\n".join(lines) + "\n\n").encode()
 
 
-def _mha(header: Header, like: Any, mark: str) -> _Layout:
+def _mha(header: Header, like: Any, mark: str) -> bytes:
     matrix, spacing = _LPS @ affine_matrix(header.affine), spacing_of(header)
     directions = (matrix[:3, :3] / spacing).T.ravel().tolist()
     channels, *spatial = header.shape
@@ -152,7 +143,7 @@ def _mha(header: Header, like: Any, mark: str) -> _Layout:
         f"ElementType = {_name_of(header.disk_dtype, _MHA_TYPES, 'MetaImage')}",
         "ElementDataFile = LOCAL",
     ]
-    return _Layout(("\n".join(lines) + "\n").encode(), is_interleaved=channels > 1)
+    return ("\n".join(lines) + "\n").encode()
 
 
 def _name_of(dtype: np.dtype[Any], names: Mapping[str, str], kind: str) -> str:
@@ -162,7 +153,7 @@ def _name_of(dtype: np.dtype[Any], names: Mapping[str, str], kind: str) -> str:
     return name
 
 
-_LAYOUTS: dict[str, Callable[[Header, Any, str], _Layout]] = {
+_HEADS: dict[str, Callable[[Header, Any, str], bytes]] = {
     ".nii.gz": _nifti,
     ".nii": _nifti,
     ".nrrd": _nrrd,
@@ -210,17 +201,19 @@ class VolumeFile:
         self.path, self._copy = path, copy or copy_turned
         self._suffix = suffix_of(path.name)
         fields = _fields_like(like, header) if "nii" in self._suffix else None
-        layout = _LAYOUTS[self._suffix](header, fields, mark)
+        self._head = head = _HEADS[self._suffix](header, fields, mark)
+        # Whether the channels of a voxel are adjacent.
+        self._is_interleaved = "nii" not in self._suffix and header.shape[0] > 1
         self._part = folder / "voxels"
-        self._header, self._layout = header, layout
+        self._header = header
         self._dtype = header.disk_dtype
         size = math.prod(header.shape) * self._dtype.itemsize
         # Appending keeps the voxels of a killed run.
         with open(self._part, "ab", opener=open_no_link) as file:
-            file.truncate(len(layout.head) + size)
-            _allocate(file.fileno(), len(layout.head) + size)
+            file.truncate(len(head) + size)
+            _allocate(file.fileno(), len(head) + size)
         with open(self._part, "r+b", opener=open_no_link) as file:
-            file.write(layout.head)
+            file.write(head)
         self._voxels: NDArray[Any] | None = None
         self._dirty = 0
         # Rows of boxes along the first axis: their end so far, and their buffer.
@@ -233,11 +226,14 @@ class VolumeFile:
         # mapped, which takes six times as long: each page is first read as zeros.
         row = Region((0, *region.start[1:]), (self._header.shape[1], *region.stop[1:]))
         end_i, buffer = self._rows.get(row, (0, None))
-        if region.start[0] != end_i or (buffer is None and not self._has_room(row)):
+        size = self._header.shape[0] * row.size * self._dtype.itemsize
+        # A row is buffered if its pieces are long, and all buffers are within the bound.
+        total = sum(other.size for _, other in self._rows.values()) + size
+        has_room = row.shape[1] * self._row_bytes >= _LONG and total <= _ROWS
+        if region.start[0] != end_i or (buffer is None and not has_room):
             self._write_mapped(region, voxels)
             return
         if buffer is None:
-            size = self._bytes_of(row)
             buffer = self._spare if self._spare.size == size else np.empty(size, np.uint8)
             self._spare = _NOTHING
         place = (slice(None), slice(end_i, region.stop[0]))
@@ -253,62 +249,47 @@ class VolumeFile:
             self._write_mapped(box, self._in_order(buffer, row)[:, :end_i])
         self._rows.clear()
 
-    def _has_room(self, row: Region) -> bool:
-        """Whether a row is buffered: its pieces are long, and all buffers within the bound."""
-        own = sum(buffer.size for _, buffer in self._rows.values()) + self._bytes_of(row)
-        return row.shape[1] * self._row_bytes >= _LONG and own <= _ROWS
-
-    def _bytes_of(self, row: Region) -> int:
-        return self._header.shape[0] * row.size * self._dtype.itemsize
-
     @property
     def _row_bytes(self) -> int:
         """Contiguous bytes along the first axis."""
         channels, row, _, _ = self._header.shape
-        return row * self._dtype.itemsize * (channels if self._layout.is_interleaved else 1)
+        return row * self._dtype.itemsize * (channels if self._is_interleaved else 1)
 
     def _in_order(self, numbers: NDArray[Any], box: Region) -> NDArray[Any]:
         """Return bytes of a whole box, in the file's order, as an array (C, I, J, K)."""
         flat, channels, (i, j, k) = numbers.view(self._dtype), self._header.shape[0], box.shape
-        if self._layout.is_interleaved:
+        if self._is_interleaved:
             return flat.reshape((channels, i, j, k), order="F")
         return np.moveaxis(flat.reshape((i, j, k, channels), order="F"), -1, 0)
 
     def _write_row(self, row: Region) -> None:
         _, buffer = self._rows.pop(row)
         channels, _, rows, planes = self._header.shape
-        channels = 1 if self._layout.is_interleaved else channels
+        channels = 1 if self._is_interleaved else channels
         piece, view = row.shape[1] * self._row_bytes, memoryview(buffer)
         with open(self._part, "r+b", opener=open_no_link) as file:
             places = itertools.product(range(channels), range(row.start[2], row.stop[2]))
             for number, (channel, k) in enumerate(places):
                 at = ((channel * planes + k) * rows + row.start[1]) * self._row_bytes
-                file.seek(len(self._layout.head) + at)
+                file.seek(len(self._head) + at)
                 file.write(view[number * piece : (number + 1) * piece])
         self._spare = buffer
 
     def _write_mapped(self, region: Region, voxels: NDArray[Any]) -> None:
+        shape, itemsize = self._header.shape, self._dtype.itemsize
         if self._voxels is None:
-            self._voxels = self._open_map()
+            with open(self._part, "r+b", opener=open_no_link) as file:
+                pages = mmap.mmap(file.fileno(), 0)
+            numbers = np.frombuffer(pages, np.uint8, offset=len(self._head))
+            self._voxels = self._in_order(numbers, Region.of_shape(shape[1:]))
         self._copy(voxels, self._voxels[(slice(None), *region.slices)])
-        self._dirty += self._page_bytes(region)
+        # The approximate bytes of pages that a box touches: at least a page per row.
+        i, j, k = region.shape
+        count, inner = (1, shape[0]) if self._is_interleaved else (shape[0], 1)
+        least = min(mmap.PAGESIZE, shape[1] * inner * itemsize)
+        self._dirty += count * j * k * max(least, i * inner * itemsize)
         if self._dirty > _DIRTY:  # mapped pages count as memory of this process
             self.release()
-
-    def _page_bytes(self, region: Region) -> int:
-        """Return the approximate bytes of pages that a box touches: at least a page per row."""
-        channels, row, _, _ = self._header.shape
-        i, j, k = region.shape
-        if self._layout.is_interleaved:
-            row, i, channels = row * channels, i * channels, 1
-        least = min(mmap.PAGESIZE, row * self._dtype.itemsize)
-        return channels * j * k * max(least, i * self._dtype.itemsize)
-
-    def _open_map(self) -> NDArray[Any]:
-        with open(self._part, "r+b", opener=open_no_link) as file:
-            pages = mmap.mmap(file.fileno(), 0)
-        numbers = np.frombuffer(pages, np.uint8, offset=len(self._layout.head))
-        return self._in_order(numbers, Region.of_shape(self._header.shape[1:]))
 
     def release(self) -> None:
         """Release the map; the file has the written voxels."""

@@ -18,8 +18,8 @@ from ...core.validate import MILLIMETRES, PLAIN_UNITS
 from ...storage.read_ahead import Closable
 from ..backend import Channels
 from ..chunks.chunked_array import NeededChunks
-from ..header import IDENTITY, PLACEMENT, Header, Shape, Triple
-from ..voxels import Voxels, plain, refuse_unreadable
+from ..header import IDENTITY, PLACEMENT, Header, Shape, Triple, refuse_unreadable
+from ..voxels import Voxels, plain
 from .stored_file import FilesBackend, StoredFile
 
 SPATIAL = ("x", "y", "z")

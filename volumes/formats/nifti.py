@@ -24,8 +24,7 @@ from ...core.errors import (
     UnknownFormat,
 )
 from ..backend import Backend
-from ..header import affine_entries, stored_affine
-from ..voxels import refuse_unreadable
+from ..header import affine_entries, refuse_unreadable, stored_affine
 from .chunked_backend import millimetres_in
 from .raw import RawHeader, fastest_first, open_raw
 from .stored_file import Format, LocalStoredFile, StoredFile, library_errors, what_to_do

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ...core.errors import BadHeader, UnknownFormat
 from ..backend import Backend
-from ..voxels import refuse_unreadable
+from ..header import refuse_unreadable
 from .chunked_backend import Layout, plain_layout
 from .raw import RawHeader, open_raw
 from .stored_file import MAPS, Format, StoredFile, check_size, open_local

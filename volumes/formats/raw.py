@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -20,30 +21,29 @@ from ...core import IO_COUNTERS, Affine, Region
 from ...core.errors import TruncatedVolume
 from ...storage.decompress import BEST_RATIOS, decompress
 from ...storage.disk_cache import cache_budget, cache_directory
-from ...storage.file_reader import (
-    HINTS,
-    FileReader,
-    IoChoice,
-    choose_io,
-    kind_of_open_file,
+from ...storage.file_reader import HINTS, FileReader, IoChoice, choose_io, file_system_at
+from ...storage.ranges import (
+    REMOTE_RUN,
+    CoalescePolicy,
+    Span,
+    coalesce,
+    coalesce_policy,
     rows_of_box,
 )
-from ...storage.ranges import REMOTE_RUN, CoalescePolicy, Span, coalesce, coalesce_policy
 from ...storage.read_ahead import Ticket
-from ...storage.remote import Piece, RemoteFile
+from ...storage.remote import RemoteFile
 from ...storage.retry import read_anew
 from ...storage.volume_cache import VolumeCache, is_in_memory
 from ..backend import Backend, Channels
 from ..header import IDENTITY, Access, Header, Triple
 from ..scheme import REMOTE_ROWS_GAP, StoreLayout
-from ..voxels import Voxels, plain, touch
+from ..voxels import Voxels, touch
 from .chunked_backend import Layout
 from .stored_file import (
     MAPPED_AROUND,
     MAPS,
     FilesBackend,
     MappedFile,
-    Place,
     StoredFile,
     check_size,
     joined_key,
@@ -79,7 +79,8 @@ class RawHeader:
 
     def box(self, index: Region) -> tuple[Sequence[int], Sequence[Span], int, int]:
         """Return shape, ranges, bytes of a number and offset of a region of the stored array."""
-        return self.layout.sizes, list(index), self.dtype.itemsize, self.offset
+        ends = list(zip(index.start, index.stop, strict=True))
+        return self.layout.sizes, ends, self.dtype.itemsize, self.offset
 
 
 def fastest_first(sizes: Sequence[int], axes: Triple = (0, 1, 2), colours: int = 1) -> Layout:
@@ -155,7 +156,6 @@ class LocalRaw(FilesBackend):
     _choice: IoChoice | None = None
     _view: NDArray[Any] | None = None
     _map: MappedFile | None = None
-    _place: Place | None = None
 
     def __init__(
         self,
@@ -165,6 +165,7 @@ class LocalRaw(FilesBackend):
         write: Callable[[BinaryIO], None] | None = None,
     ) -> None:
         self._fields, self._write = fields, write
+        self._dtype = np.dtype("u1") if fields.dtype.kind == "b" else fields.dtype
         self._lock = threading.Lock()
         access: Access = "stream"
         if write is None:
@@ -176,15 +177,16 @@ class LocalRaw(FilesBackend):
 
     def _use(self, file: BinaryIO, mode: str, name: str) -> None:
         """Use an open file for reads by ``mode``; it may be closed afterwards."""
-        if isinstance(file, io.BytesIO):
-            self._view = self._view_of(file.getvalue())
-            self._choice = IoChoice("mmap", "it is in memory")
-            return
-        choice = choose_io(mode, kind_of_open_file(file))
+        buffer: Any = file.getvalue() if isinstance(file, io.BytesIO) else None
+        choice = IoChoice("mmap", "it is in memory")
+        if buffer is None:
+            device = os.fstat(file.fileno()).st_dev
+            choice = choose_io(mode, file_system_at(file.name, device))
         if choice.mode == "mmap":
-            self._map = MAPS.add(file)
-            self._view = self._view_of(self._map)
-            self._place = MAPS.place_of(self._view)
+            if buffer is None:
+                buffer = self._map = MAPS.add(file)
+            fields = self._fields
+            self._view = np.ndarray(fields.layout.sizes, self._dtype, buffer, fields.offset)
         else:
             self._reader = FileReader(file, choice, name)
         self._choice = choice
@@ -193,11 +195,7 @@ class LocalRaw(FilesBackend):
         store, choice = super().layout(volumes), self._choice
         if self._write is not None or choice is None:
             return store
-        return store.on_network(str(choice)) if choice.network else store.read_by(str(choice))
-
-    def _view_of(self, buffer: Any) -> NDArray[Any]:
-        fields, sizes = self._fields, self._fields.layout.sizes
-        return plain(np.ndarray(sizes, fields.dtype, buffer, fields.offset))
+        return store.on_network(str(choice)) if choice.network else replace(store, io=str(choice))
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return a region: a view of a mapped file."""
@@ -208,12 +206,17 @@ class LocalRaw(FilesBackend):
         if self._view is not None:
             array = self._view[index.slices]
             if self._map is not None:
-                start, size, resident = _pages_of(self._view.strides, index, array.itemsize)
-                start += self._fields.offset
-                MAPS.touch(self._map, resident, start, start + size)
+                # First byte of the box, its extent, and the bytes that a read maps.
+                start, size, resident = self._fields.offset, array.itemsize, array.itemsize
+                axes = zip(index.start[::-1], array.shape[::-1], array.strides[::-1], strict=True)
+                for first_voxel, count, stride in axes:
+                    start += first_voxel * stride
+                    size += (count - 1) * stride
+                    resident = count * min(stride, resident + MAPPED_AROUND)
+                MAPS.touch(self._map, min(size, resident), start, start + size)
         else:
             flat = self._reader.read(*self._fields.box(index)).reshape(-1)
-            array = plain(flat.view(self._fields.dtype).reshape(index.shape))
+            array = flat.view(self._dtype).reshape(index.shape)
         return Voxels(layout.fold(array)[first:last], self.header.slope, self.header.intercept)
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
@@ -233,7 +236,7 @@ class LocalRaw(FilesBackend):
         index, _ = self._fields.layout.index(region, channels)
         if self._view is None:
             return self._reader.will_need(*self._fields.box(index))
-        return self._place and self._place.prefetch(self._view, index.slices)
+        return None if self._map is None else self._map.prefetch(*self._fields.box(index))
 
     def _decode(self) -> None:
         """Make the decoded copy; read a damaged remote file again."""
@@ -265,14 +268,22 @@ class RemoteRaw(FilesBackend):
     def __init__(self, fields: RawHeader, files: Sequence[StoredFile], name: str) -> None:
         assert isinstance(files[-1], RemoteFile)
         self._fields, self._remote = fields, files[-1]
+        self._dtype = np.dtype("u1") if fields.dtype.kind == "b" else fields.dtype
         super().__init__(files, fields.header("range"), name)
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         index, (first, last) = self._fields.layout.index(region, channels)
         rows, spans = self._runs(index)
-        flat = rows_of(rows, spans, self._remote.whole_ranges(spans))
-        array = self._fields.layout.fold(flat.view(self._fields.dtype).reshape(index.shape))
-        return Voxels(plain(array[first:last]), self.header.slope, self.header.intercept)
+        flat = np.empty(sum(stop - start for start, stop in rows), np.uint8)
+        at, row = 0, 0
+        for (start, stop), piece in zip(spans, self._remote.ranges(spans), strict=True):
+            source = np.frombuffer(piece, np.uint8)
+            while row < len(rows) and rows[row][1] <= stop:
+                begin, end = rows[row]
+                flat[at : at + end - begin] = source[begin - start : end - start]
+                at, row = at + end - begin, row + 1
+        array = self._fields.layout.fold(flat.view(self._dtype).reshape(index.shape))
+        return Voxels(array[first:last], self.header.slope, self.header.intercept)
 
     def prefetch(self, region: Region, channels: Channels | None = None) -> Ticket | None:
         return self._remote.prefetch(self._runs(self._fields.layout.index(region, channels)[0])[1])
@@ -285,30 +296,6 @@ class RemoteRaw(FilesBackend):
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int:
         return self.read(region, channels).array.nbytes
-
-
-def _pages_of(strides: Sequence[int], index: Region, itemsize: int) -> tuple[int, int, int]:
-    """Return the first byte of a box in C order, its extent, and the bytes that a read maps."""
-    start, size, resident = 0, itemsize, itemsize
-    for first, last, stride in zip(index.start[::-1], index.stop[::-1], strides[::-1], strict=True):
-        count = last - first
-        start += first * stride
-        size += (count - 1) * stride
-        resident = count * min(stride, resident + MAPPED_AROUND)
-    return start, size, min(size, resident)
-
-
-def rows_of(rows: list[Span], spans: list[Span], pieces: list[Piece]) -> NDArray[np.uint8]:
-    """Return the bytes of all rows in order, given the pieces of their spans."""
-    flat = np.empty(sum(stop - start for start, stop in rows), np.uint8)
-    at, row = 0, 0
-    for (first, last), piece in zip(spans, pieces, strict=True):
-        source = np.frombuffer(piece, np.uint8)
-        while row < len(rows) and rows[row][1] <= last:
-            start, stop = rows[row]
-            flat[at : at + stop - start] = source[start - first : stop - first]
-            at, row = at + stop - start, row + 1
-    return flat
 
 
 # LPS negates the first two axes.

@@ -14,17 +14,15 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 from urllib.parse import unquote
-
-import numpy as np
-from numpy.typing import NDArray
 
 from ...core.call_site import shorten
 from ...core.errors import (
     BadHeader,
     LeadsOutside,
     MissingDependency,
+    SampleError,
     TruncatedVolume,
     VolumeChanged,
     VolumeError,
@@ -37,7 +35,7 @@ from ...core.lru_cache import cached_property
 from ...core.settings import MAPPED_BYTES, read_setting
 from ...core.suggest import path_hint
 from ...storage.content import content_key
-from ...storage.file_reader import HINTS, RENUMBERING_KINDS, RowBlocks, file_system_at
+from ...storage.file_reader import HINTS, RENUMBERING_KINDS, RowBlocks, file_system_at, is_network
 from ...storage.location import is_url, public_name
 from ...storage.ranges import (
     LOCAL_GAP,
@@ -45,6 +43,7 @@ from ...storage.ranges import (
     CoalescePolicy,
     Folder,
     LocalRanges,
+    Span,
     cannot_open,
     changed_at,
     coalesce_policy,
@@ -52,7 +51,7 @@ from ...storage.ranges import (
     open_regular,
 )
 from ...storage.remote import RemoteFile
-from ..backend import Backend, no_options
+from ..backend import Backend
 from ..header import Header
 from ..registry import BackendRequest
 from ..session import opening_session
@@ -74,16 +73,6 @@ def open_local(path: str) -> BinaryIO:
         raise VolumeNotFound(f"there is no file {path}.", do=path_hint(path)) from None
 
 
-def file_stamp(path: str) -> tuple[int, int]:
-    """Return size and modification time (ns) of a local file; raise ``VolumeNotFound``."""
-    try:
-        return stamp_of(os.stat(path))
-    except (FileNotFoundError, NotADirectoryError):
-        raise VolumeNotFound(f"there is no file {path}.", do=path_hint(path)) from None
-    except OSError as error:
-        raise cannot_open(path, error) from error
-
-
 def stamp_of(status: os.stat_result) -> tuple[int, int]:
     """Return size and modification time (ns), which identify a version of a file."""
     return status.st_size, status.st_mtime_ns
@@ -103,31 +92,6 @@ _LARGEST_PIECE = 2 * 1024**2
 # released at several later reads too, by which that read has ended.
 _TIMES = 4
 _SIZE, _READER = operator.attrgetter("size"), operator.attrgetter("reader")
-
-
-class Place(NamedTuple):
-    """Location of a mapped array in a file."""
-
-    path: str
-    offset: int  # of its first byte
-    order: tuple[int, ...]  # axes, slowest first
-
-    def prefetch(self, array: NDArray[Any], index: tuple[slice, ...]) -> ExitStack | None:
-        """Send a hint to the system that a part of the array will be read."""
-        # Through the path, not the map: Python holds its lock while ``madvise`` waits for the disk,
-        # and both fill the same page cache. A kept descriptor would double those of a volume.
-        lengths = [array.shape[axis] for axis in self.order]
-        box = [index[axis].indices(array.shape[axis])[:2] for axis in self.order]
-        gap, most = coalesce_policy(CoalescePolicy(LOCAL_GAP, LOCAL_RUN))
-        blocks = RowBlocks(lengths, box, array.itemsize, gap=gap, most=most)
-        # The read reports errors of the file.
-        with contextlib.suppress(OSError, VolumeError):
-            fd = open_regular(self.path)
-            try:
-                return HINTS.tell(fd, self.offset, blocks)
-            finally:
-                os.close(fd)
-        return None
 
 
 @dataclass(eq=False)
@@ -156,6 +120,23 @@ class MappedFile(mmap.mmap):
     """A map of a file, with its touched pages."""
 
     pages: _MappedPages
+
+    def prefetch(
+        self, lengths: Sequence[int], box: Sequence[Span], itemsize: int, offset: int
+    ) -> ExitStack | None:
+        """Send a hint to the system that a box of an array in C order will be read."""
+        # Through the path, not the map: Python holds its lock while ``madvise`` waits for the disk,
+        # and both fill the same page cache. A kept descriptor would double those of a volume.
+        gap, most = coalesce_policy(CoalescePolicy(LOCAL_GAP, LOCAL_RUN))
+        blocks = RowBlocks(lengths, box, itemsize, gap=gap, most=most)
+        # The read reports errors of the file.
+        with contextlib.suppress(OSError, VolumeError):
+            fd = open_regular(self.pages.path)
+            try:
+                return HINTS.tell(fd, self.pages.start + offset, blocks)
+            finally:
+                os.close(fd)
+        return None
 
 
 class Maps:
@@ -195,19 +176,6 @@ class Maps:
             path = os.path.abspath(str(file.name))
         file_map.pages = _MappedPages(weakref.ref(file_map), path, start)
         return file_map
-
-    def place_of(self, array: NDArray[Any]) -> Place | None:
-        """Return the location of an array in its file; None without a map or with gaps."""
-        order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
-        dense = array.transpose(order)
-        owner: Any = array
-        while owner is not None and not isinstance(owner, MappedFile):
-            owner = owner.obj if isinstance(owner, memoryview) else getattr(owner, "base", None)
-        if owner is None or not dense.flags.c_contiguous:
-            return None
-        first = np.frombuffer(owner, np.uint8, 1).ctypes.data
-        place = owner.pages.start + array.ctypes.data - first
-        return Place(owner.pages.path, place, tuple(order))
 
     def touch(self, file_map: MappedFile, size: float, first: int = 0, last: int = 0) -> None:
         """Count bytes of a map before their read, and release pages above the bound.
@@ -273,6 +241,7 @@ class LocalStoredFile:
         self._optional = optional
         self.seen_as: tuple[str, ...] = ()  # how it is read, if not as its header says
         self.stamp: tuple[int, ...] = _MISSING
+        self.size = -1  # in bytes
         self._identity = (0, 0)
         try:
             status = os.stat(path)
@@ -286,12 +255,8 @@ class LocalStoredFile:
         if not stat.S_ISREG(status.st_mode):
             kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
             raise BadHeader(f"{path} is {kind}.", do="Give the path of a file.")
-        self.stamp, self._identity = stamp_of(status), (status.st_dev, status.st_ino)
-
-    @property
-    def size(self) -> int:
-        """Size in bytes."""
-        return self.stamp[0]
+        self.stamp, self.size = stamp_of(status), status.st_size
+        self._identity = status.st_dev, status.st_ino
 
     @property
     def is_current(self) -> bool:
@@ -317,8 +282,8 @@ class LocalStoredFile:
         if is_same and not is_new:
             return True
         # File servers have clocks of their own: compare only size and modification time there.
-        system = file_system_at(self.path)
-        return system.network or (system.kind in RENUMBERING_KINDS and not is_new)
+        kind = file_system_at(self.path)
+        return is_network(kind) or (kind in RENUMBERING_KINDS and not is_new)
 
     @property
     def content_key(self) -> str:
@@ -445,10 +410,14 @@ class Format:
         return location_of(request).lower().endswith(self.suffixes)
 
     def backend(self, request: BackendRequest) -> Any:
-        """Return the backend of a request."""
+        """Return the backend of a request; ``SampleError``, a ``TypeError``, for other options."""
         name = public_name(str(request.source or location_of(request)))
         options = request.reader_kwargs
-        no_options(options, name, self.options)
+        unknown = [key for key in options if key not in self.options]
+        if unknown:
+            have = ", ".join(self.options) or "none"
+            msg = f"{name} was opened with unknown option {unknown[0]!r}; its format has: {have}"
+            raise SampleError(msg, do=f"Leave {unknown[0]}= out, or write one that the format has.")
         if self.matches is not None:
             return self.open(request, name, **options)
         if request.path is None:

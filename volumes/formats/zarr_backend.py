@@ -33,7 +33,7 @@ from ...core.errors import (
 from ...core.lru_cache import cached_property
 from ...core.suggest import path_hint
 from ...storage.content import content_key, documents_token, folder_key, listing_key
-from ...storage.file_reader import file_system_at
+from ...storage.file_reader import file_system_at, is_network
 from ...storage.location import is_url, public_name
 from ...storage.ranges import LocalRanges, RangeStore, cannot_open
 from ...storage.remote import open_remote
@@ -279,7 +279,7 @@ class LocalZarr(ListedZarr):
 
     @cached_property
     def _network(self) -> bool:
-        return file_system_at(self._path).network
+        return is_network(file_system_at(self._path))
 
     def forget_content_key(self) -> None:
         super().forget_content_key()
@@ -388,7 +388,9 @@ class RemoteZarr(ListedZarr):
                 self._turn_to_newer()
                 continue
             except (CorruptVolume, TruncatedVolume) as error:
-                self._explain(error)
+                documents, self._has_failed = self.documents, True
+                self._documents.forget(self._token)
+                self._refuse_other(documents, error)
                 raise
             if not self._brought_newer():
                 self._last_read = time.time_ns()
@@ -415,12 +417,6 @@ class RemoteZarr(ListedZarr):
         documents = self.documents
         self._forget_stored()
         self._refuse_other(documents)
-
-    def _explain(self, error: VoxpipeError) -> None:
-        """Forget the metadata; raise ``VolumeChanged`` if they differ now."""
-        documents, self._has_failed = self.documents, True
-        self._documents.forget(self._token)
-        self._refuse_other(documents, error)
 
     def _refuse_other(
         self, documents: Mapping[str, bytes | None], error: VoxpipeError | None = None

@@ -39,11 +39,11 @@ from ...storage.content import content_key, folder_key, listing_key
 from ...storage.fsspec_ranges import version_of
 from ...storage.ranges import RangeStore
 from ..array_source import INLINE_BYTES, original, remember, share_array
-from ..backend import Backend
+from ..backend import Backend, ForeignBackend
 from ..header import IDENTITY, PLACEMENT, affine_entries, affine_matrix
 from ..registry import registered_names, resolve_backend
 from ..session import SESSION
-from ..source import LocatedSource, Options, as_backend
+from ..source import LocatedSource, Options
 from .chunked_backend import (
     AXES_BY_NAME,
     NO_LENGTHS,
@@ -521,7 +521,7 @@ class ZarrSource:
         thing, path = self.thing, self.path
         payload = None if os.getpid() == self._born else self._pack()
         if payload is not None:  # connections do not survive a fork
-            thing, path = _unpack(payload), self._path()
+            thing, path = pickle.loads(payload), self._path()  # noqa: S301  packed by this class
         _FORK.refuse(place_of(thing)[0], self.name)
         if path:
             thing = open_store_node(thing, path)
@@ -529,7 +529,9 @@ class ZarrSource:
         if backend is None:
             what = f"no backend opens a {self.name}. Backends: {', '.join(registered_names())}."
             raise UnknownFormat(what, do="Register one, or give a path.")
-        return as_backend(backend, self.name)
+        ours = backend if isinstance(backend, Backend) else ForeignBackend(backend, self.name)
+        ours.name = ours.name or self.name
+        return ours
 
     def part_of(self, content: str) -> str:
         return LocatedSource("", self.options, token=self.token).part_of(content)
@@ -580,12 +582,10 @@ renew_after_fork(_FORK)
 
 
 def _arrive(payload: bytes, options: Options, path: str, name: str, token: str) -> Any:
-    source = original(token)
-    return source or ZarrSource(_unpack(payload), options, path=path, name=name, token=token)
-
-
-def _unpack(payload: bytes) -> Any:
-    return pickle.loads(payload)  # noqa: S301  packed by this class
+    if (source := original(token)) is not None:
+        return source
+    store = pickle.loads(payload)  # noqa: S301  packed by ZarrSource
+    return ZarrSource(store, options, path=path, name=name, token=token)
 
 
 def _is_in_memory(store: Any) -> bool:
