@@ -188,20 +188,18 @@ class OpenVolume(SeedStamper, SameLength):
             refuse_unknown_arguments("open_volume", reader_kwargs, own, only_misspelt=True)
         self.axis_map = axis_map
         maps = axis_map.values() if isinstance(axis_map, Mapping) else (axis_map,)
-        for one in () if axis_map is None else maps:
-            if not isinstance(one, AxisMap):
-                msg = f"axis_map is an AxisMap, or a mapping of them by key, got {shorten(one)}"
-                raise TypeError(f'{msg}; write vp.AxisMap.missing("K", [17]), for instance')
-        own_labels = [label_keys] if isinstance(label_keys, str) else sorted(label_keys)
-        self.label_keys = tuple(own_labels)
+        wrong = [one for one in maps if not isinstance(one, AxisMap | None)]
+        if wrong:
+            msg = f"axis_map is an AxisMap, or a mapping of them by key, got {shorten(wrong[0])}"
+            raise TypeError(f'{msg}; write vp.AxisMap.missing("K", [17]), for instance')
+        self.label_keys = tuple(sorted(as_keys("label_keys", label_keys)))
         self.guesses = label_keys is LABELS
         """Whether keys that the user has not named are taken for intensities."""
         self._once = WarnOnce()
         # Whether an array was looked at that might be a plane: the first sample's is like others.
         self._has_looked = False
         self._options = {**reader_kwargs, "io": io}
-        # Options that are given by key; more are found out once the keys are known.
-        self._by_key = named_by_key(self._options)
+        self._by_key = named_by_key(self._options)  # more are found once the keys are known
         self._known_keys: set[str] = set()
         self._options_by_key: dict[str, dict[str, Any]] = {}  # options of each key
         # Keys that were named by the user, by argument; the first sample must have them.

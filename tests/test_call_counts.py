@@ -12,14 +12,14 @@ BOUNDS = {
     "range by obstore": (33, 5),
     "range by fsspec": (35, 5),
     "range from Volume.read": (51, 14),
-    "batch of one rotated patch": (134, 38),
-    "first patch of a case": (230, 50),
-    "window of a prediction": (174, 43),
+    "batch of one rotated patch": (128, 37),
+    "first patch of a case": (213, 48),
+    "window of a prediction": (166, 41),
 }
 # Calls of a read of 8 chunks, and how many more one of 216 may make.
 MOST_CALLS, MOST_MORE = 13, 0
 # Calls of a patch of image and label from converted zarr, of which none counts voxels or chunks.
-MOST_OF_PATCH = 361
+MOST_OF_PATCH = 356
 
 
 @pytest.fixture(scope="module")

@@ -70,7 +70,7 @@ class Handles:
         self,
         most: int = MOST_HANDLES,
         most_bytes: int = MOST_RESIDENT_BYTES,
-        opening: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext,
+        opening: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
     ) -> None:
         self._opening = opening
         self._most, self._most_bytes = most, most_bytes
@@ -277,7 +277,7 @@ class Session:
 
 
 SESSION = Session(CHUNKS, AHEAD)  # default session of this process
-OPENING = ContextKey(SESSION)
+OPENING: ContextKey[Session] = ContextKey(SESSION)
 """Session of the backends that are opened; by default that of the process."""
 opening_session = OPENING.get
 
