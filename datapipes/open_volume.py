@@ -187,8 +187,8 @@ class OpenVolume(SeedStamper, SameLength):
             own = (*_ARGUMENTS, *BY_KEY)
             refuse_unknown_arguments("open_volume", reader_kwargs, own, only_misspelt=True)
         self.axis_map = axis_map
-        maps = axis_map.values() if isinstance(axis_map, Mapping) else (axis_map,)
-        wrong = [one for one in maps if not isinstance(one, AxisMap | None)]
+        maps = axis_map.values() if isinstance(axis_map, Mapping) else (axis_map or AxisMap(()),)
+        wrong = [one for one in maps if not isinstance(one, AxisMap)]
         if wrong:
             msg = f"axis_map is an AxisMap, or a mapping of them by key, got {shorten(wrong[0])}"
             raise TypeError(f'{msg}; write vp.AxisMap.missing("K", [17]), for instance')

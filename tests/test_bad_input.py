@@ -58,7 +58,7 @@ def gz_with_fewer_voxels(folder):
 
 
 def unknown_suffix(folder):
-    path = folder / "scan.npz"
+    path = folder / "scan.xyz"
     path.write_bytes(b"PK")
     return path
 

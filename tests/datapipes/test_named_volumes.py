@@ -108,7 +108,7 @@ def test_an_object_that_is_no_volume_is_refused(tmp_path: Any, library: str, is_
     assert "other" in next(iter(vp.from_cases(cases).open_volume(keys="image")))
 
 
-@pytest.mark.parametrize("argument", [{"labels": ("tumour",)}, {"axes": {"tumour": "xyz"}},
+@pytest.mark.parametrize("argument", [{"label_keys": ("tumour",)}, {"axes": {"tumour": "xyz"}},
                                       {"affine": {"tumour": np.eye(4)}}])  # fmt: skip
 def test_a_named_key_that_a_later_case_does_not_open(argument: Any) -> None:
     """A later case may lack the volume, but not hold a word in its place."""

@@ -488,7 +488,7 @@ def test_behind_a_url_nothing_leads_out():
 
 def test_follow_is_one_of_two_words():
     """A typo does not open the door, nor close it."""
-    with pytest.raises(ValueError, match="follow is one of 'beside', 'anywhere', got 'all'"):
+    with pytest.raises(ValueError, match="follow is one of 'same_folder', 'anywhere', got 'all'"):
         vp.Volume("a.mhd", follow="all")
 
 

@@ -152,5 +152,5 @@ def test_explain_says_why_the_graph_is_whole():
     with vp.DataLoader2(WhoRuns(shares()), None, service) as loader:
         told = loader.explain()
 
-    assert "WhoRuns() works on what sharding_filter() shares out" in told
+    assert "WhoRuns() works on the shares of sharding_filter()" in told
     assert "each of 2 workers runs the whole graph on its share" in told

@@ -208,7 +208,7 @@ def test_labels_become_large_numbers(dtype):
     ("change", "words"),
     [
         (lambda pipe: pipe.remap_labels({4: 2**70}), f"mapping has {2**70}, which no integer"),
-        (lambda pipe: pipe.remap_labels({1: 2}, -(2**70)), "other has"),
+        (lambda pipe: pipe.remap_labels({1: 2}, unknown=-(2**70)), "unknown has"),
         (lambda pipe: pipe.remap_labels(((1, 2), (1, 3))), "mapping has 1 twice"),
         (lambda pipe: pipe.one_hot((4, 4)), "classes has 4 twice"),
         (lambda pipe: pipe.one_hot((0, 2**64)), "no integer of 64 bits"),

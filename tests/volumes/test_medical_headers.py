@@ -15,8 +15,7 @@ from reference_files import REFERENCES, collect
 from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import BadHeader, TruncatedVolume, UnknownFormat, VolumeError
 from voxpipe.extensions.formats.text_header import ItkOnly, parse_metaimage, parse_nrrd
-from voxpipe.storage.file_reader import rows_of_box
-from voxpipe.storage.ranges import coalesce
+from voxpipe.storage.ranges import coalesce, rows_of_box
 from voxpipe.volumes import Volume
 from voxpipe.volumes.formats import raw as raw_backends
 from voxpipe.volumes.formats.raw import RawHeader, fastest_first

@@ -65,7 +65,7 @@ def test_what_is_no_sound_array(tmp_path):
     array = numbered((4, 5, 6))
     with pytest.raises(TruncatedVolume, match=r"a\.npy holds"):
         _ = Volume(put(array, tmp_path, cut=-1)).shape
-    with pytest.raises(BadHeader, match=r"b\.npy is no sound"):
+    with pytest.raises(BadHeader, match=r"b\.npy has no sound"):
         _ = Volume(put(array, tmp_path, "b.npy", cut=20)).shape
     objects = np.array([[{}]], dtype=object)
     with pytest.raises(UnknownFormat, match=r"c\.npy holds object"):

@@ -419,7 +419,7 @@ def test_a_broken_header_of_npy(tmp_path, header, words):
         BadHeader, match=rf"a\.npy has no sound \.npy header.*{words}.*\.\n"
     ) as error:
         Volume(path).probe()
-    assert "('" not in error.value.what
+    assert "('" not in error.value.message
     assert "copy it again" in error.value.do
 
 
@@ -436,5 +436,5 @@ def test_an_unknown_protocol(url, scheme, way):
     """The error names the protocol and the nearest known one."""
     with pytest.raises(VolumeReadError, match=f"has the unknown protocol {scheme!r}") as error:
         Volume(url).probe()
-    assert url in error.value.what
+    assert url in error.value.message
     assert way in error.value.do
