@@ -178,8 +178,8 @@ class LikelyLabels:
         text = (
             f"{key!r} is sampled as an intensity, and holds few whole numbers, as a label does\n"
             f"  at {self._origin}\n{self._data}"
-            f"  If it holds classes, name {key!r} in open_volume(label_keys=...). "
-            "If not, give label_keys= without it: then nothing is guessed."
+            f"  If it holds classes, name {key!r} in open_volume(labels=...). "
+            "If not, give labels= without it: then nothing is guessed."
         )
         warn(text, errors.LikelyLabel, self._origin)
 

@@ -147,7 +147,7 @@ def _catalog(folder: Path) -> Any:
             np.lib.format.open_memmap(path, "w+", np.int16, VOLUME)  # sparse
         cases.append(case)
     # With labels named, nobody looks at the first voxels for classes: these are all holes.
-    opened = vp.from_cases(cases).shuffle().open_volume(label_keys=("label",))
+    opened = vp.from_cases(cases).shuffle().open_volume(labels=("label",))
     return opened.lazy_patch((SIZE,) * 3, samples_per_volume=64)
 
 

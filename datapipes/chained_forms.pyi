@@ -169,7 +169,7 @@ class ChainedForms(IterDataPipe[Any]):
     def flush(self, keys: Collection[str] | None = ...) -> Flush:
         """End the fused plan here: later spatial pipes interpolate the result of this one."""
 
-    def foreground_crop(self, key: str = ..., threshold: float | str | None = ..., labels: int | Collection[int] | None = ..., margin: int | Sequence[int] = ..., level: int = ..., *, divisible: int | Sequence[int] = ..., overhang: bool = ..., fallback: Otherwise = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> DataDependentPipe:
+    def foreground_crop(self, key: str = ..., above: float | str | None = ..., classes: int | Collection[int] | None = ..., margin: int | Sequence[int] = ..., level: int = ..., *, divisible: int | Sequence[int] = ..., overhang: bool = ..., fallback: Otherwise = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> DataDependentPipe:
         """Keep the smallest box of the present grid with all voxels of interest, and a margin."""
 
     def fullsync(self, timeout: float = ...) -> FullSync:
@@ -193,7 +193,7 @@ class ChainedForms(IterDataPipe[Any]):
     def interleave(self, visits: int, patches_per_turn: int = ...) -> Interleave:
         """Let the patches of several visits to volumes take turns, some of each at a time."""
 
-    def label_crop(self, size: int | Sequence[int | None] | None, key: str = ..., labels: int | Collection[int] | None = ..., level: int = ..., *, fallback: Otherwise = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> DataDependentPipe:
+    def label_crop(self, size: int | Sequence[int | None] | None, key: str = ..., classes: int | Collection[int] | None = ..., level: int = ..., *, fallback: Otherwise = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> DataDependentPipe:
         """Keep a box of ``size`` about the middle of the box of labels."""
 
     def lazy_patch(self, size: Size, *, samples_per_volume: int = ..., sampling: str = ..., overlap: Size = ..., region: Size | None = ..., align: Size | None = ..., mask: str | Volume | None = ..., min_fraction: float = ..., class_weights: Mapping[Any, float] | None = ..., oversample: float | None = ..., weights: str | Volume | None = ..., fallback: str = ..., name: str = ...) -> PatchSampler:
@@ -274,7 +274,7 @@ class ChainedForms(IterDataPipe[Any]):
     def noise(self, std: ParameterRange, mean: ParameterRange = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Add normal numbers, independent from voxel to voxel of the result."""
 
-    def normalize(self, mean: float | None = ..., std: float | None = ..., threshold: float | None = ..., inside: str | None = ..., *, keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
+    def normalize(self, mean: float | None = ..., std: float | None = ..., above: float | None = ..., inside: str | None = ..., *, keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Shift and scale the values; by default to mean 0 and deviation 1 over the whole volume."""
 
     def on_disk_cache(self, filepath_fn: Callable[[Any], Any] | None = ..., hash_dict: Mapping[str, str] | None = ..., hash_type: str = ..., extra_check_fn: Callable[[str], bool] | None = ...) -> OnDiskCacheHolder:
@@ -292,7 +292,7 @@ class ChainedForms(IterDataPipe[Any]):
     def open_files_by_iopath(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
 
-    def open_volume(self, *, label_keys: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy] | None = ..., override: bool = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., storage_options: Mapping[str, Any] | None = ..., io: str | Mapping[str, str] = ..., **reader_kwargs: Any) -> OpenVolume:
+    def open_volume(self, *, labels: Collection[str] = ..., keys: Collection[str] | None = ..., policies: Mapping[str, Policy] | None = ..., override: bool = ..., axis_map: AxisMap | Mapping[str, AxisMap] | None = ..., storage_options: Mapping[str, Any] | None = ..., io: str | Mapping[str, str] = ..., **reader_kwargs: Any) -> OpenVolume:
         """Make a lazy volume of every path, URL, array or store in a sample."""
 
     def orientation(self, axcodes: str = ..., *, name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
@@ -349,7 +349,7 @@ class ChainedForms(IterDataPipe[Any]):
     def realize(self) -> Realize:
         """Read and resample every lazy patch of a sample; the rest passes through."""
 
-    def regions(self, labels: tuple[int | tuple[int, ...], ...], *, keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
+    def regions(self, classes: tuple[int | tuple[int, ...], ...], *, keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """A channel for every region, 1 where one of its labels is and 0 elsewhere, uint8."""
 
     def remap_labels(self, mapping: Mapping[int, int], *, unknown: int | None = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
@@ -367,7 +367,7 @@ class ChainedForms(IterDataPipe[Any]):
     def rescale(self, out_range: tuple[float, float] = ..., in_range: tuple[float, float] | None = ..., clamp: bool = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Bring the range of the volume, or a given one, to ``out_range``."""
 
-    def rescale_percentiles(self, lower: float = ..., upper: float = ..., out_range: tuple[float, float] = ..., clamp: bool = ..., threshold: float | None = ..., inside: str | None = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
+    def rescale_percentiles(self, lower: float = ..., upper: float = ..., out_range: tuple[float, float] = ..., clamp: bool = ..., above: float | None = ..., inside: str | None = ..., *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """Map two percentiles of the volume to ``out_range``, and clamp values beyond."""
 
     def resize(self, size: int | Sequence[int | None] | None, *, longest: bool = ..., extent: Extent = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
@@ -448,7 +448,7 @@ class ChainedForms(IterDataPipe[Any]):
     def to_metatensor(self) -> ToMetaTensor:
         """Make MONAI's ``MetaTensor`` of each volume of a batch, or of a realized sample."""
 
-    def to_subject(self, label_keys: str | Collection[str] | None = ...) -> ToSubject:
+    def to_subject(self, labels: str | Collection[str] | None = ...) -> ToSubject:
         """Make TorchIO's ``Subject`` of each sample, or a list of them of each batch."""
 
     def translate(self, amount: Amount, *, unit: str = ..., space: Space = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:

@@ -228,8 +228,8 @@ def _passes_of_pipe(
         asking: Any = pipe.steps[0].op
         needs = asking.needs
         volume = volumes.get(needs.key)
-        rule = ForegroundRule(needs.threshold, needs.labels)
-        is_statistic = isinstance(needs.threshold, str)
+        rule = ForegroundRule(needs.above, needs.labels)
+        is_statistic = isinstance(needs.above, str)
         if volume is not None and (is_statistic or known_box(volume, rule, needs.level) is None):
             yield needs.key, volume, f"box {needs}", count
     else:
@@ -237,7 +237,7 @@ def _passes_of_pipe(
         op = change.step.op
         keys = change.keys or op.named_keys or [k for k, v in volumes.items() if v.kind == op.kind]
         mask = volumes.get(op.mask_key) if op.mask_key else None
-        of_some = mask is not None or getattr(op, "threshold", None) is not None
+        of_some = mask is not None or getattr(op, "above", None) is not None
         for key in keys:
             if (volume := volumes.get(key)) is None:
                 continue

@@ -283,7 +283,7 @@ def refuse_conflict(sampling: Sampling, origin: CallSite, parent: Pipe) -> None:
     if not sampling.changes:
         return
     openers = [pipe for pipe in walk(parent) if isinstance(vars(pipe).get("policies"), Mapping)]
-    labels = frozenset(label for pipe in openers for label in vars(pipe).get("label_keys") or ())
+    labels = frozenset(label for pipe in openers for label in vars(pipe).get("labels") or ())
     for pipe, flushed_keys, regroups in _of_one_plan(parent):
         for given_key, other_field, other in sampling_changes(pipe):
             keys = [given_key]  # under the names that pipes after it have given

@@ -105,14 +105,14 @@ def _is_by_key(name: str, value: Any, keys: Collection[str]) -> bool:
 
 
 LABELS = ("label", "labels", "mask", "masks", "seg", "segmentation")
-"""Keys that hold labels, by default, of ``open_volume(label_keys=...)``."""
+"""Keys that hold labels, by default, of ``open_volume(labels=...)``."""
 STORED_SUFFIX = "_stored"  # appended to a key for the mask of its missing sections
 # A tap in a missing section spoils a value by its weight: so the mask is interpolated as the image.
 SHARE = Policy("linear", "constant", 0.0, np.dtype(np.float32))
 """How the mask of an intensity is sampled: the share of a value that is stored."""
 
 
-_ARGUMENTS = ("label_keys", "keys", "policies", "override", "axis_map", "storage_options", "io")
+_ARGUMENTS = ("labels", "keys", "policies", "override", "axis_map", "storage_options", "io")
 
 
 @chained_form("open_volume")
@@ -124,7 +124,7 @@ class OpenVolume(SeedStamper, SameLength):
 
     Parameters
     ----------
-    label_keys
+    labels
         Keys that hold labels: sampled by nearest neighbour, their type kept, constant 0
         outside. All other volumes are intensities: linear, border outside. Unless you
         give it, a key that looks like a label but is none of these brings a
@@ -172,7 +172,7 @@ class OpenVolume(SeedStamper, SameLength):
         self,
         parent: Pipe,
         *,
-        label_keys: Collection[str] = LABELS,
+        labels: Collection[str] = LABELS,
         keys: Collection[str] | None = None,
         policies: Mapping[str, Policy] | None = None,
         override: bool = False,
@@ -192,8 +192,8 @@ class OpenVolume(SeedStamper, SameLength):
         if wrong:
             msg = f"axis_map is an AxisMap, or a mapping of them by key, got {shorten(wrong[0])}"
             raise TypeError(f'{msg}; write vp.AxisMap.missing("K", [17]), for instance')
-        self.label_keys = tuple(sorted(as_keys("label_keys", label_keys)))
-        self.guesses = label_keys is LABELS
+        self.labels = tuple(sorted(as_keys("labels", labels)))
+        self.guesses = labels is LABELS
         """Whether keys that the user has not named are taken for intensities."""
         self._once = WarnOnce()
         # Whether an array was looked at that might be a plane: the first sample's is like others.
@@ -205,7 +205,7 @@ class OpenVolume(SeedStamper, SameLength):
         # Keys that were named by the user, by argument; the first sample must have them.
         self._names: dict[str, tuple[str, ...]] = {
             # The usual names may be absent from the sample, as in LikelyLabel's advice.
-            "label_keys": tuple(key for key in self.label_keys if key not in LABELS),
+            "labels": tuple(key for key in self.labels if key not in LABELS),
             "policies": tuple(policies or ()),
             "axis_map": tuple(axis_map) if isinstance(axis_map, Mapping) else (),
             **self._by_key,
@@ -337,7 +337,7 @@ class OpenVolume(SeedStamper, SameLength):
         options = options_of(key, self.reader_kwargs)
         if "affine" in options or (patch := realized_patch(sample, key)) is None:
             return None
-        guess = "label" if key in self.label_keys else "intensity"
+        guess = "label" if key in self.labels else "intensity"
         kind = patch.kind if self.guesses and key in sample.patches else guess
         options["storage_options"] = self.storage_options
         return opened_again(sample[key], patch, kind, options)
@@ -348,16 +348,16 @@ class OpenVolume(SeedStamper, SameLength):
                 if key in its_keys:  # options and all
                     msg = f"{argument}= names {key!r}, which is a Volume already"
                     raise SampleError(msg, do=f"Give {argument}= to that Volume().")
-            # ``label_keys=`` is for sources that are opened here, and not for a Volume.
-            likely = looks_like_label(key) if self.guesses else key in self.label_keys
+            # ``labels=`` is for sources that are opened here, and not for a Volume.
+            likely = looks_like_label(key) if self.guesses else key in self.labels
             if likely and source.kind != "label":
                 is_so, write = "is a Volume of an intensity", 'Volume(..., kind="label")'
                 self._warn_of_label(key, is_so, write)
             return source
-        is_label = key in self.label_keys or (not isinstance(source, str) and says_label(source))
+        is_label = key in self.labels or (not isinstance(source, str) and says_label(source))
         kind = "label" if is_label else "intensity"
         if self.guesses and kind == "intensity" and looks_like_label(key):
-            write = f"open_volume(label_keys=({', '.join(map(repr, (*self.label_keys, key)))}))"
+            write = f"open_volume(labels=({', '.join(map(repr, (*self.labels, key)))}))"
             self._warn_of_label(key, "is sampled as an intensity", write)
         if key not in self._options_by_key:
             self._options_by_key[key] = options_of(key, self._options, self._known_keys)
@@ -396,7 +396,7 @@ class OpenVolume(SeedStamper, SameLength):
             f"{key!r} {is_so}: interpolated, in float32\n  at {self.origin}\n"
             f"{_first_data(self.parent)}"
             f"  If it holds classes, write {write}. "
-            "If not, give label_keys= without it: then nothing is guessed."
+            "If not, give labels= without it: then nothing is guessed."
         )
         self._once.warn((is_so, key), text, LikelyLabel, self.origin)
 
@@ -418,7 +418,7 @@ class OpenVolume(SeedStamper, SameLength):
 
     def settings(self) -> Any:
         """Return the settings without credentials and settings that change no voxel."""
-        own: tuple[Any, ...] = (self.label_keys, self.keys, self.policies, self.reader_kwargs)
+        own: tuple[Any, ...] = (self.labels, self.keys, self.policies, self.reader_kwargs)
         own += (self.overriding,) if self.overriding else ()
         if isinstance(self.axis_map, Mapping):
             return (*own, sorted((key, one.fingerprint()) for key, one in self.axis_map.items()))

@@ -213,18 +213,18 @@ class DataDependentPipe(SpatialPipe):
 
     def _as_stored(self, op: Any, thing: Any) -> Any:
         # Raises where a threshold could be meant for values that a pipe has changed.
-        if op.needs.threshold is None:
+        if op.needs.above is None:
             labels = stored_labels(thing, op.needs.labels, op.name, op.needs.key)
             if labels == op.needs.labels:
                 return op
             if not labels:
                 msg = f"{op.name} asks for {op.needs.describe()}, which no label becomes"
                 raise SampleError(msg, do="Name labels as remap_labels gives them.")
-            return replace(op, labels=labels)
+            return replace(op, classes=labels)
         every = sources_of(thing) if isinstance(thing, LazyPatch) else ()
         change = next((one.values[0].op.describe() for one in every if one.values), None)
         if change is not None:
-            msg = f"{op.name}(threshold={op.needs.threshold!r}) looks at {op.needs.key!r} as it is "
+            msg = f"{op.name}(above={op.needs.above!r}) looks at {op.needs.key!r} as it is "
             do = f"Put {op.name} first, with a threshold in stored values."
             raise SampleError(f"{msg}stored, and {change} comes before it", do=do)
         return op

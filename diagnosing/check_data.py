@@ -71,7 +71,7 @@ class CheckReport:
     volumes: int = 0
     """How many volumes were looked at."""
     likely_labels: tuple[str, ...] = ()
-    """Keys that look like labels, and count as images since no ``label_keys=`` was given."""
+    """Keys that look like labels, and count as images since no ``labels=`` was given."""
     labels: tuple[str, ...] = ()
 
     @property
@@ -104,7 +104,7 @@ def check(
     num_workers: int = 2,
     voxels: bool = False,
     timeout: float = TIMEOUT,
-    label_keys: Collection[str] = LABELS,
+    labels: Collection[str] = LABELS,
     progress: Callable[[int, int], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     **reader_kwargs: Any,
@@ -125,7 +125,7 @@ def check(
         Whether to read and decode every voxel too. Only this finds damage inside a file.
     timeout
         Longest time for one volume, in seconds. Raise it with ``voxels``.
-    label_keys
+    labels
         Keys that hold labels, if the cases are not opened yet. Unless you give it, another key
         that looks like a label brings a warning. It is a ``LikelyLabel``.
     progress
@@ -151,8 +151,8 @@ def check(
         raise ValueError(f"num_workers is at least 1, got {num_workers}")
     if not timeout > 0:
         raise ValueError(f"timeout is a number of seconds above 0, got {timeout}")
-    volumes, missing = _volumes_and_gaps(cases, storage_options, label_keys, reader_kwargs)
-    keys = _keys_of_labels(cases, volumes, label_keys)
+    volumes, missing = _volumes_and_gaps(cases, storage_options, labels, reader_kwargs)
+    keys = _keys_of_labels(cases, volumes, labels)
     tasks = [(volume, case, key) for case, key, volume in volumes]
     findings = _run(tasks, num_workers, voxels, timeout, progress)
     return CheckReport((*findings, *missing, *_mismatches(findings)), len(tasks), *keys)
@@ -193,7 +193,7 @@ def _volumes_and_gaps(
     quiet: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     if not _is_opened(pipe):
         options = storage_options or getattr(pipe, "storage_options", None)
-        pipe = OpenVolume(pipe, storage_options=options, label_keys=labels, **reader_kwargs)
+        pipe = OpenVolume(pipe, storage_options=options, labels=labels, **reader_kwargs)
         quiet = looking_ahead()
     with quiet:
         return [
@@ -225,8 +225,8 @@ def _keys_of_labels(
     for key in likely:
         text = (
             f"{key!r} looks like a label, and counts as an image\n"
-            f"  If it holds classes, give label_keys={(*sure, *likely)!r}, or a Volume its kind. "
-            "If not, give label_keys= without it: then nothing is guessed."
+            f"  If it holds classes, give labels={(*sure, *likely)!r}, or a Volume its kind. "
+            "If not, give labels= without it: then nothing is guessed."
         )
         warn(text, LikelyLabel)
     return likely, sure
@@ -381,7 +381,7 @@ def index(
     cases: Any,
     destination: str | os.PathLike[str] = "manifest.json",
     *,
-    label_keys: Collection[str] = LABELS,
+    labels: Collection[str] = LABELS,
     statistics: bool = True,
     full_hash: bool = False,
     progress: Callable[[int, int], None] | None = None,
@@ -400,7 +400,7 @@ def index(
         Whether to read every voxel. It gives mean, range, percentiles and classes.
     full_hash
         Whether to read every stored byte. It gives a digest.
-    label_keys, progress, storage_options, **reader_kwargs
+    labels, progress, storage_options, **reader_kwargs
         As of :func:`check`. None of them is written.
 
     Returns
@@ -422,8 +422,8 @@ def index(
     >>> report = index("scans/", "scans/manifest.json")  # doctest: +SKIP
     >>> pipe = from_manifest("scans/manifest.json").open_volume()  # doctest: +SKIP
     """
-    volumes, missing = _volumes_and_gaps(cases, storage_options, label_keys, reader_kwargs)
-    keys = _keys_of_labels(cases, volumes, label_keys)
+    volumes, missing = _volumes_and_gaps(cases, storage_options, labels, reader_kwargs)
+    keys = _keys_of_labels(cases, volumes, labels)
     if isinstance(cases, (str, os.PathLike)) and not os.fspath(cases).lower().endswith(".json"):
         _refuse_other_keys(os.fspath(cases), volumes)
 

@@ -288,21 +288,21 @@ class Regions(_ChannelPerClass):
     'regions 1+2+3, 2+3, 3'
     """
 
-    labels: tuple[int | tuple[int, ...], ...]
+    classes: tuple[int | tuple[int, ...], ...]
     """For each region the labels that it is made of: one, or several."""
 
     name: ClassVar[str] = "regions"
-    argument: ClassVar[str] = "labels"
-    checks: ClassVar[Any] = {"labels": _as_regions}
+    argument: ClassVar[str] = "classes"
+    checks: ClassVar[Any] = {"classes": _as_regions}
 
     def apply(self, array: NDArray[Any], params: Params, facts: Facts) -> NDArray[Any]:
         self.channels(array.shape[0])
         # One by one: np.isin compares uint64 with other integers in float64.
-        flags = [np.any([array[0] == n for n in entries_of(one)], axis=0) for one in self.labels]
+        flags = [np.any([array[0] == n for n in entries_of(one)], axis=0) for one in self.classes]
         return np.stack(flags).view(np.uint8)
 
     def describe(self) -> str:
-        return f"{self.name} {', '.join('+'.join(map(str, entries_of(r))) for r in self.labels)}"
+        return f"{self.name} {', '.join('+'.join(map(str, entries_of(r))) for r in self.classes)}"
 
 
 OPS = (DropChannels, MeanOfChannels, OneHot, Regions, RemapLabels, SelectChannels)

@@ -63,7 +63,7 @@ class Normalize(ValueOp):
     """Value to subtract; None for the mean of the volume."""
     std: float | None = None
     """Divisor, above or equal 0; None for the deviation of the volume."""
-    threshold: float | None = None
+    above: float | None = None
     """Statistics of voxels above this; None for all."""
     inside: str | None = None
     """Statistics of voxels inside the label of this key, on the same grid; None for all."""
@@ -74,7 +74,7 @@ class Normalize(ValueOp):
     checks: ClassVar[Any] = {
         "mean": NUMBER_OR_NONE,
         "std": partial(NUMBER_OR_NONE, least=0.0),
-        "threshold": NUMBER_OR_NONE,
+        "above": NUMBER_OR_NONE,
         "inside": as_volume_key,
     }
 
@@ -93,13 +93,13 @@ class Normalize(ValueOp):
 
     def _statistics(self, facts: Facts) -> VolumeStatistics:
         """Return the statistics of the selected voxels, or of all in a constant volume."""
-        statistics = facts.statistics(self.threshold)
-        if (self.threshold is None and self.inside is None) or not math.isnan(statistics.mean):
+        statistics = facts.statistics(self.above)
+        if (self.above is None and self.inside is None) or not math.isnan(statistics.mean):
             return statistics
         whole = facts.statistics()
         if whole.minimum == whole.maximum:  # a modality that is missing becomes 0
             return whole
-        limit = f"inside {self.inside}" if self.threshold is None else f"above {self.threshold:g}"
+        limit = f"inside {self.inside}" if self.above is None else f"above {self.above:g}"
         do = "Give normalize() a mean and std, or leave the case out by filter()."
         raise SampleError(f"normalize: no voxel of the volume is {limit}", do=do)
 
@@ -115,7 +115,7 @@ class Normalize(ValueOp):
 
     def describe(self) -> str:
         where = "" if self.inside is None else f" inside {self.inside}"
-        where += "" if self.threshold is None else f" above {self.threshold:g}"
+        where += "" if self.above is None else f" above {self.above:g}"
         if self.mean is None and self.std is None:
             return f"normalize by the mean and deviation of each volume{where}"
         mean = "the mean of each volume" if self.mean is None else f"{self.mean:g}"
@@ -217,7 +217,7 @@ class RescalePercentiles(AffineValueOp):
     """New values of the percentiles."""
     clamp: bool = True
     """Whether values beyond the percentiles become those of the percentiles."""
-    threshold: float | None = None
+    above: float | None = None
     """Only voxels above this count; None for all."""
     inside: str | None = None
     """Only voxels inside the label of this key count; None for all."""
@@ -229,7 +229,7 @@ class RescalePercentiles(AffineValueOp):
         "upper": as_number,
         "out_range": as_pair,
         "clamp": as_flag,
-        "threshold": NUMBER_OR_NONE,
+        "above": NUMBER_OR_NONE,
         "inside": as_volume_key,
     }
 
@@ -248,7 +248,7 @@ class RescalePercentiles(AffineValueOp):
         return True
 
     def changes(self, params: Params, facts: Facts) -> tuple[Epilogue, ...]:
-        whole = facts.statistics(self.threshold)
+        whole = facts.statistics(self.above)
         low, high = whole.percentile(self.lower), whole.percentile(self.upper)
         return rescaling(low, high, self.out_range, clamp=self.clamp)
 

@@ -167,11 +167,11 @@ class Facts(Protocol):
         Volumes of one sample, for which parameters are drawn together, get different keys.
         """
 
-    def statistics(self, threshold: float | None = None) -> VolumeStatistics:
+    def statistics(self, above: float | None = None) -> VolumeStatistics:
         """Return the statistics of the whole volume; may read it, once.
 
         They are those of the stored values after the earlier ops, as far as these are ``pointwise``
-        or keep some channels. Other ops, such as noise, are skipped. With ``threshold`` only larger
+        or keep some channels. Other ops, such as noise, are skipped. With ``above`` only larger
         values count, and with a mask (``ValueOp.mask_key``) only voxels inside it.
         """
 

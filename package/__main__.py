@@ -211,7 +211,7 @@ def _report(
     """Run a function over volumes with the common options of two commands, and show a bar."""
     store = _options_of(options, data, *options.patterns, *places)
     cases = _cases_of(data, options.patterns, store, options.optional)
-    own |= {} if options.labels is None else {"label_keys": options.labels}
+    own |= {} if options.labels is None else {"labels": options.labels}
     with progress(name, "volume") as show, warnings.catch_warnings():
         warnings.simplefilter("ignore", LikelyLabel)  # printed as remarks instead
         reader = dict(options.reader)
@@ -463,7 +463,7 @@ def _chain_of(options: argparse.Namespace) -> Any:
         setattr(options, option, getattr(options, option) or usual)
     store = _options_of(options, options.data, *options.patterns)
     cases = _cases_of(options.data, options.patterns, store, options.optional)
-    own = {} if options.labels is None else {"label_keys": options.labels}
+    own = {} if options.labels is None else {"labels": options.labels}
     return (
         pipe_of(cases, store)
         .shuffle()

@@ -444,7 +444,7 @@ def _as_chain(
         if is_glob
         else from_cases([{k: case[k] for k in (*keys, CASE) if k in case} for case in cases])
     )
-    pipe = pipe.open_volume(keys=keys, label_keys=keys[1:], storage_options=dict(options) or None)
+    pipe = pipe.open_volume(keys=keys, labels=keys[1:], storage_options=dict(options) or None)
     return pipe, is_list or is_glob
 
 

@@ -62,7 +62,7 @@ ACCEPTED = {
         "fill": "float | Mapping[str, float] | None",
         "input_col": "int | str | Sequence[int | str] | None",
         "keys": "str | Collection[str] | None",
-        "labels": "int | Collection[int] | None",
+        "classes": "int | Collection[int] | None",
         "limit": "float | tuple[float, float]",
         "map_datapipe": "MapDataPipe[Any]",
         "mapping": "Mapping[int, int]",

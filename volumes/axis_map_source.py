@@ -326,7 +326,7 @@ class LabelBackend(ViewedBackend):
 
 _WRITE_LABELS = (
     "Write labels as integers, without a scale; if these are no classes, give other keys in "
-    "open_volume(label_keys=)."
+    "open_volume(labels=)."
 )
 
 

@@ -132,7 +132,7 @@ def preprocessed_patches(drawer: Any, trainer: Any) -> Any:
     if INSIDE in keys:
         policies[INSIDE] = Policy("nearest", "constant", fill=_OUTSIDE)
     labels = [key for key in keys if key != "image"]
-    volumes: Any = from_cases(cases).open_volume(label_keys=labels, policies=policies)
+    volumes: Any = from_cases(cases).open_volume(labels=labels, policies=policies)
     size = tuple(map(int, trainer.configuration_manager.patch_size))
     patches: Any = PlacedPatches(volumes, (1,) * (3 - len(size)) + size, drawer)
     patches = patches.remap_labels({_OUTSIDE: 0}, keys="label")

@@ -102,13 +102,13 @@ def _image(tensor: torch.Tensor, is_label: bool, affine: Any) -> Any:
 class ToSubject(LastPipe):
     """Make TorchIO's ``Subject`` of each sample, or a list of them of each batch.
 
-    In a batch, ``label_keys`` become ``LabelMap``; a ``Subject`` holds its sample's provenance as
+    In a batch, ``labels`` become ``LabelMap``; a ``Subject`` holds its sample's provenance as
     ``meta``. Tensors share the memory of the batch. This pipe is not replicable: a loader runs it
     in its own process, after its workers.
 
     Parameters
     ----------
-    label_keys
+    labels
         Keys of labels in a batch; by default those of ``open_volume()``. A sample knows its own.
 
     Raises
@@ -127,13 +127,11 @@ class ToSubject(LastPipe):
     ('LabelMap', (1, 4, 4, 4))
     """
 
-    def __init__(self, parent: Pipe, label_keys: str | Collection[str] | None = None) -> None:
+    def __init__(self, parent: Pipe, labels: str | Collection[str] | None = None) -> None:
         super().__init__(parent)
         openers = [pipe for pipe in walk(parent) if isinstance(pipe, OpenVolume)]
-        names = [key for pipe in openers for key in pipe.label_keys]
-        self.label_keys = as_keys(
-            "to_subject(label_keys=)", names if label_keys is None else label_keys
-        )
+        names = [key for pipe in openers for key in pipe.labels]
+        self.labels = as_keys("to_subject(labels=)", names if labels is None else labels)
 
     def make(self, item: Any) -> Any:
         if isinstance(item, Sample):
@@ -149,5 +147,5 @@ class ToSubject(LastPipe):
         entries = {key: things[number] for key, things in batch.items()}
         for key, tensors in parts.items():
             affine = meta["sources"][key].get("affine")
-            entries[key] = _image(tensors[number], key in self.label_keys, affine)
+            entries[key] = _image(tensors[number], key in self.labels, affine)
         return torchio.Subject(entries)

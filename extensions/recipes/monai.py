@@ -51,10 +51,10 @@ def monai_segmentation(
     """
     source: Any = cases if is_pipe(cases) else from_cases(cases)
     pipe = (
-        source.open_volume(label_keys=("label",))
+        source.open_volume(labels=("label",))
         .orientation("RAS")
         .spacing(spacing)
-        .foreground_crop("image", threshold=window[0], fallback="whole")
+        .foreground_crop("image", above=window[0], fallback="whole")
         .rescale((0, 1), in_range=window, clamp=True)
         .lazy_patch(
             size,

@@ -202,7 +202,7 @@ def raw_volumes(cases: Any, plan: Plan, *, labels: Sequence[str] = ("label",)) -
         pipe = pipe.map(_with_inside)
         keys.append(INSIDE)
     others = keys[len(plan.channels) :]
-    pipe = pipe.open_volume(label_keys=others, keys=keys).transpose(plan.axes)
+    pipe = pipe.open_volume(labels=others, keys=keys).transpose(plan.axes)
     if plan.mask_channels:
         pipe = pipe.foreground_crop(INSIDE, fallback="whole")
     pipe = _normalize(pipe, plan)
@@ -267,7 +267,7 @@ def _normalize(pipe: Any, plan: Plan) -> Any:
             pipe = pipe.clamp(of["percentile_00_5"], of["percentile_99_5"], keys=key)
             pipe = pipe.normalize(of["mean"], of["std"], keys=key)
         elif scheme == "ZScoreNormalization":
-            pipe = pipe.normalize(threshold=0, keys=key) if has_mask else pipe.normalize(keys=key)
+            pipe = pipe.normalize(above=0, keys=key) if has_mask else pipe.normalize(keys=key)
         elif scheme == "RescaleTo01Normalization":
             pipe = pipe.rescale(keys=key)
         elif scheme == "RGBTo01Normalization":

@@ -45,7 +45,7 @@ def two_views(
     (['meta', 'view_1', 'view_2'], torch.Size([2, 1, 8, 8, 8]), False)
     """
     source: Any = cases if is_pipe(cases) else from_cases(cases)
-    volumes = source.open_volume(keys=["image"], label_keys=()).normalize()
+    volumes = source.open_volume(keys=["image"], labels=()).normalize()
     patches = volumes.lazy_patch(size, samples_per_volume=samples_per_volume)
     first, second = patches.shuffle_plans().fork(2)
     make = default_view if view is None else view

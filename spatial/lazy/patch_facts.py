@@ -79,10 +79,10 @@ class PatchFacts:
         """The volume in a file."""
         return getattr(self.volume, "stored_volume", self.volume)
 
-    def statistics(self, threshold: float | None = None) -> VolumeStatistics:
+    def statistics(self, above: float | None = None) -> VolumeStatistics:
         """Return the statistics of the volume as it is before this step; may read it, once."""
         changing = self._changing
-        if not self.members and self.mask is None and threshold is None and self._channels is None:
+        if not self.members and self.mask is None and above is None and self._channels is None:
             affine = _as_affine(changing)
             if affine is not None:
                 record = self._recorded_statistics()
@@ -95,18 +95,18 @@ class PatchFacts:
                     return float(getattr(record, what))
 
                 return _ScaledStatistics(number, *affine)
-        return _ScaledStatistics(partial(self._count_histogram, threshold, changing))
+        return _ScaledStatistics(partial(self._count_histogram, above, changing))
 
     def _count_histogram(
-        self, threshold: float | None, changing: Sequence[Acting], what: str, *arguments: float
+        self, above: float | None, changing: Sequence[Acting], what: str, *arguments: float
     ) -> float:
         """Return a number of the histogram, cached by number and volume."""
 
         def number() -> float:
-            value = getattr(self._histogram(threshold, changing), what)
+            value = getattr(self._histogram(above, changing), what)
             return float(value(*arguments) if arguments else value)
 
-        name = self._name(threshold, changing)
+        name = self._name(above, changing)
         if name is None:
             return number()
         return _MEMORY.get_or((*name, what, *arguments), number)
@@ -134,7 +134,7 @@ class PatchFacts:
     def _changing(self) -> list[Acting]:
         return [acting for acting in self.before if acting[0].op.pointwise]
 
-    def _name(self, threshold: float | None, changing: Sequence[Acting]) -> tuple[Any, ...] | None:
+    def _name(self, above: float | None, changing: Sequence[Acting]) -> tuple[Any, ...] | None:
         """Return a cache key of the numbers; None if a volume has no version."""
         # A stack is identified by its parts.
         volume = None if self.members else self.stored_volume
@@ -147,7 +147,7 @@ class PatchFacts:
             *volumes,
             *parts,
             self._channels,
-            threshold,
+            above,
             *((step.op, json.dumps(params)) for step, params, _ in changing),
         )
 
@@ -166,13 +166,11 @@ class PatchFacts:
             raise VolumeError(f"{self.stored_volume.name} holds {why}", do=f"{WITHOUT_NAN}.")
         return statistics
 
-    def _histogram(
-        self, threshold: float | None = None, changing: Sequence[Acting] = ()
-    ) -> Histogram:
+    def _histogram(self, above: float | None = None, changing: Sequence[Acting] = ()) -> Histogram:
         histogram = self._before_changes(self.mask, self._channels)
         for step, params, facts in changing:
             histogram = histogram.map(_on_values(step, params, facts))
-        return histogram if threshold is None else histogram.above(threshold)
+        return histogram if above is None else histogram.above(above)
 
     def _before_changes(self, mask: Any, channels: Sequence[int] | None) -> Histogram:
         """Return the histogram of some channels before this patch's steps."""

@@ -43,7 +43,7 @@ class BoxNeed:
 
     key: str
     """Key of the volume in the sample."""
-    threshold: float | str | None = None
+    above: float | str | None = None
     """Stored values above this are of interest, slope and intercept applied; a number, the
     ``"mean"`` of the volume, or a percentile such as ``"p50"``;"""
     labels: tuple[int, ...] = ()
@@ -55,9 +55,9 @@ class BoxNeed:
         from ...volumes.catalog.whole_pass import ForegroundRule
 
         coarse = f" at level {self.level}" if self.level else ""
-        if isinstance(self.threshold, str):
-            return f"voxels above the {self.threshold} of {self.key!r}{coarse}"
-        return f"{ForegroundRule(self.threshold, self.labels).describe()} of {self.key!r}{coarse}"
+        if isinstance(self.above, str):
+            return f"voxels above the {self.above} of {self.key!r}{coarse}"
+        return f"{ForegroundRule(self.above, self.labels).describe()} of {self.key!r}{coarse}"
 
     def find(self, volume: Any, plan: SpatialPlan) -> Region | None:
         """Return the box in voxels of the present output; empty if nothing is of interest."""
@@ -66,15 +66,15 @@ class BoxNeed:
         from ...volumes.stack_source import on_one_grid
 
         find = known_box if is_looking_ahead() else occupied_box
-        threshold = self.threshold
-        if isinstance(threshold, str):
+        above = self.above
+        if isinstance(above, str):
             if is_looking_ahead():
                 return None
-            threshold = _statistic(volume, threshold)
+            above = _statistic(volume, above)
         parts = getattr(volume, "parts", (volume,))
         boxes: list[Region] = []
         for part in (volume,) if on_one_grid(parts) else parts:
-            region = find(part, ForegroundRule(threshold, self.labels), self.level)
+            region = find(part, ForegroundRule(above, self.labels), self.level)
             if region is None:
                 return None
             boxes.append(region if region.is_empty else box_to_output(plan, region, part.grid))
@@ -131,7 +131,7 @@ class NeedingOp(FieldChecks):
     fallback: Otherwise
     checks: ClassVar[Any] = {
         "key": _as_key,
-        "labels": or_none(_as_labels),
+        "classes": or_none(_as_labels),
         "fallback": partial(as_choice, choices=("error", "whole")),
         "level": as_count,
         "hard": as_flag,
@@ -208,13 +208,13 @@ class AnsweredOp(ByStoredVolume):
         return self.op.decide(self.op.needs.find(self.volume, plan), plan, self.volume.name)
 
 
-def _as_threshold(name: str, threshold: Any) -> float | str:
-    if isinstance(threshold, str) and is_statistic(threshold):
-        return threshold
-    if not is_finite(threshold):
-        msg = f'{name} is a finite number, "mean" or a percentile such as "p50", got {threshold!r}'
+def _as_threshold(name: str, above: Any) -> float | str:
+    if isinstance(above, str) and is_statistic(above):
+        return above
+    if not is_finite(above):
+        msg = f'{name} is a finite number, "mean" or a percentile such as "p50", got {above!r}'
         raise ValueError(msg)
-    return float(threshold)
+    return float(above)
 
 
 @dataclass(frozen=True)
@@ -226,18 +226,18 @@ class ForegroundCrop(NeedingOp):
 
     Examples
     --------
-    >>> ForegroundCrop("image", threshold=-500, margin=4).describe()
+    >>> ForegroundCrop("image", above=-500, margin=4).describe()
     "crop to voxels above -500 of 'image', margin 4"
-    >>> ForegroundCrop("label", labels=(1, 2)).needs
-    BoxNeed(key='label', threshold=None, labels=(1, 2), level=0)
+    >>> ForegroundCrop("label", classes=(1, 2)).needs
+    BoxNeed(key='label', above=None, labels=(1, 2), level=0)
     """
 
     key: str = "image"
     """Which volume of the sample is asked."""
-    threshold: float | str | None = None
+    above: float | str | None = None
     """Values above this are of interest, as stored, slope and intercept applied; 0 by default. Or
     ``"mean"`` of the volume, or a percentile, ``"p50"``, as its catalog has them."""
-    labels: Any = None
+    classes: Any = None
     """These labels are of interest instead, one or several."""
     margin: Any = 0
     """Voxels of the present grid to add on either side: one number, or one per axis."""
@@ -256,7 +256,7 @@ class ForegroundCrop(NeedingOp):
 
     name: ClassVar[str] = "foreground_crop"
     checks: ClassVar[Any] = {
-        "threshold": or_none(_as_threshold),
+        "above": or_none(_as_threshold),
         "margin": partial(one_or_three, least=0),
         "divisible": partial(one_or_three, least=1),
         "overhang": as_flag,
@@ -264,21 +264,21 @@ class ForegroundCrop(NeedingOp):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.threshold is not None and self.labels is not None:
-            got = f"{self.threshold!r} and {self.labels!r}"
-            raise ValueError(f"{self.name} takes threshold= or labels=, got {got}")
+        if self.above is not None and self.classes is not None:
+            got = f"{self.above!r} and {self.classes!r}"
+            raise ValueError(f"{self.name} takes above= or classes=, got {got}")
 
     @property
     def likely_mistakes(self) -> tuple[str, ...]:
-        name = self.threshold if isinstance(self.threshold, str) else ""
+        name = self.above if isinstance(self.above, str) else ""
         is_percentile = name.startswith("p") and name != "p1"
-        return percentile_hint("threshold", [float(name[1:])]) if is_percentile else ()
+        return percentile_hint("above", [float(name[1:])]) if is_percentile else ()
 
     @property
     def needs(self) -> BoxNeed:
         """The box of the voxels of interest."""
-        threshold = 0.0 if self.threshold is None and self.labels is None else self.threshold
-        return BoxNeed(self.key, threshold, self.labels or (), self.level)
+        above = 0.0 if self.above is None and self.classes is None else self.above
+        return BoxNeed(self.key, above, self.classes or (), self.level)
 
     def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Params | None:
         inside = self.of_interest(box, plan, volume)
@@ -321,7 +321,7 @@ class LabelCrop(NeedingOp):
 
     Examples
     --------
-    >>> LabelCrop((96, 96, 64), labels=3).describe()
+    >>> LabelCrop((96, 96, 64), classes=3).describe()
     "crop 96x96x64 about label 3 of 'label'"
     """
 
@@ -329,7 +329,7 @@ class LabelCrop(NeedingOp):
     """Voxels: one number (of 2-D data in their plane), or one per axis; None keeps an axis."""
     key: str = "label"
     """Which volume of the sample is asked."""
-    labels: Any = None
+    classes: Any = None
     """Which labels, one or several; by default all but 0."""
     fallback: Otherwise = "error"
     """Where there is none of them: ``"error"``, or a box about the middle of the ``"whole"``."""
@@ -344,7 +344,7 @@ class LabelCrop(NeedingOp):
     @property
     def needs(self) -> BoxNeed:
         """The box of the labels."""
-        return BoxNeed(self.key, None, self.labels or (), self.level)
+        return BoxNeed(self.key, None, self.classes or (), self.level)
 
     def decide(self, box: Region | None, plan: SpatialPlan, volume: str) -> Params | None:
         inside = self.of_interest(box, plan, volume)

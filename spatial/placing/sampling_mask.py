@@ -86,7 +86,7 @@ def _resample(volume: Any, plan: SpatialPlan, region: Region) -> NDArray[Any]:
 
 _MEANT_HINT = (
     " If they are labels all the same, or all of an image that is not 0 is meant: name them in "
-    "open_volume(label_keys=), under a key of their own, or write vp.Volume(..., kind='label')."
+    "open_volume(labels=), under a key of their own, or write vp.Volume(..., kind='label')."
 )
 MOST_VALUES = 64
 """Most values of a mask that is not marked as a label. Any slab of a CT has hundreds. An unmarked

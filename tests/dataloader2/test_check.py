@@ -135,9 +135,9 @@ def test_likely_labels_are_told_by_what_was_called(folder):
         lambda **labels: vp.check(given, num_workers=1, **labels),
         lambda **labels: vp.index(given, folder / "m.json", statistics=False, **labels),
     ):
-        with pytest.warns(vp.errors.LikelyLabel, match=r"give label_keys=\('gt',\)") as told:
+        with pytest.warns(vp.errors.LikelyLabel, match=r"give labels=\('gt',\)") as told:
             report = call()
         assert report.likely_labels == ("gt",)
         assert [w.filename for w in told] == [__file__]
         assert "open_volume" not in str(told[0].message)
-        assert call(label_keys=("gt",)).likely_labels == ()
+        assert call(labels=("gt",)).likely_labels == ()

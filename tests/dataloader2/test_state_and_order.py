@@ -219,8 +219,8 @@ def test_fingerprints_tell_settings_apart_and_are_stable():
 
     assert len({fingerprint(pipe) for pipe in different}) == len(different)
     one, other = ["seg", "mask", "label"], ["label", "seg", "mask"]
-    assert fingerprint(base.open_volume(label_keys=set(one))) == fingerprint(
-        base.open_volume(label_keys=set(other))
+    assert fingerprint(base.open_volume(labels=set(one))) == fingerprint(
+        base.open_volume(labels=set(other))
     )
 
 

@@ -40,7 +40,7 @@ def batches(pipe, workers=0):
 
 def turned(cases, axis_map):
     # Constant images look like labels, so that these are named.
-    opened = vp.from_cases(cases).open_volume(label_keys=("label",), axis_map=axis_map)
+    opened = vp.from_cases(cases).open_volume(labels=("label",), axis_map=axis_map)
     pipe = opened.lazy_patch(12, samples_per_volume=3)
     return pipe.augment(rotate=25, zoom=(0.8, 1.2), flip=0.5, padding="constant").batch_patches(2)
 

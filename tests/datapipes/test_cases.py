@@ -436,11 +436,11 @@ def test_a_pipe_that_names_an_optional_key_says_the_way_out(pipe):
     cases = vp.from_cases([{"t1": volume, "flair": volume}, {"t1": volume}])
 
     with pytest.raises((SampleError, PatchSizeError)) as caught:
-        list(pipe(cases.open_volume(label_keys=("flair",))))
+        list(pipe(cases.open_volume(labels=("flair",))))
 
     assert "If only some cases have 'flair' (optional=" in caught.value.do
     assert ".filter(lambda sample: 'flair' in sample)" in caught.value.do
-    list(pipe(cases.filter(has_flair).open_volume(label_keys=("flair",))))
+    list(pipe(cases.filter(has_flair).open_volume(labels=("flair",))))
 
 
 def has_flair(sample):

@@ -253,8 +253,8 @@ def test_the_foreground_of_files_of_two_grids_is_around_that_of_each(tmp_path):
     case = {key: vp.Volume(v, affine=a) for key, (v, a) in zip("ab", pairs, strict=True)}
     pipe = vp.from_cases([case]).open_volume().resample_to("a").stack(("a", "b"), "image")
 
-    found = next(iter(pipe.foreground_crop("image", threshold=1)))["image"]
-    middle = next(iter(pipe.foreground_crop("image", threshold="p99")))["image"]
+    found = next(iter(pipe.foreground_crop("image", above=1)))["image"]
+    middle = next(iter(pipe.foreground_crop("image", above="p99")))["image"]
 
     assert found.shape[1:] == middle.shape[1:]
     assert found.shape[1] == 8 - 1  # to 7 mm, which is the middle of the last voxel
@@ -491,7 +491,7 @@ def test_a_threshold_in_stored_values_is_refused_of_a_changed_member(cases):
 
     for changed in (pipe, pipe.flush()):
         with pytest.raises(SampleError, match=r"normalize.* comes before it"):
-            batches(changed.foreground_crop("image", threshold=0.5))
+            batches(changed.foreground_crop("image", above=0.5))
 
 
 def test_a_stack_that_follows_voxels_says_so(cases):

@@ -43,7 +43,7 @@ def opened(count: int = CASES) -> Any:
         "t1": np.full((6, 5, 4), T1, np.float32),
         "seg": np.full((6, 5, 4), SEG, np.uint8),
     }
-    return vp.from_cases([case] * count).open_volume(label_keys="seg")
+    return vp.from_cases([case] * count).open_volume(labels="seg")
 
 
 def samples(pipe: Any) -> list[Any]:
@@ -106,7 +106,7 @@ def test_labels_keep_their_type_beside_ops_on_intensities() -> None:
     much = 2**24 + 1
     case = {"ct": np.zeros((3, 3, 3), np.float32), "seg": np.full((3, 3, 3), much, np.int32)}
     ops = [On("ct", Noise(1)), On("seg", Mark())]
-    pipe = vp.from_cases([case]).open_volume(label_keys="seg").random_apply(ops, p=1)
+    pipe = vp.from_cases([case]).open_volume(labels="seg").random_apply(ops, p=1)
 
     (sample,) = samples(pipe)
 

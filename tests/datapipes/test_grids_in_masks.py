@@ -35,7 +35,7 @@ def opened(label, **kwargs):
 @pytest.mark.parametrize("cached", [False, True])
 def test_its_length_is_known_once_the_mask_was_read(label, cached):
     """The error of the loader, and of each pipe, names the pipe whose ``prepare()`` reads it."""
-    pipe = opened(label, label_keys=("label",)).spacing(2.0)
+    pipe = opened(label, labels=("label",)).spacing(2.0)
     patches = (pipe.cache() if cached else pipe).lazy_patch(4, sampling="grid", mask="label")
     pipe = patches.batch_patches(2)
 
@@ -156,7 +156,7 @@ def test_a_mask_is_read_once_and_not_by_estimates(tmp_path, label):
 
 def test_workers_give_the_same_batches(label):
     """Only the loader's process looks at the mask: it plans for all."""
-    pipe = opened(label, label_keys=("label",))
+    pipe = opened(label, labels=("label",))
     chain = pipe.lazy_patch(8, sampling="grid", mask="label").batch_patches(2)
 
     with vp.DataLoader2(chain, None, vp.MultiProcessingReadingService(2)) as loader:

@@ -60,7 +60,7 @@ def test_the_warning_names_key_line_and_both_ways_out():
     text = str(warning.message)
     assert "'gt' is sampled as an intensity" in text
     assert "test_likely_labels.py" in text
-    assert "label_keys=('label', 'labels', 'mask', 'masks', 'seg', 'segmentation', 'gt')" in text
+    assert "labels=('label', 'labels', 'mask', 'masks', 'seg', 'segmentation', 'gt')" in text
 
 
 @pytest.mark.parametrize("labels", [("gt",), ("label",)])
@@ -68,7 +68,7 @@ def test_choosing_labels_silences_it(labels):
     """Who says which keys hold labels has decided about the others too."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        (sample,) = list(cases("gt").open_volume(label_keys=labels))
+        (sample,) = list(cases("gt").open_volume(labels=labels))
 
     assert (sample["gt"].kind == "label") == ("gt" in labels)
 
@@ -105,9 +105,9 @@ def test_explain_says_why_numpy_resamples(monkeypatch):
     assert "resampled by: NumPy, as VOXPIPE_NATIVE=0 asks" in text
 
 
-@pytest.mark.parametrize("labels", [{}, {"label_keys": ("image", "seg")}])
+@pytest.mark.parametrize("labels", [{}, {"labels": ("image", "seg")}])
 def test_a_volume_that_was_made_an_intensity_is_told(labels):
-    """``label_keys=`` says what is opened here; a Volume is what it was made."""
+    """``labels=`` says what is opened here; a Volume is what it was made."""
     pipe = vp.from_cases([{"seg": vp.Volume(VOLUME), "image": VOLUME}] * 2).open_volume(**labels)
 
     with pytest.warns(LikelyLabel, match='kind="label"') as told:
@@ -119,7 +119,7 @@ def test_a_volume_that_was_made_an_intensity_is_told(labels):
 
 @pytest.mark.parametrize(
     ("volume", "labels"),
-    [(vp.Volume(VOLUME, kind="label"), {}), (vp.Volume(VOLUME), {"label_keys": ("image",)})],
+    [(vp.Volume(VOLUME, kind="label"), {}), (vp.Volume(VOLUME), {"labels": ("image",)})],
     ids=["a label", "said otherwise"],
 )
 def test_a_volume_that_was_meant_so_is_not_told(volume, labels):
@@ -232,15 +232,15 @@ def test_classes_in_a_batch_are_told_where_it_is_made(workers, realize):
     assert text.startswith("'y'")
     place = "realize()" if realize else "batch_patches(2)"
     assert place in text
-    assert "open_volume(label_keys=...)" in text
+    assert "open_volume(labels=...)" in text
     assert [one.split()[0] for one in guessed(every)] == ["'gt'"]
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        {"label_keys": ("gt", "y")},
-        {"label_keys": ("image_seg", "gt"), "keys": ("image", "gt", "y")},
+        {"labels": ("gt", "y")},
+        {"labels": ("image_seg", "gt"), "keys": ("image", "gt", "y")},
         {"policies": dict.fromkeys(("gt", "y", "image_seg"), vp.Policy("nearest"))},
     ],
 )

@@ -31,7 +31,7 @@ MISTAKES = [
     ("augment(zoom=(0.05, 0.2))", "factor-far-below-1", r"zoom=\(0.8, 1.2\)"),
     ("rescale_percentiles(0.005, 0.995)", "percentile-as-part", "write 99.5 "),
     ("rescale_percentiles(0, 1)", "percentile-as-part", "write 100 "),
-    ("foreground_crop('image', threshold='p0.5')", "percentile-as-part", "write 50 "),
+    ("foreground_crop('image', above='p0.5')", "percentile-as-part", "write 50 "),
 ]
 MEANT = [
     *("rotate((-15, 15))", "rotate(1)", "rotate((-1, 1))", "rotate((-1.7, 1.7))"),
@@ -39,7 +39,7 @@ MEANT = [
     *("zoom((0.3, 1))", "zoom(0.45)", "zoom(0.25, keep_size=False)"),
     "one_of([Rotate(10), Zoom(0.9)])",
     *("rescale_percentiles()", "rescale_percentiles(0, 1.5)"),
-    *("foreground_crop('image', threshold='p1')", "foreground_crop('image', threshold='mean')"),
+    *("foreground_crop('image', above='p1')", "foreground_crop('image', above='mean')"),
 ]
 WORDS = {"math": math, "OneOf": OneOf, "Rotate": Rotate, "Zoom": Zoom}
 

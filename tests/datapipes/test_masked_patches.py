@@ -73,7 +73,7 @@ def test_classes_by_weight(cases):
 
 def test_workers_give_the_same_and_so_does_a_region(cases):
     """Places are a function of seed, epoch and identity, whoever builds the masks."""
-    opened = vp.from_cases(cases).open_volume(label_keys=("label",))
+    opened = vp.from_cases(cases).open_volume(labels=("label",))
     for region in (None, 16):
         pipe = opened.lazy_patch(8, samples_per_volume=4, mask="label", region=region).shuffle()
         pipe = pipe.augment(rotate=20)
@@ -228,7 +228,7 @@ def test_an_image_as_mask_is_refused_where_it_is_written():
     ):
         list(opened.lazy_patch(8, mask="image").realize())
 
-    both = vp.from_cases([{"image": scan, "known": scan}]).open_volume(label_keys=("known",))
+    both = vp.from_cases([{"image": scan, "known": scan}]).open_volume(labels=("known",))
     assert len(list(both.lazy_patch(8, mask="known").realize())) == 1
 
 

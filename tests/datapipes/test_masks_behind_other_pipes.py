@@ -82,8 +82,8 @@ def test_a_crop_about_labels_is_one_for_all_volumes() -> None:
         opened().rotate((0, 0, 20)).flush().flip(0),
         opened().rotate((0, 0, 20)).blur(0.5, unit="voxel").flip(0),
     ):
-        sample = next(iter(chain.foreground_crop("label", labels=1, margin=1)))
-        fused = opened().rotate((0, 0, 20)).flip(0).foreground_crop("label", labels=1, margin=1)
+        sample = next(iter(chain.foreground_crop("label", classes=1, margin=1)))
+        fused = opened().rotate((0, 0, 20)).flip(0).foreground_crop("label", classes=1, margin=1)
         wanted = next(iter(fused))["label"].draws["foreground_crop"]
         assert sample["image"].draws["foreground_crop"] == wanted
         assert sample["label"].draws["foreground_crop"] == wanted
@@ -93,8 +93,8 @@ def test_labels_are_meant_as_the_chain_has_them() -> None:
     """4 was called 1 before the crop, 1 was taken away."""
     renamed = opened().remap_labels({1: 0, 4: 1})
     for pipe in (
-        renamed.label_crop(6, labels=1),
-        renamed.foreground_crop("label", labels=1),
+        renamed.label_crop(6, classes=1),
+        renamed.foreground_crop("label", classes=1),
         renamed.lazy_patch(6, samples_per_volume=9, mask="label", class_weights={1: 1}),
         renamed.flush().flip(0).lazy_patch(6, mask="label", class_weights={1: 1}),
     ):
@@ -115,9 +115,9 @@ def test_labels_are_meant_as_the_chain_has_them() -> None:
         (lambda p: p.remap_labels({1: 0}).label_crop(6), "changes which labels"),
         (lambda p: p.remap_labels({1: 0}).lazy_patch(6, mask="label"), "changes which labels"),
         (lambda p: p.remap_labels({1: 0}).normalize(inside="label"), "changes which labels"),
-        (lambda p: p.remap_labels({4: 1}).label_crop(6, labels=4), "no label becomes"),
-        (lambda p: p.remap_labels({4: 1}, unknown=9).label_crop(6, labels=9), "does not name"),
-        (lambda p: p.one_hot(5).label_crop(6, labels=4), "as it is stored"),
+        (lambda p: p.remap_labels({4: 1}).label_crop(6, classes=4), "no label becomes"),
+        (lambda p: p.remap_labels({4: 1}, unknown=9).label_crop(6, classes=9), "does not name"),
+        (lambda p: p.one_hot(5).label_crop(6, classes=4), "as it is stored"),
     ],
     ids=["crop", "patch", "normalize", "gone", "others", "one_hot"],
 )

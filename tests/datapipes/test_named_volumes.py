@@ -17,8 +17,8 @@ CASES = [{"image": np.zeros((4, 4, 4)), "seg": np.zeros((4, 4, 4), np.uint8)}] *
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"label_keys": ("sge",)}, r"label_keys= speaks of 'sge', .* 'image', 'seg'"),
-        ({"label_keys": "my_label"}, r"label_keys= speaks of 'my_label'"),
+        ({"labels": ("sge",)}, r"labels= speaks of 'sge', .* 'image', 'seg'"),
+        ({"labels": "my_label"}, r"labels= speaks of 'my_label'"),
         ({"policies": {"imege": LABEL}}, r"policies= speaks of 'imege'"),
         ({"axis_map": {"images": vp.AxisMap.shift(0, 1)}}, r"axis_map= speaks of 'images'"),
     ],
@@ -32,7 +32,7 @@ def test_a_name_that_no_sample_has_is_refused(arguments: Any, message: str) -> N
 def test_names_that_are_there_are_taken() -> None:
     """The same arguments, spelt right."""
     policies = {"image": Policy("nearest")}
-    sample = next(iter(vp.from_cases(CASES).open_volume(label_keys="seg", policies=policies)))
+    sample = next(iter(vp.from_cases(CASES).open_volume(labels="seg", policies=policies)))
 
     assert sample["seg"].kind == "label"
     assert sample["image"].policy.mode == "nearest"
@@ -108,7 +108,7 @@ def test_an_object_that_is_no_volume_is_refused(tmp_path: Any, library: str, is_
     assert "other" in next(iter(vp.from_cases(cases).open_volume(keys="image")))
 
 
-@pytest.mark.parametrize("argument", [{"label_keys": ("tumour",)}, {"axes": {"tumour": "xyz"}},
+@pytest.mark.parametrize("argument", [{"labels": ("tumour",)}, {"axes": {"tumour": "xyz"}},
                                       {"affine": {"tumour": np.eye(4)}}])  # fmt: skip
 def test_a_named_key_that_a_later_case_does_not_open(argument: Any) -> None:
     """A later case may lack the volume, but not hold a word in its place."""

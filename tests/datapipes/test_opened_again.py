@@ -60,7 +60,7 @@ def test_so_does_what_a_label_is() -> None:
     assert again["gt"].kind == "label"
     assert again["gt"].dtype == np.uint8
     assert set(np.unique(again["gt"].realize())) <= {0, 3}
-    assert first(opened().realize().open_volume(label_keys=()).zoom(1.3))["gt"].kind == "intensity"
+    assert first(opened().realize().open_volume(labels=()).zoom(1.3))["gt"].kind == "intensity"
 
 
 def test_what_comes_later_is_what_a_flush_gives() -> None:

@@ -107,11 +107,11 @@ def test_an_option_of_a_volume_comes_too_late():
     ("write", "error", "message"),
     [
         (
-            lambda p: p.open_volume(lable_keys=("x",)),
+            lambda p: p.open_volume(labls=("x",)),
             TypeError,
-            "'lable_keys'; did you mean 'label_keys'",
+            "'labls'; did you mean 'labels'",
         ),
-        (lambda p: p.open_volume(label="seg"), TypeError, "did you mean 'label_keys'"),
+        (lambda p: p.open_volume(label="seg"), TypeError, "did you mean 'labels'"),
         (
             lambda p: p.open_volume().lazy_patch(3, num_samples=4),
             TypeError,

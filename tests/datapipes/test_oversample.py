@@ -42,7 +42,7 @@ def opened(count=4, labels=(1, 2), name="label"):
         for number in labels:
             label[10, 10 + number, 8 + n] = number
         cases.append({"case": f"c{n}", "image": label * np.float32(100), name: label})
-    return vp.from_cases(cases).open_volume(label_keys=("label",))
+    return vp.from_cases(cases).open_volume(labels=("label",))
 
 
 def patches(samples=12, **kwargs):
@@ -171,7 +171,7 @@ def test_stacked_volumes_are_cut_at_the_place_of_the_others(apart):
     label = np.zeros(SHAPE, np.uint8)
     label[10, 11, 8] = 1
     cases = [{"t1": label * np.float32(50), "t2": label * np.float32(70), "label": label}] * 2
-    pipe = vp.from_cases(cases).open_volume(label_keys=("label",))
+    pipe = vp.from_cases(cases).open_volume(labels=("label",))
     pipe = pipe.lazy_patch(8, samples_per_volume=6, mask="label", oversample=0.5)
     pipe = pipe.flush(keys=apart).flip(0).stack(("t1", "t2"), "image")
 
@@ -199,7 +199,7 @@ def test_a_case_without_foreground_gives_patches_anywhere():
     label = np.zeros(SHAPE, np.uint8)
     label[10, 10, 10] = 3
     cases = [{"label": label}, {"label": np.zeros(SHAPE, np.uint8)}]
-    pipe = vp.from_cases(cases).open_volume(label_keys=("label",))
+    pipe = vp.from_cases(cases).open_volume(labels=("label",))
     pipe = pipe.lazy_patch(8, samples_per_volume=4, mask="label", oversample=0.5).batch_patches(2)
 
     found = [[m["draws"]["lazy_patch"].get("class") for m in batch["meta"]] for batch in pipe]
@@ -263,7 +263,7 @@ def test_points_are_moved_with_the_patches():
         label = np.zeros(SHAPE, np.uint8)
         label[10, 11, 8 + n] = 1
         cases.append({"label": label, "points": [[10, 11, 8 + n]]})
-    pipe = vp.from_cases(cases).open_volume(label_keys=("label",))
+    pipe = vp.from_cases(cases).open_volume(labels=("label",))
     pipe = pipe.lazy_patch(8, samples_per_volume=10, mask="label", oversample=0.5)
 
     with pytest.warns(LikelyMistake, match="move_points"):

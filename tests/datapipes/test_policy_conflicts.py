@@ -106,12 +106,12 @@ def test_a_fill_is_refused_where_no_pipe_pads_with_it(make: Any) -> None:
         lambda: opened(policies={"image": CONSTANT}).rotate(5, fill={"image": -1000}),
         lambda: opened(policies={"image": CONSTANT}).rotate(5, fill=-1000),
         lambda: opened().rotate(5, fill={"label": 2}),
-        lambda: opened(label_keys=("image", "label")).rotate(5, fill=-1000),
+        lambda: opened(labels=("image", "label")).rotate(5, fill=-1000),
         lambda: opened(keys=["label"]).rotate(5, fill=-1000),
         lambda: opened().center_crop(4, hard=True).flip(0).rotate(5, fill=-1000),
         lambda: (
             vp.from_cases([{"image": vp.Volume(np.ones((4, 4, 4), np.uint8), kind="label")}])
-            .open_volume(label_keys=())
+            .open_volume(labels=())
             .rotate(5, fill=3)
         ),
         lambda: opened().map(constant).rotate(5, fill=-1000),

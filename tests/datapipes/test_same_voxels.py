@@ -131,7 +131,7 @@ def test_a_mask_of_an_earlier_step_counts() -> None:
         cases = [{"image": volume, "label": Volume(mask, kind="label")}]
         pipe = vp.from_cases(cases).open_volume().normalize(inside="label")
         # With a bound, so that no scale and shift of recorded numbers will do.
-        sample = next(iter(pipe.rescale_percentiles(1, 99, threshold=-100)))
+        sample = next(iter(pipe.rescale_percentiles(1, 99, above=-100)))
         found.append(sample["image"].realize())
 
     both = np.percentile(halves, (1, 99))

@@ -45,7 +45,7 @@ def test_a_copy_reads_the_channels_kept(tmp_path, form, picks):
     """In the order given; bytes are those of the channels, or of the chunks that they share."""
     path, voxels = written(tmp_path, form)
     case = {"image": path}
-    pipe = vp.from_cases([case] * 2).open_volume(label_keys=()).select_channels(picks)
+    pipe = vp.from_cases([case] * 2).open_volume(labels=()).select_channels(picks)
 
     batch, done = batch_of(pipe)
 
@@ -62,7 +62,7 @@ def test_after_a_turn_the_voxels_are_those_of_all_channels(tmp_path, form, label
     path, voxels = written(tmp_path, form)
 
     def turned(source, after, picks):
-        pipe = vp.from_cases([{"image": source, "case": "a"}] * 2).open_volume(label_keys=labels)
+        pipe = vp.from_cases([{"image": source, "case": "a"}] * 2).open_volume(labels=labels)
         pipe = pipe if after else pipe.select_channels(picks, keys="image")
         pipe = pipe.lazy_patch(9, samples_per_volume=2).rotate((-40, 40))
         return pipe.select_channels(picks, keys="image") if after else pipe
@@ -78,7 +78,7 @@ def test_after_a_turn_the_voxels_are_those_of_all_channels(tmp_path, form, label
 def test_the_report_foresees_the_bytes(tmp_path):
     """One channel of a plain file is a sixth of it."""
     path, _ = written(tmp_path, "nii")
-    pipe = vp.from_cases([{"image": path}]).open_volume(label_keys=()).select_channels(2)
+    pipe = vp.from_cases([{"image": path}]).open_volume(labels=()).select_channels(2)
     text = str(pipe.explain())
     assert f"per patch: 1 reads, {ONE / 1e6:.3g} MB" in text
 
@@ -86,7 +86,7 @@ def test_the_report_foresees_the_bytes(tmp_path):
 def test_steps_after_the_selection_act_on_what_is_kept(tmp_path):
     """A second selection counts among the first one's channels; statistics are those of these."""
     path, voxels = written(tmp_path, "nii")
-    case = vp.from_cases([{"image": path}] * 2).open_volume(label_keys=())
+    case = vp.from_cases([{"image": path}] * 2).open_volume(labels=())
     chain = case.select_channels((5, 3, 1)).select_channels((2, 0)).normalize()
     batch, _ = batch_of(chain)
 
@@ -97,6 +97,6 @@ def test_steps_after_the_selection_act_on_what_is_kept(tmp_path):
 def test_a_channel_that_is_not_there_is_named(tmp_path):
     """Before anything is read."""
     path, _ = written(tmp_path, "nii")
-    pipe = vp.from_cases([{"image": path}] * 2).open_volume(label_keys=()).select_channels(6)
+    pipe = vp.from_cases([{"image": path}] * 2).open_volume(labels=()).select_channels(6)
     with pytest.raises(vp.errors.VolumeError, match=r"is to keep .*, of 6 channels"):
         batch_of(pipe)

@@ -85,7 +85,7 @@ def test_a_name_asks_for_the_same_of_two_sources(how, named):
 
     def chain(key):
         cases = [{key: np.zeros((8, 8, 8), np.uint8), "case": str(n)} for n in range(2)]
-        opened = vp.from_cases(cases).open_volume(label_keys=("label",))
+        opened = vp.from_cases(cases).open_volume(labels=("label",))
         patched = opened.lazy_patch(4, samples_per_volume=2, **more[0])
         return patched.rotate(TURN, **more[1]).brightness((1.0, 2.0), keys=[key], **more[2])
 

@@ -38,7 +38,7 @@ def test_each_pipe_that_reads_whole_volumes_is_told(cases):
 
     assert told(opened.normalize().batch_patches(1)) == [image]
     assert told(opened.one_of([Gamma(2.0)]).batch_patches(1)) == [image]
-    assert told(opened.rescale_percentiles(threshold=0.5).batch_patches(1)) == [image]
+    assert told(opened.rescale_percentiles(above=0.5).batch_patches(1)) == [image]
     assert told(opened.foreground_crop("label").batch_patches(1)) == [label]
     assert told(opened.lazy_patch(4, mask="label").normalize().batch_patches(1)) == [label, image]
     assert told(opened.normalize(mean=1, std=1).lazy_patch(4).batch_patches(1)) == []

@@ -148,7 +148,7 @@ class TestSubjects:
         """Where they are others than those that were opened as labels."""
         chain = volumes().batch_patches(1)
 
-        ((subject,),) = list(chain.to_subject(label_keys="image"))
+        ((subject,),) = list(chain.to_subject(labels="image"))
 
         kinds = [type(subject[key]).__name__ for key in ("image", "label")]
         assert kinds == ["LabelMap", "ScalarImage"]

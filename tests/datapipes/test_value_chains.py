@@ -41,9 +41,9 @@ def passes(pipe: Any) -> int:
 def test_a_modality_that_is_missing_becomes_zero() -> None:
     """Where nothing is above 0 there are no statistics; of other volumes that is an error."""
     missing = vp.from_cases([{"image": np.zeros((4, 4, 4), np.int16)}]).open_volume()
-    assert not voxels(missing.normalize(threshold=0)).any()
+    assert not voxels(missing.normalize(above=0)).any()
     with pytest.raises(SampleError, match="no voxel of the volume is above 5000"):
-        voxels(opened().normalize(threshold=5000))
+        voxels(opened().normalize(above=5000))
 
 
 AFFINE = st.one_of(
@@ -190,7 +190,7 @@ def test_statistics_inside_a_label_and_above_a_threshold() -> None:
     cut = image[:, 1:4, 1:4, 1:4]
 
     by_label = voxels(part.normalize(inside="label"))
-    by_value = voxels(part.normalize(threshold=400))
+    by_value = voxels(part.normalize(above=400))
     percentiles = voxels(part.rescale_percentiles(10, 90, inside="label", clamp=False))
 
     assert np.allclose(by_label, (cut - inside.mean()) / inside.std(), atol=1e-5)

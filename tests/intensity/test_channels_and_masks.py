@@ -191,7 +191,7 @@ def test_only_small_parts_are_dropped() -> None:
 def test_each_channel_has_amounts_of_its_own() -> None:
     """Two channels, two factors; where a channel is left alone its parameters are None."""
     case = {"image": np.ones((2, 4, 4, 4), np.float32)}
-    pipe = vp.from_cases([case] * 40).open_volume(label_keys=())
+    pipe = vp.from_cases([case] * 40).open_volume(labels=())
     op = Brightness((0.5, 1.5), p=0.5)
     factors = []
     for sample in pipe.per_channel(op, p=0.9):
@@ -212,7 +212,7 @@ def test_each_channel_has_amounts_of_its_own() -> None:
 def test_draws_of_channels_can_be_replayed_and_bad_ones_are_refused() -> None:
     """A record has an entry for each channel."""
     case = {"image": np.random.default_rng(0).random((2, 6, 6, 6), np.float32)}
-    pipe = vp.from_cases([case] * 2).open_volume(label_keys=()).per_channel(Gamma((0.5, 2), p=0.7))
+    pipe = vp.from_cases([case] * 2).open_volume(labels=()).per_channel(Gamma((0.5, 2), p=0.7))
     first, second = (sample["image"] for sample in pipe)
 
     again = next(iter(pipe.replay(second.draws)))["image"]
@@ -231,7 +231,7 @@ def test_channels_in_a_choice() -> None:
     """A choice draws for as many channels as there are."""
     case = {"image": np.ones((3, 4, 4, 4), np.float32)}
     member = PerChannel(Brightness((0.5, 1.5)))
-    pipe = vp.from_cases([case]).open_volume(label_keys=()).one_of([member])
+    pipe = vp.from_cases([case]).open_volume(labels=()).one_of([member])
     image = next(iter(pipe))["image"]
 
     assert len({float(v) for v in image.realize()[:, 0, 0, 0]}) == 3

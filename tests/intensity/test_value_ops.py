@@ -47,7 +47,7 @@ class TestNormalize(ValueOpContract):
 
 class TestNormalizeInside(ValueOpContract):
     def make(self) -> ValueOp:
-        return Normalize(inside="seg", threshold=1)
+        return Normalize(inside="seg", above=1)
 
     def make_nothing(self) -> ValueOp | None:
         return Normalize(0, 1)

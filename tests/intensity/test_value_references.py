@@ -81,7 +81,7 @@ def test_normalize_above_0_is_over_what_is_not_0() -> None:
     given = monai["volume"].copy()
     given[:, :3] = 0
 
-    found = image_of(opened(given).normalize(threshold=0))
+    found = image_of(opened(given).normalize(above=0))
 
     assert np.allclose(found[:, 3:], monai["normalize_nonzero"][:, 3:], atol=2e-5)
 

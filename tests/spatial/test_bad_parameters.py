@@ -57,7 +57,7 @@ GOOD = {
         Elastic(1),
         FixedPatch((0, 0, 0), (2, 2, 2)),
         Flip(0),
-        ForegroundCrop(labels=1),
+        ForegroundCrop(classes=1),
         GridDistortion(),
         LabelCrop(4),
         Orientation("RAS"),

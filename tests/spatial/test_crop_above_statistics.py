@@ -1,4 +1,4 @@
-"""``foreground_crop(threshold=)`` by numbers that a catalog has."""
+"""``foreground_crop(above=)`` by numbers that a catalog has."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ def opened() -> Any:
 
 
 @pytest.mark.parametrize(
-    ("threshold", "number"),
+    ("above", "number"),
     [("mean", lambda v: v.mean()), ("p50", lambda v: 0), ("p99.5", lambda v: 100)],
     ids=["mean", "median", "tail"],
 )
-def test_the_number_is_that_of_the_volume(threshold: str, number: Any) -> None:
+def test_the_number_is_that_of_the_volume(above: str, number: Any) -> None:
     """As if it had been written."""
     pipe, image = opened()
-    found = next(iter(pipe.foreground_crop(threshold=threshold)))["image"]
-    wanted = next(iter(pipe.foreground_crop(threshold=float(number(image)))))["image"]
+    found = next(iter(pipe.foreground_crop(above=above)))["image"]
+    wanted = next(iter(pipe.foreground_crop(above=float(number(image)))))["image"]
 
     assert found.plan.source_region() == wanted.plan.source_region()
-    assert found.shape == ((1, 1, 1, 1) if threshold == "p99.5" else (1, 5, 5, 5))
+    assert found.shape == ((1, 1, 1, 1) if above == "p99.5" else (1, 5, 5, 5))
 
 
-@pytest.mark.parametrize("threshold", ["median", "p101", "p", "50"])
-def test_other_words_are_refused(threshold: str) -> None:
+@pytest.mark.parametrize("above", ["median", "p101", "p", "50"])
+def test_other_words_are_refused(above: str) -> None:
     """With what there is."""
     with pytest.raises(ValueError, match="percentile"):
-        ForegroundCrop(threshold=threshold)
+        ForegroundCrop(above=above)

@@ -92,10 +92,10 @@ PEERS: dict[str, Any] = {
     "monai-crop_foreground_margin": ForegroundCrop("label", margin=(2, 3, 1), overhang=True),
     "monai-crop_foreground_inside": ForegroundCrop("label", margin=4),
     "monai-crop_foreground_divisible": ForegroundCrop("label", divisible=4, overhang=True),
-    "monai-crop_foreground_label": ForegroundCrop("label", labels=2, margin=1),
-    "torchio-crop_or_pad_mask_even": LabelCrop((4, 6, 8), labels=1),
-    "torchio-crop_or_pad_mask_odd": LabelCrop((5, 3, 11), labels=[1]),
-    "torchio-crop_or_pad_mask_larger": LabelCrop((16, 4, 4), labels=1),
+    "monai-crop_foreground_label": ForegroundCrop("label", classes=2, margin=1),
+    "torchio-crop_or_pad_mask_even": LabelCrop((4, 6, 8), classes=1),
+    "torchio-crop_or_pad_mask_odd": LabelCrop((5, 3, 11), classes=[1]),
+    "torchio-crop_or_pad_mask_larger": LabelCrop((16, 4, 4), classes=1),
 }
 
 
@@ -108,8 +108,8 @@ def test_a_crop_gives_what_its_peer_gives(name: str) -> None:
     pipe = from_cases([{"image": volume, "label": label}]).open_volume()
     op = PEERS[name]
     fields = arguments(op)
-    if fields.get("labels"):
-        fields.pop("threshold", None)
+    if fields.get("classes"):
+        fields.pop("above", None)
     pipe = getattr(pipe, op.name)(**fields, padding="constant", fill=0)
 
     found = next(iter(pipe))["image"].realize()
@@ -134,7 +134,7 @@ def files(tmp_path: Any) -> Any:
 def test_only_the_asked_volume_is_read_and_once(files: Any) -> None:
     """Of the image not a voxel is read for the decision; nothing at all the second time."""
     case, image, label = files
-    chain = from_cases([case]).open_volume().foreground_crop("label", labels=3)
+    chain = from_cases([case]).open_volume().foreground_crop("label", classes=3)
     sample = next(iter(chain))
     before = IO_COUNTERS.snapshot()
 
@@ -165,7 +165,7 @@ def test_building_the_chain_reads_no_voxel(files: Any) -> None:
 def test_a_file_that_changed_is_looked_at_again(files: Any) -> None:
     """The box belongs to the content."""
     case, _, label = files
-    chain = from_cases([case]).open_volume().foreground_crop("label", labels=3)
+    chain = from_cases([case]).open_volume().foreground_crop("label", classes=3)
     assert next(iter(chain))["image"].shape == (1, 5, 2, 4)
 
     label[15:18] = 3
@@ -261,7 +261,7 @@ def test_a_label_on_another_grid_and_after_a_flush(files: Any) -> None:
     flushed = (
         from_cases([{"image": image, "label": label}]).open_volume().crop((1, 0, 0), (19, 18, 16))
     )
-    flushed = flushed.flush().foreground_crop("label", labels=3)
+    flushed = flushed.flush().foreground_crop("label", classes=3)
 
     assert next(iter(brought))["image"].shape == (1, 6, 2, 4)
     assert np.array_equal(next(iter(flushed))["image"].realize()[0], image[4:9, 10:12, 3:7])
@@ -270,7 +270,7 @@ def test_a_label_on_another_grid_and_after_a_flush(files: Any) -> None:
 def test_the_crop_is_the_same_for_all_patches_and_in_records(files: Any) -> None:
     """It draws nothing; what it decided is plain data, and can be done again to another volume."""
     case, image, _ = files
-    chain = from_cases([case]).open_volume().foreground_crop("label", labels=3, margin=2)
+    chain = from_cases([case]).open_volume().foreground_crop("label", classes=3, margin=2)
     patches = [s["image"] for s in chain.lazy_patch(4, samples_per_volume=3)]
     drawn = patches[0].draws["foreground_crop"]
 
@@ -281,7 +281,7 @@ def test_the_crop_is_the_same_for_all_patches_and_in_records(files: Any) -> None
     assert np.array_equal(again["image"].realize()[0], (image + 1)[2:11, 8:14, 1:9])
 
 
-@pytest.mark.parametrize("field", [{"labels": 3}, {"labels": (1, 3)}, {"threshold": 2}, {}])
+@pytest.mark.parametrize("field", [{"classes": 3}, {"classes": (1, 3)}, {"above": 2}, {}])
 def test_a_manifest_answers(files: Any, tmp_path: Path, field: Any) -> None:
     """With the boxes of its classes: not a voxel of the label is read for the decision."""
     case, _, label = files
@@ -290,7 +290,7 @@ def test_a_manifest_answers(files: Any, tmp_path: Path, field: Any) -> None:
     write_manifest(index_cases(volumes)[0], tmp_path / "m.json")
     whole_pass.BOXES.memory.clear()
     values = (
-        np.isin(label, field["labels"]) if "labels" in field else label > field.get("threshold", 0)
+        np.isin(label, field["classes"]) if "classes" in field else label > field.get("above", 0)
     )
     places = np.argwhere(values)
     chain = from_manifest(tmp_path / "m.json").open_volume().foreground_crop("label", **field)
@@ -308,7 +308,7 @@ def test_fusing_pipes_changes_nothing(files: Any) -> None:
 
     def batch(fuse: bool) -> tuple[Any, str]:
         chain = from_cases([case]).open_volume().rotate((-9, 9)).flip(p=0.5)
-        chain = chain.foreground_crop("label", labels=3, margin=1).elastic(1, spacing=8).flip()
+        chain = chain.foreground_crop("label", classes=3, margin=1).elastic(1, spacing=8).flip()
         with DataLoader2(chain.batch_patches(1), fuse=fuse) as loader:
             loader.seed(7)
             return next(iter(loader))["image"].numpy(), loader.explain()
@@ -326,10 +326,10 @@ def test_nothing_of_interest_is_an_error_or_the_whole(files: Any) -> None:
     chain = from_cases([case]).open_volume()
 
     with pytest.raises(PatchSizeError, match=r"(?s)no label 7 of 'label' in .*label\.npy.*whole"):
-        next(iter(chain.foreground_crop("label", labels=7)))["image"].shape  # noqa: B018
-    whole = chain.foreground_crop("label", labels=7, fallback="whole")
+        next(iter(chain.foreground_crop("label", classes=7)))["image"].shape  # noqa: B018
+    whole = chain.foreground_crop("label", classes=7, fallback="whole")
     assert next(iter(whole))["image"].shape == (1, 20, 18, 16)
-    middle = chain.label_crop(4, labels=7, fallback="whole")
+    middle = chain.label_crop(4, classes=7, fallback="whole")
     assert next(iter(middle))["image"].draws["label_crop"]["start"] == [8, 7, 6]
 
 
@@ -351,17 +351,17 @@ def test_a_threshold_is_not_taken_for_changed_values() -> None:
 
     with pytest.raises(SampleError, match="Put foreground_crop first"):
         next(iter(chain.foreground_crop("image")))
-    assert next(iter(chain.foreground_crop("label", labels=1)))["image"].shape == (1, 8, 8, 8)
+    assert next(iter(chain.foreground_crop("label", classes=1)))["image"].shape == (1, 8, 8, 8)
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda: ForegroundCrop(threshold=np.nan), "finite number"),
-        (lambda: ForegroundCrop(threshold="0"), "finite number"),
-        (lambda: ForegroundCrop(threshold=1, labels=2), "threshold= or labels="),
-        (lambda: ForegroundCrop(labels=1.5), "whole numbers"),
-        (lambda: ForegroundCrop(labels=()), "whole numbers"),
+        (lambda: ForegroundCrop(above=np.nan), "finite number"),
+        (lambda: ForegroundCrop(above="0"), "finite number"),
+        (lambda: ForegroundCrop(above=1, classes=2), "above= or classes="),
+        (lambda: ForegroundCrop(classes=1.5), "whole numbers"),
+        (lambda: ForegroundCrop(classes=()), "whole numbers"),
         (lambda: ForegroundCrop(margin=-1), "margin is at least 0"),
         (lambda: ForegroundCrop(divisible=0), "divisible is at least 1"),
         (lambda: ForegroundCrop(fallback="anywhere"), "'error', 'whole'"),
@@ -369,7 +369,7 @@ def test_a_threshold_is_not_taken_for_changed_values() -> None:
         (lambda: ForegroundCrop(level=-1), "whole number of at least 0"),
         (lambda: ForegroundCrop(7), "by its key"),
         (lambda: LabelCrop(0), "size is at least 1"),
-        (lambda: LabelCrop(8, labels="a"), "whole numbers"),
+        (lambda: LabelCrop(8, classes="a"), "whole numbers"),
         (lambda: OneOf([ForegroundCrop()]), "a pipe of its own"),
     ],
     ids=map(str, range(14)),

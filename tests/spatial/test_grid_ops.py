@@ -148,7 +148,7 @@ def test_transpose_is_numpy_s() -> None:
     affine = np.array([[1, 0.1, 0, 3], [0, 2, 0, 4], [0, 0, 3, 5], [0, 0, 0, 1]])
     array = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
     for axes in ((2, 1, 0), (1, 2, 0)):
-        pipe = from_cases([{"image": Volume(array, affine=affine)}]).open_volume(label_keys=())
+        pipe = from_cases([{"image": Volume(array, affine=affine)}]).open_volume(labels=())
         image = next(iter(pipe.transpose(axes)))["image"]
 
         assert np.array_equal(image.realize()[0], array.transpose(axes))

@@ -518,7 +518,7 @@ def test_an_image_is_refused_when_it_is_seen(tmp_path, monkeypatch):
     volume = Volume(tmp_path / "a.npy")
     before = IO_COUNTERS.snapshot()
 
-    with pytest.raises(PatchSizeError, match=r"1 to 7983 among them(.|\n)*label_keys="):
+    with pytest.raises(PatchSizeError, match=r"1 to 7983 among them(.|\n)*labels="):
         sampling_mask(volume, volume.grid, (4, 4, 4), ())
 
     assert (IO_COUNTERS.snapshot() - before).bytes_read == 4 * 20 * 20 * 2

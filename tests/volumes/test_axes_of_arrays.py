@@ -125,16 +125,16 @@ def test_a_transposed_label_is_told_with_the_fix(tmp_path):
     pipe = case(tmp_path, ARRAY, npy(tmp_path, ARRAY))
 
     with pytest.raises(GridMismatch, match="transposed") as caught:
-        both(pipe.open_volume(label_keys=("tumour",)))
+        both(pipe.open_volume(labels=("tumour",)))
     assert "open_volume(axes={'tumour': 'zyx'})" in str(caught.value)
     assert "resample_to" not in str(caught.value)
-    image, label = both(pipe.open_volume(label_keys=("tumour",), axes={"tumour": "zyx"}))
+    image, label = both(pipe.open_volume(labels=("tumour",), axes={"tumour": "zyx"}))
     assert np.array_equal(image, label)
 
 
 def test_shapes_that_fit_in_one_order_are_not_told(tmp_path):
     """A label that is stored as x, y, z beside a TIFF that is turned to these."""
-    image, label = both(case(tmp_path, ARRAY, ARRAY.T).open_volume(label_keys=("tumour",)))
+    image, label = both(case(tmp_path, ARRAY, ARRAY.T).open_volume(labels=("tumour",)))
     assert np.array_equal(image, label)
 
 
@@ -146,10 +146,10 @@ def test_cubes_are_told_once(tmp_path, shape):
     pipe = pipe.map(lambda item: {**item, key: item["tumour"]})
     named = {name: "zyx"[-len(shape) :] for name in ("tumour", key)}
 
-    image, label = both(pipe.open_volume(label_keys=("tumour", key), axes=named))
+    image, label = both(pipe.open_volume(labels=("tumour", key), axes=named))
     assert np.array_equal(image, label)
-    both(pipe.open_volume(label_keys=("tumour", key), affine=np.eye(4)))
-    opened = pipe.open_volume(keys=("ct", key), label_keys=(key,))
+    both(pipe.open_volume(labels=("tumour", key), affine=np.eye(4)))
+    opened = pipe.open_volume(keys=("ct", key), labels=(key,))
     with pytest.warns(LikelyMistake, match=f"axes-not-named.*'ct'.*'{key}'.*axes=") as seen:
         next(iter(opened.batch_patches(1)))
     assert len(seen) == 1
@@ -157,7 +157,7 @@ def test_cubes_are_told_once(tmp_path, shape):
     np.save(tmp_path / "label.npy", array)  # another data set in the same folder
     pipe = pipe.map(lambda item: {**item, key: str(tmp_path / "label.npy")})
     with pytest.warns(LikelyMistake, match=r"axes-not-named.*label\.npy"):
-        next(iter(pipe.open_volume(keys=("ct", key), label_keys=(key,)).batch_patches(1)))
+        next(iter(pipe.open_volume(keys=("ct", key), labels=(key,)).batch_patches(1)))
 
 
 @pytest.mark.parametrize("way", ["list", "resample_to", "manifest", "check"])

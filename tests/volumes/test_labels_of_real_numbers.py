@@ -61,7 +61,7 @@ def test_ops_find_the_classes_of_a_scaled_label(tmp_path):
     )
     assert all((patch == 3).any() for patch in next(iter(patches.batch_patches(4)))["label"])
     places = np.argwhere(label == 3)
-    cropped = batch_of(of(path).foreground_crop("label", labels=(3,)))
+    cropped = batch_of(of(path).foreground_crop("label", classes=(3,)))
     assert cropped.shape[2:] == tuple(np.ptp(places, axis=0) + 1)
 
 

@@ -61,7 +61,7 @@ def test_the_affine_of_an_object_reaches_all_that_takes_it(tmp_path, make):
     assert nibabel.load(tmp_path / "b.nii").affine == pytest.approx(AFFINE, abs=1e-6)
     shapes = []
     for source in (scan, tmp_path / "a.nii"):
-        pipe = vp.from_cases([{"image": source}]).open_volume(label_keys=()).spacing(1.0)
+        pipe = vp.from_cases([{"image": source}]).open_volume(labels=()).spacing(1.0)
         shapes.append(next(iter(pipe.batch_patches(1)))["image"].shape)
     assert shapes[0] == shapes[1] != (1, 1, 4, 5, 6)
     assert Volume(scan, affine=np.diag([1, 2, 3, 1])).spacing == (1, 2, 3)

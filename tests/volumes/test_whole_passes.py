@@ -322,7 +322,7 @@ def test_a_bucket_that_shrinks_is_opened_anew(tmp_path):
         close_volumes()
 
 
-@pytest.mark.parametrize("options", [{}, {"threshold": 50.0}], ids=["recorded", "counted"])
+@pytest.mark.parametrize("options", [{}, {"above": 50.0}], ids=["recorded", "counted"])
 def test_an_epoch_from_a_manifest_asks_for_its_patches_alone(tmp_path, monkeypatch, options):
     """Numbers of whole volumes are in the manifest, or on the disk once one pass has made them."""
     for n in range(2):

@@ -41,7 +41,7 @@ def drawn(kind: str) -> dict[str, list[Any]]:
     image = np.zeros((CHANNELS, 8, 8, 8), np.float32)
     previous = np.zeros((8, 8, 8), np.uint8)
     opened = vp.from_cases([{"image": image, "previous": previous}]).open_volume(
-        label_keys=("previous",)
+        labels=("previous",)
     )
     patches = nnunet_augmentation(
         opened.lazy_patch(4, samples_per_volume=DRAWS), **AUGMENTATIONS[kind]
