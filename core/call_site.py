@@ -239,7 +239,7 @@ class WarnOnce:
         """Register ``thing``: it was warned of, or checked and correct."""
         self._things[thing] = None
         if len(self._things) > _MOST_MESSAGES:
-            del self._things[next(iter(self._things))]
+            self._things.pop(next(iter([*self._things])), None)  # a copy: other threads add to it
 
     def __contains__(self, thing: Hashable) -> bool:
         return thing in self._things

@@ -187,8 +187,8 @@ class OpenVolume(SeedStamper, SameLength):
             own = (*_ARGUMENTS, *BY_KEY)
             refuse_unknown_arguments("open_volume", reader_kwargs, own, only_misspelt=True)
         self.axis_map = axis_map
-        maps = axis_map.values() if isinstance(axis_map, Mapping) else (axis_map or AxisMap(()),)
-        wrong = [one for one in maps if not isinstance(one, AxisMap)]
+        maps = axis_map.values() if isinstance(axis_map, Mapping) else (axis_map,)
+        wrong = [] if axis_map is None else [one for one in maps if not isinstance(one, AxisMap)]
         if wrong:
             msg = f"axis_map is an AxisMap, or a mapping of them by key, got {shorten(wrong[0])}"
             raise TypeError(f'{msg}; write vp.AxisMap.missing("K", [17]), for instance')
@@ -255,8 +255,7 @@ class OpenVolume(SeedStamper, SameLength):
             keys = tuple(key for key, value in sample.items() if is_volume_source(value))
         with locate_errors(self, sample):
             self._refuse_unusable(sample, keys)
-            if self._names or not self._known_keys.issuperset(keys):
-                self._refuse_unknown(sample, keys)
+            self._refuse_unknown(sample, keys)
             volumes = {key: self._show(key, sample).opened_anew(by, renews=renews) for key in keys}
             if not self._has_looked:
                 self._warn_of_colours(sample, volumes)

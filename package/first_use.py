@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
 from types import FunctionType, MappingProxyType, ModuleType
@@ -105,10 +106,15 @@ def alias_modules(package: str) -> list[str]:
     ``dataloader2.graph.find_dps`` of ``voxpipe.names`` is a name of ``voxpipe.dataloader2.graph``.
     """
     root, _, place = package.partition(".")
-    keys = (key.rpartition(".")[0] for key in extensions("names"))
-    paths = sorted({key for key in keys if key.startswith(f"{place}.")})
+    # Other packages add names to modules that exist, and no modules.
+    own = (key for key, point in extensions("names").items() if point.value.startswith(f"{root}."))
+    paths = sorted({path for path, _, _ in (key.rpartition(".") for key in own)})
+    paths = [path for path in paths if path.startswith(f"{place}.")]
     for path in paths:
         module = ModuleType(f"{root}.{path}", f"Names of other modules under {path}.")
+        is_package = any(each.startswith(f"{path}.") for each in paths)
+        module.__spec__ = ModuleSpec(module.__name__, None, is_package=is_package)
+        module.__package__ = module.__spec__.parent
         namespace = vars(module)
         first_use, names = at_first_use(namespace, {}, points=names_at(path))
         namespace.update(__getattr__=first_use, __dir__=names)

@@ -69,10 +69,11 @@ def file_system_at(path: str, device: int = -1) -> str:
     """
     device = os.stat(path).st_dev if device < 0 else device
     if device not in _KINDS:
-        _KINDS[device] = ""
+        kind = ""
         with contextlib.suppress(OSError):
             text = Path(_MOUNTS).read_text("utf-8", "surrogateescape")
-            _KINDS[device] = file_system_kind(os.path.realpath(path), text)
+            kind = file_system_kind(os.path.realpath(path), text)
+        _KINDS[device] = kind  # once it is known: other threads read it
     return _KINDS[device]
 
 

@@ -177,9 +177,9 @@ class Handles:
         """Drop surplus handles; called after a backend was opened or took a descriptor."""
         with self._acts, self._lock:
             handles = self.by_token
-            backends = {
-                token: handle.backend for token, handle in handles.items() if handle.backend
-            }
+            # Read once: another thread may remove a backend.
+            every = {token: handle.backend for token, handle in handles.items()}
+            backends = {token: backend for token, backend in every.items() if backend}
             resident = sum(backend.resident_bytes for backend in backends.values())
             if len(handles) <= self._most and resident <= self._most_bytes:
                 return
@@ -229,6 +229,7 @@ class Session:
         # The first version of each volume in each pass, and those that were not taken yet.
         self._first: dict[tuple[str, str], OpenedVersion] = {}
         self._new: deque[OpenedVersion] = deque(maxlen=MOST_VERSIONS)
+        self._keys: deque[tuple[str, str]] = deque()  # of the first versions, oldest first
 
     def first_version(self, version: OpenedVersion) -> OpenedVersion:
         """Return the first version of the same volume in the same pass: this or an earlier one."""
@@ -236,8 +237,9 @@ class Session:
         first = self._first.setdefault(version.key, version)
         if first is version:
             self._new.append(version)
-            if len(self._first) > MOST_VERSIONS:
-                self._first.pop(next(iter(self._first)), None)
+            self._keys.append(version.key)
+            if len(self._keys) > MOST_VERSIONS:
+                self._first.pop(self._keys.popleft(), None)
         return first
 
     def take_versions(self) -> tuple[OpenedVersion, ...]:

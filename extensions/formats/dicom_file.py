@@ -64,9 +64,9 @@ SCALES = ("RescaleSlope", "RescaleIntercept")
 KINDS = str.split(
     "Units RescaleType PhotometricInterpretation EchoNumbers EchoTime EffectiveEchoTime "
     "DiffusionBValue DiffusionGradientOrientation ComplexImageComponent ConvolutionKernel "
-    "Modality SOPClassUID"
+    "Modality SOPClassUID DecayCorrection"
 )
-OWNERS = ("FrameOfReferenceUID", "PatientID")
+OWNERS = ("FrameOfReferenceUID", "PatientID", "ImageType")
 _ALIKE = (*SCALES, *KINDS, *OWNERS)
 _OF_FRAME = str.split(
     "ImagePositionPatient ImageOrientationPatient PixelSpacing ImagerPixelSpacing SliceThickness "
@@ -192,6 +192,10 @@ class DicomFile:
         self.rows, self.columns = self._get("Rows", 0), self._get("Columns", 0)
         self.bits = self._get("BitsAllocated", 8 * int(self._float[1:] or 0))
         self.depth = self._get("BitsStored", self.bits)
+        if self.depth < self.bits and self._get("HighBit", self.depth - 1) != self.depth - 1:
+            high = f"HighBit {self._get('HighBit', 0)} with BitsStored {self.depth}"
+            do = f"Write the file again with HighBit {self.depth - 1}."
+            raise BadHeader(f"{self.name} has {high}, which readers take differently.", do=do)
         self.photometric = str(self._get("PhotometricInterpretation", "")).strip()
         kind = "i" if self._get("PixelRepresentation", 0) else "u"
         order = ">" if self.syntax == _BIG else "<"
@@ -460,8 +464,8 @@ class DicomFile:
 
         if self.dtype.kind in "iu" and self.depth < self.bits:
             # Other bits are garbage or overlays. Shifted back, numbers keep their sign.
-            spare = self.bits - 1 - self._get("HighBit", self.depth - 1)
-            array = (array << spare) >> (self.bits - self.depth)
+            spare = self.bits - self.depth
+            array = (array << spare) >> spare
         if self.photometric == _PALETTE:
             return np.asarray(apply_color_lut(array[..., 0], self._dataset))
         is_raw = self.is_native or self.syntax == _RUN_LENGTHS  # SimpleITK converts the others

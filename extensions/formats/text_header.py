@@ -62,6 +62,7 @@ _SPACES = {
     **dict.fromkeys(("right-anterior-superior", "ras", "rast"), (1.0, 1.0, 1.0)),
     **dict.fromkeys(("left-anterior-superior", "las", "last"), (-1.0, 1.0, 1.0)),
     **dict.fromkeys(("left-posterior-superior", "lps", "lpst"), RAS_OF_LPS),
+    **dict.fromkeys(("", "scanner-xyz", "3d-right-handed", "3d-left-handed"), RAS_OF_LPS),
 }
 _SPATIAL_KINDS = ("domain", "space")
 _UNKNOWN_KINDS = ("???", "none")
@@ -121,11 +122,14 @@ class TextFields(dict[str, str]):
 
     def numbers(self, keys: Sequence[str], count: int) -> tuple[float, ...] | None:
         """Return the first of some fields that is there, as ``count`` numbers; None without any."""
-        key = next((key for key in keys if key in self), None)
-        values = () if key is None else _as_numbers(self[key].split(), float)
-        if key is not None and len(values) != count:
-            raise self.error(f"its {key} is {self[key][:80]!r}")
-        return None if key is None else values
+        found = {key: _as_numbers(self[key].split(), float) for key in keys if key in self}
+        for key, values in found.items():
+            if len(values) != count:
+                raise self.error(f"its {key} is {self[key][:80]!r}")
+        # The size of an element may differ from its distance to the next.
+        if len({*found.values()}) > 1 and "ElementSize" not in found:
+            raise self.error(f"its {' and '.join(found)} differ", "Pass affine=.")
+        return next(iter(found.values()), None)
 
     def lengths(self, count_key: str, key: str, most: int) -> tuple[int, ...]:
         """Return the lengths of the axes; no more axes than ``most``."""
@@ -345,7 +349,9 @@ def _nrrd_affine(fields: TextFields, spatial: Sequence[int], sizes: Sequence[int
             raise fields.error(f"its world has {dimension} axes, and its origin {len(origin)}")
     else:
         columns, origin = _along_the_world(fields, spatial, sizes)
-    affine = world_affine(columns, origin, _SPACES.get(space.removesuffix("-time"), RAS_OF_LPS))
+    if space.removesuffix("-time") not in _SPACES:
+        raise fields.error(f"its space is {space[:40]!r}", "Pass affine=.")
+    affine = world_affine(columns, origin, _SPACES[space.removesuffix("-time")])
     units, own = _units(fields, "spaceunits", dimension), _units(fields, "units", len(sizes))
     own = [own[axis] for axis in spatial] if any(own) else []
     # Oblique directions mix the axes of voxels and world: only a common unit fits both.
@@ -373,6 +379,8 @@ def _along_the_world(
     """Return steps along the world's axes, from spacings, axis mins and axis maxs."""
     count, keys = len(sizes), ("spacings", "axismins", "axismaxs")
     spacings, mins, maxs = (fields.numbers((k,), count) or (math.nan,) * count for k in keys)
+    if any(map(math.isinf, (*spacings, *mins, *maxs))):
+        raise fields.error("its spacings are infinite", "Pass affine=.")
     space_origin = (_vectors(fields, "spaceorigin") or [None])[0]
     centres = fields.get("centerings", fields.get("centers", "")).lower().split()
     columns, origin = [], []

@@ -86,7 +86,7 @@ def test_nrrd_lies_where_simpleitk_says(tmp_path, lines):
         "ElementSize = 4 5 6\n",
         "ElementToIntensityFunctionSlope = 2\nElementToIntensityFunctionOffset = 5\n",
         "Origin = 1 2 3\nRotation = 0 1 0 1 0 0 0 0 1\n",
-        "Position = 1 2 3\nOffset = 4 5 6\n",
+        "Position = 1 2 3\nOffset = 1 2 3.0\n",
         "TransformMatrix = 0 0 1 1 0 0 0 1 0\nElementSpacing = 1 2 3\nCenterOfRotation = 1 2 3\n",
         "ElementByteOrderMSB = True\n",
         "HeaderSize = -1\n",
@@ -103,6 +103,20 @@ def test_metaimage_lies_where_simpleitk_says(tmp_path, lines):
 
     np.testing.assert_allclose(volume.affine, affine, atol=1e-12)
     assert volume.numpy()[0].tolist() == voxels.tolist()
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "Position = 1 2 3\nOffset = 4 5 6\n",
+        "Offset = 1 2 3\nOrigin = 9 9 9\n",
+        "Rotation = 0 1 0 1 0 0 0 0 1\nTransformMatrix = 1 0 0 0 1 0 0 0 1\n",
+    ],
+)
+def test_two_places_of_metaimage(tmp_path, lines):
+    """ITK takes one of two synonyms, without a warning."""
+    with pytest.raises(BadHeader, match=r"its \w+ and \w+ differ(.|\n)*affine="):
+        _ = Volume(meta(tmp_path, lines)).affine
 
 
 def test_distance_units_of_metaimage(tmp_path):
@@ -169,6 +183,8 @@ def test_units_and_extents_of_nrrd(tmp_path, lines, spacing):
         ('spacings: 1 2 3\nunits: "um" "um"\n', "its units are"),
         ('space: LPS\nunits: "um" "mm" "mm"\n' + DIRECTIONS, "do not fit its space"),
         ("space: LPS\nspace directions: (1,0) (0,1) none\n", "directions have others"),
+        ("space: upside-down\n" + DIRECTIONS, "its space is 'upside-down'"),
+        ("spacings: inf 3 4\n", "infinite"),
     ],
 )
 def test_a_world_of_nrrd_that_makes_no_sense(tmp_path, lines, words):

@@ -226,6 +226,8 @@ class ChunkCache:
         them.
         """
         over = self.held_bytes - self.most_bytes
+        if over <= 0:
+            return
         idle: NDArray[np.int64] = ((self._size > 0) & (self._moments[0] == _NEVER)).nonzero()[0]
         idle = idle[self._use.take(idle).argsort()]
         count = 1 + int(self._size.take(idle).cumsum().searchsorted(over))

@@ -331,8 +331,8 @@ class LocalStoredFile:
         """Return the file with another suffix, in upper or lower case as before."""
         path = _with_suffix(self.path, old, new)
         if self.follow != "anywhere":
-            self._refuse_link(path, f"{self.name}, beside which lies {shorten(path)},")
-        return self._other(path, "same_folder")
+            self._refuse_link(path, f"{self.name}, in whose folder is {shorten(path)},")
+        return self._other(path, "in the folder of")
 
     def _other(self, path: str, relation: str) -> LocalStoredFile:
         with _named_by(self.name):
@@ -368,7 +368,7 @@ class RemoteStoredFile(RemoteFile):
 
     def _other(self, url: str) -> RemoteStoredFile:
         with _named_by(self.name):
-            name = f"{public_name(url)} (beside {self.name})"
+            name = f"{public_name(url)} (in the folder of {self.name})"
             return RemoteStoredFile(url, self._options, name)
 
 
