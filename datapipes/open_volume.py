@@ -210,8 +210,7 @@ class OpenVolume(SeedStamper, SameLength):
             "axis_map": tuple(axis_map) if isinstance(axis_map, Mapping) else (),
             **self._by_key,
         }
-        self._names = {argument: keys for argument, keys in names.items() if keys}
-        self._new_names = self._names  # not checked yet
+        self._new_names = self._names = {name: keys for name, keys in names.items() if keys}
         self.keys = None if keys is None else as_keys("open_volume(keys=)", keys)
         if self.keys == ():
             msg = f"open_volume(keys=) takes one key or more, got {keys!r}; leave it out for all"
@@ -378,14 +377,14 @@ class OpenVolume(SeedStamper, SameLength):
         entry = self._of_objects.get((id(source), kind, own))
         if entry is not None:
             return entry[1]
-        by_key, stored = "storage_options" in self._by_key, self.storage_options
-        if stored is None or (by_key and key not in stored):
+        by_key, storage = "storage_options" in self._by_key, self.storage_options
+        if storage is None or (by_key and key not in storage):
             if self._by_server is None:
                 self._by_server = inherited_options(self.parent)
-            stored = options_for(source, self._by_server) if self._by_server else None
+            storage = options_for(source, self._by_server) if self._by_server else None
         elif by_key:
-            stored = stored[key]
-        volume = Volume(source, storage_options=stored, **options)
+            storage = storage[key]
+        volume = Volume(source, storage_options=storage, **options)
         if self._objects_last and not isinstance(source, (str, os.PathLike)):
             # The object is held with its volume: an id may be given anew once it is gone.
             self._of_objects[id(source), kind, own] = (source, volume)
