@@ -95,19 +95,18 @@ class Stream:
 _EXTREMES = (0.0, 1 - 2.0**-53, 0.5)
 
 
-def stream_identity(identity: tuple[int, ...], depth: int | None, common: bool) -> tuple[int, ...]:
-    """Return the first ``depth`` entries of an item's identity, or all, from which a step draws.
+def common_identity(identity: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the identity from which a stream that the user named draws.
 
-    ``common`` (the user named the stream) drops the negative first entry of a second source's
-    cases. Chains of two sources then draw alike for cases of equal index.
+    It lacks the negative first entry of a second source's cases. Chains of two sources then draw
+    alike for cases of equal index.
 
     Examples
     --------
-    >>> stream_identity((-1, 4, 2), 2, common=False), stream_identity((-1, 4, 2), 3, common=True)
-    ((-1, 4), (4, 2))
+    >>> common_identity((-1, 4, 2)), common_identity((4, 2))
+    ((4, 2), (4, 2))
     """
-    part = identity[:depth]
-    return part[1:] if common and part and part[0] < 0 else part
+    return identity[1:] if identity and identity[0] < 0 else identity
 
 
 def is_random(draw: Callable[[np.random.Generator], Any]) -> bool:

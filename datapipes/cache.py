@@ -13,9 +13,8 @@ from ..core.redact import RedactedDict
 from ..core.validate import as_keys, validate_int
 from ..graph import Pipe, describe
 from ..spatial import LazyPatch
-from ..spatial.lazy.kept_copy import KeptCopy, KeptSource
 from ..spatial.lazy.lazy_patch import patches_of
-from ..spatial.lazy.virtual_volume import use_tiles
+from ..spatial.lazy.virtual_volume import KeptCopy, KeptSource, use_tiles
 from ..storage.location import absolute_place
 from ..volumes.conversion.destination import destination_of
 from .datapipe import (

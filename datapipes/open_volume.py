@@ -12,7 +12,7 @@ import numpy as np
 from ..batching.collate import LikelyLabels
 from ..core import CallSite, Sample
 from ..core.call_site import WarnOnce, is_looking_ahead, shorten
-from ..core.errors import LikelyLabel, LikelyMistake, SampleError, UnknownFormat
+from ..core.errors import LikelyLabel, LikelyMistake, SampleError, UnknownFormat, add_location
 from ..core.redact import RedactedDict, public_text, server_of
 from ..core.suggest import colours_hint, looks_like_label
 from ..core.validate import as_keys
@@ -27,7 +27,7 @@ from ..volumes.source import USUAL_OPTIONS
 from ..volumes.stack_source import source_by_package
 from .case_names import CASE, name_of
 from .cases import FromCases, ListCases
-from .datapipe import SameLength, chained_form, locate_errors, wrong_item
+from .datapipe import SameLength, chained_form, wrong_item
 from .epoch import SeedStamper, warn_of_generators
 from .op_pipe import (
     nearest_key,
@@ -203,14 +203,14 @@ class OpenVolume(SeedStamper, SameLength):
         self._known_keys: set[str] = set()
         self._options_by_key: dict[str, dict[str, Any]] = {}  # options of each key
         # Keys that were named by the user, by argument; the first sample must have them.
-        self._names: dict[str, tuple[str, ...]] = {
+        names: dict[str, tuple[str, ...]] = {
             # The usual names may be absent from the sample, as in LikelyLabel's advice.
             "labels": tuple(key for key in self.labels if key not in LABELS),
             "policies": tuple(policies or ()),
             "axis_map": tuple(axis_map) if isinstance(axis_map, Mapping) else (),
             **self._by_key,
         }
-        self._new_names = self._names  # not checked yet
+        self._new_names = self._names = {name: keys for name, keys in names.items() if keys}
         self.keys = None if keys is None else as_keys("open_volume(keys=)", keys)
         if self.keys == ():
             msg = f"open_volume(keys=) takes one key or more, got {keys!r}; leave it out for all"
@@ -253,7 +253,7 @@ class OpenVolume(SeedStamper, SameLength):
         keys = self.keys
         if keys is None:
             keys = tuple(key for key, value in sample.items() if is_volume_source(value))
-        with locate_errors(self, sample):
+        try:
             self._refuse_unusable(sample, keys)
             self._refuse_unknown(sample, keys)
             volumes = {key: self._show(key, sample).opened_anew(by, renews=renews) for key in keys}
@@ -269,6 +269,8 @@ class OpenVolume(SeedStamper, SameLength):
                     raise SampleError(msg, do="Call that volume otherwise.")
                 volumes[name] = mask
                 usual[name] = LABEL if volumes[key].kind == "label" else SHARE
+        except Exception as error:
+            raise add_location(error, self.origin, sample.case)  # noqa: B904  the very same error
         pending = TransformChain(volumes, sample.seed, sample.epoch, sample.identity)
         patches: dict[str, LazyPatch] = {}
         for key, volume in volumes.items():
@@ -374,20 +376,18 @@ class OpenVolume(SeedStamper, SameLength):
         entry = self._of_objects.get((id(source), kind, own))
         if entry is not None:
             return entry[1]
-        volume = Volume(source, storage_options=self._options_for(key, source), **options)
+        by_key, storage = "storage_options" in self._by_key, self.storage_options
+        if storage is None or (by_key and key not in storage):
+            if self._by_server is None:
+                self._by_server = inherited_options(self.parent)
+            storage = options_for(source, self._by_server) if self._by_server else None
+        elif by_key:
+            storage = storage[key]
+        volume = Volume(source, storage_options=storage, **options)
         if self._objects_last and not isinstance(source, (str, os.PathLike)):
             # The object is held with its volume: an id may be given anew once it is gone.
             self._of_objects[id(source), kind, own] = (source, volume)
         return volume
-
-    def _options_for(self, key: str, source: Any) -> Mapping[str, Any] | None:
-        options = self.storage_options
-        by_key = "storage_options" in self._by_key
-        if options is not None and (not by_key or key in options):
-            return options[key] if by_key else options
-        if self._by_server is None:
-            self._by_server = inherited_options(self.parent)
-        return options_for(source, self._by_server) if self._by_server else None
 
     def _warn_of_label(self, key: str, is_so: str, write: str) -> None:
         """Warn, once, of an intensity whose key says label."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import accumulate, groupby, islice
 from typing import Any
@@ -210,7 +210,7 @@ def visit_bytes(visit: Visit) -> int:
             if isinstance(item, Sample):
                 # Plans of its own, which keep its estimates.
                 apart = {
-                    key: one.with_pending(one.pending.following(item.identity, one.pending.steps))
+                    key: one.with_pending(replace(one.pending, identity=item.identity))
                     for key, one in patches_of(item).items()
                 }
                 chunks = needed_chunks(item.with_data(**apart))

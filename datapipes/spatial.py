@@ -84,7 +84,9 @@ class PipeSteps(tuple[Step, ...]):
         if last is None or last[0] is not pending.steps or last[1] != len(identity):
             after = join_steps(pending.steps, self, len(identity))
             last = self.last = (pending.steps, len(identity), after)
-        return pending.following(identity, last[2], place)
+        place = pending.place if place is None else place
+        run = pending.references, pending.seed, pending.epoch
+        return TransformChain(*run, identity, last[2], pending.moving, place)
 
 
 def add_steps(
@@ -165,7 +167,7 @@ def _add_on_other_grid(
             patch = patch.flush_plan()
             pending = patch.pending
         after = join_steps(pending.steps, (step,), len(identity))
-        patch = patch.with_pending(pending.following(identity, after))
+        patch = patch.with_pending(replace(pending, identity=identity, steps=after))
     return patch
 
 
@@ -177,7 +179,7 @@ def pending_of(pipe: DataPipe, sample: Any) -> TransformChain:
         raise _no_lazy_volume(pipe, sample)
     # Not that of a volume that comes from another grid, if there is one.
     pending = min(lazy, key=lambda one: one.moving is not None)
-    return pending.following(sample.identity, pending.steps)
+    return replace(pending, identity=sample.identity)
 
 
 def _no_lazy_volume(pipe: DataPipe, sample: Any) -> SampleError:

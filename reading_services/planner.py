@@ -210,7 +210,10 @@ def jobs(
     if errors.tolerates:
         items = _excusing(items, excuses)
     for index in count(cursor.next if skips else 0):
-        batch: Sequence[Any] = tuple(islice(items, size))
+        try:
+            batch: Sequence[Any] = tuple(islice(items, size))
+        except Exception as error:
+            raise with_place(error)  # noqa: B904  the very same error
         if part.uneven == WRAP:
             first = first or batch
         is_last = len(batch) < size
@@ -242,14 +245,20 @@ def _excusing(items: Iterator[Any], excuses: ErrorLog) -> Iterator[Any]:
 def run_planner(
     planner: Pipe, seed: int, epoch: int, start: int, of: Pipe | None = None
 ) -> Iterator[Any]:
-    """Yield the items of a planner from item ``start`` on; ``of`` is its whole graph."""
-    set_epoch(planner if of is None else of, seed, epoch)
-    if not draws_globally(planner):
-        try:
-            yield from items_from(planner, start)
-        except Exception as error:
-            raise _with_place(error)  # noqa: B904  the very same error
-        return
+    """Return the items of a planner from item ``start`` on; ``of`` is its whole graph."""
+    # The caller adds the place of an error, so that each item passes one generator less.
+    whole = planner if of is None else of
+    set_epoch(whole, seed, epoch)
+    if draws_globally(planner):
+        return _seeded_items(planner, whole, seed, epoch, start)
+    try:
+        return items_from(planner, start)
+    except Exception as error:
+        raise with_place(error)  # noqa: B904  the very same error
+
+
+def _seeded_items(planner: Pipe, whole: Pipe, seed: int, epoch: int, start: int) -> Iterator[Any]:
+    """Yield the items of a planner; each is made with global generators of its own seed."""
     items = iter(planner)
     own = OwnGenerators(walk(planner))
     number = 0
@@ -260,10 +269,8 @@ def run_planner(
                 item = next(items)
             except StopIteration:
                 return
-            except Exception as error:
-                raise _with_place(error)  # noqa: B904  the very same error
         if own.repeats(may_repeat=not number and starts_again(planner)):
-            set_epoch(planner if of is None else of, seed, epoch)
+            set_epoch(whole, seed, epoch)
             items = iter(planner)
             continue
         if number >= start:
@@ -279,7 +286,7 @@ def draws_globally(planner: Pipe) -> bool:
     return is_read_twice(planner) or any(traits_of(pipe).runs_user_code for pipe in walk(planner))
 
 
-def _with_place(error: Exception) -> Exception:
+def with_place(error: Exception) -> Exception:
     """Return an error of a planner's pipe with its location; its batch is not known."""
     return add_location(as_raised(error), error_location(error), *failed_item(error))
 

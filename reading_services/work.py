@@ -32,7 +32,7 @@ from ..graph import (
 )
 from ..storage.ranges import PoliciesByKey
 from .pipe_runner import PipeRunner
-from .planner import DROP, PAD, WHOLE, RankPart, run_planner
+from .planner import DROP, PAD, WHOLE, RankPart, run_planner, with_place
 from .replica import (
     NO_HOOKS,
     DispatchedItems,
@@ -230,7 +230,10 @@ class ReplicatedWork(_WorkBase):
         once = dispatch_point(whole)
         assert once is not None
         apply_shares(once, ranks=self.part.ranks, rank=self.part.rank)
-        yield from run_planner(once, seed, epoch, 0, of=whole)
+        try:
+            yield from run_planner(once, seed, epoch, 0, of=whole)
+        except Exception as error:
+            raise with_place(error)  # noqa: B904  the very same error
 
     @property
     def keeps_order(self) -> bool:

@@ -12,9 +12,9 @@ BOUNDS = {
     "range by obstore": (33, 5),
     "range by fsspec": (35, 5),
     "range from Volume.read": (51, 14),
-    "batch of one rotated patch": (128, 37),
-    "first patch of a case": (213, 48),
-    "window of a prediction": (166, 41),
+    "batch of one rotated patch": (123, 37),
+    "first patch of a case": (205, 48),
+    "window of a prediction": (163, 41),
 }
 # Calls of a read of 8 chunks, and how many more one of 216 may make.
 MOST_CALLS, MOST_MORE = 13, 0

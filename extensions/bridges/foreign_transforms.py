@@ -19,7 +19,7 @@ from ...core.call_site import shorten
 from ...core.errors import SampleError
 from ...core.locks import ForkSafeLock
 from ...core.sample import META
-from ...core.stream import stream_identity
+from ...core.stream import common_identity
 from ...datapipes.datapipe import (
     MainProcess,
     PerItem,
@@ -118,7 +118,7 @@ class OnVoxels(PerItem):
 
     def apply(self, item: Any) -> Any:
         sample = self.voxels_of(item)
-        identity = stream_identity(sample.identity, None, self.has_name)
+        identity = common_identity(sample.identity) if self.has_name else sample.identity
         seed = Stream(sample.seed, sample.epoch, identity, self.stream_names[0]).integer()
         with _ONE_AT_A_TIME:
             results = self.run(sample, seed)

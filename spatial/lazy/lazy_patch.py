@@ -19,7 +19,7 @@ from ...core.convert_dtype import convert_dtype
 from ...core.errors import PatchSizeError
 from ...core.lru_cache import cached_property
 from ...core.memory import refuse_beyond_memory
-from ...core.stream import stream_identity
+from ...core.stream import common_identity
 from ...intensity import Epilogue, Params, RecordedStatistics, ValueStep
 from ...intensity.native import change_values
 from ...intensity.value_op import Halo
@@ -399,7 +399,8 @@ class LazyPatch(NoArithmetic):
 
     def _stream(self, step: ValueStep) -> Stream:
         pending, name = self.pending, step.draws_from or step.stream_name
-        identity = stream_identity(pending.identity, step.depth, step.common)
+        identity = pending.identity[: step.depth]
+        identity = common_identity(identity) if step.common else identity
         return Stream(pending.seed, pending.epoch, identity, name)
 
     def acting_on(self, plan: SpatialPlan) -> list[tuple[ValueStep, Params, PatchFacts]]:

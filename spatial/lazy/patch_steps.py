@@ -106,7 +106,7 @@ class _OtherSteps:
         moving = self._once(pending.moving, self._volume)
         if _all_same((*volumes.values(), moving), (*references.values(), pending.moving)):
             same = _all_same(steps, pending.steps)
-            return pending if same else pending.following(pending.identity, steps)
+            return pending if same else replace(pending, steps=steps)
         return replace(pending, references=volumes, steps=steps, moving=moving)
 
 

@@ -25,7 +25,7 @@ from ...core.draws import OpStep
 from ...core.errors import BadHeader, GraphError, GridMismatch, VoxpipeError
 from ...core.grid import GRID_TOLERANCE
 from ...core.lru_cache import cached_property
-from ...core.stream import stream_identity
+from ...core.stream import common_identity
 from ...volumes.stack_source import letters_of, warn_of_axes
 from ..ops.grid_op import of_source, warn_of_outside
 from ..ops.op import Params, Step
@@ -64,18 +64,7 @@ class TransformChain:
 
     def then(self, *steps: Step) -> TransformChain:
         """Return the plan followed by ``steps``, which draw from the identity as it is now."""
-        return self.following(self.identity, join_steps(self.steps, steps, len(self.identity)))
-
-    def following(
-        self,
-        identity: tuple[int, ...],
-        steps: tuple[Step, ...],
-        place: tuple[int, ...] | None = None,
-    ) -> TransformChain:
-        """Return the plan of another item with steps from :func:`join_steps`, at a place."""
-        place = self.place if place is None else place
-        run = self.references, self.seed, self.epoch
-        return TransformChain(*run, identity, steps, self.moving, place)
+        return replace(self, steps=join_steps(self.steps, steps, len(self.identity)))
 
     @property
     def keeps_dtype(self) -> bool:
@@ -139,7 +128,8 @@ class TransformChain:
         draws: dict[str, Params | None] = {}
         generator = take_generator()
         for step in self.steps:
-            identity = stream_identity(self.identity, step.depth, step.common)
+            identity = self.identity[: step.depth]
+            identity = common_identity(identity) if step.common else identity
             stream = Stream(self.seed, self.epoch, identity, step.stream_name)
             try:
                 step_plan = self.through_flushes(plan) if step.looks_at_stored else plan

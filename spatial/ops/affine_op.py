@@ -446,7 +446,8 @@ class Augment(WithUnit):
 
     def then(self, plan: SpatialPlan, params: Params) -> SpatialPlan:
         maps: list[Forward] = [(turning(plan, params["rotate"], self.space), _STAY)]
-        maps.append((scaling(params["zoom"]), _STAY))
+        zoom = params["zoom"]
+        maps += [(scaling(zoom), _STAY)] if any(factor != 1.0 for factor in zoom) else []
         move = params["translate"]
         maps.append((NO_TURN, in_millimetres(self, move, plan) if any(move) else move))
         maps += [(shearing(params["shear"]), _STAY)] if any(params["shear"]) else []

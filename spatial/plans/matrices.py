@@ -125,11 +125,13 @@ def pull_back(
     # World space is that of the plan's *present* affine: an op after a rotation acts along the
     # world's axes, not those of the turned grid. So a chain gives the result of its ops one after
     # another. A ``shape`` of the new output has the same centre. 2-D data stay in their plane.
-    turn = inverse(forward)
-    x, y, z = apply(turn, move)
-    back = (-x, -y, -z)
+    turn, back = inverse(forward), (0.0, 0.0, 0.0)
+    if any(move):
+        x, y, z = apply(turn, move)
+        back = (-x, -y, -z)
     # An isotropic map is the same in voxel space. So zero strength is exactly the identity.
-    is_even = turn == scaling((turn[0],) * 3)
+    factor = turn[0]
+    is_even = turn == (factor, 0.0, 0.0, 0.0, factor, 0.0, 0.0, 0.0, factor)
     if space == "world" and (not is_even or any(back)):
         to_world = linear_of(plan.affine_rows)
         try:
@@ -139,7 +141,7 @@ def pull_back(
             msg = f"the affine has no inverse, so its voxels have no place in the world: {rows}"
             do = 'Pass affine= when opening the volume, or space="voxel" to this op.'
             raise BadHeader(msg, do=do) from None
-        back = apply(to_voxel, back)
+        back = apply(to_voxel, back) if any(back) else back
         turn = turn if is_even else product(product(to_voxel, turn), to_world)
     flat = flat_axes(plan) if 1 in plan.shape else ()
     if flat:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -102,7 +102,7 @@ def test_steps_before_the_patches_are_the_same_for_all_patches() -> None:
     volume = pending(ROTATE, identity=(3,))
 
     patches = [
-        volume.following((*volume.identity, n), volume.steps)
+        replace(volume, identity=(*volume.identity, n))
         .then(PATCH)
         .then(Step(Augment(zoom=(1, 2)), "a"))
         for n in range(4)
