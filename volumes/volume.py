@@ -592,7 +592,9 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
         ]
         return StackedSource([part for volume in volumes for part in volume.parts])
     if isinstance(thing, (str, os.PathLike)):
-        return LocatedSource(os.fsdecode(thing), options)
+        if not (path := os.fsdecode(thing)) or "\0" in path:
+            raise VolumeNotFound(f"{path!r} is no path of a volume.")
+        return LocatedSource(path, options)
     is_array = is_instance(thing, "zarr", "Array", "Group")
     if is_array or is_instance(thing, "zarr.abc.store", "Store"):
         return ZarrSource(thing, options)

@@ -157,7 +157,7 @@ def test_errors_name_the_case_and_the_line(cases):
         next(iter(taken))
 
 
-@pytest.mark.parametrize("axis_map", ["K", 3, {"image": "K"}, {"image": None}])
+@pytest.mark.parametrize("axis_map", ["K", 3, {"image": "K"}, {"image": None}, [], "", 0, False])
 def test_what_is_no_axis_map_is_refused_at_once(axis_map):
     pipe = vp.from_cases([{"image": np.zeros((4, 5, 6))}])
 

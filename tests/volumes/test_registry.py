@@ -438,3 +438,10 @@ def test_an_unknown_protocol(url, scheme, way):
         Volume(url).probe()
     assert url in error.value.message
     assert way in error.value.do
+
+
+@pytest.mark.parametrize("path", ["", "\0", "a\0.nii"])
+def test_a_text_that_is_no_path(path):
+    """An empty cell of a table, for instance; it is not the working directory."""
+    with pytest.raises(VolumeNotFound, match="is no path of a volume"):
+        Volume(path)
