@@ -122,14 +122,14 @@ class TextFields(dict[str, str]):
 
     def numbers(self, keys: Sequence[str], count: int) -> tuple[float, ...] | None:
         """Return the first of some fields that is there, as ``count`` numbers; None without any."""
-        found = {key: _as_numbers(self[key].split(), float) for key in keys if key in self}
-        for key, values in found.items():
+        values = {key: _as_numbers(self[key].split(), float) for key in keys if key in self}
+        for key, values in values.items():
             if len(values) != count:
                 raise self.error(f"its {key} is {self[key][:80]!r}")
         # The size of an element may differ from its distance to the next.
-        if len({*found.values()}) > 1 and "ElementSize" not in found:
-            raise self.error(f"its {' and '.join(found)} differ", "Pass affine=.")
-        return next(iter(found.values()), None)
+        if len({*values.values()}) > 1 and "ElementSize" not in values:
+            raise self.error(f"its {' and '.join(values)} differ", "Pass affine=.")
+        return next(iter(values.values()), None)
 
     def lengths(self, count_key: str, key: str, most: int) -> tuple[int, ...]:
         """Return the lengths of the axes; no more axes than ``most``."""
