@@ -25,7 +25,6 @@ from ...volumes.formats.stored_file import (
     LocalStoredFile,
     import_package,
     library_errors,
-    open_local,
 )
 
 _MAGIC, _MAGIC_AT = b"DICM", 128
@@ -100,7 +99,7 @@ _ONE_PLACE = 1e-3
 def is_dicom(path: str) -> bool:
     """Whether a local file begins as DICOM: with its magic, or with elements of group 2 or 8."""
     try:
-        with open_local(path) as file:
+        with LocalStoredFile(path).open() as file:
             head = file.read(_MAGIC_AT + len(_MAGIC))
     except (OSError, VolumeError):  # opening it raises the reason
         return False

@@ -33,7 +33,7 @@ from ...core.memory import usable_memory
 from ...volumes.array_source import ArraySource, from_array
 from ...volumes.backend import Backend
 from ...volumes.formats.raw import LocalRaw, RawHeader, fastest_first, world_affine
-from ...volumes.formats.stored_file import Format, LocalStoredFile, StoredFile, open_local
+from ...volumes.formats.stored_file import Format, LocalStoredFile, StoredFile
 from ...volumes.header import affine_entries
 from ...volumes.registry import BackendRequest, unknown_format
 from ...volumes.source import Options
@@ -67,7 +67,7 @@ def check_claims(path: str, name: str, follow: str = "same_folder") -> None:
     when voxels are decoded. HDF5 files may not link in a circle, nor to other files unless
     ``follow`` is ``"anywhere"``.
     """
-    with open_local(path) as file:
+    with LocalStoredFile(path).open() as file:
         size = os.fstat(file.fileno()).st_size
         if _is_hdf5(file, size):
             refuse_leading_on(path, name, follow)
@@ -177,7 +177,7 @@ def _reads(request: BackendRequest) -> bool:
         return False
     try:
         check_claims(path, path, request.follow)
-        with open_local(path) as file:
+        with LocalStoredFile(path).open() as file:
             if file.read(2) in _DICOM_GROUPS:
                 return False
     except (BadHeader, MissingDependency):

@@ -388,7 +388,7 @@ def test_arbitrary_headers_never_fail_otherwise(noise, at):
                 found = parse(raw, "a.file")
             except (VolumeError, ItkOnly):
                 continue
-            assert found.raw.end > found.raw.offset
+            assert found.raw.voxel_bytes > 0
 
 
 @given(st.data())
@@ -453,7 +453,9 @@ def test_a_raw_header_is_a_value():
     """Formats change what they know of it by making another."""
     fields = RawHeader(fastest_first((2, 3, 4)), np.dtype("u1"), 0)
 
-    assert replace(fields, offset=5).end == 29
+    other = replace(fields, offset=5)
+
+    assert (other.offset, other.voxel_bytes) == (5, 24)
 
 
 @pytest.mark.parametrize("key", ["0008|0060", "Scan Date", "scanner-id", "a.b (c)", "plain"])

@@ -65,19 +65,6 @@ from ..session import opening_session
 # read files. These stay in the page cache; mapping 16 of them again takes two microseconds.
 
 
-def open_local(path: str) -> BinaryIO:
-    """Open a local file for reading; raise ``VolumeNotFound`` or ``BadHeader`` if that fails."""
-    try:
-        return open(path, "rb", opener=open_regular)
-    except (FileNotFoundError, NotADirectoryError):
-        raise VolumeNotFound(f"there is no file {path}.", do=path_hint(path)) from None
-
-
-def stamp_of(status: os.stat_result) -> tuple[int, int]:
-    """Return size and modification time (ns), which identify a version of a file."""
-    return status.st_size, status.st_mtime_ns
-
-
 # Small, because each worker has its own bound. The pages of the present patch stay in any case. The
 # next patch shares some of them: up to 34 MB of image and label of 96^3.
 MOST_MAPPED_BYTES = 24 * 1024**2
@@ -218,7 +205,8 @@ MAPS = Maps()
 """The maps of this process."""
 
 
-# Stamp of a missing file.
+# Size and modification time (ns), which identify a version of a file.
+_stamp_of = operator.attrgetter("st_size", "st_mtime_ns")
 _MISSING = (-1, -1)
 
 
@@ -255,7 +243,7 @@ class LocalStoredFile:
         if not stat.S_ISREG(status.st_mode):
             kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
             raise BadHeader(f"{path} is {kind}.", do="Give the path of a file.")
-        self.stamp, self.size = stamp_of(status), status.st_size
+        self.stamp, self.size = _stamp_of(status), status.st_size
         self._identity = status.st_dev, status.st_ino
 
     @property
@@ -273,7 +261,7 @@ class LocalStoredFile:
             if isinstance(error, (FileNotFoundError, NotADirectoryError)):
                 raise VolumeNotFound(f"there is no file {self.path}.") from None
             raise cannot_open(self.path, error) from error
-        if stamp_of(status) != self.stamp:
+        if _stamp_of(status) != self.stamp:
             return False
         # Linux stamps files by a clock that ticks every few milliseconds. A copy that replaces a
         # file and its modification time may seem older than the moment: compare inodes too.
@@ -309,9 +297,15 @@ class LocalStoredFile:
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:
-        """Open the file; raise ``VolumeChanged`` if it was replaced."""
-        with open_local(self.path) as file:
-            if stamp_of(os.fstat(file.fileno())) != self.stamp:
+        """Open the file; raise ``VolumeChanged``, ``VolumeNotFound`` or ``BadHeader`` if not."""
+        try:
+            file = open(self.path, "rb", opener=open_regular)  # noqa: SIM115  closed below
+        except (FileNotFoundError, NotADirectoryError):
+            raise VolumeNotFound(
+                f"there is no file {self.path}.", do=path_hint(self.path)
+            ) from None
+        with file:
+            if _stamp_of(os.fstat(file.fileno())) != self.stamp:
                 raise VolumeChanged(f"{self.name} was written again since its header was read.")
             yield file
 
