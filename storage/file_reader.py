@@ -40,11 +40,11 @@ from .ranges import (
 # Kinds of file systems, read from ``/proc/self/mountinfo`` once per device; unknown without it.
 
 # A page fault on these is a request to another machine or process. mmap of 9p is not even coherent.
-NETWORK_KINDS = frozenset(
-    {"9p", "acfs", "afs", "beegfs", "ceph", "cifs", "fhgfs", "glusterfs", "gpfs", "lustre"}
-    | {"nfs", "nfs4", "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "smbfs", "vboxsf"}
-    | {"virtiofs", "vmhgfs", "wekafs"}
-)
+is_network = re.compile(
+    r"9p|acfs|afs|beegfs|ceph|cifs|fhgfs|fuse(\..*)?|glusterfs|gpfs|lustre|nfs4?|orangefs|panfs|"
+    r"prl_fs|pvfs2|smb3|smbfs|vboxsf|virtiofs|vmhgfs|wekafs"
+).fullmatch
+"""Match of the kind of a network file system; else None."""
 RENUMBERING_KINDS = frozenset({"exfat", "fuseblk", "msdos", "vfat"})
 """Kinds of local disks that may change the inode number of an unchanged file.
 
@@ -55,11 +55,6 @@ _OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 _KINDS: dict[int, str] = {}  # of file systems, by device number
-
-
-def is_network(kind: str) -> bool:
-    """Whether each access to a file system is a request to another machine or process."""
-    return kind in NETWORK_KINDS or kind == "fuse" or kind.startswith("fuse.")
 
 
 def file_system_at(path: str, device: int = -1) -> str:
@@ -116,7 +111,7 @@ def choose_io(io: str, kind: str) -> IoChoice:
     Each page of a map on a network file system is a request, so such files are read in long runs.
     In nibabel #1371 a map took 37 to 91 s, and reads 3.6 s.
     """
-    network = is_network(kind)
+    network = is_network(kind) is not None
     if io != "auto":
         return IoChoice(io, f"io={io!r} was asked for", network)  # type: ignore[arg-type]
     if network:

@@ -271,7 +271,7 @@ class LocalStoredFile:
             return True
         # File servers have clocks of their own: compare only size and modification time there.
         kind = file_system_at(self.path)
-        return is_network(kind) or (kind in RENUMBERING_KINDS and not is_new)
+        return bool(is_network(kind)) or (kind in RENUMBERING_KINDS and not is_new)
 
     @property
     def content_key(self) -> str:
@@ -401,11 +401,12 @@ class Format:
         """Whether a request is for this format; does not open it."""
         if self.matches is not None:
             return self.matches(request)
-        return location_of(request).lower().endswith(self.suffixes)
+        place = os.fspath(request.path) if request.path else public_name(request.uri or "")
+        return place.lower().endswith(self.suffixes)
 
     def backend(self, request: BackendRequest) -> Any:
         """Return the backend of a request; ``SampleError``, a ``TypeError``, for other options."""
-        name = public_name(str(request.source or location_of(request)))
+        name = public_name(str(request.source or request.path or request.uri or ""))
         options = request.reader_kwargs
         unknown = [key for key in options if key not in self.options]
         if unknown:
@@ -419,11 +420,6 @@ class Format:
             return self.open(file, **options)
         path = os.fspath(request.path)
         return self.open(LocalStoredFile(path, name, request.io, request.follow), **options)
-
-
-def location_of(request: BackendRequest) -> str:
-    """Return the path, or the URL without its query."""
-    return os.fspath(request.path) if request.path else public_name(request.uri or "")
 
 
 class FilesBackend(Backend):
