@@ -35,21 +35,21 @@ from ...core.lru_cache import cached_property
 from ...core.settings import MAPPED_BYTES, read_setting
 from ...core.suggest import path_hint
 from ...storage.content import content_key
-from ...storage.file_reader import HINTS, RENUMBERING_KINDS, RowBlocks, file_system_at, is_network
-from ...storage.location import is_url, public_name
-from ...storage.ranges import (
-    LOCAL_GAP,
-    LOCAL_RUN,
-    CoalescePolicy,
+from ...storage.file_reader import (
+    HINTS,
+    RENUMBERING_KINDS,
     Folder,
     LocalRanges,
-    Span,
+    RowBlocks,
     cannot_open,
     changed_at,
-    coalesce_policy,
+    file_system_at,
+    is_network,
     leads_outside,
     open_regular,
 )
+from ...storage.location import is_url, public_name
+from ...storage.ranges import LOCAL_GAP, LOCAL_RUN, CoalescePolicy, Span, coalesce_policy
 from ...storage.remote import RemoteFile
 from ..backend import Backend
 from ..header import Header

@@ -33,9 +33,9 @@ from ...core.errors import (
 from ...core.lru_cache import cached_property
 from ...core.suggest import path_hint
 from ...storage.content import content_key, documents_token, folder_key, listing_key
-from ...storage.file_reader import file_system_at, is_network
+from ...storage.file_reader import LocalRanges, cannot_open, file_system_at, is_network
 from ...storage.location import is_url, public_name
-from ...storage.ranges import LocalRanges, RangeStore, cannot_open
+from ...storage.ranges import RangeStore
 from ...storage.remote import open_remote
 from ...storage.remote_ranges import RemoteRanges
 from ...storage.retry import LOOKS, MOST_MISSING, read_anew
