@@ -13,8 +13,8 @@ BOUNDS = {
     "range by fsspec": (35, 5),
     "range from Volume.read": (51, 14),
     "batch of one rotated patch": (128, 37),
-    "first patch of a case": (213, 48),
-    "window of a prediction": (166, 41),
+    "first patch of a case": (201, 47),
+    "window of a prediction": (165, 40),
 }
 # Calls of a read of 8 chunks, and how many more one of 216 may make.
 MOST_CALLS, MOST_MORE = 13, 0

@@ -94,7 +94,7 @@ def _is_hdf5(file: BinaryIO, size: int) -> bool:
 
 def check_end(file: StoredFile, image_io: str, voxel_bytes: int) -> None:
     """Raise ``TruncatedVolume`` for a file that is too short, if its format shows it."""
-    check_ratio(file, voxel_bytes)
+    _check(file, voxel_bytes <= _BEST_RATIO * file.size, voxel_bytes)
     if image_io in _HEADERS:
         if file.head(2) == b"\x1f\x8b":
             msg = f"{file.name} is compressed, and SimpleITK's {image_io} would not notice damage."
@@ -114,11 +114,6 @@ def check_end(file: StoredFile, image_io: str, voxel_bytes: int) -> None:
         # Text: a cut last number is a number as well, so a blank must follow it.
         msg = f"{file.name} does not end with a line feed, so its last number may be cut."
         raise TruncatedVolume(msg, do="Append a line feed if it is whole, or write it as raw.")
-
-
-def check_ratio(file: StoredFile, voxel_bytes: int) -> None:
-    """Raise ``TruncatedVolume`` for a file whose bytes cannot decode to so many."""
-    _check(file, voxel_bytes <= _BEST_RATIO * file.size, voxel_bytes)
 
 
 def _check_vtk(file: StoredFile, voxel_bytes: int) -> None:
