@@ -31,7 +31,8 @@ import phantom
 import processes
 from numpy.typing import NDArray
 
-from voxpipe.storage.ranges import LocalRanges, ReadRange
+from voxpipe.storage.file_reader import LocalRanges
+from voxpipe.storage.ranges import ReadRange
 from voxpipe.volumes.formats import zarr_backend
 
 KEYS = ("image", "label")

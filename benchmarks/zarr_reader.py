@@ -27,7 +27,7 @@ import phantom
 
 from voxpipe.core import Grid, Region
 from voxpipe.spatial import SpatialPlan
-from voxpipe.storage.ranges import LocalRanges
+from voxpipe.storage.file_reader import LocalRanges
 from voxpipe.volumes.chunks.chunk_cache import ChunkCache
 from voxpipe.volumes.formats.zarr_array import open_node
 

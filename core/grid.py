@@ -60,7 +60,7 @@ class Grid:
     @cached_property
     def region(self) -> Region:
         """All voxels."""
-        return Region.of_shape(self.shape)
+        return Region((0, 0, 0), self.shape)
 
     @cached_property
     def rows(self) -> Affine3x4:

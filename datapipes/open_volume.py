@@ -15,12 +15,12 @@ from ..core.call_site import WarnOnce, is_looking_ahead, shorten
 from ..core.errors import LikelyLabel, LikelyMistake, SampleError, UnknownFormat, add_location
 from ..core.redact import RedactedDict, public_text, server_of
 from ..core.suggest import colours_hint, looks_like_label
-from ..core.validate import as_keys
+from ..core.validate import as_choice, as_keys
 from ..graph import Pipe, Traits, parents_of, traits_of, walk
 from ..spatial import INTENSITY, LABEL, LazyPatch, Policy, TransformChain
 from ..spatial.lazy.stack import sampled_as_before
 from ..spatial.lazy.virtual_volume import in_memory, opened_again, realized_patch
-from ..storage.file_reader import check_io
+from ..storage.file_reader import IO_MODES
 from ..volumes import AxisMap, Volume, custom_backends
 from ..volumes.array_source import says_label
 from ..volumes.source import USUAL_OPTIONS
@@ -225,7 +225,7 @@ class OpenVolume(SeedStamper, SameLength):
         self.storage_options = None if storage_options is None else RedactedDict(storage_options)
         self._by_server: BucketOptions | None = None
         for mode in io.values() if isinstance(io, Mapping) else (io,):
-            check_io(mode)
+            as_choice("io", mode, IO_MODES)
         self.io, self.reader_kwargs = io, reader_kwargs
         warn_of_generators(self, reader_kwargs.get("reader"))
 

@@ -1,4 +1,4 @@
-"""Uncompressed voxels of a local file, mapped or read by ``pread``.
+"""Local files: ranges below a folder, and uncompressed voxels, mapped or read by ``pread``.
 
 An open volume has one descriptor without a shared offset, so that any thread and any forked child
 may read. Only one block at a time keeps the bytes between its rows in memory.
@@ -12,8 +12,10 @@ import itertools
 import math
 import os
 import re
+import stat
+import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -24,15 +26,28 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
-from ..core.errors import TruncatedVolume, VolumeError
+from ..core.errors import (
+    AccessDenied,
+    BadHeader,
+    LeadsOutside,
+    TruncatedVolume,
+    VolumeError,
+    VolumeReadError,
+)
 from ..core.locks import DeferredActs, ForkSafeLock, renew_after_fork
 from .ranges import (
     LOCAL_GAP,
     LOCAL_RUN,
+    MOST_DOCUMENT_BYTES,
     NETWORK_GAP,
     NETWORK_RUN,
+    CoalescedRanges,
     CoalescePolicy,
+    ObjectRanges,
+    ReadRange,
     Span,
+    check_document,
+    check_whole,
     coalesce_policy,
     row_of,
 )
@@ -40,11 +55,11 @@ from .ranges import (
 # Kinds of file systems, read from ``/proc/self/mountinfo`` once per device; unknown without it.
 
 # A page fault on these is a request to another machine or process. mmap of 9p is not even coherent.
-NETWORK_KINDS = frozenset(
-    {"9p", "acfs", "afs", "beegfs", "ceph", "cifs", "fhgfs", "glusterfs", "gpfs", "lustre"}
-    | {"nfs", "nfs4", "orangefs", "panfs", "prl_fs", "pvfs2", "smb3", "smbfs", "vboxsf"}
-    | {"virtiofs", "vmhgfs", "wekafs"}
-)
+is_network = re.compile(
+    r"9p|acfs|afs|beegfs|ceph|cifs|fhgfs|fuse(\..*)?|glusterfs|gpfs|lustre|nfs4?|orangefs|panfs|"
+    r"prl_fs|pvfs2|smb3|smbfs|vboxsf|virtiofs|vmhgfs|wekafs"
+).fullmatch
+"""Match of the kind of a network file system; else None."""
 RENUMBERING_KINDS = frozenset({"exfat", "fuseblk", "msdos", "vfat"})
 """Kinds of local disks that may change the inode number of an unchanged file.
 
@@ -55,11 +70,6 @@ _OCTAL_ESCAPE = re.compile(r"\\([0-7]{3})")
 
 
 _KINDS: dict[int, str] = {}  # of file systems, by device number
-
-
-def is_network(kind: str) -> bool:
-    """Whether each access to a file system is a request to another machine or process."""
-    return kind in NETWORK_KINDS or kind == "fuse" or kind.startswith("fuse.")
 
 
 def file_system_at(path: str, device: int = -1) -> str:
@@ -117,7 +127,7 @@ def choose_io(io: str, kind: str) -> IoChoice:
     Each page of a map on a network file system is a request, so such files are read in long runs.
     In nibabel #1371 a map took 37 to 91 s, and reads 3.6 s.
     """
-    network = is_network(kind)
+    network = is_network(kind) is not None
     if io != "auto":
         return IoChoice(io, f"io={io!r} was asked for", network)  # type: ignore[arg-type]
     if network:
@@ -128,11 +138,221 @@ def choose_io(io: str, kind: str) -> IoChoice:
     return IoChoice("mmap", f"{kind} is on a disk of this machine")
 
 
-def check_io(io: str) -> str:
-    """Return ``io``; ``ValueError`` for an unknown mode."""
-    if io not in IO_MODES:
-        raise ValueError(f"io is one of {', '.join(map(repr, IO_MODES))}, got {io!r}")
-    return io
+# Files below a folder, in ranges.
+
+# ``pread`` allocates the requested bytes, and a damaged index may request terabytes.
+_UNCHECKED_BYTES = 4 * 1024**2
+
+
+class LocalRanges:
+    """Files below a folder, read by ``pread`` without open handles or shared offsets.
+
+    With ``strict``, a key or link that leads out of the folder raises ``LeadsOutside``.
+    """
+
+    gap, most = LOCAL_GAP, LOCAL_RUN
+
+    def __init__(self, root: str, *, strict: bool = False) -> None:
+        self.name = root
+        """The folder."""
+        self.real = Folder(root).real if strict else ""
+        """The resolved folder that paths may not leave; empty without ``strict``."""
+        self.newest = 0
+        """Last change of files that were read, or of folders with missing files: nanoseconds since
+        1970, by the clock of the file system."""
+        self.absences = 0
+        """Number of reads of missing files."""
+        self._noting = ForkSafeLock()
+
+    def get(self, key: str) -> bytes | None:
+        """Return a small file such as metadata; None if missing, ``BadHeader`` if too large."""
+        try:
+            with os.fdopen(self._open(key), "rb", buffering=0) as file:
+                check_document(os.fstat(file.fileno()).st_size, self.path_of(key))
+                # The file may still grow.
+                return file.read(MOST_DOCUMENT_BYTES)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def get_ranges(self, ranges: Sequence[ReadRange], most: int = 0) -> list[bytes | None]:
+        """Return the bytes of each range; open each file once.
+
+        Raise ``CorruptVolume`` for a whole file above ``most`` bytes, unless ``most`` is 0.
+        """
+        answers: list[bytes | None] = [None] * len(ranges)
+        by_object: dict[str, list[int]] = {}
+        missing: set[str] = set()
+        for place, part in enumerate(ranges):
+            by_object.setdefault(part.object, []).append(place)
+        for key, places in by_object.items():
+            try:
+                fd = self._open(key)
+            except (FileNotFoundError, NotADirectoryError):
+                missing.add(os.path.dirname(key))
+                self.absences += 1
+                continue
+            try:
+                for place in places:
+                    _, start, stop = ranges[place]
+                    if start < 0 or stop is None or stop - start > _UNCHECKED_BYTES:
+                        size = os.fstat(fd).st_size
+                        if start == 0 and stop is None:
+                            check_whole(size, most, self.path_of(key))
+                        start = max(0, size + start) if start < 0 else start
+                        stop = size if stop is None else min(stop, size)
+                    pieces = []
+                    while start < stop and (piece := os.pread(fd, stop - start, start)):
+                        pieces.append(piece)
+                        start += len(piece)
+                    answers[place] = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+                self.note_change(changed_at(os.fstat(fd)))
+            finally:
+                os.close(fd)
+        for folder in missing:
+            self.note_change(self._change_time(folder))
+        return answers
+
+    def note_change(self, moment: int) -> None:
+        """Raise :attr:`newest` to the time of a change; safe with other threads."""
+        with self._noting:
+            self.newest = max(self.newest, moment)
+
+    def _change_time(self, folder: str) -> int:
+        """Return the change time of a folder, or of the nearest parent of a removed one."""
+        while True:
+            try:
+                return changed_at(os.stat(self.path_of(folder)))
+            except (FileNotFoundError, NotADirectoryError):
+                if not folder:
+                    return 0
+                folder = os.path.dirname(folder)
+
+    def will_need(
+        self,
+        ranges: Sequence[ReadRange] | ObjectRanges,
+        is_here: Callable[[int, list[int]], bool] | None = None,
+    ) -> None:
+        """Hint the kernel to read these ranges in the background.
+
+        ``is_here`` gets the descriptor of a file and offsets; a cached file needs no hint.
+        """
+        if not hasattr(os, "posix_fadvise"):
+            return
+        by_object: dict[str, list[tuple[int, int]]] = {}
+        for key, start, stop in CoalescedRanges(ranges, self.gap, self.most).requests:
+            length = 0 if stop is None else stop - start  # 0 is everything
+            by_object.setdefault(key, []).append((max(start, 0), length))
+        for key, spans in by_object.items():
+            # The read reports a file that cannot be opened.
+            with contextlib.suppress(OSError, VolumeError):
+                fd = self._open(key)
+                try:
+                    places = [place for start, n in spans for place in (start, start + n // 2)]
+                    if is_here is not None and is_here(fd, places):
+                        continue
+                    for start, length in spans:
+                        os.posix_fadvise(fd, start, length, os.POSIX_FADV_WILLNEED)
+                finally:
+                    os.close(fd)
+
+    def size(self, key: str) -> int:
+        """Return the size of a file in bytes."""
+        return os.stat(self.path_of(key)).st_size
+
+    def list(self, prefix: str = "") -> Iterator[str]:
+        """Yield the files below a folder, as keys."""
+        for folder, _, files in os.walk(os.path.join(self.name, prefix)):
+            inside = os.path.relpath(folder, self.name)
+            for file in files:
+                yield file if inside == "." else f"{inside}/{file}".replace(os.sep, "/")
+
+    def path_of(self, key: str) -> str:
+        """Return the path of a file."""
+        return os.path.join(self.name, key) if key else self.name
+
+    def _open(self, key: str) -> int:
+        path = self.path_of(key)
+        fd = open_regular(path)
+        if self.real:
+            try:
+                # Links of an open file cannot change. Takes 2 microseconds; ``realpath`` takes 30.
+                target = os.readlink(f"/proc/self/fd/{fd}")
+            except OSError:  # not Linux
+                target = os.path.realpath(path)
+            # The folder may have been moved, or its link may have a new target.
+            if not target.startswith(self.real) and not target.startswith(Folder(self.name).real):
+                os.close(fd)
+                raise leads_outside(path, target)
+        return fd
+
+
+def changed_at(status: os.stat_result) -> int:
+    """Return the last change of a file in nanoseconds since 1970, ignoring future times.
+
+    A copy (``rsync -a``, ``cp -p``, ``tar x``) may set back the write time, but not the change time
+    of the inode. That time changes with links and permissions too.
+    """
+    now, write_time, change_time = time.time_ns(), status.st_mtime_ns, status.st_ctime_ns
+    return max(write_time if write_time <= now else 0, change_time if change_time <= now else 0)
+
+
+FOLLOW = ("same_folder", "anywhere")
+"""Values of ``follow=``: a header may name files in its own folder and below, or anywhere."""
+
+
+class Folder:
+    """Folder whose files and links must stay inside it."""
+
+    def __init__(self, path: str) -> None:
+        self.real = os.path.join(os.path.realpath(path or "."), "")
+        """The resolved path, with a slash at its end."""
+
+    def holds(self, path: str) -> bool:
+        """Whether a path is inside the folder after its links are resolved."""
+        return os.path.join(os.path.realpath(path), "").startswith(self.real)
+
+    def check(self, path: str, name: str) -> None:
+        """Raise ``LeadsOutside``, which names the target, unless a path is inside the folder."""
+        if not self.holds(path):
+            raise leads_outside(name, os.path.realpath(path))
+
+
+def leads_outside(name: str, target: str) -> LeadsOutside:
+    """Return the error for a path or link to a target outside its folder."""
+    msg = f"{name} leads out of its folder, to {target}."
+    do = 'If you trust who made it: open_volume(follow="anywhere"), or Volume(...) likewise.'
+    return LeadsOutside(msg, do=do)
+
+
+def open_regular(path: str | os.PathLike[str], _flags: int = 0) -> int:
+    """Open a regular local file and return its descriptor; also an ``opener`` of ``open()``.
+
+    All files of volumes are opened here, because a pipe would wait for a writer for ever, and a
+    device may be endless.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+    # O_NONBLOCK opens a pipe without waiting, and changes no read of a regular file.
+    try:
+        fd = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    except (FileNotFoundError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise cannot_open(path, error) from error
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return fd
+    os.close(fd)
+    kind = "no regular file, but a pipe, a socket or a device"
+    msg = f"{os.fspath(path)} is {'a folder' if stat.S_ISDIR(mode) else kind}."
+    raise BadHeader(msg, do="Put a file in its place.")
+
+
+def cannot_open(path: str | os.PathLike[str], error: OSError) -> VolumeReadError:
+    """Return the error for an existing local file that cannot be opened."""
+    msg = f"{os.fspath(path)} cannot be opened: {error.strerror}."
+    if isinstance(error, PermissionError):
+        return AccessDenied(msg, do="Check who may read it.")
+    return VolumeReadError(msg, do="Check the file, and the targets of its links.")
 
 
 # Blocks of bytes that hold the rows of a box of an array in C order.

@@ -13,8 +13,8 @@ BOUNDS = {
     "range by fsspec": (35, 5),
     "range from Volume.read": (51, 14),
     "batch of one rotated patch": (123, 37),
-    "first patch of a case": (205, 48),
-    "window of a prediction": (163, 41),
+    "first patch of a case": (201, 47),
+    "window of a prediction": (163, 40),
 }
 # Calls of a read of 8 chunks, and how many more one of 216 may make.
 MOST_CALLS, MOST_MORE = 13, 0

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import OutOfVolume
+from ..core.validate import as_choice
 from ..storage.content import content_key
 from .header import Shape
 
@@ -241,9 +242,7 @@ class AxisMap:
 
 
 def _rule(axis: str | int, policy: Any, fill: float, **rest: Any) -> AxisRule:
-    if policy not in get_args(AxisPolicy):
-        msg = f"policy is one of {', '.join(map(repr, get_args(AxisPolicy)))}, got {policy!r}"
-        raise ValueError(msg)
+    as_choice("policy", policy, get_args(AxisPolicy))
     return AxisRule(_axis(axis), policy=policy, fill=float(fill), **rest)
 
 

@@ -228,10 +228,13 @@ class Placement(NamedTuple):
 PLACEMENT = ContextKey(Placement())
 
 
-def stored_affine(read: Callable[[], tuple[float, ...]]) -> tuple[float, ...]:
-    """Return the affine of a file; identity where it is invalid and the user gave one."""
+def stored_affine(read: Callable[..., tuple[float, ...]], *args: Any) -> tuple[float, ...]:
+    """Return ``read(*args)``, the affine of a file.
+
+    The identity where it is invalid and the user gave one.
+    """
     try:
-        return read()
+        return read(*args)
     except BadHeader:
         if not PLACEMENT.get().has_affine:
             raise

@@ -20,10 +20,10 @@ import numpy as np
 from ..core.context import holding
 from ..core.errors import UnknownFormat, VolumeNotFound
 from ..core.suggest import path_hint
+from ..core.validate import as_choice
 from ..storage.content import content_key, files_below
-from ..storage.file_reader import check_io
+from ..storage.file_reader import FOLLOW, IO_MODES
 from ..storage.location import is_url, local_path, public_name
-from ..storage.ranges import FOLLOW
 from ..storage.retry import read_anew
 from .backend import Backend, ForeignBackend
 from .formats.stored_file import LocalStoredFile
@@ -54,10 +54,8 @@ class Options:
     follow: str = "same_folder"  # limit of a header's references to other files: one of ``FOLLOW``
 
     def __post_init__(self) -> None:
-        check_io(self.io)
-        if self.follow not in FOLLOW:
-            msg = f"follow is one of {', '.join(map(repr, FOLLOW))}, got {self.follow!r}"
-            raise ValueError(msg)
+        as_choice("io", self.io, IO_MODES)
+        as_choice("follow", self.follow, FOLLOW)
 
     def request(self, **place: Any) -> BackendRequest:
         """Return the request for a factory."""
@@ -83,6 +81,8 @@ class LocatedSource:
     def __post_init__(self) -> None:
         if self.token:
             return
+        if not self.location or "\0" in self.location:
+            raise VolumeNotFound(f"{self.location!r} is no path of a volume.")
         # Made absolute now: a worker may run in another directory.
         path = "" if is_url(self.location) else os.path.abspath(local_path(self.location))
         name = self.location if path else public_name(self.location)

@@ -90,6 +90,18 @@ class Volume:
     ndim = 4
     may_round = True  # whether a label of real numbers has classes: not after other sampling
     rounds = False  # whether the header, once read, is of a label of real numbers
+    kind: str
+    _source: Source
+    _affine: tuple[float, ...] | None
+    _header: Header | None = None
+    _grid: Grid | None = None
+    _data: torch.Tensor | None = None
+    _stamp: tuple[Hashable, int] | None = None
+    _is_fresh = False
+    _renews = False  # whether its first use opens a remote store again
+    _pass = ""
+    _first: OpenedVersion | None = None  # first version in the pass and process
+    _session: Session | None = None
 
     def __init__(
         self,
@@ -111,29 +123,17 @@ class Volume:
         arguments = (override, reader, dict(storage_options or {}), reader_kwargs, io, follow)
         is_usual = reader is None and arguments == _USUAL_ARGUMENTS
         options = USUAL_OPTIONS if is_usual else Options(*arguments)
-        self._begin(_source_of(source, options, kind, affine), kind, override)
+        self.kind, self._affine = kind, override
+        self._source = _source_of(source, options, kind, affine)
         self._renews = True
 
     @classmethod
     def of_source(cls, source: Source, kind: str, affine: Affine | None = None) -> Volume:
         """Return the volume of a source; reads nothing."""
         volume = object.__new__(cls)
-        volume._begin(source, kind, None if affine is None else affine_entries(affine, source.name))
+        volume.kind, volume._source = kind, source
+        volume._affine = None if affine is None else affine_entries(affine, source.name)
         return volume
-
-    def _begin(self, source: Source, kind: str, affine: tuple[float, ...] | None) -> None:
-        self.kind = kind
-        self._source = source
-        self._affine = affine
-        self._header: Header | None = None
-        self._grid: Grid | None = None
-        self._data: torch.Tensor | None = None
-        self._stamp: tuple[Hashable, int] | None = None
-        self._is_fresh = False
-        self._renews = False  # its first use opens a remote store again
-        self._pass = ""
-        self._first: OpenedVersion | None = None  # first version in the pass and process
-        self._session: Session | None = None
 
     @property
     def name(self) -> str:
@@ -253,7 +253,7 @@ class Volume:
                 # That of the open backend, shared by all copies of the volume in batches.
                 self._grid = self._backend().grid
                 return self._grid
-            self._grid = Grid(self.spatial_shape, affine_matrix(self._affine or self.header.affine))
+            self._grid = Grid(self.shape[1:], affine_matrix(self._affine or self.header.affine))
         return self._grid
 
     @property
@@ -592,9 +592,7 @@ def _source_of(thing: Any, options: Options, kind: str, affine: Any) -> Source:
         ]
         return StackedSource([part for volume in volumes for part in volume.parts])
     if isinstance(thing, (str, os.PathLike)):
-        if not (path := os.fsdecode(thing)) or "\0" in path:
-            raise VolumeNotFound(f"{path!r} is no path of a volume.")
-        return LocatedSource(path, options)
+        return LocatedSource(os.fsdecode(thing), options)
     is_array = is_instance(thing, "zarr", "Array", "Group")
     if is_array or is_instance(thing, "zarr.abc.store", "Store"):
         return ZarrSource(thing, options)

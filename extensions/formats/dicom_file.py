@@ -25,7 +25,6 @@ from ...volumes.formats.stored_file import (
     LocalStoredFile,
     import_package,
     library_errors,
-    open_local,
 )
 
 _MAGIC, _MAGIC_AT = b"DICM", 128
@@ -100,7 +99,7 @@ _ONE_PLACE = 1e-3
 def is_dicom(path: str) -> bool:
     """Whether a local file begins as DICOM: with its magic, or with elements of group 2 or 8."""
     try:
-        with open_local(path) as file:
+        with LocalStoredFile(path).open() as file:
             head = file.read(_MAGIC_AT + len(_MAGIC))
     except (OSError, VolumeError):  # opening it raises the reason
         return False
@@ -464,8 +463,7 @@ class DicomFile:
 
         if self.dtype.kind in "iu" and self.depth < self.bits:
             # Other bits are garbage or overlays. Shifted back, numbers keep their sign.
-            spare = self.bits - self.depth
-            array = (array << spare) >> spare
+            array = (array << self.bits - self.depth) >> self.bits - self.depth
         if self.photometric == _PALETTE:
             return np.asarray(apply_color_lut(array[..., 0], self._dataset))
         is_raw = self.is_native or self.syntax == _RUN_LENGTHS  # SimpleITK converts the others

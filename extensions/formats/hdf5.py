@@ -32,7 +32,7 @@ from ...core.errors import (
 )
 from ...core.suggest import few_names
 from ...storage.content import content_key
-from ...storage.ranges import Folder, open_regular
+from ...storage.file_reader import Folder, open_regular
 from ...volumes.backend import Backend, Channels
 from ...volumes.chunks.chunked_array import ChunkedArray
 from ...volumes.formats.chunked_backend import (

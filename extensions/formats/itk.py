@@ -33,7 +33,7 @@ from ...core.memory import usable_memory
 from ...volumes.array_source import ArraySource, from_array
 from ...volumes.backend import Backend
 from ...volumes.formats.raw import LocalRaw, RawHeader, fastest_first, world_affine
-from ...volumes.formats.stored_file import Format, LocalStoredFile, StoredFile, open_local
+from ...volumes.formats.stored_file import Format, LocalStoredFile, StoredFile
 from ...volumes.header import affine_entries
 from ...volumes.registry import BackendRequest, unknown_format
 from ...volumes.source import Options
@@ -67,7 +67,7 @@ def check_claims(path: str, name: str, follow: str = "same_folder") -> None:
     when voxels are decoded. HDF5 files may not link in a circle, nor to other files unless
     ``follow`` is ``"anywhere"``.
     """
-    with open_local(path) as file:
+    with LocalStoredFile(path).open() as file:
         size = os.fstat(file.fileno()).st_size
         if _is_hdf5(file, size):
             refuse_leading_on(path, name, follow)
@@ -94,7 +94,7 @@ def _is_hdf5(file: BinaryIO, size: int) -> bool:
 
 def check_end(file: StoredFile, image_io: str, voxel_bytes: int) -> None:
     """Raise ``TruncatedVolume`` for a file that is too short, if its format shows it."""
-    check_ratio(file, voxel_bytes)
+    _check(file, voxel_bytes <= _BEST_RATIO * file.size, voxel_bytes)
     if image_io in _HEADERS:
         if file.head(2) == b"\x1f\x8b":
             msg = f"{file.name} is compressed, and SimpleITK's {image_io} would not notice damage."
@@ -114,11 +114,6 @@ def check_end(file: StoredFile, image_io: str, voxel_bytes: int) -> None:
         # Text: a cut last number is a number as well, so a blank must follow it.
         msg = f"{file.name} does not end with a line feed, so its last number may be cut."
         raise TruncatedVolume(msg, do="Append a line feed if it is whole, or write it as raw.")
-
-
-def check_ratio(file: StoredFile, voxel_bytes: int) -> None:
-    """Raise ``TruncatedVolume`` for a file whose bytes cannot decode to so many."""
-    _check(file, voxel_bytes <= _BEST_RATIO * file.size, voxel_bytes)
 
 
 def _check_vtk(file: StoredFile, voxel_bytes: int) -> None:
@@ -177,7 +172,7 @@ def _reads(request: BackendRequest) -> bool:
         return False
     try:
         check_claims(path, path, request.follow)
-        with open_local(path) as file:
+        with LocalStoredFile(path).open() as file:
             if file.read(2) in _DICOM_GROUPS:
                 return False
     except (BadHeader, MissingDependency):

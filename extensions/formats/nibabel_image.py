@@ -24,7 +24,7 @@ from ...storage.location import public_name
 from ...volumes.array_source import INLINE_BYTES, arrive, from_array, remember, share_array
 from ...volumes.backend import Backend, Channels
 from ...volumes.formats.chunked_backend import millimetres_in
-from ...volumes.formats.nifti import head_of, is_colour, millimetres, parse_mgh, parse_nifti
+from ...volumes.formats.nifti import COLOURS, UNIT_BITS, UNITS, head_of, parse_mgh, parse_nifti
 from ...volumes.formats.raw import RawHeader, fastest_first, open_raw
 from ...volumes.formats.stored_file import (
     FilesBackend,
@@ -46,9 +46,9 @@ _ENCODINGS = {".gz": "gzip", ".mgz": "gzip", ".bz2": "bzip2"}
 
 def _channels_of(array: NDArray[Any]) -> NDArray[Any]:
     """Return voxels (I, J, K, ...) as (C, I, J, K); colours run fastest among the channels."""
-    if not is_colour(array.dtype):
+    if array.dtype.names not in COLOURS:
         return _fold(array)
-    colours = np.stack([_fold(array[name]) for name in array.dtype.names or ()], axis=1)
+    colours = np.stack([_fold(array[name]) for name in array.dtype.names], axis=1)
     return colours.reshape(-1, *colours.shape[2:])
 
 
@@ -68,7 +68,7 @@ def source_of_image(image: Any, options: Options) -> Source | None:
     name = str(image.get_filename() or "the image")
     matrix = np.array(np.eye(4) if image.affine is None else image.affine, dtype=np.float64)
     with suppress(KeyError, TypeError, ValueError, IndexError):  # formats without the field
-        matrix[:3] *= millimetres(int(image.header["xyzt_units"]), name)
+        matrix[:3] *= millimetres_in(UNITS[int(image.header["xyzt_units"]) & UNIT_BITS], name)
     affine, dataobj = affine_entries(matrix, "the image"), image.dataobj
     if type(image).__name__.startswith("Minc"):
         _refuse_time(image, name)
@@ -126,7 +126,7 @@ def _as_in_a_file(dataobj: Any, affine: tuple[float, ...]) -> FileOfImage | None
         return None
     shape = tuple(int(n) for n in dataobj.shape)
     dtype = np.dtype(dataobj.dtype)
-    if is_colour(dtype):
+    if dtype.names in COLOURS:
         layout = fastest_first(shape, colours=len(dtype.names or ()))
         fields = RawHeader(layout, np.dtype("u1"), int(dataobj.offset), affine)
     else:

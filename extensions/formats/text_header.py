@@ -122,14 +122,13 @@ class TextFields(dict[str, str]):
 
     def numbers(self, keys: Sequence[str], count: int) -> tuple[float, ...] | None:
         """Return the first of some fields that is there, as ``count`` numbers; None without any."""
-        values = {key: _as_numbers(self[key].split(), float) for key in keys if key in self}
-        for key, values in values.items():
+        by_key = {key: _as_numbers(self[key].split(), float) for key in keys if key in self}
+        for key, values in by_key.items():
             if len(values) != count:
                 raise self.error(f"its {key} is {self[key][:80]!r}")
-        # The size of an element may differ from its distance to the next.
-        if len({*values.values()}) > 1 and "ElementSize" not in values:
-            raise self.error(f"its {' and '.join(values)} differ", "Pass affine=.")
-        return next(iter(values.values()), None)
+        if len({*by_key.values()}) > 1 and "ElementSize" not in by_key:
+            raise self.error(f"its {' and '.join(by_key)} differ", "Pass affine=.")
+        return next(iter(by_key.values()), None)
 
     def lengths(self, count_key: str, key: str, most: int) -> tuple[int, ...]:
         """Return the lengths of the axes; no more axes than ``most``."""
@@ -379,8 +378,6 @@ def _along_the_world(
     """Return steps along the world's axes, from spacings, axis mins and axis maxs."""
     count, keys = len(sizes), ("spacings", "axismins", "axismaxs")
     spacings, mins, maxs = (fields.numbers((k,), count) or (math.nan,) * count for k in keys)
-    if any(map(math.isinf, (*spacings, *mins, *maxs))):
-        raise fields.error("its spacings are infinite", "Pass affine=.")
     space_origin = (_vectors(fields, "spaceorigin") or [None])[0]
     centres = fields.get("centerings", fields.get("centers", "")).lower().split()
     columns, origin = [], []
@@ -389,7 +386,7 @@ def _along_the_world(
         centre, extent = centres[axis] if len(centres) == count else "", maxs[axis] - mins[axis]
         is_node, nodes = centre == "node", extent / max(1, sizes[axis] - 1)
         between = nodes if is_node else extent / sizes[axis]
-        step = next(filter(math.isfinite, (spacings[axis], between)), 1.0)
+        step = next((s for s in (spacings[axis], between) if not math.isnan(s)), 1.0)
         steps = [between] if centre in ("node", "cell") else [between, nodes]
         if math.isfinite(extent) and not any(math.isclose(step, s, rel_tol=1e-3) for s in steps):
             raise fields.error("its spacings and its axis mins and maxs differ", "Pass affine=.")

@@ -265,7 +265,7 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
         files, places = _segments(image, per_page, file.filehandle, name)
     shape, chunks = lead + tuple(frame.shape), (1,) * len(lead) + inner
     sizes = _spatial_shape(pyramid), _spatial_shape(image)
-    affine = stored_affine(lambda: _affine(file, series, *sizes, name))
+    affine = stored_affine(_affine, file, series, *sizes, name)
     form = shape, chunks, axes, dtype, frame.nodata, affine
     return TiffImage(*form, files, places, decode_segment, whole)
 

@@ -31,7 +31,7 @@ from ...core.sample import parse_json
 from ...datapipes.datapipe import DataPipe, locate_errors
 from ...graph import Pipe, Traits, walk
 from ...storage.disk_cache import take_lock
-from ...storage.ranges import open_regular
+from ...storage.file_reader import open_regular
 from .streams import ExpectedHashes, checked_mode, janitor, local_target, pair_of, write_atomically
 
 PROMISE = ".promise"

@@ -24,8 +24,8 @@ from ...core.redact import RedactedDict, public_value
 from ...datapipes.datapipe import DataPipe, PerItem, SameLength
 from ...graph import Pipe, Traits
 from ...storage.disk_cache import sync_folder, write_beside
+from ...storage.file_reader import open_regular
 from ...storage.location import Secrets, is_url, local_path, public_name, remote_errors
-from ...storage.ranges import open_regular
 from ...storage.retry import Attempts, default_retry, retry_sync
 
 

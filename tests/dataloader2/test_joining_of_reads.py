@@ -9,7 +9,7 @@ import pytest
 
 import voxpipe as vp
 from voxpipe.storage import file_reader
-from voxpipe.storage.ranges import LocalRanges
+from voxpipe.storage.file_reader import LocalRanges
 from voxpipe.volumes import close_volumes
 from voxpipe.volumes.formats.raw import LocalRaw
 from voxpipe.volumes.formats.zarr_backend import ZarrBackend

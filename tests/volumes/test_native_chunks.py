@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import VoxpipeError
-from voxpipe.storage.file_reader import HINTS
-from voxpipe.storage.ranges import LocalRanges
+from voxpipe.storage.file_reader import HINTS, LocalRanges
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.chunks import chunked_array, native
 from voxpipe.volumes.chunks.chunk_cache import CHUNKS

@@ -243,7 +243,7 @@ def test_arbitrary_bytes_never_fail_otherwise(raw):
         header = parse_nifti(raw, "a.nii")
     except VolumeError:
         return
-    assert header.end > header.offset
+    assert header.voxel_bytes > 0
 
 
 @given(st.integers(0, 347), st.binary(min_size=1, max_size=40))
@@ -258,7 +258,7 @@ def test_damaged_headers_never_fail_otherwise(at, noise):
         header = parse_nifti(bytes(raw), "a.nii")
     except VolumeError:
         return
-    assert header.end > header.offset
+    assert header.voxel_bytes > 0
 
 
 def form(spacing, angle=0.0, origin=0.0):

@@ -5,9 +5,10 @@ import pytest
 from s3_server import S3Server
 
 from voxpipe.core.errors import MissingDependency, VolumeReadError
+from voxpipe.storage.file_reader import LocalRanges
 from voxpipe.storage.fsspec_ranges import FsspecRanges
 from voxpipe.storage.obstore_ranges import ObstoreRanges, settings_of
-from voxpipe.storage.ranges import LocalRanges, ReadRange
+from voxpipe.storage.ranges import ReadRange
 from voxpipe.storage.remote import open_remote
 from voxpipe.storage.remote_ranges import RemoteRanges
 from voxpipe.testing import RANGE_OBJECTS, RangeStoreContract
@@ -44,7 +45,7 @@ class TestLocal(RangeStoreContract):
                 return moment
             return times[0]
 
-        monkeypatch.setattr("voxpipe.storage.ranges.changed_at", change_time)
+        monkeypatch.setattr("voxpipe.storage.file_reader.changed_at", change_time)
         ranges.get_ranges([ReadRange("empty", 0, 1)])
 
         assert ranges.newest == 9

@@ -11,7 +11,7 @@ from s3_server import Fault
 import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.storage import volume_cache
-from voxpipe.storage.ranges import LocalRanges
+from voxpipe.storage.file_reader import LocalRanges
 from voxpipe.storage.read_ahead import AHEAD
 from voxpipe.storage.remote import open_remote
 from voxpipe.volumes import Volume, close_volumes

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from voxpipe.core import Region
-from voxpipe.storage.ranges import LocalRanges
+from voxpipe.storage.file_reader import LocalRanges
 from voxpipe.volumes.chunks.chunk_cache import ChunkCache
 from voxpipe.volumes.formats.zarr_array import ZarrArray, open_node
 from voxpipe.volumes.formats.zarr_chunks import NotOurs

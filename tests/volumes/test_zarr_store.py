@@ -19,7 +19,7 @@ from voxpipe.core.errors import (
     UnknownFormat,
     VolumeNotFound,
 )
-from voxpipe.storage.ranges import LocalRanges
+from voxpipe.storage.file_reader import LocalRanges
 from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume, find_volumes
 from voxpipe.volumes.formats import chunked_backend, zarr_nodes

@@ -10,7 +10,7 @@ from nifti_files import numbered
 from zarr_files import write_v2, write_v2_group
 
 from voxpipe.core.errors import BadHeader, MissingDependency
-from voxpipe.storage.ranges import LocalRanges
+from voxpipe.storage.file_reader import LocalRanges
 from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume
 from voxpipe.volumes.formats import zarr_nodes

@@ -13,7 +13,8 @@ from nifti_files import numbered
 import voxpipe as vp
 from voxpipe.core import Region
 from voxpipe.core.errors import BadHeader, CorruptVolume, VolumeError, VolumeNotFound
-from voxpipe.storage.ranges import LocalRanges, ReadRange
+from voxpipe.storage.file_reader import LocalRanges
+from voxpipe.storage.ranges import ReadRange
 from voxpipe.storage.zip_ranges import ZipRanges
 from voxpipe.testing import StoreCase, StoreContract
 from voxpipe.volumes import Volume, close_volumes, find_volumes

@@ -14,6 +14,7 @@ from typing import Any
 
 from ...core.errors import VolumeNotFound, VoxpipeError
 from ...core.suggest import path_hint
+from ...storage.file_reader import LocalRanges
 from ...storage.fsspec_ranges import file_system_of
 from ...storage.location import (
     WILDCARD,
@@ -23,7 +24,7 @@ from ...storage.location import (
     local_path,
     public_name,
 )
-from ...storage.ranges import LocalRanges, RangeStore
+from ...storage.ranges import RangeStore
 from ...storage.remote import Globs, open_remote
 from ..formats.zarr_array import ZarrArray, open_node
 from ..formats.zarr_chunks import NotOurs

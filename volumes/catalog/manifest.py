@@ -31,6 +31,7 @@ from ...core.sample import parse_json
 from ...core.suggest import path_hint
 from ...storage.content import content_key, files_below
 from ...storage.disk_cache import write_beside
+from ...storage.file_reader import open_regular
 from ...storage.location import (
     absolute_place,
     file_system,
@@ -39,7 +40,7 @@ from ...storage.location import (
     public_name,
     remote_errors,
 )
-from ...storage.ranges import check_document, open_regular
+from ...storage.ranges import check_document
 from ...storage.remote import open_for_versions, open_remote
 from ...storage.remote_ranges import ObjectEntry as Listed
 from ...storage.remote_ranges import RemoteRanges

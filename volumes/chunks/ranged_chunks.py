@@ -20,12 +20,11 @@ from ...core.errors import CorruptVolume, VoxpipeError
 from ...core.lru_cache import cached_property
 from ...first_use import extensions
 from ...storage.decompress import most_between
-from ...storage.file_reader import HINTS
+from ...storage.file_reader import HINTS, LocalRanges
 from ...storage.in_flight import RequestPriority
 from ...storage.ranges import (
     CoalescedRanges,
     CoalescePolicy,
-    LocalRanges,
     ObjectRanges,
     RangeStore,
     ReadRange,

@@ -24,8 +24,9 @@ from ...core import Region, errors
 from ...core.sample import case_of
 from ...storage import disk_cache
 from ...storage.content import content_key
+from ...storage.file_reader import LocalRanges
 from ...storage.location import absolute_place, is_url, public_name
-from ...storage.ranges import LocalRanges, ReadRange
+from ...storage.ranges import ReadRange
 from ...storage.volume_cache import LOCK_TIMEOUT, refusal_of, refuse_full
 from ..backend import Backend, Channels, content_of
 from ..catalog.find import plain_name

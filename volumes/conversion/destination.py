@@ -40,8 +40,8 @@ from ...storage.disk_cache import (
     seal,
     sync_folder,
 )
+from ...storage.file_reader import open_regular
 from ...storage.location import absolute_place, file_system, is_url, public_name, remote_errors
-from ...storage.ranges import open_regular
 from ...storage.remote_answers import is_conflict
 from ...storage.volume_cache import LOCK_TIMEOUT
 from ..formats.zarr_nodes import METADATA_FILES

@@ -11,6 +11,7 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,9 +35,11 @@ NIFTI2_BYTES = 540
 # Four bytes after the header of a single file announce extensions.
 _EXTENSION_FLAG_BYTES = 4
 _GZIP_MAGIC = b"\x1f\x8b"
-# xyzt_units, lowest three bits: 1 metre, 2 millimetre, 3 micrometre; 0 is unknown.
-_UNITS = {0: None, 1: "m", 2: "mm", 3: "um"}
-_UNIT_BITS = 0b111
+# xyzt_units, lowest three bits: 0 is unknown.
+UNITS = (None, "m", "mm", "um", *(f"xyzt_units {code}" for code in range(4, 8)))
+UNIT_BITS = 0b111
+COLOURS = (("R", "G", "B"), ("R", "G", "B", "A"))
+"""Fields of RGB24 and RGBA32, voxels of three and four bytes."""
 # The format has seven axes; an unused one has length 1.
 _MOST_AXES = 7
 _CIFTI = range(3000, 3100)  # intent codes (nifti.nimh.nih.gov, CIFTI-2)
@@ -57,14 +60,13 @@ def parse_nifti(raw: bytes, name: str, *, single_file: bool = True) -> RawHeader
     if single_file and not magic.startswith((b"n+1", b"n+2")):
         raise bad_nifti(name, f"its magic is {magic!r}")
     lowest = size + _EXTENSION_FLAG_BYTES if single_file else None
-    return raw_header(fields, lowest, millimetres(int(fields["xyzt_units"]), name), name)
+    return raw_header(fields, lowest, name)
 
 
-def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHeader:
+def raw_header(fields: Any, lowest: int | None, name: str) -> RawHeader:
     """Return the raw header from nibabel's fields of a NIfTI or Analyze header.
 
-    Voxels begin at byte ``lowest`` or later; None ignores their offset. ``unit`` is the millimetres
-    in one unit of the affine.
+    Voxels begin at byte ``lowest`` or later; None ignores their offset.
     """
     from nibabel.spatialimages import HeaderDataError
 
@@ -83,7 +85,7 @@ def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHe
     why = f"its data type {int(fields['datatype'])} is unknown"
     try:
         dtype: np.dtype[Any] = fields.get_data_dtype()
-        if dtype.itemsize and not is_colour(dtype):
+        if dtype.itemsize and dtype.names not in COLOURS:
             refuse_unreadable(dtype, name)
             why = f"its intercept is {fields.get('scl_inter', 0.0)}"
             slope, intercept = fields.get_slope_inter()
@@ -99,7 +101,7 @@ def raw_header(fields: Any, lowest: int | None, unit: float, name: str) -> RawHe
     if not offset >= (lowest or 0) or offset != int(min(offset, 2.0**62)):
         why = f"its voxels begin at byte {offset:g}, and the header ends at {lowest}"
         raise bad_nifti(name, why)
-    entries = stored_affine(lambda: _orientation(fields, unit, name))
+    entries = stored_affine(_orientation, fields, name)
     if dtype.names is not None:
         layout, dtype = fastest_first(shape, colours=len(dtype.names)), np.dtype("u1")
         return RawHeader(layout, dtype, int(offset), entries)
@@ -130,7 +132,7 @@ def contradictions(file: StoredFile) -> str:
         return ""
     dims, pixdim = [int(n) for n in fields["dim"]], np.abs(fields["pixdim"][1:4].astype(float))
     codes = {key: int(fields[f"{key}_code"]) for key in ("sform", "qform")}
-    units, doubts = int(fields["xyzt_units"]) & _UNIT_BITS, list[str]()
+    units, doubts = int(fields["xyzt_units"]) & UNIT_BITS, list[str]()
     forms = {key: getattr(fields, f"get_{key}")() for key, code in codes.items() if code > 0}
     for key, affine in forms.items():
         sizes = np.linalg.norm(affine[:3, :3], axis=0)
@@ -158,7 +160,7 @@ def _text(numbers: Any) -> str:
     return " x ".join(f"{number:.4g}" for number in numbers)
 
 
-def _orientation(fields: Any, unit: float, name: str) -> tuple[float, ...]:
+def _orientation(fields: Any, name: str) -> tuple[float, ...]:
     from nibabel.spatialimages import HeaderDataError
 
     try:
@@ -172,7 +174,8 @@ def _orientation(fields: Any, unit: float, name: str) -> tuple[float, ...]:
                 raise ValueError("pixdim[1,2,3] should be positive")
     except (HeaderDataError, ValueError) as error:
         raise bad_nifti(name, f"its orientation cannot be read ({error})") from None
-    affine[:3] *= unit
+    if "xyzt_units" in fields:  # Analyze has none
+        affine[:3] *= millimetres_in(UNITS[int(fields["xyzt_units"]) & UNIT_BITS], name)
     return affine_entries(affine, name)
 
 
@@ -205,41 +208,20 @@ def fields_of(raw: bytes, name: str) -> tuple[Any, int]:
     return fields, size
 
 
-def is_colour(dtype: np.dtype[Any]) -> bool:
-    """Whether voxels are RGB24 or RGBA32, of three or four bytes."""
-    return dtype.names in (("R", "G", "B"), ("R", "G", "B", "A"))
-
-
-def millimetres(units: int, name: str = "the header") -> float:
-    """Return the millimetres in the spatial unit of ``xyzt_units``; warn of an unknown code.
-
-    Examples
-    --------
-    >>> millimetres(3), millimetres(0)
-    (0.001, 1.0)
-    """
-    code = units & _UNIT_BITS
-    return millimetres_in(_UNITS.get(code, f"xyzt_units {code}"), name)
-
-
 # Enough compressed bytes to decode any header from.
 HEAD_BYTES = 64 * 1024
 _GZIP = 16 + zlib.MAX_WBITS
 
 
-def open_nifti(file: StoredFile) -> Backend:
-    """Open a ``.nii`` or a ``.nii.gz``."""
-    return open_by_head(file, parse_nifti, is_gzip=file.name.lower().endswith(".gz"))
-
-
-def open_by_head(
-    file: StoredFile, parse: Callable[[bytes, str], RawHeader], *, is_gzip: bool, do: str = ""
+def _open_by_head(
+    file: StoredFile, parse: Callable[[bytes, str], RawHeader], do: str = ""
 ) -> Backend:
-    """Open a file by the header in its first bytes, decoded if ``is_gzip``.
+    """Open a file by the header in its first bytes.
 
     ``do`` is the advice for a file that is not compressed; with it, other bytes may follow the
     voxels.
     """
+    is_gzip = file.name.lower().endswith((".gz", ".mgz"))
     fields = parse(head_of(file, is_gzip, do), file.name)
     encoding = "gzip" if is_gzip else "raw"
     return open_raw(fields, [file], file.name, encoding=encoding, trailing=bool(do))
@@ -286,8 +268,7 @@ def open_pair(file: StoredFile) -> Backend:
     raw = head_of(header, is_gzip)
     fields, size = fields_of(raw, header.name)
     if raw[_MAGIC_AT[size] :].startswith(_MAGICS):
-        unit = millimetres(int(fields["xyzt_units"]), header.name)
-        raw_fields = raw_header(fields, 0, unit, header.name)
+        raw_fields = raw_header(fields, 0, header.name)
     elif size == NIFTI1_BYTES:
         raw_fields = _parse_analyze(raw, fields.endianness, header)
     else:
@@ -302,7 +283,7 @@ def _parse_analyze(raw: bytes, order: str, header: StoredFile) -> RawHeader:
     from nibabel.spm2analyze import Spm2AnalyzeHeader
 
     fields: Any = Spm2AnalyzeHeader(binaryblock=raw[:NIFTI1_BYTES], endianness=order, check=False)
-    raw_fields = raw_header(fields, 0, 1.0, header.name)
+    raw_fields = raw_header(fields, 0, header.name)
     if not isinstance(header, LocalStoredFile):
         msg = f"{header.name} is an Analyze header, which is only read from local disks."
         raise BadHeader(msg, do="Copy both files, or convert them to .nii.")
@@ -331,14 +312,6 @@ def _parse_analyze(raw: bytes, order: str, header: StoredFile) -> RawHeader:
 MGH_BYTES = 284
 # End of the fields up to those of goodRASFlag; nibabel pads the rest.
 _FIELD_BYTES = 90
-
-
-def open_mgh(file: StoredFile) -> Backend:
-    """Open a ``.mgh`` or a ``.mgz``."""
-    is_gzip = not file.name.lower().endswith(".mgh")
-    return open_by_head(
-        file, parse_mgh, is_gzip=is_gzip, do="Name it .mgh if it is not compressed."
-    )
 
 
 def parse_mgh(raw: bytes, name: str) -> RawHeader:
@@ -370,9 +343,11 @@ def parse_mgh(raw: bytes, name: str) -> RawHeader:
     return RawHeader(fastest_first(dims), dtype, MGH_BYTES, affine_entries(affine, name))
 
 
+_open_mgh = partial(_open_by_head, parse=parse_mgh, do="Name it .mgh if it is not compressed.")
+_open_nifti = partial(_open_by_head, parse=parse_nifti)
 FORMATS = (
-    Format("mgh", (".mgh", ".mgz", ".mgh.gz"), open_mgh),
-    Format("nifti", (".nii",), open_nifti),
-    Format("nifti-gz", (".nii.gz",), open_nifti),
+    Format("mgh", (".mgh", ".mgz", ".mgh.gz"), _open_mgh),
+    Format("nifti", (".nii",), _open_nifti),
+    Format("nifti-gz", (".nii.gz",), _open_nifti),
     Format("nifti-pair", (".hdr", ".img", ".hdr.gz", ".img.gz"), open_pair),
 )

@@ -15,7 +15,7 @@ from ..backend import Backend
 from ..header import refuse_unreadable
 from .chunked_backend import Layout, plain_layout
 from .raw import RawHeader, open_raw
-from .stored_file import MAPS, Format, StoredFile, check_size, open_local
+from .stored_file import MAPS, Format, LocalStoredFile, StoredFile, check_size
 
 # NumPy refuses headers of more than 10 000 characters; most have 118.
 _HEAD_BYTES = 12 * 1024
@@ -40,7 +40,7 @@ def map_npy(path: str, name: str, start: int = 0) -> NDArray[Any]:
 
     ``start`` is the byte at which the array begins in a file of several.
     """
-    with open_local(path) as file:
+    with LocalStoredFile(path).open() as file:
         file.seek(start)
         shape, fortran, dtype = read_npy_header(file, name)
         offset, actual = file.tell(), os.fstat(file.fileno()).st_size

@@ -66,11 +66,6 @@ class RawHeader:
         """Bytes of all voxels."""
         return math.prod(self.layout.sizes) * self.dtype.itemsize
 
-    @property
-    def end(self) -> int:
-        """One past the last byte of the voxels in the stream."""
-        return self.offset + self.voxel_bytes
-
     def header(self, access: Access) -> Header:
         """Return the header of the backend."""
         layout, scale = self.layout, (self.slope, self.intercept)
@@ -125,21 +120,22 @@ def open_raw(
     from there. If ``trailing``, other bytes may follow them.
     """
     IO_COUNTERS.count(headers=1)
+    end = fields.offset + fields.voxel_bytes
     if encoding != "raw":
         size = max(0, files[-1].size - skip)
-        if fields.end > size * BEST_RATIOS[encoding]:
+        if end > size * BEST_RATIOS[encoding]:
             raise TruncatedVolume(
-                f"{name} holds {size} compressed bytes, which cannot decode to the {fields.end} "
+                f"{name} holds {size} compressed bytes, which cannot decode to the {end} "
                 "of its header."
             )
 
         def write(raw: BinaryIO) -> None:
             with files[-1].open() as stream:
                 stream.seek(skip)
-                decompress(stream, raw, encoding, fields.end, name, trailing=trailing)
+                decompress(stream, raw, encoding, end, name, trailing=trailing)
 
         return LocalRaw(fields, files, name, write)
-    check_size(name, files[-1].size, fields.end)
+    check_size(name, files[-1].size, end)
     if isinstance(files[-1], RemoteFile):
         return RemoteRaw(fields, files, name)
     return LocalRaw(fields, files, name)
@@ -245,9 +241,10 @@ class LocalRaw(FilesBackend):
                 return
             cache = VolumeCache(cache_directory(), cache_budget())
             key = joined_key([file.cache_key for file in self.files])
-            with cache.open(key, self._fields.end, self._write_copy, self.name) as raw:
+            size = self._fields.offset + self._fields.voxel_bytes
+            with cache.open(key, size, self._write_copy, self.name) as raw:
                 # Without a disk for the copy, each open handle holds it in memory.
-                self.resident_bytes = self._fields.end if is_in_memory(raw) else 0
+                self.resident_bytes = size if is_in_memory(raw) else 0
                 self._use(raw, self.files[-1].io, self.name)
 
     def _write_copy(self, raw: BinaryIO) -> None:

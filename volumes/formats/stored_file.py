@@ -35,21 +35,21 @@ from ...core.lru_cache import cached_property
 from ...core.settings import MAPPED_BYTES, read_setting
 from ...core.suggest import path_hint
 from ...storage.content import content_key
-from ...storage.file_reader import HINTS, RENUMBERING_KINDS, RowBlocks, file_system_at, is_network
-from ...storage.location import is_url, public_name
-from ...storage.ranges import (
-    LOCAL_GAP,
-    LOCAL_RUN,
-    CoalescePolicy,
+from ...storage.file_reader import (
+    HINTS,
+    RENUMBERING_KINDS,
     Folder,
     LocalRanges,
-    Span,
+    RowBlocks,
     cannot_open,
     changed_at,
-    coalesce_policy,
+    file_system_at,
+    is_network,
     leads_outside,
     open_regular,
 )
+from ...storage.location import is_url, public_name
+from ...storage.ranges import LOCAL_GAP, LOCAL_RUN, CoalescePolicy, Span, coalesce_policy
 from ...storage.remote import RemoteFile
 from ..backend import Backend
 from ..header import Header
@@ -63,19 +63,6 @@ from ..session import opening_session
 # but ``top`` and the limits of containers count them. So ``Maps`` counts the bytes of reads. Above
 # a bound it releases pages: of the same file outside the present read, then of the least recently
 # read files. These stay in the page cache; mapping 16 of them again takes two microseconds.
-
-
-def open_local(path: str) -> BinaryIO:
-    """Open a local file for reading; raise ``VolumeNotFound`` or ``BadHeader`` if that fails."""
-    try:
-        return open(path, "rb", opener=open_regular)
-    except (FileNotFoundError, NotADirectoryError):
-        raise VolumeNotFound(f"there is no file {path}.", do=path_hint(path)) from None
-
-
-def stamp_of(status: os.stat_result) -> tuple[int, int]:
-    """Return size and modification time (ns), which identify a version of a file."""
-    return status.st_size, status.st_mtime_ns
 
 
 # Small, because each worker has its own bound. The pages of the present patch stay in any case. The
@@ -218,7 +205,8 @@ MAPS = Maps()
 """The maps of this process."""
 
 
-# Stamp of a missing file.
+# Size and modification time (ns), which identify a version of a file.
+_stamp_of = operator.attrgetter("st_size", "st_mtime_ns")
 _MISSING = (-1, -1)
 
 
@@ -255,7 +243,7 @@ class LocalStoredFile:
         if not stat.S_ISREG(status.st_mode):
             kind = "a folder" if stat.S_ISDIR(status.st_mode) else "not a regular file"
             raise BadHeader(f"{path} is {kind}.", do="Give the path of a file.")
-        self.stamp, self.size = stamp_of(status), status.st_size
+        self.stamp, self.size = _stamp_of(status), status.st_size
         self._identity = status.st_dev, status.st_ino
 
     @property
@@ -273,7 +261,7 @@ class LocalStoredFile:
             if isinstance(error, (FileNotFoundError, NotADirectoryError)):
                 raise VolumeNotFound(f"there is no file {self.path}.") from None
             raise cannot_open(self.path, error) from error
-        if stamp_of(status) != self.stamp:
+        if _stamp_of(status) != self.stamp:
             return False
         # Linux stamps files by a clock that ticks every few milliseconds. A copy that replaces a
         # file and its modification time may seem older than the moment: compare inodes too.
@@ -283,7 +271,7 @@ class LocalStoredFile:
             return True
         # File servers have clocks of their own: compare only size and modification time there.
         kind = file_system_at(self.path)
-        return is_network(kind) or (kind in RENUMBERING_KINDS and not is_new)
+        return bool(is_network(kind)) or (kind in RENUMBERING_KINDS and not is_new)
 
     @property
     def content_key(self) -> str:
@@ -309,9 +297,15 @@ class LocalStoredFile:
 
     @contextmanager
     def open(self) -> Iterator[BinaryIO]:
-        """Open the file; raise ``VolumeChanged`` if it was replaced."""
-        with open_local(self.path) as file:
-            if stamp_of(os.fstat(file.fileno())) != self.stamp:
+        """Open the file; raise ``VolumeChanged``, ``VolumeNotFound`` or ``BadHeader`` if not."""
+        try:
+            file = open(self.path, "rb", opener=open_regular)  # noqa: SIM115  closed below
+        except (FileNotFoundError, NotADirectoryError):
+            raise VolumeNotFound(
+                f"there is no file {self.path}.", do=path_hint(self.path)
+            ) from None
+        with file:
+            if _stamp_of(os.fstat(file.fileno())) != self.stamp:
                 raise VolumeChanged(f"{self.name} was written again since its header was read.")
             yield file
 
@@ -407,11 +401,12 @@ class Format:
         """Whether a request is for this format; does not open it."""
         if self.matches is not None:
             return self.matches(request)
-        return location_of(request).lower().endswith(self.suffixes)
+        place = os.fspath(request.path) if request.path else public_name(request.uri or "")
+        return place.lower().endswith(self.suffixes)
 
     def backend(self, request: BackendRequest) -> Any:
         """Return the backend of a request; ``SampleError``, a ``TypeError``, for other options."""
-        name = public_name(str(request.source or location_of(request)))
+        name = public_name(str(request.source or request.path or request.uri or ""))
         options = request.reader_kwargs
         unknown = [key for key in options if key not in self.options]
         if unknown:
@@ -425,11 +420,6 @@ class Format:
             return self.open(file, **options)
         path = os.fspath(request.path)
         return self.open(LocalStoredFile(path, name, request.io, request.follow), **options)
-
-
-def location_of(request: BackendRequest) -> str:
-    """Return the path, or the URL without its query."""
-    return os.fspath(request.path) if request.path else public_name(request.uri or "")
 
 
 class FilesBackend(Backend):

@@ -13,7 +13,8 @@ import numpy as np
 from ...core.call_site import shorten
 from ...core.errors import BadHeader, LeadsOutside, VolumeNotFound
 from ...core.sample import parse_json
-from ...storage.ranges import LocalRanges, RangeStore, ReadRange
+from ...storage.file_reader import LocalRanges
+from ...storage.ranges import RangeStore, ReadRange
 from ..chunks.chunk_cache import ChunkCache
 from ..chunks.chunked_array import ChunkedArray
 from ..chunks.ranged_chunks import RangedChunks, decoder_factory, forget_bytes

@@ -33,9 +33,9 @@ from ...core.errors import (
 from ...core.lru_cache import cached_property
 from ...core.suggest import path_hint
 from ...storage.content import content_key, documents_token, folder_key, listing_key
-from ...storage.file_reader import file_system_at, is_network
+from ...storage.file_reader import LocalRanges, cannot_open, file_system_at, is_network
 from ...storage.location import is_url, public_name
-from ...storage.ranges import LocalRanges, RangeStore, cannot_open
+from ...storage.ranges import RangeStore
 from ...storage.remote import open_remote
 from ...storage.remote_ranges import RemoteRanges
 from ...storage.retry import LOOKS, MOST_MISSING, read_anew
@@ -48,7 +48,7 @@ from ..session import opening_session
 from ..voxels import Voxels
 from . import zarr_nodes
 from .chunked_backend import ChunkedBackend, chunked_header, refuse_conventions
-from .stored_file import Format, LocalStoredFile, StoredFile, library_errors, location_of
+from .stored_file import Format, LocalStoredFile, StoredFile, library_errors
 from .zarr_array import ZarrArray, completeness, open_node
 from .zarr_chunks import NotOurs, missing_shard
 
@@ -279,7 +279,7 @@ class LocalZarr(ListedZarr):
 
     @cached_property
     def _network(self) -> bool:
-        return is_network(file_system_at(self._path))
+        return is_network(file_system_at(self._path)) is not None
 
     def forget_content_key(self) -> None:
         super().forget_content_key()
@@ -471,11 +471,11 @@ def _warn_of_level(parent: str, storage_options: Mapping[str, Any], name: str) -
 def _is_zarr(request: BackendRequest) -> bool:
     if request.zarr_store is not None:
         return True
-    place = location_of(request)
     if request.path is None:
         # A URL without a suffix may be a folder; its metadata decide.
-        folder = "." not in place.rstrip("/").rpartition("/")[2]
+        folder = "." not in public_name(request.uri or "").rstrip("/").rpartition("/")[2]
         return request.remote_zarr_uri is not None or (bool(request.uri) and folder)
+    place = os.fspath(request.path)
     if os.path.isdir(place):
         return any(os.path.exists(os.path.join(place, name)) for name in zarr_nodes.METADATA_FILES)
     return place.lower().endswith(".zarr")

@@ -29,7 +29,8 @@ from ...storage.decompress import (
     zstd_content_bytes,
     zstd_most_bytes,
 )
-from ...storage.ranges import LocalRanges, ObjectRanges, RangeStore, ReadRange, Span
+from ...storage.file_reader import LocalRanges
+from ...storage.ranges import ObjectRanges, RangeStore, ReadRange, Span
 from ...storage.read_ahead import works_ahead
 from ...storage.retry import read_anew
 from ..chunks.chunked_array import ChunkIndices, ChunkMap, Lookup
