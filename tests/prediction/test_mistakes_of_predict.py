@@ -201,7 +201,7 @@ def test_an_argument_of_monai_is_told_with_ours(argument, ours):
 
 def test_an_array_in_the_place_of_the_path():
     """Saving says which of the two comes first."""
-    with pytest.raises(TypeError, match="destination first, .*got a ndarray first: write"):
+    with pytest.raises(TypeError, match=r"destination first, .*got a ndarray first: write"):
         vp.save(ZEROS, "a.nii")
 
 
