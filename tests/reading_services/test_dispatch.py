@@ -412,8 +412,18 @@ class OnceKilled:
 
 
 class TestState:
-    @pytest.mark.parametrize("after", [0, 1, 4, 9])
-    @pytest.mark.parametrize("name", ["map", "filter", "flatmap"])
+    @pytest.mark.parametrize(
+        ("name", "after"),
+        [
+            *(("map", after) for after in (0, 1, 4, 9)),
+            *((name, 4) for name in ("filter", "flatmap")),
+            *(
+                pytest.param(name, after, marks=pytest.mark.slow)
+                for name in ("filter", "flatmap")
+                for after in (0, 1, 9)
+            ),
+        ],
+    )
     def test_resuming(self, log, name, after):
         """The rest comes, of a plan also under another number of workers."""
         pipe = CHAINS[name](log)
