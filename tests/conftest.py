@@ -94,6 +94,21 @@ def environment(tmp_path_factory):
         yield
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_fork_server():
+    """Let workers import the modules of functions: a server for each file imports torch anew.
+
+    Scripts in processes of their own test that a server imports the modules of functions.
+    """
+    from voxpipe.reading_services.workers import pool
+
+    start = pool.start_server
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "start_server", lambda modules, note: start([], note))
+        yield
+
+
 @pytest.fixture(scope="session")
 def one_description_of_s3():
     """Let all clients of botocore share the description of S3, of 30 000 objects each.

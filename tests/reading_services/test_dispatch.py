@@ -20,7 +20,22 @@ pytestmark = pytest.mark.filterwarnings(
     # forking with threads of torch around is what these tests ask for
     "ignore:This process.*is multi-threaded:DeprecationWarning"
 )
+
+
+def as_is(pipe, info):
+    return pipe
+
+
 every_number = pytest.mark.parametrize("workers", [0, 1, 2, 3])
+# A hook changes which pipes are dealt out one by one, the same for each number of workers.
+numbers_and_hooks = pytest.mark.parametrize(
+    ("workers", "hook"),
+    [
+        *(pytest.param(n, None, id=str(n)) for n in (0, 1, 2, 3)),
+        pytest.param(2, as_is, id="2-hook"),
+        *(pytest.param(n, as_is, marks=pytest.mark.slow, id=f"{n}-hook") for n in (0, 1, 3)),
+    ],
+)
 
 
 class Source(IterDataPipe):
@@ -82,10 +97,6 @@ def repeated(pair):
     return [pair] * (pair[0] % 3)
 
 
-def as_is(pipe, info):
-    return pipe
-
-
 def dealt(pipe):
     return pipe.sharding_round_robin_dispatch(SHARDING_PRIORITIES.MULTIPROCESSING)
 
@@ -129,8 +140,7 @@ NOT_ONE_BY_ONE = ("filter", "flatmap", "flatmap, filter")
 
 
 class TestOnce:
-    @every_number
-    @pytest.mark.parametrize("hook", [None, as_is], ids=["", "hook"])
+    @numbers_and_hooks
     @pytest.mark.parametrize("name", [n for n in CHAINS if n not in ("batch", "shuffled after")])
     def test_same_items_in_the_same_order(self, log, name, hook, workers):
         """Whatever the number of workers: what comes before runs once and here, the rest there."""
@@ -179,8 +189,7 @@ class TestOnce:
         assert "run once, in this process" in text
         assert ("pipes that gather or mix items see a worker's share" in text) == (workers > 1)
 
-    @every_number
-    @pytest.mark.parametrize("hook", [None, as_is], ids=["", "hook"])
+    @numbers_and_hooks
     def test_where_two_meet(self, log, workers, hook):
         """Two points that are joined are one: the pipe that joins them."""
         pipe = dealt(Source(log)).zip(dealt(Source(log))).map(stamped)
@@ -297,8 +306,7 @@ def lock_at_seven(item):
 
 
 class TestErrors:
-    @every_number
-    @pytest.mark.parametrize("hook", [None, as_is], ids=["", "hook"])
+    @numbers_and_hooks
     def test_before_it(self, log, workers, hook):
         """It comes as itself, after the items that were made before it."""
         pipe = dealt(Source(log).map(fail_at_seven)).map(stamped)
@@ -404,8 +412,18 @@ class OnceKilled:
 
 
 class TestState:
-    @pytest.mark.parametrize("after", [0, 1, 4, 9])
-    @pytest.mark.parametrize("name", ["map", "filter", "flatmap"])
+    @pytest.mark.parametrize(
+        ("name", "after"),
+        [
+            *(("map", after) for after in (0, 1, 4, 9)),
+            *((name, 4) for name in ("filter", "flatmap")),
+            *(
+                pytest.param(name, after, marks=pytest.mark.slow)
+                for name in ("filter", "flatmap")
+                for after in (0, 1, 9)
+            ),
+        ],
+    )
     def test_resuming(self, log, name, after):
         """The rest comes, of a plan also under another number of workers."""
         pipe = CHAINS[name](log)

@@ -65,7 +65,7 @@ SHORT = ("drops_it", "shuts_it_down", "iterates_it_anew", "goes_on_with_it")
 @pytest.mark.parametrize(
     ("children", "method", "stay"),
     [
-        (SHORT, "fork", False),
+        pytest.param(SHORT, "fork", False, marks=pytest.mark.slow),
         ((*SHORT, "leaves_by_exit"), "fork", True),
         pytest.param(
             ("iterates_it_anew_and_leaves_by_exit",), "forkserver", True, marks=pytest.mark.slow

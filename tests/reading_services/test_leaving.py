@@ -324,7 +324,7 @@ HERE = "vp.reading_services.InProcessReadingService()"
         pytest.param(".map(stuck).prefetch(2)", HERE, False, marks=pytest.mark.slow),
         (".threadpool_map(stuck, max_workers=2)", HERE, True),
         pytest.param(".async_map_batches(stuck_later, 3)", HERE, True, marks=pytest.mark.slow),
-        (".async_map_batches(waiting, 3)", HERE, False),
+        pytest.param(".async_map_batches(waiting, 3)", HERE, False, marks=pytest.mark.slow),
     ],
     ids=["behind-workers", "workers", "prefetch", "threads", "blocked-loop", "loop"],
 )

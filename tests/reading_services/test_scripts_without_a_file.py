@@ -110,6 +110,7 @@ def test_what_needs_no_file_runs_all_the_same(tmp_path):
     assert out.split() == ["2"] * 5
 
 
+@pytest.mark.slow
 def test_functions_of_a_script_with_a_file_travel(tmp_path):
     """What is defined in the script that runs is imported by the workers, as ever."""
     script = tmp_path / "script.py"

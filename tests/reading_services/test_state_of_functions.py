@@ -640,34 +640,6 @@ FORK_IS_QUICK = [
 ]
 
 
-def test_values_that_the_guard_of_a_script_sets_are_those_of_workers(tmp_path):
-    """As arguments of a command line, which the main process parses; an object is named."""
-    head = HEAD.replace("import os", "import argparse, os").replace("range(20)", "range(2)")
-    script = (
-        head
-        + """
-    ARGS = OWN = None
-
-    class Own:
-        scale = 3
-
-        def __init__(self):
-            self.scale = 4
-
-    def scaled(batch):
-        return {**batch, "scale": (ARGS.scale, OWN is None)}
-
-    if __name__ == "__main__":
-        ARGS, OWN = argparse.Namespace(scale=3), Own()
-        print([batch["scale"] for batch in loader(scaled)])
-    """
-    )
-    output, _ = run_script(tmp_path, script, "forkserver").communicate(timeout=100)
-
-    assert "[(3, True), (3, True)]" in output
-    assert output.count("workers have no OWN of __main__, which was set after its import") == 1
-
-
 @pytest.mark.parametrize(("method", "name"), FORK_IS_QUICK)
 def test_a_signal_to_all_processes_is_that_of_the_parent(tmp_path, method, name):
     """A handler that writes a checkpoint keeps its workers, as those of torch's fork do."""
@@ -721,12 +693,58 @@ def test_what_a_script_sets_at_its_import_stays(tmp_path, method, mine):
     assert (tmp_path / "stack.txt").stat().st_size > 0
 
 
-NEW_HANDLER = (
+ONE_SERVER = (
     HEAD
     + """
+    import functools
     from multiprocessing import active_children, resource_tracker
+    import first, mine, other
+    number = 1
+    ARGS = OWN = None
 
-    if __name__ == "__main__":
+    class Own:
+        scale = 3
+
+        def __init__(self):
+            self.scale = 4
+
+    def replaced(*names):
+        for name in names:
+            with open(name) as file:
+                text = file.read()
+            with open(name, "w") as file:
+                file.write(text.replace("number = 1", "number = 22"))
+
+    def with_names(batch, names):
+        return {**batch, "names": names}
+
+    def a_text():
+        import onlyhere
+        with loader(functools.partial(with_names, names=("onlyhere",))) as batches:
+            print({b["names"] for b in batches})
+
+    def another_module():
+        for function in (first.mark, other.mark, first.mark):
+            with loader(function) as batches:
+                print({b["versions"] for b in batches})
+            replaced("first.py")
+
+    def with_versions(batch):
+        return {**batch, "versions": (mine.number, number)}
+
+    def edited():
+        with loader(with_versions) as batches:
+            print({b["versions"] for b in batches})
+            replaced("mine.py", "train.py")
+            print({b["versions"] for b in batches})
+
+    def scaled(batch):
+        return {**batch, "scale": (ARGS.scale, OWN is None)}
+
+    def values_of_the_guard():
+        print({batch["scale"] for batch in loader(scaled)})
+
+    def later_handlers():
         batches = iter(loader(None))
         next(batches)
         before = {process.pid for process in active_children()}
@@ -739,74 +757,85 @@ NEW_HANDLER = (
         for _ in range(15):
             next(batches)
         print(len(before), before == {process.pid for process in active_children()})
-        print(os.waitpid(tracker, os.WNOHANG), flush=True)
-"""
-)
-
-
-def test_a_handler_of_later_ends_no_worker(tmp_path):
-    """Workers that are up already ignore the signals of jobs, too."""
-    with run_script(tmp_path, NEW_HANDLER, "forkserver") as process:
-        output, _ = process.communicate("\n", timeout=60)
-
-    assert output == "2 True\n(0, 0)\n"
-
-
-EDITED = (
-    HEAD
-    + """
-    import mine
-    number = 1
-
-    def mark(batch):
-        return {**batch, "versions": (mine.number, number)}
+        print(os.waitpid(tracker, os.WNOHANG))
 
     if __name__ == "__main__":
-        with loader(mark) as batches:
-            print({b["versions"] for b in batches}, flush=True)
-            for name in ("mine.py", "train.py"):
-                with open(name) as file:
-                    text = file.read()
-                with open(name, "w") as file:
-                    file.write(text.replace("number = 1", "number = 22"))
-            print({b["versions"] for b in batches}, flush=True)
+        import argparse
+        for part in sys.argv[2:]:
+            print(f"-- {part}")
+            if part == "values_of_the_guard":
+                ARGS, OWN = argparse.Namespace(scale=3), Own()
+            globals()[part]()
+            sys.stdout.flush()
 """
 )
 
 
-@pytest.mark.parametrize(
-    ("method", "after"),
-    [
-        ("forkserver", "{(1, 1)}\n"),
-        pytest.param("spawn", "LikelyMistake", marks=pytest.mark.slow),
-    ],
-)
-def test_code_that_is_edited_meanwhile_stays_as_it_was(tmp_path, method, after):
-    """The script and what it imports; workers that each import it bring a warning."""
-    (tmp_path / "mine.py").write_text("number = 1\n")
-    with run_script(tmp_path, EDITED, method) as process:
-        output, _ = process.communicate("\n", timeout=60)
+def parts_of_a_script(folder, method, *parts):
+    """Return what each part of a script prints, warnings included, by its name."""
+    code = "number = 1\ndef mark(batch):\n    return {**batch, 'versions': number}\n"
+    for name in ("first.py", "mine.py", "other.py"):
+        (folder / name).write_text(code)
+    (folder / "onlyhere.py").write_text("open('imports.txt', 'a').write('x')\n")
+    output, _ = run_script(folder, ONE_SERVER, method, *parts).communicate(timeout=100)
+    before, *sections = output.split("-- ")
+    assert before == ""
+    return dict(section.split("\n", 1) for section in sections)
+
+
+@pytest.fixture(scope="module")
+def under_one_server(tmp_path_factory):
+    """Run all parts in one process, whose loaders share a fork server; return its folder too."""
+    folder = tmp_path_factory.mktemp("one_server")
+    parts = ["a_text", "another_module", "edited", "values_of_the_guard", "later_handlers"]
+    return folder, parts_of_a_script(folder, "forkserver", *parts)
+
+
+def test_values_that_the_guard_of_a_script_sets_are_those_of_workers(under_one_server):
+    """As arguments of a command line, which the main process parses; an object is named."""
+    _, printed = under_one_server
+    output = printed["values_of_the_guard"]
+
+    assert "{(3, True)}" in output
+    assert output.count("workers have no OWN of __main__, which was set after its import") == 1
+
+
+def test_a_handler_of_later_ends_no_worker(under_one_server):
+    """Workers that are up already ignore the signals of jobs, too."""
+    _, printed = under_one_server
+
+    assert printed["later_handlers"] == "2 True\n(0, 0)\n"
+
+
+def test_code_that_is_edited_meanwhile_stays_as_it_was(under_one_server):
+    """The script and what it imports."""
+    _, printed = under_one_server
+
+    assert printed["edited"] == "{(1, 1)}\n" * 2
+
+
+@pytest.mark.slow
+def test_code_that_each_worker_imports_anew_brings_a_warning(tmp_path):
+    """After an edit, where no server holds the version of the first epoch."""
+    output = parts_of_a_script(tmp_path, "spawn", "edited")["edited"]
 
     assert output.startswith("{(1, 1)}\n")
-    assert after in output.partition("\n")[2]
+    assert "LikelyMistake" in output.partition("\n")[2]
 
 
-ANOTHER_MODULE = (
-    HEAD
-    + """
-    import mine
-    import other
+def test_a_graph_with_another_module_keeps_the_version_of_edited_code(under_one_server):
+    """A second loader brings a module; workers of the first one do not import their code anew."""
+    _, printed = under_one_server
 
-    if __name__ == "__main__":
-        for function in (mine.mark, other.mark, mine.mark):
-            with loader(function) as batches:
-                print({b["versions"] for b in batches}, flush=True)
-            with open("mine.py") as file:
-                text = file.read()
-            with open("mine.py", "w") as file:
-                file.write(text.replace("number = 1", "number = 22"))
-"""
-)
+    assert printed["another_module"] == "{1}\n" * 3
+
+
+def test_a_text_that_is_the_name_of_a_module_imports_none(under_one_server):
+    """Workers import modules of functions and classes; a text in the graph is a value."""
+    folder, printed = under_one_server
+
+    assert printed["a_text"] == "{('onlyhere',)}\n"
+    assert (folder / "imports.txt").read_text() == "x"
 
 
 EDITED_BEFORE = (
@@ -855,42 +884,6 @@ def test_code_that_was_edited_before_its_first_epoch_is_named(tmp_path):
         assert f"{name} {{22}}" in output
         assert output.count(f"{name} was edited since this process imported it") == 1
     assert output.count("was edited") == 2
-
-
-def test_a_graph_with_another_module_keeps_the_version_of_edited_code(tmp_path):
-    """A second loader brings a module; workers of the first one do not import their code anew."""
-    code = "number = 1\ndef mark(batch):\n    return {**batch, 'versions': number}\n"
-    for name in ("mine.py", "other.py"):
-        (tmp_path / name).write_text(code)
-    with run_script(tmp_path, ANOTHER_MODULE, "forkserver") as process:
-        output, _ = process.communicate("\n", timeout=60)
-
-    assert output == "{1}\n" * 3
-
-
-NAMED_BY_DATA = (
-    HEAD
-    + """
-    def mark(batch, names):
-        return {**batch, "names": names}
-
-    if __name__ == "__main__":
-        import functools
-        import onlyhere
-        with loader(functools.partial(mark, names=("onlyhere",))) as batches:
-            print({b["names"] for b in batches}, flush=True)
-"""
-)
-
-
-def test_a_text_that_is_the_name_of_a_module_imports_none(tmp_path):
-    """Workers import modules of functions and classes; a text in the graph is a value."""
-    (tmp_path / "onlyhere.py").write_text("open('imports.txt', 'a').write('x')\n")
-    with run_script(tmp_path, NAMED_BY_DATA, "forkserver") as process:
-        output, _ = process.communicate("\n", timeout=60)
-
-    assert output == "{('onlyhere',)}\n"
-    assert (tmp_path / "imports.txt").read_text() == "x"
 
 
 BLOCKED = (
