@@ -84,11 +84,13 @@ def is_own(pipe: Pipe) -> bool:
 
 
 def declares_traits(pipe: Pipe) -> bool:
-    """Whether the traits of a pipe are declared; traits inherited from voxpipe do not count."""
+    """Whether traits are declared; those of voxpipe do not count for functions of the user."""
     if not traits_of(pipe).is_known or not is_own(pipe):
         return traits_of(pipe).is_known
-    owner = next((kind for kind in type(pipe).__mro__ if "traits" in vars(kind)), None)
-    return owner is None or owner.__module__.partition(".")[0] != "voxpipe"
+    kinds = type(pipe).__mro__
+    theirs = itertools.takewhile(lambda kind: kind.__module__.partition(".")[0] != "voxpipe", kinds)
+    members = {name: value for kind in theirs for name, value in vars(kind).items()}
+    return "traits" in members or not any(map(inspect.isfunction, members.values()))
 
 
 def is_pipe(thing: object) -> bool:

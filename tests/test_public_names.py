@@ -6,6 +6,7 @@ import importlib
 import inspect
 import itertools
 import re
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
@@ -145,6 +146,9 @@ def test_modules_are_explained():
 
 def arguments():
     """Return the forms, classes and functions of voxpipe's own that have each argument."""
+    for point in entry_points(group="voxpipe.forms"):
+        if ".extensions.bridges" in point.value:
+            point.load()  # a form is registered at its first use
     owners = {name: getattr(voxpipe, name) for name in voxpipe.__all__}
     owners |= {name: getattr(voxpipe.recipes, name) for name in dir(voxpipe.recipes)}
     owners |= {f".{name}": form for name, form in IterDataPipe.functions.items() if name[0] != "_"}

@@ -177,9 +177,7 @@ class Handles:
         """Drop surplus handles; called after a backend was opened or took a descriptor."""
         with self._acts, self._lock:
             handles = self.by_token
-            # Read once: another thread may remove a backend.
-            every = {token: handle.backend for token, handle in handles.items()}
-            backends = {token: backend for token, backend in every.items() if backend}
+            backends = {t: backend for t, one in handles.items() if (backend := one.backend)}
             resident = sum(backend.resident_bytes for backend in backends.values())
             if len(handles) <= self._most and resident <= self._most_bytes:
                 return

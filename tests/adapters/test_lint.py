@@ -1,11 +1,13 @@
 """Each mistake that Lint names, in a chain that has it beside one that has not."""
 
+import dataclasses
 import dis
 import functools
 import itertools
 import os
 import re
 import warnings
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ import voxpipe as vp
 from voxpipe.adapters import Lint
 from voxpipe.core.errors import LintWarning
 from voxpipe.datapipes.iter import Prefetcher, Repeater
+from voxpipe.datapipes.values import ValuePipe
 
 
 def same(x):
@@ -78,7 +81,21 @@ def test_every_mistake_is_in_the_table():
     assert {*told} - {"name"} == {*PAIRS, *elsewhere}
 
 
+@dataclasses.dataclass(frozen=True)
+class Halve(vp.intensity.ValueOp):
+    name: ClassVar[str] = "halve"
+    pointwise: ClassVar[bool] = True
+
+    def apply(self, array, params, facts):
+        return np.multiply(array, 0.5, out=array)
+
+
+class HalvePipe(ValuePipe, op=Halve):
+    """A pipe of a user that defines no function: workers run its op."""
+
+
 QUIET = {
+    "an op of a user": lambda: HalvePipe(cases().open_volume()).batch_patches(2),
     "interleaved": lambda: patches().interleave(visits=2).batch_patches(2),
     "shuffled shares": lambda: (
         IterableWrapper(range(4)).shuffle().sharding_filter().map(same).shuffle().batch(2)
