@@ -39,7 +39,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
     "one_hot": {"classes": (0, 1)},
     "per_channel": {"op": Brightness((0.5, 2))},
     "random_morphology": {"radius": 1, "keys": "label"},
-    "regions": {"labels": ((1,), (0, 1))},
+    "regions": {"classes": ((1,), (0, 1))},
     "remap_labels": {"mapping": {1: 2}},
     "rescale": {},
     "rescale_percentiles": {"lower": 1, "upper": 99},

@@ -101,7 +101,7 @@ ARGUMENTS = [
     if field.name != "origin"  # ours, not the user's
 ]
 # Nonsense for most, but any word is the name of a volume, and any whole numbers are labels.
-SENSE = {("key", "a word"), ("labels", "four")}
+SENSE = {("key", "a word"), ("classes", "four")}
 
 
 @pytest.mark.parametrize(("op", "field"), ARGUMENTS)
