@@ -17,8 +17,8 @@ AARCH64_CXX ?= aarch64-linux-gnu-g++
 AARCH64_RUN ?= qemu-aarch64
 SANITIZERS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 PYTEST_ARGS ?=
-# Of the quick tests; a file's tests stay in one process, which shares what they set up. Two for each
-# of few cores: half of the time they wait for servers and workers.
+# Processes of the quick tests. The tests of a file share one process. Few cores run two processes
+# each, because tests wait for servers and workers half of the time.
 CORES := $(shell nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)
 PROCESSES ?= $(shell echo $$(($(CORES) < 8 ? 2 * $(CORES) : $(CORES))))
 

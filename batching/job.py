@@ -442,13 +442,13 @@ def describe_failure(
     error: Exception, batch: int, item: int, thing: Any, instead: str = "", pipe: str = ""
 ) -> Failure:
     """Return the description of an error, without credentials."""
-    secrets, what = Secrets({}), str(error)
+    secrets, msg = Secrets({}), str(error)
     if isinstance(error, errors.VoxpipeError):
-        what = error.message
+        msg = error.message
         pipe = pipe if error.origin is None else str(error.origin)
     else:
         notes = map(str, getattr(error, "__notes__", ()))
         pipe = next((note[3:] for note in notes if note.startswith("at ")), pipe)
     case, kind = public_name(case_of(thing)), type(error).__name__
     files = secrets.cut(Job(batch, (thing,)).files()) if isinstance(thing, Mapping) else ""
-    return Failure(batch, item, case, files, pipe, kind, secrets.cut(what), instead)
+    return Failure(batch, item, case, files, pipe, kind, secrets.cut(msg), instead)

@@ -14,6 +14,7 @@ import reprlib
 import sys
 import warnings
 from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -239,7 +240,8 @@ class WarnOnce:
         """Register ``thing``: it was warned of, or checked and correct."""
         self._things[thing] = None
         if len(self._things) > _MOST_MESSAGES:
-            self._things.pop(next(iter([*self._things])), None)  # a copy: other threads add to it
+            with suppress(KeyError, RuntimeError):  # another thread adds or removes: the next trims
+                del self._things[next(iter(self._things))]
 
     def __contains__(self, thing: Hashable) -> bool:
         return thing in self._things

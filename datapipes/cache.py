@@ -114,10 +114,10 @@ class Cache(_Flushing):
             raise GraphError(msg, do=f"{do}it is made for every patch.").at(self.origin)
         if (pipe := first_patch_pipe(parent)) is not None:
             msg = f"{describe(pipe)} cuts patches, and cache() keeps whole volumes"
-            do = "Put cache() before it: patches are read from what is kept."
+            do = "Put cache() before it: patches are read from the kept copy."
             raise GraphError(msg, do=do).at(self.origin)
         if place is not None and memory_bytes is not None:
-            raise TypeError("memory_bytes is for what is kept in memory, and a place was given")
+            raise TypeError("memory_bytes is for copies in memory, and a place was given")
         self.place = None if place is None else absolute_place(place)
         self.memory_bytes = 0 if place is not None else _memory(memory_bytes)
         self.keys = None if keys is None else as_keys("cache(keys=)", keys)

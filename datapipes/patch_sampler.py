@@ -429,7 +429,7 @@ def _template(
     op_class: type[MaskedPatch] | type[WeightedPatch]
     if weights is not None:
         for name in (*(() if mask is None else ("mask",)), *names):
-            msg = f"{name} says what is inside, where every voxel counts alike; weights= says how "
+            msg = f"{name} selects the voxels inside, which count alike; weights= says how "
             do = "To draw inside a mask only, write 0 into the weights of all else."
             raise PatchSizeError(f"{msg}often each is drawn. Give one of them.", do=do)
         if sampling != "uniform":

@@ -177,4 +177,4 @@ def store_reachable(rank: int) -> Iterator[None]:
         yield
     except dist.DistNetworkError as error:
         msg = f"rank {rank} cannot reach the store of the job any more: rank 0, which keeps it, is "
-        raise RankMissing(f"{msg}gone", do="Look at what rank 0 did last.") from error
+        raise RankMissing(f"{msg}gone", do="See the log of rank 0.") from error

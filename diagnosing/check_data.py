@@ -180,14 +180,14 @@ def _volumes_and_gaps(
             for name, case in pipe.each_case()
         }
         for name, key in cases_without_label(by_name, labels):
-            what = f"case {name} has no {key!r}, and most cases beside it have one. Add the file."
-            missing.append(Finding.of_missing(name, key, labels, what))
+            msg = f"case {name} has no {key!r}, and most cases beside it have one. Add the file."
+            missing.append(Finding.of_missing(name, key, labels, msg))
     for listing in find(pipe, ListCases):
         lenient = listing.lenient()
         for case in lenient.listing():
             for key, error in listing.missing(case).items():
-                what = f"{error.message}. Add the file, or narrow the pattern."
-                missing.append(Finding.of_missing(case[CASE], key, labels, what))
+                msg = f"{error.message}. Add the file, or narrow the pattern."
+                missing.append(Finding.of_missing(case[CASE], key, labels, msg))
         pipe = replace_pipe(pipe, listing, lenient)
     # If the user has not opened the volumes, errors name the called function.
     quiet: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()

@@ -189,7 +189,7 @@ def replace_pipe(sink: Pipe, old: Pipe, new: Pipe) -> Pipe:
 DataPipe: TypeAlias = "IterDataPipe[Any] | MapDataPipe[Any]"  # any datapipe
 
 DataPipeGraph: TypeAlias = "dict[int, tuple[Pipe, DataPipeGraph]]"
-"""``{id(pipe): (pipe, the graph of what it reads)}``."""
+"""``{id(pipe): (pipe, the graph of its parents)}``."""
 
 P = TypeVar("P")
 

@@ -456,7 +456,7 @@ class BiasField(RandomValueOp):
         except FloatingPointError:
             most = max(map(abs, params["coefficients"]))
             msg = f"bias_field has coefficients of up to {most:g}, and exp of such is no number."
-            do = "Replay what a chain with the same ops drew, or give a strength of about 1."
+            do = "Replay the draws of a chain with the same ops, or give a strength of about 1."
             raise BadRecord(msg, do=do) from None
         return array
 

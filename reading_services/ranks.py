@@ -47,7 +47,7 @@ _DO_START = (
     "variables), or leave DistributedReadingService out."
 )
 _DO_LOOK = (
-    "Look at what that rank did last; DistributedReadingService(timeout=...) is the limit. Every "
+    "See the log of that rank; DistributedReadingService(timeout=...) is the limit. Every "
     "rank iterates the loader as often."
 )
 

@@ -417,7 +417,7 @@ def _argmax(voxels: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
         np.maximum(largest, values, out=largest)
     if np.isnan(largest).any():
         # Windows without NaN gave it: infinities of both signs, or shares of one.
-        msg = "no class is the largest: what was blended of infinite numbers of the model is NaN"
+        msg = "no class is the largest: infinite numbers of the model blend to NaN"
         raise SampleError(msg, do="Let it give finite numbers; float16 ends at 65504.")
     classes: NDArray[Any] = labels.astype(dtype, copy=False)
     return classes

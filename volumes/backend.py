@@ -281,8 +281,8 @@ def read_counted(backend: Backend, region: Region, channels: Channels | None = N
         if isinstance(error, VolumeChanged) or backend.is_current:
             raise
         # The advice of the read is for the old file.
-        what = f"{backend.name} was written again since it was opened: {error.message}"
-        raise VolumeChanged(what) from error
+        msg = f"{backend.name} was written again since it was opened: {error.message}"
+        raise VolumeChanged(msg) from error
     # Check user backends: the kernel would read past a short array.
     if voxels.array.shape != shape:
         raise BadHeader(

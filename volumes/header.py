@@ -198,9 +198,9 @@ def refuse_unreadable(dtype: np.dtype[Any], name: str) -> None:
         return
     if dtype.kind == "c" and dtype.itemsize <= 16:
         return
-    what = "RGB" if dtype.names and dtype.names[0] == "R" else str(dtype)
+    kind = "RGB" if dtype.names and dtype.names[0] == "R" else str(dtype)
     raise UnknownFormat(
-        f"{name} holds {what} voxels, and a volume holds integers, floats up to 64 bits or "
+        f"{name} holds {kind} voxels, and a volume holds integers, floats up to 64 bits or "
         "complex numbers up to 128 bits.",
         do="Store each colour as a channel, or convert the voxels to a numeric type.",
     )
@@ -290,8 +290,8 @@ def affine_matrix(entries: tuple[float, ...]) -> Affine:
 def channels_first(array: NDArray[Any], name: str) -> NDArray[Any]:
     """Return (I, J), (I, J, K) or (C, I, J, K) as (C, I, J, K), a view."""
     if not 2 <= array.ndim <= 4:
-        what = f"{name} has {array.ndim} axes."
-        raise BadHeader(what, do="Give (I, J), (I, J, K) or (C, I, J, K).")
+        msg = f"{name} has {array.ndim} axes."
+        raise BadHeader(msg, do="Give (I, J), (I, J, K) or (C, I, J, K).")
     array = array[..., None] if array.ndim == 2 else array
     return array[None] if array.ndim == 3 else array
 

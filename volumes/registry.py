@@ -236,11 +236,11 @@ class ReaderBackend(ViewBackend):
         if not (2 <= array.ndim <= 4 and array.dtype.kind != "O" and is_placed):
             parts = answer if isinstance(answer, tuple) else (answer,)
             kinds = [f"{type(part).__name__} {getattr(part, 'shape', '')}" for part in parts]
-            what = f"the reader {getattr(reader, '__name__', reader)!r} of {name} returned "
+            msg = f"the reader {getattr(reader, '__name__', reader)!r} of {name} returned "
             do = (
                 "Return (voxels, affine) or voxels: (I, J), (I, J, K) or (C, I, J, K), a 4x4 in mm."
             )
-            raise BadHeader(f"{what}{', '.join(kinds)}.", do=do)
+            raise BadHeader(f"{msg}{', '.join(kinds)}.", do=do)
         array = channels_first(array, name)
         entries = (own or IDENTITY) if affine is None else affine_entries(as_array(affine), name)
         super().__init__(array, array_header(array, entries, name), name)
@@ -269,17 +269,15 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
     """
     suffix = os.path.splitext(name)[1].lower()
     if suffix in _READERS:
-        what = f"no backend opens {name}, a file of {_READERS[suffix][0]}."
-        return UnknownFormat(what, do=_advice(suffix, is_url(name)))
+        msg = f"no backend opens {name}, a file of {_READERS[suffix][0]}."
+        return UnknownFormat(msg, do=_advice(suffix, is_url(name)))
     formats = _formats()
     missing = {item.needs for item in formats if item.needs and not _is_installed(item.needs)}
     here = [suffix for item in formats if item.needs not in missing for suffix in item.suffixes]
-    what = (
-        f"no backend opens {name}; installed: {', '.join(here)} (backends: {', '.join(backends)})"
-    )
+    msg = f"no backend opens {name}; installed: {', '.join(here)} (backends: {', '.join(backends)})"
     if missing:
-        what += f"; install {', '.join(sorted(missing))} for more"
-    return UnknownFormat(what, do=_advice(suffix, is_url(name)))
+        msg += f"; install {', '.join(sorted(missing))} for more"
+    return UnknownFormat(msg, do=_advice(suffix, is_url(name)))
 
 
 def _advice(suffix: str, remote: bool) -> str:

@@ -131,8 +131,8 @@ def refuse_other_grids(parts: Sequence[StackMember]) -> None:
                 "A list gives channels. Slices of a DICOM series are one volume: give their "
                 "folder, and files=[names] for some of them."
             )
-        what = f"{first.name} and {other.name} are to be channels of one volume, and {how}"
-        raise GridMismatch(what, do=do)
+        msg = f"{first.name} and {other.name} are to be channels of one volume, and {how}"
+        raise GridMismatch(msg, do=do)
 
 
 _AXES_ONCE = WarnOnce()
@@ -376,15 +376,15 @@ def source_of_object(thing: Any, options: Options) -> Source:
     names = [n for n in options.reader_kwargs if n != "axes" or is_image]
     names += [n for n in ("reader", "storage_options") if getattr(options, n)]
     if names:
-        what = f"voxels in memory take no reader and no options, and {names[0]}= is given"
-        raise SampleError(what, do=f"Leave {names[0]}= out.")
+        msg = f"voxels in memory take no reader and no options, and {names[0]}= is given"
+        raise SampleError(msg, do=f"Leave {names[0]}= out.")
     if source is not None:
         return source
     affine, axes = options.affine, options.reader_kwargs.get("axes")
     values, own = placed_array(thing, has_affine=affine is not None)
     if own is not None and axes is not None:
-        what = f"a {type(thing).__name__} has an affine along its own axes, and was given axes="
-        raise SampleError(what, do="Leave axes= out, or give affine= of the axes x, y, z too.")
+        msg = f"a {type(thing).__name__} has an affine along its own axes, and was given axes="
+        raise SampleError(msg, do="Leave axes= out, or give affine= of the axes x, y, z too.")
     return from_array(values, affine or own or IDENTITY, axes, is_image=own is not None)
 
 

@@ -153,7 +153,7 @@ def raw_chains(trainer: Any, folder: str) -> tuple[Any, Any]:
         foreground.
     """
     if trainer.is_cascaded:
-        msg = "what the network before has predicted lies on the grid of preprocessed cases"
+        msg = "predictions of the previous network are on the grid of preprocessed cases"
         raise NotOffered(msg, do="Train this configuration with nnUNetTrainerVoxpipe.")
     if trainer.probabilistic_oversampling:
         msg = "patches of raw files are about foreground by their place in the batch"

@@ -107,8 +107,8 @@ def refuse_links(h5py: Any, file: Any, key: Any, reach: Reach, depth: int = 0) -
     if not isinstance(key, str):
         return
     if depth > _MOST_LINKS:
-        what = f"more than {_MOST_LINKS} links lead to {shorten(key)} in {reach.name}."
-        raise BadHeader(what, do="Link to the dataset itself.")
+        msg = f"more than {_MOST_LINKS} links lead to {shorten(key)} in {reach.name}."
+        raise BadHeader(msg, do="Link to the dataset itself.")
     parts = [part for part in key.split("/") if part not in ("", ".")]
     for n in range(len(parts)):
         place = "/".join(parts[: n + 1])
@@ -286,8 +286,8 @@ def _refuse_gap(
         if source(number) not in there:
             folder, (base, inner) = os.path.dirname(reference), source(number)
             places = _places(file, os.path.join(folder, base), "HDF5_VDS_PREFIX")
-            what = f"the virtual dataset {dataset.name} of {name} leads"
-            raise _missing(what, _first_there(places), inner)
+            msg = f"the virtual dataset {dataset.name} of {name} leads"
+            raise _missing(msg, _first_there(places), inner)
 
 
 def _matching(
@@ -523,8 +523,8 @@ def chosen_dataset(h5py: Any, file: Any, key: Any, name: str) -> Any:
     if key is not None:
         if not isinstance(key, str) or key not in file:
             there = few_names(datasets_in(h5py, file), _MOST_NAMES) or "none"
-            what = f"{name} has no dataset {key!r}, but {there}."
-            raise BadHeader(what, do="Give the path of one of them as dataset=.")
+            msg = f"{name} has no dataset {key!r}, but {there}."
+            raise BadHeader(msg, do="Give the path of one of them as dataset=.")
         if not isinstance(file[key], h5py.Dataset):
             raise BadHeader(f"{key} in {name} is a group.", do="Give the path of a dataset.")
         return file[key]
@@ -541,9 +541,9 @@ def chosen_dataset(h5py: Any, file: Any, key: Any, name: str) -> Any:
     for at in (at for at, kind in _links_in(file).items() if kind):  # followed only by name
         link = file.get(at, getlink=True)
         names.append(f"{at} (a link to {getattr(link, 'filename', '')}:{link.path})")
-    what = f"{name} holds {len(fitting)} datasets of two to four axes; all: "
+    msg = f"{name} holds {len(fitting)} datasets of two to four axes; all: "
     do = f"Choose one, such as dataset={fitting[0]!r}." if fitting else _NAME_AXES
-    raise UnknownFormat(f"{what}{few_names(names, _MOST_NAMES) or 'none'}.", do=do)
+    raise UnknownFormat(f"{msg}{few_names(names, _MOST_NAMES) or 'none'}.", do=do)
 
 
 def _layout(dataset: Any, name: str, axes: Any) -> Layout:
@@ -583,8 +583,8 @@ def _affine(dataset: Any, layout: Layout, level: Any, name: str) -> tuple[float,
     spacing = np.asarray(numbers).ravel()
     is_numbers = spacing.dtype.kind in "iuf" and spacing.shape == (3,)
     if not is_numbers or not np.isfinite(spacing).all() or spacing.min() <= 0:
-        what = f"{noun} of {name} is {spacing.tolist()}, not three lengths."
-        raise BadHeader(what, do="Pass affine= to say where the voxels lie.")
+        msg = f"{noun} of {name} is {spacing.tolist()}, not three lengths."
+        raise BadHeader(msg, do="Pass affine= to say where the voxels lie.")
     if attribute is None:
         matrix = np.diag([*level[::-1], 1.0])  # stored as (z, y, x)
         matrix[:3, 3] = (level[::-1] - 1) / 2

@@ -63,8 +63,8 @@ def source_of_image(image: Any, options: Options) -> Source | None:
     if not hasattr(image, "dataobj"):  # an object of nibabel that is no image
         return None
     if not hasattr(image, "affine"):
-        what = f"a {type(image).__name__} of nibabel holds rows of numbers, no voxels."
-        raise UnknownFormat(what, do="Write its volume with wb_command -cifti-separate.")
+        msg = f"a {type(image).__name__} of nibabel holds rows of numbers, no voxels."
+        raise UnknownFormat(msg, do="Write its volume with wb_command -cifti-separate.")
     name = str(image.get_filename() or "the image")
     matrix = np.array(np.eye(4) if image.affine is None else image.affine, dtype=np.float64)
     with suppress(KeyError, TypeError, ValueError, IndexError):  # formats without the field
@@ -197,9 +197,9 @@ class DataobjBackend(Backend):
 def _refuse_time(image: Any, name: str) -> None:
     """Refuse MINC with time, which comes before space: nibabel's affine is of the last axes."""
     if len(image.shape) != 3:
-        what = f"{name} is a MINC file of {len(image.shape)} axes, {image.shape}; three are read."
+        msg = f"{name} is a MINC file of {len(image.shape)} axes, {image.shape}; three are read."
         do = "Give one time of it: nibabel.Nifti1Image(image.dataobj[0], image.affine)."
-        raise UnknownFormat(what, do=do)
+        raise UnknownFormat(msg, do=do)
 
 
 class MincBackend(FilesBackend):

@@ -158,7 +158,7 @@ def nnunet(
     count = 0 if is_whole else _count_for_each(cases, patches)
     if plan.has_previous:
         if previous is None:
-            msg = f"{configuration!r} takes what the network before has predicted"
+            msg = f"{configuration!r} takes the predictions of the previous network"
             raise SampleError(msg, do="Give previous=, the folder with a label for each case.")
         cases = cases.map(_Previous(os.fspath(previous), facts.ending))
     if is_whole:

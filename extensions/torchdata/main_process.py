@@ -171,7 +171,7 @@ class FullSync(MainProcess, RunningAhead, SameLength, form="fullsync"):
             return
         if self._barrier is None or not self._barrier.is_open:
             # A rank that is late says so after ``timeout``: the others have to be still there.
-            do = "Look at what that rank did last, or give fullsync() a longer timeout=."
+            do = "See the log of that rank, or give fullsync() a longer timeout=."
             self._barrier = RankBarrier(2 * self.timeout, do=do)
         barrier = self._barrier
         # One item, of any size: a rank that waits for another has the next one ready.

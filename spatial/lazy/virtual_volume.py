@@ -414,7 +414,7 @@ def refuse_drawn(patch: Any) -> None:
     """Raise ``GraphError`` with the pipe that draws something for a patch, if one does."""
     for step in _digest_draws(patch):
         raise GraphError(
-            f"{step.describe()} draws for each item and epoch, and what is kept is the same in all",
+            f"{step.describe()} draws for each item and epoch, and a kept copy is the same in all",
             do="Put it after cache(), and leave it out of what is converted.",
         ).at(step.origin)
 

@@ -196,9 +196,9 @@ def test_wrong_arguments_name_the_line(cases):
     """At construction; a key that is not there when the sample is."""
     pipe = opened(cases)
     for wrong, message in (
-        ({"mask": "likely"}, "mask says what is inside.*Give one of them"),
-        ({"min_fraction": 0.1}, "min_fraction says what is inside"),
-        ({"class_weights": {1: 1}}, "class_weights says what is inside"),
+        ({"mask": "likely"}, "mask selects the voxels inside.*Give one of them"),
+        ({"min_fraction": 0.1}, "min_fraction selects the voxels inside"),
+        ({"class_weights": {1: 1}}, "class_weights selects the voxels inside"),
         ({"sampling": "grid"}, "weights belongs to sampling='uniform'"),
         ({"fallback": "skip"}, "fallback is one of"),
         ({"weights": np.ones((3, 3, 3))}, "key of the sample or a Volume, got ndarray"),

@@ -56,7 +56,7 @@ def start(folder, source="file", last=0):
 
 
 def answers_of(ranks):
-    """Return what each rank sent, once all have ended."""
+    """Return the result of each rank, once all have ended."""
     answers = []
     try:
         for process, pipe in ranks:

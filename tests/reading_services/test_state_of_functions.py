@@ -772,7 +772,7 @@ ONE_SERVER = (
 
 
 def parts_of_a_script(folder, method, *parts):
-    """Return what each part of a script prints, warnings included, by its name."""
+    """Return the output of each part of a script by its name, warnings included."""
     code = "number = 1\ndef mark(batch):\n    return {**batch, 'versions': number}\n"
     for name in ("first.py", "mine.py", "other.py"):
         (folder / name).write_text(code)
@@ -808,7 +808,7 @@ def test_a_handler_of_later_ends_no_worker(under_one_server):
 
 
 def test_code_that_is_edited_meanwhile_stays_as_it_was(under_one_server):
-    """The script and what it imports."""
+    """The script and its imports."""
     _, printed = under_one_server
 
     assert printed["edited"] == "{(1, 1)}\n" * 2

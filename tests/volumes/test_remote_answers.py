@@ -90,7 +90,7 @@ def store(server, client):
 
 
 def fresh_stores(server, retry=QUICK, url="s3://bucket", options=None):
-    """Open the store anew for each range: none knows what another one read."""
+    """Open the store anew for each range: none knows the reads of another."""
     for wanted in RANGES:
         server.fail()
         yield (

@@ -46,8 +46,8 @@ def factors_in(units: Mapping[str, str], name: str) -> dict[str, float]:
     words = {axis: unit.strip().lower() for axis, unit in units.items()}
     if len({word in MILLIMETRES for word in words.values()}) > 1:
         every = ", ".join(f"{axis}: {unit!r}" for axis, unit in units.items())
-        what = f"{name} gives lengths along some axes only, by units of {every}."
-        raise BadHeader(what, do="Pass affine= to say where the voxels lie.")
+        msg = f"{name} gives lengths along some axes only, by units of {every}."
+        raise BadHeader(msg, do="Pass affine= to say where the voxels lie.")
     factors = {word: millimetres_in(word, name) for word in {*words.values()}}
     return {axis: factors[word] for axis, word in words.items()}
 
@@ -210,8 +210,8 @@ def named_layout(shape: tuple[int, ...], axes: Sequence[str], name: str) -> Layo
         )
     place = {axis: n for n, axis in enumerate(axes)}
     if len(place) != len(axes):
-        what = f"{name} has several axes of one name ({', '.join(axes)}), shape {shape}."
-        raise BadHeader(what, do="Write the file again with a name for each axis.")
+        msg = f"{name} has several axes of one name ({', '.join(axes)}), shape {shape}."
+        raise BadHeader(msg, do="Write the file again with a name for each axis.")
     x, y, z = (place.get(axis) for axis in SPATIAL)
     c_axes = tuple(n for n, axis in enumerate(axes) if axis not in SPATIAL)
     return Layout(shape, c_axes, (x, y, z))
@@ -232,8 +232,8 @@ MOST_CHUNK_BYTES = 4 * 1024**3
 def check_chunk_bytes(size: int, name: str) -> None:
     """Raise ``BadHeader`` for decoded chunks above the bound."""
     if size > MOST_CHUNK_BYTES:
-        what = f"one chunk of {name} has {size} bytes, and takes more than {MOST_CHUNK_BYTES}."
-        raise BadHeader(what, do="Store it in smaller chunks.")
+        msg = f"one chunk of {name} has {size} bytes, and takes more than {MOST_CHUNK_BYTES}."
+        raise BadHeader(msg, do="Store it in smaller chunks.")
 
 
 # Attributes of netCDF that change the values of an array, with their neutral values.
@@ -251,9 +251,9 @@ def refuse_conventions(
         except (TypeError, ValueError):
             is_neutral = False
         if not is_neutral:
-            what = f"{name} has the attribute {key} = {shorten(value.tolist())}"
+            msg = f"{name} has the attribute {key} = {shorten(value.tolist())}"
             do = "Read it with xarray, rasterio or Fiji, for instance, and give the values."
-            raise UnknownFormat(f"{what}, which changes its values.", do=do)
+            raise UnknownFormat(f"{msg}, which changes its values.", do=do)
 
 
 def chunked_header(
