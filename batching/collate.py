@@ -23,7 +23,7 @@ from ..core.context import ContextKey, Values, holding, values_here
 from ..core.errors import add_location
 from ..core.label_likeness import ValueSample, look_at, look_like_classes, look_like_image
 from ..core.locks import ForkSafeLock
-from ..core.memory import core_quota, refuse_beyond_memory
+from ..core.memory import beyond_memory, core_quota, usable_memory
 from ..core.sample import case_of
 from ..core.suggest import looks_like_label
 from ..intensity import ValueStep
@@ -331,7 +331,8 @@ def _spec_of(samples: Sequence[Any], key: str) -> ArraySpec | None:
     arrays = [one if isinstance(one, LazyPatch) else _array_of(one) for one in things]
     dtype = np.result_type(*[one.dtype for one in arrays])
     shape = (len(samples), *shapes[0])
-    refuse_beyond_memory(shape, dtype, f"the batch of {key!r}")
+    if 0 < usable_memory() < math.prod(shape) * dtype.itemsize:
+        raise beyond_memory(shape, dtype, f"the batch of {key!r}")
     return shape, dtype
 
 

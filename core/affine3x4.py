@@ -7,7 +7,8 @@ which a library's matrix product does not promise.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -44,10 +45,8 @@ def matrix4x4(rows: Affine3x4) -> NDArray[np.float64]:
     return flat.reshape(4, 4)
 
 
-def linear_of(rows: Affine3x4) -> Matrix3x3:
-    """Return the linear part of an affine map."""
-    a, b, c, _, d, e, f, _, g, h, i, _ = rows
-    return (a, b, c, d, e, f, g, h, i)
+linear_of: Callable[[Affine3x4], Matrix3x3] = itemgetter(0, 1, 2, 4, 5, 6, 8, 9, 10)
+"""Return the linear part of an affine map."""
 
 
 def compose(first: Affine3x4, second: Affine3x4) -> Affine3x4:
@@ -67,17 +66,6 @@ def compose(first: Affine3x4, second: Affine3x4) -> Affine3x4:
         g * k + h * o + i * r,
         g * m + h * p + i * s,
         g * u + h * v + i * w + z,
-    )
-
-
-def translate(rows: Affine3x4, shift: Sequence[float]) -> Affine3x4:
-    """Return ``rows`` composed with a translation by ``shift`` that comes before it."""
-    a, b, c, x, d, e, f, y, g, h, i, z = rows
-    u, v, w = shift
-    return (
-        *(a, b, c, a * u + b * v + c * w + x),
-        *(d, e, f, d * u + e * v + f * w + y),
-        *(g, h, i, g * u + h * v + i * w + z),
     )
 
 

@@ -54,14 +54,12 @@ def _address_space() -> int:
     return 0 if limit == resource.RLIM_INFINITY else limit
 
 
-def refuse_beyond_memory(shape: Sequence[int], dtype: np.dtype[Any], of: object) -> None:
-    """Raise BudgetExceeded for an array that this process's memory cannot hold."""
-    size = math.prod(map(int, shape)) * dtype.itemsize
-    limit = usable_memory()
-    if limit and size > limit:
-        array = f"{of} of shape {tuple(map(int, shape))} in {dtype}"
-        msg = f"reading would take {size} bytes of memory and may take {limit}: {array}"
-        raise BudgetExceeded(msg, do="Make patches or batches smaller.")
+def beyond_memory(shape: Sequence[int], dtype: np.dtype[Any], of: object) -> BudgetExceeded:
+    """Return the error of an array of more than :func:`usable_memory`."""
+    size = math.prod(shape) * dtype.itemsize
+    array = f"{of} of shape {tuple(shape)} in {dtype}"
+    msg = f"reading would take {size} bytes of memory and may take {usable_memory()}: {array}"
+    return BudgetExceeded(msg, do="Make patches or batches smaller.")
 
 
 def memory_of(groups: Path, own: Path) -> int:

@@ -92,8 +92,9 @@ class _CaseSource(SeedStamper):
     def samples(self) -> Iterator[Sample]:
         """Yield a sample for each case, under the seed of this pass."""
         seed, epoch = self._next_run()
+        of_source = self._identity(0)[:-1]  # no other source of the graph has it
         for index, (name, data) in enumerate(self.each_case()):
-            yield Sample(data, case=name, identity=self._identity(index), seed=seed, epoch=epoch)
+            yield Sample(data, case=name, identity=(*of_source, index), seed=seed, epoch=epoch)
 
     def settings(self) -> Any:
         """Return nothing: :meth:`data_hash` covers the cases."""

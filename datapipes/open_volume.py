@@ -255,7 +255,8 @@ class OpenVolume(SeedStamper, SameLength):
             keys = tuple(key for key, value in sample.items() if is_volume_source(value))
         try:
             self._refuse_unusable(sample, keys)
-            self._refuse_unknown(sample, keys)
+            if self._names or not self._known_keys.issuperset(keys):
+                self._refuse_unknown(sample, keys)
             volumes = {key: self._show(key, sample).opened_anew(by, renews=renews) for key in keys}
             if not self._has_looked:
                 self._warn_of_colours(sample, volumes)
@@ -276,7 +277,7 @@ class OpenVolume(SeedStamper, SameLength):
         for key, volume in volumes.items():
             policy = self.policies.get(key) or usual[key]
             patches[key] = LazyPatch(volume, pending, policy, is_fixed=key in self.overriding)
-        result = sample.with_data(**patches)
+        result = sample.with_identity(patches, sample.identity)
         return sampled_as_before(result, self.policies) if sample.patches else result
 
     def _refuse_unusable(self, sample: Sample, keys: Sequence[str]) -> None:

@@ -12,14 +12,14 @@ BOUNDS = {
     "range by obstore": (33, 5),
     "range by fsspec": (35, 5),
     "range from Volume.read": (51, 14),
-    "batch of one rotated patch": (123, 37),
-    "first patch of a case": (201, 47),
-    "window of a prediction": (163, 40),
+    "batch of one rotated patch": (112, 34),
+    "first patch of a case": (184, 46),
+    "window of a prediction": (157, 39),
 }
 # Calls of a read of 8 chunks, and how many more one of 216 may make.
 MOST_CALLS, MOST_MORE = 13, 0
 # Calls of a patch of image and label from converted zarr, of which none counts voxels or chunks.
-MOST_OF_PATCH = 356
+MOST_OF_PATCH = 343
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,7 @@ import contextlib
 import itertools
 import threading
 from collections import deque
-from collections.abc import Callable, Hashable
-from contextlib import AbstractContextManager
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
@@ -70,9 +69,9 @@ class Handles:
         self,
         most: int = MOST_HANDLES,
         most_bytes: int = MOST_RESIDENT_BYTES,
-        opening: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
+        session: Session | None = None,
     ) -> None:
-        self._opening = opening
+        self._session = session
         self._most, self._most_bytes = most, most_bytes
         self._lock = ForkSafeLock()
         self._acts = DeferredActs(self._lock)
@@ -107,7 +106,7 @@ class Handles:
                 if opens := backend is None or (verify and not backend.is_current):
                     # Drop the old backend first: HDF5 returns an open file's old state again.
                     backend = handle.backend = None
-                    with self._opening():
+                    with holding(OPENING, self._session or SESSION):
                         backend = handle.backend = source.open()
                 elif verify and not backend.remote:
                     # Chunks may change under the same metadata. A bucket is listed again only for
@@ -115,7 +114,8 @@ class Handles:
                     backend.forget_content_key()
                 return backend
         finally:
-            if opens:
+            size = 0 if backend is None else backend.resident_bytes
+            if opens and (size or len(self.by_token) > self._most):
                 self.trim()
 
     def opened_again(self, source: Source, last: Backend) -> Backend:
@@ -220,7 +220,7 @@ class Session:
     """
 
     def __init__(self, chunks: ChunkCache | None = None, ahead: ReadAhead | None = None) -> None:
-        self.handles = Handles(opening=lambda: holding(OPENING, self))  # open backends
+        self.handles = Handles(session=self)  # open backends
         self.chunks = ChunkCache(0) if chunks is None else chunks
         """Decoded chunks, in memory that reading services grant."""
         self.ahead = ReadAhead() if ahead is None else ahead  # prefetched stored bytes

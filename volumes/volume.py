@@ -253,7 +253,8 @@ class Volume:
                 # That of the open backend, shared by all copies of the volume in batches.
                 self._grid = self._backend().grid
                 return self._grid
-            self._grid = Grid(self.shape[1:], affine_matrix(self._affine or self.header.affine))
+            header = self._header or self.header
+            self._grid = Grid(header.shape[1:], affine_matrix(self._affine or header.affine))
         return self._grid
 
     @property

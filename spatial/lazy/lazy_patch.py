@@ -6,6 +6,7 @@ headers. ``realize`` reads and resamples the region once, then applies the value
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, repeat
@@ -18,7 +19,7 @@ from ...core import Grid, Region, Sample, Stream
 from ...core.convert_dtype import convert_dtype
 from ...core.errors import PatchSizeError
 from ...core.lru_cache import cached_property
-from ...core.memory import refuse_beyond_memory
+from ...core.memory import beyond_memory, usable_memory
 from ...core.stream import common_identity
 from ...intensity import Epilogue, Params, RecordedStatistics, ValueStep
 from ...intensity.native import change_values
@@ -180,7 +181,7 @@ class LazyPatch(NoArithmetic):
     def shape(self) -> tuple[int, int, int, int]:
         """(C, I, J, K) of the output."""
         i, j, k = self.pending.plan.shape
-        channels = self.channels
+        channels = int(self.volume.shape[0])
         for step in self.values:
             channels = step.channels(channels)
         return (channels, i, j, k)
@@ -314,7 +315,8 @@ class LazyPatch(NoArithmetic):
         shape = (self.shape[0], *plan.shape)
         if out is None:
             dtype = self.dtype
-            refuse_beyond_memory(shape, dtype, self)
+            if 0 < usable_memory() < math.prod(shape) * dtype.itemsize:
+                raise beyond_memory(shape, dtype, self)
             out = np.empty(shape, dtype)
         elif out.shape != shape:
             msg = f"a patch of {self.volume.name} has shape {shape}, its slot {out.shape}"
@@ -326,6 +328,8 @@ class LazyPatch(NoArithmetic):
         acting = self.acting if self.values else []
         if acting or fills is not None:
             self._realize_values(reading, acting, policy, fills, out)
+        elif len(reading.reads) == 1:  # most patches
+            reading.reads[0].resample_into(out, policy, None)
         else:
             self._resample_into(reading, out, None, policy)
         return out
@@ -443,9 +447,6 @@ class LazyPatch(NoArithmetic):
         self, reading: _Reading, out: NDArray[Any], epilogue: Epilogue | None, policy: Policy
     ) -> tuple[SourceVoxels, SpatialPlan]:
         """Write every part to its channels; return the first part's voxels and plan."""
-        if len(reading.reads) == 1:  # most patches
-            (read,) = reading.reads
-            return read.resample_into(out, policy, epilogue), read.plan
         sources, first = [], 0
         for read in reading.reads:
             last = first + read.volume.shape[0]

@@ -22,7 +22,7 @@ import numpy as np
 from ...core import Stream
 from ...core.affine3x4 import IDENTITY
 from ...core.draws import OpStep
-from ...core.errors import BadHeader, GraphError, GridMismatch, VoxpipeError
+from ...core.errors import GraphError, GridMismatch, VoxpipeError
 from ...core.grid import GRID_TOLERANCE
 from ...core.lru_cache import cached_property
 from ...core.stream import common_identity
@@ -102,8 +102,6 @@ class TransformChain:
                 raise error.at(key=key)  # noqa: B904  the very same error
         (name, grid), *others = grids.items()
         first = self.references[name]
-        if grid.is_singular:
-            raise singular(first)
         for key, other in others:
             distance = grid.distance_in_voxels(other)
             if distance > GRID_TOLERANCE:
@@ -132,7 +130,8 @@ class TransformChain:
             identity = common_identity(identity) if step.common else identity
             stream = Stream(self.seed, self.epoch, identity, step.stream_name)
             try:
-                step_plan = self.through_flushes(plan) if step.looks_at_stored else plan
+                is_stored = getattr(step.op, "looks_at_stored", False)
+                step_plan = self.through_flushes(plan) if is_stored else plan
                 params = step.draw(stream.restart(generator), step_plan, self.place)
                 plan = step.apply(plan, params)
             except VoxpipeError as error:
@@ -142,8 +141,6 @@ class TransformChain:
         SPARE_GENERATORS.append(generator)
         self.__dict__.update(draws=draws, shared_plan=plan)
         if self.moving is not None:
-            if self.moving.grid.is_singular:
-                raise singular(self.moving)
             warn_of_outside(self.moving, plan.source)
             plan = of_source(plan, self.moving.grid)
         return plan
@@ -231,9 +228,3 @@ def _mismatch(first: str, key: str, volumes: Mapping[str, Any], distance: float)
                 letters = letters_of(volumes[plain])
                 do = f"Name the axes of its array: open_volume(axes={{{plain!r}: {letters!r}}})."
     return GridMismatch(f"{first!r} and {key!r} {how}: {one.name} and {other.name}", do=do)
-
-
-def singular(volume: Any) -> BadHeader:
-    """Return the error of a volume whose affine has no inverse."""
-    msg = f"the affine of {volume.name} cannot be inverted: {volume.grid.affine[:3].tolist()}"
-    return BadHeader(msg, do="Pass affine= when opening, or mend the header.")

@@ -64,7 +64,14 @@ as_space = partial(as_choice, choices=("world", "voxel"))
 
 def rotation(degrees: Sequence[float]) -> Matrix3x3:
     """Return ``Rz @ Ry @ Rx``, right-handed: +90 about z turns x into y."""
-    (cx, sx), (cy, sy), (cz, sz) = map(_cos_sin, degrees)
+    numbers: list[float] = []
+    for angle in degrees:
+        turns, rest = divmod(angle, 90.0)
+        radians = math.radians(angle)
+        # Quarter turns are exact, so that they can be copied.
+        exact = ((1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0))[int(turns) % 4]
+        numbers += (math.cos(radians), math.sin(radians)) if rest else exact
+    cx, sx, cy, sy, cz, sz = numbers
     up, across = sx * sy, cx * sy
     return (
         *(cy * cz, up * cz - cx * sz, across * cz + sx * sz),
@@ -84,21 +91,13 @@ def turning(plan: SpatialPlan, degrees: Sequence[float], space: Space) -> Matrix
     (x, y, z), nearest = normal(plan, flat[0])
     if 1.0 in (x, y, z):
         return rotation([degrees[axis] if axis == nearest else 0.0 for axis in range(3)])
-    c, s = _cos_sin(degrees[nearest])
+    c, _, _, s, *_ = rotation((0.0, 0.0, degrees[nearest]))
     v = 1 - c
     return (
         *(c + x * x * v, x * y * v - z * s, x * z * v + y * s),
         *(y * x * v + z * s, c + y * y * v, y * z * v - x * s),
         *(z * x * v - y * s, z * y * v + x * s, c + z * z * v),
     )
-
-
-def _cos_sin(degrees: float) -> tuple[float, float]:
-    turns, rest = divmod(degrees, 90.0)
-    if rest == 0:
-        # Quarter turns are exact, so that they can be copied.
-        return ((1.0, 0.0), (0.0, 1.0), (-1.0, 0.0), (0.0, -1.0))[int(turns) % 4]
-    return math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
 
 
 def shearing(factors: Sequence[float]) -> Matrix3x3:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ...core import Grid, OrientedBox, Region
-from ...core.affine3x4 import IDENTITY, Affine3x4, affine3x4, compose, matrix4x4, translate
+from ...core.affine3x4 import IDENTITY, Affine3x4, affine3x4, compose, matrix4x4
 from ...core.call_site import shorten
 from ...core.errors import BadPlan
 from ...core.lru_cache import cached_property
@@ -271,7 +271,8 @@ class SpatialPlan:
             Whether the voxels outside the box are gone.
         """
         i, j, k = start
-        plan = self._with(rows=translate(self.rows, (i, j, k)), shape=size)
+        move = (1.0, 0.0, 0.0, i, 0.0, 1.0, 0.0, j, 0.0, 0.0, 1.0, k)
+        plan = self._with(rows=compose(self.rows, move), shape=size)
         if not hard:
             return plan
         whole = whole_rows(plan.rows, plan.shape)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import Region
-from ...core.affine3x4 import IDENTITY, Affine3x4, matrix4x4, translate
+from ...core.affine3x4 import Affine3x4, matrix4x4
 from ...core.lru_cache import cached_property
 from ...core.validate import FieldChecks
 from .pull_back import REACH, Matrix, Moves, coordinate, extremes
@@ -179,8 +179,10 @@ class Clip(_ByValue):
     @classmethod
     def of_region(cls, region: Region) -> Clip:
         """Return a box of whole voxels."""
+        x, y, z = region.start
+        move = (1.0, 0.0, 0.0, -x, 0.0, 1.0, 0.0, -y, 0.0, 0.0, 1.0, -z)
         i, j, k = region.shape
-        return cls(matrix4x4(translate(IDENTITY, [-a for a in region.start])), (i, j, k))
+        return cls(matrix4x4(move), (i, j, k))
 
     def move(self, across: Matrix, back: Matrix) -> Clip:
         """Return the box in other coordinates, from which ``back`` (4x4) maps here."""

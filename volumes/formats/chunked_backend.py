@@ -18,7 +18,7 @@ from ...core.validate import MILLIMETRES, PLAIN_UNITS
 from ...storage.read_ahead import Closable
 from ..backend import Channels
 from ..chunks.chunked_array import NeededChunks
-from ..header import IDENTITY, PLACEMENT, Header, Shape, Triple, refuse_unreadable
+from ..header import IDENTITY, PLACEMENT, Header, Shape, refuse_unreadable
 from ..voxels import Voxels, plain
 from .stored_file import FilesBackend, StoredFile
 
@@ -70,13 +70,8 @@ class Layout:
     @cached_property
     def shape(self) -> Shape:
         """(C, I, J, K)."""
-        channels = math.prod(self.sizes[axis] for axis in self.c_axes)
-        return channels, *self.spatial_part(self.sizes)
-
-    def spatial_part(self, entries: Sequence[int]) -> Triple:
-        """Return the entries of I, J, K from entries per stored axis; 1 for axes not stored."""
-        i, j, k = (1 if axis is None else int(entries[axis]) for axis in self.spatial)
-        return i, j, k
+        i, j, k = (1 if axis is None else int(self.sizes[axis]) for axis in self.spatial)
+        return math.prod(self.sizes[axis] for axis in self.c_axes), i, j, k
 
     def index(self, region: Region, channels: Channels | None = None) -> tuple[Region, Channels]:
         """Return the region of the stored array, and the place of the channels in that region.
@@ -270,7 +265,7 @@ def chunked_header(
     if min(layout.sizes, default=0) < 1:
         raise BadHeader(f"{name} holds no voxels: shape {layout.sizes}.")
     check_chunk_bytes(math.prod(chunks) * dtype.itemsize, name)
-    part = layout.spatial_part(chunks)
+    part = replace(layout, sizes=tuple(chunks)).shape[1:]
     header = Header(layout.shape, affine, dtype, part, "range", *scale, names_axes=layout.is_named)
     return replace(header, stamp=stamp)
 
@@ -341,7 +336,9 @@ class ChunkedBackend(FilesBackend):
         return int(self._array.chunks[axes[0]]) * inner if axes else 1
 
     def prefetch(self, region: Region, channels: Channels | None = None) -> Closable | None:
-        ticket: Closable | None = self._array.prefetch(self._layout.index(region, channels)[0])
+        if not self._is_as_stored or channels is not None:
+            region = self._layout.index(region, channels)[0]
+        ticket: Closable | None = self._array.prefetch(region)
         return ticket
 
     def needed_chunks(self, region: Region, channels: Channels | None = None) -> NeededChunks:

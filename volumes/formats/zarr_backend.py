@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -169,7 +170,7 @@ class ZarrBackend(ChunkedBackend):
     def shards(self) -> Triple | None:
         """Object unit in voxels along I, J, K; None if every chunk is an object."""
         shards = self._array.shards
-        return None if shards is None else self._layout.spatial_part(shards)
+        return None if shards is None else replace(self._layout, sizes=shards).shape[1:]
 
 
 class ListedZarr(ZarrBackend):
