@@ -10,8 +10,11 @@ from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
 from types import FunctionType, MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 from warnings import warn
+
+T = TypeVar("T")
+_FAILED: set[EntryPoint] = set()  # whose functions raised in this process
 
 
 def at_first_use(
@@ -92,6 +95,36 @@ def extensions(group: str) -> Mapping[str, EntryPoint]:
 def distribution_of(point: EntryPoint) -> str:
     """Return the name of the package that has an entry point."""
     return getattr(getattr(point, "dist", None), "name", None) or "an installed package"
+
+
+@cache
+def load(point: EntryPoint) -> Any:
+    """Return the object of an entry point; None, with one warning, if it cannot be imported."""
+    try:
+        return point.load()
+    except Exception as error:
+        return _leave_out(point, "cannot be imported", error)
+
+
+def consult(point: EntryPoint, subject: Any, kind: Callable[..., T]) -> T:
+    """Return ``kind`` of the advice of an entry point on a subject.
+
+    A function that fails, or whose result is of another kind, is left out with one warning: the
+    result is ``kind()``.
+    """
+    try:
+        if point not in _FAILED and (function := load(point)) is not None:
+            return kind(function(subject))
+    except Exception as error:
+        _FAILED.add(point)
+        _leave_out(point, "failed", error)
+    return kind()
+
+
+def _leave_out(point: EntryPoint, event: str, error: Exception) -> None:
+    where = f"{point.group}: {point.name} = {point.value} of {distribution_of(point)}"
+    msg = f"{where} {event}, and is left out: {type(error).__name__}: {error}"
+    warn(msg, UserWarning, stacklevel=4)
 
 
 def names_at(place: str) -> dict[str, EntryPoint]:

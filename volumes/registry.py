@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.errors import BadHeader, UnknownFormat
-from ..first_use import distribution_of, extensions
+from ..first_use import extensions, load
 from ..storage.location import is_url, public_name
 from .backend import Backend, ViewBackend, as_array, placed_array
 from .header import IDENTITY, affine_entries, array_header, channels_first, given_affine
@@ -95,13 +94,7 @@ def _formats() -> list[Any]:
     for name, point in extensions("formats").items():
         if name in _OF_PACKAGES:
             continue
-        value: Any = ()
-        try:
-            value = point.load()
-        except Exception as error:
-            failure = f"{type(error).__name__}: {error}"
-            text = f"the formats {point.value} of {distribution_of(point)} cannot be imported"
-            warnings.warn(f"{text}, and are left out: {failure}", UserWarning, stacklevel=2)
+        value = load(point) or ()
         _OF_PACKAGES.setdefault(name, value if isinstance(value, tuple) else (value,))
     others = (item for formats in tuple(_OF_PACKAGES.values()) for item in formats)
     return [*_FORMATS, *sorted(others, key=lambda item: item.rank)]
