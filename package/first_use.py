@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 from warnings import warn
 
 T = TypeVar("T")
-_FAILED: set[EntryPoint] = set()  # whose functions raised in this process
 
 
 def at_first_use(
@@ -102,28 +101,27 @@ def load(point: EntryPoint) -> Any:
     """Return the object of an entry point; None, with one warning, if it cannot be imported."""
     try:
         return point.load()
-    except Exception as error:
-        return _leave_out(point, "cannot be imported", error)
+    except Exception:
+        return _leave_out(point, "cannot be imported")
 
 
 def consult(point: EntryPoint, subject: Any, kind: Callable[..., T]) -> T:
-    """Return ``kind`` of the advice of an entry point on a subject.
+    """Return ``kind`` of the advice of an entry point on a subject; else ``kind()``.
 
-    A function that fails, or whose result is of another kind, is left out with one warning: the
-    result is ``kind()``.
+    A function that fails, or whose result is of another kind, gives one warning.
     """
+    function = load(point)
     try:
-        if point not in _FAILED and (function := load(point)) is not None:
-            return kind(function(subject))
-    except Exception as error:
-        _FAILED.add(point)
-        _leave_out(point, "failed", error)
-    return kind()
+        return kind(function(subject)) if function else kind()
+    except Exception:
+        _leave_out(point, "failed")
+        return kind()
 
 
-def _leave_out(point: EntryPoint, event: str, error: Exception) -> None:
+@cache
+def _leave_out(point: EntryPoint, event: str) -> None:
     where = f"{point.group}: {point.name} = {point.value} of {distribution_of(point)}"
-    msg = f"{where} {event}, and is left out: {type(error).__name__}: {error}"
+    msg = f"{where} {event}, and is left out: {sys.exception()!r}"
     warn(msg, UserWarning, stacklevel=4)
 
 

@@ -5,7 +5,8 @@ with a method per form, and has the pipes that are made of ops. The files of ops
 offer: ``exported_ops.pyi`` of ``spatial`` and ``intensity`` has their names. A package that imports
 at first use has a table of names: ``exported_names.pyi`` has them as imports. Modules that exist
 only in the table ``voxpipe.names`` of ``setup.cfg``, such as ``voxpipe.dataloader2.graph``, have a
-stub in their place; a module with a file, such as ``datapipes/map.py``, has ``names_of_map.pyi``.
+stub in their place. For the functions of ``datapipes/utils.py`` the names are apart, in
+``names_of_utils.pyi``.
 ``--check`` only says whether the files are what would be written.
 """
 
@@ -367,6 +368,12 @@ def stubs_of_paths() -> dict[Path, str]:
         if modules := sorted(p.rpartition(".")[2] for p in table if p.rpartition(".")[0] == path):
             homes["."] = modules
             place /= "__init__"
+        elif path == "datapipes.map":  # this stub hides the file, which only imports
+            own = {name for names in homes.values() for name in names}
+            names = import_module(f"voxpipe.{path}").__all__
+            torch_names = [name for name in names if name not in {*own, "MapDataPipe"}]
+            homes["torch.utils.data.datapipes.map"] = torch_names
+            homes["torch.utils.data"] = ["MapDataPipe"]
         elif place.with_suffix(".py").exists():
             place = place.with_name(f"names_of_{place.name}")
         texts[place.with_suffix(".pyi")] = exports(f"The names of voxpipe.{path} by table", homes)
@@ -385,11 +392,14 @@ def stubs() -> dict[Path, str]:
         homes: defaultdict[str, list[str]] = defaultdict(list)
         for name, point in names.items():
             homes[_relative(point.module)].append(name)
+        for home, own in getattr(import_module(f"voxpipe.{folder}"), "_HOMES", {}).items():
+            homes[f".{home}"] += own.split()
         if modules := sorted(p.stem for p in own_modules if p.parent == ROOT / folder):
             homes["."] = modules
         text = exports(f"The names of extensions in voxpipe.{folder}", homes)
         texts[ROOT / folder / "exported_names.pyi"] = text
-    lazy = {"package": "voxpipe"} | {p: f"voxpipe.{p}" for p in ("reading_services", "testing")}
+    names = ("reading_services", "testing", "volumes")
+    lazy = {"package": "voxpipe"} | {p: f"voxpipe.{p}" for p in names}
     texts |= {ROOT / p / "exported_names.pyi": exported_names(name) for p, name in lazy.items()}
     return {ROOT / "datapipes" / "chained_forms.pyi": stub(), **texts}
 

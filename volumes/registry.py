@@ -75,8 +75,6 @@ class _Matcher(NamedTuple):
 BEFORE: list[_Matcher] = []
 AFTER: list[_Matcher] = []
 _FORMATS: list[Any] = []  # of the engine
-# Formats by the name of their entry point; concurrent readers never see a name without them.
-_OF_PACKAGES: dict[str, tuple[Any, ...]] = {}
 _WITHOUT: set[str] = set()  # names of removed or replaced formats
 
 
@@ -91,12 +89,8 @@ def _formats() -> list[Any]:
     An entry point ``voxpipe.formats`` names a `Format`, or a tuple of them. A package that cannot
     be imported gives a warning and is skipped.
     """
-    for name, point in extensions("formats").items():
-        if name in _OF_PACKAGES:
-            continue
-        value = load(point) or ()
-        _OF_PACKAGES.setdefault(name, value if isinstance(value, tuple) else (value,))
-    others = (item for formats in tuple(_OF_PACKAGES.values()) for item in formats)
+    values = [load(point) or () for point in extensions("formats").values()]
+    others = (item for v in values for item in (v if isinstance(v, tuple) else (v,)))
     return [*_FORMATS, *sorted(others, key=lambda item: item.rank)]
 
 
