@@ -19,7 +19,7 @@ from ..datapipes.cost import passes_of
 from ..datapipes.datapipe import draws
 from ..datapipes.epoch import UNSEEN_HINT, Unseen, has_place, held_objects, is_library
 from ..datapipes.iter import BatchPatches, Flush, PatchSampler, Realize, SpatialPipe
-from ..first_use import extensions
+from ..first_use import consult, extensions
 from ..graph import (
     Cut,
     NoCut,
@@ -161,11 +161,10 @@ class Lint(Adapter):
                     result.append(Mistake(name, what, do, origin_of(one)))
             upstream[id(one)] = before.after(one)
         for name, look in _OF_GRAPHS.items():
-            for at, what, do in () if name in self.ignore else look(pipe, split):
-                result.append(Mistake(name, what, do, origin_of(at)))
+            result += () if name in self.ignore else _mistakes(name, look(pipe, split))
         for name, point in extensions("lint_rules").items():
-            for at, what, do in () if name in self.ignore else point.load()(pipe):
-                result.append(Mistake(name, what, do, origin_of(at)))
+            if name not in self.ignore:
+                result += consult(point, pipe, functools.partial(_mistakes, name))
         return result
 
     def mistake_of_workers(self, pipe: Pipe, workers: int) -> Mistake | None:
@@ -184,6 +183,10 @@ class Lint(Adapter):
         for mistake in self.mistakes(pipe):
             warnings.warn(str(mistake), LintWarning, stacklevel=4)
         return RewriteResult(pipe, pipe)
+
+
+def _mistakes(name: str, places: Places = ()) -> list[Mistake]:
+    return [Mistake(name, what, do, origin_of(at)) for at, what, do in places]
 
 
 def _mistakes_at(pipe: Any, before: Upstream) -> Iterator[tuple[str, str, str]]:

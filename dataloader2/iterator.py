@@ -26,7 +26,7 @@ from ..core import CallSite
 from ..core.errors import IteratorInvalidated, NotPicklable, TooManyFailures, VoxpipeError
 from ..core.locks import DeferredActs, ForkSafeLock
 from ..core.validate import validate_int
-from ..first_use import extensions
+from ..first_use import consult, extensions
 from ..graph import Traits, traits_of, walk
 from ..reading_services import Epoch
 from ..reading_services.planner import Position
@@ -413,8 +413,8 @@ def _repeated_batches(frame: FrameType) -> float:
     """Return the batches of the epoch that a trainer in the frames repeats, or 0."""
     # Entry points by the name of the framework's package: each returns 0 if it repeats none.
     points = extensions("frameworks")
-    calls = [points[name].load() for name in points.keys() & sys.modules.keys()]
-    return max((call(frame) for call in calls), default=0)
+    names = points.keys() & sys.modules.keys()
+    return max((consult(points[name], frame, float) for name in names), default=0)
 
 
 @dataclass

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch.utils.data.datapipes.utils.common import StreamWrapper as StreamWrapper
 
 from ..first_use import at_first_use, names_at
 from ..graph import Pipe
 from ..graph.explain import nodes_and_edges
+
+if TYPE_CHECKING:
+    from .names_of_utils import *  # noqa: F403
 
 _POINTS = names_at("datapipes.utils")
 __all__ = [*_POINTS, "to_graph"]

@@ -10,8 +10,10 @@ from importlib.machinery import ModuleSpec
 from importlib.metadata import EntryPoint, entry_points
 from pkgutil import iter_modules
 from types import FunctionType, MappingProxyType, ModuleType
-from typing import Any
+from typing import Any, TypeVar
 from warnings import warn
+
+T = TypeVar("T")
 
 
 def at_first_use(
@@ -92,6 +94,35 @@ def extensions(group: str) -> Mapping[str, EntryPoint]:
 def distribution_of(point: EntryPoint) -> str:
     """Return the name of the package that has an entry point."""
     return getattr(getattr(point, "dist", None), "name", None) or "an installed package"
+
+
+@cache
+def load(point: EntryPoint) -> Any:
+    """Return the object of an entry point; None, with one warning, if it cannot be imported."""
+    try:
+        return point.load()
+    except Exception:
+        return _leave_out(point, "cannot be imported")
+
+
+def consult(point: EntryPoint, subject: Any, kind: Callable[..., T]) -> T:
+    """Return ``kind`` of the advice of an entry point on a subject; else ``kind()``.
+
+    A function that fails, or whose result is of another kind, gives one warning.
+    """
+    function = load(point)
+    try:
+        return kind(function(subject)) if function else kind()
+    except Exception:
+        _leave_out(point, "failed")
+        return kind()
+
+
+@cache
+def _leave_out(point: EntryPoint, event: str) -> None:
+    where = f"{point.group}: {point.name} = {point.value} of {distribution_of(point)}"
+    msg = f"{where} {event}, and is left out: {sys.exception()!r}"
+    warn(msg, UserWarning, stacklevel=4)
 
 
 def names_at(place: str) -> dict[str, EntryPoint]:

@@ -98,7 +98,8 @@ def environment(tmp_path_factory):
 def one_fork_server():
     """Let workers import the modules of functions: a server for each file imports torch anew.
 
-    Scripts in processes of their own test that a server imports the modules of functions.
+    Scripts in processes of their own test that a server imports the modules of functions. No
+    argument of a service turns this off: it gives all workers of a run one version of the code.
     """
     from voxpipe.reading_services.workers import pool
 

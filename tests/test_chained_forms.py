@@ -1,13 +1,15 @@
 """Type checkers and editors know the chained forms: the stub is what the tool writes."""
 
 import ast
+import configparser
 import importlib.util
 import inspect
+import os
 import subprocess
 import sys
 
 import pytest
-from checkout import ROOT
+from checkout import ROOT, package_dir
 
 from voxpipe.datapipes import DataPipe
 
@@ -25,6 +27,79 @@ def test_the_stub_is_what_the_tool_writes():
     """After a new form or argument: ``python tools/write_chained_forms.py``."""
     for place, text in tool().stubs().items():
         assert place.read_text("utf-8") == text
+
+
+def table():
+    """Return the table ``voxpipe.names`` of ``setup.cfg``: modules and names, and their places."""
+    config = configparser.ConfigParser(delimiters="=")
+    config.optionxform = str
+    config.read(ROOT / "setup.cfg", encoding="utf-8")
+    lines = config["options.entry_points"]["voxpipe.names"].splitlines()
+    pairs = [line.split(" = ") for line in lines if " = " in line]
+    return {tuple(path.rsplit(".", 1)): place for path, place in pairs}
+
+
+def names_in(stub):
+    """Return the names that a stub imports from other packages, and their places."""
+    found = {}
+    for node in ast.parse(stub.read_text("utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and not (node.module or "torch").startswith("torch"):
+            home = f"voxpipe.{node.module}".replace("voxpipe.voxpipe.", "voxpipe.")
+            found |= {alias.name: f"{home}:{alias.name}" for alias in node.names}
+    return found
+
+
+def test_the_stubs_of_paths_equal_the_table():
+    """Names of torchdata's paths in ``setup.cfg``: none is missing, none is left over."""
+    stubs = [*(ROOT / "dataloader2").rglob("*.pyi"), *ROOT.glob("datapipes/[mn]*.pyi")]
+    found = {}
+    for stub in stubs:
+        path = stub.relative_to(ROOT).with_suffix("")
+        module = ".".join(path.parts).replace("names_of_", "")
+        module = module.removesuffix(".__init__").removesuffix(".exported_names")
+        names = names_in(stub)
+        if path.name == "exported_names":  # the package has names of its own, too
+            names = {name: place for name, place in names.items() if ".extensions." in place}
+        found |= {(module, name): place for name, place in names.items()}
+    in_chained_forms = {key for key in table() if key[0] == "datapipes.iter"}
+    text = (ROOT / "datapipes" / "chained_forms.pyi").read_text("utf-8")
+    names = ast.literal_eval(text.rpartition("__all__ = ")[2])
+
+    assert found == {key: at for key, at in table().items() if key not in in_chained_forms}
+    assert in_chained_forms
+    assert {name for _, name in in_chained_forms} <= set(names)
+    folders = [ROOT / folder for folder in package_dir().values()]
+    assert {file for folder in folders for file in folder.rglob("*.pyi")} == set(tool().stubs())
+
+
+@pytest.mark.slow
+def test_type_checkers_know_every_path_of_the_table(tmp_path):
+    """In another folder, with the files that setuptools installs: no name is ``Any``."""
+    build = "from setuptools import setup; setup(script_args=['-q', 'build_py', '-d', 'PLACE'])"
+    command = [sys.executable, "-c", build.replace("PLACE", str(tmp_path / "site"))]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    imports = [f"from voxpipe.{m} import {n} as _{i}" for i, (m, n) in enumerate(table())]
+    numbers = range(len(imports))
+    lines = [*imports, "import voxpipe.dataloader2"]
+    lines += [f"reveal_type(_{i})" for i in numbers]
+    lines += ["reveal_type(voxpipe.dataloader2.graph.utils.find_dps)"]
+    (tmp_path / "program.py").write_text("\n".join(lines) + "\n")
+    options = ["--config-file=", "--follow-imports=silent", "--cache-dir", str(tmp_path / "cache")]
+    command = [sys.executable, "-m", "mypy", *options, "program.py"]
+
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "MYPYPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+    types = [line.partition("Revealed type is ")[2] for line in done.stdout.splitlines()[:-1]]
+    assert done.returncode == 0, done.stdout
+    assert len(types) == len(imports) + 1
+    assert [] == [name for name, kind in zip(imports, types, strict=False) if kind == '"Any"']
 
 
 def test_every_form_has_its_arguments():

@@ -3,8 +3,11 @@
 torch finds a chained form in a table when it is called: ``datapipes/chained_forms.pyi`` is a class
 with a method per form, and has the pipes that are made of ops. The files of ops list what they
 offer: ``exported_ops.pyi`` of ``spatial`` and ``intensity`` has their names. A package that imports
-at first use has a table of names: ``exported_names.pyi`` has them as imports. ``--check`` only says
-whether the files are what would be written.
+at first use has a table of names: ``exported_names.pyi`` has them as imports. Modules that exist
+only in the table ``voxpipe.names`` of ``setup.cfg``, such as ``voxpipe.dataloader2.graph``, have a
+stub in their place. For the functions of ``datapipes/utils.py`` the names are apart, in
+``names_of_utils.pyi``.
+``--check`` only says whether the files are what would be written.
 """
 
 from __future__ import annotations
@@ -349,9 +352,39 @@ def stub() -> str:
     return f"{HEADER}{imports.text()}\n\n{own}" + "\n".join([*methods, pipes_of_ops()])
 
 
+def stubs_of_paths() -> dict[Path, str]:
+    """Return the text of the stub of each module with names in the table ``voxpipe.names``."""
+    table: defaultdict[str, defaultdict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for key, point in import_module("voxpipe.first_use").extensions("names").items():
+        path, _, name = key.rpartition(".")
+        # Other packages have stubs of their own.
+        if point.value.startswith("voxpipe."):
+            table[path][point.module].append(name)
+    texts = {}
+    for path, homes in table.items():
+        place = ROOT / path.replace(".", "/")
+        if (place / "__init__.py").exists() or path == "datapipes.iter":
+            continue  # stubs() and stub() write these
+        if modules := sorted(p.rpartition(".")[2] for p in table if p.rpartition(".")[0] == path):
+            homes["."] = modules
+            place /= "__init__"
+        elif path == "datapipes.map":  # this stub hides the file, which only imports
+            own = {name for names in homes.values() for name in names}
+            names = import_module(f"voxpipe.{path}").__all__
+            torch_names = [name for name in names if name not in {*own, "MapDataPipe"}]
+            homes["torch.utils.data.datapipes.map"] = torch_names
+            homes["torch.utils.data"] = ["MapDataPipe"]
+        elif place.with_suffix(".py").exists():
+            place = place.with_name(f"names_of_{place.name}")
+        texts[place.with_suffix(".pyi")] = exports(f"The names of voxpipe.{path} by table", homes)
+    return texts
+
+
 def stubs() -> dict[Path, str]:
     """Return the text of each stub."""
-    texts = {ROOT / p / "exported_ops.pyi": exported_ops(p) for p in ("intensity", "spatial")}
+    texts = stubs_of_paths()
+    own_modules = {p.parent if p.stem == "__init__" else p for p in texts}
+    texts |= {ROOT / p / "exported_ops.pyi": exported_ops(p) for p in ("intensity", "spatial")}
     first_use = import_module("voxpipe.first_use")
     points = {"adapters": first_use.extensions("adapters")}
     points["dataloader2"] = first_use.names_at("dataloader2")
@@ -359,9 +392,14 @@ def stubs() -> dict[Path, str]:
         homes: defaultdict[str, list[str]] = defaultdict(list)
         for name, point in names.items():
             homes[_relative(point.module)].append(name)
+        for home, own in getattr(import_module(f"voxpipe.{folder}"), "_HOMES", {}).items():
+            homes[f".{home}"] += own.split()
+        if modules := sorted(p.stem for p in own_modules if p.parent == ROOT / folder):
+            homes["."] = modules
         text = exports(f"The names of extensions in voxpipe.{folder}", homes)
         texts[ROOT / folder / "exported_names.pyi"] = text
-    lazy = {"package": "voxpipe"} | {p: f"voxpipe.{p}" for p in ("reading_services", "testing")}
+    names = ("reading_services", "testing", "volumes")
+    lazy = {"package": "voxpipe"} | {p: f"voxpipe.{p}" for p in names}
     texts |= {ROOT / p / "exported_names.pyi": exported_names(name) for p, name in lazy.items()}
     return {ROOT / "datapipes" / "chained_forms.pyi": stub(), **texts}
 
@@ -372,6 +410,7 @@ def main() -> int:
     if "--check" in sys.argv[1:]:
         return int(any(not at.exists() or at.read_text("utf-8") != text for at, text in texts))
     for at, text in texts:
+        at.parent.mkdir(exist_ok=True)
         at.write_text(text, "utf-8")
     return 0
 

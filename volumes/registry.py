@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..core.errors import BadHeader, UnknownFormat
-from ..first_use import distribution_of, extensions
+from ..first_use import extensions, load
 from ..storage.location import is_url, public_name
 from .backend import Backend, ViewBackend, as_array, placed_array
 from .header import IDENTITY, affine_entries, array_header, channels_first, given_affine
@@ -76,8 +75,6 @@ class _Matcher(NamedTuple):
 BEFORE: list[_Matcher] = []
 AFTER: list[_Matcher] = []
 _FORMATS: list[Any] = []  # of the engine
-# Formats by the name of their entry point; concurrent readers never see a name without them.
-_OF_PACKAGES: dict[str, tuple[Any, ...]] = {}
 _WITHOUT: set[str] = set()  # names of removed or replaced formats
 
 
@@ -92,18 +89,8 @@ def _formats() -> list[Any]:
     An entry point ``voxpipe.formats`` names a `Format`, or a tuple of them. A package that cannot
     be imported gives a warning and is skipped.
     """
-    for name, point in extensions("formats").items():
-        if name in _OF_PACKAGES:
-            continue
-        value: Any = ()
-        try:
-            value = point.load()
-        except Exception as error:
-            failure = f"{type(error).__name__}: {error}"
-            text = f"the formats {point.value} of {distribution_of(point)} cannot be imported"
-            warnings.warn(f"{text}, and are left out: {failure}", UserWarning, stacklevel=2)
-        _OF_PACKAGES.setdefault(name, value if isinstance(value, tuple) else (value,))
-    others = (item for formats in tuple(_OF_PACKAGES.values()) for item in formats)
+    values = [load(point) or () for point in extensions("formats").values()]
+    others = (item for v in values for item in (v if isinstance(v, tuple) else (v,)))
     return [*_FORMATS, *sorted(others, key=lambda item: item.rank)]
 
 

@@ -17,7 +17,7 @@ from ..core import Affine, Grid, Region
 from ..core.call_site import WarnOnce
 from ..core.errors import GridMismatch, LikelyMistake, SampleError, UnknownFormat, VolumeError
 from ..core.grid import GRID_TOLERANCE
-from ..first_use import extensions
+from ..first_use import extensions, load
 from ..storage.content import content_key
 from ..storage.read_ahead import Closable, joint_ticket
 from .array_source import from_array, is_instance
@@ -393,7 +393,7 @@ def source_by_package(thing: Any, options: Options) -> Source | None:
     packages = (cls.__module__.partition(".")[0] for cls in type(thing).__mro__)
     for package in dict.fromkeys(packages):
         point = extensions("sources").get(package)
-        source: Source | None = None if point is None else point.load()(thing, options)
-        if source is not None:
-            return source
+        opener = None if point is None else load(point)
+        if opener and (source := opener(thing, options)) is not None:
+            return source  # type: ignore[no-any-return]
     return None

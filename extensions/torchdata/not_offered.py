@@ -61,7 +61,7 @@ class _LeftOut(DataPipe):
         raise NotOffered(why, do=do).at(super().__new__(cls, *arguments, **options).origin)
 
 
-def _left_out(name: str, form: str, refusal: tuple[str, str]) -> Any:
+def _left_out(name: str, form: str, refusal: tuple[str, str]) -> type[_LeftOut]:
     body = {"refusal": refusal, "__doc__": _LeftOut.__doc__, "__module__": __name__}
     return new_class(name, (_LeftOut,), {"form": form}, lambda names: names.update(body))
 

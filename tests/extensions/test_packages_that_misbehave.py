@@ -37,6 +37,52 @@ for each in threads: each.join(60)
 print([each.is_alive() for each in threads])
 """
 
+BROKEN_POINTS = """
+[voxpipe.frameworks]
+json = broken_package:missing
+os = broken_package:returns_words
+sys = broken_package:raises
+[voxpipe.lint_rules]
+absent = broken_package:missing
+odd = broken_package:yields_numbers
+raising = broken_package:yields_then_raises
+[voxpipe.decoders]
+mine = broken_package:missing
+[voxpipe.formats]
+own = broken_package:missing
+[voxpipe.sources]
+broken_package = broken_package:missing
+"""
+BROKEN = """
+class Scan: pass
+def returns_words(frame): return "three"
+def raises(frame): return 1 / 0
+def yields_numbers(pipe): yield 3
+def yields_then_raises(pipe):
+    yield pipe, "an effect", "a fix"
+    raise KeyError("a")
+"""
+USES = """
+import warnings
+import numpy as np
+import broken_package
+import voxpipe as vp
+from voxpipe.volumes.chunks.ranged_chunks import decoder_factory
+from voxpipe.volumes.registry import registered_names
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    chain = vp.from_cases([{"image": np.zeros((2, 3, 4))}]).open_volume().batch_patches(1)
+    for epoch in (3, 4):
+        loader = vp.DataLoader2(chain)
+        loader.sampler.set_epoch(epoch)
+        case = vp.from_cases([{"image": broken_package.Scan(), "b": np.zeros((2, 3, 4))}])
+        sample = next(iter(case.open_volume()))
+        print(next(iter(loader))["meta"][0]["epoch"], vp.Lint().mistakes(chain))
+        print(type(sample["image"]).__name__, decoder_factory("mine"), "own" in registered_names())
+for text in sorted(str(one.message) for one in seen):
+    print(text.partition(", and is left out: ")[0])
+"""
+
 
 def run(folder, script, package, points, source):
     """Return the lines of a script that sees one more installed package."""
@@ -137,3 +183,22 @@ print(sample["image"].shape, type(sample["note"]).__name__)
     points = "[voxpipe.sources]\nown_package = own_package:source_of\n"
 
     assert run(tmp_path, script, "own_package", points, source) == ["(1, 2, 3, 4) Note"]
+
+
+def test_every_broken_entry_point_is_left_out_with_one_warning(tmp_path):
+    """Of all groups: it names the point and its package, and the epoch goes on."""
+    lines = run(tmp_path, USES, "broken_package", BROKEN_POINTS, BROKEN)
+
+    point = "voxpipe.{}: {} = broken_package:{} of broken_package {}"
+    assert lines[:4] == ["3 []", "Scan None False", "4 []", "Scan None False"]
+    assert lines[4:] == [
+        point.format("decoders", "mine", "missing", "cannot be imported"),
+        point.format("formats", "own", "missing", "cannot be imported"),
+        point.format("frameworks", "json", "missing", "cannot be imported"),
+        point.format("frameworks", "os", "returns_words", "failed"),
+        point.format("frameworks", "sys", "raises", "failed"),
+        point.format("lint_rules", "absent", "missing", "cannot be imported"),
+        point.format("lint_rules", "odd", "yields_numbers", "failed"),
+        point.format("lint_rules", "raising", "yields_then_raises", "failed"),
+        point.format("sources", "broken_package", "missing", "cannot be imported"),
+    ]

@@ -4,6 +4,7 @@ import errno
 import os
 import pickle
 from itertools import pairwise
+from pathlib import Path
 
 import nibabel
 import numpy as np
@@ -16,7 +17,7 @@ from voxpipe.core import Region
 from voxpipe.core.context import holding
 from voxpipe.core.errors import TruncatedVolume, VolumeError
 from voxpipe.storage import file_reader
-from voxpipe.storage.file_reader import RowBlocks, choose_io
+from voxpipe.storage.file_reader import RowBlocks, choose_io, file_system_at
 from voxpipe.storage.ranges import COALESCING, CoalescePolicy
 from voxpipe.volumes import Volume, close_volumes
 from voxpipe.volumes.formats import raw as local_voxels
@@ -317,3 +318,23 @@ def test_a_volume_travels_with_its_mode(tmp_path):
 
     assert volume.access == "range"
     close_volumes()
+
+
+def test_threads_never_see_an_unknown_kind_of_a_network_disk(tmp_path, monkeypatch):
+    """A second thread that asks while the first one reads the mounts gets the same answer."""
+    mounts = f"1 2 0:3 / {tmp_path} rw - nfs4 server:/data rw\n"
+    choices = []
+
+    def read_text(*arguments):
+        if not choices:
+            choices.append(None)
+            choose()
+        return mounts
+
+    def choose():
+        choices.append(choose_io("auto", file_system_at(str(tmp_path), 10**15)).mode)
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    choose()
+
+    assert choices == [None, "pread", "pread"]

@@ -13,7 +13,7 @@ from voxpipe.storage.fsspec_ranges import with_defaults
 from voxpipe.storage.in_flight import InFlight
 from voxpipe.storage.ranges import ReadRange
 from voxpipe.storage.remote import RemoteFile
-from voxpipe.storage.remote_answers import Answer
+from voxpipe.storage.remote_answers import Answer, Head
 from voxpipe.storage.remote_ranges import ObjectFacts, RemoteRanges
 from voxpipe.volumes.catalog import find
 
@@ -142,3 +142,39 @@ def test_everything_remote_knows_what_not_to_tell():
     ]
 
     assert calls == []
+
+
+class Versioned(RemoteRanges):
+    """Reports the version ``"a"`` of each object."""
+
+    async def ask(self, asked):
+        return Answer(b"x", Head(0, 1, 1, "a", 0.0))
+
+    async def ask_facts(self, key):
+        raise NotImplementedError
+
+
+class ReadingKey(str):
+    """A key whose lookup reads another object, as a second thread may meanwhile."""
+
+    __slots__ = ("act",)
+
+    def __hash__(self):
+        getattr(self, "act", int)()
+        return super().__hash__()
+
+
+def test_versions_are_forgotten_while_another_thread_reads():
+    """A read of a new object in the middle changes no loop over the known ones."""
+    store = Versioned("s3://fake", {})
+    key, read = ReadingKey("a"), []
+
+    def act():
+        del key.act
+        read.extend(store.get_ranges([ReadRange("b", 0, 1)]))
+
+    store.get_ranges([ReadRange(key, 0, 1), ReadRange("c", 0, 1)])
+    key.act = act
+    store.forget_versions()
+
+    assert read == [b"x"]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from ...core.errors import CorruptVolume, VoxpipeError
 from ...core.lru_cache import cached_property
-from ...first_use import extensions
+from ...first_use import extensions, load
 from ...storage.decompress import most_between
 from ...storage.file_reader import HINTS, LocalRanges
 from ...storage.in_flight import RequestPriority
@@ -531,7 +531,7 @@ def decoder_factory(name: str, *, external: bool = True) -> Factory | None:
     if name in _FACTORIES or not external:
         return _FACTORIES.get(name)
     point = extensions("decoders").get(name)
-    return None if point is None else point.load()
+    return None if point is None else load(point)
 
 
 def custom_decoders() -> tuple[tuple[str, Factory], ...]:

@@ -1,0 +1,5 @@
+"""The names of voxpipe.dataloader2.graph.utils by table, written by tools/write_chained_forms.py."""
+
+from voxpipe.graph.rewrite import find_dps, list_dps, remove_dp, replace_dp
+
+__all__: list[str] = ['find_dps', 'list_dps', 'remove_dp', 'replace_dp']
