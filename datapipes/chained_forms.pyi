@@ -178,7 +178,7 @@ class ChainedForms(IterDataPipe[Any]):
     def gamma(self, gamma: ParameterRange, in_range: tuple[float, float] | None = ..., *, two_sided: bool = ..., statistics_over: str = ..., keep_statistics: bool = ..., invert: bool = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ...) -> ValuePipe:
         """``low + (high - low) * ((value - low) / (high - low)) ** gamma``; the ends stay."""
 
-    def grid_distortion(self, limit: float | tuple[float, float] = ..., cells: int | Sequence[int] = ..., factors: Sequence[Sequence[float]] | None = ..., keep_faces: bool = ..., *, p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
+    def grid_distortion(self, limit: float | tuple[float, float] = ..., cells: int | Sequence[int] = ..., factors: Sequence[Sequence[float]] | None = ..., *, p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Stretch or squeeze each cell of a coarse grid along each axis, by a factor of its own."""
 
     def header(self, limit: int | None = ...) -> Header:

@@ -383,7 +383,6 @@ def index(
     *,
     labels: Collection[str] = LABELS,
     statistics: bool = True,
-    full_hash: bool = False,
     progress: Callable[[int, int], None] | None = None,
     storage_options: Mapping[str, Any] | None = None,
     **reader_kwargs: Any,
@@ -398,8 +397,6 @@ def index(
         Path or URL of the manifest. An existing one is used: unchanged volumes are not read again.
     statistics
         Whether to read every voxel. It gives mean, range, percentiles and classes.
-    full_hash
-        Whether to read every stored byte. It gives a digest.
     labels, progress, storage_options, **reader_kwargs
         As of :func:`check`. None of them is written.
 
@@ -437,8 +434,7 @@ def index(
     previous = None
     with contextlib.suppress(VoxpipeError):  # compared only: none of its volumes is opened
         previous = read_manifest(destination, storage_options, follow="anywhere")
-    options = {"statistics": statistics, "full_hash": full_hash}
-    manifest, bad = index_cases(count(), previous=previous, **options)
+    manifest, bad = index_cases(count(), previous=previous, statistics=statistics)
     incomplete = {finding.case for finding in missing}
     entries = tuple(entry for entry in manifest.entries if entry.case not in incomplete)
     if entries:

@@ -343,12 +343,6 @@ class PerChannel(ChannelwiseOp):
         i, j, k = np.max([NO_HALO, *each], axis=0).tolist()
         return (i, j, k)
 
-    def coarser(self, params: Params) -> tuple[float, float, float] | None:
-        first, *others = params["channels"]
-        none = first is None or others
-        factors: tuple[float, float, float] | None = None if none else self.op.coarser(first)
-        return factors
-
     def changes(self, params: Params, facts: Facts) -> tuple[Change, ...] | None:
         if len(params["channels"]) != 1:
             return None

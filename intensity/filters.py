@@ -264,7 +264,8 @@ class _Coarser(RandomValueOp):
             raise ValueError(f"factor takes numbers >= 1, got {self.factor!r}{INVERSE}")
         super().__post_init__()
 
-    def coarser(self, params: Params) -> tuple[float, float, float]:
+    def factors(self, params: Params) -> tuple[float, float, float]:
+        """Return by how much each axis gets coarser."""
         axes, factor = self.drawn_axes(params), params["factor"]
         i, j, k = (factor if axis in axes else 1.0 for axis in range(3))
         return (i, j, k)
@@ -274,11 +275,11 @@ class _Coarser(RandomValueOp):
         return (0, 1, 2)
 
     def halo(self, params: Params, grid: Grid) -> Halo:
-        i, j, k = (math.ceil(f) + 1 if f > 1 else 0 for f in self.coarser(params))
+        i, j, k = (math.ceil(f) + 1 if f > 1 else 0 for f in self.factors(params))
         return (i, j, k)
 
     def changes(self, params: Params, facts: Facts) -> tuple[Change, ...]:
-        return (CoarserVoxels(self.coarser(params), facts.corner),)
+        return (CoarserVoxels(self.factors(params), facts.corner),)
 
 
 @dataclass(frozen=True)

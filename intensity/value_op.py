@@ -294,14 +294,6 @@ class ValueOp(FieldChecks):
         """Return how many voxels around a patch on ``grid`` the op looks at, on either side."""
         return NO_HALO
 
-    def coarser(self, params: Params) -> tuple[float, float, float] | None:
-        """Return by how much each axis gets coarser, where that is all that the op does.
-
-        It then keeps the voxels of the lattice nearest to multiples of these factors, and draws
-        lines between them. None for any other op.
-        """
-        return None
-
     def channels(self, count: int) -> int:
         """Return the number of channels that ``count`` become."""
         return count

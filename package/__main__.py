@@ -246,9 +246,6 @@ def _add_index(commands: Any) -> None:
     command.add_argument("-o", "--output", default="manifest.json", metavar="FILE", help=what)
     what = "read headers only; normalize() will compute what it needs"
     command.add_argument("--no-statistics", dest="statistics", action="store_false", help=what)
-    what = "stamp: size and time of writing, or ETag; full: also every stored byte"
-    what += " (default: %(default)s)"
-    command.add_argument("--hash", choices=("stamp", "full"), default="stamp", help=what)
     _add_shared(command)
     command.set_defaults(run=_run_index)
 
@@ -256,7 +253,7 @@ def _add_index(commands: Any) -> None:
 def _run_index(options: argparse.Namespace) -> int:
     from .dataloader2 import index
 
-    own = {"statistics": options.statistics, "full_hash": options.hash == "full"}
+    own = {"statistics": options.statistics}
     report = _report("index", index, options, options.url, options.output, **own)
     for finding in report.bad:
         _remark(finding)

@@ -165,25 +165,6 @@ def _in_words(result: Any) -> str:
     return f"a {type(result).__name__}{shape}"
 
 
-def proven_digest(model: Any, settings: Sequence[Any]) -> str:
-    """Return a digest of a model and a chain; empty unless only torch and voxpipe compute."""
-    has_hook: Any = torch.nn.modules.module._has_any_global_hook
-    if not isinstance(model, torch.nn.Module) or has_hook():
-        return ""
-    # A class of torch may have a replaced forward().
-    runs = (getattr(part.forward, "__module__", None) or "" for part in model.modules())
-    is_torch = all(module.partition(".")[0] == "torch" for module in runs)
-    if not is_torch:
-        return ""
-    # Process-wide settings of torch that change numbers.
-    kinds = [kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind)]
-    casts = [f"{kind}: {torch.get_autocast_dtype(kind)}" for kind in kinds]
-    cuda, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    flags = cuda.allow_tf32, cudnn.allow_tf32, torch.are_deterministic_algorithms_enabled()
-    own = torch.get_default_dtype(), torch.get_float32_matmul_precision(), *flags
-    return behaviour_digest(model, [*settings, *casts, *map(str, own)], is_proof=True)
-
-
 def model_key(model: Any) -> str | None:
     """Return a digest of modules, weights and buffers; empty for a function, None if unreadable."""
     if not isinstance(model, torch.nn.Module):

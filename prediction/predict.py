@@ -40,7 +40,6 @@ from ..stitching.stitched_volume import (
     MEMORY_BYTES,
     HowToStitch,
     chain_key,
-    chain_settings,
     refuse_shared,
 )
 from ..stitching.stitcher import Stitcher
@@ -48,7 +47,7 @@ from ..stitching.stitching import Stitching, WindowOutput
 from ..stitching.windows import overlap_in_voxels
 from ..storage.location import is_url, public_name
 from ..volumes import Volume
-from .model_calls import Heap, Model, Ranks, evaluating, model_key, proven_digest, run_model
+from .model_calls import Heap, Model, Ranks, evaluating, model_key, run_model
 
 IMAGE = "image"
 """Key of a volume without a name."""
@@ -140,9 +139,7 @@ def predict(
     run
         A name for the code of ``model``, of readers and of the chain's functions. A run with this
         name, and the same weights and settings, is continued; its finished results are returned.
-        Without a name, this holds only for torch's modules and voxpipe's pipes and readers. Their
-        version, attributes and tensors prove that the run is the same. Other runs start again, or
-        raise ``DestinationExists``.
+        Other runs, and runs without a name, start again, or raise ``DestinationExists``.
     head
         The wanted output of a model with several. Its position in a list or tuple, or its key in
         a mapping.
@@ -170,8 +167,8 @@ def predict(
     The result has the *stored* grid, also after ``spacing()`` or ``foreground_crop()``. One
     resample maps it back, for classes by their shares. Voxels without a window are 0. The same
     command continues a killed run, if source and destination are files, and ``run`` names the
-    model or all its modules are torch's own. Under ``torch.distributed`` each rank runs its share
-    of the windows, the first one stitches, and the others return nothing.
+    model. Under ``torch.distributed`` each rank runs its share of the windows, the first one
+    stitches, and the others return nothing.
 
     Raises
     ------
@@ -215,10 +212,9 @@ def predict(
         else:
             chain = _set_origin(_windows_of(chain, **own), source, origin)
         stack.enter_context(evaluating(model))  # before the digest, which includes the mode
-        own = {"is_proven": not run}
         run = _run_key(model, (axes, head), run, chain, key)
         classes = None if classes is None else validate_int("classes", classes, least=1)
-        own |= {"overwrite": overwrite, "storage_options": options, "run": run, "classes": classes}
+        own = {"overwrite": overwrite, "storage_options": options, "run": run, "classes": classes}
         how = HowToStitch(destination, blend, activation, memory_bytes, **own)
         bar = _Bar(progress if ranks.is_first else False)
         stack.callback(bar.close)
@@ -311,13 +307,12 @@ def _mirror_axes(mirror: bool | Sequence[int]) -> tuple[int, ...]:
 
 
 def _run_key(model: Model, how: Sequence[Any], run: str | None, chain: Any, key: str | None) -> str:
-    """Return a key that is equal for runs with equal results; empty without proof."""
+    """Return a key that is equal for runs with equal results; empty without a name."""
     graph = chain.datapipe if isinstance(chain, DataLoader2) else chain
     weights = model_key(model) if run else None
-    computes = "" if weights is None else f"{run} {weights}"
-    if not run:
-        computes = proven_digest(model, chain_settings(graph))
-    return computes and " ".join([computes, f"{how} of {key}", chain_key(graph)])
+    if weights is None:
+        return ""
+    return " ".join([f"{run} {weights}", f"{how} of {key}", chain_key(graph)])
 
 
 class _Background:

@@ -34,7 +34,7 @@ from ..volumes.conversion.convert import known_version
 from ..volumes.conversion.destination import part_folder
 from .outputs import ActivatedOutput, Activation, Output, is_finished, output_at
 from .stitcher import BLENDS, CellMemory, OpenCells, Slot, Stitcher
-from .windows import WindowPlace, readers_of
+from .windows import WindowPlace
 
 MEMORY_BYTES = 512 * 1024**2
 """Memory for open sums, by default; the rest is written to a file."""
@@ -88,8 +88,6 @@ class HowToStitch(FieldChecks):
     """Identifier of the chain, from :func:`chain_key`."""
     classes: int | None = None
     """Channels of the model's output, for a volume without windows."""
-    is_proven: bool = False
-    """Whether ``run`` is a proof and not a name, so that custom readers prevent continuing."""
 
     checks: ClassVar[Any] = {
         "blend": partial(as_choice, choices=tuple(BLENDS)),
@@ -150,8 +148,7 @@ class HowToStitch(FieldChecks):
 
     def continues(self, place: WindowPlace) -> bool:
         """Whether a killed run is continued: its weights and its volumes must be known."""
-        is_known = bool(self.run and place.version)
-        return is_known and not (self.is_proven and place.has_own_readers)
+        return bool(self.run and place.version)
 
     def key_of(self, place: WindowPlace) -> str:
         """Return a key that is equal for runs with the same voxels."""
@@ -177,20 +174,6 @@ def chain_key(graph: Pipe) -> str:
         every = [one for case in each if isinstance(case, Mapping) for one in case.values()]
         facts += [one.token for one in every if isinstance(one, Volume) and one.located_source]
     return hashlib.sha256(" ".join(facts).encode()).hexdigest()[:32]
-
-
-def chain_settings(graph: Pipe) -> list[Any]:
-    """Return class and settings of each pipe that :func:`chain_key` counts, with its functions."""
-    facts: list[Any] = []
-    for pipe in walk(graph):
-        if parents_of(pipe) and not traits_of(pipe).group:
-            is_ours = type(pipe).__module__.partition(".")[0] == __name__.partition(".")[0]
-            private = ("origin", *(["_"] if is_ours else []))  # ours are runtime state
-            own = {k: v for k, v in vars(pipe).items() if not k.startswith(private)}
-            # A volume counts by its version and by its reader.
-            values = {k: readers_of(v) if isinstance(v, Volume) else v for k, v in own.items()}
-            facts += [type(pipe), values]
-    return facts
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,8 @@ from ..spatial.placing.patch import positions
 from ..spatial.plans.plan import SpatialPlan
 from ..spatial.plans.pull_back import COPY_TOLERANCE, extremes
 from ..storage.location import is_url
-from ..volumes import Volume, custom_decoders
+from ..volumes import Volume
 from ..volumes.conversion.convert import known_version, refuse_itself
-from ..volumes.registry import reads_by_others
 
 Triple = tuple[int, int, int]
 Cell = Triple
@@ -207,12 +206,6 @@ _DO = (
 )
 
 
-def readers_of(volume: Any) -> list[Any]:
-    """Return the user's ``reader=`` of a volume and its parts."""
-    sources = [part.located_source for part in getattr(volume, "parts", ())]
-    return [one.options.reader for one in sources if one and one.options.reader is not None]
-
-
 @dataclass(frozen=True)
 class WindowPlace:
     """The place of one window."""
@@ -296,12 +289,6 @@ class WindowPlace:
         except VoxpipeError:  # no file, or other options are needed
             return ""
         return " ".join(versions) if all(versions) else ""
-
-    @property
-    def has_own_readers(self) -> bool:
-        """Whether a user's reader may open a volume: files do not identify it."""
-        others = reads_by_others() or bool(custom_decoders())
-        return others or any(map(readers_of, self._every_volume()))
 
     def _every_volume(self) -> list[Any]:
         volumes: list[Any] = [*self.given_volumes.values()]

@@ -184,19 +184,17 @@ _OUTSIDE = {"environ", "getenv", "argv", "open", "exec", "eval", "globals", "__i
 _OUTSIDE |= {"import_module", "listdir", "getcwd", "urandom", "time", "now"}
 _OUTSIDE |= {"load", "loads", "read", "read_text", "read_bytes", "fromfile", "memmap", "loadtxt"}
 _OUTSIDE |= {"genfromtxt", "imread", "read_csv", "rand", "randn", "random", "default_rng", "File"}
-# Packages, with the standard library, whose version alone determines the result of their code.
-_PROVEN = {__name__.partition(".")[0], "torch", "numpy", *sys.stdlib_module_names}
 
 
-def behaviour_digest(*values: Any, is_proof: bool = False) -> str:
+def behaviour_digest(*values: Any) -> str:
     """Return a digest of the code, attributes, arrays and tensors that objects compute with.
 
     Equal digests mean equal results, in any process; different ones prove nothing. Installed
     packages count by version. The digest is empty if a part is opaque. Opaque are handles, C++
     objects, classes that choose their own state, and code that reads files, arguments or the
-    environment. ``is_proof`` makes all code outside torch, NumPy, Python and voxpipe opaque.
+    environment.
     """
-    behaviour = _Behaviour(is_proof)
+    behaviour = _Behaviour()
     try:
         behaviour.add(values)
     except Exception:
@@ -207,9 +205,8 @@ def behaviour_digest(*values: Any, is_proof: bool = False) -> str:
 class _Behaviour:
     """Digest of objects, the objects that they refer to, and the code of their classes."""
 
-    def __init__(self, is_proof: bool) -> None:
+    def __init__(self) -> None:
         self.digest = hashlib.sha256()
-        self._is_proof = is_proof
         self._number: dict[int, int] = {}
         self._alive: list[Any] = []  # another object could reuse the id of a freed one
         data: Any = sys.modules.get("torch.utils.data")  # without it there are no pipes
@@ -269,7 +266,6 @@ class _Behaviour:
     def _add_version(self, module: str | None, *, is_needed: bool = False) -> bool:
         """Digest the version of a module; return whether it has one, which replaces its code."""
         version = version_of_module(module or "")
-        self._refuse_unproven(module, version)
         if is_needed and not version:
             raise TypeError(f"compiled code of {module}, whose version is unknown")
         self._note(f"{module} {version}")
@@ -278,15 +274,10 @@ class _Behaviour:
     def _add_installed(self, value: Any) -> bool:
         """Digest the name of a class or function; return whether a package defines it."""
         version = _version_of(value)
-        self._refuse_unproven(value.__module__, version)
         self._note(f"{value.__module__}.{value.__qualname__} {version}")
         if version and value.__name__ in _OUTSIDE:
             raise TypeError(f"{value.__qualname__} depends on more than its arguments")
         return bool(version)
-
-    def _refuse_unproven(self, module: str | None, version: str) -> None:
-        if self._is_proof and not (version and (module or "").partition(".")[0] in _PROVEN):
-            raise TypeError(f"code of {module}, which may be edited under one version")
 
     def _add_tensor(self, value: Any, torch: Any) -> None:
         self._add_version(type(value).__module__, is_needed=True)

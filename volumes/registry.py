@@ -192,13 +192,6 @@ def custom_backends() -> tuple[tuple[str, Matcher, Factory], ...]:
     return tuple((entry.name, entry.matcher, entry.factory) for entry in (*BEFORE, *AFTER))
 
 
-def reads_by_others() -> bool:
-    """Whether a user's backend, or a format of another package, may read a file."""
-    here = __name__.partition(".")[0]
-    points = (point for group in ("formats", "sources") for point in extensions(group).values())
-    return bool(BEFORE or AFTER) or any(not p.value.startswith(f"{here}.") for p in points)
-
-
 class ReaderBackend(ViewBackend):
     """Voxels that ``reader(path)`` returned, in memory as long as the handle."""
 

@@ -34,7 +34,7 @@ from ...volumes.voxels import Voxels
 from ..ops.grid_op import of_source
 from ..plans.plan import SpatialPlan
 from ..plans.policy import LEVEL, Policy, refuse_fill
-from ..plans.pull_back import extremes, source_box, source_region, unchanging_beyond
+from ..plans.pull_back import source_box, source_region, unchanging_beyond
 from ..plans.stages import Clip
 from ..resampling.native import SourceVoxels
 from ..resampling.resample import resample
@@ -42,8 +42,6 @@ from .virtual_volume import VirtualVolume
 
 # Headers give 1.9999 for 2. A hundredth of a voxel of bandwidth is invisible.
 _ENOUGH = 0.99
-# In voxels: rounding of a matrix product at a face of the volume.
-_ON_THE_FACE = 1e-9
 # Voxels without chunks are counted in cubes of this edge; the operating system caches them.
 CUBE = 32
 _FLOAT32_BYTES = 4
@@ -95,12 +93,8 @@ class ReadPlan:
     @classmethod
     def of(cls, volume: Any, plan: SpatialPlan, policy: Policy) -> ReadPlan:
         """Return the read for ``plan``: from the volume, or from a level that is fine enough."""
-        # A virtual volume reads only the voxels that a coarser grid keeps, if they suffice.
         level = 0
-        if isinstance(volume, VirtualVolume):
-            if not volume.is_tiled:
-                volume, plan = coarse_read(volume, plan, policy) or (volume, plan)
-        elif policy.antialias == LEVEL and isinstance(volume, Volume):
+        if policy.antialias == LEVEL and isinstance(volume, Volume):
             volume, plan, level = _coarsest_level(volume, plan)
         how = (policy.mode, policy.padding, policy.antialias is not False)
         place = (plan.rows, plan.shape, plan.bounds, *how, plan.moves)
@@ -253,79 +247,6 @@ def _coarsest_level(volume: Volume, plan: SpatialPlan) -> tuple[Volume, SpatialP
             grid = Grid(coarse.spatial_shape, plan.source.affine @ levels[number - 1])
             return coarse, of_source(plan, grid), number
     return volume, plan, 0
-
-
-# ``low_resolution`` and ``anisotropy`` interpolate linearly between kept voxels. A later linear op
-# needs only the kept voxels, if whole voxels apart: one in 27 for a factor of 3.
-
-
-@dataclass(frozen=True, eq=False)
-class CoarseVolume(VirtualVolume):
-    """The kept voxels of a virtual volume, made of its patch without the coarsening op."""
-
-    whole: Any = None
-    """The plan of the whole volume, from the source of its patch."""
-
-    @property
-    def shape(self) -> tuple[int, int, int, int]:
-        """(C, I, J, K)."""
-        return (self.patch.shape[0], *self.whole.shape)
-
-    @property
-    def dtype(self) -> np.dtype[np.float32]:
-        """Type of the voxels: that of all ops which mix them."""
-        return np.dtype(np.float32)
-
-    def part(self, region: Region) -> SpatialPlan:
-        """Return the plan of a region, from the source of the patch."""
-        return self.whole.crop(region.start, region.shape)  # type: ignore[no-any-return]
-
-
-def coarse_read(
-    virtual: VirtualVolume, plan: SpatialPlan, policy: Policy
-) -> tuple[CoarseVolume, SpatialPlan] | None:
-    """Return a virtual volume's kept voxels and the plan from them; None if they do not suffice."""
-    # For a coarsening op that acts last, by whole factors, after pointwise ops, and for a plan that
-    # interpolates linearly inside the volume.
-    if policy.mode != "linear" or policy.antialias or plan.is_copy or not _inside(plan):
-        return None
-    patch: Any = virtual.patch
-    if patch.plan.is_copy or patch.policy.antialias or virtual.dtype != np.float32:
-        return None
-    before = virtual.part_of(patch.plan)
-    acting = patch.acting_on(before)
-    factors = acting[-1][0].op.coarser(acting[-1][1]) if acting else None
-    if factors is None or not all(step.op.pointwise for step, _, _ in acting[:-1]):
-        return None
-    flat = [n == 1 for n in before.shape]
-    i, j, k = (1 if one else factor for factor, one in zip(factors, flat, strict=True))
-    if (i, j, k) == (1, 1, 1) or not all(float(factor).is_integer() for factor in (i, j, k)):
-        return None
-    # From index of kept voxels to index of all: kept voxels have multiples of the factors on the
-    # lattice, whose index of the first voxel is the corner.
-    scale, counts = np.diag([float(i), float(j), float(k), 1.0]), []
-    each = zip((int(i), int(j), int(k)), acting[-1][2].corner, before.shape, strict=True)
-    for axis, (factor, first, count) in enumerate(each):
-        least, most = first // factor, math.ceil((first + count - 1) / factor)
-        scale[axis, 3] = factor * least - first
-        counts.append(most - least + 1)
-    shape = (counts[0], counts[1], counts[2])
-    last = patch.values.index(acting[-1][0])
-    base = replace(patch, values=patch.values[:last])
-    whole = before.then(scale, shape, lattice=False)
-    volume = CoarseVolume(base, virtual.soft, whole=whole)
-    return volume, of_source(plan, Grid(shape, plan.source.affine @ scale))
-
-
-def _inside(plan: SpatialPlan) -> bool:
-    """Whether all voxels come from within the outermost centres, without a cut."""
-    if plan.bounds != plan.source.region or any(isinstance(s, Clip) for s in plan.stages):
-        return False
-    lows, highs = extremes(plan.rows, plan.shape, plan.moves)
-    return all(
-        low >= -_ON_THE_FACE and high <= n - 1 + _ON_THE_FACE
-        for low, high, n in zip(lows, highs, plan.source.shape, strict=True)
-    )
 
 
 # The record of the reads of a patch, as plain data.

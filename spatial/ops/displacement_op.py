@@ -18,7 +18,6 @@ from ...core.validate import (
     MILLIMETRES,
     FieldChecks,
     as_count,
-    as_flag,
     as_probability,
     bounds_of,
     entries_of,
@@ -193,8 +192,6 @@ class GridDistortion(FieldChecks):
     """Cells along each axis: one number, or three; not used with ``factors``."""
     factors: Any = None
     """Factors that are given instead: for each of the three axes one per cell, above 0."""
-    keep_faces: bool = False
-    """Whether the last face stays as well: the factors of an axis are divided by their mean."""
     p: float = 1.0
     """Probability that the op acts."""
 
@@ -205,7 +202,6 @@ class GridDistortion(FieldChecks):
         "limit": _as_limit,
         "cells": partial(three, least=1),
         "factors": or_none(_as_factors),
-        "keep_faces": as_flag,
         "p": as_probability,
     }
 
@@ -248,8 +244,6 @@ class GridDistortion(FieldChecks):
 
     def _points(self, factors: NDArray[np.float64], distance: float) -> NDArray[np.float64]:
         """Return control points of one axis: how far the content at each is moved, in voxels."""
-        if self.keep_faces:
-            factors = factors / factors.mean()
         steps = np.repeat(factors - 1, POINTS_PER_CELL) * distance
         points = np.concatenate([[0.0], np.cumsum(steps)])
         # One more on either side, in line: the spline is straight up to the faces.

@@ -77,7 +77,7 @@ def test_an_error_is_a_sentence(folder, capsys):
 
 def test_a_folder_is_indexed(folder, capsys):
     """Every volume that is found, labels known by their key."""
-    assert main(["index", f"{folder}/in", "-o", f"{folder}/m.json", "--hash", "full"]) == 0
+    assert main(["index", f"{folder}/in", "-o", f"{folder}/m.json"]) == 0
 
     assert "2 cases, 4 volumes" in capsys.readouterr().out
     entries = read_manifest(folder / "m.json").entries
@@ -85,7 +85,6 @@ def test_a_folder_is_indexed(folder, capsys):
         ("a", "ct", "intensity"),
         ("a", "label", "label"),
     ]
-    assert entries[0].hash.startswith("blake2b:")
     assert entries[0].statistics.maximum == 479
     assert len(vp.from_manifest(folder / "m.json")) == 2
 

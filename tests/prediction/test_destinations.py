@@ -387,6 +387,7 @@ def test_no_link_is_written_through(tmp_path, name):
             patch=4,
             memory_bytes=1000,
             output="logits",
+            run="a",
         )
     if name:
         assert victim.read_bytes() == b"precious"

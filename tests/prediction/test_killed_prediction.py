@@ -28,7 +28,7 @@ def predict_windows(counts, source, result, last, way):
     """Predict here; send how many windows were run, or end by SIGKILL in window ``last``."""
     count = 0
 
-    class Windows(torch.overrides.TorchFunctionMode):  # no hook: a model with one is not proven
+    class Windows(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):
             nonlocal count
             if function is torch.conv3d:
@@ -45,7 +45,8 @@ def predict_windows(counts, source, result, last, way):
     if way == "spacing":
         chain = chain.spacing(1.0)
     with Windows():
-        vp.predict(network, chain, result, patch=8, memory_bytes=20_000, progress=False)
+        own = {"memory_bytes": 20_000, "run": "a", "progress": False}
+        vp.predict(network, chain, result, patch=8, **own)
     counts.send(count)
 
 
@@ -112,8 +113,8 @@ def test_what_does_not_fit_begins_anew(scan, tmp_path):
 def test_another_model_is_not_continued(scan, tmp_path):
     """A result of other weights at the place is refused."""
     model = torch.nn.Conv3d(1, 2, 1)
-    first = vp.predict(model, scan, tmp_path / "a.nii", patch=8).numpy().copy()
+    first = vp.predict(model, scan, tmp_path / "a.nii", patch=8, run="a").numpy().copy()
     torch.nn.init.constant_(model.weight, 0.5)
     with pytest.raises(FileExistsError, match="there already"):
-        vp.predict(model, scan, tmp_path / "a.nii", patch=8)
+        vp.predict(model, scan, tmp_path / "a.nii", patch=8, run="a")
     assert (vp.Volume(tmp_path / "a.nii").numpy() == first).all()

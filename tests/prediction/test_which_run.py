@@ -28,10 +28,6 @@ class WindowCount(torch.overrides.TorchFunctionMode):
         return function(*args, **(kwargs or {}))
 
 
-class OfUser(torch.nn.ReLU):
-    """A module that is not torch's own."""
-
-
 @pytest.fixture
 def scan(tmp_path):
     path = str(tmp_path / "scan.nii")
@@ -47,10 +43,10 @@ def windows(chain, **options):
     return chain.lazy_patch(4, sampling="grid", **options)
 
 
-def run(chain, place, **options):
+def run(chain, place, name="a", **options):
     """Return the mean of the result, and how many windows were run for it."""
     with WindowCount() as windows:
-        volume = vp.predict(torch.nn.ReLU(), chain, place, output="logits", **options)
+        volume = vp.predict(torch.nn.ReLU(), chain, place, output="logits", run=name, **options)
     volume = volume["a"] if isinstance(volume, dict) else volume
     return float(volume.numpy().mean()), windows.count
 
@@ -180,10 +176,8 @@ def test_functions_are_known_by_the_word_of_the_run(scan, tmp_path):
     again = vp.predict(lambda batch: 3 * batch, scan, place, run="twice", **how)
     assert (again.numpy() == 2).all()  # as the word says
 
-    of_lambda = windows(cases(image=scan).map(lambda sample: sample))
-    run(of_lambda, str(tmp_path / "map.nii"))
-    with pytest.raises(DestinationExists, match="there already"):
-        run(of_lambda, str(tmp_path / "map.nii"))
+    with pytest.raises(DestinationExists, match="run= names the model"):
+        run(scan, place, name=None, patch=8)
 
 
 def test_another_chain_of_stitch(scan, tmp_path):
@@ -204,119 +198,6 @@ def with_buffer(value, *, persistent=False):
     model = torch.nn.ReLU()
     model.register_buffer("scale", torch.as_tensor(value), persistent=persistent)
     return model
-
-
-def with_attribute(name, value):
-    model = torch.nn.ReLU()
-    setattr(model, name, value)
-    return model
-
-
-PAIRS = {
-    "activation": (torch.nn.ReLU, torch.nn.Sigmoid),
-    "structure": (lambda: torch.nn.Sequential(torch.nn.ReLU()), torch.nn.Sequential),
-    "kernel": (lambda: torch.nn.AvgPool3d(3, 1, 1), lambda: torch.nn.AvgPool3d(5, 1, 2)),
-    "dropout": (lambda: torch.nn.Dropout(0.1), lambda: torch.nn.Dropout(0.2)),
-    "buffer": (lambda: with_buffer(1.0), lambda: with_buffer(2.0)),
-    "number": (lambda: with_attribute("scale", 1), lambda: with_attribute("scale", 2)),
-    "tensor": (
-        lambda: with_attribute("scale", torch.ones(1)),
-        lambda: with_attribute("scale", torch.zeros(1)),
-    ),
-    "method": (
-        lambda: with_attribute("forward", torch.nn.ReLU().forward),
-        lambda: with_attribute("forward", torch.nn.Tanh().forward),
-    ),
-}
-
-
-@pytest.mark.parametrize(("one", "other"), PAIRS.values(), ids=PAIRS)
-def test_another_model_of_equal_weights(scan, tmp_path, one, other):
-    """Structure, attributes and buffers of torch's modules count, not weights alone."""
-    how = {"patch": 8, "output": "logits"}
-    place = str(tmp_path / "out.nii")
-    first = vp.predict(one(), scan, place, **how).numpy().copy()
-    before = (tmp_path / "out.nii").stat().st_ino
-    again = vp.predict(one(), scan, place, **how)  # proven to be the same, it is not made anew
-
-    assert (again.numpy() == first).all()
-    assert (tmp_path / "out.nii").stat().st_ino == before
-    with pytest.raises(DestinationExists, match="there already"):
-        vp.predict(other(), scan, place, **how)
-
-
-def with_hook():
-    model = torch.nn.ReLU()
-    model.register_forward_hook(lambda module, inputs, output: output)
-    return model
-
-
-def parametrized():
-    torch.manual_seed(0)
-    return torch.nn.utils.parametrizations.weight_norm(torch.nn.Conv3d(1, 1, 1))
-
-
-def of_monai():
-    return pytest.importorskip("monai.networks.blocks").Swish()
-
-
-UNPROVEN = {
-    "class": OfUser,
-    "child": lambda: torch.nn.Sequential(OfUser()),
-    "package": of_monai,
-    "forward": lambda: with_attribute("forward", lambda batch: batch),
-    "hook": with_hook,
-    "parametrization": parametrized,
-}
-
-
-@pytest.mark.parametrize("make", UNPROVEN.values(), ids=UNPROVEN)
-def test_a_model_with_code_of_others(scan, tmp_path, make):
-    """Nothing proves that its code is the same: a name of the run does."""
-    how = {"patch": 8, "output": "logits"}
-    place = str(tmp_path / "out.nii")
-    vp.predict(make(), scan, place, **how)
-    with pytest.raises(DestinationExists, match="run= names the model"):
-        vp.predict(make(), scan, place, **how)
-    vp.predict(make(), scan, place, run="a", overwrite=True, **how)
-    before = (tmp_path / "out.nii").stat().st_ino
-    vp.predict(make(), scan, place, run="a", **how)
-    assert (tmp_path / "out.nii").stat().st_ino == before
-
-
-@pytest.mark.parametrize("way", ["class", "every module"])
-def test_torch_with_code_of_others(scan, tmp_path, monkeypatch, way):
-    """A method that replaces torch's, and a hook of all modules."""
-    place, how = str(tmp_path / "out.nii"), {"patch": 8, "output": "logits"}
-    vp.predict(torch.nn.ReLU(), scan, place, **how)
-    if way == "class":
-        monkeypatch.setattr(torch.nn.ReLU, "forward", lambda self, batch: batch * 2)
-    else:
-        hooks = torch.nn.modules.module._global_forward_hooks
-        monkeypatch.setitem(hooks, 0, lambda module, inputs, output: output * 2)
-    with pytest.raises(DestinationExists, match="run= names the model"):
-        vp.predict(torch.nn.ReLU(), scan, place, **how)
-
-
-def test_another_precision_is_another_run(scan, tmp_path):
-    """Autocast changes numbers, and is a setting of the process."""
-    place, how = str(tmp_path / "out.nii"), {"patch": 8, "output": "logits"}
-    model = torch.nn.Conv3d(1, 1, 3, padding=1)
-    vp.predict(model, scan, place, **how)
-    with torch.autocast("cpu", torch.bfloat16), pytest.raises(DestinationExists):
-        vp.predict(model, scan, place, **how)
-
-
-def test_a_decoder_of_the_user_proves_nothing(scan, tmp_path):
-    """The voxels that it decodes do not follow from versions."""
-    place, how = str(tmp_path / "out.nii"), {"patch": 8, "output": "logits"}
-    vp.predict(torch.nn.ReLU(), scan, place, **how)
-    vp.register_decoder("mine", lambda configuration: None)
-    try:
-        with pytest.raises(DestinationExists):
-            vp.predict(torch.nn.ReLU(), scan, place, **how)
-    finally:
-        vp.volumes.unregister_decoder("mine")
 
 
 NAMED = {
@@ -343,49 +224,6 @@ def test_a_name_with_another_structure(scan, tmp_path, one, other):
     vp.predict(one(), scan, place, **how)
     with pytest.raises(DestinationExists, match="there already"):
         vp.predict(other(), scan, place, **how)
-
-
-def same(sample):
-    return sample
-
-
-def read_ones(path):
-    return ONES, np.eye(4)
-
-
-CHAINS = {
-    "function": lambda scan: windows(cases(image=scan)).map(same),
-    "reader": lambda scan: windows(
-        vp.from_cases([{"image": scan, "case": "a"}]).open_volume(reader=read_ones)
-    ),
-    "reader of a volume": lambda scan: windows(cases(image=vp.Volume(scan, reader=read_ones))),
-    "reader of a mask": lambda scan: windows(
-        cases(image=scan), mask=vp.Volume(scan, kind="label", reader=read_ones)
-    ),
-}
-
-
-@pytest.mark.parametrize("make", CHAINS.values(), ids=CHAINS)
-def test_a_chain_with_code_of_others(scan, tmp_path, make):
-    """Functions and readers of the user are known by the name of the run alone."""
-    place = str(tmp_path / "out.nii")
-    assert run(make(scan), place) == (1, 8)
-    with pytest.raises(DestinationExists, match="run= names the model"):
-        run(make(scan), place)
-    assert run(make(scan), place, run="a", overwrite=True) == (1, 8)
-    assert run(make(scan), place, run="a") == (1, 0)
-
-
-def test_a_backend_of_the_user(scan, tmp_path):
-    """One that is registered may open any file of a case."""
-    place = str(tmp_path / "out.nii")
-    assert run(windows(cases(image=scan)), place) == (1, 8)
-    vp.register_backend("of the user", lambda request: False, lambda request: None)
-    try:
-        with pytest.raises(DestinationExists, match="run= names the model"):
-            run(windows(cases(image=scan)), place)
-    finally:
-        vp.volumes.unregister_backend("of the user")
 
 
 @pytest.mark.parametrize("way", ["in place", "another file"])
@@ -431,9 +269,8 @@ def test_another_process_that_was_faster(scan, tmp_path, monkeypatch, name, is_s
         return real(target, where)
 
     def run(scan, place, output="logits", **options):
-        return float(
-            vp.predict(torch.nn.ReLU(), scan, place, output=output, **options).numpy().mean()
-        )
+        result = vp.predict(torch.nn.ReLU(), scan, place, output=output, run="a", **options)
+        return float(result.numpy().mean())
 
     monkeypatch.setattr(outputs, "hold", hold)
     if is_same:

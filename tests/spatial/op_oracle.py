@@ -336,8 +336,6 @@ def _grid_distortion(op: Any, drawn: Mapping[str, Any], grid: Grid) -> Moved:
         if n == 1:
             moves.append(np.zeros_like)
             continue
-        if op.keep_faces:
-            factors = [f / (sum(factors) / len(factors)) for f in factors]
         step = n / (4 * len(factors))
         rises = [(f - 1) * step for f in factors for _ in range(4)]
         control = [-rises[0], 0.0]

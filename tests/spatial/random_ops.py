@@ -192,7 +192,7 @@ MOVING: dict[type, Callable[[Draw, Grid], SpatialOp]] = {
     ),
     Elastic: _elastic,
     GridDistortion: lambda draw, grid: GridDistortion(
-        draw(st.floats(0, 0.4)), draw(st.integers(1, 3)), keep_faces=draw(flags), p=draw(chances)
+        draw(st.floats(0, 0.4)), draw(st.integers(1, 3)), p=draw(chances)
     ),
     ResampleTo: _resample_to,
     Resize: lambda draw, grid: Resize(_size(draw, grid), extent=draw(EXTENTS)),

@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nifti_files import numbered, write_nifti
 
-import voxpipe as vp
 from voxpipe.core import IO_COUNTERS, Region
 from voxpipe.core.errors import BadManifest, StaleEntry, VolumeError, VolumeNotFound
 from voxpipe.volumes import (
@@ -29,7 +28,6 @@ from voxpipe.volumes import (
 from voxpipe.volumes.catalog.manifest import (
     MOST_NAMES,
     Stamp,
-    content_hash,
     manifest_text,
     parse_manifest,
     stamp_at,
@@ -88,7 +86,6 @@ entries = st.builds(
             tuple
         ),
     ),
-    hash=st.text(),
     options=st.just(()) | st.just((("level", 1),)),
 )
 
@@ -227,30 +224,6 @@ def test_of_very_many_chunks_only_the_metadata_are_compared(tmp_path, monkeypatc
     monkeypatch.setattr(stamps, "MOST_NAMES", 8)
     assert stamp_at(located).how == "metadata"
     assert MOST_NAMES >= 1000
-
-
-def test_the_full_hash_is_that_of_the_bytes(tmp_path):
-    """Wherever they are, and whenever they were written."""
-    a = write_nifti(tmp_path / "a.nii", numbered((4, 5, 6)))
-    b = write_nifti(tmp_path / "b.nii", numbered((4, 5, 6)))
-    os.utime(b, ns=(1, 1))
-    other = write_nifti(tmp_path / "c.nii", numbered((4, 5, 6)) + 1)
-
-    hashes = [content_hash(Volume(path).located_source) for path in (a, b, other)]
-
-    assert hashes[0] == hashes[1] != hashes[2]
-
-
-def test_the_full_hash_of_a_folder_is_the_same_in_a_bucket(tmp_path):
-    """Folders and files come in the order of their names at either place."""
-    fsspec, place = pytest.importorskip("fsspec"), "memory://hashed/a.zarr"
-    volume = Volume(numbered((4, 5, 6)))
-    vp.convert(volume, tmp_path / "a.zarr", chunk=2, shard=2)
-    fsspec.filesystem("memory").put(f"{tmp_path}/a.zarr", place, recursive=True)
-
-    hashes = [content_hash(Volume(where).located_source) for where in (tmp_path / "a.zarr", place)]
-
-    assert hashes[0] == hashes[1]
 
 
 def test_voxels_in_memory_have_no_entry():

@@ -24,7 +24,7 @@ from ..session import close_volumes, opening_session
 from ..source import LocatedSource, Options
 from ..volume import Volume
 from ..voxels import Voxels, label_numbers
-from .manifest import Entry, Manifest, Stamp, begin_stamp, content_hash, stamp_at
+from .manifest import Entry, Manifest, Stamp, begin_stamp, stamp_at
 from .whole_pass import slabs_of, volume_statistics
 
 _NOT_WHOLE = "no whole numbers"
@@ -156,9 +156,7 @@ def serve(
             return
 
 
-def describe_volume(
-    volume: Volume, case: str, key: str, *, statistics: bool = True, full_hash: bool = False
-) -> Entry:
+def describe_volume(volume: Volume, case: str, key: str, *, statistics: bool = True) -> Entry:
     """Return the entry of a manifest for a volume."""
     source = volume.located_source
     if source is None or source.options.reader or source.options.affine:
@@ -182,7 +180,6 @@ def describe_volume(
         stamp=stamp,
         shards=getattr(backend, "shards", None),
         statistics=volume_statistics(volume) if can else None,
-        hash=content_hash(source) if full_hash else "",
         options=tuple(sorted(source.options.reader_kwargs.items())),
         documents=tuple(sorted(getattr(backend, "documents", {}).items())),
     )
@@ -192,7 +189,6 @@ def index_cases(
     volumes: Iterable[tuple[str, str, Volume]],
     *,
     statistics: bool = True,
-    full_hash: bool = False,
     previous: Manifest | None = None,
 ) -> tuple[Manifest, tuple[Finding, ...]]:
     """Return the manifest of volumes, and the findings for unreadable ones.
@@ -206,10 +202,8 @@ def index_cases(
     for case, key, volume in volumes:
         try:
             earlier = before.get((case, key, _place(volume)))
-            if earlier is None or not _still_holds(earlier, volume, statistics, full_hash):
-                earlier = describe_volume(
-                    volume, case, key, statistics=statistics, full_hash=full_hash
-                )
+            if earlier is None or not _still_holds(earlier, volume, statistics):
+                earlier = describe_volume(volume, case, key, statistics=statistics)
             entries.append(earlier)
         except Exception as error:  # libraries raise any class for a bad file
             bad.append(Finding(case, key, volume.name).with_error(error))
@@ -222,14 +216,13 @@ def _place(volume: Volume) -> str:
     return "" if source is None else source.path or used_name(source.location)
 
 
-def _still_holds(entry: Entry, volume: Volume, statistics: bool, full_hash: bool) -> bool:
+def _still_holds(entry: Entry, volume: Volume, statistics: bool) -> bool:
     source = volume.located_source
     return (
         source is not None
         and entry.kind == volume.kind
         and entry.options == tuple(sorted(source.options.reader_kwargs.items()))
         and (not statistics or entry.header.dtype.kind == "c" or entry.statistics is not None)
-        and bool(entry.hash or not full_hash)
         and entry.stamp == stamp_at(source)
     )
 

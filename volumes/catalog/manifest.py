@@ -6,14 +6,13 @@ Credentials are never written.
 
 The stamp of a volume, its version, is cheap to read. It has the size and modification time of a
 file, the ETag of an object, or the sizes and times of the files of a zarr folder. With very many
-files it covers the metadata only. Only :func:`content_hash` reads the bytes.
+files it covers the metadata only.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -65,7 +64,6 @@ _SENSELESS = (KeyError, TypeError, ValueError, AttributeError, OverflowError, Sy
 # A sharded volume has dozens of objects, and one request lists a thousand. With more objects, only
 # the metadata are compared.
 MOST_NAMES = 1000
-_PIECE_BYTES = 1024**2
 METADATA = (*METADATA_FILES, ".zattrs")  # files that are rewritten with a zarr folder
 
 
@@ -107,7 +105,6 @@ class Entry:
     stamp: Stamp  # version of the volume that this entry describes
     shards: tuple[int, int, int] | None = None  # object unit in voxels, if there are shards
     statistics: Statistics | None = None  # numbers over all voxels, None if they were not computed
-    hash: str = ""  # digest over every stored byte, empty if it was not computed
     options: tuple[tuple[str, Any], ...] = ()  # for the backend, e.g. ``(("level", 1),)``.
     documents: tuple[tuple[str, bytes | None], ...] = ()
     """Metadata of a zarr at a URL, None for a missing object: they save the requests of opening."""
@@ -265,7 +262,6 @@ def _to_json(entry: Entry, folder: str) -> dict[str, Any]:
         "shards": None if entry.shards is None else list(entry.shards),
         "options": dict(entry.options),
         "stamp": {**asdict(entry.stamp), "header": document["stamp"]},
-        "hash": entry.hash or None,
         "statistics": None if entry.statistics is None else entry.statistics.to_json(),
         **({"documents": _documents_out(entry.documents)} if entry.documents else {}),
     }
@@ -314,7 +310,6 @@ def _entry(case: str, key: str, volume: Mapping[str, Any], folder: str) -> Entry
         ),
         shards=_three(volume["shards"]),
         statistics=None if statistics is None else Statistics.from_json(statistics),
-        hash=str(volume["hash"] or ""),
         options=tuple(sorted(dict(volume["options"]).items())),
         documents=tuple(_documents_in(volume.get("documents") or {})),
     )
@@ -361,16 +356,6 @@ def stamp_at(source: LocatedSource) -> Stamp:
     return _as_list(entries)
 
 
-def content_hash(source: LocatedSource) -> str:
-    """Return a digest of every stored byte, such as ``"blake2b:1f..."``, equal at any location."""
-    digest = hashlib.blake2b(digest_size=16)
-    for name, pieces in _contents(source):
-        digest.update(f"{name}\0".encode())
-        for piece in pieces:
-            digest.update(piece)
-    return f"blake2b:{digest.hexdigest()}"
-
-
 def _as_list(entries: Sequence[tuple[str, int, str]]) -> Stamp:
     version = content_key("", tuple(sorted((f"/{key}", *rest) for key, *rest in entries)))
     return Stamp("listing", sum(size for _, size, _ in entries), len(entries), version)
@@ -409,26 +394,3 @@ def _metadata(entries: Sequence[Listed | None]) -> Stamp:
     rows = [tuple(entry) for entry in entries if entry is not None]
     size = sum(entry.size for entry in entries if entry is not None)
     return Stamp("metadata", size, len(rows), content_key("", tuple(rows)))
-
-
-def _contents(source: LocatedSource) -> Iterator[tuple[str, Iterator[bytes]]]:
-    """Yield name and bytes of every file, sorted."""
-    if source.path:
-        is_folder = os.path.isdir(source.path)
-        for name in sorted(name for name, _, _ in files_below(source.path)) if is_folder else [""]:
-            yield name, _pieces(open, os.path.join(source.path, name) if name else source.path)
-        return
-    system, path = file_system(source.location, source.options.storage_options)
-    with remote_errors(source.location, source.options.storage_options):
-        if not system.isdir(path):
-            yield "", _pieces(system.open, path)
-            return
-        store = open_remote(source.location, source.options.storage_options)
-        for key in sorted(store.list()):
-            yield key, _pieces(system.open, f"{path.rstrip('/')}/{key}")
-
-
-def _pieces(opener: Any, path: str) -> Iterator[bytes]:
-    with opener(path, "rb") as file:
-        while piece := file.read(_PIECE_BYTES):
-            yield piece
