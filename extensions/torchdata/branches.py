@@ -211,26 +211,12 @@ def kept_columns(sequence_length: int, columns_to_skip: Sequence[int] | None) ->
 
 
 class UnZipper(DataPipe, form="unzip"):
-    """Return a list of pipes, one per column of the parent's sequences.
+    """Return a list of pipes, one per column of the parent's sequences of ``sequence_length``.
 
-    Parameters
-    ----------
-    source_datapipe
-        The parent; every item is a sequence of ``sequence_length`` things.
-    sequence_length
-        Number of columns.
-    buffer_size
-        How far one pipe may be read beyond another, in items; -1 for any distance.
-    columns_to_skip
-        Columns for which there is to be no pipe.
-    buffer_bytes
-        Bytes of waiting items, at most, with the data of arrays and tensors; one item of each pipe
-        may take more. None for 1 GiB, or for any number if ``buffer_size`` is -1.
-
-    Raises
-    ------
-    BufferError
-        While iterating: one pipe is read too far beyond another.
+    ``columns_to_skip`` are columns without a pipe. One pipe may be read ``buffer_size`` items
+    beyond another; -1 for any distance. ``buffer_bytes`` limits the waiting items, with the data of
+    arrays and tensors; one item of each pipe may take more. None is 1 GiB, or no limit if
+    ``buffer_size`` is -1. A pipe that is read too far beyond another raises ``BufferError``.
 
     Examples
     --------
@@ -255,21 +241,11 @@ class UnZipper(DataPipe, form="unzip"):
 
 
 class RoundRobinDemultiplexer(DataPipe, form="round_robin_demux"):
-    """Return a list of pipes among which the parent's items are dealt out in turn.
+    """Return a list of ``num_instances`` pipes among which the items are dealt out in turn.
 
-    Parameters
-    ----------
-    num_instances
-        Number of pipes. One is the parent itself, with a warning.
-    buffer_size
-        How many items may wait in all; -1 for any number.
-    buffer_bytes
-        Bytes that they may take, as of :class:`UnZipper`.
-
-    Raises
-    ------
-    BufferError
-        While iterating: too many items wait for pipes that are not read.
+    One pipe is the parent itself, with a warning. ``buffer_size`` is the number of items that may
+    wait in all; -1 for any number. ``buffer_bytes`` is as of :class:`UnZipper`. More items for
+    pipes that are not read raise ``BufferError``.
 
     Examples
     --------
@@ -303,13 +279,11 @@ class RandomSplitter(DataPipe, form="random_split"):
     """Return a list of pipes among which the parent's items are divided at random.
 
     The same seed divides as it does in torchdata 0.9. Nothing is buffered: one part can be
-    iterated at a time, and each goes through the whole parent.
+    iterated at a time, and each goes through the whole parent. The parent has to yield the same
+    items in the same order whenever it is iterated: split before you shuffle.
 
     Parameters
     ----------
-    source_datapipe
-        The parent. It has to yield the same items in the same order whenever it is iterated:
-        split before you shuffle.
     weights
         Weight by name of the part. Whole numbers that add up to ``total_length`` are the
         lengths of the parts.
@@ -317,19 +291,9 @@ class RandomSplitter(DataPipe, form="random_split"):
         Of the division. It stays from epoch to epoch, so that nothing of one part ever comes up
         in another; ``override_seed`` of any part changes it for all.
     total_length
-        Number of items; by default ``len()`` of the parent.
+        Number of items, by default ``len()`` of the parent; more of them are a ``ValueError``.
     target
         Name of the one part to return instead of the list.
-
-    Raises
-    ------
-    TypeError
-        If the parent has no length and none is given.
-    KeyError
-        If there is no part of the name ``target``.
-    ValueError
-        If the weights make no sense; while iterating: if there are more items than
-        ``total_length``.
 
     Examples
     --------

@@ -18,14 +18,7 @@ from ...graph import Pipe
 
 
 class Header(SameLength, form="header"):
-    """Yield the first items of the parent.
-
-    Parameters
-    ----------
-    source_datapipe
-        The parent. Not asked for more than is yielded.
-    limit
-        How many, from 0; None for all.
+    """Yield the first ``limit`` items of the parent; None for all. No further item is read.
 
     Examples
     --------
@@ -63,12 +56,7 @@ class Header(SameLength, form="header"):
 class LengthSetter(SameLength, form="set_length"):
     """Set the length of a parent without a known one: after ``filter``, for instance.
 
-    Parameters
-    ----------
-    source_datapipe
-        The parent; all its items are yielded, however many they are.
-    length
-        Result of ``len()``, from 0.
+    All items of the parent are yielded, however many they are.
 
     Examples
     --------
@@ -89,15 +77,10 @@ class LengthSetter(SameLength, form="set_length"):
 
 
 class Cycler(SameLength, form="cycle"):
-    """Yield all items of the parent ``count`` times, or for ever.
+    """Yield all items of the parent ``count`` times; None for ever.
 
     A loader's seed covers every turn: random pipes above are seeded anew for each, so that
     turns differ and an epoch can be repeated and resumed. A parent without any item ends.
-
-    Parameters
-    ----------
-    count
-        How often; None for ever, 0 for nothing at all.
 
     Examples
     --------
@@ -137,15 +120,10 @@ class Cycler(SameLength, form="cycle"):
 
 
 class Repeater(SameLength, form="repeat"):
-    """Yield each item of the parent ``times`` times, one after the other.
+    """Yield each item of the parent ``times`` times (at least 2), one after the other.
 
     The very same object is yielded. Only a sample gets an identity of its own from the second
     time on, so that random pipes further down draw something else for it.
-
-    Parameters
-    ----------
-    times
-        How often, at least twice.
 
     Examples
     --------
@@ -195,12 +173,8 @@ class _ColumnPipe(PerItem):
 class Dropper(_ColumnPipe, form="drop"):
     """Leave out columns of tuples and lists, or keys of mappings.
 
+    ``indices`` is one index or key, or a list of them; negative indices count from the end.
     Missing columns, and items without columns, cause one warning.
-
-    Parameters
-    ----------
-    indices
-        One index or key, or a list of them. Negative indices count from the end.
 
     Examples
     --------
@@ -225,15 +199,9 @@ class Dropper(_ColumnPipe, form="drop"):
 class Slicer(_ColumnPipe, form="slice"):
     """Keep columns of tuples and lists, or keys of mappings.
 
-    Missing columns, and items without columns, cause one warning.
-
-    Parameters
-    ----------
-    index
-        Where the slice begins, or a list of the indices or keys to keep. They come in the order
-        of the item.
-    stop, step
-        Of the slice. For a list of indices, and for mappings, they mean nothing.
+    ``index`` is the start of a slice, or a list of indices or keys, kept in the order of the item.
+    ``stop`` and ``step`` have no effect for a list, and for mappings. Missing columns, and items
+    without columns, cause one warning.
 
     Examples
     --------
@@ -277,12 +245,7 @@ class Slicer(_ColumnPipe, form="slice"):
 
 
 class Enumerator(SameLength, form="enumerate"):
-    """Yield ``(index, item)``.
-
-    Parameters
-    ----------
-    starting_index
-        Index of the first item.
+    """Yield ``(index, item)``, with indices from ``starting_index`` on.
 
     Examples
     --------
@@ -300,15 +263,9 @@ class Enumerator(SameLength, form="enumerate"):
 
 
 class IndexAdder(SameLength, form="add_index"):
-    """Write the number of each item into it.
+    """Write the number of each item into it, under the key ``index_name``.
 
-    Parameters
-    ----------
-    source_datapipe
-        The parent, whose items are mappings. They do not change: the pipe yields a copy with one
-        more key, and for a sample another sample.
-    index_name
-        The key.
+    Items are mappings, and do not change: the pipe yields a copy, and for a sample another sample.
 
     Examples
     --------
@@ -333,14 +290,7 @@ class IndexAdder(SameLength, form="add_index"):
 
 
 class MapToIterConverter(DataPipe, form="to_iter_datapipe", to=MapDataPipe):
-    """Yield the items of a map-style pipe.
-
-    Parameters
-    ----------
-    datapipe
-        The map-style pipe.
-    indices
-        Which items, in which order; 0, 1, ... by default.
+    """Yield the items of a map-style pipe in the order of ``indices``, by default 0, 1, ...
 
     Examples
     --------
@@ -367,12 +317,8 @@ class MapToIterConverter(DataPipe, form="to_iter_datapipe", to=MapDataPipe):
 class Flattener(_ColumnPipe, form="flatten"):
     """Unpack tuples and lists in tuples and lists, or mappings in mappings, by one level.
 
-    An existing key keeps its value, with one warning; missing columns cause one warning, too.
-
-    Parameters
-    ----------
-    indices
-        Index or key to unpack, or a list of them; all by default.
+    ``indices`` is the index or key to unpack, or a list of them; all by default. An existing key
+    keeps its value, with one warning; missing columns cause one warning, too.
 
     Examples
     --------

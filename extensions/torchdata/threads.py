@@ -127,30 +127,18 @@ _EXTRA_THREADS, _MOST_THREADS = 4, 32
 class ThreadPoolMapper(SameLength, form="threadpool_map"):
     """Apply a function to each item in a pool of threads; the order of the items is kept.
 
-    Draws of the function from the global generators of ``random``, NumPy or torch depend on the
-    order of the threads. An error is raised when it is the turn of its item. When the pass ends,
-    fails or is abandoned, calls that have not begun are cancelled and the others awaited, for at
-    most 2 s, or the ``Timeout(stop=...)`` of a loader. All such pipes of a chain together wait
-    half as long again. Then a warning names the thread.
+    Threads pay if ``fn`` releases Python's lock, as reading, NumPy and torch do. Draws of ``fn``
+    from the global generators of ``random``, NumPy or torch depend on the order of the threads. An
+    error is raised when it is the turn of its item. When the pass ends, fails or is abandoned,
+    calls that have not begun are cancelled and the others awaited, for at most 2 s, or the
+    ``Timeout(stop=...)`` of a loader. All such pipes of a chain together wait half as long again.
+    Then a warning names the thread.
 
-    Parameters
-    ----------
-    fn
-        Should release Python's lock, as reading, NumPy and torch do, for threads to pay.
-    input_col
-        Index or key of the argument of ``fn``, or a list of them for several; None for the item.
-    output_col
-        Where the result goes; by default in place of the (first) input, whose others are
-        removed. -1 is the end of a list or tuple.
-    scheduled_tasks
-        Calls that are under way or waiting for their turn, at most.
-    max_workers
-        Threads; by default as many as ``ThreadPoolExecutor`` takes.
-    buffer_bytes
-        Bytes that results may take: there are as many calls at once as results of the
-        largest size seen so far fit, at least one.
-    **threadpool_kwargs
-        ``thread_name_prefix``, ``initializer`` and ``initargs``, as of ``ThreadPoolExecutor``.
+    ``input_col`` is as of ``flatmap``. The result replaces the (first) input, and other inputs are
+    removed, unless ``output_col`` is its place; -1 is the end of a list or tuple. At most
+    ``scheduled_tasks`` calls are under way or wait for their turn. Their results fit in
+    ``buffer_bytes``, by the largest size seen so far; there is at least one. ``max_workers``,
+    ``thread_name_prefix``, ``initializer`` and ``initargs`` are as of ``ThreadPoolExecutor``.
 
     Examples
     --------
@@ -214,28 +202,13 @@ class BatchAsyncMapper(SameLength, form="async_map_batches"):
     long as a pass. When one call fails, or the pass is left, the others of its group are cancelled.
     A call that blocks (``time.sleep``) cannot be; it is waited for as in ``threadpool_map``.
 
-    Parameters
-    ----------
-    async_fn
-        An ``async def`` function.
-    batch_size
-        Items in a group; the last may be smaller.
-    input_col, output_col
-        As of :class:`ThreadPoolMapper`.
-    max_concurrency
-        Calls that are under way at once.
-    flatten
-        Whether items are yielded, or lists of them.
-    buffer_bytes
-        Bytes that the results of a group may take, with the data of arrays and tensors. Where items
-        are yielded there are fewer of them in a group: as many as results of the largest size seen
-        so far fit, at least one; None for 256 MiB. Without ``flatten`` a list that takes more is
-        an error; None for 1 GiB.
+    ``async_fn`` is an ``async def`` function. A group has ``batch_size`` items; the last may be
+    smaller. Columns are as of :class:`ThreadPoolMapper`. At most ``max_concurrency`` calls are
+    under way at once. ``flatten`` yields items, else lists of them.
 
-    Raises
-    ------
-    BufferError
-        While iterating: a list takes more than ``buffer_bytes``.
+    ``buffer_bytes`` limits the results of a group, with the data of arrays and tensors. With
+    ``flatten`` (None is 256 MiB) groups are smaller: as many items as results of the largest size
+    seen so far fit, at least one. Without it (None is 1 GiB) a larger list raises ``BufferError``.
 
     Examples
     --------
