@@ -277,12 +277,11 @@ class FromBids(CaseFinder):
                 continue
             suffixes[suffix] = None
             names_of_entities |= entities.keys()
-            for key, own in self.suffixes.items():
-                if suffix == own:
-                    spaces.setdefault(key, {})[entities.get("space")] = None
+            space = entities.get("space")
             case = "/".join(entities[one] for one in ("sub", "ses") if one in entities)
-            for key, own in self.suffixes.items():
-                if suffix == own and entities.get("space") == self.space.get(key):
+            for key in (key for key, own in self.suffixes.items() if suffix == own):
+                spaces.setdefault(key, {})[space] = None
+                if space == self.space.get(key):
                     names_by_case.setdefault(case, {}).setdefault(key, []).append(name)
         if not names_by_case:
             raise self._found_nothing(suffixes, spaces)
@@ -362,7 +361,7 @@ def _is_same(one: str, other: str | None) -> bool:
 class FromDicom(CaseFinder):
     """Begin a chain with the series of a tree of DICOM files, a case each.
 
-    Every folder below is looked through, and its files are grouped by SeriesInstanceUID; SimpleITK
+    Every folder below is looked through, and its files are grouped by SeriesInstanceUID; pydicom
     reads them. Headers are read once, when the pipe is made; all passes have the same cases. A
     sample also holds ``"dicom"``, a mapping with ``modality``, ``description``, ``study`` and
     ``series`` of the first slice: ``filter()`` can choose by them. The slices of a series are
@@ -380,7 +379,7 @@ class FromDicom(CaseFinder):
     VolumeNotFound
         There is no DICOM file below.
     MissingDependency
-        SimpleITK is not installed.
+        There are such files, and pydicom is not installed.
     """
 
     form_name = "from_dicom"
