@@ -126,9 +126,7 @@ class FromNNUNet(CaseFinder):
         if not images:
             _, places = list_below(_below(self.location, f"images{split}"), self.storage_options)
             msg = f"images{split} of {public_name(self.location)} has no file that ends in {end}"
-            do = (
-                f"It has {few_names(places) or 'none'}: write what they end in as file_ending into "
-            )
+            do = f"It has {few_names(places) or 'none'}: write their suffix as file_ending into "
             raise VolumeNotFound(msg, do=f"{do}dataset.json.")
         labels: dict[str, str] = {}
         if split == "Tr":
@@ -412,11 +410,8 @@ class FromDicom(CaseFinder):
         if bad:
             text = "\n".join(f"{error.message} {error.do}" for error in bad[:_MOST_LINES])
             more = f"\n... and {len(bad) - _MOST_LINES} more" if len(bad) > _MOST_LINES else ""
-            warn(
-                f"from_dicom() leaves out what cannot be read:\n{text}{more}",
-                CasesLeftOut,
-                self.origin,
-            )
+            text = f"from_dicom() leaves out files and series that cannot be read:\n{text}{more}"
+            warn(text, CasesLeftOut, self.origin)
         if not cases:
             msg = f"there is no DICOM series below {self.location}"
             is_there = os.path.isdir(self.location)

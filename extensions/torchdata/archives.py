@@ -164,6 +164,7 @@ class TarArchiveLoader(_ArchiveLoader, form="load_from_tar"):
     def members(self, name: str, stream: Any) -> Iterator[tuple[str, Any]]:
         source = stream.file_obj
         tar = source if isinstance(source, tarfile.TarFile) else open_tar(name, stream, self.mode)
+        is_plain = tar.fileobj is stream or getattr(tar.fileobj, "comptype", "") == "tar"
         while True:
             with naming_damage(name):
                 info = tar.next()
@@ -178,9 +179,6 @@ class TarArchiveLoader(_ArchiveLoader, form="load_from_tar"):
                 most = self.most_bytes
                 if most is None:
                     # An uncompressed member is no larger than its stored bytes.
-                    is_plain = (
-                        tar.fileobj is stream or getattr(tar.fileobj, "comptype", "") == "tar"
-                    )
                     most = info.size if is_plain and not info.issparse() else MOST_BYTES
                 yield path, bound_stream(file, most, path, stream, size=info.size)
 

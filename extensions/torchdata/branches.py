@@ -43,10 +43,8 @@ class _Trunk(Running, DataPipe):
         self.buffer_size = validate_int("buffer_size", buffer_size, least=NO_LIMIT)
         self.buffer_bytes = buffer_limit(buffer_bytes, no_limit=buffer_size == NO_LIMIT)
         if self.buffer_bytes is None:
-            text = (
-                f"Unlimited buffer size is set for `{self.form_name}`: a branch that is read much "
-            )
-            text += "faster than another can fill the memory"
+            text = f"Unlimited buffer size is set for `{self.form_name}`: a branch that is read "
+            text += "much faster than another can fill the memory"
             warn(text, UserWarning)
         self.fresh()
 
@@ -75,9 +73,7 @@ class _Trunk(Running, DataPipe):
             self._restart()
 
     def __iter__(self) -> Iterator[Any]:
-        raise TypeError(
-            f"what {self.form_name}() divides is read through the pipes that it returned"
-        )
+        raise TypeError(f"{self.form_name}() is read through the pipes that it returned")
 
     def is_interrupted(self) -> bool:
         return self._has_begun and not (self._at_end and all(self._absent))
@@ -211,12 +207,14 @@ def kept_columns(sequence_length: int, columns_to_skip: Sequence[int] | None) ->
 
 
 class UnZipper(DataPipe, form="unzip"):
-    """Return a list of pipes, one per column of the parent's sequences of ``sequence_length``.
+    """Return a list of pipes, one per column of the parent's sequences.
 
-    ``columns_to_skip`` are columns without a pipe. One pipe may be read ``buffer_size`` items
-    beyond another; -1 for any distance. ``buffer_bytes`` limits the waiting items, with the data of
-    arrays and tensors; one item of each pipe may take more. None is 1 GiB, or no limit if
-    ``buffer_size`` is -1. A pipe that is read too far beyond another raises ``BufferError``.
+    - ``sequence_length``: number of columns; those in ``columns_to_skip`` have no pipe.
+    - ``buffer_size``: how far one pipe may be read beyond another, in items; -1 for any distance.
+    - ``buffer_bytes``: bytes of waiting items, with the data of arrays and tensors; one item of
+      each pipe may take more. None for 1 GiB, or for any number if ``buffer_size`` is -1.
+
+    A pipe that is read too far beyond another raises ``BufferError``.
 
     Examples
     --------
@@ -243,9 +241,8 @@ class UnZipper(DataPipe, form="unzip"):
 class RoundRobinDemultiplexer(DataPipe, form="round_robin_demux"):
     """Return a list of ``num_instances`` pipes among which the items are dealt out in turn.
 
-    One pipe is the parent itself, with a warning. ``buffer_size`` is the number of items that may
-    wait in all; -1 for any number. ``buffer_bytes`` is as of :class:`UnZipper`. More items for
-    pipes that are not read raise ``BufferError``.
+    One pipe is the parent itself, with a warning. The limits of waiting items are as of
+    :class:`UnZipper`: ``buffer_size`` counts the items of all pipes. More raise ``BufferError``.
 
     Examples
     --------
@@ -323,9 +320,8 @@ class RandomSplitter(DataPipe, form="random_split"):
             raise ValueError(msg)
         if target is not None and target not in weights:
             raise KeyError(f"`target={target}` does not match any key in `weights`.")
-        division = _Division(
-            dict(weights), seed, validate_int("total_length", total_length, least=0)
-        )
+        length = validate_int("total_length", total_length, least=0)
+        division = _Division(dict(weights), seed, length)
         parts = {name: SplitterIterator(source_datapipe, division, name) for name in weights}
         return list(parts.values()) if target is None else parts[target]
 

@@ -109,15 +109,16 @@ class _KeyZipper(SameLength):
 class IterKeyZipper(_KeyZipper, form="zip_with_iter"):
     """Yield each item together with the item of another pipe that has the same key.
 
-    ``key_fn`` and ``ref_key_fn`` return the key of an item of the parent and of ``ref_datapipe``;
-    by default they are one function. ``merge_fn`` makes one item of two, by default a tuple.
-    ``keep_key`` yields ``(key, merged)``. The order is the parent's. The other pipe is read until a
-    key matches; items passed over are kept for later.
+    The order is the parent's. The other pipe is read until a key matches; items passed over are
+    kept for later. Beyond a limit the oldest are dropped, with one warning in each pass.
 
-    ``buffer_size`` is the number of items that are kept; None for all. ``buffer_bytes`` limits
-    their bytes, with the data of arrays and tensors; the last one may take more. None is 1 GiB, or
-    no limit if ``buffer_size`` is None. Beyond a limit the oldest are dropped, with one warning in
-    each pass.
+    - ``key_fn``, ``ref_key_fn``: return the key of an item of the parent and of ``ref_datapipe``;
+      the same function by default.
+    - ``merge_fn``: makes one item of two; a tuple by default.
+    - ``keep_key``: whether ``(key, merged)`` is yielded.
+    - ``buffer_size``: number of items that are kept; None for all.
+    - ``buffer_bytes``: bytes that they may take, with the data of arrays and tensors; the last one
+      may take more. None for 1 GiB, or for any number if ``buffer_size`` is None.
 
     Raises
     ------

@@ -53,9 +53,8 @@ def claim(path: str) -> Iterator[bool]:
             # Also where the disk is full: held without an owner it would keep everybody waiting.
             stack.callback(lock.remove)
             os.ftruncate(lock.file.fileno(), 0)
-            os.write(
-                lock.file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode()
-            )
+            owner = f"process {os.getpid()} on {socket.gethostname()}"
+            os.write(lock.file.fileno(), owner.encode())
         yield lock is not None
 
 
@@ -85,12 +84,12 @@ class OnDiskCacheHolder(DataPipe, form="on_disk_cache"):
     ``end_caching()`` ends it; without an end, reading raises ``UnendedCache``. The part runs for
     one item at a time, and is skipped for items whose files exist.
 
-    ``filepath_fn`` makes the path of an item's file; by default the item is the path. If the item
-    becomes other files, or several, a list of them is kept at this path, with ``.files.json``.
-    ``hash_dict`` holds hashes in hexadecimal digits by path, and ``hash_type`` is ``"sha256"`` or
-    ``"md5"``. A file with another hash is made again, and a new file must have it. Every pass reads
-    the files to check them. ``extra_check_fn`` returns whether the file at a path is valid; if not,
-    it is made again.
+    - ``filepath_fn``: makes the path of an item's file; by default the item is the path. If the
+      item becomes other files, or several, their list is kept at this path, with ``.files.json``.
+    - ``hash_dict``: hash in hexadecimal digits, by path. A file that has another one is made again;
+      one that is made must have it. Every pass reads the files to check them.
+    - ``hash_type``: ``"sha256"`` or ``"md5"``.
+    - ``extra_check_fn``: returns whether the file at a path is valid; if not, it is made again.
 
     Examples
     --------
@@ -176,10 +175,11 @@ class EndOnDiskCacheHolder(DataPipe, form="end_caching"):
     Paths come in the order of the items, whether the files were there or not. Other processes may
     run the same chain: each file is made by one of them.
 
-    Data, ``mode`` and ``filepath_fn`` are as of ``save_to_disk()``. ``same_filepath_fn`` uses the
-    function of ``on_disk_cache()``. ``skip_read`` has no effect: open files are read, bytes and
-    text are written. ``timeout`` is the number of seconds to wait for another process that makes
-    the files of one item; the adapter ``CacheTimeout`` sets it for a whole graph.
+    - ``mode``, ``filepath_fn``: as of ``save_to_disk()``, which takes the same data.
+    - ``same_filepath_fn``: whether to use the function of ``on_disk_cache()``.
+    - ``skip_read``: no effect: open files are read, bytes and text are written.
+    - ``timeout``: seconds to wait for another process that makes the files of one item; the adapter
+      ``CacheTimeout`` sets it for a whole graph.
 
     Raises
     ------

@@ -31,10 +31,11 @@ from .streams import (
 class FSSpecFileLister(StoragePipe, form="list_files_by_fsspec"):
     """Yield the path or URL of everything directly in a folder, sorted.
 
-    ``root`` is the path or URL of a folder (or of one file, which is yielded itself), several of
-    them, or a pipe that yields them. The name must match the pattern ``masks``, or one of several,
-    with its folder or without it: ``"*.nii.gz"``. ``storage_options``, or plain keywords, are those
-    of the file system. They are never written anywhere.
+    - ``root``: path or URL of a folder (or of one file, which is yielded itself), several of them,
+      or a pipe that yields them.
+    - ``masks``: pattern, or patterns, one of which the name must match, with its folder or without
+      it: ``"*.nii.gz"``.
+    - ``storage_options``, or plain keywords: of the file system. They are never written anywhere.
 
     Raises
     ------
@@ -115,9 +116,9 @@ class FSSpecFileOpener(StoragePipe, form="open_files_by_fsspec"):
     failures. It can seek if the server supports ranges. Storage options and errors are those of
     :class:`FSSpecFileLister`.
 
-    ``mode`` is ``"r"`` for text or ``"rb"`` for bytes; any other is handed to the file system.
-    ``kwargs_for_open`` takes ``encoding``, ``errors`` and ``newline`` for text. With other options
-    the file system's own ``open()`` is used, which retries nothing once it is open.
+    - ``mode``: ``"r"`` for text, ``"rb"`` for bytes. Any other is handed to the file system.
+    - ``kwargs_for_open``: ``encoding``, ``errors`` and ``newline`` for text. With other options the
+      file system's own ``open()`` is used, which retries nothing once it is open.
 
     Examples
     --------
@@ -179,9 +180,9 @@ class FSSpecSaver(StoragePipe, FileWriter, form="save_by_fsspec"):
     in one go, so a failed attempt is simply made again. Local files appear whole, and their folders
     are made. Storage options and errors are those of :class:`FSSpecFileLister`.
 
-    ``filepath_fn`` makes the path or URL of the name; by default the name is the URL. ``mode`` is
-    ``"w"`` or ``"wb"``; ``"a"`` and the like append, where the storage can, in one attempt.
-    ``kwargs_for_open`` is of ``fs.open()`` (``compression``); then there is one attempt, too.
+    - ``mode``: ``"w"`` or ``"wb"``; ``"a"`` and the like append, where the storage can, once.
+    - ``filepath_fn``: makes the path or URL of the name; by default the name is the URL.
+    - ``kwargs_for_open``: of ``fs.open()``, e.g. ``compression``; the file is then written once.
 
     Examples
     --------

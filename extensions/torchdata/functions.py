@@ -256,9 +256,10 @@ class BatchMapper(SameLength, form="map_batches"):
 class BucketBatcher(DataPipe, form="bucketbatch"):
     """Shuffle within pools, sort within buckets, and batch; the result is a chain of small pipes.
 
-    A bucket is ``batch_num`` batches, in which ``sort_key`` sorts a list of items; without it
-    nothing is sorted. A pool is ``bucket_num`` buckets. ``use_in_batch_shuffle`` shuffles whole
-    pools, else a buffer of that size. ``drop_last`` leaves out a last, smaller batch.
+    - ``batch_num``: batches in a bucket, within which ``sort_key`` sorts a list of items.
+    - ``bucket_num``: buckets in a pool, within which is shuffled.
+    - ``use_in_batch_shuffle``: whether whole pools are shuffled, or a buffer of the size of a pool.
+    - ``drop_last``: whether a last, smaller batch is left out.
 
     Examples
     --------
@@ -301,11 +302,13 @@ class BucketBatcher(DataPipe, form="bucketbatch"):
 class MaxTokenBucketizer(DataPipe, form="max_token_bucketize"):
     """Gather items of similar length into batches whose lengths add up to a limit at most.
 
-    ``max_token_count`` is the limit, and ``len_fn`` returns the length of an item: voxels, tokens,
-    samples. Items shorter than ``min_len``, or longer than ``max_len`` (by default the limit), are
-    left out. The shortest of ``buffer_size`` items is taken next. Shuffle before and after, and
-    keep this small, if batches of one length are not to follow each other. ``include_padding``
-    counts every item as long as the longest of its batch.
+    - ``max_token_count``: the limit.
+    - ``len_fn``: returns the length of an item: voxels, tokens, samples.
+    - ``min_len``, ``max_len``: shorter and longer items are left out; by default those above the
+      limit.
+    - ``buffer_size``: items among which the shortest is taken next. Shuffle before and after, and
+      keep this small, if batches of one length are not to follow each other.
+    - ``include_padding``: whether every item counts as long as the longest of its batch.
 
     Examples
     --------

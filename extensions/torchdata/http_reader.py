@@ -183,12 +183,13 @@ class HttpReader(StoragePipe, form="read_from_http"):
     The file arrives as it is read. Where the connection breaks, the rest is requested again from
     there on. Where the server knows ranges the stream can go back.
 
-    ``timeout`` is in seconds. A server that does not answer, or keeps failing, for longer is given
-    up: at the beginning, and each time that more is read. The default is 20 for one attempt, and
-    30 for all; see ``$VOXPIPE_REMOTE_DEADLINE``. ``skip_on_error`` leaves out a URL that cannot be
-    opened, with a warning. ``storage_options``, or plain keywords, are those of requests:
-    ``headers``, ``params``, ``cookies``, ``auth`` (a pair), ``verify``, ``cert``, ``proxies`` and
-    ``allow_redirects``. They are never written anywhere.
+    - ``timeout``: seconds after which a server that does not answer, or keeps failing, is given up:
+      at the beginning, and each time that more is read. By default 20 for one attempt, and 30 for
+      all; see ``$VOXPIPE_REMOTE_DEADLINE``.
+    - ``skip_on_error``: whether a URL that cannot be opened is left out, with a warning.
+    - ``storage_options``, or plain keywords: ``headers``, ``params``, ``cookies``, ``auth`` (a
+      pair), ``verify``, ``cert``, ``proxies``, ``allow_redirects``, as of requests. They are never
+      written anywhere.
 
     Raises
     ------

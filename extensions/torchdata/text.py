@@ -78,11 +78,15 @@ class _TextPipe(DataPipe):
 class CSVParser(_TextPipe, form="parse_csv"):
     r"""Yield each row of each CSV file as a list of texts; files are closed.
 
-    The parent yields ``(path, stream)``, of bytes or of text. ``skip_lines`` are left out at the
-    beginning of each file. ``decode``, ``encoding`` and ``errors`` are for bytes; undecodable ones
-    are left out by default. ``return_path`` yields each row with the path of its file. ``as_tuple``
-    makes rows tuples. Other keywords (``delimiter``, ``quotechar``) are of ``csv.reader``. A file
-    that cannot be decoded, or is no CSV, is a ``StreamError``.
+    The parent yields ``(path, stream)``, of bytes or of text. A file that cannot be decoded, or is
+    no CSV, is a ``StreamError``.
+
+    - ``skip_lines``: lines left out at the beginning of each file.
+    - ``decode``, ``encoding``, ``errors``: whether and how bytes become text; undecodable bytes are
+      left out by default.
+    - ``return_path``: whether each row comes with the path of its file.
+    - ``as_tuple``: whether rows are tuples.
+    - other keywords: of ``csv.reader``, such as ``delimiter`` and ``quotechar``.
 
     Examples
     --------

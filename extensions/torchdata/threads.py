@@ -127,18 +127,20 @@ _EXTRA_THREADS, _MOST_THREADS = 4, 32
 class ThreadPoolMapper(SameLength, form="threadpool_map"):
     """Apply a function to each item in a pool of threads; the order of the items is kept.
 
-    Threads pay if ``fn`` releases Python's lock, as reading, NumPy and torch do. Draws of ``fn``
-    from the global generators of ``random``, NumPy or torch depend on the order of the threads. An
-    error is raised when it is the turn of its item. When the pass ends, fails or is abandoned,
-    calls that have not begun are cancelled and the others awaited, for at most 2 s, or the
-    ``Timeout(stop=...)`` of a loader. All such pipes of a chain together wait half as long again.
-    Then a warning names the thread.
+    Draws of the function from the global generators of ``random``, NumPy or torch depend on the
+    order of the threads. An error is raised when it is the turn of its item. When the pass ends,
+    fails or is abandoned, calls that have not begun are cancelled and the others awaited. They have
+    2 s, or the ``Timeout(stop=...)`` of a loader. All such pipes of a chain together wait half as
+    long again. Then a warning names the thread.
 
-    ``input_col`` is as of ``flatmap``. The result replaces the (first) input, and other inputs are
-    removed, unless ``output_col`` is its place; -1 is the end of a list or tuple. At most
-    ``scheduled_tasks`` calls are under way or wait for their turn. Their results fit in
-    ``buffer_bytes``, by the largest size seen so far; there is at least one. ``max_workers``,
-    ``thread_name_prefix``, ``initializer`` and ``initargs`` are as of ``ThreadPoolExecutor``.
+    - ``fn``: should release Python's lock, as reading, NumPy and torch do, for threads to pay.
+    - ``input_col``: as of :class:`FlatMapper`.
+    - ``output_col``: place of the result; by default that of the (first) input, whose others are
+      removed. -1 is the end of a list or tuple.
+    - ``scheduled_tasks``: calls that are under way or waiting for their turn, at most.
+    - ``buffer_bytes``: bytes that results may take: there are as many calls at once as results of
+      the largest size seen so far fit, at least one.
+    - ``max_workers``, and other keywords: as of ``ThreadPoolExecutor``.
 
     Examples
     --------
@@ -202,13 +204,15 @@ class BatchAsyncMapper(SameLength, form="async_map_batches"):
     long as a pass. When one call fails, or the pass is left, the others of its group are cancelled.
     A call that blocks (``time.sleep``) cannot be; it is waited for as in ``threadpool_map``.
 
-    ``async_fn`` is an ``async def`` function. A group has ``batch_size`` items; the last may be
-    smaller. Columns are as of :class:`ThreadPoolMapper`. At most ``max_concurrency`` calls are
-    under way at once. ``flatten`` yields items, else lists of them.
-
-    ``buffer_bytes`` limits the results of a group, with the data of arrays and tensors. With
-    ``flatten`` (None is 256 MiB) groups are smaller: as many items as results of the largest size
-    seen so far fit, at least one. Without it (None is 1 GiB) a larger list raises ``BufferError``.
+    - ``async_fn``: an ``async def`` function.
+    - ``batch_size``: items in a group; the last may be smaller.
+    - ``input_col``, ``output_col``: as of :class:`ThreadPoolMapper`.
+    - ``max_concurrency``: calls that are under way at once.
+    - ``flatten``: whether items are yielded, or lists of them.
+    - ``buffer_bytes``: bytes that the results of a group may take, with the data of arrays and
+      tensors. With ``flatten`` (None for 256 MiB) a group has as many items as results of the
+      largest size seen so far fit, at least one. Else (None for 1 GiB) a list that takes more is a
+      ``BufferError``.
 
     Examples
     --------
