@@ -30,7 +30,7 @@ def iterable_pipes(name: str, pipes: tuple[Any, ...]) -> tuple[Pipe, ...]:
 
 
 class MultiplexerLongest(DataPipe, form="mux_longest"):
-    """Yield one item of each pipe in turn, without those that have ended, until all are exhausted.
+    """Yield one item of each pipe in turn, until all are exhausted.
 
     Examples
     --------

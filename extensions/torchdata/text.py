@@ -213,9 +213,10 @@ def join_lines(lines: Sequence[str]) -> str:
 
 
 class ParagraphAggregator(DataPipe, form="lines_to_paragraphs"):
-    """Yield ``(path, paragraph)``: each ``(path, line)`` of one file up to an empty line, joined.
+    """Yield ``(path, paragraph)``: lines of one file up to an empty one, joined.
 
-    ``joiner`` makes a paragraph of a list of lines; by default ends of lines come in between.
+    The parent yields ``(path, line)``. Paragraphs are made by ``joiner`` of a list of lines; by
+    default ends of lines come in between.
 
     Examples
     --------
