@@ -159,8 +159,8 @@ class _ColumnPipe(PerItem):
         warn(text, UserWarning, self.origin)
         return None
 
-    def warn_of_missing(self, item: Any, indices: Sequence[Any]) -> None:
-        """Warn if the item has nothing at one of the indices or keys."""
+    def keys_of(self, item: Any, indices: Sequence[Any]) -> set[Any]:
+        """Return keys, or indices from the beginning; warn if the item has nothing at one."""
         try:
             for index in indices:
                 item[index]
@@ -168,6 +168,9 @@ class _ColumnPipe(PerItem):
             text = "At least one index in the filter is not present in the item being returned, "
             text += "please be aware that expected columns/keys may be missing."
             warn(text, UserWarning, self.origin)
+        if isinstance(item, Mapping):
+            return set(indices)
+        return {i + len(item) if isinstance(i, int) and i < 0 else i for i in indices}
 
 
 class Dropper(_ColumnPipe, form="drop"):
@@ -191,8 +194,7 @@ class Dropper(_ColumnPipe, form="drop"):
         columns = self.columns_of(item)
         if columns is None:
             return item
-        self.warn_of_missing(item, self.indices)
-        keys = _from_the_beginning(item, self.indices)
+        keys = self.keys_of(item, self.indices)
         return _rebuild(item, {key: v for key, v in columns.items() if key not in keys})
 
 
@@ -230,8 +232,7 @@ class Slicer(_ColumnPipe, form="slice"):
         if columns is None:
             return item
         if isinstance(self.index, list):
-            self.warn_of_missing(item, self.index)
-            keys = _from_the_beginning(item, self.index)
+            keys = self.keys_of(item, self.index)
         elif not isinstance(item, Mapping):
             return item[self.index : self.stop : self.step]
         elif self.index in columns:
@@ -334,12 +335,12 @@ class Flattener(_ColumnPipe, form="flatten"):
         self.indices = indices if indices is None or isinstance(indices, list) else [indices]
 
     def apply(self, item: Any) -> Any:
-        self.warn_of_missing(item, self.indices or ())
+        keys = self.keys_of(item, self.indices or ())
         if isinstance(item, Mapping):
             return _rebuild(item, self._unpack(item))
         flat: list[Any] = []
         for index, value in enumerate(item):
-            if isinstance(value, (list, tuple)) and self._is_meant(index, len(item)):
+            if isinstance(value, (list, tuple)) and (not self.indices or index in keys):
                 flat.extend(value)
             else:
                 flat.append(value)
@@ -348,7 +349,7 @@ class Flattener(_ColumnPipe, form="flatten"):
     def _unpack(self, item: Mapping[Any, Any]) -> dict[Any, Any]:
         flat: dict[Any, Any] = {}
         for key, value in item.items():
-            is_nested = isinstance(value, Mapping) and self._is_meant(key, 0)
+            is_nested = isinstance(value, Mapping) and (not self.indices or key in self.indices)
             for inner, thing in value.items() if is_nested else [(key, value)]:
                 if inner in flat or (is_nested and inner in item):
                     text = "Flattener tried to insert the same key twice into the dict item, "
@@ -358,11 +359,6 @@ class Flattener(_ColumnPipe, form="flatten"):
                     flat[inner] = thing
         return flat
 
-    def _is_meant(self, index: Any, length: int) -> bool:
-        if not self.indices:
-            return True
-        return index in self.indices or (length > 0 and index - length in self.indices)
-
 
 def _rebuild(item: Any, columns: dict[Any, Any]) -> Any:
     """Return an item of the kind of ``item`` that holds other things; the item itself stays."""
@@ -371,10 +367,3 @@ def _rebuild(item: Any, columns: dict[Any, Any]) -> Any:
     if isinstance(item, Mapping):
         return columns
     return tuple(columns.values()) if isinstance(item, tuple) else list(columns.values())
-
-
-def _from_the_beginning(item: Any, indices: Sequence[Any]) -> set[Any]:
-    """Return indices, of tuples and lists negative ones counted from the beginning, or keys."""
-    if isinstance(item, Mapping):
-        return set(indices)
-    return {i + len(item) if isinstance(i, int) and i < 0 else i for i in indices}
