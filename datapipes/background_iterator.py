@@ -22,15 +22,15 @@ from ..graph import Pipe, Traits
 from .datapipe import DataPipe, Running, SameLength
 from .tensors import BUFFER_BYTES, bytes_of
 
-# The end of a pass stops every thread, and waits at most this long for its current item or call:
-# the next pass may read from the same source. A slower thread is named in a warning, reads nothing
+# The end of a pass stops every thread, and waits at most this long for its current item or call.
+# The next pass may read from the same source. A slower thread is named in a warning, reads nothing
 # more, and delays neither the next pass nor the end of the program. Pipes with threads stop one
-# after the other and share one limit, so any number of them ends within the 5 s that Ctrl-C may
+# after the other and share one limit. So any number of them ends within the 5 s that Ctrl-C may
 # take. Only waits count, and each item that is made resets the limit. A loader sets one limit for
 # all threads from ``Timeout(stop=...)``.
 STOP_SECONDS = 2.0  # longest wait for one thread, by default
 # The first thread may use two thirds of the common limit, the next two thirds of the rest, and so
-# on: each has time to end if it is idle, and their sum stays below the limit.
+# on. Each has time to end if it is idle, and their sum stays below the limit.
 _OF_THE_REST = 2 / 3
 
 
@@ -316,8 +316,8 @@ class Prefetcher(RunningAhead, SameLength, form="prefetch"):
     -----
     The thread belongs to the iterator that began it. It ends with the last item, with an error
     (raised after the items before it), or when the iterator is dropped. A copied or unpickled pipe
-    begins without items. The thread shares the global generators of ``random``, NumPy and torch
-    with the rest of the program, so draws of earlier functions from them are not repeatable.
+    begins without items. The global generators of ``random``, NumPy and torch are shared with the
+    rest of the program. So draws of earlier functions from them are not repeatable.
 
     After the voxels of a ``DataLoader2`` whose graph is split, workers make whole batches ahead
     anyway, and this pipe adds nothing. Without workers it makes that many batches ahead, unless

@@ -52,14 +52,14 @@ class BatchPatches(DataPipe):
     Lazy patches are realized straight into the batch's memory, without a tensor of their own;
     tensors are stacked. Numbers become one tensor, other things a list. Plain mappings are
     stacked too, but without ``meta``, with a ``ProvenanceLost`` warning if the chain began with
-    cases. If ``open_volume()`` was given no keys of labels, the first batches are checked: an
-    image whose stored voxels are few whole numbers causes a ``LikelyLabel`` warning.
+    cases. Without ``labels=`` of ``open_volume()`` the first batches are checked. An image whose
+    stored voxels are few whole numbers causes a ``LikelyLabel`` warning.
 
     Raises
     ------
     PatchSizeError
-        If the batch size is no whole number of at least 1, or the samples of a batch differ
-        in shape or in their keys.
+        The batch size is no whole number of at least 1. The samples of a batch differ in shape
+        or in their keys.
 
     Examples
     --------
@@ -155,9 +155,9 @@ def _oversample_shares(sink: Pipe) -> tuple[list[float], Pipe | None]:
 class Realize(PerItem):
     """Read and resample every lazy patch of a sample; the rest passes through.
 
-    Each becomes a tensor (C, I, J, K): labels in their stored type, intensities in
-    float32, or in their stored type after lattice ops (crop, flip, ...) alone.
-    ``batch_patches`` realizes by itself; this pipe is for functions that need voxels before.
+    Each becomes a tensor (C, I, J, K). Labels have their stored type, intensities float32, or
+    their stored type after lattice ops (crop, flip, ...) alone. The pipe is for functions that
+    need voxels before ``batch_patches``, which realizes by itself.
 
     Examples
     --------

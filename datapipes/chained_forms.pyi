@@ -65,7 +65,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Yield the items."""
 
     def add_index(self, index_name: str = ...) -> IndexAdder:
-        """Write the number of each item into it."""
+        """Write the number of each item into it, under the key ``index_name``."""
 
     def affine(self, matrix: ArrayLike, shape: Sequence[int] | None = ..., *, unit: str = ..., space: Space = ..., p: float = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Move content from ``centre + x`` to ``centre + A x + t``, with ``matrix = [A | t]``."""
@@ -116,7 +116,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Cut or add voxels on each axis to reach ``size``; ``side`` decides about odd ones."""
 
     def cycle(self, count: int | None = ...) -> Cycler:
-        """Yield all items of the parent ``count`` times, or for ever."""
+        """Yield all items of the parent ``count`` times; None for ever."""
 
     def dataframe(self, *arguments: Any, **options: Any) -> NoReturn:
         """Refuse with :class:`~voxpipe.errors.NotOffered`, which names a replacement."""
@@ -149,7 +149,7 @@ class ChainedForms(IterDataPipe[Any]):
         """End the part of ``on_disk_cache()``: write ``(name, data)`` to files, and yield their paths."""
 
     def enumerate(self, starting_index: int = ...) -> Enumerator:
-        """Yield ``(index, item)``."""
+        """Yield ``(index, item)``, with indices from ``starting_index`` on."""
 
     def extract(self, file_type: str | CompressionType | None = ..., *, most_bytes: int = ...) -> Extractor:
         """The older name of :class:`Decompressor`."""
@@ -182,10 +182,10 @@ class ChainedForms(IterDataPipe[Any]):
         """Stretch or squeeze each cell of a coarse grid along each axis, by a factor of its own."""
 
     def header(self, limit: int | None = ...) -> Header:
-        """Yield the first items of the parent."""
+        """Yield the first ``limit`` items of the parent; None for all. No further item is read."""
 
     def in_batch_shuffle(self) -> InBatchShuffler:
-        """Yield each batch with its items in a drawn order."""
+        """Yield each batch, a list, with its items in a drawn order."""
 
     def in_memory_cache(self, size: float | None = ...) -> InMemoryCacheHolder:
         """Keep the last items of the first pass in memory, and yield them from there in later ones."""
@@ -356,7 +356,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Give labels other numbers; several may become one."""
 
     def repeat(self, times: int) -> Repeater:
-        """Yield each item of the parent ``times`` times, one after the other."""
+        """Yield each item of the parent ``times`` times (at least 2), one after the other."""
 
     def replay(self, draws: Mapping[str, Any]) -> Replay:
         """Apply the draws of a record to every sample, in place of new draws."""
@@ -383,10 +383,10 @@ class ChainedForms(IterDataPipe[Any]):
         """Turn by ``k`` quarter turns from the first axis towards the second, as ``numpy.rot90``."""
 
     def round_robin_demux(self, num_instances: int, buffer_size: int = ..., *, buffer_bytes: int | None = ...) -> list[Any]:
-        """Return a list of pipes among which the parent's items are dealt out in turn."""
+        """Return a list of ``num_instances`` pipes among which the items are dealt out in turn."""
 
     def rows2columnar(self, column_names: Collection[str] | None = ...) -> Rows2Columnar:
-        """Make a mapping from column to values of each batch of rows."""
+        """Make a mapping from column to values of each batch, a list of rows."""
 
     def save_by_fsspec(self, mode: str = ..., filepath_fn: Callable[[Any], Any] | None = ..., *, kwargs_for_open: Mapping[str, Any] | None = ..., **options: Any) -> FSSpecSaver:
         """Write the data of each ``(name, data)`` to a path or URL, and yield that."""
@@ -443,7 +443,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Move every tensor of an item to a device; other values stay."""
 
     def to_map_datapipe(self, key_value_fn: Callable[[Any], tuple[Hashable, Any]] | None = ...) -> IterToMapConverter:
-        """Hold the items of a pipe by key; they are loaded when the first one is asked for."""
+        """Hold the items of a pipe by key; they are loaded at the first access."""
 
     def to_metatensor(self) -> ToMetaTensor:
         """Make MONAI's ``MetaTensor`` of each volume of a batch, or of a realized sample."""

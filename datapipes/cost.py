@@ -362,7 +362,7 @@ SECONDS = 0.25
 # Longest skip to the place of a resume: later patches cost the same, and a skip through the order
 # of an epoch is slow.
 FARTHEST = 10_000
-# Plans that are made in any case: the first one of a bucket opens a connection, and one patch is
+# Plans that are made in any case. The first one of a bucket opens a connection, and one patch is
 # no estimate of the chunks of others.
 LEAST_PLANS = 8
 

@@ -423,7 +423,7 @@ def _parts_of(thing: Any) -> list[Any]:
     if links is not None:
         is_open = isinstance(thing, types.FunctionType) and not is_library(thing)
         return [*links, *own, *(part for *_, part in (named_globals(thing) if is_open else ()))]
-    # Of a subclass too, without a call of the user's own __iter__.
+    # For subclasses too, without a call of the user's own __iter__.
     if isinstance(thing, dict):
         return [*dict.values(thing), *dict.keys(thing), *own]
     if isinstance(thing, (list, tuple)):

@@ -119,15 +119,15 @@ _ARGUMENTS = ("labels", "keys", "policies", "override", "axis_map", "storage_opt
 class OpenVolume(SeedStamper, SameLength):
     """Make a lazy volume of every path, URL, array or store in a sample.
 
-    The parent may yield samples of :func:`list_cases` or :func:`from_cases`, or any
-    mapping of key to path from a torch pipe; its position then is its identity.
+    The parent may yield samples of :func:`list_cases` or :func:`from_cases`. Mappings of key to
+    path from a torch pipe are taken, too; their position then is their identity.
 
     Parameters
     ----------
     labels
         Keys that hold labels: sampled by nearest neighbour, their type kept, constant 0
-        outside. All other volumes are intensities: linear, border outside. Unless you
-        give it, a key that looks like a label but is none of these brings a
+        outside. All other volumes are intensities: linear, border outside. Without the
+        argument, a key that looks like a label but is none of these causes a
         ``LikelyLabel`` warning.
     keys
         Keys to open; by default every value that is a path, an array or a store.
@@ -140,15 +140,15 @@ class OpenVolume(SeedStamper, SameLength):
         ``AxisMap`` for missing, doubled or shifted sections, by key or of all volumes, whose
         labels are then filled with 0. Where cases differ, give each
         ``Volume(path).with_axis_map(...)`` instead of a path. With ``policy="mask"`` the sample
-        also gets ``image_stored``: how much of each value of ``image`` is stored, from 0 (all
-        filled in, or outside) to 1, in float32; of a label volume 0 or 1, in uint8.
+        also gets ``image_stored``, in float32: the stored share of each value of ``image``. It
+        is 0 where all is filled in, or outside. For a label volume it is 0 or 1, in uint8.
     storage_options
         For fsspec, where paths are URLs. They never appear in messages or states. By default
-        those of ``list_cases()``, for URLs in the bucket that it listed. By key where each value
-        is a mapping, or None.
+        those of ``list_cases()``, for URLs in the bucket that it listed. They are by key where
+        each value is a mapping, or None.
     io
-        How bare voxels of local files are read: ``"mmap"``, ``"pread"`` or ``"auto"``, which
-        maps files on disks of this machine and reads those on network file systems. The batches
+        How bare voxels of local files are read: ``"mmap"``, ``"pread"`` or ``"auto"``. The last
+        maps files on disks of this machine, and reads those on network file systems. The batches
         are the same.
     **reader_kwargs
         For :class:`Volume`: ``reader=``, ``affine=`` in place of the stored one, ``level=1`` for

@@ -72,15 +72,15 @@ class PatchSampler(DataPipe):
         has more than one voxel; or three.
     region
         With ``"uniform"``: all patches of one visit to a volume are in one region of this size,
-        which is drawn for the visit. Each place is as likely as without; patches of one visit are
-        closer to each other, so that chunks are decoded once for several of them. The loader's
+        which is drawn for the visit. Each place is as likely as without. Patches of one visit are
+        closer to each other: chunks are decoded once for several of them. The loader's
         ``explain()`` recommends a size. One number or three, at least ``size + align - 1``.
     mask
         With ``"uniform"``: patches are drawn inside of it. With ``"grid"``: patches without it are
         left out, and with ``min_fraction`` those that hold less. Key of a label or boolean volume
         of the sample, or a ``Volume`` for all cases; any voxel that is not 0 is inside. An image,
         with its many values, is refused unless ``class_weights`` names labels. It may be coarser
-        than the volumes and have a grid of its own: then leave its key out of
+        than the volumes and have a grid of its own. Then leave its key out of
         ``open_volume(keys=...)``, and give a path or ``Volume(array, affine=...)``.
     min_fraction
         With ``mask``: part of the patch that is inside, at least; of a grid exactly, else to within
@@ -100,8 +100,8 @@ class PatchSampler(DataPipe):
     weights
         With ``"uniform"``, and instead of ``mask``: how likely each voxel is to be the middle of a
         patch, voxel ``n // 2`` of n, wherever the patch fits. Key of a volume of the sample, or a
-        ``Volume`` for all cases, on any grid: one channel of finite numbers from 0, whose sum does
-        not matter. Voxels too near a face have no part, unless no others weigh anything: then the
+        ``Volume`` for all cases, on any grid. It has one channel of finite numbers from 0; their
+        sum is free. Voxels too near a face have no part, unless no others weigh anything: then the
         patch is moved inward. On an axis with one place for the patch, every voxel counts.
     fallback
         With ``mask`` or ``weights``, where they have no such place: ``"error"``, or a patch
@@ -119,7 +119,7 @@ class PatchSampler(DataPipe):
     A mask or map of weights is read once per volume, by the process that first plans with it. It is
     kept as runs of voxels of equal weight, for files also on disk; :meth:`prepare` does it for all
     cases now. Runs take a byte for 500 voxels of a mask, 1 MiB of a map of weights. If not all runs
-    fit, the kept ones are spread evenly over all places: a drawn voxel always has its class, and
+    fit, the kept ones are spread evenly over all places. A drawn voxel always has its class, and
     its place is one of some ten thousand.
 
     Raises
@@ -369,9 +369,9 @@ class PatchSampler(DataPipe):
         Raises
         ------
         TypeError
-            The number of cases is not known; or, for a grid, how large a volume is, because that
-            is drawn, follows from its voxels, or comes from functions of yours; or which
-            patches touch the mask, until :meth:`prepare` or an epoch has read it.
+            The number of cases is not known. For a grid, the size of a volume is not known: it
+            is drawn, follows from its voxels, or comes from functions of yours. Or a mask was
+            not read yet, by :meth:`prepare` or an epoch.
         """
         if self.sampling == "grid":
             if self._length is None:

@@ -107,8 +107,8 @@ class MoveBoxes(MovePlaces):
     key
         Volume whose plan moves them; by default the first lazy one.
     min_fraction
-        Part of a box inside the patch, at least; others are left out. Parts outside are cut off. 0
-        keeps every box whole, also those outside.
+        Part of a box inside the patch, at least; others are left out. Parts outside are cut off.
+        Every box stays whole for 0, also those outside.
     row_keys
         Entries of one row per box, such as their classes, which lose the same rows. It requires one
         key of boxes.

@@ -1,7 +1,7 @@
 """The barrier of ranks: before every item each sends the others a number, or why it leaves.
 
-Numbers are sent over gloo, so each rank waits for all. A rank that leaves does not wait: it writes
-the reason to the store of the job, and closes its connections, which ends the wait of the others.
+Numbers are sent over gloo, so each rank waits for all. A rank that leaves does not wait. It writes
+the reason to the store of the job, and closes its connections: that ends the wait of the others.
 They read the reason, and raise:
 
 - ``RankFailed`` if its pipes raised an error;

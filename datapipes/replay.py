@@ -45,8 +45,8 @@ class Replay(PerItem):
     Raises
     ------
     BadRecord
-        A pipe upstream could not have drawn its record; of a choice the message has the path of
-        the member, ``drawn[0][1]`` for the second op of the first member that was chosen.
+        A pipe upstream could not have drawn its record. For a choice the message has the path of
+        the member: ``drawn[0][1]`` is the second op of the first member that was chosen.
 
     Examples
     --------

@@ -111,8 +111,8 @@ class ShufflePlans(SameLength):
 
     The order is a function of (seed, epoch): the same under any number of workers and after a
     resume. Right after ``lazy_patch`` only the cases and eight bytes per patch are kept; elsewhere
-    the descriptions, a kilobyte each. ``shuffle_report()`` reports the cost and the mixing of an
-    order, without reading a voxel.
+    the descriptions, a kilobyte each. The cost and the mixing of an order are reported by
+    ``shuffle_report()``, without reading a voxel.
 
     ``chunk_local`` reads the header of the first case, to estimate how many visits fit into memory.
     Each worker has a cache of its own, and gets the batches of the same visits if no other worker
@@ -349,7 +349,7 @@ class Interleave(SameLength):
 
     Put it after ``lazy_patch(samples_per_volume=...)``, with ``patches_per_turn`` the size of a
     batch: every batch then holds patches of one visit, neighbouring batches those of different
-    visits. A worker gets the batches of the same visits as long as no other worker has to wait, so
+    visits. A worker gets the batches of the same visits as long as no other worker has to wait. So
     a chunk is decoded in one process. Batches and their order depend on the chain alone, not on the
     number of workers. Nothing is read: only descriptions are buffered.
 

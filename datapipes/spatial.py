@@ -289,8 +289,8 @@ class FusedSpatial(PerItem):
         return sample
 
 
-# The chained forms: ``.rotate(15)`` adds ``Rotate(15)`` to every sample. docs/pipes.md has their
-# common rules (units, ``space=``, ranges that are drawn, ``p=``, how volumes are sampled).
+# The chained forms: ``.rotate(15)`` adds ``Rotate(15)`` to every sample. Their common rules (units,
+# ``space=``, ranges that are drawn, ``p=``, how volumes are sampled) are in docs/pipes.md.
 
 
 class AugmentPipe(SpatialPipe, form="augment", op=Augment, keywords_only=True): ...
@@ -305,8 +305,8 @@ class ResampleToPipe(SpatialPipe, form="resample_to", op=ResampleTo):
     ----------
     grid
         A ``Grid(shape, affine)``, for all volumes alike, anywhere among the spatial pipes. Or the
-        key of a volume, whose grid the others get: then right after ``open_volume``, as volumes on
-        different grids have no spatial op in common before.
+        key of a volume, whose grid the others get. Then it comes right after ``open_volume``:
+        volumes on different grids have no spatial op in common before.
     keys
         With a key: the volumes to resample, by default all others. Volumes that are not named must
         have its grid.

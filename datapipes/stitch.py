@@ -41,13 +41,13 @@ class Stitch(MainProcess, SameLength):
     like
         The volume of the sample whose grid counts; by default the first.
     run
-        A word that is another for other weights: then a run that was killed goes on, in so far as
-        windows that were added are not added again; they are read. Else it begins anew.
+        A word that is another for other weights. With it a run that was killed goes on: windows
+        that were added are read, and not added again. Else it begins anew.
 
     Raises
     ------
     SampleError
-        A batch has no such entry, its patches are no windows, two cases have one name, or windows
+        A batch has no such entry, or its patches are no windows. Two cases have one name. Windows
         of a volume are missing at the end.
 
     Examples

@@ -66,7 +66,7 @@ def need_cuda(call: str, device: torch.device | None = None, do: str = "") -> No
 
 BUFFER_BYTES = 256 * 2**20  # that may wait in one pipe, by default
 # The limit if more is an error. A full buffer of 256 MiB only makes a thread wait. If the reader
-# itself would have to wait, this limit ends the pass or drops an item: it has to catch two branches
+# itself would have to wait, this limit ends the pass or drops an item. It has to catch two branches
 # that drift apart, not a working pass.
 WAITING_BYTES = 4 * BUFFER_BYTES
 _LEAVES = frozenset({int, float, bool, str, type(None)})

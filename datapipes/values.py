@@ -76,9 +76,9 @@ class ValuePipe(ChangesValues):
 class ChoicePipe(ChangesValues):
     """A pipe that applies some of several ops.
 
-    ``keys`` names the volumes that value ops change, by default all that are not labels; spatial
-    ops always act on all, and members made by ``On`` on the keys that they name. ``mode``,
-    ``padding``, ``fill`` and ``dtype`` are as in spatial pipes.
+    Value ops change the volumes of ``keys``, by default all that are not labels. Spatial ops
+    always act on all, and members made by ``On`` on the keys that they name. The arguments
+    ``mode``, ``padding``, ``fill`` and ``dtype`` are as in spatial pipes.
     """
 
     keywords: ClassVar[Mapping[str, Any]] = {"keys": None, **SpatialPipe.keywords}

@@ -126,9 +126,7 @@ class FromNNUNet(CaseFinder):
         if not images:
             _, places = list_below(_below(self.location, f"images{split}"), self.storage_options)
             msg = f"images{split} of {public_name(self.location)} has no file that ends in {end}"
-            do = (
-                f"It has {few_names(places) or 'none'}: write what they end in as file_ending into "
-            )
+            do = f"It has {few_names(places) or 'none'}: write their suffix as file_ending into "
             raise VolumeNotFound(msg, do=f"{do}dataset.json.")
         labels: dict[str, str] = {}
         if split == "Tr":
@@ -277,12 +275,11 @@ class FromBids(CaseFinder):
                 continue
             suffixes[suffix] = None
             names_of_entities |= entities.keys()
-            for key, own in self.suffixes.items():
-                if suffix == own:
-                    spaces.setdefault(key, {})[entities.get("space")] = None
+            space = entities.get("space")
             case = "/".join(entities[one] for one in ("sub", "ses") if one in entities)
-            for key, own in self.suffixes.items():
-                if suffix == own and entities.get("space") == self.space.get(key):
+            for key in (key for key, own in self.suffixes.items() if suffix == own):
+                spaces.setdefault(key, {})[space] = None
+                if space == self.space.get(key):
                     names_by_case.setdefault(case, {}).setdefault(key, []).append(name)
         if not names_by_case:
             raise self._found_nothing(suffixes, spaces)
@@ -362,7 +359,7 @@ def _is_same(one: str, other: str | None) -> bool:
 class FromDicom(CaseFinder):
     """Begin a chain with the series of a tree of DICOM files, a case each.
 
-    Every folder below is looked through, and its files are grouped by SeriesInstanceUID; SimpleITK
+    Every folder below is looked through, and its files are grouped by SeriesInstanceUID; pydicom
     reads them. Headers are read once, when the pipe is made; all passes have the same cases. A
     sample also holds ``"dicom"``, a mapping with ``modality``, ``description``, ``study`` and
     ``series`` of the first slice: ``filter()`` can choose by them. The slices of a series are
@@ -380,7 +377,7 @@ class FromDicom(CaseFinder):
     VolumeNotFound
         There is no DICOM file below.
     MissingDependency
-        SimpleITK is not installed.
+        There are such files, and pydicom is not installed.
     """
 
     form_name = "from_dicom"
@@ -413,11 +410,8 @@ class FromDicom(CaseFinder):
         if bad:
             text = "\n".join(f"{error.message} {error.do}" for error in bad[:_MOST_LINES])
             more = f"\n... and {len(bad) - _MOST_LINES} more" if len(bad) > _MOST_LINES else ""
-            warn(
-                f"from_dicom() leaves out what cannot be read:\n{text}{more}",
-                CasesLeftOut,
-                self.origin,
-            )
+            text = f"from_dicom() leaves out files and series that cannot be read:\n{text}{more}"
+            warn(text, CasesLeftOut, self.origin)
         if not cases:
             msg = f"there is no DICOM series below {self.location}"
             is_there = os.path.isdir(self.location)

@@ -253,9 +253,8 @@ def _orientation(t: Any) -> EqualPipe | None:
     labels = inner.labels or _LETTERS
     if [tuple(pair) for pair in labels] != _LETTERS:
         return None
-    return _moves(
-        "orientation", **({} if inner.as_closest_canonical else {"axcodes": inner.axcodes})
-    )
+    codes = {} if inner.as_closest_canonical else {"axcodes": inner.axcodes}
+    return _moves("orientation", **codes)
 
 
 _LETTERS = [("L", "R"), ("P", "A"), ("I", "S")]  # of axes in RAS, MONAI's default for long
@@ -369,7 +368,7 @@ def _is_float32(inner: Any) -> bool:
 _EQUALS: dict[str, Callable[[Any], EqualPipe | None]] = {
     "Flipd": lambda t: _moves("flip", axes=_axes(t.flipper.spatial_axis)),
     "RandFlipd": _rand_flip,
-    "RandAxisFlipd": lambda t: _moves("flip", one=True, p=float(t.prob)),
+    "RandAxisFlipd": lambda t: _moves("flip", exactly_one=True, p=float(t.prob)),
     "Rotate90d": lambda t: _moves(
         "rotate90", k=int(t.rotator.k), axes=_axes(t.rotator.spatial_axes)
     ),

@@ -525,10 +525,8 @@ def _parts(uid: str, folders: Mapping[str, Sequence[Frame]]) -> list[tuple[str, 
             continue
         for a, b in pairs:
             if not (places[a] <= places[b] or places[b] <= places[a]):
-                what = (
-                    f"the series {uid} is in {a} and in {b}, and folders share some of its places."
-                )
-                raise UnknownFormat(what, do="Move slices of other volumes to other folders.")
+                msg = f"the series {uid} is in {a} and in {b}, and folders share some places."
+                raise UnknownFormat(msg, do="Move slices of other volumes to other folders.")
             uids = [{one.facts.get("SOPInstanceUID") for one in folders[name]} for name in (a, b)]
             if uids[0] & uids[1]:
                 what = f"the series {uid} in {a} is in {b} again, as two cases of the same images."

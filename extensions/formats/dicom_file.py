@@ -357,14 +357,12 @@ class DicomFile:
         if offsets is not None:  # of a dose: along the normal, or places along z
             offset, normal = np.atleast_1d(offsets).astype(float), np.cross(row, column)
             if len(offset) != self.count:
-                raise BadHeader(
-                    f"{self.name} has {len(offset)} offsets of {self.count} dose planes."
-                )
+                msg = f"{self.name} has {len(offset)} offsets of {self.count} dose planes."
+                raise BadHeader(msg)
             if offset[0] and (abs(offset[0] - corner[2]) > _ONE_PLACE or abs(normal[2]) < 1):
                 raise BadHeader(f"{self.name} has dose planes from {offset[0]:g} on, not from 0.")
-            corner = corner + (offset[number] - offset[0]) * (
-                normal if not offset[0] else np.array([0.0, 0, 1])
-            )
+            along = np.array([0.0, 0, 1]) if offset[0] else normal
+            corner = corner + (offset[number] - offset[0]) * along
         return steps, tuple(corner.tolist())
 
     def planes(self, numbers: Mapping[int, Any]) -> Iterator[tuple[int, NDArray[Any]]]:

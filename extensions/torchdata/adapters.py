@@ -12,13 +12,9 @@ from ...graph import Change, Pipe, RewriteResult, Rule, Site, describe, rebuild
 
 
 class Shuffle(Adapter):
-    """Enable or disable every pipe that shuffles.
+    """Enable (True) or disable (False) every pipe that shuffles; None leaves them as they are.
 
-    Parameters
-    ----------
-    enable
-        True: all shuffle; where there is none, one is appended with a warning. False: none does.
-        None: as they are.
+    If True finds no such pipe, it appends one with a warning.
 
     Examples
     --------
@@ -58,18 +54,10 @@ class Shuffle(Adapter):
 
 
 class CacheTimeout(Adapter):
-    """Set the longest wait of every ``end_caching()`` in the graph.
+    """Set the longest wait of every ``end_caching()`` in the graph, in seconds.
 
-    Parameters
-    ----------
-    timeout
-        Seconds that another process may take to make the files of one item; ``math.inf`` for no
-        limit.
-
-    Raises
-    ------
-    ValueError
-        It is no number of seconds.
+    It is the time that another process may take to make the files of one item; ``math.inf`` is no
+    limit. Anything but such a number is a ``ValueError``.
 
     Examples
     --------

@@ -127,20 +127,12 @@ class _ArchiveLoader(DataPipe):
 class TarArchiveLoader(_ArchiveLoader, form="load_from_tar"):
     """Yield ``(path of the member, stream)`` for each file in each tar archive.
 
-    The archive is read as the members are, gzip, bzip2 or xz included: nothing is unpacked ahead.
-    Links, folders and devices are left out.
+    The parent yields ``(path, binary stream)``. The archive is read as the members are, gzip,
+    bzip2 or xz included: nothing is unpacked ahead. From a stream that cannot seek, read each
+    member before the next one. Links, folders and devices are left out.
 
-    Parameters
-    ----------
-    parent
-        Yields ``(path, binary stream)``. From a stream that cannot seek, read each member before
-        the next one.
-    mode
-        As of ``tarfile.open``.
-    length
-        Result of ``len()``; without it ``len()`` raises ``TypeError``.
-    most_bytes
-        Decoded bytes of one member, at most; by default 16 GiB in compressed archives.
+    ``mode`` is as of ``tarfile.open``, and ``length`` the result of ``len()``. ``most_bytes``
+    limits the decoded bytes of one member; by default to 16 GiB in compressed archives.
 
     Raises
     ------
@@ -172,6 +164,7 @@ class TarArchiveLoader(_ArchiveLoader, form="load_from_tar"):
     def members(self, name: str, stream: Any) -> Iterator[tuple[str, Any]]:
         source = stream.file_obj
         tar = source if isinstance(source, tarfile.TarFile) else open_tar(name, stream, self.mode)
+        is_plain = tar.fileobj is stream or getattr(tar.fileobj, "comptype", "") == "tar"
         while True:
             with naming_damage(name):
                 info = tar.next()
@@ -186,9 +179,6 @@ class TarArchiveLoader(_ArchiveLoader, form="load_from_tar"):
                 most = self.most_bytes
                 if most is None:
                     # An uncompressed member is no larger than its stored bytes.
-                    is_plain = (
-                        tar.fileobj is stream or getattr(tar.fileobj, "comptype", "") == "tar"
-                    )
                     most = info.size if is_plain and not info.issparse() else MOST_BYTES
                 yield path, bound_stream(file, most, path, stream, size=info.size)
 
@@ -224,20 +214,8 @@ class ZipArchiveLoader(_ArchiveLoader, form="load_from_zip"):
     """Yield ``(path of the member, stream)`` for each file in each zip archive.
 
     Members are decoded as they are read. An archive that arrives as a stream that cannot go back
-    is first written to a temporary file without a name.
-
-    Parameters
-    ----------
-    parent
-        Yields ``(path, binary stream)``.
-    length, most_bytes
-        As of :class:`TarArchiveLoader`.
-
-    Raises
-    ------
-    StreamError
-        The archive is damaged or encrypted, a member leads out of it (``../x``, ``/x``), or
-        holds more than it may.
+    is first written to a temporary file without a name. Arguments and errors are those of
+    :class:`TarArchiveLoader`; an encrypted archive is a ``StreamError``, too.
 
     Examples
     --------
@@ -308,20 +286,9 @@ class Decompressor(PerItem, form="decompress"):
     ``TarFile`` or ``ZipFile``, which ``load_from_tar`` and ``load_from_zip`` take; its own
     ``extractall()`` writes nothing outside of the folder that it is given.
 
-    Parameters
-    ----------
-    parent
-        Yields ``(path, binary stream)``.
-    file_type
-        ``"gzip"``, ``"lzma"``, ``"tar"``, ``"zip"``, ``"bz2"`` or a ``CompressionType``; by
-        default it follows from the suffix of the path.
-    most_bytes
-        Bytes of a decoded stream, at most; 16 GiB.
-
-    Raises
-    ------
-    StreamError
-        The suffix says nothing, the bytes are damaged, or more than there may be.
+    ``file_type`` is ``"gzip"``, ``"lzma"``, ``"tar"``, ``"zip"``, ``"bz2"`` or a
+    ``CompressionType``; by default it follows from the suffix of the path. ``most_bytes`` limits a
+    decoded stream (16 GiB). An unknown suffix, damaged or too many bytes raise ``StreamError``.
 
     Examples
     --------

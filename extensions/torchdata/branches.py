@@ -43,10 +43,8 @@ class _Trunk(Running, DataPipe):
         self.buffer_size = validate_int("buffer_size", buffer_size, least=NO_LIMIT)
         self.buffer_bytes = buffer_limit(buffer_bytes, no_limit=buffer_size == NO_LIMIT)
         if self.buffer_bytes is None:
-            text = (
-                f"Unlimited buffer size is set for `{self.form_name}`: a branch that is read much "
-            )
-            text += "faster than another can fill the memory"
+            text = f"Unlimited buffer size is set for `{self.form_name}`: a branch that is read "
+            text += "much faster than another can fill the memory"
             warn(text, UserWarning)
         self.fresh()
 
@@ -75,9 +73,7 @@ class _Trunk(Running, DataPipe):
             self._restart()
 
     def __iter__(self) -> Iterator[Any]:
-        raise TypeError(
-            f"what {self.form_name}() divides is read through the pipes that it returned"
-        )
+        raise TypeError(f"{self.form_name}() is read through the pipes that it returned")
 
     def is_interrupted(self) -> bool:
         return self._has_begun and not (self._at_end and all(self._absent))
@@ -213,24 +209,12 @@ def kept_columns(sequence_length: int, columns_to_skip: Sequence[int] | None) ->
 class UnZipper(DataPipe, form="unzip"):
     """Return a list of pipes, one per column of the parent's sequences.
 
-    Parameters
-    ----------
-    source_datapipe
-        The parent; every item is a sequence of ``sequence_length`` things.
-    sequence_length
-        Number of columns.
-    buffer_size
-        How far one pipe may be read beyond another, in items; -1 for any distance.
-    columns_to_skip
-        Columns for which there is to be no pipe.
-    buffer_bytes
-        Bytes of waiting items, at most, with the data of arrays and tensors; one item of each pipe
-        may take more. None for 1 GiB, or for any number if ``buffer_size`` is -1.
+    - ``sequence_length``: number of columns; those in ``columns_to_skip`` have no pipe.
+    - ``buffer_size``: how far one pipe may be read beyond another, in items; -1 for any distance.
+    - ``buffer_bytes``: bytes of waiting items, with the data of arrays and tensors; one item of
+      each pipe may take more. None for 1 GiB, or for any number if ``buffer_size`` is -1.
 
-    Raises
-    ------
-    BufferError
-        While iterating: one pipe is read too far beyond another.
+    A pipe that is read too far beyond another raises ``BufferError``.
 
     Examples
     --------
@@ -255,21 +239,10 @@ class UnZipper(DataPipe, form="unzip"):
 
 
 class RoundRobinDemultiplexer(DataPipe, form="round_robin_demux"):
-    """Return a list of pipes among which the parent's items are dealt out in turn.
+    """Return a list of ``num_instances`` pipes among which the items are dealt out in turn.
 
-    Parameters
-    ----------
-    num_instances
-        Number of pipes. One is the parent itself, with a warning.
-    buffer_size
-        How many items may wait in all; -1 for any number.
-    buffer_bytes
-        Bytes that they may take, as of :class:`UnZipper`.
-
-    Raises
-    ------
-    BufferError
-        While iterating: too many items wait for pipes that are not read.
+    One pipe is the parent itself, with a warning. The limits of waiting items are as of
+    :class:`UnZipper`: ``buffer_size`` counts the items of all pipes. More raise ``BufferError``.
 
     Examples
     --------
@@ -303,13 +276,11 @@ class RandomSplitter(DataPipe, form="random_split"):
     """Return a list of pipes among which the parent's items are divided at random.
 
     The same seed divides as it does in torchdata 0.9. Nothing is buffered: one part can be
-    iterated at a time, and each goes through the whole parent.
+    iterated at a time, and each goes through the whole parent. The parent has to yield the same
+    items in the same order whenever it is iterated: split before you shuffle.
 
     Parameters
     ----------
-    source_datapipe
-        The parent. It has to yield the same items in the same order whenever it is iterated:
-        split before you shuffle.
     weights
         Weight by name of the part. Whole numbers that add up to ``total_length`` are the
         lengths of the parts.
@@ -317,19 +288,9 @@ class RandomSplitter(DataPipe, form="random_split"):
         Of the division. It stays from epoch to epoch, so that nothing of one part ever comes up
         in another; ``override_seed`` of any part changes it for all.
     total_length
-        Number of items; by default ``len()`` of the parent.
+        Number of items, by default ``len()`` of the parent; more of them are a ``ValueError``.
     target
         Name of the one part to return instead of the list.
-
-    Raises
-    ------
-    TypeError
-        If the parent has no length and none is given.
-    KeyError
-        If there is no part of the name ``target``.
-    ValueError
-        If the weights make no sense; while iterating: if there are more items than
-        ``total_length``.
 
     Examples
     --------
@@ -359,9 +320,8 @@ class RandomSplitter(DataPipe, form="random_split"):
             raise ValueError(msg)
         if target is not None and target not in weights:
             raise KeyError(f"`target={target}` does not match any key in `weights`.")
-        division = _Division(
-            dict(weights), seed, validate_int("total_length", total_length, least=0)
-        )
+        length = validate_int("total_length", total_length, least=0)
+        division = _Division(dict(weights), seed, length)
         parts = {name: SplitterIterator(source_datapipe, division, name) for name in weights}
         return list(parts.values()) if target is None else parts[target]
 

@@ -32,11 +32,6 @@ def iterable_pipes(name: str, pipes: tuple[Any, ...]) -> tuple[Pipe, ...]:
 class MultiplexerLongest(DataPipe, form="mux_longest"):
     """Yield one item of each pipe in turn, until all are exhausted.
 
-    Parameters
-    ----------
-    *datapipes
-        The parents; one that has ended is passed over.
-
     Examples
     --------
     >>> from voxpipe.datapipes.iter import IterableWrapper
@@ -61,12 +56,7 @@ class MultiplexerLongest(DataPipe, form="mux_longest"):
 class ZipperLongest(DataPipe, form="zip_longest"):
     """Yield tuples of one item of each pipe, until all are exhausted.
 
-    Parameters
-    ----------
-    *datapipes
-        The parents.
-    fill_value
-        Replaces the items of a pipe that has ended.
+    ``fill_value`` replaces the items of a pipe that has ended.
 
     Examples
     --------
@@ -119,26 +109,16 @@ class _KeyZipper(SameLength):
 class IterKeyZipper(_KeyZipper, form="zip_with_iter"):
     """Yield each item together with the item of another pipe that has the same key.
 
-    Parameters
-    ----------
-    source_datapipe
-        The parent, whose order is kept.
-    ref_datapipe
-        Source of the other item. It is read until a key matches; items passed over are kept for
-        later.
-    key_fn, ref_key_fn
-        Return the key of an item of the one and of the other pipe; the same function by default.
-    keep_key
-        Whether ``(key, merged)`` is yielded.
-    buffer_size
-        How many items of ``ref_datapipe`` are kept; None for all. If more were needed, the oldest
-        are dropped, and a warning says so once in each pass.
-    merge_fn
-        Makes one item of two; a tuple by default.
-    buffer_bytes
-        Bytes that items of ``ref_datapipe`` which are kept may take, with the data of arrays and
-        tensors; the last one may take more. None for 1 GiB, or for any number if ``buffer_size``
-        is None. If more were needed, the oldest are dropped as well.
+    The order is the parent's. The other pipe is read until a key matches; items passed over are
+    kept for later. Beyond a limit the oldest are dropped, with one warning in each pass.
+
+    - ``key_fn``, ``ref_key_fn``: return the key of an item of the parent and of ``ref_datapipe``;
+      the same function by default.
+    - ``merge_fn``: makes one item of two; a tuple by default.
+    - ``keep_key``: whether ``(key, merged)`` is yielded.
+    - ``buffer_size``: number of items that are kept; None for all.
+    - ``buffer_bytes``: bytes that they may take, with the data of arrays and tensors; the last one
+      may take more. None for 1 GiB, or for any number if ``buffer_size`` is None.
 
     Raises
     ------
@@ -254,21 +234,8 @@ class _KeyBuffer:
 class MapKeyZipper(_KeyZipper, form="zip_with_map"):
     """Yield each item together with the value of a map-style pipe for its key.
 
-    Parameters
-    ----------
-    map_datapipe
-        Where the other item is looked up.
-    key_fn
-        Returns the key of an item.
-    merge_fn
-        Makes one item of two; a tuple by default.
-    keep_key
-        Whether ``(key, merged)`` is yielded.
-
-    Raises
-    ------
-    KeyError
-        While iterating: it has nothing under a key.
+    ``key_fn``, ``merge_fn`` and ``keep_key`` are those of :class:`IterKeyZipper`. A key without a
+    value is a ``KeyError``.
 
     Examples
     --------
@@ -307,13 +274,9 @@ class MapKeyZipper(_KeyZipper, form="zip_with_map"):
 class SampleMultiplexer(Drawing):
     """Yield items of several pipes, each time one of a pipe that is drawn by weight.
 
-    Parameters
-    ----------
-    pipes_to_weights_dict
-        Weight above 0 by pipe. When one is exhausted the others go on, by their relative weights.
-    seed
-        Seed of the draws. Outside a loader it makes every pass the same. In a loader each epoch
-        differs in any case, and depends on the loader's seed too.
+    Weights are above 0, by pipe. When one is exhausted the others go on, by their relative weights.
+    ``seed`` makes every pass the same outside a loader. In a loader each epoch differs in any case,
+    and depends on the loader's seed too.
 
     Examples
     --------

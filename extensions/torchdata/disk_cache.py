@@ -53,9 +53,8 @@ def claim(path: str) -> Iterator[bool]:
             # Also where the disk is full: held without an owner it would keep everybody waiting.
             stack.callback(lock.remove)
             os.ftruncate(lock.file.fileno(), 0)
-            os.write(
-                lock.file.fileno(), f"process {os.getpid()} on {socket.gethostname()}".encode()
-            )
+            owner = f"process {os.getpid()} on {socket.gethostname()}"
+            os.write(lock.file.fileno(), owner.encode())
         yield lock is not None
 
 
@@ -82,28 +81,15 @@ _END: Any = object()
 class OnDiskCacheHolder(DataPipe, form="on_disk_cache"):
     """Begin a part of the chain whose results are kept on the local disk.
 
-    ``end_caching()`` ends it. The part runs for one item at a time, and is skipped for items whose
-    files exist.
+    ``end_caching()`` ends it; without an end, reading raises ``UnendedCache``. The part runs for
+    one item at a time, and is skipped for items whose files exist.
 
-    Parameters
-    ----------
-    parent
-        Yields items, e.g. URLs.
-    filepath_fn
-        Makes the path of an item's file; by default the item is the path. If the item becomes
-        other files, or several, a list of them is kept at this path, with ``.files.json``.
-    hash_dict
-        Hash in hexadecimal digits, by path. A file that has another one is made again; one that
-        is made must have it. Every pass reads the files to check them.
-    hash_type
-        ``"sha256"`` or ``"md5"``.
-    extra_check_fn
-        Returns whether the file at a path is valid; if not, it is made again.
-
-    Raises
-    ------
-    UnendedCache
-        When read: there is no ``end_caching()``.
+    - ``filepath_fn``: makes the path of an item's file; by default the item is the path. If the
+      item becomes other files, or several, their list is kept at this path, with ``.files.json``.
+    - ``hash_dict``: hash in hexadecimal digits, by path. A file that has another one is made again;
+      one that is made must have it. Every pass reads the files to check them.
+    - ``hash_type``: ``"sha256"`` or ``"md5"``.
+    - ``extra_check_fn``: returns whether the file at a path is valid; if not, it is made again.
 
     Examples
     --------
@@ -189,21 +175,11 @@ class EndOnDiskCacheHolder(DataPipe, form="end_caching"):
     Paths come in the order of the items, whether the files were there or not. Other processes may
     run the same chain: each file is made by one of them.
 
-    Parameters
-    ----------
-    parent
-        Yields ``(name, data)``: bytes, text, or an open file, which is copied in pieces and closed.
-    mode
-        ``"w"``, ``"wt"`` or ``"wb"``. No effect: the type of the data decides (torchdata has it).
-    filepath_fn
-        Makes the path of the name; by default the name is the path.
-    same_filepath_fn
-        Whether to use the ``filepath_fn`` of ``on_disk_cache()``.
-    skip_read
-        No effect: open files are read, bytes and text are written.
-    timeout
-        Seconds to wait for another process that makes the files of one item; the adapter
-        ``CacheTimeout`` sets it for a whole graph.
+    - ``mode``, ``filepath_fn``: as of ``save_to_disk()``, which takes the same data.
+    - ``same_filepath_fn``: whether to use the function of ``on_disk_cache()``.
+    - ``skip_read``: no effect: open files are read, bytes and text are written.
+    - ``timeout``: seconds to wait for another process that makes the files of one item; the adapter
+      ``CacheTimeout`` sets it for a whole graph.
 
     Raises
     ------

@@ -31,16 +31,11 @@ from .streams import (
 class FSSpecFileLister(StoragePipe, form="list_files_by_fsspec"):
     """Yield the path or URL of everything directly in a folder, sorted.
 
-    Parameters
-    ----------
-    root
-        Path or URL of a folder (or of one file, which is yielded itself), several of them, or
-        a pipe that yields them.
-    masks
-        Pattern, or patterns, one of which the name must match, with its folder or without it:
-        ``"*.nii.gz"``.
-    storage_options, **options
-        Of the file system. They are never written anywhere.
+    - ``root``: path or URL of a folder (or of one file, which is yielded itself), several of them,
+      or a pipe that yields them.
+    - ``masks``: pattern, or patterns, one of which the name must match, with its folder or without
+      it: ``"*.nii.gz"``.
+    - ``storage_options``, or plain keywords: of the file system. They are never written anywhere.
 
     Raises
     ------
@@ -118,21 +113,12 @@ class FSSpecFileOpener(StoragePipe, form="open_files_by_fsspec"):
     """Yield ``(path, stream)`` for each path or URL.
 
     A stream from a bucket or a server requests ranges as it is read, and retries transient
-    failures. It can seek if the server supports ranges. Errors are those of
+    failures. It can seek if the server supports ranges. Storage options and errors are those of
     :class:`FSSpecFileLister`.
 
-    Parameters
-    ----------
-    parent
-        Yields paths or URLs.
-    mode
-        As of ``open``: ``"r"`` for text, ``"rb"`` for bytes. Any other mode is handed to the file
-        system.
-    kwargs_for_open
-        ``encoding``, ``errors`` and ``newline`` for text; with other options the file system's
-        own ``open()`` is used, which retries nothing once it is open.
-    storage_options, **options
-        Of the file system. They are never written anywhere.
+    - ``mode``: ``"r"`` for text, ``"rb"`` for bytes. Any other is handed to the file system.
+    - ``kwargs_for_open``: ``encoding``, ``errors`` and ``newline`` for text. With other options the
+      file system's own ``open()`` is used, which retries nothing once it is open.
 
     Examples
     --------
@@ -190,21 +176,13 @@ class FSSpecFileOpener(StoragePipe, form="open_files_by_fsspec"):
 class FSSpecSaver(StoragePipe, FileWriter, form="save_by_fsspec"):
     """Write the data of each ``(name, data)`` to a path or URL, and yield that.
 
-    Whole objects are put in one go, so a failed attempt is simply made again. Local files appear
-    whole, and their folders are made. Errors are those of :class:`FSSpecFileLister`.
+    Data are bytes, text (as UTF-8) or an open file, which is read and closed. Whole objects are put
+    in one go, so a failed attempt is simply made again. Local files appear whole, and their folders
+    are made. Storage options and errors are those of :class:`FSSpecFileLister`.
 
-    Parameters
-    ----------
-    parent
-        Yields ``(name, data)``: bytes, text (as UTF-8) or an open file, which is read and closed.
-    mode
-        ``"w"`` or ``"wb"``; ``"a"`` and the like append, where the storage can, in one attempt.
-    filepath_fn
-        Makes the path or URL of the name; by default the name is the URL.
-    kwargs_for_open
-        Of ``fs.open()``, e.g. ``compression``; the file is then written in one attempt.
-    storage_options, **options
-        Of the file system. They are never written anywhere.
+    - ``mode``: ``"w"`` or ``"wb"``; ``"a"`` and the like append, where the storage can, once.
+    - ``filepath_fn``: makes the path or URL of the name; by default the name is the URL.
+    - ``kwargs_for_open``: of ``fs.open()``, e.g. ``compression``; the file is then written once.
 
     Examples
     --------

@@ -86,21 +86,11 @@ class Columns:
 
 
 class Rows2Columnar(PerItem, form="rows2columnar"):
-    """Make a mapping from column to values of each batch of rows.
+    """Make a mapping from column to values of each batch, a list of rows.
 
-    Parameters
-    ----------
-    source_datapipe
-        The parent; an item is a list of rows, each a mapping or a list.
-    column_names
-        The columns to take of mappings, all by default; the names of the columns of lists.
-
-    Raises
-    ------
-    KeyError
-        While iterating: a row lacks a column that was named.
-    ValueError
-        While iterating: a list has more values than there are names.
+    ``column_names`` chooses the columns of rows that are mappings, all by default. It names those
+    of rows that are lists. A missing column is a ``KeyError``, more values than names a
+    ``ValueError``.
 
     Examples
     --------
@@ -138,12 +128,8 @@ def identity(item: Any, *others: Any) -> Any:
 class FlatMapper(DataPipe, form="flatmap"):
     """Apply a function to each item, and yield the items that it returns.
 
-    Parameters
-    ----------
-    fn
-        Returns any number of items; without it the items of the parent are unpacked.
-    input_col
-        Index or key of the argument of ``fn``, or a list of them for several; None for the item.
+    Without ``fn`` the items of the parent are unpacked. ``input_col`` is the index or key of the
+    argument of ``fn``, or a list of them for several; None for the item.
 
     Examples
     --------
@@ -175,16 +161,9 @@ _END = object()
 class ShuffledFlatMapper(FlatMapper, Shuffling, form="shuffled_flatmap"):
     """Apply a function to each item, and yield the results of several items mixed.
 
-    The next result is drawn at random; within one result the order stays. Without shuffling it is
-    ``flatmap``.
-
-    Parameters
-    ----------
-    datapipe, fn, input_col
-        As of :class:`FlatMapper`.
-    buffer_size
-        Number of results under way at once, at least 1. Each is read one item at a time, so the
-        items of a generator are not held.
+    The next item is drawn from ``buffer_size`` results; within one result the order stays. Each is
+    read one item at a time, so the items of a generator are not held. Without shuffling it is
+    :class:`FlatMapper`, whose arguments it has.
 
     Examples
     --------
@@ -239,14 +218,8 @@ class ShuffledFlatMapper(FlatMapper, Shuffling, form="shuffled_flatmap"):
 class BatchMapper(SameLength, form="map_batches"):
     """Gather items, apply a function to each group, and yield the items that it returns.
 
-    Parameters
-    ----------
-    fn
-        Gets a list of items and returns any number of items.
-    batch_size
-        Items in a group, at least 1; the last may be smaller.
-    input_col
-        Index or key of the part of each item for ``fn``, or a list of them; None for the item.
+    ``fn`` receives a list of ``batch_size`` items; the last may be shorter. ``input_col`` is the
+    index or key of the part of each item for ``fn``, or a list of them; None for the item.
 
     Examples
     --------
@@ -283,20 +256,10 @@ class BatchMapper(SameLength, form="map_batches"):
 class BucketBatcher(DataPipe, form="bucketbatch"):
     """Shuffle within pools, sort within buckets, and batch; the result is a chain of small pipes.
 
-    Parameters
-    ----------
-    batch_size
-        Items in a batch.
-    drop_last
-        Whether a last, smaller batch is left out.
-    batch_num
-        Batches in a bucket, within which ``sort_key`` sorts.
-    bucket_num
-        Buckets in a pool, within which is shuffled.
-    sort_key
-        Gets a list of items and returns it sorted. Without it nothing is sorted.
-    use_in_batch_shuffle
-        Whether whole pools are shuffled, or a buffer of the size of a pool.
+    - ``batch_num``: batches in a bucket, within which ``sort_key`` sorts a list of items.
+    - ``bucket_num``: buckets in a pool, within which is shuffled.
+    - ``use_in_batch_shuffle``: whether whole pools are shuffled, or a buffer of the size of a pool.
+    - ``drop_last``: whether a last, smaller batch is left out.
 
     Examples
     --------
@@ -339,20 +302,13 @@ class BucketBatcher(DataPipe, form="bucketbatch"):
 class MaxTokenBucketizer(DataPipe, form="max_token_bucketize"):
     """Gather items of similar length into batches whose lengths add up to a limit at most.
 
-    Parameters
-    ----------
-    max_token_count
-        Sum of the lengths of a batch, at most.
-    len_fn
-        Returns the length of an item: voxels, tokens, samples.
-    min_len, max_len
-        Items that are shorter or longer are left out; ``max_len`` is ``max_token_count`` by
-        default.
-    buffer_size
-        Items among which the shortest is taken next. Shuffle before and after, and keep this
-        small, if batches of one length are not to follow each other.
-    include_padding
-        Whether every item counts as long as the longest of its batch.
+    - ``max_token_count``: the limit.
+    - ``len_fn``: returns the length of an item: voxels, tokens, samples.
+    - ``min_len``, ``max_len``: shorter and longer items are left out; by default those above the
+      limit.
+    - ``buffer_size``: items among which the shortest is taken next. Shuffle before and after, and
+      keep this small, if batches of one length are not to follow each other.
+    - ``include_padding``: whether every item counts as long as the longest of its batch.
 
     Examples
     --------
@@ -419,12 +375,7 @@ class MaxTokenBucketizer(DataPipe, form="max_token_bucketize"):
 
 
 class InBatchShuffler(Shuffling, SameLength, form="in_batch_shuffle"):
-    """Yield each batch with its items in a drawn order.
-
-    Parameters
-    ----------
-    datapipe
-        The parent; an item is a list.
+    """Yield each batch, a list, with its items in a drawn order.
 
     Examples
     --------

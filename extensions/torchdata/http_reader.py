@@ -180,31 +180,21 @@ _DRIVE = re.compile(r"^https?://(drive|docs)[.]google[.]com(/|$)")
 class HttpReader(StoragePipe, form="read_from_http"):
     """Yield ``(URL, stream of bytes)`` for each URL of a web server.
 
-    The file arrives as it is read. Where the connection breaks, the rest is asked for again from
-    where it broke. Where the server knows ranges the stream can go back.
+    The file arrives as it is read. Where the connection breaks, the rest is requested again from
+    there on. Where the server knows ranges the stream can go back.
 
-    Parameters
-    ----------
-    parent
-        Yields URLs of http or https.
-    timeout
-        Seconds after which a server that does not answer, or keeps failing, is given up: at the
-        beginning, and each time that more is read. By default 20 for one attempt, and 30 for
-        all; see ``$VOXPIPE_REMOTE_DEADLINE``.
-    skip_on_error
-        Whether a URL that cannot be opened is left out, with a warning.
-    storage_options, **options
-        ``headers``, ``params``, ``cookies``, ``auth`` (a pair), ``verify``, ``cert``, ``proxies``,
-        ``allow_redirects``, as of requests. They are never written anywhere.
+    - ``timeout``: seconds after which a server that does not answer, or keeps failing, is given up:
+      at the beginning, and each time that more is read. By default 20 for one attempt, and 30 for
+      all; see ``$VOXPIPE_REMOTE_DEADLINE``.
+    - ``skip_on_error``: whether a URL that cannot be opened is left out, with a warning.
+    - ``storage_options``, or plain keywords: ``headers``, ``params``, ``cookies``, ``auth`` (a
+      pair), ``verify``, ``cert``, ``proxies``, ``allow_redirects``, as of requests. They are never
+      written anywhere.
 
     Raises
     ------
-    VolumeNotFound
-        There is nothing at a URL.
-    StoreUnavailable
-        The server kept failing for that long.
-    VolumeReadError
-        Any other answer.
+    VolumeNotFound, StoreUnavailable, VolumeReadError
+        There is nothing at a URL, the server kept failing for that long, or any other answer.
     StreamError
         While reading: the file changed in between.
 
@@ -260,18 +250,7 @@ class OnlineReader(HttpReader, form="read_from_remote"):
     """Yield ``(URL, stream of bytes)`` for each URL of a web server, as ``read_from_http``.
 
     Parameters are those of :class:`HttpReader`. Links of Google Drive, which torchdata read here
-    too, are refused.
-
-    Raises
-    ------
-    NotOffered
-        A link of Google Drive.
-
-    Examples
-    --------
-    >>> from torch.utils.data.datapipes.iter import IterableWrapper
-    >>> IterableWrapper(["https://host/a.nii.gz"]).read_from_remote()
-    read_from_remote()
+    too, are refused with ``NotOffered``.
     """
 
     def _open(self, url: str) -> Any:

@@ -37,22 +37,13 @@ class InMemoryCacheHolder(Running, DataPipe, form="in_memory_cache"):
     Every pass yields the same objects: do not change them in place. Only samples are new objects
     with the number of the epoch, so that later pipes draw anew. Kept items are not sent to
     workers: each worker keeps its own, and then stays for the next epoch. An unfinished pass
-    keeps nothing.
+    keeps nothing. The parent has to yield the same items in every pass: put random pipes
+    (``shuffle``, ``lazy_patch``, ``augment``) after the cache. Samples with draws are refused by a
+    ``GraphError``: they differ in every epoch.
 
-    Parameters
-    ----------
-    source_dp
-        The parent. It has to yield the same items in every pass: put random pipes (``shuffle``,
-        ``lazy_patch``, ``augment``) after the cache.
-    size
-        Megabytes that items may take, with the data of their arrays and tensors; None for any
-        number. If they take more, the first items are made anew in each pass, so that the parent
-        is not read beyond them.
-
-    Raises
-    ------
-    GraphError
-        Random values were drawn for the incoming samples: they differ in every epoch.
+    ``size`` is the number of megabytes that items may take, with the data of their arrays and
+    tensors; None for no limit. If they take more, the first items are made anew in each pass, so
+    that the parent is not read beyond them.
 
     Examples
     --------

@@ -18,14 +18,7 @@ from ...graph import Pipe
 
 
 class Header(SameLength, form="header"):
-    """Yield the first items of the parent.
-
-    Parameters
-    ----------
-    source_datapipe
-        The parent. Not asked for more than is yielded.
-    limit
-        How many, from 0; None for all.
+    """Yield the first ``limit`` items of the parent; None for all. No further item is read.
 
     Examples
     --------
@@ -63,12 +56,7 @@ class Header(SameLength, form="header"):
 class LengthSetter(SameLength, form="set_length"):
     """Set the length of a parent without a known one: after ``filter``, for instance.
 
-    Parameters
-    ----------
-    source_datapipe
-        The parent; all its items are yielded, however many they are.
-    length
-        Result of ``len()``, from 0.
+    All items of the parent are yielded, however many they are.
 
     Examples
     --------
@@ -89,15 +77,10 @@ class LengthSetter(SameLength, form="set_length"):
 
 
 class Cycler(SameLength, form="cycle"):
-    """Yield all items of the parent ``count`` times, or for ever.
+    """Yield all items of the parent ``count`` times; None for ever.
 
     A loader's seed covers every turn: random pipes above are seeded anew for each, so that
     turns differ and an epoch can be repeated and resumed. A parent without any item ends.
-
-    Parameters
-    ----------
-    count
-        How often; None for ever, 0 for nothing at all.
 
     Examples
     --------
@@ -137,15 +120,10 @@ class Cycler(SameLength, form="cycle"):
 
 
 class Repeater(SameLength, form="repeat"):
-    """Yield each item of the parent ``times`` times, one after the other.
+    """Yield each item of the parent ``times`` times (at least 2), one after the other.
 
     The very same object is yielded. Only a sample gets an identity of its own from the second
     time on, so that random pipes further down draw something else for it.
-
-    Parameters
-    ----------
-    times
-        How often, at least twice.
 
     Examples
     --------
@@ -181,8 +159,8 @@ class _ColumnPipe(PerItem):
         warn(text, UserWarning, self.origin)
         return None
 
-    def warn_of_missing(self, item: Any, indices: Sequence[Any]) -> None:
-        """Warn if the item has nothing at one of the indices or keys."""
+    def keys_of(self, item: Any, indices: Sequence[Any]) -> set[Any]:
+        """Return keys, or indices from the beginning; warn if the item has nothing at one."""
         try:
             for index in indices:
                 item[index]
@@ -190,17 +168,16 @@ class _ColumnPipe(PerItem):
             text = "At least one index in the filter is not present in the item being returned, "
             text += "please be aware that expected columns/keys may be missing."
             warn(text, UserWarning, self.origin)
+        if isinstance(item, Mapping):
+            return set(indices)
+        return {i + len(item) if isinstance(i, int) and i < 0 else i for i in indices}
 
 
 class Dropper(_ColumnPipe, form="drop"):
     """Leave out columns of tuples and lists, or keys of mappings.
 
+    ``indices`` is one index or key, or a list of them; negative indices count from the end.
     Missing columns, and items without columns, cause one warning.
-
-    Parameters
-    ----------
-    indices
-        One index or key, or a list of them. Negative indices count from the end.
 
     Examples
     --------
@@ -217,23 +194,16 @@ class Dropper(_ColumnPipe, form="drop"):
         columns = self.columns_of(item)
         if columns is None:
             return item
-        self.warn_of_missing(item, self.indices)
-        keys = _from_the_beginning(item, self.indices)
+        keys = self.keys_of(item, self.indices)
         return _rebuild(item, {key: v for key, v in columns.items() if key not in keys})
 
 
 class Slicer(_ColumnPipe, form="slice"):
     """Keep columns of tuples and lists, or keys of mappings.
 
-    Missing columns, and items without columns, cause one warning.
-
-    Parameters
-    ----------
-    index
-        Where the slice begins, or a list of the indices or keys to keep. They come in the order
-        of the item.
-    stop, step
-        Of the slice. For a list of indices, and for mappings, they mean nothing.
+    ``index`` is the start of a slice, or a list of indices or keys, kept in the order of the item.
+    ``stop`` and ``step`` have no effect for a list, and for mappings. Missing columns, and items
+    without columns, cause one warning.
 
     Examples
     --------
@@ -262,8 +232,7 @@ class Slicer(_ColumnPipe, form="slice"):
         if columns is None:
             return item
         if isinstance(self.index, list):
-            self.warn_of_missing(item, self.index)
-            keys = _from_the_beginning(item, self.index)
+            keys = self.keys_of(item, self.index)
         elif not isinstance(item, Mapping):
             return item[self.index : self.stop : self.step]
         elif self.index in columns:
@@ -277,12 +246,7 @@ class Slicer(_ColumnPipe, form="slice"):
 
 
 class Enumerator(SameLength, form="enumerate"):
-    """Yield ``(index, item)``.
-
-    Parameters
-    ----------
-    starting_index
-        Index of the first item.
+    """Yield ``(index, item)``, with indices from ``starting_index`` on.
 
     Examples
     --------
@@ -300,15 +264,9 @@ class Enumerator(SameLength, form="enumerate"):
 
 
 class IndexAdder(SameLength, form="add_index"):
-    """Write the number of each item into it.
+    """Write the number of each item into it, under the key ``index_name``.
 
-    Parameters
-    ----------
-    source_datapipe
-        The parent, whose items are mappings. They do not change: the pipe yields a copy with one
-        more key, and for a sample another sample.
-    index_name
-        The key.
+    Items are mappings, and do not change: the pipe yields a copy, and for a sample another sample.
 
     Examples
     --------
@@ -333,14 +291,7 @@ class IndexAdder(SameLength, form="add_index"):
 
 
 class MapToIterConverter(DataPipe, form="to_iter_datapipe", to=MapDataPipe):
-    """Yield the items of a map-style pipe.
-
-    Parameters
-    ----------
-    datapipe
-        The map-style pipe.
-    indices
-        Which items, in which order; 0, 1, ... by default.
+    """Yield the items of a map-style pipe in the order of ``indices``, by default 0, 1, ...
 
     Examples
     --------
@@ -367,12 +318,8 @@ class MapToIterConverter(DataPipe, form="to_iter_datapipe", to=MapDataPipe):
 class Flattener(_ColumnPipe, form="flatten"):
     """Unpack tuples and lists in tuples and lists, or mappings in mappings, by one level.
 
-    An existing key keeps its value, with one warning; missing columns cause one warning, too.
-
-    Parameters
-    ----------
-    indices
-        Index or key to unpack, or a list of them; all by default.
+    ``indices`` is the index or key to unpack, or a list of them; all by default. An existing key
+    keeps its value, with one warning; missing columns cause one warning, too.
 
     Examples
     --------
@@ -388,12 +335,12 @@ class Flattener(_ColumnPipe, form="flatten"):
         self.indices = indices if indices is None or isinstance(indices, list) else [indices]
 
     def apply(self, item: Any) -> Any:
-        self.warn_of_missing(item, self.indices or ())
+        keys = self.keys_of(item, self.indices or ())
         if isinstance(item, Mapping):
             return _rebuild(item, self._unpack(item))
         flat: list[Any] = []
         for index, value in enumerate(item):
-            if isinstance(value, (list, tuple)) and self._is_meant(index, len(item)):
+            if isinstance(value, (list, tuple)) and (not self.indices or index in keys):
                 flat.extend(value)
             else:
                 flat.append(value)
@@ -402,7 +349,7 @@ class Flattener(_ColumnPipe, form="flatten"):
     def _unpack(self, item: Mapping[Any, Any]) -> dict[Any, Any]:
         flat: dict[Any, Any] = {}
         for key, value in item.items():
-            is_nested = isinstance(value, Mapping) and self._is_meant(key, 0)
+            is_nested = isinstance(value, Mapping) and (not self.indices or key in self.indices)
             for inner, thing in value.items() if is_nested else [(key, value)]:
                 if inner in flat or (is_nested and inner in item):
                     text = "Flattener tried to insert the same key twice into the dict item, "
@@ -412,11 +359,6 @@ class Flattener(_ColumnPipe, form="flatten"):
                     flat[inner] = thing
         return flat
 
-    def _is_meant(self, index: Any, length: int) -> bool:
-        if not self.indices:
-            return True
-        return index in self.indices or (length > 0 and index - length in self.indices)
-
 
 def _rebuild(item: Any, columns: dict[Any, Any]) -> Any:
     """Return an item of the kind of ``item`` that holds other things; the item itself stays."""
@@ -425,10 +367,3 @@ def _rebuild(item: Any, columns: dict[Any, Any]) -> Any:
     if isinstance(item, Mapping):
         return columns
     return tuple(columns.values()) if isinstance(item, tuple) else list(columns.values())
-
-
-def _from_the_beginning(item: Any, indices: Sequence[Any]) -> set[Any]:
-    """Return indices, of tuples and lists negative ones counted from the beginning, or keys."""
-    if isinstance(item, Mapping):
-        return set(indices)
-    return {i + len(item) if isinstance(i, int) and i < 0 else i for i in indices}

@@ -37,19 +37,9 @@ class PinMemory(MainProcess, Prefetcher, form="pin_memory"):
     Batches of a ``DataLoader2`` with workers are in page-locked memory already, once CUDA has
     been initialised. This pipe is not replicable: a loader runs it in its own process.
 
-    Parameters
-    ----------
-    device
-        Argument of ``pin_memory_fn``; the current CUDA device by default.
-    pin_memory_fn
-        ``f(item, device)``; a default that goes into mappings, lists and tuples.
-    buffer_bytes
-        Bytes that items made ahead may take.
-
-    Raises
-    ------
-    NoDevice
-        At construction: CUDA is not available. This is a ``RuntimeError``.
+    ``pin_memory_fn(item, device)`` copies an item; the default goes into mappings, lists and
+    tuples. The default of ``device`` is the current CUDA device; without CUDA the construction
+    raises ``NoDevice``, a ``RuntimeError``. Items made ahead take at most ``buffer_bytes``.
     """
 
     def __init__(
@@ -76,20 +66,10 @@ class PinMemory(MainProcess, Prefetcher, form="pin_memory"):
 class ToDevice(MainProcess, SameLength, form="to_device"):
     """Move every tensor of an item to a device; other values stay.
 
-    This pipe is not replicable: a loader runs it in its own process, after its workers.
-
-    Parameters
-    ----------
-    device
-        As torch takes it: ``"cuda"``, ``"cuda:1"``, ``torch.device("cpu")``.
-    non_blocking
-        Whether to go on while tensors in page-locked memory are copied.
-
-    Raises
-    ------
-    NoDevice
-        At construction: it names no device, or a CUDA device that is not there. This is a
-        ``RuntimeError``.
+    This pipe is not replicable: a loader runs it in its own process, after its workers. A device
+    is as torch takes it (``"cuda"``, ``"cuda:1"``, ``torch.device("cpu")``). One that is not there
+    raises ``NoDevice``, a ``RuntimeError``, at construction. ``non_blocking`` goes on while tensors
+    in page-locked memory are copied.
 
     Examples
     --------
@@ -205,12 +185,8 @@ class ShardingRoundRobinDispatcher(SameLength, form="sharding_round_robin_dispat
 
     By itself it passes the items on. A reading service with workers runs the pipes before it once,
     in the process of the loader, and the pipes after it in the workers. Several such pipes in
-    merging branches act as one, where the branches merge.
-
-    Parameters
-    ----------
-    sharding_group_filter
-        ``SHARDING_PRIORITIES.MULTIPROCESSING``, and nothing else so far.
+    merging branches act as one, where the branches merge. ``sharding_group_filter`` must be
+    ``SHARDING_PRIORITIES.MULTIPROCESSING``.
 
     Examples
     --------

@@ -26,20 +26,11 @@ class MapPipe(PipeBase, MapDataPipe[Any]):
 
 
 class IterToMapConverter(Running, MapPipe, form="to_map_datapipe", to=IterDataPipe):
-    """Hold the items of a pipe by key; they are loaded when the first one is asked for.
+    """Hold the items of a pipe by key; they are loaded at the first access.
 
-    Parameters
-    ----------
-    datapipe
-        The pipe to go through, once.
-    key_value_fn
-        Returns key and value of an item; without it every item is such a pair. The later value
-        of a repeated key replaces the earlier one, with a warning.
-
-    Raises
-    ------
-    IndexError
-        At an access: there is nothing under this key.
+    ``key_value_fn`` returns key and value of an item; without it every item is such a pair. The
+    later value of a repeated key replaces the earlier one, with a warning. An unknown key is an
+    ``IndexError``.
 
     Examples
     --------
@@ -106,13 +97,8 @@ class InMemoryCacheHolder(Running, MapPipe, form="in_memory_cache"):
     """Keep each requested item in memory.
 
     The same object is returned each time: do not change it in place. Kept items are not sent to
-    workers.
-
-    Parameters
-    ----------
-    size
-        Megabytes that items may take, with the data of their arrays and tensors; None for any
-        number. The oldest make room, and are made anew when they are asked for.
+    workers. ``size`` is the number of megabytes that they may take, with the data of their arrays
+    and tensors; None for no limit. The oldest make room, and are made anew at the next request.
 
     Examples
     --------
@@ -157,12 +143,7 @@ class InMemoryCacheHolder(Running, MapPipe, form="in_memory_cache"):
 
 
 class UnZipper(MapPipe, form="unzip"):
-    """Return a list of map-style pipes, one per column of the parent's sequences.
-
-    Parameters
-    ----------
-    source_datapipe, sequence_length, columns_to_skip
-        As of the iterable pipe of this name.
+    """Return a list of map-style pipes, one per column, as the iterable pipe of this name.
 
     Examples
     --------

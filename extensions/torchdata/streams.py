@@ -320,23 +320,12 @@ class FileWriter(PerItem):
 class Saver(FileWriter, form="save_to_disk"):
     """Write the data of each ``(name, data)`` to a file and yield its path.
 
-    A file appears whole, under its name, or not at all; folders are made. An existing file is
-    replaced.
+    Data are bytes, text (written as UTF-8), or an open file, which is copied in pieces and closed;
+    others are a ``SampleError``. A file appears whole, under its name, or not at all; folders are
+    made. An existing file is replaced.
 
-    Parameters
-    ----------
-    parent
-        Yields ``(name, data)``: bytes, text (written as UTF-8), or an open file, which is copied in
-        pieces and closed.
-    mode
-        ``"w"``, ``"wt"`` or ``"wb"``. No effect: the type of the data decides (torchdata has it).
-    filepath_fn
-        Makes the path of the name; by default the name is the path.
-
-    Raises
-    ------
-    SampleError
-        The parent yields something else than pairs, or data that cannot be written.
+    ``filepath_fn`` makes the path of the name; by default the name is the path. ``mode`` (``"w"``,
+    ``"wt"`` or ``"wb"``) has no effect: the type of the data decides.
 
     Examples
     --------
@@ -397,24 +386,10 @@ class RedactingFile:
 class HashChecker(PerItem, form="check_hash"):
     """Pass ``(name, data)`` on if the data have the hash that the name must have.
 
-    Parameters
-    ----------
-    parent
-        Yields ``(name, data)``: bytes, text, or an open file.
-    hash_dict
-        Hash in hexadecimal digits, by name.
-    hash_type
-        ``"sha256"`` or ``"md5"``.
-    rewind
-        Whether an open file is put back to its beginning. One that cannot go back (a download)
-        must not be: it is read to its end here.
-
-    Raises
-    ------
-    HashMismatch
-        The hash is another one, or ``hash_dict`` has none for this name.
-    SampleError
-        The parent yields something else than pairs, or the file cannot go back.
+    Data are bytes, text, or an open file. ``hash_dict`` holds hashes in hexadecimal digits by name,
+    and ``hash_type`` is ``"sha256"`` or ``"md5"``. Another hash, or none for this name, raises
+    ``HashMismatch``. ``rewind`` puts an open file back to its beginning. A file that cannot go back
+    (a download) is a ``SampleError`` then; with ``rewind=False`` it is read to its end here.
 
     Examples
     --------

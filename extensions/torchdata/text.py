@@ -78,25 +78,15 @@ class _TextPipe(DataPipe):
 class CSVParser(_TextPipe, form="parse_csv"):
     r"""Yield each row of each CSV file as a list of texts; files are closed.
 
-    Parameters
-    ----------
-    parent
-        Yields ``(path, stream)``, of bytes or of text.
-    skip_lines
-        Lines left out at the beginning of each file.
-    decode, encoding, errors
-        Whether and how bytes become text; undecodable bytes are left out by default.
-    return_path
-        Whether each row comes with the path of its file.
-    as_tuple
-        Whether rows are tuples.
-    **fmtparams
-        Of ``csv.reader``: ``delimiter``, ``quotechar``, ...
+    The parent yields ``(path, stream)``, of bytes or of text. A file that cannot be decoded, or is
+    no CSV, is a ``StreamError``.
 
-    Raises
-    ------
-    StreamError
-        A file cannot be decoded, or is no CSV.
+    - ``skip_lines``: lines left out at the beginning of each file.
+    - ``decode``, ``encoding``, ``errors``: whether and how bytes become text; undecodable bytes are
+      left out by default.
+    - ``return_path``: whether each row comes with the path of its file.
+    - ``as_tuple``: whether rows are tuples.
+    - other keywords: of ``csv.reader``, such as ``delimiter`` and ``quotechar``.
 
     Examples
     --------
@@ -130,12 +120,8 @@ class CSVParser(_TextPipe, form="parse_csv"):
 class CSVDictParser(_TextPipe, form="parse_csv_as_dict"):
     r"""Yield each row of each CSV file as a dict by the names in its first row; files are closed.
 
-    Parameters
-    ----------
-    parent, skip_lines, decode, encoding, errors, return_path
-        As of :class:`CSVParser`; the lines that are left out come before the names.
-    **fmtparams
-        Of ``csv.DictReader``: ``fieldnames``, ``delimiter``, ...
+    Arguments are those of :class:`CSVParser`, and of ``csv.DictReader``. The lines that are left
+    out come before the names.
 
     Examples
     --------
@@ -153,17 +139,8 @@ class CSVDictParser(_TextPipe, form="parse_csv_as_dict"):
 class JsonParser(PerItem, form="parse_json_files"):
     """Yield ``(path, contents)`` for each ``(path, stream)`` of JSON; files are closed.
 
-    Parameters
-    ----------
-    parent
-        Yields ``(path, stream)``, of bytes or of text.
-    **kwargs
-        Of ``json.loads``.
-
-    Raises
-    ------
-    json.JSONDecodeError
-        A file is no JSON; a note says which.
+    Streams are of bytes or of text; keywords are of ``json.loads``. A file that is no JSON is a
+    ``json.JSONDecodeError``, with a note that names it.
 
     Examples
     --------
@@ -195,19 +172,9 @@ class JsonParser(PerItem, form="parse_json_files"):
 class LineReader(_TextPipe, form="readlines"):
     r"""Yield ``(path, line)`` for each line of each ``(path, stream)``; files are closed.
 
-    Parameters
-    ----------
-    parent, skip_lines, encoding, errors, return_path
-        As of :class:`CSVParser`; each line comes with the path of its file by default.
-    strip_newline
-        Whether lines lose their ends.
-    decode
-        Whether bytes become text.
-
-    Raises
-    ------
-    StreamError
-        A file cannot be decoded (``errors="strict"``).
+    Arguments are those of :class:`CSVParser`. By default bytes stay bytes, lines lose their ends
+    (``strip_newline``), and each comes with the path of its file. Undecodable bytes are a
+    ``StreamError`` with ``errors="strict"``.
 
     Examples
     --------
@@ -248,12 +215,8 @@ def join_lines(lines: Sequence[str]) -> str:
 class ParagraphAggregator(DataPipe, form="lines_to_paragraphs"):
     """Yield ``(path, paragraph)``: lines of one file up to an empty one, joined.
 
-    Parameters
-    ----------
-    parent
-        Yields ``(path, line)``.
-    joiner
-        Makes a paragraph of a list of lines; by default ends of lines come in between.
+    The parent yields ``(path, line)``. Paragraphs are made by ``joiner`` of a list of lines; by
+    default ends of lines come in between.
 
     Examples
     --------
@@ -319,24 +282,15 @@ def value_of(path: str, data: Any) -> Any:
 class WebDataset(DataPipe, form="webdataset"):
     """Yield ``{"__key__": name, ".jpg": data, ".cls": data, ...}`` of adjacent members.
 
-    Members of one sample share their path up to the first dot of the name and follow each other;
-    the rest of the name is the key. Those without a suffix are left out.
+    The parent yields ``(path, data)``, e.g. of ``load_from_tar``. Members of one sample share their
+    path up to the first dot of the name and follow each other; the rest of the name is the key.
+    Those without a suffix are left out. Two members of one suffix are a ``StreamError``.
 
-    Parameters
-    ----------
-    parent
-        Yields ``(path, data)``, e.g. of ``load_from_tar``.
-    decode
-        Whether streams are read and become values: ``.txt`` text, ``.cls`` and the like a
-        number, ``.json`` its contents, ``.npy`` an array, everything else bytes. No pickle is
-        opened. Without it data pass as they are; of an archive that arrives as a stream they
-        must be read (by ``map``) before this pipe, which takes members until the next sample.
-
-    Raises
-    ------
-    StreamError
-        A sample has two members with one suffix; with ``decode``, a member is a pickle
-        (``.pyd``, ``.pickle``, ``.pth``, ...) or does not match its suffix.
+    With ``decode`` streams are read and become values: ``.txt`` text, ``.cls`` and the like a
+    number, ``.json`` its contents, ``.npy`` an array, everything else bytes. Pickles (``.pyd``,
+    ``.pth``, ...), and members that do not match their suffix, raise ``StreamError``. Without
+    ``decode`` data pass as they are. If the archive arrives as a stream, read them (by ``map``)
+    before this pipe, which takes members until the next sample.
 
     Examples
     --------
@@ -429,12 +383,7 @@ def shards(pattern: str) -> Iterator[str]:
 class ShardExpander(DataPipe, form="shard_expand"):
     """Yield the names of shards that patterns like ``"ct-{000..127}.tar"`` stand for.
 
-    No storage is asked.
-
-    Parameters
-    ----------
-    parent
-        Yields patterns; a name without braces stands for itself.
+    A name without braces stands for itself. No storage is read.
 
     Examples
     --------

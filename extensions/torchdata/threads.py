@@ -129,28 +129,18 @@ class ThreadPoolMapper(SameLength, form="threadpool_map"):
 
     Draws of the function from the global generators of ``random``, NumPy or torch depend on the
     order of the threads. An error is raised when it is the turn of its item. When the pass ends,
-    fails or is abandoned, calls that have not begun are cancelled and the others awaited, for at
-    most 2 s, or the ``Timeout(stop=...)`` of a loader. All such pipes of a chain together wait
-    half as long again. Then a warning names the thread.
+    fails or is abandoned, calls that have not begun are cancelled and the others awaited. They have
+    2 s, or the ``Timeout(stop=...)`` of a loader. All such pipes of a chain together wait half as
+    long again. Then a warning names the thread.
 
-    Parameters
-    ----------
-    fn
-        Should release Python's lock, as reading, NumPy and torch do, for threads to pay.
-    input_col
-        Index or key of the argument of ``fn``, or a list of them for several; None for the item.
-    output_col
-        Where the result goes; by default in place of the (first) input, whose others are
-        removed. -1 is the end of a list or tuple.
-    scheduled_tasks
-        Calls that are under way or waiting for their turn, at most.
-    max_workers
-        Threads; by default as many as ``ThreadPoolExecutor`` takes.
-    buffer_bytes
-        Bytes that results may take: there are as many calls at once as results of the
-        largest size seen so far fit, at least one.
-    **threadpool_kwargs
-        ``thread_name_prefix``, ``initializer`` and ``initargs``, as of ``ThreadPoolExecutor``.
+    - ``fn``: should release Python's lock, as reading, NumPy and torch do, for threads to pay.
+    - ``input_col``: as of :class:`FlatMapper`.
+    - ``output_col``: place of the result; by default that of the (first) input, whose others are
+      removed. -1 is the end of a list or tuple.
+    - ``scheduled_tasks``: calls that are under way or waiting for their turn, at most.
+    - ``buffer_bytes``: bytes that results may take: there are as many calls at once as results of
+      the largest size seen so far fit, at least one.
+    - ``max_workers``, and other keywords: as of ``ThreadPoolExecutor``.
 
     Examples
     --------
@@ -214,28 +204,15 @@ class BatchAsyncMapper(SameLength, form="async_map_batches"):
     long as a pass. When one call fails, or the pass is left, the others of its group are cancelled.
     A call that blocks (``time.sleep``) cannot be; it is waited for as in ``threadpool_map``.
 
-    Parameters
-    ----------
-    async_fn
-        An ``async def`` function.
-    batch_size
-        Items in a group; the last may be smaller.
-    input_col, output_col
-        As of :class:`ThreadPoolMapper`.
-    max_concurrency
-        Calls that are under way at once.
-    flatten
-        Whether items are yielded, or lists of them.
-    buffer_bytes
-        Bytes that the results of a group may take, with the data of arrays and tensors. Where items
-        are yielded there are fewer of them in a group: as many as results of the largest size seen
-        so far fit, at least one; None for 256 MiB. Without ``flatten`` a list that takes more is
-        an error; None for 1 GiB.
-
-    Raises
-    ------
-    BufferError
-        While iterating: a list takes more than ``buffer_bytes``.
+    - ``async_fn``: an ``async def`` function.
+    - ``batch_size``: items in a group; the last may be smaller.
+    - ``input_col``, ``output_col``: as of :class:`ThreadPoolMapper`.
+    - ``max_concurrency``: calls that are under way at once.
+    - ``flatten``: whether items are yielded, or lists of them.
+    - ``buffer_bytes``: bytes that the results of a group may take, with the data of arrays and
+      tensors. With ``flatten`` (None for 256 MiB) a group has as many items as results of the
+      largest size seen so far fit, at least one. Else (None for 1 GiB) a list that takes more is a
+      ``BufferError``.
 
     Examples
     --------
