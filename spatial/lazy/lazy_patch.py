@@ -181,7 +181,7 @@ class LazyPatch(NoArithmetic):
     def shape(self) -> tuple[int, int, int, int]:
         """(C, I, J, K) of the output."""
         i, j, k = self.pending.plan.shape
-        channels = int(self.volume.shape[0])
+        channels = self.channels
         for step in self.values:
             channels = step.channels(channels)
         return (channels, i, j, k)
