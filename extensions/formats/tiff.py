@@ -28,6 +28,7 @@ from ...core.errors import BadHeader, LikelyMistake, UnknownFormat, VolumeNotFou
 from ...core.locks import ForkSafeLock
 from ...core.lru_cache import cached_property
 from ...core.native_library import free_of_lock
+from ...core.validate import unit_word
 from ...storage.content import content_key
 from ...storage.ranges import ObjectRanges, check_document
 from ...volumes.backend import Backend
@@ -354,11 +355,12 @@ def _ome_spacing(text: str, series: int, name: str) -> tuple[float, float, float
     sizes = {a: n for a in "XYZ" if (n := attributes.get(f"PhysicalSize{a}")) is not None}
     if not sizes:
         return None
-    units = {a: attributes.get(f"PhysicalSize{a}Unit", "µm").strip().lower() for a in sizes}
+    units = {a: attributes.get(f"PhysicalSize{a}Unit", "µm") for a in sizes}
     factors = factors_in(units, name)
     lengths = {a: factors[a] * _positive(size) for a, size in sizes.items()}
     silent = [a for a in "XYZ" if a not in sizes and attributes.get(f"Size{a}", "1") != "1"]
-    no_lengths = [unit for a, unit in units.items() if unit in NO_LENGTHS and lengths[a] != 1]
+    silent_units = [a for a, unit in units.items() if unit_word(unit) in NO_LENGTHS]
+    no_lengths = [units[a] for a in silent_units if lengths[a] != 1]
     if silent or no_lengths:
         what = f"gives sizes in {no_lengths[0]!r}" if no_lengths else "has PhysicalSize"
         what += "" if no_lengths else f"{', '.join(sizes)} and no PhysicalSize{', '.join(silent)}"
@@ -370,11 +372,10 @@ def _ome_spacing(text: str, series: int, name: str) -> tuple[float, float, float
 
 def _imagej_spacing(metadata: dict[str, Any], page: Any, name: str) -> tuple[float, float, float]:
     """Return ImageJ's spacing: pixels per unit in the tags, the unit and z in its text."""
-    # ImageJ writes the micro sign as an escape. Without a unit the ratio of lengths is known.
+    # Without a unit the ratio of lengths is known.
     in_tag = {2: "inch", 3: "cm"}.get(page.tags.valueof(_RESOLUTION_UNIT), "")
     words = {a: metadata.get(f"{a}unit", metadata.get("unit", in_tag)) for a in "xyz"}
-    units = {a: str(word).replace("\\u00B5", "µ") for a, word in words.items()}
-    sizes = factors_in(units, name)
+    sizes = factors_in({a: str(word) for a, word in words.items()}, name)
     for axis, tag in ("x", "XResolution"), ("y", "YResolution"):
         if tag in page.tags:
             pixels, length = page.tags[tag].value
