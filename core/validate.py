@@ -52,6 +52,14 @@ def parse_range(
     return (floats[0], floats[1])
 
 
+def is_empty_cell(value: Any) -> bool:
+    """Whether a value of a table is empty: None, blank text, NaN, or pandas' NA and NaT."""
+    if isinstance(value, str):
+        return not value.strip()
+    is_missing = isinstance(value, (float, np.floating)) and math.isnan(value)
+    return value is None or is_missing or type(value).__name__ in ("NAType", "NaTType")
+
+
 def as_number(
     name: str, value: Any, *, least: float = -math.inf, optional: bool = False
 ) -> float | None:

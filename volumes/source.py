@@ -81,7 +81,7 @@ class LocatedSource:
     def __post_init__(self) -> None:
         if self.token:
             return
-        if not self.location or "\0" in self.location:
+        if not self.location.strip() or "\0" in self.location:
             raise VolumeNotFound(f"{self.location!r} is no path of a volume.")
         # Made absolute now: a worker may run in another directory.
         path = "" if is_url(self.location) else os.path.abspath(local_path(self.location))
