@@ -14,7 +14,14 @@ from urllib.parse import quote, quote_plus, urljoin, urlsplit
 from ..core import errors
 from ..core.redact import public_name, public_text, secrets_in, urls_in
 from ..core.suggest import closest
-from .remote_answers import CompressedAnswer, FaultAdvice, advice_on, is_of_no_bucket
+from .remote_answers import (
+    CompressedAnswer,
+    FaultAdvice,
+    advice_on,
+    cause_of,
+    connection_fault,
+    is_of_no_bucket,
+)
 
 __all__ = ["absolute_place", "file_system", "is_url", "local_path", "public_name", "remote_errors"]
 
@@ -240,7 +247,8 @@ class Secrets:
 
     def describe(self, error: BaseException) -> str:
         """Return class and message of an error, without secrets."""
-        message = self.cut(str(error)).rstrip(".")
+        error, fault = cause_of(error), connection_fault(error)
+        message = self.cut(str(error)).rstrip(".") + (f": {fault}" if fault else "")
         return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 
