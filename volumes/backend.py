@@ -7,6 +7,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,12 +15,18 @@ from numpy.typing import NDArray
 
 from ..core import IO_COUNTERS, Affine, ChunkGrid, Grid, Region
 from ..core.errors import (
+    AccessDenied,
     BadHeader,
     CorruptVolume,
+    MissingDependency,
     OutOfVolume,
+    TruncatedVolume,
     UnknownFormat,
     VolumeChanged,
+    VolumeNotFound,
+    VolumeReadError,
     VolumeTooLarge,
+    VoxpipeError,
 )
 from ..core.lru_cache import cached_property
 from ..core.memory import usable_memory
@@ -72,6 +79,16 @@ class Backend(ABC):
 
     resident_bytes: int = 0
     """Memory of this backend while open, without mapped files."""
+
+    def __init_subclass__(cls) -> None:
+        """Let members of users' classes raise errors of the file, such as that of a lost one."""
+        super().__init_subclass__()
+        for name in _GUARDED & vars(cls).keys() if is_of_user(cls) else ():
+            member = vars(cls)[name]
+            if isinstance(member, property) and member.fget is not None:
+                setattr(cls, name, property(_guard(member.fget)))
+            elif callable(member):
+                setattr(cls, name, _guard(member))
 
     def __init__(self, header: Header, name: str = "") -> None:
         self.header = header
@@ -249,6 +266,51 @@ class Backend(ABC):
         return self[...]
 
 
+# Errors of users' readers by Python's own errors; they stay these, too.
+_ERRORS_OF_FILES = {
+    FileNotFoundError: VolumeNotFound,
+    PermissionError: AccessDenied,
+    EOFError: TruncatedVolume,
+    ImportError: MissingDependency,
+    MemoryError: VolumeTooLarge,
+}
+
+
+def is_of_user(kind: Any) -> bool:
+    """Whether a class or a function is not part of voxpipe."""
+    return str(kind.__module__).partition(".")[0] != __name__.partition(".")[0]
+
+
+def reader_error(error: Exception, reader: Any, doing: str, name: str) -> Exception:
+    """Return an error of a user's backend or function as one of the file; others unchanged."""
+    reader = reader._backend if isinstance(reader, ForeignBackend) else reader
+    kind = reader if hasattr(reader, "__qualname__") else type(reader)
+    if isinstance(error, VoxpipeError) or not is_of_user(kind):
+        return error
+    kinds = [ours for theirs, ours in _ERRORS_OF_FILES.items() if isinstance(error, theirs)]
+    event = f"{type(error).__module__}.{type(error).__name__}: {error}".removeprefix("builtins.")
+    msg = f"{kind.__qualname__} failed {doing} {name}: {event}".rstrip(": ")
+    do = f"Check whether the file is whole, or correct {kind.__qualname__}."
+    answer = next(iter(kinds), VolumeReadError)(f"{msg}.", do=do)
+    answer.__cause__ = error
+    return answer
+
+
+_GUARDED = {"adjust", "content_key", "fetch", "is_as_of", "is_current", "layout", "prefetch"}
+"""Members of backends, other than ``read``, that users may override."""
+
+
+def _guard(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def guarded(self: Backend, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(self, *args, **kwargs)
+        except Exception as error:
+            raise reader_error(error, self, "reading", self.name)  # noqa: B904  perhaps the same
+
+    return guarded
+
+
 def read_counted(backend: Backend, region: Region, channels: Channels | None = None) -> Voxels:
     """Return the voxels of a region; check and count the read."""
     first, last = channels or (0, backend.shape[0])
@@ -283,11 +345,16 @@ def read_counted(backend: Backend, region: Region, channels: Channels | None = N
         # The advice of the read is for the old file.
         msg = f"{backend.name} was written again since it was opened: {error.message}"
         raise VolumeChanged(msg) from error
+    except Exception as error:
+        raise reader_error(error, backend, "reading", backend.name)  # noqa: B904  perhaps the same
     # Check user backends: the kernel would read past a short array.
-    if voxels.array.shape != shape:
+    if not isinstance(voxels, Voxels) or voxels.array.shape != shape:
+        part = (
+            f"shape {voxels.array.shape}" if isinstance(voxels, Voxels) else type(voxels).__name__
+        )
         raise BadHeader(
-            f"the backend {type(backend).__name__} of {backend.name} returned shape "
-            f"{voxels.array.shape} for {shape[0]} channels of {region}.",
+            f"the backend {type(backend).__name__} of {backend.name} returned {part} for "
+            f"{shape[0]} channels of {region}.",
             do="Return Voxels of (C, i, j, k) from read(), with every axis.",
         )
     if backend.header.dtype.kind == "b":
@@ -431,8 +498,7 @@ def content_of(backend: Backend) -> str:
     The keys of user classes are digested with the class name, because two may use equal keys.
     """
     key = str(backend.content_key or "")
-    is_ours = type(backend).__module__.partition(".")[0] == __name__.partition(".")[0]
-    return key if is_ours or not key else _digest_of(backend, key)
+    return _digest_of(backend, key) if key and is_of_user(type(backend)) else key
 
 
 def _digest_of(backend: Any, key: str) -> str:

@@ -10,6 +10,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ import numpy as np
 from ..core.errors import BadHeader, UnknownFormat
 from ..first_use import distribution_of, extensions
 from ..storage.location import is_url, public_name
-from .backend import Backend, ViewBackend, as_array, placed_array
+from .backend import Backend, ViewBackend, as_array, placed_array, reader_error
 from .header import IDENTITY, affine_entries, array_header, channels_first, given_affine
 from .session import close_volumes
 
@@ -160,25 +161,46 @@ def resolve_backend(request: BackendRequest) -> Any | None:
     """
     reader = request.reader
     if reader is not None:
-        makes = hasattr(reader, "create_backend")
-        backend = reader.create_backend(request) if makes else ReaderBackend(reader, request)
+        factory = getattr(reader, "create_backend", partial(ReaderBackend, reader))
+    elif (entry := _matching(request)) is None:
+        return None
     else:
-        entry = _matching(request)
-        backend = None if entry is None else entry.factory(request)
+        factory, reader = entry.factory, _own_code(entry.factory)
+    try:
+        backend = factory(request)
+    except Exception as error:
+        raise reader_error(error, reader, "opening", _name_of(request))  # noqa: B904  perhaps the same
     # The stored array: the field would import torch.
     return backend if vars(request)["affine"] is None else with_affine(backend, request)
 
 
+def _name_of(request: BackendRequest) -> str:
+    return public_name(str(request.path or request.uri or request.source))
+
+
+def _own_code(function: Any) -> Any:
+    """Return a function, or that of the package whose ``Format`` it belongs to."""
+    return getattr(getattr(function, "__self__", None), "open", function)
+
+
+def _recognises(entry: _Matcher, request: BackendRequest) -> bool:
+    try:
+        return bool(entry.matcher(request))
+    except Exception as error:
+        reader = _own_code(entry.matcher)
+        raise reader_error(error, reader, "recognising", _name_of(request))  # noqa: B904  as above
+
+
 def _matching(request: BackendRequest) -> _Matcher | None:
     """Return the first entry that matches; import packages only if no other entry does."""
-    own = (entry for entry in tuple(BEFORE) if entry.matcher(request))
+    own = (entry for entry in tuple(BEFORE) if _recognises(entry, request))
     formats = (f for f in _FORMATS if f.name not in _WITHOUT and f.recognises(request))
     entries = (_Matcher(f.name, f.recognises, f.backend) for f in formats)
     early = next(own, None) or next(entries, None)
     if early is not None:
         return early
     others = _entries(_formats()[len(_FORMATS) :])[len(BEFORE) :]
-    return next((entry for entry in others if entry.matcher(request)), None)
+    return next((entry for entry in others if _recognises(entry, request)), None)
 
 
 def with_affine(backend: Any, request: BackendRequest) -> Any:
@@ -216,8 +238,7 @@ class ReaderBackend(ViewBackend):
     """Voxels that ``reader(path)`` returned, in memory as long as the handle."""
 
     def __init__(self, reader: Any, request: BackendRequest) -> None:
-        where = request.path or request.uri or request.source
-        name = public_name(str(where))
+        where, name = request.path or request.uri or request.source, _name_of(request)
         answer = reader(where, **request.reader_kwargs)
         is_pair = isinstance(answer, tuple) and len(answer) == 2
         values, affine = answer if is_pair else (answer, None)

@@ -25,7 +25,7 @@ from ..storage.content import content_key, files_below
 from ..storage.file_reader import FOLLOW, IO_MODES
 from ..storage.location import is_url, local_path, public_name
 from ..storage.retry import read_anew
-from .backend import Backend, ForeignBackend
+from .backend import Backend, ForeignBackend, reader_error
 from .formats.stored_file import LocalStoredFile
 from .header import PLACEMENT, UNIT, Placement, affine_matrix, invertible_affine
 from .registry import (
@@ -124,7 +124,10 @@ class LocatedSource:
         if backend is not None:
             ours: Backend = backend
             if not isinstance(backend, Backend):  # of TorchIO's kind
-                ours = with_affine(ForeignBackend(backend, self.name), request)
+                try:
+                    ours = with_affine(ForeignBackend(backend, self.name), request)
+                except Exception as error:
+                    raise reader_error(error, backend, "opening", self.name)  # noqa: B904
             ours.name = ours.name or self.name
             if not has_affine:
                 header, what = ours.header, f"the affine of {self.name}"

@@ -186,8 +186,11 @@ def test_what_a_factory_raises_is_not_hidden(npy, registered):
 
     registered("npy", is_npy, fail)
 
-    with pytest.raises(KeyError, match=r"a\.npy"):
+    with pytest.raises(
+        VolumeReadError, match=r"fail failed opening .*: KeyError: 'a\.npy'"
+    ) as info:
         _ = Volume(npy).shape
+    assert isinstance(info.value.__cause__, KeyError)
 
 
 @pytest.mark.parametrize(
