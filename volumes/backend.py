@@ -15,18 +15,14 @@ from numpy.typing import NDArray
 
 from ..core import IO_COUNTERS, Affine, ChunkGrid, Grid, Region
 from ..core.errors import (
-    AccessDenied,
     BadHeader,
     CorruptVolume,
-    MissingDependency,
     OutOfVolume,
-    TruncatedVolume,
     UnknownFormat,
     VolumeChanged,
-    VolumeNotFound,
-    VolumeReadError,
     VolumeTooLarge,
-    VoxpipeError,
+    is_of_user,
+    reader_error,
 )
 from ..core.lru_cache import cached_property
 from ..core.memory import usable_memory
@@ -266,36 +262,6 @@ class Backend(ABC):
         return self[...]
 
 
-# Errors of users' readers by Python's own errors; they stay these, too.
-_ERRORS_OF_FILES = {
-    FileNotFoundError: VolumeNotFound,
-    PermissionError: AccessDenied,
-    EOFError: TruncatedVolume,
-    ImportError: MissingDependency,
-    MemoryError: VolumeTooLarge,
-}
-
-
-def is_of_user(kind: Any) -> bool:
-    """Whether a class or a function is not part of voxpipe."""
-    return str(kind.__module__).partition(".")[0] != __name__.partition(".")[0]
-
-
-def reader_error(error: Exception, reader: Any, doing: str, name: str) -> Exception:
-    """Return an error of a user's backend or function as one of the file; others unchanged."""
-    reader = reader._backend if isinstance(reader, ForeignBackend) else reader
-    kind = reader if hasattr(reader, "__qualname__") else type(reader)
-    if isinstance(error, VoxpipeError) or not is_of_user(kind):
-        return error
-    kinds = [ours for theirs, ours in _ERRORS_OF_FILES.items() if isinstance(error, theirs)]
-    event = f"{type(error).__module__}.{type(error).__name__}: {error}".removeprefix("builtins.")
-    msg = f"{kind.__qualname__} failed {doing} {name}: {event}".rstrip(": ")
-    do = f"Check whether the file is whole, or correct {kind.__qualname__}."
-    answer = next(iter(kinds), VolumeReadError)(f"{msg}.", do=do)
-    answer.__cause__ = error
-    return answer
-
-
 _GUARDED = {"adjust", "content_key", "fetch", "is_as_of", "is_current", "layout", "prefetch"}
 """Members of backends, other than ``read``, that users may override."""
 
@@ -306,7 +272,7 @@ def _guard(function: Callable[..., Any]) -> Callable[..., Any]:
         try:
             return function(self, *args, **kwargs)
         except Exception as error:
-            raise reader_error(error, self, "reading", self.name)  # noqa: B904  perhaps the same
+            raise reader_error(error, type(self), "reading", self.name)  # noqa: B904
 
     return guarded
 
@@ -346,7 +312,8 @@ def read_counted(backend: Backend, region: Region, channels: Channels | None = N
         msg = f"{backend.name} was written again since it was opened: {error.message}"
         raise VolumeChanged(msg) from error
     except Exception as error:
-        raise reader_error(error, backend, "reading", backend.name)  # noqa: B904  perhaps the same
+        kind = type(getattr(backend, "adapted", backend))
+        raise reader_error(error, kind, "reading", backend.name)  # noqa: B904  perhaps the same
     # Check user backends: the kernel would read past a short array.
     if not isinstance(voxels, Voxels) or voxels.array.shape != shape:
         part = (
@@ -448,7 +415,7 @@ class ForeignBackend(Backend):
     """
 
     def __init__(self, backend: Any, name: str) -> None:
-        self._backend = backend
+        self.adapted = backend
         self._content: str | None = None
         shape = tuple(int(n) for n in backend.shape)
         if len(shape) != 4 or min(shape) < 1:
@@ -472,8 +439,8 @@ class ForeignBackend(Backend):
     def content_key(self) -> str:
         """Key from the backend's own ``content_key``, read once; empty without one."""
         if self._content is None:
-            key = str(getattr(self._backend, "content_key", None) or "")
-            self._content = _digest_of(self._backend, key) if key else ""
+            key = str(getattr(self.adapted, "content_key", None) or "")
+            self._content = _digest_of(self.adapted, key) if key else ""
         return self._content
 
     def forget_content_key(self) -> None:
@@ -482,14 +449,14 @@ class ForeignBackend(Backend):
 
     def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
         """Return the answer of the backend's own ``adjust``, if it has one."""
-        own = getattr(self._backend, "adjust", None)
+        own = getattr(self.adapted, "adjust", None)
         answer: ReadScheme | SchemeRefusal = super().adjust(scheme) if own is None else own(scheme)
         return answer
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return the backend's values of the region."""
         first, last = channels or (0, self.shape[0])
-        return Voxels(plain(as_array(self._backend[(slice(first, last), *region.slices)])))
+        return Voxels(plain(as_array(self.adapted[(slice(first, last), *region.slices)])))
 
 
 def content_of(backend: Backend) -> str:

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.errors import BadHeader, UnknownFormat
+from ..core.errors import BadHeader, UnknownFormat, reader_error
 from ..first_use import distribution_of, extensions
 from ..storage.location import is_url, public_name
-from .backend import Backend, ViewBackend, as_array, placed_array, reader_error
+from .backend import Backend, ViewBackend, as_array, placed_array
 from .header import IDENTITY, affine_entries, array_header, channels_first, given_affine
 from .session import close_volumes
 

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 
 from ..core.context import holding
-from ..core.errors import UnknownFormat, VolumeNotFound
+from ..core.errors import UnknownFormat, VolumeNotFound, reader_error
 from ..core.suggest import path_hint
 from ..core.validate import as_choice
 from ..storage.content import content_key, files_below
 from ..storage.file_reader import FOLLOW, IO_MODES
 from ..storage.location import is_url, local_path, public_name
 from ..storage.retry import read_anew
-from .backend import Backend, ForeignBackend, reader_error
+from .backend import Backend, ForeignBackend
 from .formats.stored_file import LocalStoredFile
 from .header import PLACEMENT, UNIT, Placement, affine_matrix, invertible_affine
 from .registry import (
