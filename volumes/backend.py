@@ -268,13 +268,13 @@ _GUARDED = {"adjust", "content_key", "fetch", "is_as_of", "is_current", "layout"
 
 def _guard(function: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(function)
-    def guarded(self: Backend, *args: Any, **kwargs: Any) -> Any:
+    def call(self: Backend, *args: Any, **kwargs: Any) -> Any:
         try:
             return function(self, *args, **kwargs)
         except Exception as error:
             raise reader_error(error, type(self), "reading", self.name)  # noqa: B904
 
-    return guarded
+    return call
 
 
 def read_counted(backend: Backend, region: Region, channels: Channels | None = None) -> Voxels:
@@ -290,11 +290,9 @@ def read_counted(backend: Backend, region: Region, channels: Channels | None = N
         return Voxels(empty, backend.header.slope, backend.header.intercept)
     # A wrong header may claim any size. A view takes no memory before its use.
     if backend.access != "view" and 0 < usable_memory() < size:
-        raise VolumeTooLarge(
-            f"{region} of {backend.name}, of shape {backend.shape}, takes {size} bytes, and this "
-            f"process may use {usable_memory()}.",
-            do="Read smaller regions, or check the header.",
-        )
+        msg = f"{region} of {backend.name}, of shape {backend.shape}, takes {size} bytes, and this "
+        do = "Read smaller regions, or check the header."
+        raise VolumeTooLarge(f"{msg}process may use {usable_memory()}.", do=do)
     if backend.counts_below:
         return backend.read(region, channels)
     if backend.version_check is not None:
