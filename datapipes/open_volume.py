@@ -203,12 +203,11 @@ class OpenVolume(SeedStamper, SameLength):
         self.guesses = labels is LABELS
         """Whether keys that the user has not named are taken for intensities."""
         self._once = WarnOnce()
-        # Whether an array was looked at that might be a plane: the first sample's is like others.
-        self._has_looked = False
+        self._has_looked = False  # whether an array, like those of others, might be a plane
         self._options = {**reader_kwargs, "io": io}
         self._by_key = named_by_key(self._options)  # more are found once the keys are known
-        self._known_keys: set[str] = set()
-        self._known_empty: set[str] = set()  # keys of other data, which may be empty
+        # Keys of volumes, and of other data, which may be empty.
+        self._known_keys, self._known_empty = set[str](), set[str]()
         self._options_by_key: dict[str, dict[str, Any]] = {}  # options of each key
         # Keys that were named by the user, by argument; the first sample must have them.
         names: dict[str, tuple[str, ...]] = {

@@ -241,7 +241,7 @@ _BUSY = {429, 503}
 # No server listens: errors of aiohttp and botocore, and texts of obstore.
 _NOT_REACHED_NAMES = {"ClientConnectorError", "EndpointConnectionError"}
 _NO_CONNECTION = re.compile(r"connection ?refused|connect ?error", re.IGNORECASE)
-_REFUSED = re.compile(r"refused|connect call failed", re.IGNORECASE)
+_REFUSAL = re.compile(r"refused|connect call failed", re.IGNORECASE)
 _NO_HOST = re.compile(r"dns error|name or service|getaddrinfo|resolution", re.IGNORECASE)
 # obstore writes the status into the text; without a status there was no answer.
 _STATUS_TEXT = re.compile(r"status code: (\d{3})")
@@ -338,7 +338,7 @@ def connection_fault(error: BaseException) -> str:
         return "the host refuses the connection" if is_refused else ""
     if _NO_HOST.search(text):
         return "no host has this name"
-    is_refused = is_refused or _REFUSED.search(text) is not None
+    is_refused = is_refused or _REFUSAL.search(text) is not None
     return f"the host {'refuses the connection' if is_refused else 'cannot be reached'}"
 
 

@@ -79,7 +79,7 @@ class Backend(ABC):
     def __init_subclass__(cls) -> None:
         """Let members of users' classes raise errors of the file, such as that of a lost one."""
         super().__init_subclass__()
-        for name in _GUARDED & vars(cls).keys() if is_of_user(cls) else ():
+        for name in _MEMBERS & vars(cls).keys() if is_of_user(cls) else ():
             member = vars(cls)[name]
             if isinstance(member, property) and member.fget is not None:
                 setattr(cls, name, property(_guard(member.fget)))
@@ -262,7 +262,7 @@ class Backend(ABC):
         return self[...]
 
 
-_GUARDED = {"adjust", "content_key", "fetch", "is_as_of", "is_current", "layout", "prefetch"}
+_MEMBERS = {"adjust", "content_key", "fetch", "is_as_of", "is_current", "layout", "prefetch"}
 """Members of backends, other than ``read``, that users may override."""
 
 
@@ -310,7 +310,7 @@ def read_counted(backend: Backend, region: Region, channels: Channels | None = N
         msg = f"{backend.name} was written again since it was opened: {error.message}"
         raise VolumeChanged(msg) from error
     except Exception as error:
-        kind = type(getattr(backend, "adapted", backend))
+        kind = type(getattr(backend, "_backend", backend))
         raise reader_error(error, kind, "reading", backend.name)  # noqa: B904  perhaps the same
     # Check user backends: the kernel would read past a short array.
     if not isinstance(voxels, Voxels) or voxels.array.shape != shape:
@@ -413,7 +413,7 @@ class ForeignBackend(Backend):
     """
 
     def __init__(self, backend: Any, name: str) -> None:
-        self.adapted = backend
+        self._backend = backend
         self._content: str | None = None
         shape = tuple(int(n) for n in backend.shape)
         if len(shape) != 4 or min(shape) < 1:
@@ -437,8 +437,8 @@ class ForeignBackend(Backend):
     def content_key(self) -> str:
         """Key from the backend's own ``content_key``, read once; empty without one."""
         if self._content is None:
-            key = str(getattr(self.adapted, "content_key", None) or "")
-            self._content = _digest_of(self.adapted, key) if key else ""
+            key = str(getattr(self._backend, "content_key", None) or "")
+            self._content = _digest_of(self._backend, key) if key else ""
         return self._content
 
     def forget_content_key(self) -> None:
@@ -447,14 +447,14 @@ class ForeignBackend(Backend):
 
     def adjust(self, scheme: ReadScheme) -> ReadScheme | SchemeRefusal:
         """Return the answer of the backend's own ``adjust``, if it has one."""
-        own = getattr(self.adapted, "adjust", None)
+        own = getattr(self._backend, "adjust", None)
         answer: ReadScheme | SchemeRefusal = super().adjust(scheme) if own is None else own(scheme)
         return answer
 
     def read(self, region: Region, channels: Channels | None = None) -> Voxels:
         """Return the backend's values of the region."""
         first, last = channels or (0, self.shape[0])
-        return Voxels(plain(as_array(self.adapted[(slice(first, last), *region.slices)])))
+        return Voxels(plain(as_array(self._backend[(slice(first, last), *region.slices)])))
 
 
 def content_of(backend: Backend) -> str:

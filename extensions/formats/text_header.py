@@ -122,16 +122,16 @@ class TextFields(dict[str, str]):
         """Return the error of a header that makes no sense."""
         return BadHeader(f"{self.name} has no sound {self._kind} header: {why}.", do=do)
 
-    def check_spelling(self, key: str, known: str, place: str) -> None:
+    def check_spelling(self, key: str, keys: str, place: str) -> None:
         """Raise ``BadHeader`` if a field has almost the name of a known one.
 
         The names of ``place`` are irrelevant with ``affine=``.
         """
-        names = {name.lower(): name for name in f"{known} {place}".split()}
+        names = {name.lower(): name for name in f"{keys} {place}".split()}
         same = names.get(re.sub("[ _-]", "", key.lower()))
         near = [same] if same else closest(key, names.values(), _MISSPELT)
         for name in () if key in near else near:
-            if not PLACEMENT.get().has_affine or name in known.split():
+            if not PLACEMENT.get().has_affine or name in keys.split():
                 why = f"it has a field {key!r}; should that be {name}?"
                 or_affine = ", or pass affine=." if name in place.split() else "."
                 raise self.error(why, f"Correct the name, which counts case{or_affine}")
