@@ -449,3 +449,32 @@ class CasesLeftOut(UserWarning):
 
 class NotFinite(RuntimeWarning):
     """A model returned NaN or infinite numbers, which are in the result."""
+
+
+# Errors of users' readers by Python's own errors; they stay these, too.
+_ERRORS_OF_FILES = {
+    FileNotFoundError: VolumeNotFound,
+    PermissionError: AccessDenied,
+    EOFError: TruncatedVolume,
+    ImportError: MissingDependency,
+    MemoryError: VolumeTooLarge,
+}
+
+
+def is_of_user(kind: Any) -> bool:
+    """Whether a class or a function is not part of voxpipe."""
+    return str(kind.__module__).partition(".")[0] != __name__.partition(".")[0]
+
+
+def reader_error(error: Exception, reader: Any, doing: str, name: str) -> Exception:
+    """Return an error of a user's backend or function as one of the file; others unchanged."""
+    kind = reader if hasattr(reader, "__qualname__") else type(reader)
+    if isinstance(error, VoxpipeError) or not is_of_user(kind):
+        return error
+    kinds = [ours for theirs, ours in _ERRORS_OF_FILES.items() if isinstance(error, theirs)]
+    event = f"{type(error).__module__}.{type(error).__name__}: {error}".removeprefix("builtins.")
+    msg = f"{kind.__qualname__} failed {doing} {name}: {event}".rstrip(": ")
+    do = f"Check whether the file is whole, or correct {kind.__qualname__}."
+    answer = next(iter(kinds), VolumeReadError)(f"{msg}.", do=do)
+    answer.__cause__ = error
+    return answer

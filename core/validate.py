@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Real
 from operator import index
@@ -48,6 +50,14 @@ def parse_range(
     if floats[0] > floats[1]:
         raise ValueError(f"{name} takes a range (low, high) with low <= high, got {value!r}")
     return (floats[0], floats[1])
+
+
+def is_empty_cell(value: Any) -> bool:
+    """Whether a value of a table is empty: None, blank text, NaN, or pandas' NA and NaT."""
+    if isinstance(value, str):
+        return not value.strip()
+    is_missing = isinstance(value, (float, np.floating)) and math.isnan(value)
+    return value is None or is_missing or type(value).__name__ in ("NAType", "NaTType")
 
 
 def as_number(
@@ -213,35 +223,63 @@ def or_none(check: Check) -> Check:
 
 # Names in OME-XML, UDUNITS-2 (OME-Zarr), ImageJ and NRRD; Unicode has two letters µ.
 _UNITS = {
-    1e-9: "pm picometer",
+    1e-9: "pm",
     1e-7: "angstrom å ångström",
-    1e-6: "nm nanometer",
-    1e-3: "um µm μm micron microns micrometer",
-    1.0: "mm millimeter",
-    10.0: "cm centimeter",
-    100.0: "dm decimeter",
-    1e3: "m meter",
-    1e6: "km kilometer",
-    25.4: "inch in",
-    304.8: "ft foot",
-    914.4: "yard",
+    1e-6: "nm",
+    1e-3: "um μm micron",
+    1.0: "mm",
+    10.0: "cm",
+    100.0: "dm",
+    1e3: "m",
+    1e6: "km",
+    25.4: "inch inches in",
+    304.8: "foot feet ft",
+    914.4: "yard yd",
+    1609344.0: "mile mi",
+    3.0856775814913673e19: "parsec pc",
 }
-MILLIMETRES = {unit: size for size, units in _UNITS.items() for unit in units.split()}
-"""Millimetres of each unit of length."""
-PLAIN_UNITS = {unit: units.split()[0] for units in _UNITS.values() for unit in units.split()}
-"""Our name of each unit: ``"um"`` for ``"micrometer"``."""
+_PREFIXES = [*str.split("yocto zepto atto femto pico nano micro milli"), ""]
+_PREFIXES += str.split("kilo mega giga tera peta exa zetta yotta")
+_POWERS = {prefix: 3 * n - 24 for n, prefix in enumerate(_PREFIXES)}
+_POWERS |= {"centi": -2, "deci": -1, "deca": 1, "hecto": 2}
+_SYMBOL = 3  # letters; a longer unit may have a plural
+MILLIMETRES = {f"{prefix}meter": float(f"1e{n + 3}") for prefix, n in _POWERS.items()}
+MILLIMETRES |= {unit: size for size, units in _UNITS.items() for unit in units.split()}
+"""Millimetres of each unit of length, by the word that :func:`unit_word` returns."""
+
+
+def plain_unit(word: str) -> str:
+    """Return our name of a unit in ``MILLIMETRES``: ``"um"`` for ``"micrometer"``."""
+    return _UNITS.get(MILLIMETRES[word], word).split()[0]
+
+
+def unit_word(text: str) -> str:
+    """Return a unit in lower case, singular, in American spelling and without hyphens.
+
+    Examples
+    --------
+    >>> unit_word("Micro-metres"), unit_word("Å") in MILLIMETRES
+    ('micrometer', True)
+    """
+    # ImageJ writes the micro sign as an escape.
+    word = unicodedata.normalize("NFKC", text).casefold().replace("\\u00b5", "μ")
+    word = re.sub(r"[\s._-]", "", word).replace("metre", "meter")
+    stem = word.removesuffix("s")
+    # The word "ms" is no length.
+    return word if word in MILLIMETRES or len(stem) <= _SYMBOL else stem
 
 
 def as_unit(name: str, value: Any, *, voxel: bool = True) -> str:
-    """Return a unit of length: a word of ``MILLIMETRES``, or ``"voxel"``.
+    """Return a unit of length as a word of ``MILLIMETRES``, or ``"voxel"``.
 
     Examples
     --------
     >>> as_unit("unit", "um"), as_unit("unit", "voxel")
     ('um', 'voxel')
     """
-    if isinstance(value, str) and (value in MILLIMETRES or (voxel and value == "voxel")):
-        return value
+    word = unit_word(value) if isinstance(value, str) else ""
+    if word in MILLIMETRES or (voxel and word == "voxel"):
+        return word
     words = "'mm', 'um', 'nm', 'angstrom', 'cm', 'm', 'inch'" + (" or 'voxel'" if voxel else "")
     raise ValueError(f"{name} is a unit of length, one of {words}, got {value!r}")
 

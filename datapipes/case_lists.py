@@ -13,6 +13,7 @@ from typing import Any
 from ..core.errors import LeadsOutside, SampleError
 from ..core.redact import RedactedDict
 from ..core.sample import parse_json
+from ..core.validate import is_empty_cell
 from ..storage.location import absolute_place, is_url, public_name
 from ..volumes.catalog.manifest import document_at, folder_of
 from .case_names import CASE
@@ -188,7 +189,7 @@ def _with_places(cases: Sequence[Mapping[str, Any]], base: str, what: str) -> Ca
 def _with_place(key: str, value: Any, base: str) -> Any:
     if isinstance(value, (list, tuple)) and value and len(_each(value)) == len(value):
         return [_with_place(key, one, base) for one in value]
-    if not isinstance(value, str) or key == CASE:
+    if not isinstance(value, str) or key == CASE or is_empty_cell(value):
         return value
     # An existing file, or a name like that of a file; other text is kept.
     is_place = is_url(value) or _FILE_NAME.fullmatch(value) is not None
@@ -231,7 +232,7 @@ def _rows_of_json(text: str, kind: str, name: str) -> list[dict[str, Any]]:
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         msg = f"{name} is no list of mappings"
         raise SampleError(msg, do="Of one with several lists: vp.from_decathlon(place, part=).")
-    return [{k: v for k, v in row.items() if v not in (None, "")} for row in rows]
+    return [{k: v for k, v in row.items() if not is_empty_cell(v)} for row in rows]
 
 
 def _rows_of_text(text: str, separator: str, name: str) -> list[dict[str, Any]]:
@@ -255,7 +256,7 @@ def _rows_of_text(text: str, separator: str, name: str) -> list[dict[str, Any]]:
             raise SampleError(f"{msg}columns", do='Put "quotes" around a cell with the separator.')
         row = zip(columns, cells, strict=False)  # the last ones may be missing
         if any(cells):
-            rows.append({k: _cell(k, text) for k, text in row if k and text})
+            rows.append({k: _cell(k, text) for k, text in row if k and not is_empty_cell(text)})
     return rows
 
 

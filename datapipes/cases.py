@@ -20,7 +20,7 @@ from ..core.suggest import closest, path_hint
 from ..core.validate import count_text
 from ..graph import Pipe, rebuild, walk
 from ..graph.node import copy_pipe
-from ..storage.location import WILDCARD, absolute_place, is_url, local_path
+from ..storage.location import WILDCARD, absolute_place, is_url, local_path, lower_schemes
 from ..storage.remote import Globs
 from ..volumes import Manifest, Volume, catalog_volume, read_manifest
 from .case_names import (
@@ -52,8 +52,8 @@ FOLDERS: ContextKey[Mapping[str, str] | None] = ContextKey(None)
 
 
 def _plain_place(place: str | os.PathLike[str]) -> str:
-    text = os.fspath(place)
-    return text.rstrip("/") if is_url(text) else absolute_place(text)
+    text = absolute_place(place)
+    return text.rstrip("/") if is_url(text) else text
 
 
 def _identity_of(place: str) -> str:
@@ -291,12 +291,14 @@ class ListCases(FindsCases):
         **patterns: str,
     ) -> None:
         super().__init__()
-        self.path = None if path is None else os.fspath(path)
+        self.path = None if path is None else lower_schemes(os.fspath(path))
         self.patterns = patterns
         self.storage_options = RedactedDict(storage_options or {})
         self.optional = (optional,) if isinstance(optional, str) else tuple(optional)
         self._check()
-        self.patterns = {key: os.fspath(pattern) for key, pattern in patterns.items()}
+        self.patterns = {
+            key: lower_schemes(os.fspath(pattern)) for key, pattern in patterns.items()
+        }
         if self.path is not None and not is_url(self.path):  # listings have no "./" in their paths
             self.patterns = {k: _DOTS.sub(r"\1", one) for k, one in self.patterns.items()}
         self.origin = dataclasses.replace(self.origin, call=self.describe())

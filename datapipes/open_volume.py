@@ -12,10 +12,17 @@ import numpy as np
 from ..batching.collate import LikelyLabels
 from ..core import CallSite, Sample
 from ..core.call_site import WarnOnce, is_looking_ahead, shorten
-from ..core.errors import LikelyLabel, LikelyMistake, SampleError, UnknownFormat, add_location
+from ..core.errors import (
+    LikelyLabel,
+    LikelyMistake,
+    SampleError,
+    UnknownFormat,
+    VolumeNotFound,
+    add_location,
+)
 from ..core.redact import RedactedDict, public_text, server_of
-from ..core.suggest import colours_hint, looks_like_label
-from ..core.validate import as_choice, as_keys
+from ..core.suggest import colours_hint, few_names, looks_like_label
+from ..core.validate import as_choice, as_keys, is_empty_cell
 from ..graph import Pipe, Traits, parents_of, traits_of, walk
 from ..spatial import INTENSITY, LABEL, LazyPatch, Policy, TransformChain
 from ..spatial.lazy.stack import sampled_as_before
@@ -196,11 +203,11 @@ class OpenVolume(SeedStamper, SameLength):
         self.guesses = labels is LABELS
         """Whether keys that the user has not named are taken for intensities."""
         self._once = WarnOnce()
-        # Whether an array was looked at that might be a plane: the first sample's is like others.
-        self._has_looked = False
+        self._has_looked = False  # whether an array, like those of others, might be a plane
         self._options = {**reader_kwargs, "io": io}
         self._by_key = named_by_key(self._options)  # more are found once the keys are known
-        self._known_keys: set[str] = set()
+        # Keys of volumes, and of other data, which may be empty.
+        self._known_keys, self._known_empty = set[str](), set[str]()
         self._options_by_key: dict[str, dict[str, Any]] = {}  # options of each key
         # Keys that were named by the user, by argument; the first sample must have them.
         names: dict[str, tuple[str, ...]] = {
@@ -254,6 +261,10 @@ class OpenVolume(SeedStamper, SameLength):
         if keys is None:
             keys = tuple(key for key, value in sample.items() if is_volume_source(value))
         try:
+            for key, value in sample.items() if self.keys is None else ():
+                is_optional = value is None and any(key in one for one in self._names.values())
+                if key not in self._known_empty and _has_empty_part(value) and not is_optional:
+                    self._refuse_empty(key, sample)
             self._refuse_unusable(sample, keys)
             if self._names or not self._known_keys.issuperset(keys):
                 self._refuse_unknown(sample, keys)
@@ -300,6 +311,21 @@ class OpenVolume(SeedStamper, SameLength):
             do = "A path has a folder or a suffix, an array two axes or more; else name it in "
             raise SampleError(msg, do=f"{do}keys=.")
 
+    def _refuse_empty(self, key: str, sample: Sample) -> None:
+        """Raise where a value of a sample is empty, but a volume in other cases or by its key."""
+        lists = [one.cases for one in walk(self.parent) if isinstance(one, FromCases)]
+        cases = (case if isinstance(case, Mapping) else {} for cases in lists for case in cases)
+        values = [case.get(key, sample) for case in cases]
+        others = [one for one in values if one is not sample and not _has_empty_part(one)]
+        is_volume = key in self._known_keys or any(map(is_volume_source, others))
+        if is_volume or (not others and (key in _IMAGES or looks_like_label(key))):
+            rows = few_names(n for n, value in enumerate(values) if _has_empty_part(value))
+            where = f", in row {rows} of the cases, counted from 0" if rows else ""
+            msg = f"the value of {key!r} is empty, {shorten(sample[key])}{where}"
+            do = f"Give its path, leave {key!r} out of cases that lack it, or name keys=."
+            raise SampleError(msg, do=do)
+        self._known_empty.add(key)
+
     def _refuse_unknown(self, sample: Sample, keys: Sequence[str]) -> None:
         """Raise where an argument names a key that is no volume, or that the first sample lacks."""
         new, self._new_names = self._new_names, {}
@@ -322,7 +348,7 @@ class OpenVolume(SeedStamper, SameLength):
         try:
             again = None if isinstance(source, str) else self._again(key, sample)
             volume = again or self._volume(key, source)
-        except UnknownFormat as error:
+        except (UnknownFormat, VolumeNotFound) as error:
             raise error.at(key=key)  # noqa: B904  the very same error
         axis_map = self.axis_map
         if isinstance(axis_map, Mapping):
@@ -437,6 +463,12 @@ def _repeats_objects(parent: Pipe) -> bool:
     return all(isinstance(c, (list, tuple)) and all(isinstance(k, dict) for k in c) for c in cases)
 
 
+def _has_empty_part(value: Any) -> bool:
+    """Whether a value, or a part of a list with volumes, is empty."""
+    parts = value if isinstance(value, (list, tuple)) and any(map(is_volume_source, value)) else ()
+    return is_empty_cell(value) or any(map(is_empty_cell, parts))
+
+
 def is_volume_source(value: Any) -> bool:
     """Whether a value of a sample is a volume's source rather than a number or a name."""
     if isinstance(value, (list, tuple)):
@@ -460,6 +492,8 @@ def is_volume_source(value: Any) -> bool:
     return source_by_package(value, USUAL_OPTIONS) is not None
 
 
+_IMAGES = ("image", "images", "img", "scan", "volume")
+"""Keys of which an empty value is a mistake also without volumes in other cases."""
 _LIBRARIES = {"h5py", "mrcfile", "netCDF4", "torchio", "xarray", "zarr"}
 """Packages of volumes and of groups of them; ``Volume`` refuses those that it does not read."""
 _MEMBERS = ("get_filename", "pixel_array", "asarray")

@@ -14,14 +14,22 @@ from urllib.parse import quote, quote_plus, urljoin, urlsplit
 from ..core import errors
 from ..core.redact import public_name, public_text, secrets_in, urls_in
 from ..core.suggest import closest
-from .remote_answers import CompressedAnswer, FaultAdvice, advice_on, is_of_no_bucket
+from .remote_answers import (
+    CompressedAnswer,
+    FaultAdvice,
+    advice_on,
+    cause_of,
+    connection_fault,
+    is_of_no_bucket,
+)
 
 __all__ = ["absolute_place", "file_system", "is_url", "local_path", "public_name", "remote_errors"]
 
 _URL = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+(://|::)")
-_LOCAL = re.compile(r"^(file|local)://(localhost(?=/))?")
+_LOCAL = re.compile(r"^(file|local)://(localhost(?=/))?", re.IGNORECASE)
+_SCHEMES = re.compile(r"(?:^|(?<=::))[A-Za-z][A-Za-z0-9+.-]+(?=://|::)")
 # pathlib.Path joins the slashes of a URL.
-_CUT_URL = re.compile(r"^(https?|ftp|s3a?|gs|gcs|az|abfss?|hdfs|memory):/[^/]")
+_CUT_URL = re.compile(r"^(https?|ftp|s3a?|gs|gcs|az|abfss?|hdfs|memory):/[^/]", re.IGNORECASE)
 
 
 def is_url(location: str) -> bool:
@@ -30,6 +38,11 @@ def is_url(location: str) -> bool:
         msg = "a location begins with a scheme and a single slash, as a URL in pathlib.Path does."
         raise errors.SampleError(msg, do="Give the URL as text.")
     return bool(_URL.match(location)) and not _LOCAL.match(location)
+
+
+def lower_schemes(location: str) -> str:
+    """Return a URL with its schemes in lower case, as they ignore case; a path unchanged."""
+    return _SCHEMES.sub(lambda match: match[0].lower(), location)
 
 
 def local_path(location: str) -> str:
@@ -60,8 +73,8 @@ def fixed_folder(pattern: str) -> tuple[str, str]:
 
 
 def absolute_place(location: str | os.PathLike[str]) -> str:
-    """Return a URL unchanged and a local path as absolute, because workers may run elsewhere."""
-    place = os.fspath(location)
+    """Return a URL, and a local path as absolute, because workers may run elsewhere."""
+    place = lower_schemes(os.fspath(location))
     return place if is_url(place) else os.path.abspath(local_path(place))
 
 
@@ -74,17 +87,50 @@ def remote_errors(
     Values of ``options``, and credentials in the ``url`` of the user, are cut out.
     """
     secrets = Secrets(options or {}, name, url)
-    name = public_name(name)
+    place, name = url or name, public_name(name)
     try:
         yield
     except (errors.VoxpipeError, MemoryError):
         raise
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if fault := connection_fault(error):
+            msg = f"{doing} {name} failed: {fault}."
+            raise errors.StoreUnavailable(msg, do="Check the URL and the server.") from None
+        check_base(place, options or {})
         msg = f"there is nothing at {name}."
         raise errors.VolumeNotFound(msg, do="Check the URL and the storage_options.") from None
     except Exception as error:
         # Not chained: the text of the original may hold a signed URL or a key.
         raise remote_error(error, doing, name, secrets.describe(error)) from None
+
+
+_IN_ARCHIVES = {"zip": "archive", "tar": "archive", "libarchive": "archive"}
+_IN_ARCHIVES |= {"reference": "file of references"}
+
+
+def check_base(url: str, options: Mapping[str, Any]) -> None:
+    """Raise an error if a URL names no archive or file of references, or a missing one."""
+    import fsspec
+
+    scheme, _, base = url.partition("::")
+    noun = _IN_ARCHIVES.get(scheme.partition("://")[0].lower(), "")
+    base, name = base or options.get("fo") or "", public_name(url)
+    do = f"Write it after '::' ({scheme}::FILE), or as storage_options={{'fo': FILE}}."
+    if noun and not base:
+        raise errors.VolumeReadError(f"{name} names no {noun}.", do=do)
+    if not noun or not isinstance(base, str):
+        return
+    is_lost = False
+    with suppress(Exception):  # other errors are reported by their reader
+        own = options.get("target_options") or {} if "fo" in options else options
+        system, path = fsspec.core.url_to_fs(lower_schemes(base), **own)
+        try:
+            system.info(path)
+        except FileNotFoundError as error:
+            is_lost = not connection_fault(error)
+    if is_lost:
+        msg = f"the {noun} {public_name(base)} of {name} does not exist."
+        raise errors.VolumeNotFound(msg, do=f"Check its path. {do}")
 
 
 def remote_error(error: Exception, doing: str, place: str, message: str) -> errors.VoxpipeError:
@@ -131,6 +177,7 @@ def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """Return the file system of a URL, which fsspec shares, and the path in it."""
     import fsspec
 
+    url = lower_schemes(url)
     # Clients do not recognize a password with a slash, which ends the name of the server.
     for part in urls_in(url):
         if part.splits:
@@ -142,6 +189,8 @@ def file_system(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
             )
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_REDACTING_FILTER)  # repeated calls add it once
+    if "::" not in url and "fo" not in options:
+        check_base(url, options)
     with remote_errors(url, options):
         system, path = fsspec.core.url_to_fs(_LOCAL.sub(r"\1://", url), **options)
     # fsspec keeps each file system with its listings for the life of the process.
@@ -240,7 +289,8 @@ class Secrets:
 
     def describe(self, error: BaseException) -> str:
         """Return class and message of an error, without secrets."""
-        message = self.cut(str(error)).rstrip(".")
+        error, fault = cause_of(error), connection_fault(error)
+        message = self.cut(str(error)).rstrip(".") + (f": {fault}" if fault else "")
         return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
 

@@ -28,6 +28,7 @@ from .location import (
     fixed_folder,
     is_url,
     literal_name,
+    lower_schemes,
     public_name,
     remote_errors,
 )
@@ -41,7 +42,7 @@ from .retry import Retry
 
 def open_remote(url: str, options: Mapping[str, Any], retry: Retry | None = None) -> RemoteRanges:
     """Return the store of a URL: obstore if it can express the options, else fsspec."""
-    client = read_setting(REMOTE, "")
+    client, url = read_setting(REMOTE, ""), lower_schemes(url)
     if client == "fsspec":
         return open_fsspec(url, options, retry)
     settings = settings_of(url, options, os.environ)

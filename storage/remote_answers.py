@@ -241,6 +241,8 @@ _BUSY = {429, 503}
 # No server listens: errors of aiohttp and botocore, and texts of obstore.
 _NOT_REACHED_NAMES = {"ClientConnectorError", "EndpointConnectionError"}
 _NO_CONNECTION = re.compile(r"connection ?refused|connect ?error", re.IGNORECASE)
+_REFUSAL = re.compile(r"refused|connect call failed", re.IGNORECASE)
+_NO_HOST = re.compile(r"dns error|name or service|getaddrinfo|resolution", re.IGNORECASE)
 # obstore writes the status into the text; without a status there was no answer.
 _STATUS_TEXT = re.compile(r"status code: (\d{3})")
 _NO_ANSWER = re.compile(r"HTTP error|error sending request|timed out|connection", re.IGNORECASE)
@@ -320,14 +322,24 @@ def is_of_page(error: BaseException) -> bool:
 
 def wants_pause(error: BaseException) -> bool:
     """Whether the next attempt has to wait: the store is busy, or no server listens."""
-    if _status(error) in _BUSY or isinstance(error, ConnectionRefusedError):
-        return True
-    if getattr(error, "errno", None) in (errno.EBUSY, errno.ECONNREFUSED):
-        return True
+    is_busy = _status(error) in _BUSY or getattr(error, "errno", None) == errno.EBUSY
+    return is_busy or bool(connection_fault(error))
+
+
+def connection_fault(error: BaseException) -> str:
+    """Return the reason why no server was reached; empty for other errors."""
+    error = cause_of(error)
+    text = f"{error} {getattr(error, 'kwargs', '')}"  # botocore keeps the original in kwargs
     names = {kind.__name__ for kind in type(error).__mro__}
-    if "obstore" in type(error).__module__:
-        return bool(_NO_CONNECTION.search(str(error)))
-    return bool(names & _NOT_REACHED_NAMES)
+    is_obstore = "obstore" in type(error).__module__
+    is_refused = getattr(error, "errno", None) == errno.ECONNREFUSED
+    is_refused = is_refused or isinstance(error, ConnectionRefusedError)
+    if not (_NO_CONNECTION.search(text) if is_obstore else names & _NOT_REACHED_NAMES):
+        return "the host refuses the connection" if is_refused else ""
+    if _NO_HOST.search(text):
+        return "no host has this name"
+    is_refused = is_refused or _REFUSAL.search(text) is not None
+    return f"the host {'refuses the connection' if is_refused else 'cannot be reached'}"
 
 
 def cause_of(error: BaseException) -> BaseException:

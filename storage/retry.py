@@ -16,7 +16,14 @@ from typing import TypeVar
 
 from ..core import errors
 from ..core.settings import REMOTE_DEADLINE, REMOTE_HEDGE, read_setting
-from .remote_answers import FaultAdvice, Gone, OtherVersion, advice_on, wants_pause
+from .remote_answers import (
+    FaultAdvice,
+    Gone,
+    OtherVersion,
+    advice_on,
+    connection_fault,
+    wants_pause,
+)
 
 T = TypeVar("T")
 Clock = Callable[[], float]
@@ -183,7 +190,8 @@ class Attempts:
                 do = "Look for a proxy or a cache on the way to the store that changes answers."
                 raise self._unavailable(total, error, do) from None
             is_out = self._is_probe or self.health.is_out(self.targets)
-            if total + pause < self._deadline and not is_out:
+            never = connection_fault(error) and not self.health.has_answered
+            if total + pause < self._deadline * (_NEVER_SHARE if never else 1) and not is_out:
                 return pause
             most, message = self._policy.deadline, self._describe(error)
             self.health.gave_up(self.targets, self._begin, most, message, is_probe=self._is_probe)
@@ -201,6 +209,8 @@ class Attempts:
         return errors.StoreUnavailable(msg, do=do)
 
 
+# Share of the deadline for a server that refuses connections and never answered: a wrong address.
+_NEVER_SHARE = 1 / 6
 Targets = tuple[str, ...]
 """The kind of a request, and the kind with its object."""
 # Share of the deadline for requests while another object of their kind keeps failing.
@@ -232,6 +242,11 @@ class Health:
         self.outages: dict[str, _Outage] = {}
         self._short_until: dict[str, float] = {}
         self.ahead = 0.0  # least seconds by which its clock is ahead of the local one
+
+    @property
+    def has_answered(self) -> bool:
+        """Whether the store ever answered."""
+        return self.answers > 0 or bool(self._answer_times)
 
     @property
     def hedge_after(self) -> float:

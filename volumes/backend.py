@@ -7,6 +7,7 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
+from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from ..core.errors import (
     UnknownFormat,
     VolumeChanged,
     VolumeTooLarge,
+    is_of_user,
+    reader_error,
 )
 from ..core.lru_cache import cached_property
 from ..core.memory import usable_memory
@@ -72,6 +75,16 @@ class Backend(ABC):
 
     resident_bytes: int = 0
     """Memory of this backend while open, without mapped files."""
+
+    def __init_subclass__(cls) -> None:
+        """Let members of users' classes raise errors of the file, such as that of a lost one."""
+        super().__init_subclass__()
+        for name in _MEMBERS & vars(cls).keys() if is_of_user(cls) else ():
+            member = vars(cls)[name]
+            if isinstance(member, property) and member.fget is not None:
+                setattr(cls, name, property(_guard(member.fget)))
+            elif callable(member):
+                setattr(cls, name, _guard(member))
 
     def __init__(self, header: Header, name: str = "") -> None:
         self.header = header
@@ -249,6 +262,21 @@ class Backend(ABC):
         return self[...]
 
 
+_MEMBERS = {"adjust", "content_key", "fetch", "is_as_of", "is_current", "layout", "prefetch"}
+"""Members of backends, other than ``read``, that users may override."""
+
+
+def _guard(function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def call(self: Backend, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(self, *args, **kwargs)
+        except Exception as error:
+            raise reader_error(error, type(self), "reading", self.name)  # noqa: B904
+
+    return call
+
+
 def read_counted(backend: Backend, region: Region, channels: Channels | None = None) -> Voxels:
     """Return the voxels of a region; check and count the read."""
     first, last = channels or (0, backend.shape[0])
@@ -262,11 +290,9 @@ def read_counted(backend: Backend, region: Region, channels: Channels | None = N
         return Voxels(empty, backend.header.slope, backend.header.intercept)
     # A wrong header may claim any size. A view takes no memory before its use.
     if backend.access != "view" and 0 < usable_memory() < size:
-        raise VolumeTooLarge(
-            f"{region} of {backend.name}, of shape {backend.shape}, takes {size} bytes, and this "
-            f"process may use {usable_memory()}.",
-            do="Read smaller regions, or check the header.",
-        )
+        msg = f"{region} of {backend.name}, of shape {backend.shape}, takes {size} bytes, and this "
+        do = "Read smaller regions, or check the header."
+        raise VolumeTooLarge(f"{msg}process may use {usable_memory()}.", do=do)
     if backend.counts_below:
         return backend.read(region, channels)
     if backend.version_check is not None:
@@ -283,11 +309,17 @@ def read_counted(backend: Backend, region: Region, channels: Channels | None = N
         # The advice of the read is for the old file.
         msg = f"{backend.name} was written again since it was opened: {error.message}"
         raise VolumeChanged(msg) from error
+    except Exception as error:
+        kind = type(getattr(backend, "_backend", backend))
+        raise reader_error(error, kind, "reading", backend.name)  # noqa: B904  perhaps the same
     # Check user backends: the kernel would read past a short array.
-    if voxels.array.shape != shape:
+    if not isinstance(voxels, Voxels) or voxels.array.shape != shape:
+        part = (
+            f"shape {voxels.array.shape}" if isinstance(voxels, Voxels) else type(voxels).__name__
+        )
         raise BadHeader(
-            f"the backend {type(backend).__name__} of {backend.name} returned shape "
-            f"{voxels.array.shape} for {shape[0]} channels of {region}.",
+            f"the backend {type(backend).__name__} of {backend.name} returned {part} for "
+            f"{shape[0]} channels of {region}.",
             do="Return Voxels of (C, i, j, k) from read(), with every axis.",
         )
     if backend.header.dtype.kind == "b":
@@ -431,8 +463,7 @@ def content_of(backend: Backend) -> str:
     The keys of user classes are digested with the class name, because two may use equal keys.
     """
     key = str(backend.content_key or "")
-    is_ours = type(backend).__module__.partition(".")[0] == __name__.partition(".")[0]
-    return key if is_ours or not key else _digest_of(backend, key)
+    return _digest_of(backend, key) if key and is_of_user(type(backend)) else key
 
 
 def _digest_of(backend: Any, key: str) -> str:

@@ -9,12 +9,13 @@ import importlib.util
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..core.errors import BadHeader, UnknownFormat
+from ..core.errors import BadHeader, UnknownFormat, reader_error
 from ..first_use import extensions, load
 from ..storage.location import is_url, public_name
 from .backend import Backend, ViewBackend, as_array, placed_array
@@ -147,25 +148,46 @@ def resolve_backend(request: BackendRequest) -> Any | None:
     """
     reader = request.reader
     if reader is not None:
-        makes = hasattr(reader, "create_backend")
-        backend = reader.create_backend(request) if makes else ReaderBackend(reader, request)
+        factory = getattr(reader, "create_backend", partial(ReaderBackend, reader))
+    elif (entry := _matching(request)) is None:
+        return None
     else:
-        entry = _matching(request)
-        backend = None if entry is None else entry.factory(request)
+        factory, reader = entry.factory, _own_code(entry.factory)
+    try:
+        backend = factory(request)
+    except Exception as error:
+        raise reader_error(error, reader, "opening", _name_of(request))  # noqa: B904  perhaps the same
     # The stored array: the field would import torch.
     return backend if vars(request)["affine"] is None else with_affine(backend, request)
 
 
+def _name_of(request: BackendRequest) -> str:
+    return public_name(str(request.path or request.uri or request.source))
+
+
+def _own_code(function: Any) -> Any:
+    """Return a function, or that of the package whose ``Format`` it belongs to."""
+    return getattr(getattr(function, "__self__", None), "open", function)
+
+
+def _recognises(entry: _Matcher, request: BackendRequest) -> bool:
+    try:
+        return bool(entry.matcher(request))
+    except Exception as error:
+        reader = _own_code(entry.matcher)
+        raise reader_error(error, reader, "recognising", _name_of(request))  # noqa: B904  as above
+
+
 def _matching(request: BackendRequest) -> _Matcher | None:
     """Return the first entry that matches; import packages only if no other entry does."""
-    own = (entry for entry in tuple(BEFORE) if entry.matcher(request))
+    own = (entry for entry in tuple(BEFORE) if _recognises(entry, request))
     formats = (f for f in _FORMATS if f.name not in _WITHOUT and f.recognises(request))
     entries = (_Matcher(f.name, f.recognises, f.backend) for f in formats)
     early = next(own, None) or next(entries, None)
     if early is not None:
         return early
     others = _entries(_formats()[len(_FORMATS) :])[len(BEFORE) :]
-    return next((entry for entry in others if entry.matcher(request)), None)
+    return next((entry for entry in others if _recognises(entry, request)), None)
 
 
 def with_affine(backend: Any, request: BackendRequest) -> Any:
@@ -196,8 +218,7 @@ class ReaderBackend(ViewBackend):
     """Voxels that ``reader(path)`` returned, in memory as long as the handle."""
 
     def __init__(self, reader: Any, request: BackendRequest) -> None:
-        where = request.path or request.uri or request.source
-        name = public_name(str(where))
+        where, name = request.path or request.uri or request.source, _name_of(request)
         answer = reader(where, **request.reader_kwargs)
         is_pair = isinstance(answer, tuple) and len(answer) == 2
         values, affine = answer if is_pair else (answer, None)
@@ -230,13 +251,41 @@ class ReaderBackend(ViewBackend):
 _IMAGES = ("nibabel.", "SimpleITK.", "itk.")
 
 
-# Common suffixes that SimpleITK opens once it is installed.
-_ITK = (".gipl", ".jpeg", ".jpg", ".png", ".bmp", ".vtk")
-# Formats that voxpipe lacks, and packages that read them.
-_READERS = {".npz": ("NumPy's archive", "numpy"), ".par": ("Philips PAR", "nibabel")}
-_READERS |= {".nc": ("netCDF", "xarray"), ".ims": ("HDF5 of Imaris", "h5py"), ".n5": ("N5", "")}
-_READERS |= dict.fromkeys((".mrc", ".map", ".rec"), ("MRC", "mrcfile"))
-_IMARIS = "DataSet/ResolutionLevel 0/TimePoint 0/Channel 0"
+# Formats that voxpipe lacks: suffixes, name, and the package or the command that reads them.
+_IMARIS = "'DataSet/ResolutionLevel 0/TimePoint 0/Channel 0' by h5py, cut to ImageSizeZ, Y and X"
+_BIOFORMATS = "bioformats2raw FILE OUT.zarr"
+_ROWS = (
+    (".gipl .vtk", "ITK", "SimpleITK", ""),
+    (".png .jpg .jpeg .bmp .gif .webp .exr", "single pictures", "SimpleITK", ""),
+    (".npz", "NumPy's archive", "numpy", ""),
+    (".par", "Philips PAR", "nibabel", ""),
+    (".brik .head", "AFNI", "nibabel", "3dAFNItoNIFTI FILE"),
+    (".mif .mih", "MRtrix", "", "mrconvert FILE OUT.nii"),
+    (".nc .nc4 .cdf", "netCDF", "xarray", ""),
+    (".ims", "HDF5 of Imaris", "h5py", ""),
+    (".n5", "N5", "", ""),
+    (".mrc .map .rec .ccp4", "MRC", "mrcfile", ""),
+    (".czi", "Zeiss CZI", "czifile", _BIOFORMATS),
+    (".lsm", "Zeiss LSM", "tifffile", _BIOFORMATS),
+    (".nd2", "Nikon ND2", "nd2", _BIOFORMATS),
+    (".lif .xlif", "Leica LIF", "readlif", _BIOFORMATS),
+    (".oib .oif", "Olympus FluoView", "oiffile", _BIOFORMATS),
+    (".vsi .dv .r3d .stk .sdt", "a microscope", "", _BIOFORMATS),
+    (".svs .ndpi .scn .mrxs .bif", "a slide scanner", "openslide", _BIOFORMATS),
+    (".mat", "MATLAB", "scipy", ""),
+    (".pt .pth .pkl", "Python objects", "torch", ""),
+    (".fits", "FITS", "astropy", ""),
+    (".vti .vtp .stl .ply .obj .am", "VTK, a surface or Amira", "pyvista", ""),
+    (".mp4 .avi .mov", "video", "imageio", ""),
+    (".csv .tsv .json .jsonl", "cases", "", "vp.from_table() or vp.from_manifest()"),
+    (".zip .tar .tgz .7z .rar", "archived files", "", "unzip, tar or 7z, or zip://PATH::FILE"),
+    (".bz2", "bzip2 compression", "", "bunzip2 FILE"),
+    (".xz .lzma", "xz compression", "", "unxz FILE"),
+    (".zst", "Zstandard compression", "", "unzstd FILE"),
+    (".lz4", "LZ4 compression", "", "unlz4 FILE"),
+    (".gz", "gzip compression", "", "gunzip FILE"),
+)  # fmt: skip
+_OTHERS = {suffix: row for suffixes, *row in _ROWS for suffix in suffixes.split()}
 
 
 def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
@@ -246,35 +295,41 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
     --------
     >>> print(unknown_format("scan.xyz", ["nifti"]).message)  # doctest: +ELLIPSIS
     no backend opens scan.xyz; installed: ..., .nii, .nii.gz, ... (backends: nifti)...
+    >>> print(unknown_format("scan.nii.xz", []))  # doctest: +ELLIPSIS
+    no backend opens scan.nii.xz, a file of xz compression.
+      Use unxz scan.nii.xz, or pass reader=, ...
     """
     suffix = os.path.splitext(name)[1].lower()
-    if suffix in _READERS:
-        msg = f"no backend opens {name}, a file of {_READERS[suffix][0]}."
-        return UnknownFormat(msg, do=_advice(suffix, is_url(name)))
+    if suffix in _OTHERS:
+        msg = f"no backend opens {name}, a file of {_OTHERS[suffix][0]}."
+        return UnknownFormat(msg, do=_advice(name, suffix))
     formats = _formats()
     missing = {item.needs for item in formats if item.needs and not _is_installed(item.needs)}
     here = [suffix for item in formats if item.needs not in missing for suffix in item.suffixes]
     msg = f"no backend opens {name}; installed: {', '.join(here)} (backends: {', '.join(backends)})"
     if missing:
         msg += f"; install {', '.join(sorted(missing))} for more"
-    return UnknownFormat(msg, do=_advice(suffix, is_url(name)))
+    return UnknownFormat(msg, do=_advice(name, suffix))
 
 
-def _advice(suffix: str, remote: bool) -> str:
+def _advice(name: str, suffix: str) -> str:
     reader = "pass reader=, a function of the path that returns (voxels, affine)"
     convert = "convert the file to .nii or zarr."
+    remote, (_, package, tool) = is_url(name), _OTHERS.get(suffix, ("", "", ""))
     if remote and suffix in (".dcm", ".ima"):
         return "Copy the files to a local disk: DICOM is read from there."
     if suffix == ".ims":
-        return f"{reader.capitalize()}: {_IMARIS!r} by h5py, cut to ImageSizeZ, Y and X."
+        return f"{reader.capitalize()}: {_IMARIS}."
     if suffix == ".n5":
         return f"Convert it to zarr, or {reader}."
-    if suffix in _ITK and not _is_installed("SimpleITK"):
-        return f"Install SimpleITK (pip install SimpleITK), which reads {suffix}, or {convert}"
-    _, package = _READERS.get(suffix, ("", ""))
     reader += " (cell sizes of MRC are in angstrom)" if package == "mrcfile" else ""
+    if tool:
+        use = f"Use {tool.replace('FILE', os.path.basename(name))}"
+        return f"{use}, or {reader}{f', by {package}' if package else ''}."
     if not package:
         return f"Register a backend with register_backend(), {reader}, or {convert}"
+    if package == "SimpleITK" and not _is_installed(package):
+        return f"Install SimpleITK (pip install SimpleITK), which reads {suffix}, or {convert}"
     if remote:
         return f"Copy it to a local disk, where {package} can read it, and {reader}, or {convert}"
     if _is_installed(package):

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 
 from ..core.context import holding
-from ..core.errors import UnknownFormat, VolumeNotFound
+from ..core.errors import UnknownFormat, VolumeNotFound, reader_error
 from ..core.suggest import path_hint
 from ..core.validate import as_choice
 from ..storage.content import content_key, files_below
 from ..storage.file_reader import FOLLOW, IO_MODES
-from ..storage.location import is_url, local_path, public_name
+from ..storage.location import check_base, is_url, local_path, lower_schemes, public_name
 from ..storage.retry import read_anew
 from .backend import Backend, ForeignBackend
 from .formats.stored_file import LocalStoredFile
@@ -81,8 +81,9 @@ class LocatedSource:
     def __post_init__(self) -> None:
         if self.token:
             return
-        if not self.location or "\0" in self.location:
+        if not self.location.strip() or "\0" in self.location:
             raise VolumeNotFound(f"{self.location!r} is no path of a volume.")
+        self.__dict__.update(location=lower_schemes(self.location))
         # Made absolute now: a worker may run in another directory.
         path = "" if is_url(self.location) else os.path.abspath(local_path(self.location))
         name = self.location if path else public_name(self.location)
@@ -124,7 +125,10 @@ class LocatedSource:
         if backend is not None:
             ours: Backend = backend
             if not isinstance(backend, Backend):  # of TorchIO's kind
-                ours = with_affine(ForeignBackend(backend, self.name), request)
+                try:
+                    ours = with_affine(ForeignBackend(backend, self.name), request)
+                except Exception as error:
+                    raise reader_error(error, backend, "opening", self.name)  # noqa: B904
             ours.name = ours.name or self.name
             if not has_affine:
                 header, what = ours.header, f"the affine of {self.name}"
@@ -146,6 +150,8 @@ class LocatedSource:
                 what = f"{self.name} is an N5 container, which is not read."
                 do = "Convert it to zarr, or pass reader=, which returns (voxels, affine)."
             raise UnknownFormat(what, do=do)
+        if not self.path:
+            check_base(self.location, self.options.storage_options)
         raise unknown_format(self.name, registered_names())
 
 

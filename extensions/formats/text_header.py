@@ -33,10 +33,19 @@ from ...volumes.formats.raw import (
     world_affine,
 )
 from ...volumes.formats.stored_file import Format, StoredFile, check_size, what_to_do
-from ...volumes.header import affine_entries, stored_affine
+from ...volumes.header import PLACEMENT, affine_entries, stored_affine
 from .itk import open_with_itk
 
 _NRRD_MAGIC = re.compile(rb"NRRD000[1-5]\r?\n")
+_NRRD_KEYS = (
+    "content number type blocksize dimension sizes thicknesses labels min max oldmin oldmax "
+    "sampleunits endian encoding lineskip byteskip datafile"
+)
+_NRRD_PLACE = (
+    "space spacedimension spaceunits spaceorigin spacedirections measurementframe spacings "
+    "axismins axismaxs centerings centers kinds units"
+)
+_MISSPELT = 0.85  # of the ratio of difflib: one letter of seven
 # The most that the format's own library reads.
 _MOST_NRRD_AXES = 16
 
@@ -113,6 +122,20 @@ class TextFields(dict[str, str]):
         """Return the error of a header that makes no sense."""
         return BadHeader(f"{self.name} has no sound {self._kind} header: {why}.", do=do)
 
+    def check_spelling(self, key: str, keys: str, place: str) -> None:
+        """Raise ``BadHeader`` if a field has almost the name of a known one.
+
+        The names of ``place`` are irrelevant with ``affine=``.
+        """
+        names = {name.lower(): name for name in f"{keys} {place}".split()}
+        same = names.get(re.sub("[ _-]", "", key.lower()))
+        near = [same] if same else closest(key, names.values(), _MISSPELT)
+        for name in () if key in near else near:
+            if not PLACEMENT.get().has_affine or name in keys.split():
+                why = f"it has a field {key!r}; should that be {name}?"
+                or_affine = ", or pass affine=." if name in place.split() else "."
+                raise self.error(why, f"Correct the name, which counts case{or_affine}")
+
     def integer(self, key: str, default: int = 0) -> int:
         """Return a field as a number."""
         try:
@@ -176,14 +199,16 @@ def header_lines(head: bytes, at: int = 0) -> Iterator[tuple[str, int]]:
     Examples
     --------
     >>> list(header_lines(b"NDims = 3\n\xff"))
-    [('NDims = 3', 10), ('\ufffd', 12)]
+    [('NDims = 3', 10), ('\xff', 12)]
     """
     while at < len(head):
         end = head.find(b"\n", at)
         end = len(head) if end < 0 else end
-        line = head[at:end].decode("utf-8", "replace")
-        at = end + 1
-        yield line, at
+        line, at = head[at:end], end + 1
+        try:
+            yield line.decode(), at
+        except UnicodeDecodeError:  # of older programs, and of voxels
+            yield line.decode("latin-1"), at
 
 
 def open_text(file: StoredFile, parse: Callable[[bytes, str], TextHeader]) -> Backend:
@@ -293,6 +318,7 @@ def _nrrd_fields(head: bytes, name: str) -> tuple[TextFields, int]:
         if not colon:
             raise fields.error(f"it has a line {line[:40]!r}")
         key = key.replace(" ", "").lower()
+        fields.check_spelling(key, _NRRD_KEYS, _NRRD_PLACE)
         if key in fields:
             raise fields.error(f"it gives {key!r} twice")
         fields[key] = value.strip()
@@ -436,15 +462,16 @@ def parse_metaimage(head: bytes, name: str) -> TextHeader:
     return TextHeader(raw, encoding, files, max(skip, lowest), from_end=skip == -1)
 
 
-# The fields that describe voxels and their place; notes may have any other name.
-_META_KEYS = str.split(
+# The fields that describe voxels, and those of their place; notes may have any other name.
+_META_KEYS = (
     "ObjectType NDims BinaryData BinaryDataByteOrderMSB ElementByteOrderMSB CompressedData "
-    "CompressedDataSize TransformMatrix Rotation Orientation Offset Position Origin DimSize "
-    "CenterOfRotation AnatomicalOrientation DistanceUnits ElementSpacing ElementSize ElementType "
-    "ElementNumberOfChannels HeaderSize ElementDataFile ElementMin ElementMax "
-    "ElementToIntensityFunctionSlope ElementToIntensityFunctionOffset"
+    "CompressedDataSize DimSize ElementType ElementNumberOfChannels HeaderSize ElementDataFile "
+    "ElementMin ElementMax ElementToIntensityFunctionSlope ElementToIntensityFunctionOffset"
 )
-_MISSPELT = 0.85  # of the ratio of difflib: one letter of seven
+_META_PLACE = (
+    "TransformMatrix Rotation Orientation Offset Position Origin CenterOfRotation "
+    "AnatomicalOrientation DistanceUnits ElementSpacing ElementSize"
+)
 
 
 def _meta_fields(head: bytes, name: str) -> tuple[TextFields, int]:
@@ -456,8 +483,7 @@ def _meta_fields(head: bytes, name: str) -> tuple[TextFields, int]:
         # ITK writes notes of any key, DICOM's tags too.
         if not equals or not key or not key.isprintable():
             raise fields.error(f"it has a line {line[:40]!r}")
-        if key not in _META_KEYS and (near := closest(key, _META_KEYS, _MISSPELT)):
-            raise fields.error(f"it has a field {key!r}; should that be {near[0]}?")
+        fields.check_spelling(key, _META_KEYS, _META_PLACE)
         fields[key] = value
         if key == _LAST_KEY:
             if not value:

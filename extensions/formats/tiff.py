@@ -28,6 +28,7 @@ from ...core.errors import BadHeader, LikelyMistake, UnknownFormat, VolumeNotFou
 from ...core.locks import ForkSafeLock
 from ...core.lru_cache import cached_property
 from ...core.native_library import free_of_lock
+from ...core.validate import unit_word
 from ...storage.content import content_key
 from ...storage.ranges import ObjectRanges, check_document
 from ...volumes.backend import Backend
@@ -331,6 +332,9 @@ def _affine(
     return affine_entries(matrix, name)
 
 
+_AFFINE = "Pass affine=numpy.diag([x, y, z, 1]), with the voxel size in millimetres."
+
+
 def _spacing(file: Any, series: int, name: str) -> tuple[float, float, float] | None:
     """Return millimetres between voxels along x, y, z; None where the file does not say."""
     try:
@@ -338,9 +342,10 @@ def _spacing(file: Any, series: int, name: str) -> tuple[float, float, float] | 
             return _ome_spacing(file.ome_metadata, series, name)
         if file.imagej_metadata:
             return _imagej_spacing(file.imagej_metadata, file.pages[0], name)
+    except BadHeader:
+        raise
     except (ElementTree.ParseError, ValueError, TypeError, ZeroDivisionError) as error:
-        what = f"the spacing in {name} makes no sense: {error}."
-        raise BadHeader(what, do="Pass affine= to say where the voxels lie.") from error
+        raise BadHeader(f"the spacing in {name} makes no sense: {error}.", do=_AFFINE) from error
     return None
 
 
@@ -354,32 +359,41 @@ def _ome_spacing(text: str, series: int, name: str) -> tuple[float, float, float
     sizes = {a: n for a in "XYZ" if (n := attributes.get(f"PhysicalSize{a}")) is not None}
     if not sizes:
         return None
-    units = {a: attributes.get(f"PhysicalSize{a}Unit", "µm").strip().lower() for a in sizes}
+    units = {a: attributes.get(f"PhysicalSize{a}Unit", "µm") for a in sizes}
     factors = factors_in(units, name)
     lengths = {a: factors[a] * _positive(size) for a, size in sizes.items()}
     silent = [a for a in "XYZ" if a not in sizes and attributes.get(f"Size{a}", "1") != "1"]
-    no_lengths = [unit for a, unit in units.items() if unit in NO_LENGTHS and lengths[a] != 1]
+    silent_units = [a for a, unit in units.items() if unit_word(unit) in NO_LENGTHS]
+    no_lengths = [units[a] for a in silent_units if lengths[a] != 1]
     if silent or no_lengths:
         what = f"gives sizes in {no_lengths[0]!r}" if no_lengths else "has PhysicalSize"
         what += "" if no_lengths else f"{', '.join(sizes)} and no PhysicalSize{', '.join(silent)}"
-        do = "Pass affine= to say where the voxels lie."
-        warn(f"unknown-unit: {name} {what}, which is read as millimetres. {do}", LikelyMistake)
+        warn(f"unknown-unit: {name} {what}, which is read as millimetres. {_AFFINE}", LikelyMistake)
     x, y, z = (lengths.get(axis, 1.0) for axis in "XYZ")
     return x, y, z
 
 
 def _imagej_spacing(metadata: dict[str, Any], page: Any, name: str) -> tuple[float, float, float]:
     """Return ImageJ's spacing: pixels per unit in the tags, the unit and z in its text."""
-    # ImageJ writes the micro sign as an escape. Without a unit the ratio of lengths is known.
+    # Without a unit the ratio of lengths is known.
     in_tag = {2: "inch", 3: "cm"}.get(page.tags.valueof(_RESOLUTION_UNIT), "")
     words = {a: metadata.get(f"{a}unit", metadata.get("unit", in_tag)) for a in "xyz"}
-    units = {a: str(word).replace("\\u00B5", "µ") for a, word in words.items()}
-    sizes = factors_in(units, name)
+    sizes = factors_in({a: str(word) for a, word in words.items()}, name)
+    in_text = {*map(unit_word, map(str, words.values()))}
+    if in_tag and in_text != {in_tag} and not in_text.issubset(NO_LENGTHS):
+        msg = (
+            f"two-spacings: {name} has the unit {words['x']!r} in its text and {in_tag} in its tag"
+        )
+        warn(f"{msg} ResolutionUnit; the text is used, as by ImageJ. {_AFFINE}", LikelyMistake)
     for axis, tag in ("x", "XResolution"), ("y", "YResolution"):
         if tag in page.tags:
             pixels, length = page.tags[tag].value
             sizes[axis] /= _positive(pixels / length)
-    return sizes["x"], sizes["y"], sizes["z"] * _positive(metadata.get("spacing", 1.0))
+    x, y, z = sizes["x"], sizes["y"], sizes["z"] * _positive(metadata.get("spacing", 1.0))
+    if in_text.issubset(NO_LENGTHS) and (x, y, z) != (1.0, 1.0, 1.0):
+        msg = f"unknown-unit: {name} gives voxels of {x:.4g} x {y:.4g} x {z:.4g} without a unit of"
+        warn(f"{msg} length, which is read as millimetres. {_AFFINE}", LikelyMistake)
+    return x, y, z
 
 
 def _positive(value: Any) -> float:

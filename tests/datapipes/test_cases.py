@@ -1,15 +1,25 @@
 import contextlib
 import errno
 import glob
+import json
+import math
 import os
 from pathlib import Path
 from types import SimpleNamespace
 
+import nibabel
 import numpy as np
+import pandas
 import pytest
 
 import voxpipe as vp
-from voxpipe.core.errors import PatchSizeError, SampleError, VolumeNotFound, VolumeReadError
+from voxpipe.core.errors import (
+    BadManifest,
+    PatchSizeError,
+    SampleError,
+    VolumeNotFound,
+    VolumeReadError,
+)
 from voxpipe.core.suggest import path_hint
 from voxpipe.storage.remote import Globs
 
@@ -591,3 +601,41 @@ def test_spellings_of_a_path_are_the_same_data(tmp_path, monkeypatch):
 
     assert len({*hashes, vp.from_cases([{"image": Path("a/ct.nii")}]).data_hash()}) == 1
     assert len({hashes[0], *(vp.from_cases([{"image": o}]).data_hash() for o in others)}) == 6
+
+
+EMPTY = ["", "  ", None, math.nan, np.float32("nan"), pandas.NA, pandas.NaT]
+
+
+@pytest.mark.parametrize("empty", EMPTY, ids=repr)
+@pytest.mark.parametrize("row", [0, 1])
+def test_an_empty_value_among_volumes_is_refused(empty, row):
+    """By row and key, also as a part of a list; other data may be empty, and no key is listed."""
+    scan = np.zeros((4, 4, 4))
+    cases = [{"ct": "a.nii", "pet": scan, "age": None}, {"ct": "b.nii", "pet": scan, "age": 7}]
+    for value in (empty, [scan, empty]):
+        cases[row] = {"ct": value, "age": empty, "pet": scan}
+        with pytest.raises(SampleError, match=f"'ct' is empty, .* in row {row} of the cases"):
+            list(vp.from_cases(cases).open_volume())
+    ages = [sample["age"] for sample in vp.from_cases(cases).open_volume(keys="pet")]
+    assert len(ages) == 2
+
+
+@pytest.mark.parametrize("empty", EMPTY[:4], ids=repr)
+def test_an_empty_place_in_a_list_of_cases_is_no_folder(empty, tmp_path):
+    """Of Decathlon's lists and of manifests; an empty cell of a table is a key that is absent."""
+    nibabel.save(nibabel.Nifti1Image(np.zeros((4, 4, 4), np.int16), np.eye(4)), tmp_path / "a.nii")
+    rows = [{"image": "a.nii", "ct": "a.nii"}, {"image": empty, "ct": "a.nii"}]
+    (tmp_path / "dataset.json").write_text(json.dumps({"training": rows}))
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    place = str(tmp_path / "a.nii")
+    vp.index(vp.from_cases([{"image": place, "ct": place}]), tmp_path / "m.json")
+    manifest = json.loads((tmp_path / "m.json").read_text())
+    manifest["cases"][0]["volumes"]["image"]["location"] = empty
+    (tmp_path / "m.json").write_text(json.dumps(manifest))
+
+    with pytest.raises(SampleError, match=r"'image' is empty, .* in row 1 of the cases"):
+        list(vp.from_decathlon(tmp_path).open_volume())
+    with pytest.raises(BadManifest, match=r"'image' of case a \(row 0\) .* its location is"):
+        vp.from_manifest(tmp_path / "m.json")
+    keys = [[*sample] for sample in vp.from_table(tmp_path / "rows.json").open_volume()]
+    assert keys == [["image", "ct"], ["ct"]]

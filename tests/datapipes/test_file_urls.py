@@ -1,12 +1,18 @@
 """Folders that are given as ``file://`` URLs, by functions, pipes and commands."""
 
+import gc
+import re
+import zipfile
+
+import fsspec
+import nibabel
 import numpy as np
 import pytest
 from scenes import write_scans
 
 import voxpipe as vp
 from voxpipe.__main__ import main
-from voxpipe.core.errors import BadSetting
+from voxpipe.core.errors import BadSetting, SampleError, VolumeNotFound, VolumeReadError
 from voxpipe.volumes import close_volumes
 
 pytest.importorskip("zarr")
@@ -86,3 +92,86 @@ def test_a_file_url_with_this_host(folder):
         == 6
     )
     assert len(vp.check(f"{url}/p*/ct.nii.gz", num_workers=1).findings) == 3
+
+
+URLS = ["file://{}/a.nii", "memory://case/a.nii", "simplecache::memory://case/a.nii",
+        "zip://a.nii::file://{}/a.zip"]  # fmt: skip
+
+
+@pytest.fixture
+def archives():
+    """Close the archives that fsspec keeps open for the process."""
+    yield
+    close_volumes()
+    for name in ("zip", "tar"):
+        fsspec.get_filesystem_class(name).clear_instance_cache()
+    gc.collect()
+
+
+@pytest.mark.parametrize("url", URLS)
+@pytest.mark.usefixtures("archives")
+def test_schemes_ignore_case(url, tmp_path):
+    """RFC 3986: the voxels, the token and the identity of a case are those of lower case."""
+    nibabel.save(nibabel.Nifti1Image(np.ones((4, 4, 4), np.int16), np.eye(4)), tmp_path / "a.nii")
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.write(tmp_path / "a.nii", "a.nii")
+    fsspec.filesystem("memory").pipe("/case/a.nii", (tmp_path / "a.nii").read_bytes())
+    url = url.format(tmp_path)
+    upper = re.sub(r"\b[a-z]+://|^simplecache", lambda match: match[0].upper(), url)
+    lower, other = vp.Volume(url), vp.Volume(upper)
+
+    assert other.numpy().sum() == 64
+    assert (other.token, other.name) == (lower.token, lower.name)
+    hashes = {vp.from_cases([{"image": place}]).data_hash() for place in (url, upper)}
+    assert len(hashes) == 1
+
+
+def test_listings_and_destinations_ignore_the_case_of_schemes(tmp_path):
+    """Of local files and of buckets; a destination is no folder with the name of a scheme."""
+    image = nibabel.Nifti1Image(np.ones((4, 4, 4), np.int16), np.eye(4))
+    nibabel.save(image, tmp_path / "a.nii")
+    fsspec.filesystem("memory").pipe("/cases/p1/a.nii", (tmp_path / "a.nii").read_bytes())
+    vp.convert(f"FILE://{tmp_path}/a.nii", f"File://{tmp_path}/b.zarr")
+
+    (sample,) = vp.list_cases("Memory://cases/*/", image="a.nii")
+    assert sample["image"].startswith("memory://")
+    assert len(list(vp.list_cases(f"FILE://{tmp_path}", image="*.nii"))) == 1
+    assert vp.Volume(tmp_path / "b.zarr").shape == (1, 4, 4, 4)
+    with pytest.raises(SampleError, match="a scheme and a single slash"):
+        vp.Volume("S3:/bucket/a.nii")
+
+
+LOST = {
+    "reference://": "file of references .*lost",
+    "zip://a.nii": "archive .*lost",
+    "tar://a.nii": "archive .*lost",
+}
+
+
+@pytest.mark.parametrize("url", LOST)
+@pytest.mark.parametrize("root", ["{}/lost.x", "memory://lost.x"])
+@pytest.mark.parametrize("how", ["::", "fo"])
+def test_a_lost_archive_is_named(url, root, how, tmp_path):
+    """Not the place in it; the error says where the archive is written."""
+    base = root.format(tmp_path)
+    options = {"fo": base} if how == "fo" else {}
+    volume = vp.Volume(url if options else f"{url}::{base}", storage_options=options)
+
+    with pytest.raises(VolumeNotFound, match=LOST[url]) as info:
+        _ = volume.shape
+    assert "storage_options={'fo': FILE}" in str(info.value)
+    with pytest.raises(VolumeReadError, match=r"names no (archive|file of references)"):
+        _ = vp.Volume(url).shape
+
+
+@pytest.mark.usefixtures("archives")
+@pytest.mark.parametrize("inside", ["a.zarr", "", "a.nii"])
+def test_a_lost_archive_of_any_part_is_named(inside, tmp_path):
+    """Of a file, of zarr, and of the root; a part that an archive lacks is named itself."""
+    with pytest.raises(VolumeNotFound, match=r"the archive .*lost\.zip of zip://"):
+        _ = vp.Volume(f"zip://{inside}::{tmp_path}/lost.zip").shape
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("other.txt", "text")
+    if inside:
+        with pytest.raises(VolumeReadError, match=f"zip://{inside}::.*a.zip( holds no zarr|)"):
+            _ = vp.Volume(f"zip://{inside}::{tmp_path}/a.zip").shape

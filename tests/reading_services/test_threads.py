@@ -20,7 +20,7 @@ import voxpipe as vp
 from voxpipe.batching.collate import LikelyLabels
 from voxpipe.core import memory
 from voxpipe.core.counters import IO_COUNTERS, count_apart, counts_here
-from voxpipe.core.errors import ItemTimeout, WorkerDied
+from voxpipe.core.errors import ItemTimeout, VolumeReadError, WorkerDied
 from voxpipe.reading_services.threads import _Exchange
 from voxpipe.reading_services.transport import slot_reader
 from voxpipe.reading_services.transport.slot_reader import BatchBuffers
@@ -583,7 +583,7 @@ def test_a_stop_iteration_of_a_reader_is_no_end(gated, monkeypatch):
         raise StopIteration
 
     monkeypatch.setattr(Gate, "__getitem__", stop)
-    with pytest.raises(RuntimeError, match="StopIteration"):
+    with pytest.raises(VolumeReadError, match="StopIteration"):
         batches(gated("fast"), vp.ThreadReadingService(1))
 
 

@@ -7,6 +7,8 @@ import nibabel
 import nrrd
 import numpy as np
 import pytest
+import scipy.constants
+import SimpleITK
 import tifffile
 import zarr
 
@@ -143,6 +145,86 @@ def test_an_unknown_unit_of_a_file_is_told(tmp_path):
         _check_told(tmp_path / "a.tif", word, count)
 
 
+WORDS = {
+    1.0: "mm MM millimetres Millimeter milli-metres",
+    1e-3: "um µm μm µM micron microns micrometre micrometres Micro-Metre MICROMETERS",
+    1e-6: "nm nanometers nanometre",
+    1e-7: "angstrom angstroms Ångström Å",
+    1e3: "m meter metres",
+    25.4: "inch inches in",
+}
+
+
+@pytest.mark.parametrize("kind", ["nrrd", "metaimage", "imagej", "ome-tiff", "ome-zarr"])
+@pytest.mark.parametrize("size", WORDS)
+def test_units_are_read_in_any_spelling(kind, size, tmp_path):
+    """Plural, British, mixed case, hyphens and both micro signs, alike in every format."""
+    words = WORDS[size].split()
+    is_ascii = kind in ("imagej", "nrrd")  # their libraries write nothing else
+    for n, word in enumerate(filter(str.isascii, words) if is_ascii else words):
+        path = file_in_unit(kind, word, tmp_path / str(n))
+        assert vp.Volume(path).spacing == pytest.approx((0.5 * size, 0.5 * size, 2 * size)), word
+
+
+@pytest.mark.parametrize("sign", ["µ".encode("latin-1"), "µ".encode(), "μ".encode()])
+@pytest.mark.parametrize("kind", ["nrrd", "metaimage", "imagej", "ome-tiff"])
+def test_the_micro_sign_is_read_in_any_encoding(kind, sign, tmp_path):
+    """Also in the latin-1 of older programs, where it is the byte 0xb5."""
+    path = file_in_unit(kind, "QQm", tmp_path / "a")
+    path.write_bytes(path.read_bytes().replace(b"QQm", (sign + b"m").ljust(3)))
+
+    assert vp.Volume(path).spacing == pytest.approx((0.0005, 0.0005, 0.002))
+
+
+UNITS_OF_OME_ZARR = (
+    "angstrom attometer centimeter decimeter exameter femtometer foot gigameter hectometer inch "
+    "kilometer megameter meter micrometer mile millimeter nanometer parsec petameter picometer "
+    "terameter yard yoctometer yottameter zeptometer zettameter"
+)
+
+
+@pytest.mark.parametrize("word", UNITS_OF_OME_ZARR.split())
+def test_ome_zarr_reads_the_units_of_its_specification(word, tmp_path):
+    """All lengths of the specification, in millimetres by the constants of SciPy."""
+    meters = {"angstrom": 1e-10, "foot": 0.3048, "inch": 0.0254, "mile": 1609.344, "yard": 0.9144}
+    prefix = word.removesuffix("meter")
+    known = {**meters, "parsec": scipy.constants.parsec, "meter": 1.0}
+    size = known[word] if word in known else getattr(scipy.constants, prefix)
+    volume = vp.Volume(file_in_unit("ome-zarr", word, tmp_path))
+
+    assert volume.spacing == pytest.approx((500 * size, 500 * size, 2000 * size), rel=1e-12)
+
+
+def file_in_unit(kind, word, place):
+    """Write a volume of 0.5 x 0.5 x 2 in a unit of length, by the library of its format."""
+    place.mkdir(exist_ok=True)
+    array = np.ones((3, 4, 5), np.uint8)  # z, y, x
+    if kind == "ome-tiff":
+        sizes = {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.5, "PhysicalSizeZ": 2}
+        metadata = {"axes": "ZYX", **sizes, **{f"{name}Unit": word for name in sizes}}
+        tifffile.imwrite(path := place / "a.ome.tif", array, metadata=metadata)
+    elif kind == "imagej":
+        metadata = {"axes": "ZYX", "unit": word, "spacing": 2.0}
+        path = place / "a.tif"
+        tifffile.imwrite(path, array, imagej=True, resolution=(2, 2), metadata=metadata)
+    elif kind == "ome-zarr":
+        group = zarr.open_group(path := place / "a.ome.zarr", mode="w", zarr_format=2)
+        group.create_array("0", data=array)
+        scale = {"type": "scale", "scale": [2.0, 0.5, 0.5]}
+        axes = [{"name": name, "type": "space", "unit": word} for name in "zyx"]
+        datasets = [{"path": "0", "coordinateTransformations": [scale]}]
+        group.attrs["multiscales"] = [{"version": "0.4", "axes": axes, "datasets": datasets}]
+    elif kind == "nrrd":
+        steps = {"space dimension": 3, "space directions": np.diag([0.5, 0.5, 2])}
+        nrrd.write(str(path := place / "a.nrrd"), array.T, {**steps, "space units": [word] * 3})
+    else:
+        image = SimpleITK.GetImageFromArray(array)
+        image.SetSpacing((0.5, 0.5, 2))
+        SimpleITK.WriteImage(image, path := place / "a.mha")
+        path.write_bytes(f"DistanceUnits = {word}\n".encode() + path.read_bytes())
+    return path
+
+
 def _check_told(path, word, count):
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -158,30 +240,8 @@ def a_file(kind, place):
         image = nibabel.Nifti1Image(array.T, np.diag([0.5, 0.5, 2, 1]))
         image.header.set_xyzt_units("micron")
         nibabel.save(image, path := place / "a.nii.gz")
-    elif kind == "ome-tiff":
-        sizes = {"PhysicalSizeX": 0.5, "PhysicalSizeY": 0.5, "PhysicalSizeZ": 2}
-        words = {f"{name}Unit": "µm" for name in sizes}
-        metadata = {"axes": "ZYX", **sizes, **words}
-        tifffile.imwrite(path := place / "a.ome.tif", array, metadata=metadata)
-    elif kind == "imagej":
-        metadata = {"axes": "ZYX", "unit": "um", "spacing": 2.0}
-        path = place / "a.tif"
-        tifffile.imwrite(path, array, imagej=True, resolution=(2, 2), metadata=metadata)
-    elif kind == "ome-zarr":
-        group = zarr.open_group(path := place / "a.ome.zarr", mode="w", zarr_format=2)
-        group.create_array("0", data=array)
-        scale = {"type": "scale", "scale": [2.0, 0.5, 0.5]}
-        axes = [{"name": name, "type": "space", "unit": "micrometer"} for name in "zyx"]
-        datasets = [{"path": "0", "coordinateTransformations": [scale]}]
-        image = {"version": "0.4", "axes": axes, "datasets": datasets}
-        group.attrs["multiscales"] = [image]
-    elif kind == "nrrd":
-        header = {
-            "space dimension": 3,
-            "space directions": np.diag([0.5, 0.5, 2]),
-            "space units": ["um", "micron", "micrometer"],
-        }
-        nrrd.write(str(path := place / "a.nrrd"), array.T, header)
+    elif kind in ("ome-tiff", "imagej", "ome-zarr", "nrrd"):
+        path = file_in_unit(kind, "micrometer", place)
     else:
         path = place / "a.h5"
         with h5py.File(path, "w") as file:

@@ -4,6 +4,7 @@ import sys
 from dataclasses import replace
 
 import fsspec
+import nibabel
 import numpy as np
 import pytest
 import SimpleITK
@@ -498,6 +499,52 @@ def test_a_field_of_metaimage_with_a_mistake_is_no_note(tmp_path, key, damaged):
 
     with pytest.raises(BadHeader, match=f"should that be {key.split()[0]}"):
         _ = Volume(tmp_path / "a.mhd").shape
+
+
+@pytest.mark.parametrize(
+    ("key", "damaged"),
+    [("DistanceUnits", str.lower), ("ElementSpacing", str.upper), ("Offset", str.upper)],
+)
+def test_fields_of_metaimage_count_case(tmp_path, key, damaged):
+    """SimpleITK ignores a field in another case, which would change the geometry unnoticed."""
+    image = SimpleITK.GetImageFromArray(np.zeros((3, 4, 5), np.int16))
+    image.SetSpacing((2, 3, 4))
+    image.SetOrigin((1, 2, 3))
+    SimpleITK.WriteImage(image, path := tmp_path / "a.mhd")
+    text = f"DistanceUnits = mm\n{path.read_text()}"
+    path.write_text(text.replace(key, damaged(key)))
+    read = SimpleITK.ReadImage(path)
+
+    assert (read.GetSpacing() == (2, 3, 4)) is (key != "ElementSpacing")
+    assert (read.GetOrigin() == (1, 2, 3)) is (key != "Offset")
+    with pytest.raises(BadHeader, match=f"{damaged(key)}'; should that be {key}") as info:
+        _ = Volume(path).shape
+    assert "counts case, or pass affine=" in str(info.value)
+    assert Volume(path, affine=np.eye(4)).shape == (1, 5, 4, 3)
+
+
+def test_notes_of_other_formats_are_no_mistakes(tmp_path):
+    """SimpleITK copies the fields of NIfTI, such as toffset, into the notes of MetaImage."""
+    nibabel.save(nibabel.Nifti1Image(np.zeros((3, 4, 5), np.int16), np.eye(4)), tmp_path / "a.nii")
+    SimpleITK.WriteImage(SimpleITK.ReadImage(tmp_path / "a.nii"), tmp_path / "a.mhd")
+
+    assert "toffset" in (tmp_path / "a.mhd").read_text()
+    assert Volume(tmp_path / "a.mhd").shape == (1, 3, 4, 5)
+
+
+@pytest.mark.parametrize("line", ["spacing: 2 3 4", "spacings_: 2 3 4", "Spacings: 2 3 4"])
+def test_misspelt_fields_of_nrrd_are_refused(tmp_path, line):
+    """Names of NRRD ignore case; SimpleITK refuses a name that the format does not know."""
+    path, known = tmp_path / "a.nrrd", line.startswith("Spacings:")
+    lines = f"type: short\ndimension: 3\nsizes: 3 4 5\n{line}\nendian: little\nencoding: raw"
+    path.write_bytes(f"NRRD0004\n{lines}\n\n".encode() + bytes(120))
+    if known:
+        assert Volume(path).spacing == SimpleITK.ReadImage(path).GetSpacing() == (2, 3, 4)
+        return
+    with pytest.raises(RuntimeError, match="failed to parse"):
+        SimpleITK.ReadImage(path)
+    with pytest.raises(BadHeader, match="should that be spacings"):
+        _ = Volume(path).shape
 
 
 @pytest.mark.parametrize("kind", ["nhdr", "nhdr list", "mhd", "mhd list"])

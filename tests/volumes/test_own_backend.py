@@ -2,8 +2,11 @@
 
 import json
 import os
+import re
 import shutil
+import struct
 import types
+import zlib
 
 import nibabel as nib
 import numpy as np
@@ -11,7 +14,7 @@ import pytest
 import torch
 
 import voxpipe as vp
-from voxpipe.core.errors import BadHeader, UnknownFormat, VolumeChanged, VolumeNotFound
+from voxpipe.core.errors import BadHeader, UnknownFormat, VolumeChanged, VolumeReadError
 from voxpipe.testing import BackendContract, StoreCase
 from voxpipe.volumes import close_volumes, volume_statistics
 from voxpipe.volumes.scheme import ReadScheme, SchemeRefusal
@@ -248,7 +251,7 @@ def test_a_file_that_was_written_again_is_read_again(opens):
         assert volume.shape == (1, length, 5, 5)
         assert (volume.numpy() == value).all()
     file.unlink()
-    with pytest.raises((VolumeNotFound, IndexError)):  # of the folder's own code
+    with pytest.raises(VolumeReadError):
         vp.Volume(path, **how).numpy()
 
 
@@ -306,3 +309,129 @@ def test_a_factory_of_no_module():
         assert len(list(pipe)) == 1
     finally:
         vp.volumes.unregister_backend("nowhere")
+
+
+class Packed(vp.Backend):
+    """A file of three sizes and packed voxels, whose reader checks nothing."""
+
+    def __init__(self, request):
+        self._path, head = request.path, request.path.read_bytes()[:12]
+        super().__init__(vp.Header.of((1, *struct.unpack("<3i", head)), np.int16))
+
+    def read(self, region, channels=None):
+        raw = zlib.decompress(self._path.read_bytes()[12:])
+        whole = np.frombuffer(raw, np.int16).reshape(self.shape)
+        return vp.Voxels(whole[(slice(None), *region.slices)])
+
+    @property
+    def is_current(self):
+        return self._path.stat().st_size > 0
+
+
+class PackedOfTorchIO:
+    """The same by TorchIO's contract alone."""
+
+    def __init__(self, request):
+        self._own = Packed(request)
+        self.shape, self.affine, self.dtype = self._own.shape, np.eye(4), np.dtype(np.int16)
+
+    def __getitem__(self, slices):
+        box = vp.Region([s.start or 0 for s in slices[1:]], [s.stop for s in slices[1:]])
+        return torch.from_numpy(self._own.read(box).array.copy())
+
+
+def read_packed(path):
+    """Return the same voxels as a reader."""
+    backend = Packed(types.SimpleNamespace(path=path))
+    return backend.read(vp.Region.of_shape(backend.shape[1:])).array, np.eye(4)
+
+
+def is_packed(request):
+    return request.path is not None and request.path.suffix == ".packed"
+
+
+def is_packed_for_torchio(request):
+    return request.path is not None and request.path.suffix == ".tio"
+
+
+@pytest.fixture
+def packed(tmp_path):
+    """Return a function that writes a file of so many bytes, under registered formats."""
+    vp.register_backend("packed", is_packed, Packed)
+    vp.register_backend("tio", is_packed_for_torchio, PackedOfTorchIO)
+
+    def write(suffix, size):
+        whole = struct.pack("<3i", 8, 8, 8) + zlib.compress(np.arange(512, dtype="<i2").tobytes())
+        (path := tmp_path / f"a{suffix}").write_bytes(whole[:size])
+        return path
+
+    yield write
+    for name in ("packed", "tio"):
+        vp.volumes.unregister_backend(name)
+
+
+@pytest.mark.parametrize("suffix", [".packed", ".tio", ".own"])
+@pytest.mark.parametrize(("size", "cause"), [(5, struct.error), (40, zlib.error)])
+def test_a_cut_file_of_a_users_format_is_an_error_of_the_file(suffix, size, cause, packed):
+    """Where it is opened or read, with the raw error as its cause; a whole file is read."""
+    how = {"reader": read_packed} if suffix == ".own" else {}
+    assert int(vp.Volume(packed(suffix, None), **how).numpy().max()) == 511
+    close_volumes()
+    name = f"{cause.__module__}.error"
+
+    with pytest.raises(VolumeReadError, match=rf"failed .*ing .*a\{suffix}: {name}") as info:
+        vp.Volume(packed(suffix, size), **how).numpy()
+    assert isinstance(info.value.__cause__, cause)
+
+
+RAW = [ValueError("bad"), KeyError("x"), OSError(5, "bad"), EOFError(), MemoryError(), TypeError()]
+
+
+@pytest.mark.parametrize("error", RAW, ids=repr)
+@pytest.mark.parametrize("place", ["matcher", "__init__", "read", "is_current"])
+def test_raw_errors_of_a_users_format_are_errors_of_the_file(error, place, packed, monkeypatch):
+    """Whichever member raises them; they are also the error of Python where one of ours is."""
+
+    def fail(*_):
+        raise error
+
+    path = packed(".packed", None)
+    if place == "matcher":
+        vp.register_backend("packed", fail, Packed)
+    elif place == "is_current":
+        kind = type("Kept", (Packed,), {"is_current": property(fail), "__module__": __name__})
+        vp.register_backend("packed", is_packed, kind)
+        _ = vp.Volume(path).shape
+    else:
+        monkeypatch.setattr(Packed, place, fail)
+
+    with pytest.raises(VolumeReadError, match=type(error).__name__) as info:
+        vp.Volume(path).numpy()
+    assert info.value.__cause__ is error
+    assert isinstance(info.value, type(error)) is isinstance(error, (EOFError, MemoryError))
+
+
+PLACES = ["process", "threads", "workers", "convert", "predict"]
+
+
+@pytest.mark.parametrize("place", [*PLACES, pytest.param("check", marks=pytest.mark.slow)])
+def test_a_cut_file_of_a_users_format_is_named_everywhere(place, packed, tmp_path):
+    """By its name and the raw error, also where a worker reads it."""
+    path = packed(".packed", 40)
+    cases = [{"image": str(path)}]
+    words, chain = r"a\.packed: zlib\.error", vp.from_cases(cases).open_volume().lazy_patch(4)
+    services = {"threads": vp.ThreadReadingService(1)}
+    services["workers"] = vp.MultiProcessingReadingService(1, "fork")
+    acts = {
+        "convert": lambda: vp.convert(vp.Volume(path), tmp_path / "a.zarr"),
+        "predict": lambda: vp.predict(torch.nn.Identity(), path, tmp_path / "a.nii", patch=4),
+    }
+    if place == "check":
+        report = vp.check(vp.from_cases(cases), voxels=True, num_workers=1)
+        assert re.search(f"VolumeReadError: .*{words}", str(report))
+        return
+    act = acts.get(place) or (
+        lambda: list(vp.DataLoader2(chain.batch_patches(1), [], services.get(place)))
+    )
+    with pytest.raises(VolumeReadError, match=words):
+        act()

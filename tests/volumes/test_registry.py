@@ -1,5 +1,6 @@
 """Backends of others: TorchIO's contract, its documented example, and readers."""
 
+import re
 from pathlib import Path
 
 import nibabel
@@ -186,8 +187,11 @@ def test_what_a_factory_raises_is_not_hidden(npy, registered):
 
     registered("npy", is_npy, fail)
 
-    with pytest.raises(KeyError, match=r"a\.npy"):
+    with pytest.raises(
+        VolumeReadError, match=r"fail failed opening .*: KeyError: 'a\.npy'"
+    ) as info:
         _ = Volume(npy).shape
+    assert isinstance(info.value.__cause__, KeyError)
 
 
 @pytest.mark.parametrize(
@@ -378,6 +382,37 @@ def test_npy_is_what_the_registry_example_makes_of_it(tmp_path, registered, dtyp
         assert (shape, kind, data.dtype) == ((1, 4, 5, 6), np.dtype(dtype), expected.dtype)
         assert data.tolist() == expected.tolist()
         assert part.tolist() == expected[:, 1:3, 2:3].tolist()
+
+
+OTHERS = {
+    "a.png": r"pictures\..*SimpleITK",
+    "a.JPG": r"pictures\..*SimpleITK",
+    "a.bmp": r"pictures\..*SimpleITK",
+    "a.nii.bz2": r"bzip2 compression.*bunzip2 a\.nii\.bz2",
+    "a.nii.xz": r"xz compression.*unxz a\.nii\.xz",
+    "a.nii.zst": r"Zstandard compression.*unzstd a\.nii\.zst",
+    "a.nrrd.gz": r"gzip compression.*gunzip a\.nrrd\.gz",
+    "a.czi": r"Zeiss CZI\..*bioformats2raw a\.czi OUT\.zarr",
+    "a.nd2": r"Nikon ND2\..*by nd2",
+    "a.lif": r"Leica LIF\..*bioformats2raw",
+    "a.oib": r"Olympus FluoView\..*bioformats2raw",
+    "a.svs": r"slide scanner\..*by openslide",
+    "a.csv": r"cases\..*from_table",
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("root", ["{}/", "http://127.0.0.1:1/"])
+def test_formats_of_others_are_named_instead_of_a_list(tmp_path, name, root):
+    """With a command or a package that reads them; the list of suffixes is left out."""
+    (tmp_path / name).write_bytes(b"none")
+
+    with pytest.raises(UnknownFormat) as error:
+        _ = Volume(root.format(tmp_path) + name).shape
+    text = str(error.value).replace("\n", " ")
+    assert re.search(OTHERS[name], text)
+    assert "reader=" in text
+    assert "installed: ." not in text
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ import asyncio
 import contextlib
 import errno
 import gc
+import socket
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import voxpipe as vp
 from voxpipe.core.errors import StoreUnavailable
 from voxpipe.storage import retry
 from voxpipe.storage.location import Secrets
@@ -82,6 +84,40 @@ def test_the_deadline_ends_it():
     assert "VOXPIPE_REMOTE_DEADLINE" in str(caught.value)
     assert caught.value.__cause__ is None
     assert sum(time.pauses) <= 10
+
+
+@pytest.mark.parametrize(("answered", "calls"), [(False, 5), (True, 10)])
+def test_a_server_that_never_answered_and_refuses_is_a_wrong_address(answered, calls):
+    """It has a sixth of the deadline; one that restarts, after answers, has all of it."""
+    time, health = Time(), Health()
+    answers = Answers(*[ConnectionRefusedError(errno.ECONNREFUSED, "refused")] * 99)
+    if answered:
+        health.note_answer()
+    policy = Retry(deadline=60, first=1, most=20)
+    tries = Attempts(policy, "reading s3://b/a", repr, lambda: time.now, lambda: 0.0, health=health)
+
+    with pytest.raises(StoreUnavailable, match=f"failed {calls} times"):
+        retry_sync(answers, tries, time.sleep)
+
+
+@pytest.mark.parametrize("client", ["fsspec", "obstore"])
+@pytest.mark.parametrize("kind", ["http", "s3", "unknown host"])
+def test_an_unreachable_server_is_named_with_the_cause(client, kind, started_clients, monkeypatch):
+    """Clients hide the refusal in a cause, an appendix or a missing file."""
+    monkeypatch.setenv("VOXPIPE_REMOTE", client)
+    monkeypatch.setenv("VOXPIPE_REMOTE_DEADLINE", "0.5")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        host = f"127.0.0.1:{free.getsockname()[1]}"
+    host = "no-such-host.invalid" if kind == "unknown host" else host
+    is_s3 = kind == "s3"
+    options = {"key": "key1", "secret": "word", "endpoint_url": f"http://{host}"} if is_s3 else {}
+    volume = vp.Volume(f"s3://b-{client}/a.nii" if is_s3 else f"http://{host}/a.nii",
+                       storage_options=options)  # fmt: skip
+
+    cause = "no host has this name" if kind == "unknown host" else "the host refuses"
+    with pytest.raises(StoreUnavailable, match=rf"{host}(.|\n)*: {cause}"):
+        _ = volume.shape
 
 
 @pytest.mark.parametrize("error", [FileNotFoundError(), PermissionError(), ValueError()])

@@ -1,5 +1,6 @@
 """TIFF, OME-TIFF and ImageJ stacks, written by tifffile."""
 
+import contextlib
 import logging
 import random
 import sys
@@ -461,7 +462,29 @@ def test_imagej_without_a_unit_keeps_the_ratio_of_lengths(tmp_path, unit, tag, f
     tifffile.imwrite(tmp_path / "a.tif", np.zeros((4, 5, 6), np.uint8), imagej=True, **how)
 
     expected = [0.1 * factor, 0.2 * factor, 0.5 * factor]
-    assert Volume(tmp_path / "a.tif").spacing == pytest.approx(expected)
+    warns = pytest.warns(LikelyMistake, match=r"0\.1 x 0\.2 x 0\.5 without a unit.*affine=numpy")
+    with warns if tag == "NONE" else contextlib.nullcontext():
+        assert Volume(tmp_path / "a.tif").spacing == pytest.approx(expected)
+
+
+def test_two_units_of_imagej_are_reported(tmp_path):
+    """ImageJ uses that of the text; a bad length is reported with the argument that replaces it."""
+    path = tmp_path / "a.tif"
+    how = {"resolution": (2, 2), "resolutionunit": "CENTIMETER", "imagej": True}
+    metadata = {"axes": "ZYX", "spacing": 2.0, "unit": "um"}
+    tifffile.imwrite(path, np.zeros((4, 5, 6), np.uint8), metadata=metadata, **how)
+    with pytest.warns(LikelyMistake, match=r"two-spacings.*'um'.*cm in its tag.*affine=numpy"):
+        assert Volume(path).spacing == pytest.approx((0.0005, 0.0005, 0.002))
+
+    metadata |= {"spacing": 0.0}
+    tifffile.imwrite(path, np.zeros((4, 5, 6), np.uint8), metadata=metadata, **how)
+    with pytest.warns(LikelyMistake), pytest.raises(BadHeader, match=r"affine=numpy\.diag"):
+        _ = Volume(path).shape
+    metadata |= {"spacing": 2.0, "zunit": "pixel"}
+    how["resolutionunit"] = "NONE"
+    tifffile.imwrite(path, np.zeros((4, 5, 6), np.uint8), metadata=metadata, **how)
+    with pytest.raises(BadHeader, match=r"along some axes only[^.]*\.\s+Pass affine=[^.]*\.$"):
+        _ = Volume(path).shape
 
 
 def test_imagej_with_units_of_axes(tmp_path):

@@ -199,7 +199,7 @@ def parse_manifest(
         for number, case in enumerate(document["cases"]):
             where = f"case {number}"
             for key, volume in case["volumes"].items():
-                where = f"{key!r} of case {case['case']}"
+                where = f"{key!r} of case {case['case']} (row {number})"
                 entries.append(_entry(str(case["case"]), str(key), volume, folder))
     except _SENSELESS as error:
         what = f"{where} of {name} makes no sense: {type(error).__name__}: {error}."
@@ -295,7 +295,9 @@ def _entry(case: str, key: str, volume: Mapping[str, Any], folder: str) -> Entry
     if odd or header.access not in get_args(Access):
         msg = f"shape {header.shape}, {len(header.affine)} entries of the affine, {header.access!r}"
         raise ValueError(msg)
-    location = str(volume["location"])
+    location = volume["location"]
+    if not isinstance(location, str) or not location.strip():
+        raise ValueError(f"its location is {location!r}")
     if not (is_url(location) or os.path.isabs(location)):
         location = folder + location
     statistics = volume["statistics"]

@@ -14,7 +14,7 @@ from ...core import Region
 from ...core.call_site import WarnOnce, shorten, warn
 from ...core.errors import BadHeader, EmptyVolume, LikelyMistake, SampleError, UnknownFormat
 from ...core.lru_cache import cached_property
-from ...core.validate import MILLIMETRES, PLAIN_UNITS
+from ...core.validate import MILLIMETRES, plain_unit, unit_word
 from ...storage.read_ahead import Closable
 from ..backend import Channels
 from ..chunks.chunked_array import NeededChunks
@@ -23,33 +23,32 @@ from ..voxels import Voxels, plain
 from .stored_file import FilesBackend, StoredFile
 
 SPATIAL = ("x", "y", "z")
-NO_LENGTHS = ("", *str.split("pixel pixels px voxel voxels none null unknown arbitrary"))
+NO_LENGTHS = ("", *str.split("pixel px voxel none null unknown arbitrary referenceframe"))
 """Units of lengths in voxels or without a unit."""
 
 
 def millimetres_in(unit: Any, name: str) -> float:
     """Return the millimetres in a unit of a file; 1 for an unknown unit, with a warning."""
-    word = "" if unit is None else str(unit).strip().lower()
+    word = "" if unit is None else unit_word(str(unit))
     if word not in MILLIMETRES and word not in NO_LENGTHS:
         warn(
-            f"unknown-unit: {name} gives lengths in the unknown unit {shorten(word)}; they are "
+            f"unknown-unit: {name} gives lengths in the unknown unit {shorten(unit)}; they are "
             "read as millimetres. Pass affine= to place the voxels.",
             LikelyMistake,
         )
     if word in MILLIMETRES and (units := PLACEMENT.get().units) is not None:
-        units.add(PLAIN_UNITS[word])
+        units.add(plain_unit(word))
     return MILLIMETRES.get(word, 1.0)
 
 
 def factors_in(units: Mapping[str, str], name: str) -> dict[str, float]:
     """Return the millimetres in the unit of each axis; refuse lengths along some axes only."""
-    words = {axis: unit.strip().lower() for axis, unit in units.items()}
-    if len({word in MILLIMETRES for word in words.values()}) > 1:
+    if len({unit_word(unit) in MILLIMETRES for unit in units.values()}) > 1:
         every = ", ".join(f"{axis}: {unit!r}" for axis, unit in units.items())
         msg = f"{name} gives lengths along some axes only, by units of {every}."
         raise BadHeader(msg, do="Pass affine= to say where the voxels lie.")
-    factors = {word: millimetres_in(word, name) for word in {*words.values()}}
-    return {axis: factors[word] for axis, word in words.items()}
+    factors = {unit: millimetres_in(unit, name) for unit in {*units.values()}}
+    return {axis: factors[unit] for axis, unit in units.items()}
 
 
 @dataclass(frozen=True)

@@ -402,6 +402,8 @@ class Format:
         if self.matches is not None:
             return self.matches(request)
         place = os.fspath(request.path) if request.path else public_name(request.uri or "")
+        inside = "" if request.path else place.partition("::")[0]  # the path in an archive
+        place = inside if "://" in inside else place
         return place.lower().endswith(self.suffixes)
 
     def backend(self, request: BackendRequest) -> Any:

@@ -34,7 +34,7 @@ from ...core.errors import (
 )
 from ...core.locks import renew_after_fork
 from ...core.sample import parse_json
-from ...core.validate import MILLIMETRES
+from ...core.validate import MILLIMETRES, unit_word
 from ...storage.content import content_key, folder_key, listing_key
 from ...storage.fsspec_ranges import version_of
 from ...storage.ranges import RangeStore
@@ -212,8 +212,8 @@ def _in_system(dataset: Any, image: Any) -> tuple[Any, list[Any]]:
 
 
 def _word(entry: Mapping[str, Any]) -> str:
-    """Return the unit of an axis, in lower case; empty for none."""
-    return str(entry.get("unit") or "").strip().lower().replace("metre", "meter")
+    """Return the unit of an axis as a word of the table; empty for none."""
+    return unit_word(str(entry.get("unit") or ""))
 
 
 def _unit(axis: str, entry: Mapping[str, Any]) -> float:
@@ -223,7 +223,7 @@ def _unit(axis: str, entry: Mapping[str, Any]) -> float:
     if axis not in SPATIAL:
         return 1.0
     if unit not in NO_LENGTHS and unit not in MILLIMETRES:
-        raise ValueError(f"{unit!r} of axis {axis} is no unit of length that is known")
+        raise ValueError(f"{entry['unit']!r} of axis {axis} is no unit of length that is known")
     size = 1.0 if unit in NO_LENGTHS else millimetres_in(unit, "")
     orientation = entry.get("orientation")
     if not orientation:
