@@ -257,13 +257,15 @@ class OpenVolume(SeedStamper, SameLength):
         return Sample(data, case=name, identity=self._identity(position), seed=seed, epoch=epoch)
 
     def _open(self, sample: Sample, by: str, *, renews: bool) -> Sample:
-        keys = self.keys
+        keys, entries = self.keys, [*sample.items()] if self.keys is None else []
         if keys is None:
-            keys = tuple(key for key, value in sample.items() if is_volume_source(value))
+            keys = tuple(key for key, value in entries if is_volume_source(value))
         try:
-            for key, value in sample.items() if self.keys is None else ():
-                is_optional = value is None and any(key in one for one in self._names.values())
-                if key not in self._known_empty and _has_empty_part(value) and not is_optional:
+            for key, value in entries:
+                if key in keys or key in self._known_empty:
+                    continue
+                names = () if value is not None else self._names.values()
+                if not any(key in one for one in names) and _has_empty_part(value):
                     self._refuse_empty(key, sample)
             self._refuse_unusable(sample, keys)
             if self._names or not self._known_keys.issuperset(keys):

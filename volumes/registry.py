@@ -152,10 +152,11 @@ def resolve_backend(request: BackendRequest) -> Any | None:
     elif (entry := _matching(request)) is None:
         return None
     else:
-        factory, reader = entry.factory, _own_code(entry.factory)
+        factory = entry.factory
     try:
         backend = factory(request)
     except Exception as error:
+        reader = reader or _own_code(factory)
         raise reader_error(error, reader, "opening", _name_of(request))  # noqa: B904  perhaps the same
     # The stored array: the field would import torch.
     return backend if vars(request)["affine"] is None else with_affine(backend, request)

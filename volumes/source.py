@@ -83,7 +83,8 @@ class LocatedSource:
             return
         if not self.location.strip() or "\0" in self.location:
             raise VolumeNotFound(f"{self.location!r} is no path of a volume.")
-        self.__dict__.update(location=lower_schemes(self.location))
+        if ":" in self.location:
+            self.__dict__.update(location=lower_schemes(self.location))
         # Made absolute now: a worker may run in another directory.
         path = "" if is_url(self.location) else os.path.abspath(local_path(self.location))
         name = self.location if path else public_name(self.location)
