@@ -204,7 +204,6 @@ def jobs(
     # Failures of planning are counted in skipped items as well, and "wrap" needs the first items:
     # in both cases the planner starts at the first item.
     skips = part.uneven != WRAP and not errors.tolerates
-    may_hold = bool(cursor.ahead) or not skips
     # A patch that depends on its place in the batch gets its place before its reads are planned.
     has_shares = any(isinstance(p, BatchPatches) and p.has_shares for p in split.realizing)
     items = run_planner(split.planner, seed, epoch, cursor.next * size if skips else 0)
@@ -222,7 +221,7 @@ def jobs(
             batch = () if split.drop_last else part.last(batch, first, size)
         failures = tuple(replace(failure, batch=index) for failure in excuses.failures)
         excuses.failures.clear()
-        if (batch or failures) and not (may_hold and cursor.holds(index)):
+        if (batch or failures) and not cursor.holds(index):
             own = len(batch) // part.ranks
             mine = slice(part.rank * own, (part.rank + 1) * own)
             numbers = range(index * size, index * size + len(batch))[mine]
