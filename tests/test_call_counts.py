@@ -14,7 +14,7 @@ BOUNDS = {
     "range from Volume.read": (51, 14),
     "batch of one rotated patch": (114, 34),
     "first patch of a case": (184, 46),
-    "window of a prediction": (157, 39),
+    "window of a prediction": (158, 39),
 }
 # Calls of a read of 8 chunks, and how many more one of 216 may make.
 MOST_CALLS, MOST_MORE = 13, 0
