@@ -31,11 +31,11 @@ class WarmPython:
                 command, stdin=subprocess.DEVNULL, pass_fds=[other.fileno()]
             )
 
-    def run(self, script, cwd=None, new_session=False):
+    def run(self, script, *arguments, cwd=None, new_session=False):
         """Run a script, a path or the text itself; return its status, output and errors."""
         text = script.read_text("utf-8") if isinstance(script, Path) else script
         name = str(script) if isinstance(script, Path) else "-c"
-        request = json.dumps([name, text, str(cwd or os.getcwd()), new_session]).encode()
+        request = json.dumps([name, text, arguments, str(cwd or os.getcwd()), new_session]).encode()
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
             socket.send_fds(self._connection, [request], [output.fileno(), errors.fileno()])
             pid = int(self._connection.recv(100))
@@ -65,14 +65,14 @@ def next_script(connection):
         child = os.fork()
         if not child:
             connection.close()
-            name, text, folder, new_session = json.loads(request)
+            name, text, arguments, folder, new_session = json.loads(request)
             for number, file in enumerate(files, 1):
                 os.dup2(file, number)
                 os.close(file)
             if new_session:
                 os.setsid()
             os.chdir(folder)
-            sys.argv = [name]
+            sys.argv = [name, *arguments]
             sys.path[0] = "" if name == "-c" else str(Path(name).parent)
             return name, text
         for file in files:

@@ -683,10 +683,11 @@ OWN_SETTINGS = (
         pytest.param("spawn", "by import", marks=pytest.mark.slow),
     ],
 )
-def test_what_a_script_sets_at_its_import_stays(tmp_path, method, mine):
+def test_what_a_script_sets_at_its_import_stays(warm_python, tmp_path, method, mine):
     """Variables and the handlers of faulthandler; later changes of the consumer arrive."""
-    with run_script(tmp_path, OWN_SETTINGS, method) as process:
-        output, _ = process.communicate("\n", timeout=60)
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(OWN_SETTINGS))
+    output = warm_python.run(script, method, cwd=tmp_path).stdout
 
     first, second = (mine, "before", "before", None), (mine, "later", None, "later")
     assert output == f"{{{first}}}\n{{{second}}}\n"
