@@ -31,13 +31,14 @@ class WarmPython:
                 command, stdin=subprocess.DEVNULL, pass_fds=[other.fileno()]
             )
 
-    def run(self, script, *arguments, cwd=None, new_session=False):
-        """Run a script, a path or the text itself; return its status, output and errors."""
+    def run(self, script, *arguments, cwd=None, new_session=False, one_output=False):
+        """Run a script, a path or its text; return its status, output and errors, or one output."""
         text = script.read_text("utf-8") if isinstance(script, Path) else script
         name = str(script) if isinstance(script, Path) else "-c"
         request = json.dumps([name, text, arguments, str(cwd or os.getcwd()), new_session]).encode()
         with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
-            socket.send_fds(self._connection, [request], [output.fileno(), errors.fileno()])
+            files = [output.fileno(), (output if one_output else errors).fileno()]
+            socket.send_fds(self._connection, [request], files)
             pid = int(self._connection.recv(100))
             try:
                 status = int(self._connection.recv(100))

@@ -255,20 +255,22 @@ if "forkserver" in " ".join(sys.orig_argv):
     ],
     ids=["fork", "fork-in-a-thread", "child-of-server", "server", "spawn"],
 )
-def test_ctrl_c_before_a_workers_first_line_is_ignored(tmp_path, method, thread, hook):
+def test_ctrl_c_before_a_workers_first_line_is_ignored(warm_python, tmp_path, method, thread, hook):
     """Each batch, and no word; what workers start, and your own processes, have it let in."""
     script = tmp_path / "script.py"
     script.write_text(FIRST.format(method=method, thread=thread))
-    (tmp_path / "sitecustomize.py").write_text(hook)
-
-    ended = subprocess.run(
-        [sys.executable, script],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )
+    if hook:
+        (tmp_path / "sitecustomize.py").write_text(hook)
+        ended = subprocess.run(
+            [sys.executable, script],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        )
+    else:
+        ended = warm_python.run(script, cwd=tmp_path)
 
     assert ended.stderr == ""
     assert (tmp_path / "came").exists() == bool(hook)
