@@ -54,6 +54,8 @@ test-faults: $(VENV)/installed-test
 	OMP_NUM_THREADS=1 VOXPIPE_TEST_NATIVE=1 $(RUN) -m pytest -q tests/faults --whole-faults -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 # Lines and branches of the engine that the quick tests run, in workers too; the total comes last.
+# The path is absolute, because processes of some tests run in other folders.
+coverage: export COVERAGE_FILE = $(CURDIR)/build/coverage/data
 coverage: $(VENV)/installed-test
 	$(RUN) tools/link_package.py
 	@mkdir -p build/coverage

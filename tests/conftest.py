@@ -141,6 +141,16 @@ def started_clients(one_description_of_s3):
 
 
 @pytest.fixture(scope="session")
+def warm_python():
+    """Return a process whose forks run scripts without importing torch anew."""
+    from warm_python import WarmPython
+
+    process = WarmPython()
+    yield process
+    process.close()
+
+
+@pytest.fixture(scope="session")
 def started_store():
     """Let libuv, under torch's stores, open the pipe that it keeps for the process."""
     import torch.distributed as dist

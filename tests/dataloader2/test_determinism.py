@@ -17,7 +17,10 @@ def two_epochs(cases, service, adapters=None):
 
 
 # Every number of workers with every other way to start them is in test_matrix.py, on ranks.
-WORKERS = [(0, "forkserver"), (1, "fork"), (2, "spawn"), (3, "forkserver")]
+WORKERS = [
+    *((0, "forkserver"), (1, "fork"), (3, "forkserver")),
+    pytest.param(2, "spawn", marks=pytest.mark.slow),
+]
 
 
 @pytest.mark.parametrize(("workers", "method"), WORKERS)

@@ -4,13 +4,11 @@ Each test is a script: a process with the threads of a test run should not be fo
 The children leave by ``os._exit``, as any child of ``multiprocessing`` does, unless it is said.
 """
 
-import subprocess
-import sys
-
 import pytest
 
 SCRIPT = """
-import os, sys
+import os, sys, warnings
+warnings.simplefilter("error", RuntimeWarning)
 from torch.utils.data.datapipes.iter import IterableWrapper
 from voxpipe.core.errors import IteratorInvalidated
 from voxpipe.dataloader2 import DataLoader2, MultiProcessingReadingService
@@ -73,12 +71,11 @@ SHORT = ("drops_it", "shuts_it_down", "iterates_it_anew", "goes_on_with_it")
     ],
     ids=["", "persistent", "forkserver"],
 )
-def test_a_forked_child_leaves_the_workers_alone(children, method, stay):
+def test_a_forked_child_leaves_the_workers_alone(warm_python, children, method, stay):
     """The parent gets every batch, from the workers that it had: a new one would be told of."""
     script = SCRIPT.format(children=", ".join(children), method=method, stay=stay)
-    command = [sys.executable, "-W", "error::RuntimeWarning", "-c", script]
 
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    run = warm_python.run(script)
 
     expected = [f"{child} 0 12 True 12" for child in children]
     assert (run.returncode, run.stdout.splitlines(), run.stderr) == (0, expected, "")
@@ -115,11 +112,9 @@ print(*rest)
 """
 
 
-def test_a_batch_that_a_child_holds_is_not_written_over():
+def test_a_batch_that_a_child_holds_is_not_written_over(warm_python):
     """The slot in which it lies is not used again, though the parent has dropped the batch."""
-    command = [sys.executable, "-c", HELD]
-
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    run = warm_python.run(HELD)
 
     assert (run.returncode, run.stdout.strip(), run.stderr) == (0, "2 3 4 5 6 7 8", "")
 
@@ -158,9 +153,9 @@ check(pipe.threadpool_map(abs, max_workers=2))
 """
 
 
-def test_a_forked_child_is_refused_at_once():
+def test_a_forked_child_is_refused_at_once(warm_python):
     """No wait for a thread that only the parent has; anew it gets every batch."""
-    run = subprocess.run([sys.executable, "-c", HERE], capture_output=True, text=True, timeout=60)
+    run = warm_python.run(HERE)
 
     assert (run.returncode, run.stdout.split("\n"), run.stderr) == (0, [*["0 True"] * 5, ""], "")
 
@@ -189,10 +184,8 @@ loader.shutdown()
 """
 
 
-def test_a_forked_worker_collects_nothing_that_its_parent_left():
+def test_a_forked_worker_collects_nothing_that_its_parent_left(warm_python):
     """What ends such things, a group of ranks for instance, may wait for threads that are gone."""
-    run = subprocess.run(
-        [sys.executable, "-c", GARBAGE], capture_output=True, text=True, timeout=60
-    )
+    run = warm_python.run(GARBAGE)
 
     assert (run.returncode, run.stdout.strip(), run.stderr) == (0, "4", "")

@@ -1,8 +1,6 @@
 """What a script defines or starts only when it is run: told before, or instead of, a worker's."""
 
 import io
-import subprocess
-import sys
 import tarfile
 import threading
 
@@ -52,18 +50,17 @@ else:
 """
 
 
-def run(folder, code):
+def run(python, folder, code):
     """Run a script; return its exit status, output and errors."""
     script = folder / "script.py"
     script.write_text(HEAD + code)
-    command = [sys.executable, str(script)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    ended = python.run(script)
     return ended.returncode, ended.stdout, ended.stderr
 
 
-def test_a_function_under_the_guard_is_refused_at_construction(tmp_path):
+def test_a_function_under_the_guard_is_refused_at_construction(warm_python, tmp_path):
     """With its pipe, its line and what to do, in one message."""
-    code, out, said = run(tmp_path, UNDER_GUARD)
+    code, out, said = run(warm_python, tmp_path, UNDER_GUARD)
 
     last = said[said.index("NotPicklable") :]
     assert (code, out) == (1, "")
@@ -73,9 +70,9 @@ def test_a_function_under_the_guard_is_refused_at_construction(tmp_path):
     assert said.count("Traceback") == 1
 
 
-def test_a_loop_without_a_guard_is_told_once(tmp_path):
+def test_a_loop_without_a_guard_is_told_once(warm_python, tmp_path):
     """Workers end quietly, and the last line is what to do about it."""
-    code, out, said = run(tmp_path, WITHOUT_GUARD)
+    code, out, said = run(warm_python, tmp_path, WITHOUT_GUARD)
 
     assert (code, out) == (1, "")
     assert said.count("Traceback") == 1

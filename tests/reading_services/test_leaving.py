@@ -130,7 +130,7 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     "chain", ["full_chain", pytest.param("whole_graph", marks=pytest.mark.slow)]
 )
-def test_ctrl_c_in_the_middle_is_one_traceback(tmp_path, chain):
+def test_ctrl_c_in_the_middle_is_one_traceback(warm_python, tmp_path, chain):
     """SIGINT to all processes of a terminal: the consumer says so, and all are gone."""
     here = Path(__file__).parent
     script = tmp_path / "script.py"
@@ -139,20 +139,13 @@ def test_ctrl_c_in_the_middle_is_one_traceback(tmp_path, chain):
             tests=str(here.parent), here=str(here), folder=str(tmp_path), chain=chain
         )
     )
-    process = subprocess.Popen(
-        [sys.executable, str(script)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
 
-    output, errors = process.communicate(timeout=120)
+    ended = warm_python.run(script, new_session=True)
 
-    assert process.returncode == -signal.SIGINT
-    assert errors.count("Traceback (most recent call last)") == 1
-    assert errors.rstrip().endswith("KeyboardInterrupt")
-    pids = output.split()
+    assert ended.returncode == -signal.SIGINT
+    assert ended.stderr.count("Traceback (most recent call last)") == 1
+    assert ended.stderr.rstrip().endswith("KeyboardInterrupt")
+    pids = ended.stdout.split()
     assert len(pids) == 2
     # The consumer waited for its workers: they are gone, not on their way out.
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
@@ -262,20 +255,22 @@ if "forkserver" in " ".join(sys.orig_argv):
     ],
     ids=["fork", "fork-in-a-thread", "child-of-server", "server", "spawn"],
 )
-def test_ctrl_c_before_a_workers_first_line_is_ignored(tmp_path, method, thread, hook):
+def test_ctrl_c_before_a_workers_first_line_is_ignored(warm_python, tmp_path, method, thread, hook):
     """Each batch, and no word; what workers start, and your own processes, have it let in."""
     script = tmp_path / "script.py"
     script.write_text(FIRST.format(method=method, thread=thread))
-    (tmp_path / "sitecustomize.py").write_text(hook)
-
-    ended = subprocess.run(
-        [sys.executable, script],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(tmp_path)},
-    )
+    if hook:
+        (tmp_path / "sitecustomize.py").write_text(hook)
+        ended = subprocess.run(
+            [sys.executable, script],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        )
+    else:
+        ended = warm_python.run(script, cwd=tmp_path)
 
     assert ended.stderr == ""
     assert (tmp_path / "came").exists() == bool(hook)
@@ -328,12 +323,12 @@ HERE = "vp.reading_services.InProcessReadingService()"
     ],
     ids=["behind-workers", "workers", "prefetch", "threads", "blocked-loop", "loop"],
 )
-def test_ctrl_c_waits_for_no_call_of_the_users(tmp_path, pipe, service, is_told):
+def test_ctrl_c_waits_for_no_call_of_the_users(warm_python, tmp_path, pipe, service, is_told):
     """A call that never returns: the program ends all the same, and threads of ours are told of."""
     script = tmp_path / "script.py"
     script.write_text(STUCK.format(pipe=f"IterableWrapper(range(4)){pipe}", service=service))
 
-    ended = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120)
+    ended = warm_python.run(script)
 
     assert ended.returncode == -signal.SIGINT
     assert ended.stderr.count("Traceback (most recent call last)") == 1

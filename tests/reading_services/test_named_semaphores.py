@@ -50,7 +50,7 @@ def test_names_are_gone_and_locks_go_on():
     assert (done.stdout, done.stderr) == ("True False None [False, False] None\n", "")
 
 
-def test_workers_that_decode_blosc_leave_none(tmp_path):
+def test_workers_that_decode_blosc_leave_none(warm_python, tmp_path):
     """Decoding blosc makes a lock; the resource tracker warns of what is left at the end."""
     zarr = pytest.importorskip("zarr")
     numcodecs = pytest.importorskip("numcodecs")
@@ -61,8 +61,6 @@ def test_workers_that_decode_blosc_leave_none(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(textwrap.dedent(SCRIPT).format(folder=folder))
 
-    done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=120, check=True
-    )
+    done = warm_python.run(script)
 
     assert (done.stdout, done.stderr) == ("4\n", "")

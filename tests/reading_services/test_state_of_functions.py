@@ -683,10 +683,11 @@ OWN_SETTINGS = (
         pytest.param("spawn", "by import", marks=pytest.mark.slow),
     ],
 )
-def test_what_a_script_sets_at_its_import_stays(tmp_path, method, mine):
+def test_what_a_script_sets_at_its_import_stays(warm_python, tmp_path, method, mine):
     """Variables and the handlers of faulthandler; later changes of the consumer arrive."""
-    with run_script(tmp_path, OWN_SETTINGS, method) as process:
-        output, _ = process.communicate("\n", timeout=60)
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(OWN_SETTINGS))
+    output = warm_python.run(script, method, cwd=tmp_path).stdout
 
     first, second = (mine, "before", "before", None), (mine, "later", None, "later")
     assert output == f"{{{first}}}\n{{{second}}}\n"
@@ -771,24 +772,26 @@ ONE_SERVER = (
 )
 
 
-def parts_of_a_script(folder, method, *parts):
+def parts_of_a_script(python, folder, method, *parts):
     """Return the output of each part of a script by its name, warnings included."""
     code = "number = 1\ndef mark(batch):\n    return {**batch, 'versions': number}\n"
     for name in ("first.py", "mine.py", "other.py"):
         (folder / name).write_text(code)
     (folder / "onlyhere.py").write_text("open('imports.txt', 'a').write('x')\n")
-    output, _ = run_script(folder, ONE_SERVER, method, *parts).communicate(timeout=100)
+    script = folder / "train.py"
+    script.write_text(textwrap.dedent(ONE_SERVER))
+    output = python.run(script, method, *parts, cwd=folder, one_output=True).stdout
     before, *sections = output.split("-- ")
     assert before == ""
     return dict(section.split("\n", 1) for section in sections)
 
 
 @pytest.fixture(scope="module")
-def under_one_server(tmp_path_factory):
+def under_one_server(warm_python, tmp_path_factory):
     """Run all parts in one process, whose loaders share a fork server; return its folder too."""
     folder = tmp_path_factory.mktemp("one_server")
     parts = ["a_text", "another_module", "edited", "values_of_the_guard", "later_handlers"]
-    return folder, parts_of_a_script(folder, "forkserver", *parts)
+    return folder, parts_of_a_script(warm_python, folder, "forkserver", *parts)
 
 
 def test_values_that_the_guard_of_a_script_sets_are_those_of_workers(under_one_server):
@@ -815,9 +818,9 @@ def test_code_that_is_edited_meanwhile_stays_as_it_was(under_one_server):
 
 
 @pytest.mark.slow
-def test_code_that_each_worker_imports_anew_brings_a_warning(tmp_path):
+def test_code_that_each_worker_imports_anew_brings_a_warning(warm_python, tmp_path):
     """After an edit, where no server holds the version of the first epoch."""
-    output = parts_of_a_script(tmp_path, "spawn", "edited")["edited"]
+    output = parts_of_a_script(warm_python, tmp_path, "spawn", "edited")["edited"]
 
     assert output.startswith("{(1, 1)}\n")
     assert "LikelyMistake" in output.partition("\n")[2]

@@ -4,8 +4,6 @@ import ctypes
 import gc
 import multiprocessing
 import os
-import subprocess
-import sys
 import threading
 from contextvars import Context
 from functools import partial
@@ -357,23 +355,19 @@ def test_a_dropped_iterator_ends_its_threads(cases):
     assert threads() == []
 
 
-def test_a_program_may_end_in_the_midst_of_an_epoch(cases):
+def test_a_program_may_end_in_the_midst_of_an_epoch(warm_python, cases):
     """Without a word, with its own status, though threads are at work."""
     script = (
         "import sys, voxpipe as vp\n"
-        "pipe = vp.from_cases([{'image': sys.argv[1]}] * 50).open_volume().lazy_patch(6)\n"
+        f"pipe = vp.from_cases([{{'image': {cases[0]['image']!r}}}] * 50).open_volume()\n"
+        "pipe = pipe.lazy_patch(6)\n"
         "loader = vp.DataLoader2(pipe.batch_patches(2), None, vp.ThreadReadingService(2))\n"
         "batches = iter(loader)\n"
         "next(batches)\n"
         "sys.exit(3)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script, cases[0]["image"]],
-        capture_output=True,
-        timeout=LONGEST,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (3, b"", b"")
+    done = warm_python.run(script)
+    assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
 
 
 def taken(monkeypatch):

@@ -1,8 +1,6 @@
 """A fork after a bucket was read: right voxels or an error with a name, never a hang."""
 
 import os
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
@@ -12,7 +10,8 @@ zarr = pytest.importorskip("zarr")
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
 SCRIPT = textwrap.dedent("""
-    import faulthandler, os, signal, sys
+    import faulthandler, os, signal, sys, warnings
+    warnings.simplefilter("ignore", DeprecationWarning)
     # An alarm shows every stack and ends the process. The watch of faulthandler itself does not
     # survive a fork.
     faulthandler.register(signal.SIGALRM, chain=True)
@@ -23,7 +22,7 @@ SCRIPT = textwrap.dedent("""
     from voxpipe.volumes import Volume
     from voxpipe.storage.remote import open_remote
 
-    url, endpoint, what = sys.argv[1:]
+    url, endpoint, what, os.environ["VOXPIPE_REMOTE"] = sys.argv[1:]
     options = {"key": "k", "secret": "s", "endpoint_url": endpoint}
     volume = Volume(url, storage_options=options)
     store = open_remote(url, options)
@@ -72,20 +71,13 @@ SCRIPT = textwrap.dedent("""
         ("obstore", "store", "child 7"),
     ],
 )
-def test_fork(server, wish, what, answer):
+def test_fork(warm_python, server, wish, what, answer):
     """Each client, through a volume and through a store that the child inherits."""
     array = np.arange(512).reshape(8, 8, 8)
     stored = zarr.create_array(server.bucket / "a.zarr", shape=array.shape, dtype=array.dtype)
     stored[...] = array
-    arguments = ["s3://bucket/a.zarr", server.url, what]
 
-    found = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SCRIPT, *arguments],
-        env={**os.environ, "VOXPIPE_REMOTE": wish},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
+    found = warm_python.run(SCRIPT, "s3://bucket/a.zarr", server.url, what, wish)
 
     assert found.stdout.endswith(answer), found.stdout + found.stderr
     if answer == "child 7":
@@ -116,10 +108,10 @@ STORE = textwrap.dedent("""
 
 @forks
 @pytest.mark.parametrize("how", [pytest.param("bare", marks=pytest.mark.slow), "logged"])
-def test_a_store_of_obstore_in_forked_workers(tmp_path, how):
+def test_a_store_of_obstore_in_forked_workers(warm_python, tmp_path, how):
     """It is refused by name, and not waited for: the threads of obstore are not in the child."""
     pytest.importorskip("obstore")
-    command = [sys.executable, "-c", STORE, str(tmp_path / "a.zarr"), how, "fork"]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=90, check=True)
+    run = warm_python.run(STORE, str(tmp_path / "a.zarr"), how, "fork")
 
+    assert run.returncode == 0, run.stderr
     assert "reads through obstore, whose threads" in run.stdout

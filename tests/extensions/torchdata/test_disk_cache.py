@@ -356,10 +356,8 @@ def hold(path, told):
 def hold_in_a_child(path, told):
     """Fork while a promise is held: the child lets go of the lock, and outlives its parent."""
     with claim(path):
-        child = os.fork()
-        if child == 0:
-            signal.pause()
-        told.send(child)
+        if os.fork() == 0:
+            told.send(os.getpid())  # by now it has released the lock
         signal.pause()
 
 

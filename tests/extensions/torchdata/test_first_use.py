@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 from torch.utils.data import IterDataPipe
 from torch.utils.data.datapipes.iter import IterableWrapper
 
@@ -13,27 +14,36 @@ from voxpipe.datapipes.datapipe import FirstUse, chained_form
 GENERAL = "voxpipe.extensions.torchdata."
 
 
-def loaded_by(program):
-    """Return the modules of general pipes that a program loads, in an interpreter of its own."""
-    program += (
-        f"; import json, sys; print(json.dumps([m for m in sys.modules if {GENERAL!r} in m]))"
-    )
-    command = [sys.executable, "-c", program]
+LOADED = f"print(json.dumps([m for m in sys.modules if {GENERAL!r} in m]))"
+PROGRAM = f"""
+import json, sys
+import voxpipe
+voxpipe.from_cases, voxpipe.DataLoader2
+{LOADED}
+from torch.utils.data.datapipes.iter import IterableWrapper
+import voxpipe.datapipes
+IterableWrapper([1]).cycle
+{LOADED}
+"""
+
+
+@pytest.fixture(scope="module")
+def modules():
+    """Return the modules of general pipes that two steps of a new interpreter have loaded."""
+    command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    return {name.removeprefix(GENERAL) for name in json.loads(done.stdout)}
+    lines = map(json.loads, done.stdout.splitlines())
+    return [{name.removeprefix(GENERAL) for name in line} for line in lines]
 
 
-def test_pipes_of_volumes_load_none():
+def test_pipes_of_volumes_load_none(modules):
     """A training program pays for what it chains."""
-    assert loaded_by("import voxpipe; voxpipe.from_cases, voxpipe.DataLoader2") == set()
+    assert modules[0] == set()
 
 
-def test_a_chained_form_loads_its_own_module():
+def test_a_chained_form_loads_its_own_module(modules):
     """On pipes of torch, too."""
-    wrapper = (
-        "from torch.utils.data.datapipes.iter import IterableWrapper; import voxpipe.datapipes"
-    )
-    assert loaded_by(f"{wrapper}; IterableWrapper([1]).cycle") == {"items"}
+    assert modules[1] == {"items"}
 
 
 def test_a_class_is_loaded_by_its_name():

@@ -5,8 +5,6 @@ import gzip
 import io
 import multiprocessing
 import pickle
-import subprocess
-import sys
 import zipfile
 
 import fsspec
@@ -278,11 +276,10 @@ kept[0].read(1)
 """
 
 
-def test_a_stream_that_is_open_when_the_program_ends():
+def test_a_stream_that_is_open_when_the_program_ends(warm_python):
     """The thread with the connection has ended by then: nobody may wait for it."""
     with WebServer({"/a": b"x" * 10**6}) as server:
-        command = [sys.executable, "-c", AT_EXIT, server.url + "/a"]
-        done = subprocess.run(command, timeout=60, check=False, capture_output=True, text=True)
+        done = warm_python.run(AT_EXIT, server.url + "/a")
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
