@@ -16,7 +16,6 @@ _HOMES = {
     "adapter_contract": "AdapterContract",
     "decoder_contract": "DecoderCase DecoderContract",
     "op_contract": "SpatialOpContract ValueOpContract",
-    "range_store_contract": "RANGE_OBJECTS RangeStoreContract",
     "service_contract": "ServiceContract",
     "store_contract": "BackendContract StoreCase StoreContract",
 }

@@ -2,6 +2,7 @@
 
 import fsspec
 import pytest
+from range_store_contract import RANGE_OBJECTS, RangeStoreContract
 from s3_server import S3Server
 
 from voxpipe.core.errors import MissingDependency, VolumeReadError
@@ -11,7 +12,6 @@ from voxpipe.storage.obstore_ranges import ObstoreRanges, settings_of
 from voxpipe.storage.ranges import ReadRange
 from voxpipe.storage.remote import open_remote
 from voxpipe.storage.remote_ranges import RemoteRanges
-from voxpipe.testing import RANGE_OBJECTS, RangeStoreContract
 
 KEYS = {"key": "k", "secret": "s"}
 

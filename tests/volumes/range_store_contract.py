@@ -1,4 +1,4 @@
-"""The contract of stores of byte ranges, as tests: subclass it for a client of your own.
+"""The contract of stores of byte ranges, as tests: each client has a subclass.
 
 ::
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from ..storage.ranges import RangeStore, ReadRange
+from voxpipe.storage.ranges import RangeStore, ReadRange
 
 RANGE_OBJECTS = {"a/first": bytes(range(256)), "a/b/second": b"0123456789" * 1000, "empty": b""}
 """Objects of the store in each test, by key."""
