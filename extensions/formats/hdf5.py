@@ -375,7 +375,7 @@ _NAME_AXES = (
     'Name its axes, dataset="name" and axes="tczyx", or as ilastik does: the attribute '
     """axistags of the dataset is '{"axes": [{"key": "t"}, {"key": "z"}, ...]}'."""
 )
-# Names of BigDataViewer: the voxels of a level, and tables about the levels of all time points.
+# BigDataViewer's tables about the levels of all time points.
 _TABLES = re.compile(r"s\d+/(resolutions|subdivisions)")
 _OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -393,10 +393,8 @@ def open_hdf5(file: StoredFile, dataset: Any = None, axes: Any = None) -> Backen
     sense or there is none of this name.
     """
     h5py, errors = import_package("h5py", file.name), partial(hdf5_errors, file.name)
-    run, where = run_local, getattr(file, "path", None)
-    if isinstance(file, RemoteStoredFile):
-        where = Hdf5File(file)
-        run = where.run
+    where: Any = Hdf5File(file) if isinstance(file, RemoteStoredFile) else file.path
+    run = getattr(where, "run", run_local)
     with file.open():
         pass  # says in our words that it cannot be read
     h5 = run(lambda: h5py.File(where, "r", rdcc_nbytes=_KEPT_BYTES), errors)
