@@ -53,9 +53,9 @@ def parse_range(
 
 
 def is_empty_cell(value: Any) -> bool:
-    """Whether a value of a table is empty: None, blank text, NaN, or pandas' NA and NaT."""
+    """Whether a value of a table is empty: None, blank text, NaN, pandas' NA and NaT, or n/a."""
     if isinstance(value, str):
-        return not value.strip()
+        return value.strip() in ("", "n/a", "N/A", "#N/A", "nan", "NaN", "<NA>", "NaT")
     is_missing = isinstance(value, (float, np.floating)) and math.isnan(value)
     return value is None or is_missing or type(value).__name__ in ("NAType", "NaTType")
 

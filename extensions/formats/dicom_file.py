@@ -37,6 +37,7 @@ _NATIVE = ("", _IMPLICIT, _EXPLICIT, _BIG, _DEFLATE)
 _RUN_LENGTHS = f"{_IMPLICIT}.5"
 # JPEG (baseline, extended, lossless), JPEG-LS, JPEG 2000, which SimpleITK decodes; run lengths.
 _CODECS = ("4.50", "4.51", "4.57", "4.70", "4.80", "4.81", "4.90", "4.91", "5")
+_WIDEST_CODE = 16  # bits: SimpleITK decodes more to other numbers
 _ITEM, _DELIMITER = b"\xfe\xff\x00\xe0", b"\xfe\xff\xdd\xe0"
 # Bytes of a deflated file that hold its header elements.
 _MOST_HEADER_BYTES = 64 * 1024**2
@@ -261,6 +262,8 @@ class DicomFile:
             odd = f"pixels of the transfer syntax {self.syntax}"
         elif self.bits not in (1, 8, 16, 32, 64) or not 0 < self.depth <= self.bits:
             odd = f"numbers of {self.depth} bits in {self.bits}"
+        elif not self.is_native and self.syntax != _RUN_LENGTHS and self.depth > _WIDEST_CODE:
+            odd = f"compressed numbers of {self.depth} bits"
         elif self.is_native and colour == "YBR_FULL_422":
             odd = "colours of every other pixel (YBR_FULL_422)"
         elif self.syntax == _BIG and self.bits == 8 and self._is_words:
@@ -419,9 +422,11 @@ class DicomFile:
                         one.save_as(path, enforce_file_format=True)
                         array = itk.GetArrayFromImage(itk.ReadImage(path))
                     array = array.reshape(self.rows, self.columns, self.samples)
-                    if array.dtype.itemsize != self.dtype.itemsize:
-                        what = f"{self.name} decodes to {array.dtype}, and says {self.dtype}."
-                        raise CorruptVolume(what)
+                    # A code of fewer bits than are allocated holds the same numbers.
+                    is_coded = is_run or 8 * array.itemsize <= _WIDEST_CODE
+                    if not (is_coded and np.can_cast(array.dtype, self.dtype.newbyteorder("="))):
+                        msg = f"{self.name} decodes to {array.dtype}, not {self.depth} bits of "
+                        raise CorruptVolume(f"{msg}{self.dtype}.")
                     yield number, array.astype(self.dtype)
                     count += 1
         if count < len(numbers):

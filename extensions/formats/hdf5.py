@@ -44,6 +44,8 @@ from ...volumes.formats.chunked_backend import (
     named_layout,
     plain_layout,
     refuse_conventions,
+    refuse_other_names,
+    warn_of_coordinates,
     warn_of_empty,
 )
 from ...volumes.formats.raw import RawHeader, open_raw
@@ -61,7 +63,17 @@ from ...volumes.formats.stored_file import (
 from ...volumes.header import IDENTITY, Header, affine_entries, stored_affine
 from ...volumes.session import opening_session
 from ...volumes.voxels import Voxels, plain
-from .hdf5_chunks import ChunkFilters, ChunkIndex, Hdf5Chunks, Hdf5File, Run, itk_place, run_local
+from .hdf5_chunks import (
+    ChunkFilters,
+    ChunkIndex,
+    Hdf5Chunks,
+    Hdf5File,
+    Run,
+    bigdataviewer_level,
+    coordinate_names,
+    itk_place,
+    run_local,
+)
 
 # A dataset of datasets of datasets is rare already; each level takes some of HDF5's stack.
 _MOST_VIRTUAL = 16
@@ -363,8 +375,7 @@ _NAME_AXES = (
     'Name its axes, dataset="name" and axes="tczyx", or as ilastik does: the attribute '
     """axistags of the dataset is '{"axes": [{"key": "t"}, {"key": "z"}, ...]}'."""
 )
-# Names of BigDataViewer: the voxels of a level, and tables about the levels of all time points.
-_CELLS = re.compile(r"/t\d+/s(\d+)/(\d+)/cells")
+# BigDataViewer's tables about the levels of all time points.
 _TABLES = re.compile(r"s\d+/(resolutions|subdivisions)")
 _OPEN: weakref.WeakSet[Any] = weakref.WeakSet()
 
@@ -382,10 +393,8 @@ def open_hdf5(file: StoredFile, dataset: Any = None, axes: Any = None) -> Backen
     sense or there is none of this name.
     """
     h5py, errors = import_package("h5py", file.name), partial(hdf5_errors, file.name)
-    run, where = run_local, getattr(file, "path", None)
-    if isinstance(file, RemoteStoredFile):
-        where = Hdf5File(file)
-        run = where.run
+    where: Any = Hdf5File(file) if isinstance(file, RemoteStoredFile) else file.path
+    run = getattr(where, "run", run_local)
     with file.open():
         pass  # says in our words that it cannot be read
     h5 = run(lambda: h5py.File(where, "r", rdcc_nbytes=_KEPT_BYTES), errors)
@@ -442,7 +451,7 @@ def _find(h5py: Any, h5: Any, key: Any, file: StoredFile, axes: Any) -> FoundDat
             raise _in_other_files(name)
     itk = itk_place(dataset, name, axes)
     layout, dtype = _layout(dataset, name, itk[0] if itk else axes), np.dtype(dataset.dtype)
-    level = _bigdataviewer_level(h5py, h5, dataset, dtype)
+    level = bigdataviewer_level(h5py, h5, dataset, dtype)
     if level is not None:  # which has no other type, and stores it as the signed one
         dtype = np.dtype(dtype.str.replace("i", "u"))
     chunks = dataset.chunks or (1,) * len(layout.sizes)
@@ -553,8 +562,8 @@ def _layout(dataset: Any, name: str, axes: Any) -> Layout:
         raise BadHeader(f"{where} is empty: it has no shape.", do="Give another one as dataset=.")
     refuse_conventions(dataset.attrs, where)
     shape = tuple(dataset.shape)
+    labels = [dim.label or next(iter(dim.keys()), "") for dim in dataset.dims]
     if tags is None and axes is None:
-        labels = [dim.label or next(iter(dim.keys()), "") for dim in dataset.dims]
         axes = axes_of_names(labels, where)
         if axes is None and len(shape) > 4:
             raise UnknownFormat(f"{where} has {len(shape)} axes without names.", do=_NAME_AXES)
@@ -562,22 +571,14 @@ def _layout(dataset: Any, name: str, axes: Any) -> Layout:
         return plain_layout(shape, name, axes)
     with library_errors(f"{_AXES} of {name} make no sense"):
         axes = tuple(str(axis["key"]) for axis in json.loads(tags)["axes"])
+    refuse_other_names(labels, axes, where)
     return named_layout(shape, axes, name)
-
-
-def _bigdataviewer_level(h5py: Any, h5: Any, dataset: Any, dtype: np.dtype[Any]) -> Any:
-    """Return the factors (x, y, z) of a level of BigDataViewer; None for any other dataset."""
-    parts = _CELLS.fullmatch(dataset.name)
-    table = None if parts is None else h5.get(f"s{parts[1]}/resolutions")
-    if parts is None or not isinstance(table, h5py.Dataset) or dtype.str[1:] not in ("i2", "u2"):
-        return None
-    factors = np.asarray(table, np.float64)
-    return factors[int(parts[2])] if int(parts[2]) < len(factors) else np.zeros(0)
 
 
 def _affine(dataset: Any, layout: Layout, level: Any, name: str) -> tuple[float, ...]:
     attribute = dataset.attrs.get(_SPACING)
     if attribute is None and level is None:
+        warn_of_coordinates(coordinate_names(dataset, layout.spatial), name)
         return IDENTITY
     noun, numbers = (_SPACING, attribute) if attribute is not None else ("resolutions", level)
     spacing = np.asarray(numbers).ravel()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
+import re
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -291,6 +292,32 @@ def _unshuffle(data: Any, values: Sequence[int]) -> Any:
     if whole == len(data):
         return items.reshape(-1).data
     return items.tobytes() + bytes(data[whole:])  # the remainder is not shuffled
+
+
+_CELLS = re.compile(r"/t\d+/s(\d+)/(\d+)/cells")
+_NO_VARIABLE = b"This is a netCDF dimension but not"  # the name of a scale without numbers
+
+
+def bigdataviewer_level(h5py: Any, h5: Any, dataset: Any, dtype: np.dtype[Any]) -> Any:
+    """Return the factors (x, y, z) of a level of BigDataViewer; None for any other dataset."""
+    parts = _CELLS.fullmatch(dataset.name)
+    table = None if parts is None else h5.get(f"s{parts[1]}/resolutions")
+    if parts is None or not isinstance(table, h5py.Dataset) or dtype.str[1:] not in ("i2", "u2"):
+        return None
+    factors = np.asarray(table, np.float64)
+    return factors[int(parts[2])] if int(parts[2]) < len(factors) else np.zeros(0)
+
+
+def coordinate_names(dataset: Any, spatial: Sequence[int | None]) -> list[str]:
+    """Return the names of scales with a number for each voxel along an axis of space."""
+    return [
+        key or scale.name
+        for axis in spatial
+        if axis is not None and dataset.shape[axis] > 1
+        for key, scale in dataset.dims[axis].items()
+        if scale.shape == dataset.shape[axis : axis + 1]
+        and not bytes(scale.attrs.get("NAME", b"")).startswith(_NO_VARIABLE)
+    ]
 
 
 def itk_place(

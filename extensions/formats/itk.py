@@ -182,8 +182,10 @@ def _reads(request: BackendRequest) -> bool:
     return bool(_reader(path).GetImageIOFromFileName(path))
 
 
-def open_itk(path: str, name: str, follow: str = "same_folder") -> Backend:
-    """Open any file that SimpleITK reads; only the header is read."""
+def open_itk(
+    path: str, name: str, follow: str = "same_folder", others: Sequence[StoredFile] = ()
+) -> Backend:
+    """Open any file that SimpleITK reads, by its header; ``others`` hold its voxels."""
     file = LocalStoredFile(path, name)
     check_claims(path, name, follow)
     reader = _reader(path)
@@ -211,7 +213,7 @@ def open_itk(path: str, name: str, follow: str = "same_folder") -> Backend:
             raw.write(_slab(path, name, fields, size, first, count).data)
 
     IO_COUNTERS.count(headers=1)
-    return LocalRaw(fields, [file], name, write)
+    return LocalRaw(fields, [*others, file], name, write)
 
 
 def open_with_itk(file: StoredFile, why: str, data_files: Sequence[str]) -> Backend:
@@ -223,9 +225,9 @@ def open_with_itk(file: StoredFile, why: str, data_files: Sequence[str]) -> Back
             do="Write it again in one piece, raw or with gzip, or copy it to a local disk and pip "
             "install SimpleITK.",
         )
-    for name in data_files:
-        file.beside(name)  # a plain file, and not outside the folder
-    return open_itk(file.path, file.name, file.follow)
+    # Each is a plain file, and not outside the folder.
+    others = [file.beside(name) for name in data_files]
+    return open_itk(file.path, file.name, file.follow, others)
 
 
 def from_itk(image: Any, options: Options) -> ArraySource | None:

@@ -464,9 +464,10 @@ def parse_metaimage(head: bytes, name: str) -> TextHeader:
 
 # The fields that describe voxels, and those of their place; notes may have any other name.
 _META_KEYS = (
-    "ObjectType NDims BinaryData BinaryDataByteOrderMSB ElementByteOrderMSB CompressedData "
-    "CompressedDataSize DimSize ElementType ElementNumberOfChannels HeaderSize ElementDataFile "
-    "ElementMin ElementMax ElementToIntensityFunctionSlope ElementToIntensityFunctionOffset"
+    "ObjectType ObjectSubType NDims BinaryData BinaryDataByteOrderMSB ElementByteOrderMSB "
+    "CompressedData CompressedDataSize DimSize ElementType ElementNumberOfChannels HeaderSize "
+    "ElementDataFile ElementMin ElementMax ElementToIntensityFunctionSlope "
+    "ElementToIntensityFunctionOffset"
 )
 _META_PLACE = (
     "TransformMatrix Rotation Orientation Offset Position Origin CenterOfRotation "
@@ -477,12 +478,13 @@ _META_PLACE = (
 def _meta_fields(head: bytes, name: str) -> tuple[TextFields, int]:
     fields = TextFields(name, "MetaImage")
     for line, at in header_lines(head):
-        key, equals, value = (part.strip() for part in line.partition("="))
-        if not equals and not key:
+        if not line.strip():
             continue
-        # ITK writes notes of any key, DICOM's tags too.
-        if not equals or not key or not key.isprintable():
+        # ITK writes notes of any key, DICOM's tags too, and reads any row of separators.
+        key, *values = (part.strip() for part in re.split(r"[=:][=:\s]*", line, maxsplit=1))
+        if not values or not key or not key.isprintable():
             raise fields.error(f"it has a line {line[:40]!r}")
+        (value,) = values
         fields.check_spelling(key, _META_KEYS, _META_PLACE)
         fields[key] = value
         if key == _LAST_KEY:

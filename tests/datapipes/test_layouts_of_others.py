@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,30 @@ def test_names_of_cases_stay_what_they_are(tmp_path: Path) -> None:
     assert [first[key] for key in ("id", "visit", "age", "note")] == [
         "2019_01", "0012", -65.0, "two\nlines"
     ]  # fmt: skip
-    assert [second[key] for key in ("id", "visit", "age", "note")] == ["1_000", 12, 0, "nan"]
+    assert dict(second) == {"id": "1_000", "visit": 12, "age": 0}
+
+
+@pytest.mark.parametrize("cell", ["n/a", "N/A", "nan", "NaN", "<NA>", " n/a ", "#N/A"])
+@pytest.mark.parametrize("name", ["cases.tsv", "cases.csv", "cases.json", "cases.jsonl"])
+def test_cells_for_missing_values_are_empty(tmp_path: Path, cell: str, name: str) -> None:
+    """BIDS writes ``n/a``, and pandas reads each of these as missing."""
+    pandas = pytest.importorskip("pandas")
+    nifti(tmp_path / "a.nii", 1)
+    separator = "\t" if name.endswith("tsv") else ","
+    rows = [{"case": "x", "image": "a.nii", "age": "5", "seg": "a.nii"}]
+    rows.append({"case": "y", "image": cell, "age": cell, "seg": "a.nii"})
+    text = "\n".join(separator.join(row) for row in [rows[0], *(row.values() for row in rows)])
+    if "json" in name:
+        text = "\n".join(map(json.dumps, rows)) if name.endswith("l") else json.dumps(rows)
+    else:
+        table = pandas.read_csv(io.StringIO(text), sep=separator, skipinitialspace=True)
+        assert table.isna().sum().sum() == 2 or cell != cell.strip()
+    (tmp_path / name).write_text(text + "\n")
+
+    first, second = vp.from_table(tmp_path / name).open_volume()
+
+    assert [*first] == ["image", "age", "seg"]
+    assert (second.case, [*second]) == ("y", ["seg"])
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,13 @@ import gzip
 import json
 import os
 
+import nibabel
 import numpy as np
 import pytest
 from nifti_files import write_nifti
 
 import voxpipe as vp
+from voxpipe.core.errors import BadHeader
 from voxpipe.core.lru_cache import LRUCache
 from voxpipe.storage.content import array_key
 from voxpipe.storage.disk_cache import read_entry
@@ -61,6 +63,73 @@ def test_a_changed_gzip_is_decoded_anew(tmp_path, cache):
 
     np.testing.assert_array_equal(Volume(path).numpy()[0], voxels(1))
     assert len(entries(cache, "*.nii")) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "header", "number"),
+    [
+        ("a.nhdr", "{nrrd}encoding: ascii\ndata file: d.txt\n", "{} "),
+        ("a.nhdr", "{nrrd}encoding: hex\nendian: little\ndata file: d.txt\n", "0{}00"),
+        ("a.mhd", "{meta}BinaryData = False\nElementDataFile = d.txt\n", "{} "),
+    ],
+)
+def test_text_voxels_in_a_file_that_is_written_again(tmp_path, name, header, number):
+    """SimpleITK reads the new voxels, and so does a new volume."""
+    itk = pytest.importorskip("SimpleITK")
+    nrrd = "NRRD0004\ntype: short\ndimension: 3\nsizes: 2 2 2\n"
+    meta = "ObjectType = Image\nNDims = 3\nDimSize = 2 2 2\nElementType = MET_SHORT\n"
+    path, data = tmp_path / name, tmp_path / "d.txt"
+    path.write_text(header.format(nrrd=nrrd, meta=meta))
+
+    def write(place, first):
+        place.write_text("".join(number.format(first + n) for n in range(8)) + "\n")
+
+    write(data, 0)
+    before = Volume(path).numpy()[0]
+    again(data, write, 1)
+    expected = itk.GetArrayFromImage(itk.ReadImage(path)).T
+
+    assert expected.tolist() == (before + 1).tolist()
+    assert Volume(path).numpy()[0].tolist() == expected.tolist()
+
+
+@pytest.mark.parametrize("name", ["a.img", "a.hdr"])
+def test_the_mat_of_an_analyze_image_is_one_of_its_files(tmp_path, name):
+    """Nibabel's affine counts after the ``.mat`` is rewritten, removed or added."""
+    pytest.importorskip("scipy")
+    path, mat = tmp_path / name, tmp_path / "a.mat"
+
+    def write(origin):
+        affine = np.diag([2.0, 3, 4, 1])
+        affine[:3, 3] = origin
+        nibabel.save(nibabel.Spm99AnalyzeImage(np.zeros((2, 3, 4), "i2"), affine), path)
+        return mat.read_bytes()
+
+    moved = write((50, 60, 70))
+    changes = [lambda: mat.write_bytes(write((0, 0, 0)))]
+    changes += [lambda: mat.write_bytes(moved), mat.unlink, lambda: mat.write_bytes(moved)]
+    for change in changes:
+        change()
+        assert np.array_equal(Volume(path).affine, nibabel.load(path).affine)
+
+
+@pytest.mark.parametrize("suffix", [".mat", ".mat.gz"])
+def test_the_mat_of_a_compressed_analyze_image_is_refused(tmp_path, suffix):
+    """Nibabel takes one from ``.mat.gz`` and none from ``.mat``: no reader knows both."""
+    pytest.importorskip("scipy")
+    image = nibabel.Spm99AnalyzeImage(np.ones((2, 3, 4), "i2"), np.diag([2.0, 3, 4, 1]))
+    nibabel.save(image, path := tmp_path / "a.img.gz")
+    mat = tmp_path / "a.mat.gz"
+    content = mat.read_bytes()
+    mat.unlink()
+    plain = nibabel.load(path).affine
+    assert np.array_equal(Volume(path).affine, plain)
+    (tmp_path / f"a{suffix}").write_bytes(content)
+
+    assert np.array_equal(nibabel.load(path).affine, plain) is (suffix == ".mat")
+    with pytest.raises(BadHeader, match=r"a\.img.* is compressed.*\n*.*affine="):
+        _ = Volume(path).affine
+    assert Volume(path, affine=np.eye(4)).numpy().all()
 
 
 def test_two_files_of_one_content_and_time_are_two_entries(tmp_path, cache):

@@ -26,6 +26,7 @@ import voxpipe as vp
 from voxpipe.core.errors import (
     BadHeader,
     CasesLeftOut,
+    CorruptVolume,
     LikelyMistake,
     SampleError,
     TruncatedVolume,
@@ -434,6 +435,62 @@ def test_jpeg_2000(tmp_path):
 
     expected = SimpleITK.GetArrayFromImage(SimpleITK.ReadImage(tmp_path / "a.dcm"))
     assert np.array_equal(found, expected)
+
+
+def jpeg_2000(path, pixels, allocated, stored):
+    """Write a slice whose code has the bits of ``pixels``, and its header other ones."""
+    imagecodecs = pytest.importorskip("imagecodecs")
+    code = imagecodecs.jpeg2k_encode(pixels, codecformat="j2k", reversible=True, level=0)
+    write(path, pixels.astype(f"{pixels.dtype.kind}{allocated // 8}"))
+    one = pydicom.dcmread(path)
+    one.BitsStored, one.HighBit = stored, stored - 1
+    one.PixelData = pydicom.encaps.encapsulate([code])
+    one["PixelData"].VR, one["PixelData"].is_undefined_length = "OB", True
+    one.file_meta.TransferSyntaxUID = JPEG2000Lossless
+    one.save_as(path, enforce_file_format=True)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("code", "allocated", "stored"),
+    [
+        ("u1", 16, 8),
+        ("u1", 16, 12),
+        ("u1", 16, 16),
+        ("i1", 16, 8),
+        ("i1", 16, 16),
+        ("u1", 32, 8),
+        ("u2", 32, 16),
+        ("i2", 32, 16),
+        ("i2", 16, 12),
+        ("i1", 8, 8),
+    ],
+)
+def test_a_code_of_fewer_bits_than_are_allocated(tmp_path, code, allocated, stored):
+    """Pydicom reads the same numbers."""
+    pixels = (FRAMES[0] * 2 - (48 if code[0] == "i" else 0)).astype(code)
+    path = jpeg_2000(tmp_path / "a.dcm", pixels, allocated, stored)
+
+    found = Volume(path).numpy()[0, :, :, 0].T
+
+    expected = pydicom.dcmread(path).pixel_array
+    assert found.dtype == expected.dtype == f"{code[0]}{allocated // 8}"
+    assert np.array_equal(found, expected)
+    assert np.array_equal(found, pixels)
+
+
+@pytest.mark.parametrize("stored", [17, 24, 32])
+def test_codes_of_more_than_16_bits(tmp_path, stored):
+    """SimpleITK decodes them to other numbers, and pydicom refuses them."""
+    path = jpeg_2000(tmp_path / "a.dcm", FRAMES[1].astype(np.uint32) * 2000, 32, stored)
+
+    with pytest.raises(UnknownFormat, match=f"compressed numbers of {stored} bits"):
+        _ = Volume(path).shape
+    one = pydicom.dcmread(path)
+    one.BitsStored, one.HighBit = 16, 15
+    one.save_as(path)
+    with pytest.raises(CorruptVolume, match="decodes to uint32, not 16 bits"):
+        Volume(path).numpy()
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.uint16])

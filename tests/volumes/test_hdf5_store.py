@@ -5,6 +5,7 @@ import os
 import random
 import subprocess
 import sys
+import warnings
 
 import fsspec
 import numpy as np
@@ -17,6 +18,7 @@ from voxpipe.core.errors import (
     BadHeader,
     CorruptVolume,
     EmptyVolume,
+    LikelyMistake,
     MissingDependency,
     TruncatedVolume,
     UnknownFormat,
@@ -627,3 +629,68 @@ def test_axes_have_labels_or_scales(tmp_path, how):
     volume = Volume(tmp_path / "a.h5", dataset="d")
 
     assert volume.numpy()[0].tolist() == array.T.tolist()
+
+
+@pytest.mark.parametrize("names", ["zyx", "zxy", ""])
+def test_labels_that_differ_from_the_axistags(tmp_path, names):
+    """Two names of one axis are refused; ``axes=`` decides."""
+    array, path = np.arange(24, dtype="i2").reshape(2, 3, 4), tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("d", data=array)
+        dataset.attrs["axistags"] = json.dumps({"axes": [{"key": key} for key in "zyx"]})
+        for dim, name in zip(dataset.dims, names, strict=False):
+            dim.label = name
+
+    if names == "zxy":
+        with pytest.raises(BadHeader, match=r"name its axes z, y, x, and its array z, x, y"):
+            _ = Volume(path).shape
+    with h5py.File(path) as file:
+        assert np.array_equal(Volume(path, axes="zyx").numpy()[0].T, file["d"])
+
+
+@pytest.mark.parametrize(
+    "form", ["numbers", "no variable", "other length", "time", "element_size_um"]
+)
+@pytest.mark.parametrize("chunks", [None, (1, 3, 4)])
+def test_coordinates_in_scales(tmp_path, form, chunks):
+    """Scales with numbers are warned of, as they are not read; ``affine=`` places the voxels."""
+    array, path = np.arange(24, dtype="i2").reshape(2, 3, 4), tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        dataset = file.create_dataset("d", data=array, chunks=chunks)
+        axes = "tyx" if form == "time" else "zyx"
+        for n, name in enumerate(axes[:1] if form == "time" else axes):
+            length = 1 if form == "other length" else array.shape[n]
+            scale = file.create_dataset(name, data=4.0 * np.arange(length))
+            no_variable = "This is a netCDF dimension but not a netCDF variable.         4"
+            scale.make_scale(no_variable if form == "no variable" else name)
+            dataset.dims[n].attach_scale(scale)
+        for dim, name in zip(dataset.dims, axes, strict=True):
+            dim.label = name
+        if form == "element_size_um":
+            dataset.attrs[form] = [4.0, 3, 2]
+
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        _ = Volume(path, dataset="d").spacing
+
+    words = [str(note.message) for note in notes if "coordinates:" in str(note.message)]
+    assert len(words) == (form == "numbers")
+    assert all("along x, y, z" in text and "affine=" in text for text in words)
+    volume = Volume(path, dataset="d", affine=np.diag([2.0, 3, 4, 1]))
+    assert volume.spacing == (2, 3, 4)
+    with h5py.File(path) as file:
+        stored = file["d"][...]
+    assert sorted(volume.numpy().ravel()) == sorted(stored.ravel())
+
+
+@pytest.mark.parametrize(("value", "is_warned"), [(np.int16(-1), True), (np.float32("nan"), False)])
+def test_numbers_that_mean_missing(tmp_path, value, is_warned):
+    """NetCDF's fill value is a voxel like any other, with a warning; NaN is NaN."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        file.create_dataset("d", data=np.full((2, 3, 4), value)).attrs["_FillValue"] = [value]
+
+    if is_warned:
+        with pytest.warns(LikelyMistake, match=r"missing-values: .* _FillValue = .*-1"):
+            assert (Volume(path).numpy() == -1).all()
+    assert np.isnan(Volume(path).numpy()).all() or is_warned

@@ -93,6 +93,10 @@ def test_nrrd_lies_where_simpleitk_says(tmp_path, lines):
         "HeaderSize = -1\n",
         "DistanceUnits = ?\n",
         "DistanceUnits = mm\n",
+        "ObjectSubType = Scan\nName = a\nID = 1\nParentID = -1\nElementNBits = 16\n",
+        "ElementSpacing: 1 2 3\nOffset:4 5 6\n",
+        "ElementSpacing := 1 2 3\nOffset == 4 5 6\n",
+        "AcquisitionDate = 12:30\nComment: a = b\n",
     ],
 )
 def test_metaimage_lies_where_simpleitk_says(tmp_path, lines):
@@ -104,6 +108,18 @@ def test_metaimage_lies_where_simpleitk_says(tmp_path, lines):
 
     np.testing.assert_allclose(volume.affine, affine, atol=1e-12)
     assert volume.numpy()[0].tolist() == voxels.tolist()
+
+
+@pytest.mark.parametrize("separator", [": ", ":", " : ", " := ", "=\t= "])
+def test_separators_of_metaimage(tmp_path, separator):
+    """ITK takes any row of equals signs and colons for one separator, in every line."""
+    path = meta(tmp_path, "ElementSpacing = 1 2 3\nOffset = 4 5 6\n")
+    head, end, voxels = path.read_bytes().partition(b"LOCAL")
+    path.write_bytes(head.replace(b" = ", separator.encode()) + end + voxels)
+    expected, affine = judged(path)
+
+    assert np.array_equal(Volume(path).affine, affine)
+    assert Volume(path).numpy()[0].tolist() == expected.tolist()
 
 
 @pytest.mark.parametrize(

@@ -248,7 +248,7 @@ def test_arbitrary_bytes_never_fail_otherwise(raw):
 
 @given(st.integers(0, 347), st.binary(min_size=1, max_size=40))
 @example(at=282, noise=b"\x81\x7f")  # a signalling NaN in the sform
-@pytest.mark.filterwarnings("ignore:unknown-unit")
+@pytest.mark.filterwarnings("ignore:unknown-unit", "ignore:unknown-code")
 def test_damaged_headers_never_fail_otherwise(at, noise):
     """A sound header with some bytes overwritten is read or refused with one of our errors."""
     raw = bytearray(crafted())
@@ -380,6 +380,58 @@ def test_steps_that_are_not_positive(tmp_path, step, codes):
         _ = written(tmp_path, raw).shape
     raw = crafted(pixdim=(1, 2, step, 4, 1, 1, 1, 1)) + VOXELS
     assert written(tmp_path, raw, "sform.nii").spacing == (2, 3, 4)
+
+
+@pytest.mark.parametrize("kind", [nibabel.Nifti1Image, nibabel.Nifti2Image])
+@pytest.mark.parametrize(
+    ("sform", "qform"), [(-1, 1), (7, 1), (7, 0), (-1, 0), (6, 5), (0, 9), (9, -2), (1, 9), (5, 1)]
+)
+def test_codes_that_nifti_does_not_define_are_0(tmp_path, kind, sform, qform):
+    """As nibabel loads them; here a warning names the file and the code."""
+    image, path = kind(np.zeros((4, 3, 5), "i2"), np.eye(4)), tmp_path / "a.nii"
+    image.set_qform(np.diag([-2.0, 3, 4, 1]), 1)
+    image.set_sform(np.diag([9.0, 9, 9, 1]), 1)
+    nibabel.save(image, path)
+    raw, size = bytearray(path.read_bytes()), image.header.sizeof_hdr
+    fields = kind.header_class(bytes(raw[:size]))
+    fields["sform_code"], fields["qform_code"] = sform, qform
+    path.write_bytes(bytes(fields.binaryblock) + bytes(raw[size:]))
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+
+        affine = Volume(path).affine
+
+    assert np.array_equal(affine, nibabel.load(path).affine)
+    odd = [f"form_code {code}," for code in (qform, sform) if not 0 <= code <= 5]
+    assert len(notes) == len(odd)
+    assert all(text in str(note.message) for text, note in zip(odd, notes, strict=True))
+    assert Volume(path, affine=np.eye(4)).spacing == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "way_out"),
+    [
+        ({"pixdim": (1, -2, 3, 4, 1, 1, 1, 1), "sform": 0}, "affine="),
+        ({"pixdim": (2, 2, 3, 4, 1, 1, 1, 1), "sform": 0, "qform": 1}, "affine="),
+        ({"quaternion": (1.0001, 0, 0, 5, 6, 7), "sform": 0, "qform": 1}, "affine="),
+        ({"offset": 0.0}, "vox_offset to 352"),
+        ({"offset": 348.0}, "vox_offset to 352"),
+    ],
+)
+def test_a_refused_header_names_the_way_out(tmp_path, change, way_out):
+    """The same file opens when its advice is followed."""
+    with pytest.raises(BadHeader) as refused:
+        _ = written(tmp_path, crafted(**change) + VOXELS).shape
+    assert way_out in str(refused.value)
+    if "offset" in change:
+        path, options = tmp_path / "a.nii", {}
+        path.write_bytes(crafted(**{**change, "offset": 352.0}) + VOXELS)
+        assert np.array_equal(Volume(path).affine, nibabel.load(path).affine)
+    else:
+        options = {"affine": np.diag([2.0, 3, 4, 1])}
+    volume = Volume(tmp_path / "a.nii", **options)
+    assert volume.spacing == (2, 3, 4)
+    assert volume.numpy().T.ravel().tolist() == list(range(8))
 
 
 def test_the_handedness_zero_is_one(tmp_path):

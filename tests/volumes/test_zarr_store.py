@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 
 import fsspec
 import nibabel
@@ -755,6 +756,93 @@ def test_conventions_of_netcdf_in_zarr_are_refused(tmp_path, version, key, neutr
     with pytest.raises(UnknownFormat, match=rf"a\.zarr has the attribute {key} = 0\.5"):
         Volume(tmp_path / "a.zarr").probe()
     assert Volume(tmp_path / "b.zarr").numpy().all()
+
+
+@pytest.mark.parametrize("key", ["_FillValue", "missing_value"])
+@pytest.mark.parametrize(
+    ("value", "dtype", "is_warned"),
+    [(-1, "i2", True), (0, "u1", True), (-1.0, "f4", True), (float("nan"), "f4", False)],
+)
+def test_numbers_that_xarray_reads_as_missing(tmp_path, key, value, dtype, is_warned):
+    """They are voxels here, with a warning; NaN is NaN in both."""
+    xarray = pytest.importorskip("xarray")
+    data = np.arange(24).reshape(2, 3, 4).astype(dtype)
+    data[0, 0, 0] = np.array(value).astype(dtype)
+    image = xarray.DataArray(data, dims=("z", "y", "x"), name="img")
+    image.encoding = {key: np.dtype(dtype).type(value)}
+    image.to_dataset().to_zarr(tmp_path / "a.zarr", zarr_format=3, consolidated=False)
+    read = xarray.open_zarr(tmp_path / "a.zarr", chunks=None, consolidated=False)["img"].values
+
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        found = Volume(tmp_path / "a.zarr/img").numpy()[0].T
+
+    assert np.isnan(read[0, 0, 0])
+    assert np.array_equal(found, data, equal_nan=dtype == "f4")
+    assert [str(note.message).partition(":")[0] for note in notes] == ["missing-values"] * is_warned
+
+
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("group", ["", "deep/"])
+def test_coordinates_of_xarray(tmp_path, version, group):
+    """The spacing that xarray stores as arrays is warned of, until ``affine=`` is given."""
+    xarray = pytest.importorskip("xarray")
+    data, steps = np.arange(24, dtype="i2").reshape(2, 3, 4), {"z": 4.0, "y": 3.0, "x": 2.0}
+    coords = {axis: np.arange(n) * steps[axis] for axis, n in zip("zyx", data.shape, strict=True)}
+    dataset = xarray.Dataset({"img": (("z", "y", "x"), data)}, coords=coords)
+    how = {"zarr_format": version, "consolidated": False}
+    dataset.to_zarr(tmp_path / "a.zarr", group=group or None, **how)
+    dataset.drop_vars([*"zyx"]).to_zarr(tmp_path / "b.zarr", group=group or None, **how)
+    affine = np.diag([2.0, 3, 4, 1])
+
+    with pytest.warns(LikelyMistake, match=r"coordinates: .* along z, y, x, .*affine="):
+        assert Volume(tmp_path / f"a.zarr/{group}img").spacing == (1, 1, 1)
+    volume = Volume(tmp_path / f"a.zarr/{group}img", affine=affine)
+    assert volume.spacing == (2, 3, 4)
+    how = {"group": group or None, "chunks": None, "consolidated": False}
+    read = xarray.open_zarr(tmp_path / "a.zarr", **how)["img"]
+    assert np.array_equal(volume.numpy()[0].T, read)
+    assert Volume(tmp_path / f"b.zarr/{group}img").spacing == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("names", "fits"),
+    [
+        (("c", "z", "y", "x"), True),
+        (("channel", "Depth", "height", "width"), True),
+        (("dim_0", None, "y", "x"), True),
+        (("c", "x", "y", "z"), False),
+        (("c", "z", "x", "y"), False),
+        ((None, "c", "y", "x"), False),
+        (("time", "z", "y", "x"), False),
+    ],
+)
+@pytest.mark.parametrize("version", [2, 3])
+def test_names_of_axes_in_two_places(tmp_path, names, fits, version):
+    """OME-Zarr's axes have to be those of the array: zarr's names and xarray's."""
+    group = zarr.open_group(tmp_path / "a.zarr", mode="w", zarr_format=version)
+    more = {"dimension_names": names} if version == 3 else {}
+    data = numbered((2, 3, 4, 5))
+    array = group.create_array("0", data=data, **more)
+    if version == 2:
+        array.attrs["_ARRAY_DIMENSIONS"] = names
+    axes = [{"name": "c", "type": "channel"}, *({"name": n, "type": "space"} for n in "zyx")]
+    dataset = {"path": "0", "coordinateTransformations": [{"type": "scale", "scale": [1, 4, 3, 2]}]}
+    image = {"axes": axes, "datasets": [dataset]}
+    ome = {"version": "0.5", "multiscales": [image]}
+    group.attrs.update({"ome": ome} if version == 3 else {"multiscales": [image]})
+
+    if fits:
+        assert np.array_equal(Volume(tmp_path / "a.zarr").numpy(), data.transpose(0, 3, 2, 1))
+        return
+    with pytest.raises(
+        BadHeader, match=r"a\.zarr name its axes c, z, y, x, and its array (.|\n)*axes="
+    ):
+        _ = Volume(tmp_path / "a.zarr").shape
+    volume = Volume(tmp_path / "a.zarr/0", axes="czyx", affine=np.diag([2.0, 3, 4, 1]))
+    assert np.array_equal(
+        volume.numpy(), zarr.open_array(tmp_path / "a.zarr/0")[...].transpose(0, 3, 2, 1)
+    )
 
 
 def ome_image(folder, axis, kind, step):

@@ -174,6 +174,24 @@ def axes_of_names(names: Sequence[Any], name: str) -> str | None:
     return None
 
 
+def refuse_other_names(names: Sequence[Any], axes: Sequence[str], name: str) -> None:
+    """Raise ``BadHeader`` if an array names an axis in another way than its metadata."""
+    letters = [AXES_BY_NAME.get(str(axis or "").lower(), "") for axis in names]
+    own = [AXES_BY_NAME.get(axis, axis) for axis in axes]
+    if any(letter not in ("", axis) for letter, axis in zip(letters, own, strict=False)):
+        msg = f"the metadata of {name} name its axes {', '.join(axes)}, and its array "
+        do = "Correct one of them, or open the array itself with axes= and affine=."
+        raise BadHeader(f"{msg}{', '.join(map(str, names))}.", do=do)
+
+
+def warn_of_coordinates(axes: Sequence[Any], name: str) -> None:
+    """Warn of stored coordinates of voxels along some axes, which are not read."""
+    if axes and not PLACEMENT.get().has_affine:
+        msg = f"coordinates: {name} has coordinates along {', '.join(map(str, axes))}, which are "
+        do = "Pass affine= to place the voxels."
+        warn(f"{msg}not read: its spacing is 1 mm. {do}", LikelyMistake)
+
+
 def check_axes(axes: Any, shape: Sequence[int], name: str) -> str:
     """Return ``axes``; raise ``SampleError`` unless its letters name the axes of the array."""
     is_text = isinstance(axes, str)
@@ -232,12 +250,14 @@ def check_chunk_bytes(size: int, name: str) -> None:
 
 # Attributes of netCDF that change the values of an array, with their neutral values.
 _NEUTRAL = {"scale_factor": 1.0, "add_offset": 0.0, "_Unsigned": "false"}
+# Those that mark numbers as missing, and NaN as text and as xarray writes it in zarr v3.
+_MISSING, _NANS = ("_FillValue", "missing_value"), ("nan", "aaaaaaaa+h8=")
 
 
 def refuse_conventions(
     attributes: Mapping[str, Any], name: str, neutral_values: Mapping[str, Any] = _NEUTRAL
 ) -> None:
-    """Raise ``UnknownFormat`` for attributes that change stored values."""
+    """Raise ``UnknownFormat`` for attributes that change stored values; warn of missing ones."""
     for key in filter(attributes.__contains__, neutral_values):
         value, neutral = np.asarray(attributes[key]), neutral_values[key]
         try:
@@ -248,6 +268,12 @@ def refuse_conventions(
             msg = f"{name} has the attribute {key} = {shorten(value.tolist())}"
             do = "Read it with xarray, rasterio or Fiji, for instance, and give the values."
             raise UnknownFormat(f"{msg}, which changes its values.", do=do)
+    for key in filter(attributes.__contains__, _MISSING):
+        numbers = np.ravel(attributes[key]).tolist()
+        if neutral_values is _NEUTRAL and not {str(n).lower() for n in numbers} <= {*_NANS}:
+            msg = f"missing-values: {name} has the attribute {key} = {shorten(attributes[key])}"
+            do = "Give the values as an array, with NaN or without them, if that is wrong."
+            warn(f"{msg}; such voxels are read as numbers. {do}", LikelyMistake)
 
 
 def chunked_header(

@@ -25,7 +25,7 @@ from ...core.errors import (
     UnknownFormat,
 )
 from ..backend import Backend
-from ..header import affine_entries, refuse_unreadable, stored_affine
+from ..header import PLACEMENT, affine_entries, refuse_unreadable, stored_affine
 from .chunked_backend import millimetres_in
 from .raw import RawHeader, fastest_first, open_raw
 from .stored_file import Format, LocalStoredFile, StoredFile, library_errors, what_to_do
@@ -100,7 +100,8 @@ def raw_header(fields: Any, lowest: int | None, name: str) -> RawHeader:
     offset = 0.0 if lowest is None else float(fields["vox_offset"])
     if not offset >= (lowest or 0) or offset != int(min(offset, 2.0**62)):
         why = f"its voxels begin at byte {offset:g}, and the header ends at {lowest}"
-        raise bad_nifti(name, why)
+        do = f"Set its vox_offset to {lowest} if no extension follows, or write it again."
+        raise bad_nifti(name, why, do if lowest else "")
     entries = stored_affine(_orientation, fields, name)
     if dtype.names is not None:
         layout, dtype = fastest_first(shape, colours=len(dtype.names)), np.dtype("u1")
@@ -163,17 +164,22 @@ def _text(numbers: Any) -> str:
 def _orientation(fields: Any, name: str) -> tuple[float, ...]:
     from nibabel.spatialimages import HeaderDataError
 
+    for key in filter(fields.keys().__contains__, ("qform_code", "sform_code")):
+        if not 0 <= (code := int(fields[key])) <= _MOST_CODE:
+            fields[key] = 0  # as nibabel and ITK do
+            if not PLACEMENT.get().has_affine:
+                msg = f"{name} has the {key} {code}, which NIfTI does not define; 0 is used."
+                warn(f"unknown-code: {msg} Pass affine= to place the voxels.", LikelyMistake)
     try:
         # NumPy would warn of a signalling NaN in a damaged header.
         with np.errstate(invalid="ignore"):
             affine = np.array(fields.get_best_affine(), dtype=np.float64)
-            has_form = (
-                "sform_code" in fields and max(fields["sform_code"], fields["qform_code"]) > 0
-            )
+            has_form = "sform_code" in fields and (fields["sform_code"] or fields["qform_code"])
             if not has_form and (fields["pixdim"][1 : 1 + min(3, fields["dim"][0])] < 0).any():
                 raise ValueError("pixdim[1,2,3] should be positive")
     except (HeaderDataError, ValueError) as error:
-        raise bad_nifti(name, f"its orientation cannot be read ({error})") from None
+        why = f"its orientation cannot be read ({error})"
+        raise bad_nifti(name, why, "Pass affine= to place the voxels.") from None
     if "xyzt_units" in fields:  # Analyze has none
         affine[:3] *= millimetres_in(UNITS[int(fields["xyzt_units"]) & UNIT_BITS], name)
     return affine_entries(affine, name)
@@ -265,19 +271,25 @@ def open_pair(file: StoredFile) -> Backend:
     is_header = name.lower().removesuffix(".gz").endswith(".hdr")
     header = file if is_header else file.with_suffix(".img", ".hdr")
     voxels = file.with_suffix(".hdr", ".img") if is_header else file
-    raw = head_of(header, is_gzip)
+    raw, files = head_of(header, is_gzip), [header, voxels]
     fields, size = fields_of(raw, header.name)
     if raw[_MAGIC_AT[size] :].startswith(_MAGICS):
         raw_fields = raw_header(fields, 0, header.name)
     elif size == NIFTI1_BYTES:
-        raw_fields = _parse_analyze(raw, fields.endianness, header)
+        raw_fields, mats = _parse_analyze(raw, fields.endianness, header)
+        files = [*mats, *files]
     else:
         raise bad_nifti(header.name, f"its magic is {raw[4:8]!r}")
-    return open_raw(raw_fields, [header, voxels], name, encoding="gzip" if is_gzip else "raw")
+    return open_raw(raw_fields, files, name, encoding="gzip" if is_gzip else "raw")
 
 
-def _parse_analyze(raw: bytes, order: str, header: StoredFile) -> RawHeader:
-    """Return the raw header of an Analyze header (plain, SPM99, SPM2), by nibabel's rules."""
+def _parse_analyze(
+    raw: bytes, order: str, header: StoredFile
+) -> tuple[RawHeader, list[LocalStoredFile]]:
+    """Return the raw header of an Analyze header (plain, SPM99, SPM2), by nibabel's rules.
+
+    Also return its ``.mat`` files, which may be missing.
+    """
     # The first axis runs to the left and the origin is SPM's field or the centre. A ``.mat`` in the
     # folder has precedence.
     from nibabel.spm2analyze import Spm2AnalyzeHeader
@@ -287,13 +299,18 @@ def _parse_analyze(raw: bytes, order: str, header: StoredFile) -> RawHeader:
     if not isinstance(header, LocalStoredFile):
         msg = f"{header.name} is an Analyze header, which is only read from local disks."
         raise BadHeader(msg, do="Copy both files, or convert them to .nii.")
-    mat = os.path.splitext(header.path.removesuffix(".gz"))[0] + ".mat"
-    if not os.path.exists(mat):
-        return raw_fields
-    size, do = LocalStoredFile(mat).size, "Remove it if it does not belong to the image."
+    stem, ending = os.path.splitext(header.path.removesuffix(".gz"))[0], header.path[-3:]
+    paths = [f"{stem}.mat", f"{stem}.mat.gz"] if ending == ".gz" else [f"{stem}.mat"]
+    mats = [LocalStoredFile(path, optional=True) for path in paths]
+    size, do = max(mat.size for mat in mats), "Remove it if it does not belong to the image."
+    if size < 0 or (len(mats) > 1 and PLACEMENT.get().has_affine):
+        return raw_fields, mats
+    if len(mats) > 1:
+        msg = f"{header.name} is compressed, and nibabel ignores its {paths[0]}, but not .mat.gz."
+        raise BadHeader(msg, do="Decompress the image and its .mat, or pass affine=.")
     if size > _MOST_MAT_BYTES:
-        text = f"{mat} takes {size} bytes, and the matrices of an image {_MOST_MAT_BYTES} at most."
-        raise BadHeader(text, do=do)
+        msg = f"{paths[0]} takes {size} bytes, and the matrices of an image {_MOST_MAT_BYTES}"
+        raise BadHeader(f"{msg} at most.", do=do)
     import nibabel
 
     place = f"the .mat of {header.name}"
@@ -302,7 +319,7 @@ def _parse_analyze(raw: bytes, order: str, header: StoredFile) -> RawHeader:
             image: Any = nibabel.load(header.path)
         except ImportError as error:
             raise MissingDependency(f"{place} needs scipy.", do="pip install scipy") from error
-    return replace(raw_fields, affine=affine_entries(image.affine, header.name))
+    return replace(raw_fields, affine=affine_entries(image.affine, header.name)), mats
 
 
 # FreeSurfer's MGH: ``.mgh``, and ``.mgz`` as one gzip stream. Acquisition parameters and tags of

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -114,6 +114,12 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
         if len(names) not in (0, len(shape)):
             raise ValueError(f"{len(names)} dimension_names of {len(shape)} axes")
         return _check(ArrayMetadata(*layout, shards, at_end, has_crc, whole, names), name)
+
+
+def dimension_names(array: Any) -> Sequence[Any]:
+    """Return the names of the axes of an array of voxpipe or zarr-python; empty without any."""
+    names: Sequence[Any] = getattr(array.metadata, "dimension_names", None) or ()
+    return names or dict(getattr(array, "attrs", {})).get("_ARRAY_DIMENSIONS") or ()
 
 
 def completeness(array: Any) -> bool | None:

@@ -48,9 +48,16 @@ from ..scheme import StoreLayout
 from ..session import opening_session
 from ..voxels import Voxels
 from . import zarr_nodes
-from .chunked_backend import ChunkedBackend, chunked_header, refuse_conventions
+from .chunked_backend import (
+    AXES_BY_NAME,
+    SPATIAL,
+    ChunkedBackend,
+    chunked_header,
+    refuse_conventions,
+    warn_of_coordinates,
+)
 from .stored_file import Format, LocalStoredFile, StoredFile, library_errors
-from .zarr_array import ZarrArray, completeness, open_node
+from .zarr_array import ZarrArray, completeness, dimension_names, open_node
 from .zarr_chunks import NotOurs, missing_shard
 
 # Above the number of metadata objects of a pyramid of a few levels.
@@ -451,22 +458,29 @@ def open_zarr(request: BackendRequest, name: str, level: Any = 0, axes: Any = No
         backend = LocalZarr(os.fspath(request.path or ""), name, level, request.follow, axes)
     parent = _PARENT.fullmatch(url or os.fspath(request.path or ""))
     if parent and vars(request)["affine"] is None and backend.header.affine == IDENTITY:
-        _warn_of_level(parent[1], request.storage_options, name)
+        _warn_of_level(parent[1], request.storage_options, name, backend)
     return backend
 
 
 # An array in a folder that may be an image.
-_PARENT = re.compile(r"(.*\.zarr)/[^/?#]+/?")
+_PARENT = re.compile(r"(.*\.zarr(?:/[^?#]+)?)/[^/?#]+/?")
 
 
-def _warn_of_level(parent: str, storage_options: Mapping[str, Any], name: str) -> None:
-    """Warn of an array opened by its own path, if the image in ``parent`` has an affine."""
+def _warn_of_level(
+    parent: str, storage_options: Mapping[str, Any], name: str, backend: ZarrBackend
+) -> None:
+    """Warn of an array opened by its own path, if its place is elsewhere in ``parent``."""
     group = open_remote(parent, storage_options) if is_url(parent) else LocalRanges(parent)
     with suppress(VoxpipeError):  # a group without access
         if any(b"multiscales" in (group.get(key) or b"") for key in ("zarr.json", ".zattrs")):
             image = public_name(parent)
             what = f"level-without-place: {name} is one array of {image}, whose metadata place it"
             warn(f"{what}. Open {image} with level=, or pass affine=.", LikelyMistake)
+        names = dimension_names(getattr(backend._array, "_array", backend._array))
+        axes = [axis for axis in names if AXES_BY_NAME.get(str(axis).lower()) in SPATIAL]
+        # xarray writes the coordinates of an axis as an array of its name.
+        is_one = any(group.get(f"{axes[-1]}/{key}") for key in ("zarr.json", ".zarray") if axes)
+        warn_of_coordinates(axes if is_one else (), name)
 
 
 def _is_zarr(request: BackendRequest) -> bool:

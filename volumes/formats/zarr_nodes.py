@@ -54,17 +54,18 @@ from .chunked_backend import (
     millimetres_in,
     named_layout,
     plain_layout,
+    refuse_other_names,
 )
 from .nifti import parse_nifti
 from .raw import RawHeader
 from .stored_file import import_package, library_errors
-from .zarr_array import ZarrArray, completeness
+from .zarr_array import ZarrArray, completeness, dimension_names
 from .zarr_chunks import NotOurs
 
 # A NIfTI header has 540 bytes and extensions, each of which may hold a DICOM header.
 _MOST_HEADER_BYTES = 16 * 1024**2
 _MOST_NAMES = 5  # of images in an error
-# The axes of every image before version 0.3.
+# The axes of every image before version 0.3; the last of them without OME-Zarr metadata.
 _OLD_AXES = ("t", "c", "z", "y", "x")
 _VERSION = re.compile(r"0\.([1-6])(?![0-9])")  # of OME-Zarr; drafts are called 0.5-dev2
 # Minor version from which coordinate systems hold the axes.
@@ -250,8 +251,6 @@ def _transformation(step: Mapping[str, Any], axes: int) -> tuple[Any, Any]:
 
 NIFTI = "nifti"
 """The array that holds the bytes of the NIfTI header."""
-# NIfTI-Zarr without OME-Zarr metadata: the last axes in this order.
-_NIFTI_AXES = ("t", "c", "z", "y", "x")
 
 
 @dataclass(frozen=True)
@@ -283,9 +282,7 @@ def image_of(node: Any, level: int, name: str, axes: Any = None) -> ZarrImage:
 
 def _of_array(array: Any, level: int, name: str, axes: Any) -> ZarrImage:
     check_number(level, 1, "level", name)
-    names = getattr(array.metadata, "dimension_names", None) or ()
-    if not names and not isinstance(array, ZarrArray):
-        names = dict(array.attrs).get("_ARRAY_DIMENSIONS") or ()
+    names = dimension_names(array)
     if axes is None and len(names) == len(array.shape):
         axes = axes_of_names(names, name)
     return ZarrImage(array, plain_layout(tuple(array.shape), name, axes))
@@ -323,8 +320,9 @@ def _of_group(group: Any, level: int, name: str, axes: Any) -> ZarrImage:
     if is_ours and completeness(array) is None:
         part = f"the attributes of {path}/zarr.json"
         raise _part_is_lost(part, "whether every shard was written", name)
-    own = levels[level].axes if levels else _NIFTI_AXES[-array.ndim :]
+    own = levels[level].axes if levels else _OLD_AXES[-array.ndim :]
     layout = named_layout(tuple(array.shape), own, name)
+    refuse_other_names(dimension_names(array), own, name)
     if fields is None:
         _refuse_mixed_units(levels[level], array.shape, name)
         affine, scale = levels[level].affine, (1.0, 0.0)
