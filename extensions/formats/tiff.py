@@ -225,7 +225,7 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
     pages = math.prod(lead)
     _refuse_other_kinds(image, frame, name)
     _refuse_scaled(frame.tags.valueof(_GDAL_METADATA), file.imagej_metadata or {}, name)
-    dtype = np.dtype(frame.dtype).newbyteorder(file.byteorder)
+    dtype = np.dtype(frame.dtype.str).newbyteorder(file.byteorder)
     files: tuple[str, ...] = (file.filename,)
     # An OME-TIFF may say that all of its planes are in another file.
     is_here = frame.parent.filehandle.path == file.filehandle.path
@@ -354,7 +354,7 @@ def _spacing(
     """Return millimetres between voxels along x, y, z; None where the file does not say."""
     try:
         if file.ome_metadata:
-            return _ome_spacing(file.ome_metadata, series, finest, name)
+            return _ome_spacing(file.ome_metadata, series, len(file.series), finest, name)
         if file.imagej_metadata:
             return _imagej_spacing(file.imagej_metadata, file.pages[0], name)
     except BadHeader:
@@ -365,28 +365,32 @@ def _spacing(
 
 
 def _ome_spacing(
-    text: str, series: int, finest: tuple[int, ...], name: str
+    text: str, series: int, images: int, finest: tuple[int, ...], name: str
 ) -> tuple[float, float, float] | None:
     """Return the spacing of OME-XML; its images are the series of the file, in order."""
     root = ElementTree.fromstring(text)
     for node in root.iter():
         if node.tag.endswith("BinaryOnly"):
             main = shorten(node.get("MetadataFile"))
-            msg = f"{name} holds a part of an OME-TIFF, whose metadata are in {main}."
-            raise BadHeader(msg, do=f"Open {main}, or pass affine= to read this part alone.")
+            msg = f"{name} is a part of an OME-TIFF, and its metadata are in {main}."
+            do = f"Open {main} if it is a TIFF, or pass affine= to read this part alone."
+            raise BadHeader(msg, do=do)
     # tifffile makes no series of an image without planes.
     pixels = [
         node
         for node in root.iter()
         if node.tag.endswith("Pixels") and any(one.tag.endswith("TiffData") for one in node)
     ]
-    if series >= len(pixels):
-        return None
+    if len(pixels) != images:
+        msg = f"the OME-XML of {name} describes {len(pixels)} images, and the file has {images}."
+        raise BadHeader(msg, do=_AFFINE)
     attributes = pixels[series].attrib
     for axis, length in zip("XYZ", finest, strict=True):
-        if int(attributes[f"Size{axis}"]) != length:
-            msg = f"Size{axis} of image {series} in the OME-XML of {name} is not {length}, as of"
-            raise BadHeader(f"{msg} its voxels.", do=_AFFINE)
+        size = int(attributes.get(f"Size{axis}", length))
+        # Planes of several angles, for instance, count to z.
+        if size % length if axis == "Z" else size != length:
+            msg = f"image {series} in the OME-XML of {name} has Size{axis} {size}, not {length}."
+            raise BadHeader(msg, do=_AFFINE)
     sizes = {a: n for a in "XYZ" if (n := attributes.get(f"PhysicalSize{a}")) is not None}
     if not sizes:
         return None
