@@ -640,7 +640,7 @@ def test_each_file_of_an_ome_tiff_counts_to_its_identity(tmp_path):
         f'<TiffData FirstZ="{n}" PlaneCount="1"><UUID FileName="{n}.ome.tif">{n}</UUID></TiffData>'
         for n in range(2)
     )
-    text = ome_images([planes]).replace('SizeZ="1"', 'SizeZ="2"')
+    text = ome_images([planes]).replace('SizeZ="1"', 'SizeZ="2" PhysicalSizeZ="1"')
     how = {"description": text, "metadata": None, "compression": "zlib"}
     for n in range(2):
         tifffile.imwrite(tmp_path / f"{n}.ome.tif", np.full((6, 7), n, np.uint16), **how)
