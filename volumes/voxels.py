@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import OutOfVolume
-from .header import EXACT_IN_FLOAT32, value_dtype
+from .header import EXACT_IN_FLOAT32, LONG_LONG, value_dtype
 
 _BLOCK_VOXELS = 32 * 1024  # two blocks in double precision fit into a level-2 cache of 1 MiB
 
@@ -166,11 +166,13 @@ def stored_number(
 
 
 def plain(array: NDArray[Any]) -> NDArray[Any]:
-    """Return a view of ``array`` with booleans as 0 and 1.
+    """Return a view of ``array`` with booleans as 0 and 1, and with integers of known width.
 
     Resampling kernels need numbers, and torch has no arithmetic on bool.
     """
-    return array.view(np.uint8) if array.dtype.kind == "b" else array
+    if array.dtype.kind == "b":
+        return array.view(np.uint8)
+    return array.view(array.dtype.str) if array.dtype.char in LONG_LONG else array
 
 
 # Smallest page of memory; larger pages are touched several times.

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core import IO_COUNTERS
-from ...core.call_site import warn
+from ...core.call_site import shorten, warn
 from ...core.errors import BadHeader, LikelyMistake, UnknownFormat, VolumeNotFound
 from ...core.locks import ForkSafeLock
 from ...core.lru_cache import cached_property
@@ -50,6 +50,7 @@ from ...volumes.formats.stored_file import (
     LocalStoredFile,
     StoredFile,
     import_package,
+    joined_key,
     library_errors,
 )
 from ...volumes.header import IDENTITY, affine_entries, stored_affine
@@ -218,17 +219,13 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
     frame = image.keyframe
     if frame.dtype is None or not frame.shape:
         raise UnknownFormat(f"the pages of {name} hold no plain numbers.", do="Convert them.")
-    between = [
-        (axis.lower(), length)
-        for axis, length in zip(image.get_axes(False), image.get_shape(False), strict=True)
-        if axis not in frame.axes and length > 1
-    ]
+    between, inside = _axes_of(image, tuple(frame.shape), name)
     lead = tuple(length for _, length in between)
-    axes = _name_axes((*(axis for axis, _ in between), *frame.axes.lower()))
+    axes = _name_axes(tuple(axis for axis, _ in between + inside))
     pages = math.prod(lead)
     _refuse_other_kinds(image, frame, name)
     _refuse_scaled(frame.tags.valueof(_GDAL_METADATA), file.imagej_metadata or {}, name)
-    dtype = np.dtype(frame.dtype).newbyteorder(file.byteorder)
+    dtype = np.dtype(frame.dtype.str).newbyteorder(file.byteorder)
     files: tuple[str, ...] = (file.filename,)
     # An OME-TIFF may say that all of its planes are in another file.
     is_here = frame.parent.filehandle.path == file.filehandle.path
@@ -269,6 +266,22 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
     affine = stored_affine(_affine, file, series, *sizes, name)
     form = shape, chunks, axes, dtype, frame.nodata, affine
     return TiffImage(*form, files, places, decode_segment, whole)
+
+
+def _axes_of(
+    image: Any, form: tuple[int, ...], name: str
+) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """Return the names and lengths of the axes between pages, and of those in a page."""
+    # A series may name the axes of its pages anew; their lengths must be equal.
+    axes = [*zip(image.get_axes(False).lower(), map(int, image.get_shape(False)), strict=True)]
+    while len(axes) > len(form) and tuple(n for _, n in axes)[-len(form) :] != form:
+        if axes.pop()[1] != 1:
+            break
+    split = len(axes) - len(form)
+    if tuple(n for _, n in axes[max(split, 0) :]) != form:
+        msg = f"the axes of {name}, {image.axes} of {image.shape}, do not end in a page of {form}."
+        raise UnknownFormat(msg, do="Convert the file to OME-TIFF or zarr.")
+    return [axis for axis in axes[:split] if axis[1] > 1], axes[split:]
 
 
 def named_files(file: Any) -> tuple[str, ...]:
@@ -323,7 +336,7 @@ def _affine(
     file: Any, series: int, finest: tuple[int, ...], shape: tuple[int, ...], name: str
 ) -> tuple[float, ...]:
     """Return the affine of a level: voxels of all levels cover the same place."""
-    spacing = _spacing(file, series, name)
+    spacing = _spacing(file, series, finest, name)
     if spacing is None and finest == shape:
         return IDENTITY
     steps, spaces = np.divide(finest, shape), np.array(spacing or (1.0, 1.0, 1.0))
@@ -335,11 +348,13 @@ def _affine(
 _AFFINE = "Pass affine=numpy.diag([x, y, z, 1]), with the voxel size in millimetres."
 
 
-def _spacing(file: Any, series: int, name: str) -> tuple[float, float, float] | None:
+def _spacing(
+    file: Any, series: int, finest: tuple[int, ...], name: str
+) -> tuple[float, float, float] | None:
     """Return millimetres between voxels along x, y, z; None where the file does not say."""
     try:
         if file.ome_metadata:
-            return _ome_spacing(file.ome_metadata, series, name)
+            return _ome_spacing(file.ome_metadata, series, len(file.series), finest, name)
         if file.imagej_metadata:
             return _imagej_spacing(file.imagej_metadata, file.pages[0], name)
     except BadHeader:
@@ -349,13 +364,33 @@ def _spacing(file: Any, series: int, name: str) -> tuple[float, float, float] | 
     return None
 
 
-def _ome_spacing(text: str, series: int, name: str) -> tuple[float, float, float] | None:
+def _ome_spacing(
+    text: str, series: int, images: int, finest: tuple[int, ...], name: str
+) -> tuple[float, float, float] | None:
     """Return the spacing of OME-XML; its images are the series of the file, in order."""
     root = ElementTree.fromstring(text)
-    pixels = [node for node in root.iter() if node.tag.rpartition("}")[2] == "Pixels"]
-    if series >= len(pixels):
-        return None
+    for node in root.iter():
+        if node.tag.endswith("BinaryOnly"):
+            main = shorten(node.get("MetadataFile"))
+            msg = f"{name} is a part of an OME-TIFF, and its metadata are in {main}."
+            do = f"Open {main} if it is a TIFF, or pass affine= to read this part alone."
+            raise BadHeader(msg, do=do)
+    # tifffile makes no series of an image without planes.
+    pixels = [
+        node
+        for node in root.iter()
+        if node.tag.endswith("Pixels") and any(one.tag.endswith("TiffData") for one in node)
+    ]
+    if len(pixels) != images:
+        msg = f"the OME-XML of {name} describes {len(pixels)} images, and the file has {images}."
+        raise BadHeader(msg, do=_AFFINE)
     attributes = pixels[series].attrib
+    for axis, length in zip("XYZ", finest, strict=True):
+        size = int(attributes.get(f"Size{axis}", length))
+        # Planes of several angles, for instance, count to z.
+        if size % length if axis == "Z" else size != length:
+            msg = f"image {series} in the OME-XML of {name} has Size{axis} {size}, not {length}."
+            raise BadHeader(msg, do=_AFFINE)
     sizes = {a: n for a in "XYZ" if (n := attributes.get(f"PhysicalSize{a}")) is not None}
     if not sizes:
         return None
@@ -472,13 +507,15 @@ def open_tiff(
         fields = RawHeader(layout, image.dtype, image.whole, image.affine)
         return open_raw(fields, [file], name)
     IO_COUNTERS.count(headers=1)
-    token = content_key(file.cache_key, (level, series or 0))
+    # Others may be rewritten alone.
+    files = [file, *(file.beside(other) for other in image.files[1:])] if is_local else [file]
+    token = content_key(joined_key([one.cache_key for one in files]), (level, series or 0))
     size = math.prod(image.chunks) * image.dtype.itemsize
     # Each is decoded by tifffile, all else is voxpipe's.
     source = RangedChunks(file.store, image, image, token, size, name)
     form, cache = (image.shape, image.chunks, image.dtype), opening_session().chunks
     array = ChunkedArray(*form, image.fill_value, source=source, cache=cache, token=token)
-    backend = ChunkedBackend(array, layout, [file], header, name)
+    backend = ChunkedBackend(array, layout, files, header, name)
     is_stored = bool(image.places[:, 2].any())
     backend.stores_chunks = lambda: is_stored  # type: ignore[method-assign]
     return backend

@@ -8,8 +8,10 @@ import sys
 import fsspec
 import numpy as np
 import pytest
+import torch
 from nifti_files import numbered
 
+from voxpipe import convert, from_cases
 from voxpipe.core import IO_COUNTERS, OrientedBox, Region
 from voxpipe.core.errors import (
     BadHeader,
@@ -550,3 +552,121 @@ def test_a_page_that_is_turned_is_refused(tmp_path):
 
     with pytest.raises(UnknownFormat, match="its pages are turned: orientation 2"):
         Volume(tmp_path / "a.tif").probe()
+
+
+@pytest.mark.parametrize(
+    ("axes", "shape"),
+    [("XYZ", (6, 5, 4)), ("ZXY", (4, 6, 5)), ("YXZ", (5, 6, 4)), ("ZYXC", (4, 5, 6, 2)),
+     ("ZYXC", (4, 5, 6, 7)), ("TYXZ", (2, 5, 6, 4)), ("CXYZ", (2, 6, 5, 4)), ("YXC", (5, 6, 1)),
+     ("ZYX", (3, 5, 6)), ("ZYX", (4, 5, 6))],
+)  # fmt: skip
+@pytest.mark.parametrize("how", [None, "zlib"])
+def test_axes_of_the_series_name_those_of_the_pages(tmp_path, axes, shape, how):
+    """The axes of tifffile's metadata may end in others than y and x."""
+    metadata = {"axes": axes}
+    how = {"photometric": "minisblack", "compression": how, "metadata": metadata}
+    tifffile.imwrite(tmp_path / "a.tif", numbered(shape), **how)
+    expected = tifffile.imread(tmp_path / "a.tif")
+    lengths = dict(zip(axes, shape, strict=True))
+    channels = [axis for axis in axes if axis not in "XYZ"]
+    order = [axes.index(axis) for axis in (*channels, *(a for a in "XYZ" if a in lengths))]
+    expected = expected.reshape(shape).transpose(order)
+    expected = expected.reshape(-1, *(lengths.get(axis, 1) for axis in "XYZ"))
+
+    np.testing.assert_array_equal(Volume(tmp_path / "a.tif").numpy(), expected)
+
+
+def test_a_stack_of_three_planes_before_another_image(tmp_path):
+    """Tifffile takes three planes for colours; the metadata name them z."""
+    array = numbered((3, 20, 30), np.uint8)
+    with tifffile.TiffWriter(tmp_path / "a.tif") as file:
+        file.write(array, planarconfig="separate", photometric="rgb", metadata={"axes": "ZYX"})
+        file.write(np.ones((9, 5, 6), np.uint8), photometric="minisblack", metadata={"axes": "ZYX"})
+
+    expected = tifffile.imread(tmp_path / "a.tif", series=0).transpose(2, 1, 0)[None]
+    np.testing.assert_array_equal(Volume(tmp_path / "a.tif", series=0).numpy(), expected)
+
+
+_OME = '<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06">'
+
+
+def ome_images(planes, sizes=(7, 6, 5)):
+    """Return OME-XML with one image for each text of planes."""
+    images = (
+        f'<Image ID="Image:{n}"><Pixels ID="Pixels:{n}" DimensionOrder="XYZCT" Type="uint16" '
+        f'SizeX="{size}" SizeY="6" SizeZ="1" SizeC="1" SizeT="1" PhysicalSizeX="{n + 1}" '
+        f'PhysicalSizeY="{n + 1}">{text}</Pixels></Image>'
+        for n, (text, size) in enumerate(zip(planes, sizes, strict=False))
+    )
+    return _OME + "".join(images) + "</OME>"
+
+
+def test_an_ome_image_without_planes_has_no_series(tmp_path):
+    """The spacing of a series is that of its own image; other sizes are refused."""
+    planes = ["<MetadataOnly/>", *(f'<TiffData IFD="{n}" PlaneCount="1"/>' for n in range(2))]
+    with tifffile.TiffWriter(tmp_path / "a.ome.tif") as file:
+        for n, width in enumerate((6, 5)):
+            text = ome_images(planes) if not n else None
+            page = np.zeros((6, width), np.uint16)
+            file.write(page, description=text, metadata=None, photometric="minisblack")
+
+    with tifffile.TiffFile(tmp_path / "a.ome.tif") as file:
+        assert [one.shape for one in file.series] == [(6, 6), (6, 5)]
+    for series, size in enumerate((0.002, 0.003)):
+        assert Volume(tmp_path / "a.ome.tif", series=series).spacing[0] == pytest.approx(size)
+
+    how = {"metadata": None, "photometric": "minisblack"}
+    path, page = tmp_path / "b.ome.tif", np.zeros((6, 9), np.uint16)
+    tifffile.imwrite(path, page, description=ome_images(planes[1:2]), **how)
+    with pytest.raises(BadHeader, match=r"has SizeX 7, not 9\.\s+Pass affine="):
+        Volume(path).probe()
+    assert Volume(path, affine=np.eye(4)).shape == (1, 9, 6, 1)
+
+
+def test_a_part_of_an_ome_tiff_is_refused(tmp_path):
+    """Its metadata are in the main file; affine= reads the part alone."""
+    text = _OME + '<BinaryOnly MetadataFile="main.ome.tif" UUID="urn:uuid:0"/></OME>'
+    page = np.ones((6, 8), np.uint16)
+    tifffile.imwrite(tmp_path / "a.ome.tif", page, description=text, metadata=None)
+
+    with pytest.raises(BadHeader, match=r"'main\.ome\.tif'[^.]*\.\s+Open 'main.*affine="):
+        Volume(tmp_path / "a.ome.tif").probe()
+    assert Volume(tmp_path / "a.ome.tif", affine=np.eye(4)).shape == (1, 8, 6, 1)
+
+
+def test_each_file_of_an_ome_tiff_counts_to_its_identity(tmp_path):
+    """A second file that is written again makes another volume, of other statistics."""
+    planes = "".join(
+        f'<TiffData FirstZ="{n}" PlaneCount="1"><UUID FileName="{n}.ome.tif">{n}</UUID></TiffData>'
+        for n in range(2)
+    )
+    text = ome_images([planes]).replace('SizeZ="1"', 'SizeZ="2" PhysicalSizeZ="1"')
+    how = {"description": text, "metadata": None, "compression": "zlib"}
+    for n in range(2):
+        tifffile.imwrite(tmp_path / f"{n}.ome.tif", np.full((6, 7), n, np.uint16), **how)
+
+    def read():
+        pipe = from_cases([{"image": tmp_path / "0.ome.tif"}]).open_volume().rescale((0, 1))
+        return float(next(iter(pipe))["image"].realize().max())
+
+    assert read() == pytest.approx(1)
+    tifffile.imwrite(tmp_path / "1.ome.tif", np.full((6, 7), 1000, np.uint16), **how)
+    close_volumes()
+    assert read() == pytest.approx(1)
+    assert Volume(tmp_path / "0.ome.tif").numpy().max() == 1000
+
+
+@pytest.mark.parametrize("dtype", ["<u8", ">u8", "<i8"])
+@pytest.mark.parametrize("compression", [None, "zlib"])
+def test_integers_of_64_bits_become_tensors(tmp_path, dtype, compression):
+    """NumPy has two types of each; torch and zarr know one."""
+    array, path = numbered((4, 3, 2), dtype), tmp_path / "a.tif"
+    how = {"byteorder": dtype[0], "photometric": "minisblack"}
+    tifffile.imwrite(path, array, compression=compression, **how)
+
+    expected = torch.from_numpy(tifffile.imread(path).astype(dtype[1:]).transpose(2, 1, 0).copy())
+    assert torch.equal(Volume(path).data[0], expected)
+    patches = from_cases([{"image": path}]).open_volume().lazy_patch((2, 3, 4)).batch_patches(1)
+    assert torch.equal(next(iter(patches))["image"][0, 0], expected)
+    convert(path, tmp_path / "out.nii.zarr")
+    assert torch.equal(Volume(tmp_path / "out.nii.zarr").data[0], expected)

@@ -223,7 +223,7 @@ def named_layout(shape: tuple[int, ...], axes: Sequence[str], name: str) -> Layo
     place = {axis: n for n, axis in enumerate(axes)}
     if len(place) != len(axes):
         msg = f"{name} has several axes of one name ({', '.join(axes)}), shape {shape}."
-        raise BadHeader(msg, do="Write the file again with a name for each axis.")
+        raise BadHeader(msg, do=f"Name each axis in the file, or by axes=, for {len(shape)} axes.")
     x, y, z = (place.get(axis) for axis in SPATIAL)
     c_axes = tuple(n for n, axis in enumerate(axes) if axis not in SPATIAL)
     return Layout(shape, c_axes, (x, y, z))
