@@ -306,4 +306,4 @@ def array_header(array: NDArray[Any], affine: tuple[float, ...], name: str, **mo
     if min(shape) < 1:
         raise BadHeader(f"{name} holds no voxels: shape {shape}.", do="Give at least one voxel.")
     entries = invertible_affine(affine, shape[1:], f"the affine of {name}")
-    return Header(shape, entries, array.dtype, **more)
+    return Header(shape, entries, np.dtype(array.dtype.str), **more)
