@@ -31,8 +31,6 @@ UNIT = "mm"
 """Unit of every affine and spacing, also where a file has another."""
 IDENTITY = tuple(float(v) for v in np.eye(4).ravel())
 """Affine of voxels without one: index = millimetre."""
-# NumPy's second types of 64 bits, which torch and zarr do not know.
-LONG_LONG = ("q", "Q")
 
 
 @dataclass(frozen=True)
@@ -186,8 +184,8 @@ class Header:
 
 def value_dtype(dtype: np.dtype[Any], slope: float = 1.0, intercept: float = 0.0) -> np.dtype[Any]:
     """Return the native type of the values of stored numbers."""
-    native = np.dtype(dtype.str) if dtype.char in LONG_LONG else dtype
-    native = native.newbyteorder("=")
+    # By its text: torch and zarr do not know NumPy's second types of 64 bits.
+    native = np.dtype(dtype.str).newbyteorder("=")
     if (slope, intercept) == (1.0, 0.0) or native.kind in "bc":
         return native
     if native.kind == "f":

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.errors import OutOfVolume
-from .header import EXACT_IN_FLOAT32, LONG_LONG, value_dtype
+from .header import EXACT_IN_FLOAT32, value_dtype
 
 _BLOCK_VOXELS = 32 * 1024  # two blocks in double precision fit into a level-2 cache of 1 MiB
 
@@ -172,7 +172,7 @@ def plain(array: NDArray[Any]) -> NDArray[Any]:
     """
     if array.dtype.kind == "b":
         return array.view(np.uint8)
-    return array.view(array.dtype.str) if array.dtype.char in LONG_LONG else array
+    return array.view(array.dtype.str) if array.dtype.char in "qQ" else array
 
 
 # Smallest page of memory; larger pages are touched several times.

@@ -286,12 +286,9 @@ def open_pair(file: StoredFile) -> Backend:
 def _parse_analyze(
     raw: bytes, order: str, header: StoredFile
 ) -> tuple[RawHeader, list[LocalStoredFile]]:
-    """Return the raw header of an Analyze header (plain, SPM99, SPM2), by nibabel's rules.
-
-    Also return its ``.mat`` files, which may be missing.
-    """
-    # The first axis runs to the left and the origin is SPM's field or the centre. A ``.mat`` in the
-    # folder has precedence.
+    """Return the raw header of an Analyze header, by nibabel's rules, and its ``.mat`` files."""
+    # Plain, SPM99 or SPM2. The first axis runs to the left and the origin is SPM's field or the
+    # centre. A ``.mat`` in the folder has precedence.
     from nibabel.spm2analyze import Spm2AnalyzeHeader
 
     fields: Any = Spm2AnalyzeHeader(binaryblock=raw[:NIFTI1_BYTES], endianness=order, check=False)
