@@ -463,7 +463,7 @@ _ERRORS_OF_FILES = {
 
 def is_of_user(kind: Any) -> bool:
     """Whether a class or a function is not part of voxpipe."""
-    return str(kind.__module__).partition(".")[0] != __name__.partition(".")[0]
+    return str(getattr(kind, "__module__", "")).partition(".")[0] != __name__.partition(".")[0]
 
 
 def reader_error(error: Exception, reader: Any, doing: str, name: str) -> Exception:
@@ -472,6 +472,9 @@ def reader_error(error: Exception, reader: Any, doing: str, name: str) -> Except
     if isinstance(error, VoxpipeError) or not is_of_user(kind):
         return error
     kinds = [ours for theirs, ours in _ERRORS_OF_FILES.items() if isinstance(error, theirs)]
+    if isinstance(error, OSError) and type(error) is not OSError and not kinds:
+        error.add_note(f"{kind.__qualname__} failed {doing} {name}.")
+        return error
     event = f"{type(error).__module__}.{type(error).__name__}: {error}".removeprefix("builtins.")
     msg = f"{kind.__qualname__} failed {doing} {name}: {event}".rstrip(": ")
     do = f"Check whether the file is whole, or correct {kind.__qualname__}."

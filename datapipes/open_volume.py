@@ -320,7 +320,8 @@ class OpenVolume(SeedStamper, SameLength):
         values = [case.get(key, sample) for case in cases]
         others = [one for one in values if one is not sample and not _has_empty_part(one)]
         is_volume = key in self._known_keys or any(map(is_volume_source, others))
-        if is_volume or (not others and (key in _IMAGES or looks_like_label(key))):
+        by_name = sample[key] is not None and (key in _IMAGES or looks_like_label(key))
+        if is_volume or (not others and by_name):
             rows = few_names(n for n, value in enumerate(values) if _has_empty_part(value))
             where = f", in row {rows} of the cases, counted from 0" if rows else ""
             msg = f"the value of {key!r} is empty, {shorten(sample[key])}{where}"

@@ -12,7 +12,7 @@ BOUNDS = {
     "range by obstore": (33, 5),
     "range by fsspec": (35, 5),
     "range from Volume.read": (51, 14),
-    "batch of one rotated patch": (114, 34),
+    "batch of one rotated patch": (115, 35),
     "first patch of a case": (184, 46),
     "window of a prediction": (158, 39),
 }

@@ -7,7 +7,6 @@ import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import replace
-from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,16 +74,6 @@ class Backend(ABC):
 
     resident_bytes: int = 0
     """Memory of this backend while open, without mapped files."""
-
-    def __init_subclass__(cls) -> None:
-        """Let members of users' classes raise errors of the file, such as that of a lost one."""
-        super().__init_subclass__()
-        for name in _MEMBERS & vars(cls).keys() if is_of_user(cls) else ():
-            member = vars(cls)[name]
-            if isinstance(member, property) and member.fget is not None:
-                setattr(cls, name, property(_guard(member.fget)))
-            elif callable(member):
-                setattr(cls, name, _guard(member))
 
     def __init__(self, header: Header, name: str = "") -> None:
         self.header = header
@@ -260,21 +249,6 @@ class Backend(ABC):
     def to_tensor(self) -> torch.Tensor:
         """Return the values of the whole volume."""
         return self[...]
-
-
-_MEMBERS = {"adjust", "content_key", "fetch", "is_as_of", "is_current", "layout", "prefetch"}
-"""Members of backends, other than ``read``, that users may override."""
-
-
-def _guard(function: Callable[..., Any]) -> Callable[..., Any]:
-    @wraps(function)
-    def call(self: Backend, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return function(self, *args, **kwargs)
-        except Exception as error:
-            raise reader_error(error, type(self), "reading", self.name)  # noqa: B904
-
-    return call
 
 
 def read_counted(backend: Backend, region: Region, channels: Channels | None = None) -> Voxels:

@@ -168,7 +168,8 @@ def _name_of(request: BackendRequest) -> str:
 
 def _own_code(function: Any) -> Any:
     """Return a function, or that of the package whose ``Format`` it belongs to."""
-    return getattr(getattr(function, "__self__", None), "open", function)
+    code = getattr(getattr(function, "__self__", None), "open", function)
+    return getattr(code, "func", code)  # of a partial
 
 
 def _recognises(entry: _Matcher, request: BackendRequest) -> bool:

@@ -114,8 +114,7 @@ class Handles:
                     backend.forget_content_key()
                 return backend
         finally:
-            size = 0 if backend is None else backend.resident_bytes
-            if opens and (size or len(self.by_token) > self._most):
+            if opens:
                 self.trim()
 
     def opened_again(self, source: Source, last: Backend) -> Backend:

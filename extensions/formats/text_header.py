@@ -38,7 +38,7 @@ from .itk import open_with_itk
 
 _NRRD_MAGIC = re.compile(rb"NRRD000[1-5]\r?\n")
 _NRRD_KEYS = (
-    "content number type blocksize dimension sizes thicknesses labels min max oldmin oldmax "
+    "number type blocksize dimension sizes labels min max oldmin oldmax "
     "sampleunits endian encoding lineskip byteskip datafile"
 )
 _NRRD_PLACE = (
@@ -134,7 +134,7 @@ class TextFields(dict[str, str]):
             if not PLACEMENT.get().has_affine or name in keys.split():
                 why = f"it has a field {key!r}; should that be {name}?"
                 or_affine = ", or pass affine=." if name in place.split() else "."
-                raise self.error(why, f"Correct the name, which counts case{or_affine}")
+                raise self.error(why, f"Correct the name{or_affine}")
 
     def integer(self, key: str, default: int = 0) -> int:
         """Return a field as a number."""

@@ -388,7 +388,7 @@ RAW = [ValueError("bad"), KeyError("x"), OSError(5, "bad"), EOFError(), MemoryEr
 
 
 @pytest.mark.parametrize("error", RAW, ids=repr)
-@pytest.mark.parametrize("place", ["matcher", "__init__", "read", "is_current"])
+@pytest.mark.parametrize("place", ["matcher", "__init__", "read"])
 def test_raw_errors_of_a_users_format_are_errors_of_the_file(error, place, packed, monkeypatch):
     """Whichever member raises them; they are also the error of Python where one of ours is."""
 
@@ -398,10 +398,6 @@ def test_raw_errors_of_a_users_format_are_errors_of_the_file(error, place, packe
     path = packed(".packed", None)
     if place == "matcher":
         vp.register_backend("packed", fail, Packed)
-    elif place == "is_current":
-        kind = type("Kept", (Packed,), {"is_current": property(fail), "__module__": __name__})
-        vp.register_backend("packed", is_packed, kind)
-        _ = vp.Volume(path).shape
     else:
         monkeypatch.setattr(Packed, place, fail)
 
@@ -409,6 +405,19 @@ def test_raw_errors_of_a_users_format_are_errors_of_the_file(error, place, packe
         vp.Volume(path).numpy()
     assert info.value.__cause__ is error
     assert isinstance(info.value, type(error)) is isinstance(error, (EOFError, MemoryError))
+
+
+def test_errors_of_the_system_keep_their_class(packed, monkeypatch):
+    """A caller may wait after a timeout, and not after a damaged file."""
+
+    def fail(*_):
+        raise TimeoutError(110, "late")
+
+    monkeypatch.setattr(Packed, "read", fail)
+
+    with pytest.raises(TimeoutError) as info:
+        vp.Volume(packed(".packed", None)).numpy()
+    assert "Packed failed reading" in info.value.__notes__[0]
 
 
 PLACES = ["process", "threads", "workers", "convert", "predict"]

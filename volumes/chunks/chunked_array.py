@@ -318,9 +318,7 @@ class ChunkedArray:
             skips = announcement.is_here
             if not self._source.is_far:  # the system got their hints with the announcement
                 skips = skips | announcement.is_expected
-            ticket = None
-            if self._source.is_far or not HINTS.is_warm or next(HINTS.turns):
-                ticket = self._source.prefetch(chunks[~skips], self.chunk_bytes)
+            ticket = self._source.prefetch(chunks[~skips], self.chunk_bytes)
         except BaseException:
             announcement.close()
             raise

@@ -15,7 +15,7 @@ import shutil
 import threading
 import time
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -200,8 +200,8 @@ class LocalDestination:
 # Wait for a killed writer.
 LEASE_SECONDS = 60.0
 _BEATS = 4  # renewals per lease: three may fail in a row
-_LOOKS_AT_LEASE = 60  # polls per lease, of one request each
-_PATIENCE = 2  # leases to wait: for a killed writer, and the requests
+_LOOKS_AT_LEASE = 60  # polls per lease, of one request each, two where a claim is watched
+_PATIENCE = 3  # leases to wait: for a killed writer, a killed taker, and the requests
 _ELSEWHERE = "Give another place, or overwrite=True."
 
 
@@ -212,7 +212,8 @@ class RemoteLease:
     - An object that stays the same for ``seconds`` belongs to a dead writer, and a waiting process
       takes it over. Each process measures its own wait, so clocks of machines are not compared.
     - A taker first creates the claim, an object named after the last owner, so that only one of
-      several takers succeeds.
+      several takers succeeds. A claim that stays belongs to a dead taker. Another taker replaces
+      it in the same way, by an object named after both.
     - For stores without conditional requests, a writer looks before it creates the object, and
       reads it afterwards. Only two writers that begin at the same moment remain undetected.
     """
@@ -261,19 +262,24 @@ class RemoteLease:
             )
 
     def _take(self, deadline: float) -> None:
-        before: bytes | None = None
+        # The lease and the claims of unfinished takers; the last one is watched.
+        chain: list[bytes] = []
         looks = 0
         while True:
             lease, now = self._get(self._path), time.monotonic()
             if lease is None and self._create(self._path):
                 return
+            is_same = bool(chain) and chain[0] == lease
+            if is_same and (len(chain) == 1 or self._get(self._claim(chain[:-1])) == chain[-1]):
+                looks += 1
+            else:
+                chain, looks = [] if lease is None else [lease], 0
             # Polls are counted, not seconds: after a suspend every lease would seem old.
-            looks = looks + 1 if lease == before else 0
-            before = lease
-            if lease is not None and looks >= _LOOKS_AT_LEASE:
-                if self._take_over(lease):
+            if looks >= _LOOKS_AT_LEASE:
+                if self._take_over(chain):
                     return
-                looks = 0
+                claim, looks = self._get(self._claim(chain)), 0
+                chain = [*chain, claim] if claim is not None else []
             if now >= deadline:
                 raise DestinationBusy(
                     f"another process is writing {self._name}.",
@@ -283,18 +289,25 @@ class RemoteLease:
                 )
             time.sleep(min(self._seconds / _LOOKS_AT_LEASE, max(0.0, deadline - now)))
 
-    def _take_over(self, lease: bytes) -> bool:
+    def _take_over(self, chain: Sequence[bytes]) -> bool:
         """Replace a dead lease by ours; return False where another process does."""
-        claim = f"{self._path}.{_owner_of(lease)}"
+        claim = self._claim(chain)
         if not self._create(claim):
             return False
         # Another taker may have finished before the claim was created.
-        success = self._get(self._path) == lease
+        success = self._get(self._path) == chain[0]
         if success:
             self._system.pipe_file(self._path, self._content())
-        with suppress(FileNotFoundError):
-            self._system.rm_file(claim)
+        # The last first: a taker that misses the first claim then reads our lease.
+        dead = [self._claim(chain[:end]) for end in range(len(chain) - 1, 0, -1)] if success else []
+        for path in (claim, *dead):
+            with suppress(FileNotFoundError):
+                self._system.rm_file(path)
         return success
+
+    def _claim(self, chain: Sequence[bytes]) -> str:
+        """Return the path of the claim on a dead lease and its dead claims."""
+        return ".".join((self._path, *map(_owner_of, chain)))
 
     def _renew(self, stop: SimpleQueue[None]) -> None:
         while True:

@@ -403,7 +403,7 @@ class Format:
             return self.matches(request)
         place = os.fspath(request.path) if request.path else public_name(request.uri or "")
         inside = "" if request.path else place.partition("::")[0]  # the path in an archive
-        place = inside if "://" in inside else place
+        place = inside if inside.partition("://")[2] else place
         return place.lower().endswith(self.suffixes)
 
     def backend(self, request: BackendRequest) -> Any:
