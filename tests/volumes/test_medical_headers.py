@@ -535,7 +535,7 @@ def test_fields_of_metaimage_count_case(tmp_path, key, damaged):
     assert (read.GetOrigin() == (1, 2, 3)) is (key != "Offset")
     with pytest.raises(BadHeader, match=f"{damaged(key)}'; should that be {key}") as info:
         _ = Volume(path).shape
-    assert "counts case, or pass affine=" in str(info.value)
+    assert "Correct the name, or pass affine=" in str(info.value)
     assert Volume(path, affine=np.eye(4)).shape == (1, 5, 4, 3)
 
 
