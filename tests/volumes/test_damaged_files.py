@@ -65,6 +65,8 @@ def each_reference(function):
     return pytest.mark.parametrize("name", list(REFERENCES))(function)
 
 
+# Of codes and units that no standard defines.
+@pytest.mark.filterwarnings("ignore::voxpipe.core.errors.LikelyMistake")
 @each_reference
 def test_damage_is_refused_by_name_or_harmless(name, cuts, flips, tmp_path):
     """Cut anywhere, or with any byte of its header changed."""
