@@ -528,10 +528,15 @@ class KernelHints:
     def after_fork(self) -> None:
         """Start without hints in a forked child."""
         self.hinted_bytes = self._warm = 0
-        self.turns = itertools.cycle([False] * (_WARM_STEP - 1) + [hasattr(os, "posix_fadvise")])
-        """Whether to plan the read of the next box, for a hint, while :attr:`is_warm`."""
-        self.is_warm = not hasattr(os, "posix_fadvise")
+        self._turns = itertools.count(1)
+        self.is_warm = False
         """Whether all recent samples were in the page cache."""
+
+    def worth_asking(self) -> bool:
+        """Whether to plan the reads of the next box; only for some boxes of a cached file."""
+        if not hasattr(os, "posix_fadvise"):
+            return False
+        return not self.is_warm or next(self._turns) % _WARM_STEP == 0
 
     def is_here(self, fd: int, places: list[int]) -> bool:
         """Whether the page cache has all these bytes; updates :attr:`is_warm`."""

@@ -12,9 +12,9 @@ BOUNDS = {
     "range by obstore": (33, 5),
     "range by fsspec": (35, 5),
     "range from Volume.read": (51, 14),
-    "batch of one rotated patch": (115, 35),
+    "batch of one rotated patch": (117, 36),
     "first patch of a case": (184, 46),
-    "window of a prediction": (158, 39),
+    "window of a prediction": (160, 39),
 }
 # Calls of a read of 8 chunks, and how many more one of 216 may make.
 MOST_CALLS, MOST_MORE = 13, 0

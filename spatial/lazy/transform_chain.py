@@ -130,8 +130,7 @@ class TransformChain:
             identity = common_identity(identity) if step.common else identity
             stream = Stream(self.seed, self.epoch, identity, step.stream_name)
             try:
-                is_stored = getattr(step.op, "looks_at_stored", False)
-                step_plan = self.through_flushes(plan) if is_stored else plan
+                step_plan = self.through_flushes(plan) if step.looks_at_stored else plan
                 params = step.draw(stream.restart(generator), step_plan, self.place)
                 plan = step.apply(plan, params)
             except VoxpipeError as error:

@@ -428,8 +428,7 @@ def _digest_draws(patch: Any) -> Iterator[Any]:
     pending = patch.pending
     plan = pending.first_plan
     for step in pending.steps:
-        is_stored = getattr(step.op, "looks_at_stored", False)
-        step_plan = pending.through_flushes(plan) if is_stored else plan
+        step_plan = pending.through_flushes(plan) if step.looks_at_stored else plan
         if step.is_drawn(step_plan):
             yield step
         plan = step.apply(plan, pending.draws[step.stream_name])

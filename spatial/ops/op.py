@@ -76,6 +76,11 @@ class Step(OpStep):
     op: SpatialOp
     """The op."""
 
+    @property
+    def looks_at_stored(self) -> bool:
+        """Whether the op decides by stored voxels, and needs a plan from these."""
+        return self.record is None and getattr(self.op, "looks_at_stored", False)
+
     def is_drawn(self, plan: SpatialPlan | None = None) -> bool:
         """Whether parameters, or whether the op acts, differ between items by draws."""
         # Without a plan, ops that depend on voxels or sizes count as not drawn.

@@ -198,7 +198,7 @@ class RangedChunks:
     def prefetch(self, chunks: ChunkIndices, size: int) -> Ticket | None:
         """Begin to fetch; for local files, send hints to the system if they help."""
         if isinstance(self._store, LocalRanges):
-            if len(chunks) and (not HINTS.is_warm or next(HINTS.turns)):
+            if len(chunks) and HINTS.worth_asking():
                 self._store.will_need(self._map.locate(chunks), HINTS.is_here)
             return None
         store = self._store
