@@ -46,7 +46,7 @@ def matrix4x4(rows: Affine3x4) -> NDArray[np.float64]:
 
 
 linear_of: Callable[[Affine3x4], Matrix3x3] = itemgetter(0, 1, 2, 4, 5, 6, 8, 9, 10)
-"""Return the linear part of an affine map."""
+"""Return the linear part of the rows of an affine map."""
 
 
 def compose(first: Affine3x4, second: Affine3x4) -> Affine3x4:

@@ -451,7 +451,7 @@ class NotFinite(RuntimeWarning):
     """A model returned NaN or infinite numbers, which are in the result."""
 
 
-# Errors of users' readers by Python's own errors; they stay these, too.
+# Errors of Python in users' readers, and our errors in their place, which are subclasses of them.
 _ERRORS_OF_FILES = {
     FileNotFoundError: VolumeNotFound,
     PermissionError: AccessDenied,
@@ -472,6 +472,7 @@ def reader_error(error: Exception, reader: Any, doing: str, name: str) -> Except
     if isinstance(error, VoxpipeError) or not is_of_user(kind):
         return error
     kinds = [ours for theirs, ours in _ERRORS_OF_FILES.items() if isinstance(error, theirs)]
+    # Callers of the system's errors use their class, for instance to wait after a timeout.
     if isinstance(error, OSError) and type(error) is not OSError and not kinds:
         error.add_note(f"{kind.__qualname__} failed {doing} {name}.")
         return error

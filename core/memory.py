@@ -56,9 +56,9 @@ def _address_space() -> int:
 
 def beyond_memory(shape: Sequence[int], dtype: np.dtype[Any], of: object) -> BudgetExceeded:
     """Return the error of an array of more than :func:`usable_memory`."""
-    size = math.prod(shape) * dtype.itemsize
+    size, limit = math.prod(shape) * dtype.itemsize, usable_memory()
     array = f"{of} of shape {tuple(shape)} in {dtype}"
-    msg = f"reading would take {size} bytes of memory and may take {usable_memory()}: {array}"
+    msg = f"reading would take {size} bytes of memory and may take {limit}: {array}"
     return BudgetExceeded(msg, do="Make patches or batches smaller.")
 
 

@@ -92,7 +92,7 @@ class _CaseSource(SeedStamper):
     def samples(self) -> Iterator[Sample]:
         """Yield a sample for each case, under the seed of this pass."""
         seed, epoch = self._next_run()
-        of_source = self._identity(0)[:-1]  # no other source of the graph has it
+        of_source = self._identity(0)[:-1]  # the entries before the index of a case
         for index, (name, data) in enumerate(self.each_case()):
             yield Sample(data, case=name, identity=(*of_source, index), seed=seed, epoch=epoch)
 
@@ -296,9 +296,7 @@ class ListCases(FindsCases):
         self.storage_options = RedactedDict(storage_options or {})
         self.optional = (optional,) if isinstance(optional, str) else tuple(optional)
         self._check()
-        self.patterns = {
-            key: lower_schemes(os.fspath(pattern)) for key, pattern in patterns.items()
-        }
+        self.patterns = {k: lower_schemes(os.fspath(one)) for k, one in patterns.items()}
         if self.path is not None and not is_url(self.path):  # listings have no "./" in their paths
             self.patterns = {k: _DOTS.sub(r"\1", one) for k, one in self.patterns.items()}
         self.origin = dataclasses.replace(self.origin, call=self.describe())

@@ -12,14 +12,7 @@ import numpy as np
 from ..batching.collate import LikelyLabels
 from ..core import CallSite, Sample
 from ..core.call_site import WarnOnce, is_looking_ahead, shorten
-from ..core.errors import (
-    LikelyLabel,
-    LikelyMistake,
-    SampleError,
-    UnknownFormat,
-    VolumeNotFound,
-    add_location,
-)
+from ..core.errors import LikelyLabel, LikelyMistake, SampleError, VolumeReadError, add_location
 from ..core.redact import RedactedDict, public_text, server_of
 from ..core.suggest import colours_hint, few_names, looks_like_label
 from ..core.validate import as_choice, as_keys, is_empty_cell
@@ -203,10 +196,10 @@ class OpenVolume(SeedStamper, SameLength):
         self.guesses = labels is LABELS
         """Whether keys that the user has not named are taken for intensities."""
         self._once = WarnOnce()
-        self._has_looked = False  # whether an array, like those of others, might be a plane
+        self._has_looked = False  # whether the first arrays were checked for planes of colours
         self._options = {**reader_kwargs, "io": io}
         self._by_key = named_by_key(self._options)  # more are found once the keys are known
-        # Keys of volumes, and of other data, which may be empty.
+        # Keys of volumes, and keys of other data, whose values may be empty.
         self._known_keys, self._known_empty = set[str](), set[str]()
         self._options_by_key: dict[str, dict[str, Any]] = {}  # options of each key
         # Keys that were named by the user, by argument; the first sample must have them.
@@ -351,7 +344,7 @@ class OpenVolume(SeedStamper, SameLength):
         try:
             again = None if isinstance(source, str) else self._again(key, sample)
             volume = again or self._volume(key, source)
-        except (UnknownFormat, VolumeNotFound) as error:
+        except VolumeReadError as error:
             raise error.at(key=key)  # noqa: B904  the very same error
         axis_map = self.axis_map
         if isinstance(axis_map, Mapping):
@@ -496,7 +489,7 @@ def is_volume_source(value: Any) -> bool:
 
 
 _IMAGES = ("image", "images", "img", "scan", "volume")
-"""Keys of which an empty value is a mistake also without volumes in other cases."""
+"""Keys whose empty value is a mistake, also where no other case has a volume under them."""
 _LIBRARIES = {"h5py", "mrcfile", "netCDF4", "torchio", "xarray", "zarr"}
 """Packages of volumes and of groups of them; ``Volume`` refuses those that it does not read."""
 _MEMBERS = ("get_filename", "pixel_array", "asarray")

@@ -253,8 +253,8 @@ def _add_index(commands: Any) -> None:
 def _run_index(options: argparse.Namespace) -> int:
     from .dataloader2 import index
 
-    own = {"statistics": options.statistics}
-    report = _report("index", index, options, options.url, options.output, **own)
+    places = options.url, options.output
+    report = _report("index", index, options, *places, statistics=options.statistics)
     for finding in report.bad:
         _remark(finding)
     _remark_likely_labels(report)

@@ -13,7 +13,7 @@ BOUNDS = {
     "range by fsspec": (35, 5),
     "range from Volume.read": (51, 14),
     "batch of one rotated patch": (117, 36),
-    "first patch of a case": (184, 46),
+    "first patch of a case": (185, 46),
     "window of a prediction": (160, 39),
 }
 # Calls of a read of 8 chunks, and how many more one of 216 may make.

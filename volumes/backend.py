@@ -285,7 +285,7 @@ def read_counted(backend: Backend, region: Region, channels: Channels | None = N
         raise VolumeChanged(msg) from error
     except Exception as error:
         kind = type(getattr(backend, "_backend", backend))
-        raise reader_error(error, kind, "reading", backend.name)  # noqa: B904  perhaps the same
+        raise reader_error(error, kind, "reading", backend.name)  # noqa: B904  it has its cause
     # Check user backends: the kernel would read past a short array.
     if not isinstance(voxels, Voxels) or voxels.array.shape != shape:
         part = (

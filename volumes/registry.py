@@ -157,7 +157,7 @@ def resolve_backend(request: BackendRequest) -> Any | None:
         backend = factory(request)
     except Exception as error:
         reader = reader or _own_code(factory)
-        raise reader_error(error, reader, "opening", _name_of(request))  # noqa: B904  perhaps the same
+        raise reader_error(error, reader, "opening", _name_of(request))  # noqa: B904  it has its cause
     # The stored array: the field would import torch.
     return backend if vars(request)["affine"] is None else with_affine(backend, request)
 
@@ -177,7 +177,7 @@ def _recognises(entry: _Matcher, request: BackendRequest) -> bool:
         return bool(entry.matcher(request))
     except Exception as error:
         reader = _own_code(entry.matcher)
-        raise reader_error(error, reader, "recognising", _name_of(request))  # noqa: B904  as above
+        raise reader_error(error, reader, "recognising", _name_of(request))  # noqa: B904  it has its cause
 
 
 def _matching(request: BackendRequest) -> _Matcher | None:

@@ -91,7 +91,7 @@ def turning(plan: SpatialPlan, degrees: Sequence[float], space: Space) -> Matrix
     (x, y, z), nearest = normal(plan, flat[0])
     if 1.0 in (x, y, z):
         return rotation([degrees[axis] if axis == nearest else 0.0 for axis in range(3)])
-    c, _, _, s, *_ = rotation((0.0, 0.0, degrees[nearest]))
+    c, _, _, s, *_ = rotation((0.0, 0.0, degrees[nearest]))  # cosine and sine
     v = 1 - c
     return (
         *(c + x * x * v, x * y * v - z * s, x * z * v + y * s),

@@ -28,7 +28,14 @@ from ..backend import Backend
 from ..header import PLACEMENT, affine_entries, refuse_unreadable, stored_affine
 from .chunked_backend import millimetres_in
 from .raw import RawHeader, fastest_first, open_raw
-from .stored_file import Format, LocalStoredFile, StoredFile, library_errors, what_to_do
+from .stored_file import (
+    Format,
+    LocalStoredFile,
+    StoredFile,
+    library_errors,
+    place_in_archive,
+    what_to_do,
+)
 
 NIFTI1_BYTES = 348
 NIFTI2_BYTES = 540
@@ -124,10 +131,10 @@ _MOST_CODE, _UNIT_CODES = 5, (0, 1, 2, 3)
 
 def contradictions(file: StoredFile) -> str:
     """Return the contradictions within a NIfTI header; empty if it is consistent."""
-    suffix = file.name.lower().removesuffix(".gz")
+    suffix = place_in_archive(file.name).lower().removesuffix(".gz")
     if not suffix.endswith((".nii", ".hdr")):
         return ""
-    raw = head_of(file, file.name.lower().endswith(".gz"))
+    raw = head_of(file, place_in_archive(file.name).lower().endswith(".gz"))
     fields, size = fields_of(raw, file.name)
     if not raw[_MAGIC_AT[size] :].startswith(_MAGICS):
         return ""
@@ -227,7 +234,7 @@ def _open_by_head(
     ``do`` is the advice for a file that is not compressed; with it, other bytes may follow the
     voxels.
     """
-    is_gzip = file.name.lower().endswith((".gz", ".mgz"))
+    is_gzip = place_in_archive(file.name).lower().endswith((".gz", ".mgz"))
     fields = parse(head_of(file, is_gzip, do), file.name)
     encoding = "gzip" if is_gzip else "raw"
     return open_raw(fields, [file], file.name, encoding=encoding, trailing=bool(do))
@@ -267,8 +274,8 @@ def open_pair(file: StoredFile) -> Backend:
     Analyze pairs must be local, because only local reads include the ``.mat`` with their place.
     """
     name = file.name
-    is_gzip = name.lower().endswith(".gz")
-    is_header = name.lower().removesuffix(".gz").endswith(".hdr")
+    place = place_in_archive(name).lower()
+    is_gzip, is_header = place.endswith(".gz"), place.removesuffix(".gz").endswith(".hdr")
     header = file if is_header else file.with_suffix(".img", ".hdr")
     voxels = file.with_suffix(".hdr", ".img") if is_header else file
     raw, files = head_of(header, is_gzip), [header, voxels]

@@ -370,6 +370,12 @@ StoredFile = LocalStoredFile | RemoteStoredFile
 """One version of a file, as formats open it; holds no handle."""
 
 
+def place_in_archive(name: str) -> str:
+    """Return the path in the archive of ``zip://a.nii.gz::s3://b/c.zip``; other names unchanged."""
+    inside = name.partition("::")[0]
+    return inside if inside.partition("://")[2] else name
+
+
 @dataclass(frozen=True)
 class Format:
     """A format of voxpipe, listed in ``FORMATS`` of its module in ``formats/``.
@@ -402,9 +408,7 @@ class Format:
         if self.matches is not None:
             return self.matches(request)
         place = os.fspath(request.path) if request.path else public_name(request.uri or "")
-        inside = "" if request.path else place.partition("::")[0]  # the path in an archive
-        place = inside if inside.partition("://")[2] else place
-        return place.lower().endswith(self.suffixes)
+        return place_in_archive(place).lower().endswith(self.suffixes)
 
     def backend(self, request: BackendRequest) -> Any:
         """Return the backend of a request; ``SampleError``, a ``TypeError``, for other options."""
