@@ -90,6 +90,17 @@ def test_closing_one_runs_what_other_threads_deferred():
     assert len(handles) == 0
 
 
+def test_memory_that_reads_take_is_bounded_at_the_next_opening():
+    """A compressed volume is decoded by its first read, after it was opened."""
+    handles = Handles(most=10, most_bytes=100)
+    for name in "abc":
+        handles.acquire(Opener(name)).resident_bytes = 60
+
+    handles.acquire(Opener("d"))
+
+    assert sorted(handles.by_token) == ["c", "d"]
+
+
 def test_memory_is_bounded_too():
     """Backends that hold voxels are bounded by bytes; one that alone is too large stays."""
     handles = Handles(most=10, most_bytes=100)
