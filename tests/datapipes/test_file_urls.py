@@ -126,6 +126,24 @@ def test_schemes_ignore_case(url, tmp_path):
     assert len(hashes) == 1
 
 
+@pytest.mark.parametrize("name", ["a.nii.gz", "a.mgz", "a.img"])
+@pytest.mark.usefixtures("archives")
+def test_the_path_in_an_archive_names_the_format(name, tmp_path):
+    """Also whether it is compressed, and which file of a pair it is."""
+    kind = nibabel.MGHImage if name.endswith("mgz") else nibabel.Nifti1Image
+    kind = nibabel.Nifti1Pair if name.endswith("img") else kind
+    voxels = np.arange(60, dtype=np.int16).reshape(3, 4, 5)
+    nibabel.save(kind(voxels, np.eye(4)), tmp_path / name)
+    with zipfile.ZipFile(tmp_path / "b.zip", "w") as archive:
+        archive.write(tmp_path / name, name)
+        if name == "a.img":
+            archive.write(tmp_path / "a.hdr", "a.hdr")
+
+    volume = vp.Volume(f"zip://{name}::file://{tmp_path}/b.zip")
+
+    assert np.array_equal(volume.numpy()[0], voxels)
+
+
 def test_listings_and_destinations_ignore_the_case_of_schemes(tmp_path):
     """Of local files and of buckets; a destination is no folder with the name of a scheme."""
     image = nibabel.Nifti1Image(np.ones((4, 4, 4), np.int16), np.eye(4))
