@@ -15,6 +15,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import cache
 from typing import Any, TypeVar
 
 from .context import ContextKey, holding, values_here
@@ -34,10 +35,6 @@ def best_level(place: str = _GATHERS) -> int:
     return 0
 
 
-_LEVELS = {"": best_level(), "0": None}
-_LEVELS |= {name: level for level, name in enumerate(PATHS, 1)}
-
-
 def native_level() -> int | None:
     """Return the path that ``VOXPIPE_NATIVE`` selects: 0 is the best, None no library.
 
@@ -46,16 +43,31 @@ def native_level() -> int | None:
     BadSetting
         If the value is invalid.
     """
-    level: int | None = _LEVELS.get(os.environ.get(NATIVE, ""), -1)
-    return level if level != -1 else read_setting(NATIVE, 0)
+    return level_of(os.environ.get(NATIVE, ""))
+
+
+@cache
+def level_of(text: str) -> int | None:
+    """Return what :func:`native_level` does, for a text of ``VOXPIPE_NATIVE``."""
+    levels = {"": best_level(), "0": None} | {name: n for n, name in enumerate(PATHS, 1)}
+    return levels[text] if text in levels else read_setting(NATIVE, 0, {NATIVE: text})
 
 
 _FREE_SECONDS: ContextKey[Any] = ContextKey(None)
+_UNCOUNTED: list[tuple[Any, str]] = []  # functions of loaded libraries, until a measurement
 
 
 def free_seconds() -> AbstractContextManager[list[float]]:
     """Collect the processor seconds of this thread's calls without the interpreter lock."""
+    _count_calls()
     return holding(_FREE_SECONDS, [])
+
+
+def _count_calls() -> None:
+    """Let loaded libraries count the time of their calls, from now on."""
+    while _UNCOUNTED:
+        library, name = _UNCOUNTED.pop()
+        setattr(library, name, free_of_lock(getattr(library, name)))
 
 
 def free_of_lock(function: Callable[..., T]) -> Callable[..., T]:
@@ -95,8 +107,9 @@ def native_library(jobs: Sequence[str], *, numbers: Sequence[str] = ()) -> tuple
         for name in (*jobs, "voxpipe_abi", *numbers):
             getattr(library, name).restype = ctypes.c_int64
         if library.voxpipe_abi() == ABI:
-            for name in jobs:
-                setattr(library, name, free_of_lock(getattr(library, name)))
+            _UNCOUNTED.extend((library, name) for name in jobs)
+            if _FREE_SECONDS.get() is not None:
+                _count_calls()
             return library, ""
     except (OSError, AttributeError) as error:
         return None, f"it cannot be loaded ({error})"

@@ -528,15 +528,10 @@ class KernelHints:
     def after_fork(self) -> None:
         """Start without hints in a forked child."""
         self.hinted_bytes = self._warm = 0
-        self._turns = itertools.count(1)
         self.is_warm = False
         """Whether all recent samples were in the page cache."""
-
-    def worth_asking(self) -> bool:
-        """Whether to plan the reads of the next box; only for some boxes of a cached file."""
-        if not hasattr(os, "posix_fadvise"):
-            return False
-        return not self.is_warm or next(self._turns) % _WARM_STEP == 0
+        self.turns = itertools.cycle([*[False] * (_WARM_STEP - 1), True])
+        """For each next box of a cached file, whether to plan its reads: for some boxes."""
 
     def is_here(self, fd: int, places: list[int]) -> bool:
         """Whether the page cache has all these bytes; updates :attr:`is_warm`."""

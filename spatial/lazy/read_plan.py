@@ -370,7 +370,7 @@ def provenance(patch: Any) -> dict[str, Any]:
             sum([r.stored_channels or r.volume.shape[0] for r in reads]),
             *plan.source.shape,
         ],
-        "region": [*map(list, region)],
+        "region": [*map(list, zip(region.start, region.stop, strict=True))],
         "matrix": matrix,
         **({"level": level} if level else {}),
         **({"channels": channels} if channels else {}),

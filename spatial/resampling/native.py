@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from dataclasses import astuple, dataclass
 from functools import cache
@@ -15,7 +16,8 @@ from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.call_site import warn
-from ...core.native_library import PATHS, native_level, native_library
+from ...core.native_library import PATHS, level_of, native_level, native_library
+from ...core.settings import NATIVE
 from ..plans.policy import Policy
 from ..plans.stages import NO_STAGES, Displacement, KernelStages, Stage
 
@@ -97,7 +99,7 @@ def run(
 ) -> bool:
     """Write ``out`` as ``resample`` says, or return False and leave ``out`` alone."""
     # ``source`` holds the needed voxels; ``mode`` is the policy's, or ``"copy"`` for whole rows.
-    path_number = native_level()
+    path_number = level_of(os.environ.get(NATIVE, ""))
     source_type, result = _TYPES.get(source.array.dtype), _TYPES.get(out.dtype)
     if path_number is None or source_type is None or result is None:
         return False

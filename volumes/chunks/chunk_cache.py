@@ -68,6 +68,7 @@ class ChunkCache:
         self._moment = 0
         self._lock = ForkSafeLock()
         self._acts = DeferredActs(self._lock)
+        self._due = self._acts.due  # closed announcements and loans
         self._clear()
         renew_after_fork(self)
 
@@ -89,7 +90,9 @@ class ChunkCache:
 
     def get_all(self, keys: Sequence[Hashable]) -> FoundChunks:
         """Return the cached chunks of unique keys, and end the soonest announcement of each."""
-        with self._acts, self._lock:
+        with self._lock:
+            while self._due:
+                self._due.popleft()()
             rows = self._rows_of(keys)
             self._moments[:-1, rows] = self._moments[1:].take(rows, axis=1)
             self._moments[-1, rows] = _NEVER
@@ -98,7 +101,10 @@ class ChunkCache:
             count = int(np.add.reduce(is_here))
             self.misses += len(rows) - count
             self.hits += count
-            return FoundChunks(is_here, self._address.take(rows), self._arrays.take(rows))
+            found = FoundChunks(is_here, self._address.take(rows), self._arrays.take(rows))
+        if self._due:  # closed meanwhile, perhaps by a finalizer
+            self._acts.defer()
+        return found
 
     def put_all(
         self,
@@ -113,7 +119,9 @@ class ChunkCache:
         The keys are unique; ``which`` selects those of the chunks. Sizes are bytes of memory. The
         cache owns the chunks that it keeps.
         """
-        with self._acts, self._lock:
+        with self._lock:
+            while self._due:
+                self._due.popleft()()
             rows = self._rows_of(keys)
             rows = rows if which is None else rows[which]
             (new,) = ((self._size.take(rows) == 0) & (sizes <= self.most_bytes)).nonzero()
@@ -124,13 +132,17 @@ class ChunkCache:
             self.held_bytes += int(np.add.reduce(sizes[new]))
             if self.held_bytes > self.most_bytes:
                 self._make_room()
+        if self._due:
+            self._acts.defer()
 
     def announce(self, keys: Sequence[Hashable], *, keep: bool = False) -> Announcement:
         """Announce one read of chunks, later than all announced before.
 
         ``keep`` reserves the cached ones until that read.
         """
-        with self._acts, self._lock:
+        with self._lock:
+            while self._due:
+                self._due.popleft()()
             self._moment += 1
             rows = self._rows_of(keys)
             is_here = self._size.take(rows) > 0
@@ -140,7 +152,10 @@ class ChunkCache:
                 more = np.full_like(self._moments, _NEVER)
                 self._moments = np.concatenate([self._moments, more])
             self._moments[count, rows] = 2 * self._moment + (is_here & keep)
-            return Announcement(self, self._moment, keys, is_here, count > 0)
+            announcement = Announcement(self, self._moment, keys, is_here, count > 0)
+        if self._due:
+            self._acts.defer()
+        return announcement
 
     def lend(self, count: int) -> ExitStack:
         """Raise the bound by ``count`` bytes until the returned loan is closed."""
@@ -259,8 +274,9 @@ class Announcement(NamedTuple):
     is_expected: NDArray[np.bool_]  # chunks announced before
 
     def close(self) -> None:
-        """Withdraw it; any number of times."""
-        self.cache._acts.defer(partial(self.cache._withdraw, self.moment, self.keys))
+        """Withdraw it at the next use of the cache; any number of times."""
+        # Nothing waits: a finalizer may call this inside the lock.
+        self.cache._due.append(partial(self.cache._withdraw, self.moment, self.keys))
 
 
 DEFAULT_BYTES = 64 * 1024**2

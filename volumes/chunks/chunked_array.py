@@ -307,18 +307,21 @@ class ChunkedArray:
         The bytes, and cached chunks of the region, stay until the ticket is closed. None if there
         is nothing to keep.
         """
-        plan = self._plan(region)
-        chunks = plan.chunks
+        plan, source = self._plan(region), self._source
+        is_far, chunks = source.is_far, plan.chunks
+        asks = is_far or not HINTS.is_warm or next(HINTS.turns)
         if not self._cache.most_bytes:
-            return self._source.prefetch(chunks, self.chunk_bytes)
+            return source.prefetch(chunks, self.chunk_bytes) if asks else None
         # Cached chunks are not fetched. A far store reserves them until the read, because a miss
         # would wait for a request. Without reservation, chunks of an earlier read may evict them.
-        announcement = self._cache.announce(self._keys(plan), keep=self._source.is_far)
+        announcement = self._cache.announce(self._keys(plan), keep=is_far)
+        if not asks:
+            return announcement
         try:
             skips = announcement.is_here
-            if not self._source.is_far:  # the system got their hints with the announcement
+            if not is_far:  # the system got their hints with the announcement
                 skips = skips | announcement.is_expected
-            ticket = self._source.prefetch(chunks[~skips], self.chunk_bytes)
+            ticket = source.prefetch(chunks[~skips], self.chunk_bytes)
         except BaseException:
             announcement.close()
             raise

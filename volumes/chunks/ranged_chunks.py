@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, Protocol
@@ -198,7 +199,7 @@ class RangedChunks:
     def prefetch(self, chunks: ChunkIndices, size: int) -> Ticket | None:
         """Begin to fetch; for local files, send hints to the system if they help."""
         if isinstance(self._store, LocalRanges):
-            if len(chunks) and HINTS.worth_asking():
+            if len(chunks) and hasattr(os, "posix_fadvise"):
                 self._store.will_need(self._map.locate(chunks), HINTS.is_here)
             return None
         store = self._store

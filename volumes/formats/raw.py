@@ -223,7 +223,7 @@ class LocalRaw(FilesBackend):
     def looks_ahead(self) -> bool:  # type: ignore[override]
         """Whether hints to the system may be worth it; false before the decoded copy exists."""
         choice = self._choice
-        return choice is not None and HINTS.worth_asking()
+        return choice is not None and (not HINTS.is_warm or next(HINTS.turns))
 
     def prefetch(self, region: Region, channels: Channels | None = None) -> Ticket | None:
         """Send hints of a read to the system, once the decoded copy exists."""
