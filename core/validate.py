@@ -6,6 +6,7 @@ import math
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from numbers import Real
 from operator import index
 from typing import Any, ClassVar, TypeGuard
@@ -248,11 +249,13 @@ MILLIMETRES |= {unit: size for size, units in _UNITS.items() for unit in units.s
 """Millimetres of each unit of length, by the word that :func:`unit_word` returns."""
 
 
+@lru_cache(maxsize=256)
 def plain_unit(word: str) -> str:
     """Return our name of a unit in ``MILLIMETRES``: ``"um"`` for ``"micrometer"``."""
     return _UNITS.get(MILLIMETRES[word], word).split()[0]
 
 
+@lru_cache(maxsize=256)
 def unit_word(text: str) -> str:
     """Return a unit in lower case, singular, in American spelling and without hyphens.
 

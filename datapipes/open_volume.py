@@ -260,14 +260,18 @@ class OpenVolume(SeedStamper, SameLength):
                 names = () if value is not None else self._names.values()
                 if not any(key in one for one in names) and _has_empty_part(value):
                     self._refuse_empty(key, sample)
-            self._refuse_unusable(sample, keys)
+            has_lists = any(isinstance(value, (list, tuple)) for value in sample.values())
+            if has_lists or not keys or not sample.keys() >= {*keys}:
+                self._refuse_unusable(sample, keys)
             if self._names or not self._known_keys.issuperset(keys):
                 self._refuse_unknown(sample, keys)
             volumes = {key: self._show(key, sample).opened_anew(by, renews=renews) for key in keys}
             if not self._has_looked:
                 self._warn_of_colours(sample, volumes)
             usual = {key: LABEL if v.kind == "label" else INTENSITY for key, v in volumes.items()}
-            for key, mask in [(key, volume.stored_mask()) for key, volume in volumes.items()]:
+            # A path alone has no axis map.
+            mapped = [k for k in keys if self.axis_map is not None or type(sample[k]) is not str]
+            for key, mask in [(key, volumes[key].stored_mask()) for key in mapped]:
                 if mask is None:
                     continue
                 name = f"{key}{STORED_SUFFIX}"

@@ -17,7 +17,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -121,6 +121,7 @@ class IoChoice:
         return f"{self.mode}: {self.reason}"
 
 
+@cache
 def choose_io(io: str, kind: str) -> IoChoice:
     """Return how a file of uncompressed voxels is read on a file system of this kind.
 

@@ -12,14 +12,14 @@ BOUNDS = {
     "range by obstore": (33, 5),
     "range by fsspec": (35, 5),
     "range from Volume.read": (51, 14),
-    "batch of one rotated patch": (117, 36),
-    "first patch of a case": (185, 46),
-    "window of a prediction": (160, 39),
+    "batch of one rotated patch": (109, 32),
+    "first patch of a case": (160, 41),
+    "window of a prediction": (155, 37),
 }
 # Calls of a read of 8 chunks, and how many more one of 216 may make.
 MOST_CALLS, MOST_MORE = 13, 0
 # Calls of a patch of image and label from converted zarr, of which none counts voxels or chunks.
-MOST_OF_PATCH = 343
+MOST_OF_PATCH = 324
 
 
 @pytest.fixture(scope="module")

@@ -228,7 +228,7 @@ class Backend(ABC):
         """Return the bytes of stored voxels that a read touches, in whole chunks."""
         chunks = None if self.chunks is None else self.needed_chunks(region, channels)
         first, last = channels or (0, self.shape[0])
-        voxels = region.size * (last - first) if chunks is None else chunks.voxels
+        voxels = math.prod(region.shape) * (last - first) if chunks is None else chunks.voxels
         return voxels * self.disk_dtype.itemsize
 
     def fetch(self, region: Region, channels: Channels | None = None) -> int | None:

@@ -91,11 +91,13 @@ class Handles:
             return own
         # Before the lock: the token of a source may require opening others.
         token = source.token
-        with self._acts, self._lock:
+        with self._lock:
             handle = self.by_token.get(token)
             if handle is None:
                 handle = self.by_token[token] = _Handle()
             handle.use = next(handle.uses)
+        if self._acts.due:  # of a finalizer
+            self._acts.defer()
         backend = handle.backend
         if backend is not None and not verify:
             return backend
@@ -115,7 +117,10 @@ class Handles:
                 return backend
         finally:
             if opens:
-                self.trim()
+                backends = [one.backend for one in [*self.by_token.values()]]
+                resident = sum([one.resident_bytes for one in backends if one is not None])
+                if len(backends) > self._most or resident > self._most_bytes:
+                    self.trim()
 
     def opened_again(self, source: Source, last: Backend) -> Backend:
         """Return the open backend of ``source``, opened again if it is ``last``."""
@@ -173,13 +178,11 @@ class Handles:
         return len(self.by_token)
 
     def trim(self) -> None:
-        """Drop surplus handles; called after a backend was opened or took a descriptor."""
+        """Drop surplus handles."""
         with self._acts, self._lock:
             handles = self.by_token
             backends = {t: backend for t, one in handles.items() if (backend := one.backend)}
             resident = sum(backend.resident_bytes for backend in backends.values())
-            if len(handles) <= self._most and resident <= self._most_bytes:
-                return
             oldest = sorted(handles.items(), key=lambda entry: entry[1].use)
             # Read once: a concurrent read may give a backend its descriptor.
             far = {token for token, backend in backends.items() if not backend.holds_descriptor}

@@ -83,10 +83,12 @@ class LocatedSource:
             return
         if not self.location.strip() or "\0" in self.location:
             raise VolumeNotFound(f"{self.location!r} is no path of a volume.")
+        place: str | None = os.path.expanduser(self.location)
         if ":" in self.location:
             self.__dict__.update(location=lower_schemes(self.location))
+            place = None if is_url(self.location) else local_path(self.location)
         # Made absolute now: a worker may run in another directory.
-        path = "" if is_url(self.location) else os.path.abspath(local_path(self.location))
+        path = "" if place is None else os.path.abspath(place)
         name = self.location if path else public_name(self.location)
         self.__dict__.update(path=path, name=name)
         is_usual = self.options is USUAL_OPTIONS

@@ -430,11 +430,11 @@ class Volume:
         has_header = hasattr(source, "known_header")
         if source is self._source and (has_header or getattr(source, "backend", None) is not None):
             return self
-        anew = self.__copy__()
-        anew._source = source
-        anew._header = anew._grid = anew._stamp = None
+        anew = object.__new__(type(self))
+        anew.__dict__.update(self.__dict__, _source=source, _header=None, _grid=None, _stamp=None)
         anew.rounds, anew._renews = False, renews
-        if self.located_source is not None and not has_header:
+        inner = getattr(self._source, "located_source", self._source)
+        if isinstance(inner, LocatedSource) and not has_header:
             anew._pass = by
         return anew
 

@@ -38,7 +38,7 @@ from . import patch_report
 from .patch_facts import PatchFacts
 from .patch_report import NoArithmetic, describe_patch
 from .read_plan import ReadPlan, bounded_halo, provenance, select_first
-from .transform_chain import SPARE_GENERATORS, TransformChain, join_steps, take_generator
+from .transform_chain import SPARE_GENERATORS, TransformChain, join_steps
 from .virtual_volume import RealizedVolume, StackedVolumes, VirtualVolume
 
 if TYPE_CHECKING:
@@ -383,7 +383,11 @@ class LazyPatch(NoArithmetic):
     @cached_property
     def value_draws(self) -> tuple[tuple[ValueStep, Params | None], ...]:
         """Return the value steps with their draws; None where a step does not act."""
-        pairs, generator = [], take_generator()
+        pairs = []
+        try:
+            generator = SPARE_GENERATORS.pop()
+        except IndexError:
+            generator = Stream(0, 0, (), "").generator()
         by_channel = any(step.op.draws_channels for step in self.values)
         channels = self.channels if by_channel else 0
         for step in self.values:

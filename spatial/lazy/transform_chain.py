@@ -34,17 +34,9 @@ from ..plans.plan import SpatialPlan
 from .virtual_volume import VirtualVolume
 
 S = TypeVar("S", bound=OpStep)
-# A new generator costs more than its draws, so generators are restarted for every stream. A
-# generator in use is not in the list: one per thread, another where an op resolves its own plan.
 SPARE_GENERATORS: list[np.random.Generator] = []
-
-
-def take_generator() -> np.random.Generator:
-    """Return a generator to restart; append it to the list after the last draw."""
-    try:
-        return SPARE_GENERATORS.pop()
-    except IndexError:
-        return Stream(0, 0, (), "").generator()
+"""Generators to restart for every stream: a new one costs more than its draws. One in use is not
+in the list: one per thread, another where an op resolves its own plan."""
 
 
 @dataclass(eq=False)
@@ -124,7 +116,10 @@ class TransformChain:
         """Return the plan, cached; an error of a step carries the step's line."""
         plan = self.first_plan
         draws: dict[str, Params | None] = {}
-        generator = take_generator()
+        try:
+            generator = SPARE_GENERATORS.pop()
+        except IndexError:
+            generator = Stream(0, 0, (), "").generator()
         for step in self.steps:
             identity = self.identity[: step.depth]
             identity = common_identity(identity) if step.common else identity

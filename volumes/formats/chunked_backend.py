@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from ...core import Region
 from ...core.call_site import WarnOnce, shorten, warn
+from ...core.context import values_here
 from ...core.errors import BadHeader, EmptyVolume, LikelyMistake, SampleError, UnknownFormat
 from ...core.lru_cache import cached_property
 from ...core.validate import MILLIMETRES, plain_unit, unit_word
@@ -36,7 +37,8 @@ def millimetres_in(unit: Any, name: str) -> float:
             "read as millimetres. Pass affine= to place the voxels.",
             LikelyMistake,
         )
-    if word in MILLIMETRES and (units := PLACEMENT.get().units) is not None:
+    units = values_here().get(PLACEMENT, PLACEMENT.default).units
+    if word in MILLIMETRES and units is not None:
         units.add(plain_unit(word))
     return MILLIMETRES.get(word, 1.0)
 
@@ -62,11 +64,6 @@ class Layout:
     is_named: bool = True  # whether the file or axes= names the axes
 
     @cached_property
-    def is_as_stored(self) -> bool:
-        """Whether the stored axes are I, J, K, in this order."""
-        return not self.c_axes and self.spatial == (0, 1, 2)
-
-    @cached_property
     def shape(self) -> Shape:
         """(C, I, J, K)."""
         i, j, k = (1 if axis is None else int(self.sizes[axis]) for axis in self.spatial)
@@ -78,7 +75,7 @@ class Layout:
         If several axes are folded, only the slowest is cut; the others are read whole. The region
         keeps the result.
         """
-        if channels is None and self.is_as_stored:
+        if channels is None and not self.c_axes and self.spatial == (0, 1, 2):  # as stored
             return region, (0, 1)
         memo = vars(region).get("_stored")
         if memo is not None and memo[0] is self and memo[1] == channels:
@@ -323,7 +320,7 @@ class ChunkedBackend(FilesBackend):
         self._array: Any = array
         self._layout = layout
         self._store: Any = None  # set for stores of many objects, which may vanish one by one
-        self._is_as_stored = layout.is_as_stored
+        self._is_as_stored = not layout.c_axes and layout.spatial == (0, 1, 2)
         super().__init__(files, header, name)
 
     def read(

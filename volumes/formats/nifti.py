@@ -234,9 +234,10 @@ def _open_by_head(
     ``do`` is the advice for a file that is not compressed; with it, other bytes may follow the
     voxels.
     """
-    is_gzip = place_in_archive(file.name).lower().endswith((".gz", ".mgz"))
-    fields = parse(head_of(file, is_gzip, do), file.name)
-    encoding = "gzip" if is_gzip else "raw"
+    place = place_in_archive(file.name) if "::" in file.name else file.name
+    is_gzip = place.lower().endswith((".gz", ".mgz"))
+    head = head_of(file, is_gzip, do) if is_gzip else file.head(NIFTI2_BYTES)
+    fields, encoding = parse(head, file.name), "gzip" if is_gzip else "raw"
     return open_raw(fields, [file], file.name, encoding=encoding, trailing=bool(do))
 
 

@@ -200,7 +200,7 @@ class LocalRaw(FilesBackend):
         layout = self._fields.layout
         index, (first, last) = layout.index(region, channels)
         if self._view is not None:
-            array = self._view[index.slices]
+            array = self._view[*map(slice, index.start, index.stop)]
             if self._map is not None:
                 # First byte of the box, its extent, and the bytes that a read maps.
                 start, size, resident = self._fields.offset, array.itemsize, array.itemsize

@@ -266,7 +266,8 @@ class LocalStoredFile:
         # Linux stamps files by a clock that ticks every few milliseconds. A copy that replaces a
         # file and its modification time may seem older than the moment: compare inodes too.
         is_same = self._identity == (status.st_dev, status.st_ino)
-        is_new = moment is not None and changed_at(status) > moment
+        latest = max(status.st_mtime_ns, status.st_ctime_ns)
+        is_new = moment is not None and latest > moment and changed_at(status) > moment
         if is_same and not is_new:
             return True
         # File servers have clocks of their own: compare only size and modification time there.
@@ -408,7 +409,8 @@ class Format:
         if self.matches is not None:
             return self.matches(request)
         place = os.fspath(request.path) if request.path else public_name(request.uri or "")
-        return place_in_archive(place).lower().endswith(self.suffixes)
+        place = place_in_archive(place) if "::" in place else place
+        return place.lower().endswith(self.suffixes)
 
     def backend(self, request: BackendRequest) -> Any:
         """Return the backend of a request; ``SampleError``, a ``TypeError``, for other options."""
