@@ -31,6 +31,9 @@ BUILD_INPUTS := setup.cfg pyproject.toml constraints.txt package/__init__.py \
 .PHONY: test test-slow test-faults coverage lint types native sanitize aarch64 avx512 demo bench clean
 .DELETE_ON_ERROR:
 
+# Without bytecode, each process of the tests compiles the package and rewrites all asserts anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 # By a variable: `make --dry-run` runs each line that names MAKE itself.
 CHECKS = $(MAKE) --no-print-directory --keep-going lint types
 

@@ -71,8 +71,14 @@ def pytest_runtest_protocol(item):
         WATCHDOG.at(None)
 
 
+def pytest_collection():
+    """Collect no garbage meanwhile: nearly all objects of modules and tests stay to the end."""
+    gc.disable()
+
+
 def pytest_collection_finish():
     """Let later garbage collections pass over the modules and tests that stay to the end."""
+    gc.enable()
     gc.collect()
     gc.freeze()
 

@@ -5,6 +5,7 @@ import os
 import pickle
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import pytest
 import torch
@@ -13,9 +14,9 @@ from scenes import same, six_batches
 
 import voxpipe as vp
 
-lightning = pytest.importorskip("lightning")
-
+# Lightning is imported where tests need it: every process collects all tests.
 pytestmark = [
+    pytest.mark.skipif(find_spec("lightning") is None, reason="needs lightning"),
     # Of the logger and progress bar that these trainers do without, and of its own use of torch.
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
@@ -24,6 +25,8 @@ pytestmark = [
 
 
 def module_noting(seen, *, validates=False):
+    import lightning
+
     class Module(lightning.LightningModule):
         def __init__(self):
             super().__init__()
@@ -48,6 +51,8 @@ def module_noting(seen, *, validates=False):
 
 
 def trainer_in(folder, **options):
+    import lightning
+
     return lightning.Trainer(
         accelerator="cpu",
         logger=False,
@@ -86,10 +91,10 @@ def test_stages_take_their_chains(cases, whole, tmp_path):
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_checkpoint_goes_on_in_the_middle_of_an_epoch(cases, whole, tmp_path, workers):
     """The very batches, meta included, that the uninterrupted run had; workers do not matter."""
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
     seen = []
-    every = lightning.pytorch.callbacks.ModelCheckpoint(
-        tmp_path, "{step}", every_n_train_steps=4, save_top_k=-1
-    )
+    every = ModelCheckpoint(tmp_path, "{step}", every_n_train_steps=4, save_top_k=-1)
     options = {"enable_checkpointing": True, "callbacks": [every], "max_epochs": 2}
     trainer_in(tmp_path, **options).fit(
         module_noting(seen), datamodule=data_of(cases, train=six_batches(cases))
@@ -108,7 +113,9 @@ def test_a_checkpoint_goes_on_in_the_middle_of_an_epoch(cases, whole, tmp_path, 
 
 def test_the_state_in_a_checkpoint_is_a_few_numbers(cases, tmp_path):
     """Of the loader: seed, epoch and next batch, as its own ``state_dict()`` has them."""
-    every = lightning.pytorch.callbacks.ModelCheckpoint(tmp_path, "saved", every_n_train_steps=4)
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    every = ModelCheckpoint(tmp_path, "saved", every_n_train_steps=4)
     trainer = trainer_in(tmp_path, enable_checkpointing=True, callbacks=[every], max_steps=4)
 
     trainer.fit(module_noting([]), datamodule=data_of(cases, train=six_batches(cases)))
@@ -170,6 +177,8 @@ trainer.fit(Module(), data)
 
 def test_it_is_pickled_and_derived_from(cases):
     """Without its loaders; a class of the user's stays one."""
+    import lightning
+
     data = data_of(cases, train=six_batches(cases))
     loader = data.train_dataloader()
     twin = copy.deepcopy(data)

@@ -171,6 +171,9 @@ def as_text(document):
 
     What JSON cannot hold becomes its name.
     """
+    if not _TEXTS:
+        long = [value for value in VALUES if isinstance(value, (list, dict)) and value]
+        _TEXTS.update({id(value): "".join(_pieces(value)) for value in long})
     return "".join(_pieces(document))
 
 
@@ -208,6 +211,5 @@ class _Text(str):
     __slots__ = ()
 
 
-# Of values that take long to write, and come again and again.
+# Of values that take long to write, and come again and again; as_text() adds them at first.
 _TEXTS = {}
-_TEXTS |= {id(v): as_text(v) for v in VALUES if isinstance(v, (list, dict)) and v}
