@@ -329,11 +329,24 @@ def _spec_of(samples: Sequence[Any], key: str) -> ArraySpec | None:
             raise errors.PatchSizeError(msg, do=do)
     things = [sample[key] for sample in samples]
     arrays = [one if isinstance(one, LazyPatch) else _array_of(one) for one in things]
-    dtype = np.result_type(*[one.dtype for one in arrays])
+    dtypes = [one.dtype for one in arrays]
+    dtype = np.result_type(*dtypes)
+    if dtype == np.float64:  # NumPy's answer also for types that it does not hold
+        _refuse_rounding(samples, key, dtypes)
     shape = (len(samples), *shapes[0])
     if 0 < usable_memory() < math.prod(shape) * dtype.itemsize:
         raise beyond_memory(shape, dtype, f"the batch of {key!r}")
     return shape, dtype
+
+
+def _refuse_rounding(samples: Sequence[Any], key: str, dtypes: Sequence[np.dtype[Any]]) -> None:
+    wide = next((n for n, own in enumerate(dtypes) if own.kind in "iu" and own.itemsize == 8), None)
+    if wide is not None:
+        other = next(n for n, own in enumerate(dtypes) if own != dtypes[wide])
+        msg = f"{key} of {_name(samples[wide])} is {dtypes[wide]}, "
+        msg += f"that of {_name(samples[other])} is {dtypes[other]}, and no type holds both"
+        do = "Give dtype= to a spatial pipe, or to a Policy of open_volume(policies=)."
+        raise errors.SampleError(msg, do=do)
 
 
 def _array_of(thing: Any) -> NDArray[Any]:

@@ -284,7 +284,7 @@ class ChainedForms(IterDataPipe[Any]):
         """A channel for every class, 1 where it is and 0 elsewhere, uint8."""
 
     def one_of(self, ops: Sequence[Any] | Mapping[Any, float], *, weights: Sequence[float] | None = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> ChoicePipe:
-        """Apply one of several ops, or chains of ops, chosen by weight."""
+        """Choose one of several ops, or chains of ops, by weight."""
 
     def open_files_by_fsspec(self, mode: str = ..., *, kwargs_for_open: Mapping[str, Any] | None = ..., **options: Any) -> FSSpecFileOpener:
         """Yield ``(path, stream)`` for each path or URL."""
@@ -320,7 +320,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Make items in a thread before they are asked for; nothing else changes."""
 
     def random_apply(self, ops: Sequence[Any] | Mapping[Any, float], *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> ChoicePipe:
-        """Apply all of several ops in turn, or none of them, with probability ``p``."""
+        """Apply all of ``ops`` in turn, or none of them, with probability ``p``."""
 
     def random_crop(self, size: int | Sequence[int | tuple[int, int]] | None = ..., *, scale: float | Sequence[float | tuple[float, float]] | None = ..., center: bool = ..., hard: bool = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Keep a box whose size or place is drawn; every place where it fits is as likely."""
@@ -329,7 +329,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Grow, shrink, close or open each channel's mask by a ball; growth takes from others."""
 
     def random_order(self, ops: Sequence[Any] | Mapping[Any, float], *, p: float = ..., keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> ChoicePipe:
-        """Apply all of several ops, in an order that is drawn per item."""
+        """Apply all of ``ops``, in an order that is drawn per item."""
 
     def random_split(self, weights: Mapping[Any, float], seed: int, total_length: int | None = ..., target: Any = ...) -> Any:
         """Return a list of pipes among which the parent's items are divided at random."""
@@ -425,7 +425,7 @@ class ChainedForms(IterDataPipe[Any]):
         """Keep columns of tuples and lists, or keys of mappings."""
 
     def some_of(self, ops: Sequence[Any] | Mapping[Any, float], count: int | tuple[int, int], *, weights: Sequence[float] | None = ..., p: float = ..., keys: str | Collection[str] | None = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> ChoicePipe:
-        """Apply ``count`` different ones of several ops, in the order given."""
+        """Choose ``count`` different ops, which act in the order given."""
 
     def spacing(self, spacing: float | Sequence[float | tuple[float, float] | None], *, unit: str = ..., extent: Extent = ..., name: str = ..., mode: Mode | Mapping[str, Mode] | None = ..., padding: Padding | Mapping[str, Padding] | None = ..., fill: float | Mapping[str, float] | None = ..., dtype: DTypeLike | torch.dtype | Mapping[str, DTypeLike | torch.dtype] | None = ..., antialias: Antialias | Mapping[str, Antialias] | None = ...) -> SpatialPipe:
         """Bring neighbouring voxels to a distance in millimetres along the axes of the array."""

@@ -24,7 +24,7 @@ from ..core.errors import add_location
 from ..core.redact import has_secrets, public_value
 from ..core.sample import case_of
 from ..core.suggest import FOREIGN_ARGUMENTS, RECIPES, closest
-from ..first_use import extensions, names_at
+from ..first_use import extensions, leave_out_name, names_at
 from ..graph import Pipe, Traits, chain_code, describe, explain_graph, is_pipe, parents_of, walk
 from ..graph.node import swap_parents
 from ..graph.walk import branch_mark, stream_names
@@ -89,7 +89,9 @@ def register_extensions() -> None:
     """
     for name, point in extensions("forms").items():
         table: Any = MapDataPipe if name.startswith("map.") else IterDataPipe
-        table.functions.setdefault(name.removeprefix("map."), FirstUse(point.value))
+        first = table.functions.setdefault(name.removeprefix("map."), FirstUse(point.value))
+        if isinstance(first, functools.partial):  # torch's table has the class as its argument
+            leave_out_name(point, first.args[0].__module__.partition(".")[0])
 
 
 def extension_pipes() -> dict[str, EntryPoint]:

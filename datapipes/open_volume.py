@@ -252,7 +252,7 @@ class OpenVolume(SeedStamper, SameLength):
     def _open(self, sample: Sample, by: str, *, renews: bool) -> Sample:
         keys, entries = self.keys, [*sample.items()] if self.keys is None else []
         if keys is None:
-            keys = tuple(key for key, value in entries if is_volume_source(value))
+            keys = tuple(key for key, value in entries if is_volume_source(value, key))
         try:
             for key, value in entries:
                 if key in keys or key in self._known_empty:
@@ -307,8 +307,8 @@ class OpenVolume(SeedStamper, SameLength):
         if not keys:
             entries = ", ".join(f"{k}={shorten(v)}" for k, v in sample.items()) or "nothing"
             msg = f"there is no volume to open among {entries}"
-            do = "A path has a folder or a suffix, an array two axes or more; else name it in "
-            raise SampleError(msg, do=f"{do}keys=.")
+            do = "A path has a slash or a suffix, an array two axes or more; else name it in keys=."
+            raise SampleError(msg, do=do)
 
     def _refuse_empty(self, key: str, sample: Sample) -> None:
         """Raise where a value of a sample is empty, but a volume in other cases or by its key."""
@@ -317,7 +317,7 @@ class OpenVolume(SeedStamper, SameLength):
         values = [case.get(key, sample) for case in cases]
         others = [one for one in values if one is not sample and not _has_empty_part(one)]
         is_volume = key in self._known_keys or any(map(is_volume_source, others))
-        by_name = sample[key] is not None and (key in _IMAGES or looks_like_label(key))
+        by_name = sample[key] is not None and _is_usual(key)
         if is_volume or (not others and by_name):
             rows = few_names(n for n, value in enumerate(values) if _has_empty_part(value))
             where = f", in row {rows} of the cases, counted from 0" if rows else ""
@@ -469,17 +469,17 @@ def _has_empty_part(value: Any) -> bool:
     return is_empty_cell(value) or any(map(is_empty_cell, parts))
 
 
-def is_volume_source(value: Any) -> bool:
+def is_volume_source(value: Any, key: str = "") -> bool:
     """Whether a value of a sample is a volume's source rather than a number or a name."""
     if isinstance(value, (list, tuple)):
-        return bool(value) and all(
-            is_volume_source(one) and not isinstance(one, (list, tuple)) for one in value
-        )
+        is_flat = not any(isinstance(one, (list, tuple)) for one in value)
+        return bool(value) and is_flat and all(is_volume_source(one, key) for one in value)
     if isinstance(value, (Volume, os.PathLike)):
         return True
     if isinstance(value, str):
-        # A word without folder or suffix is a name ("male"), not a path.
-        return "/" in value or "." in value or os.sep in value
+        # Another word is a name ("male"), which may also be that of a folder of scans.
+        is_path = "/" in value or "." in value or os.sep in value
+        return is_path or (_is_usual(key) and os.path.isdir(value))
     kind = type(value)
     is_array_like = hasattr(kind, "__array__") or hasattr(kind, "__array_interface__")
     if int(getattr(value, "ndim", 2 * is_array_like)) >= 2:
@@ -492,8 +492,12 @@ def is_volume_source(value: Any) -> bool:
     return source_by_package(value, USUAL_OPTIONS) is not None
 
 
+def _is_usual(key: str) -> bool:
+    """Whether a key is usual for volumes: a folder counts, and an empty value is a mistake."""
+    return key in _IMAGES or looks_like_label(key)
+
+
 _IMAGES = ("image", "images", "img", "scan", "volume")
-"""Keys whose empty value is a mistake, also where no other case has a volume under them."""
 _LIBRARIES = {"h5py", "mrcfile", "netCDF4", "torchio", "xarray", "zarr"}
 """Packages of volumes and of groups of them; ``Volume`` refuses those that it does not read."""
 _MEMBERS = ("get_filename", "pixel_array", "asarray")

@@ -114,49 +114,17 @@ class ChoicePipe(ChangesValues):
         return item if self.change is None else super().apply(item)
 
 
-class OneOfPipe(ChoicePipe, form="one_of", op=OneOf):
-    """Apply one of several ops, or chains of ops, chosen by weight.
-
-    Parameters
-    ----------
-    ops
-        A sequence of ops, of sequences of ops, and of choices (``OneOf``, ``SomeOf``,
-        ``RandomOrder``, ``RandomApply``); or a mapping from op to weight.
-    weights
-        Relative weights; equal ones by default.
-    p
-        Probability that any is applied.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from voxpipe.datapipes.iter import from_cases
-    >>> from voxpipe.spatial import Elastic, Rotate
-    >>> pipe = from_cases([{"image": np.zeros((8, 8, 8))}]).open_volume()
-    >>> sample = next(iter(pipe.one_of([Rotate((-15, 15)), Elastic(1, spacing=4)])))
-    >>> sorted(sample["image"].draws["one_of"])
-    ['chosen', 'drawn']
-    """
+# Their docstrings are those of the functions that make the choices.
+class OneOfPipe(ChoicePipe, form="one_of", op=OneOf): ...
 
 
-class SomeOfPipe(ChoicePipe, form="some_of", op=SomeOf):
-    """Apply ``count`` different ones of several ops, in the order given.
-
-    Parameters
-    ----------
-    ops, weights, p
-        As in ``one_of``.
-    count
-        How many: a number, or (least, most).
-    """
+class SomeOfPipe(ChoicePipe, form="some_of", op=SomeOf): ...
 
 
-class RandomOrderPipe(ChoicePipe, form="random_order", op=RandomOrder):
-    """Apply all of several ops, in an order that is drawn per item."""
+class RandomOrderPipe(ChoicePipe, form="random_order", op=RandomOrder): ...
 
 
-class RandomApplyPipe(ChoicePipe, form="random_apply", op=RandomApply):
-    """Apply all of several ops in turn, or none of them, with probability ``p``."""
+class RandomApplyPipe(ChoicePipe, form="random_apply", op=RandomApply): ...
 
 
 if not TYPE_CHECKING:  # the forms: ``iter`` takes them all

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from warnings import warn
 
 T = TypeVar("T")
+_ROOT, _, _ = __name__.partition(".")
 
 
 def at_first_use(
@@ -36,6 +37,9 @@ def at_first_use(
         for name in (names.split() if isinstance(names, str) else names)
     }
     module_of = {path.rpartition(".")[2]: path for path in modules}
+    for name in points.keys() & namespace.keys():
+        if points[name].name == name:
+            leave_out_name(points[name], _ROOT)
     if "__all__" not in namespace:
         _list_public(namespace, [*home_of, *points, *namespace.keys() & {"__version__"}])
 
@@ -80,15 +84,22 @@ def extensions(group: str) -> Mapping[str, EntryPoint]:
     ``sys.path`` counts. Warns of the other, and of entry points without an object.
     """
     points: dict[str, EntryPoint] = {}
-    root = __name__.partition(".")[0]
-    every = _every_point().select(group=f"voxpipe.{group}")
-    for point in sorted(every, key=lambda each: not each.value.startswith(f"{root}.")):
-        earlier = points.setdefault(point.name, point) if ":" in point.value else None
-        if earlier is None or earlier.value != point.value:
-            why = "has no object" if earlier is None else "has a name that is taken"
-            where = f"{point.name} = {point.value} of {distribution_of(point)}"
-            warn(f"voxpipe.{group}: {where} {why}, and is left out", UserWarning, stacklevel=2)
+    for point in sorted(_every_point().select(group=f"voxpipe.{group}"), key=_is_of_another):
+        if ":" not in point.value:
+            _leave_out(point, "has no object")
+        elif (first := points.setdefault(point.name, point)).value != point.value:
+            leave_out_name(point, distribution_of(first))
     return MappingProxyType(points)
+
+
+def _is_of_another(point: EntryPoint) -> bool:
+    return not point.value.startswith(f"{_ROOT}.")
+
+
+def leave_out_name(point: EntryPoint, owner: str) -> None:
+    """Warn that a name is the owner's, if another package than voxpipe has the entry point."""
+    if _is_of_another(point):
+        _leave_out(point, f"has a name of {owner}")
 
 
 def distribution_of(point: EntryPoint) -> str:
@@ -102,7 +113,7 @@ def load(point: EntryPoint) -> Any:
     try:
         return point.load()
     except Exception:
-        return _leave_out(point, "cannot be imported")
+        return _leave_out(point, "cannot be imported", has_cause=True)
 
 
 def consult(point: EntryPoint, subject: Any, kind: Callable[..., T]) -> T:
@@ -114,15 +125,15 @@ def consult(point: EntryPoint, subject: Any, kind: Callable[..., T]) -> T:
     try:
         return kind(function(subject)) if function else kind()
     except Exception:
-        _leave_out(point, "failed")
+        _leave_out(point, "failed", has_cause=True)
         return kind()
 
 
 @cache
-def _leave_out(point: EntryPoint, event: str) -> None:
+def _leave_out(point: EntryPoint, event: str, *, has_cause: bool = False) -> None:
     where = f"{point.group}: {point.name} = {point.value} of {distribution_of(point)}"
-    msg = f"{where} {event}, and is left out: {sys.exception()!r}"
-    warn(msg, UserWarning, stacklevel=4)
+    cause = f": {sys.exception()!r}" if has_cause else ""
+    warn(f"{where} {event}, and is left out{cause}", UserWarning, stacklevel=4)
 
 
 def names_at(place: str) -> dict[str, EntryPoint]:
@@ -136,13 +147,13 @@ def alias_modules(package: str) -> list[str]:
 
     ``dataloader2.graph.find_dps`` of ``voxpipe.names`` is a name of ``voxpipe.dataloader2.graph``.
     """
-    root, _, place = package.partition(".")
+    _, _, place = package.partition(".")
     # Other packages add names to modules that exist, and no modules.
-    own = (key for key, point in extensions("names").items() if point.value.startswith(f"{root}."))
+    own = (key for key, point in extensions("names").items() if not _is_of_another(point))
     paths = sorted({path for path, _, _ in (key.rpartition(".") for key in own)})
     paths = [path for path in paths if path.startswith(f"{place}.")]
     for path in paths:
-        module = ModuleType(f"{root}.{path}", f"Names of other modules under {path}.")
+        module = ModuleType(f"{_ROOT}.{path}", f"Names of other modules under {path}.")
         is_package = any(each.startswith(f"{path}.") for each in paths)
         module.__spec__ = ModuleSpec(module.__name__, None, is_package=is_package)
         module.__package__ = module.__spec__.parent
@@ -173,12 +184,10 @@ def export(namespace: dict[str, Any], things: Iterable[Any] = ()) -> None:
 
 
 def _list_public(namespace: dict[str, Any], more: Iterable[str] = ()) -> None:
-    root, _, _ = __name__.partition(".")
-
     def is_public(name: str, value: Any) -> bool:
         # Constants and type aliases do not record their module.
-        home = value.__module__ if isinstance(value, (type, FunctionType)) else root
-        is_ours = home.startswith(root) and home != __name__ and not isinstance(value, ModuleType)
+        home = value.__module__ if isinstance(value, (type, FunctionType)) else _ROOT
+        is_ours = home.startswith(_ROOT) and home != __name__ and not isinstance(value, ModuleType)
         return is_ours and name != "TYPE_CHECKING" and not name.startswith("_")
 
     # Constants, then classes, then functions.

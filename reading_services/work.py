@@ -171,7 +171,7 @@ class PlannedWork(_WorkBase):
             pipes = [pipe for pipe in self.cut.realizing if not traits_of(pipe).watches]
             realizing = "\n".join(f"· {describe(pipe)}" for pipe in pipes)
             per = f", {self.cut.group} items a batch" if self.cut.group > 1 else ""
-            torch = ", without torch" if workers and self.recipe is not None else ""
+            torch = ", torch not needed" if workers and self.recipe is not None else ""
             lines += [f"realized {where}{per}{torch}", indent(realizing, "  ")]
         elif workers or self.beside_loop:
             kind = "worker" if workers else "thread"

@@ -130,12 +130,12 @@ def _parts(op: Any) -> tuple[SpatialOp | None, ValueOp | None]:
 
 
 def OneOf(ops: Any, weights: Sequence[float] | None = None, p: float = 1.0) -> Choices:  # noqa: N802
-    """Return a choice of one op, or one chain of ops.
+    """Choose one of several ops, or chains of ops, by weight.
 
     Parameters
     ----------
     ops
-        A sequence of ops and of sequences of ops; or a mapping from op to weight.
+        A sequence of ops, of sequences of ops, and of choices; or a mapping from op to weight.
     weights
         Relative weights; equal ones by default.
     p
@@ -153,7 +153,7 @@ def OneOf(ops: Any, weights: Sequence[float] | None = None, p: float = 1.0) -> C
 def SomeOf(  # noqa: N802
     ops: Any, count: Any, weights: Sequence[float] | None = None, p: float = 1.0
 ) -> Choices:
-    """Return a choice of several different ops, applied in the order given.
+    """Choose ``count`` different ops, which act in the order given.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def SomeOf(  # noqa: N802
 
 
 def RandomOrder(ops: Any, p: float = 1.0) -> Choices:  # noqa: N802
-    """Return all of ``ops``, in an order that is drawn per item.
+    """Apply all of ``ops``, in an order that is drawn per item.
 
     Examples
     --------
@@ -184,7 +184,7 @@ def RandomOrder(ops: Any, p: float = 1.0) -> Choices:  # noqa: N802
 
 
 def RandomApply(ops: Any, p: float = 0.5) -> Choices:  # noqa: N802
-    """Return all of ``ops`` in turn, or none of them.
+    """Apply all of ``ops`` in turn, or none of them, with probability ``p``.
 
     Examples
     --------

@@ -92,6 +92,32 @@ def object_of(library: str, path: Any) -> Any:
     return module.Dataset()
 
 
+@pytest.mark.parametrize("key", ["image", "seg"])
+@pytest.mark.parametrize("as_list", [False, True])
+def test_a_word_is_a_volume_if_it_is_a_folder_and_its_key_is_usual(
+    tmp_path: Any, monkeypatch: Any, key: str, as_list: bool
+) -> None:
+    """The folder of another key may be one of scans by sex or by split."""
+    (tmp_path / "dcm").mkdir()
+    monkeypatch.chdir(tmp_path)
+    cases = [{key: ["dcm", "dcm"] if as_list else "dcm", "sex": "dcm"}]
+
+    sample = next(iter(vp.from_cases(cases).open_volume()))
+
+    assert isinstance(sample[key], vp.LazyPatch)
+    assert sample["sex"] == "dcm"
+
+
+@pytest.mark.parametrize("case", [{"image": "dcm"}, {"ct": "here"}])
+def test_other_words_are_no_volumes(tmp_path: Any, monkeypatch: Any, case: Any) -> None:
+    """The error names the ways to write a path."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(SampleError, match=r"A path has a slash or a suffix, .* name it in keys="):
+        next(iter(vp.from_cases([case]).open_volume()))
+
+
 LIBRARIES = ["h5py", "xarray", "PIL.Image", "tifffile", "torchio", "nibabel", "pydicom"]
 
 

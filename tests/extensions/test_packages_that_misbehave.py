@@ -125,6 +125,34 @@ def test_a_package_with_the_names_of_voxpipe(tmp_path):
     assert lines == ["(1, 2, 3, 4) True", "1"]
 
 
+def test_names_of_the_engine_and_of_torch_are_not_replaced(tmp_path):
+    """One warning for each name says whose it is; the engine's and torch's objects stay."""
+    points = "[voxpipe.forms]\nrotate = taking_package:Mine\nbatch = taking_package:Mine\n"
+    points += (
+        "map.shuffle = taking_package:Mine\n[voxpipe.adapters]\nTimeout = taking_package:Mine\n"
+    )
+    script = """
+import warnings
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    import voxpipe as vp
+    print(vp.adapters.Timeout.__module__)
+    pipe = vp.from_cases([{"image": "a.nii"}]).open_volume().rotate(15).batch(1)
+for text in sorted(str(one.message) for one in seen):
+    print(text)
+"""
+    lines = run(tmp_path, script, "taking_package", points, "class Mine: pass")
+
+    text = "voxpipe.{} = taking_package:Mine of taking_package has a name of {}, and is left out"
+    assert lines == [
+        "voxpipe.adapters.timeout",
+        text.format("adapters: Timeout", "voxpipe"),
+        text.format("forms: batch", "torch"),
+        text.format("forms: map.shuffle", "torch"),
+        text.format("forms: rotate", "voxpipe"),
+    ]
+
+
 @pytest.mark.parametrize("first", ["a registration", "a format"])
 def test_a_package_that_registers_while_formats_load(tmp_path, first):
     """Two threads, one opens a file, one imports the package: neither waits for the other."""

@@ -1,5 +1,6 @@
 """Workers that only realize plans import neither torch nor the user's script."""
 
+import importlib
 import multiprocessing as mp
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from checkout import ROOT
 from scenes import full_chain, same, write_cases
 
 import voxpipe as vp
@@ -63,6 +65,22 @@ def test_workers_that_realize_have_no_torch(cases, tail):
     assert found == set()
 
 
+def test_the_documented_op_of_your_own_has_no_torch(cases, tmp_path, monkeypatch):
+    """The page keeps the op and its pipe in two files, named in their first lines."""
+    page = (ROOT / "docs" / "values.md").read_text("utf-8")
+    _, _, section = page.partition("## An op of your own\n")
+    for block in section.split("```python\n")[1:]:
+        text = block.partition("```")[0]
+        name = text.removeprefix("# ").partition(":")[0]
+        (tmp_path / name).write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("invert_pipe")
+
+    pipe = vp.from_cases(cases).open_volume().lazy_patch(4).invert().batch_patches(1)
+
+    assert loaded_by_workers(pipe, workers=1) == set()
+
+
 def test_workers_with_a_function_of_the_users_have_torch(cases):
     """It may expect tensors, and draw from torch's generator."""
     assert loaded_by_workers(full_chain(cases).map(untouched), workers=1) != set()
@@ -75,8 +93,8 @@ def test_explain_says_so(cases):
     lean = vp.DataLoader2(full_chain(cases), None, service).explain()
     full = vp.DataLoader2(full_chain(cases).map(untouched), None, service).explain()
 
-    assert "in each of 2 workers, 4 items a batch, without torch" in lean
-    assert "without torch" not in full
+    assert "in each of 2 workers, 4 items a batch, torch not needed" in lean
+    assert "torch not needed" not in full
 
 
 UNGUARDED_EXIT = """

@@ -552,7 +552,7 @@ def test_a_level_that_is_not_there(tmp_path):
 
     for place in (tmp_path / "a.zarr", "memory://remote/l.zarr"):
         assert Volume(place, level=0).shape == (1, 4, 4, 4)
-        with pytest.raises(ValueError, match="no level 1, but 0 to 0"):
+        with pytest.raises(ValueError, match="no level 1, but only level 0"):
             _ = Volume(place, level=1).shape
         with pytest.raises(ValueError, match="no level False"):
             _ = Volume(place, level=False).shape

@@ -229,9 +229,9 @@ def named_layout(shape: tuple[int, ...], axes: Sequence[str], name: str) -> Layo
 def check_number(number: Any, count: int, what: str, name: str) -> None:
     """Raise ``BadHeader`` unless ``number`` is that of one of ``count`` parts of a file."""
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
-        raise BadHeader(
-            f"{name} has no {what} {number!r}, but 0 to {count - 1}.", do=f"Give {what}=."
-        )
+        have = f"only {what} 0" if count == 1 else f"0 to {count - 1}"
+        msg = f"{name} has no {what} {number!r}, but {have}."
+        raise BadHeader(msg, do=f"Write {what}=0, for instance.")
 
 
 # Bound of plausible chunks, checked before memory is allocated.
