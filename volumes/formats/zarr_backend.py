@@ -57,8 +57,8 @@ from .chunked_backend import (
     warn_of_coordinates,
 )
 from .stored_file import Format, LocalStoredFile, StoredFile, library_errors
-from .zarr_array import ZarrArray, completeness, dimension_names, open_node
-from .zarr_chunks import NotOurs, missing_shard
+from .zarr_array import ZarrArray, completeness, dimension_names, open_node, sums_in
+from .zarr_chunks import NotOurs, lost_shard, shard_sum, sum_at, tail_bytes
 
 # Above the number of metadata objects of a pyramid of a few levels.
 _MOST_METADATA = 200
@@ -69,6 +69,18 @@ LOOK_PAUSE = 1.0
 second is little among thousands."""
 _clock = time.monotonic
 _DOCUMENTS = (*zarr_nodes.METADATA_FILES, ".zattrs")
+
+
+def stored_sum(array: Any, index: Sequence[int]) -> bytes | None:
+    """Return the :func:`shard_sum` of a shard of zarr-python's array; None if it is missing."""
+    from zarr.abc.store import SuffixByteRequest
+    from zarr.core.sync import sync
+
+    pairs = zip(array.shards or array.chunks, array.chunks, strict=True)
+    request = SuffixByteRequest(tail_bytes(math.prod(s // c for s, c in pairs)))
+    place = array.store_path / array.metadata.encode_chunk_key(tuple(index))
+    tail = sync(place.get(byte_range=request))
+    return None if tail is None else shard_sum(tail.to_bytes())
 
 
 class ForeignArray:
@@ -82,7 +94,8 @@ class ForeignArray:
         self.chunk_bytes = math.prod(self.chunks) * self.dtype.itemsize
         self._cuts = ChunkGrid(self.shape, self.chunks)
         self._whole = self.shards is not None and completeness(array) is True
-        self._shards: set[tuple[int, ...]] = set()  # known to exist
+        self._shards: set[tuple[int, ...]] = set()  # known to be sound
+        self._sums = sums_in(dict(array.attrs))
         refuse_conventions(dict(array.attrs), name)
 
     def needed_chunks(self, region: Region) -> NDArray[np.int64]:
@@ -102,21 +115,22 @@ class ForeignArray:
         def read() -> NDArray[Any]:
             with library_errors(what, kind=CorruptVolume):
                 if self._whole:
-                    self._refuse_missing(region)
+                    self._refuse_lost(region)
                 return np.asarray(self._array[region.slices])
 
         return read_anew(read)
 
-    def _refuse_missing(self, region: Region) -> None:
-        """Raise ``CorruptVolume`` for a missing shard, which zarr-python reads as fill."""
-        from zarr.core.sync import sync
-
+    def _refuse_lost(self, region: Region) -> None:
+        """Raise ``CorruptVolume`` for a shard that zarr-python reads as fill, or as another."""
         grid = ChunkGrid(self.shape, self.shards or self.chunks)
         shards = grid.touched_parts(region.pad(0))
         for index in {*map(tuple, shards.tolist())} - self._shards:
             key = self._array.metadata.encode_chunk_key(index)
-            if not sync((self._array.store_path / key).exists()):
-                raise missing_shard(f"{self.path}/{key}".lstrip("/"), self._name)
+            own = stored_sum(self._array, index)
+            number = np.ravel_multi_index(index, grid.counts)
+            if own is None or (self._sums and own != sum_at(self._sums, int(number))):
+                place = f"{self.path}/{key}".lstrip("/")
+                raise lost_shard(place, self._name, is_there=own is not None)
             self._shards.add(index)
 
     def prefetch(self, region: Region) -> None:
