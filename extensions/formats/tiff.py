@@ -98,7 +98,7 @@ class TiffImage(ChunkMap):
 _KIND = "shape dtype chunks bitspersample sampleformat compression predictor fillorder photometric"
 _KIND += " planarconfig extrasamples subsampling"
 _ORIENTATION, _PALETTE, _RESOLUTION_UNIT = 274, 320, 296
-_GDAL_METADATA = 42112
+_GDAL_METADATA, _GDAL_NODATA = 42112, 42113
 _GDAL_NEUTRAL = {"scale": 1.0, "offset": 0.0}  # roles of its items that change the values
 _IMAGEJ_NEUTRAL = {"cf": 0.0, "c0": 0.0, "c1": 1.0}  # a straight line
 _NO_CALIBRATION = 20  # ImageJ's function of values without a calibration
@@ -184,10 +184,16 @@ def _refuse_other_kinds(pages: Any, first: Any, name: str) -> None:
                 raise UnknownFormat(f"{what}: {one}, not {two}.", do=do)
 
 
-def _refuse_scaled(text: str | None, imagej: Mapping[str, Any], name: str) -> None:
-    """Raise ``UnknownFormat`` for values that GDAL's or ImageJ's metadata calibrate."""
+def _refuse_scaled(tags: Any, imagej: Mapping[str, Any], name: str) -> None:
+    """Raise ``UnknownFormat`` for values that GDAL's or ImageJ's metadata calibrate.
+
+    Warn of those that GDAL's metadata mark as missing.
+    """
     if imagej.get("cf") != _NO_CALIBRATION:
         refuse_conventions(imagej, name, _IMAGEJ_NEUTRAL)
+    if (missing := tags.valueof(_GDAL_NODATA)) is not None:
+        refuse_conventions({"GDAL_NODATA": missing}, name)
+    text = tags.valueof(_GDAL_METADATA)
     for item in ElementTree.fromstring(text).iter("Item") if text else ():
         refuse_conventions({str(item.get("role")): item.text}, name, _GDAL_NEUTRAL)
 
@@ -224,7 +230,7 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
     axes = _name_axes(tuple(axis for axis, _ in between + inside))
     pages = math.prod(lead)
     _refuse_other_kinds(image, frame, name)
-    _refuse_scaled(frame.tags.valueof(_GDAL_METADATA), file.imagej_metadata or {}, name)
+    _refuse_scaled(frame.tags, file.imagej_metadata or {}, name)
     dtype = np.dtype(frame.dtype.str).newbyteorder(file.byteorder)
     files: tuple[str, ...] = (file.filename,)
     # An OME-TIFF may say that all of its planes are in another file.

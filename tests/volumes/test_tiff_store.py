@@ -4,6 +4,7 @@ import contextlib
 import logging
 import random
 import sys
+import warnings
 
 import fsspec
 import numpy as np
@@ -543,6 +544,22 @@ def test_a_scale_of_gdal_is_refused(tmp_path, role, neutral):
     with pytest.raises(UnknownFormat, match=rf"a\.tif has the attribute {role} = '0\.5'"):
         Volume(tmp_path / "a.tif").probe()
     assert Volume(tmp_path / "b.tif").numpy().all()
+
+
+@pytest.mark.parametrize("how", [{}, {"compression": "zlib"}, {"imagej": True}])
+@pytest.mark.parametrize(("mark", "is_warned"), [("-1", True), ("1e3", True), ("nan", False)])
+def test_missing_values_of_gdal_are_warned_of(tmp_path, how, mark, is_warned):
+    """As of `_FillValue`: NaN marks itself, and other numbers are read as values."""
+    array = np.full((2, 3, 4), float(mark), np.float32)
+    tag = (42113, "s", 0, mark, True)
+    tifffile.imwrite(tmp_path / "a.tif", array, extratags=[tag], photometric="minisblack", **how)
+
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        found = Volume(tmp_path / "a.tif", axes="zyx", affine=np.eye(4)).numpy()
+    assert np.array_equal(found[0], array.T, equal_nan=True)
+    texts = [str(note.message) for note in notes if note.category is LikelyMistake]
+    assert ["GDAL_NODATA = '" + mark in text for text in texts] == [True] * is_warned
 
 
 def test_a_page_that_is_turned_is_refused(tmp_path):
