@@ -199,8 +199,8 @@ class OpenVolume(SeedStamper, SameLength):
         self._has_looked = False  # whether the first arrays were checked for planes of colours
         self._options = {**reader_kwargs, "io": io}
         self._by_key = named_by_key(self._options)  # more are found once the keys are known
-        # Keys of volumes, and keys of other data, whose values may be empty.
-        self._known_keys, self._known_empty = set[str](), set[str]()
+        # Keys of volumes, and keys of other data, with the first case whose value is empty.
+        self._known_keys, self._known_empty = set[str](), dict[str, str]()
         self._options_by_key: dict[str, dict[str, Any]] = {}  # options of each key
         # Keys that were named by the user, by argument; the first sample must have them.
         names: dict[str, tuple[str, ...]] = {
@@ -321,15 +321,15 @@ class OpenVolume(SeedStamper, SameLength):
         if is_volume or (not others and by_name):
             rows = few_names(n for n, value in enumerate(values) if _has_empty_part(value))
             where = f", in row {rows} of the cases, counted from 0" if rows else ""
-            msg = f"the value of {key!r} is empty, {shorten(sample[key])}{where}"
-            do = f"Give its path, leave {key!r} out of cases that lack it, or name keys=."
-            raise SampleError(msg, do=do)
-        self._known_empty.add(key)
+            raise _empty(key, f", {shorten(sample[key])}{where}")
+        self._known_empty[key] = sample.case
 
     def _refuse_unknown(self, sample: Sample, keys: Sequence[str]) -> None:
         """Raise where an argument names a key that is no volume, or that the first sample lacks."""
         new, self._new_names = self._new_names, {}
         if not self._known_keys.issuperset(keys):
+            for key in self._known_empty.keys() & {*keys}:
+                raise _empty(key, f" in case {self._known_empty[key]}, and a volume here")
             self._known_keys.update(keys)
             self._options_by_key.clear()
             options = {**self._options, "storage_options": self.storage_options}
@@ -461,6 +461,11 @@ def _repeats_objects(parent: Pipe) -> bool:
     sources = [pipe for pipe in every if not parents_of(pipe)]
     cases = [pipe.cases if isinstance(pipe, FromCases) else None for pipe in sources]
     return all(isinstance(c, (list, tuple)) and all(isinstance(k, dict) for k in c) for c in cases)
+
+
+def _empty(key: str, where: str) -> SampleError:
+    do = f"Give its path, leave {key!r} out of cases that lack it, or name keys=."
+    return SampleError(f"the value of {key!r} is empty{where}", do=do)
 
 
 def _has_empty_part(value: Any) -> bool:

@@ -27,8 +27,8 @@ from ..spatial.plans.policy import LABEL
 from ..spatial.resampling import native
 from ..storage.location import absolute_place, is_url
 from ..volumes import Header, Volume
-from ..volumes.conversion.convert import create_arrays
-from ..volumes.conversion.convert_plan import ConvertPlan, group_document, plan_conversion
+from ..volumes.conversion.convert import create_arrays, publish
+from ..volumes.conversion.convert_plan import ConvertPlan, plan_conversion
 from ..volumes.conversion.destination import (
     Destination,
     LocalDestination,
@@ -231,10 +231,8 @@ class ZarrOutput(_LockedOutput):
 
     def finish(self, kind: str) -> Volume:
         """Write the metadata, which makes the volume visible."""
-        name = posixpath.basename(self.target.name.rstrip("/"))
-        document = group_document(self._plan, name, {"key": self._key})
         self.cells.close()
-        self.target.publish(document, overwrite=self._overwrite)
+        publish(self._array, self._plan, self.target, self._key, overwrite=self._overwrite)
         self.close()
         options = self._options if is_url(self.place) else None
         return Volume(self.place, kind=kind, storage_options=options)

@@ -37,7 +37,10 @@ _NATIVE = ("", _IMPLICIT, _EXPLICIT, _BIG, _DEFLATE)
 _RUN_LENGTHS = f"{_IMPLICIT}.5"
 # JPEG (baseline, extended, lossless), JPEG-LS, JPEG 2000, which SimpleITK decodes; run lengths.
 _CODECS = ("4.50", "4.51", "4.57", "4.70", "4.80", "4.81", "4.90", "4.91", "5")
-_WIDEST_CODE = 16  # bits: SimpleITK decodes more to other numbers
+_WIDEST_CODE = 16  # bits: SimpleITK decodes more to other numbers.
+# The start of a code, markers of a frame in it, and the bytes of JPEG 2000 before its precision.
+_JPEG, _JPEG_2000, _SIZES_BEFORE = b"\xff\xd8", b"\xff\x4f\xff\x51", 42
+_FRAME_MARKERS = {*range(0xC0, 0xD0), 0xF7} - {0xC4, 0xC8, 0xCC}
 _ITEM, _DELIMITER = b"\xfe\xff\x00\xe0", b"\xfe\xff\xdd\xe0"
 # Bytes of a deflated file that hold its header elements.
 _MOST_HEADER_BYTES = 64 * 1024**2
@@ -415,7 +418,10 @@ class DicomFile:
                 itk.ProcessObject.SetGlobalWarningDisplay(False)
             for number, frame in enumerate(frames):
                 if number in numbers:
-                    one = self._alone(frame)
+                    wide = 0 if is_run else _precision(frame)
+                    if wide > self.bits:
+                        raise self._wider(f"{wide} bits")
+                    one = self._alone(frame, max(wide, self.depth))
                     if itk is None:
                         array = pixel_array(one, raw=True)
                     else:
@@ -425,14 +431,19 @@ class DicomFile:
                     # A code of fewer bits than are allocated holds the same numbers.
                     is_coded = is_run or 8 * array.itemsize <= _WIDEST_CODE
                     if not (is_coded and np.can_cast(array.dtype, self.dtype.newbyteorder("="))):
-                        msg = f"{self.name} decodes to {array.dtype}, not {self.depth} bits of "
-                        raise CorruptVolume(f"{msg}{self.dtype}.")
-                    yield number, array.astype(self.dtype)
+                        raise self._wider(str(array.dtype))
+                    array = array.astype(self.dtype)
+                    if wide > self.depth:
+                        # Signed numbers may have zeros above their stored bits.
+                        other = array != self._of_stored_bits(array)
+                        if (other & (array >> self.depth != 0)).any():
+                            raise self._wider(f"{wide} bits")
+                    yield number, array
                     count += 1
         if count < len(numbers):
             raise self._short(f"{len(numbers)} compressed frames", count)
 
-    def _alone(self, frame: bytes) -> Any:
+    def _alone(self, frame: bytes, depth: int) -> Any:
         """Return a compressed frame as an image of its own, which no rescale changes."""
         from pydicom.dataset import Dataset, FileMetaDataset
         from pydicom.encaps import encapsulate
@@ -447,8 +458,8 @@ class DicomFile:
             "Rows": self.rows,
             "Columns": self.columns,
             "BitsAllocated": self.bits,
-            "BitsStored": self.depth,
-            "HighBit": self._get("HighBit", self.depth - 1),
+            "BitsStored": depth,  # SimpleITK would cut the numbers of a code of more bits
+            "HighBit": depth - 1,
             "PixelRepresentation": self._get("PixelRepresentation", 0),
         }
         for key, value in fields.items():
@@ -460,19 +471,42 @@ class DicomFile:
         one["PixelData"].VR, one["PixelData"].is_undefined_length = "OB", True
         return one
 
+    def _wider(self, form: str) -> CorruptVolume:
+        what = f"{self.name} decodes to {form}, not {self.depth} bits of {self.dtype}."
+        return CorruptVolume(
+            what, do="Convert it again with the true BitsAllocated and BitsStored."
+        )
+
+    def _of_stored_bits(self, array: NDArray[Any]) -> NDArray[Any]:
+        """Return numbers without other bits; shifted back, they keep their sign."""
+        return np.asarray((array << self.bits - self.depth) >> self.bits - self.depth)
+
     def _colours(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return pixels without bits that are not stored, and with palette and colours applied."""
         from pydicom.pixels.processing import apply_color_lut, convert_color_space
 
         if self.dtype.kind in "iu" and self.depth < self.bits:
-            # Other bits are garbage or overlays. Shifted back, numbers keep their sign.
-            array = (array << self.bits - self.depth) >> self.bits - self.depth
+            array = self._of_stored_bits(array)  # others are garbage or overlays
         if self.photometric == _PALETTE:
             return np.asarray(apply_color_lut(array[..., 0], self._dataset))
         is_raw = self.is_native or self.syntax == _RUN_LENGTHS  # SimpleITK converts the others
         if is_raw and self.photometric == "YBR_FULL":
             return np.asarray(convert_color_space(array, "YBR_FULL", "RGB"))
         return array
+
+
+def _precision(code: bytes) -> int:
+    """Return the bits of a number in a code of JPEG, JPEG-LS or JPEG 2000; 0 if unknown."""
+    if code[:2] != _JPEG:
+        at = code.find(_JPEG_2000) + _SIZES_BEFORE
+        return (code[at] & 127) + 1 if _SIZES_BEFORE <= at < len(code) else 0
+    at = 2
+    while code[at : at + 1] == b"\xff" and at + 4 < len(code):
+        if code[at + 1] in _FRAME_MARKERS:
+            return code[at + 4]
+        is_fill = code[at + 1] == 0xFF
+        at += 1 if is_fill else 2 + int.from_bytes(code[at + 2 : at + 4])
+    return 0
 
 
 def _inflate(data: bytes, most: int) -> bytes:

@@ -98,7 +98,7 @@ class TiffImage(ChunkMap):
 _KIND = "shape dtype chunks bitspersample sampleformat compression predictor fillorder photometric"
 _KIND += " planarconfig extrasamples subsampling"
 _ORIENTATION, _PALETTE, _RESOLUTION_UNIT = 274, 320, 296
-_GDAL_METADATA = 42112
+_GDAL_METADATA, _GDAL_NODATA = 42112, 42113
 _GDAL_NEUTRAL = {"scale": 1.0, "offset": 0.0}  # roles of its items that change the values
 _IMAGEJ_NEUTRAL = {"cf": 0.0, "c0": 0.0, "c1": 1.0}  # a straight line
 _NO_CALIBRATION = 20  # ImageJ's function of values without a calibration
@@ -184,10 +184,16 @@ def _refuse_other_kinds(pages: Any, first: Any, name: str) -> None:
                 raise UnknownFormat(f"{what}: {one}, not {two}.", do=do)
 
 
-def _refuse_scaled(text: str | None, imagej: Mapping[str, Any], name: str) -> None:
-    """Raise ``UnknownFormat`` for values that GDAL's or ImageJ's metadata calibrate."""
+def _refuse_scaled(tags: Any, imagej: Mapping[str, Any], name: str) -> None:
+    """Raise ``UnknownFormat`` for values that GDAL's or ImageJ's metadata calibrate.
+
+    Warn of those that GDAL's metadata mark as missing.
+    """
     if imagej.get("cf") != _NO_CALIBRATION:
         refuse_conventions(imagej, name, _IMAGEJ_NEUTRAL)
+    if (missing := tags.valueof(_GDAL_NODATA)) is not None:
+        refuse_conventions({"GDAL_NODATA": missing}, name)
+    text = tags.valueof(_GDAL_METADATA)
     for item in ElementTree.fromstring(text).iter("Item") if text else ():
         refuse_conventions({str(item.get("role")): item.text}, name, _GDAL_NEUTRAL)
 
@@ -224,12 +230,19 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
     axes = _name_axes(tuple(axis for axis, _ in between + inside))
     pages = math.prod(lead)
     _refuse_other_kinds(image, frame, name)
-    _refuse_scaled(frame.tags.valueof(_GDAL_METADATA), file.imagej_metadata or {}, name)
+    _refuse_scaled(frame.tags, file.imagej_metadata or {}, name)
     dtype = np.dtype(frame.dtype.str).newbyteorder(file.byteorder)
     files: tuple[str, ...] = (file.filename,)
     # An OME-TIFF may say that all of its planes are in another file.
     is_here = frame.parent.filehandle.path == file.filehandle.path
     contiguous = is_here and image.dataoffset is not None and frame.is_memmappable
+    # One page may describe all voxels. tifffile leaves out pages that ImageJ's sizes do not count.
+    length = len(file.pages if image.kind == "imagej" else image)
+    if length != pages and not (contiguous and length == 1):
+        what = f"{length} pages of {name} do not form {between}."
+        raise UnknownFormat(what, do="Convert the file to OME-TIFF or zarr.")
+    if image.kind == "ome":
+        _refuse_unused_pages(file, frame, name)
     if contiguous:
         inner, whole = tuple(frame.shape), image.dataoffset
         starts = whole + np.arange(pages, dtype=np.int64) * frame.nbytes
@@ -239,9 +252,6 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
             return np.frombuffer(data, dtype)
 
     else:
-        if len(image) != pages:
-            what = f"{len(image)} pages of {name} do not form {between}."
-            raise UnknownFormat(what, do="Convert the file to OME-TIFF or zarr.")
         # tifffile leaves out the axis of colours that are stored in separate planes.
         inner = (1,) * (len(frame.shape) - len(frame.chunks)) + tuple(frame.chunks)
         per_page, whole = math.prod(frame.chunked), None
@@ -266,6 +276,17 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
     affine = stored_affine(_affine, file, series, *sizes, name)
     form = shape, chunks, axes, dtype, frame.nodata, affine
     return TiffImage(*form, files, places, decode_segment, whole)
+
+
+def _refuse_unused_pages(file: Any, frame: Any, name: str) -> None:
+    """Raise ``BadHeader`` for a page like those of an image that the OME-XML does not name."""
+    pages = (page for series in file.series for page in series if page is not None)
+    numbers = {page.index for page in pages if page.parent is file}
+    for number in {*range(len(file.pages))} - numbers:
+        page = file.pages[number].aspage()
+        if (page.shape, page.dtype) == (frame.shape, frame.dtype):
+            what = f"{name} has {len(file.pages)} pages, and its OME-XML names {len(numbers)}."
+            raise BadHeader(what, do="Write it again, with the sizes of all of its planes.")
 
 
 def _axes_of(
@@ -501,6 +522,9 @@ def open_tiff(
             # A store of one object, whose name is empty.
             image = replace(image, files=("",) * len(image.files))
         names = image.axes if axes is None else check_axes(axes, image.shape, name)
+        if axes is None and not {"x", "y"} <= {*names}:
+            what = f"{name} names its axes {', '.join(names)}, without x or y"
+            raise BadHeader(what, do=f'Name all {len(names)} by axes="zyx", for instance.')
         layout = named_layout(image.shape, names, name)
         header = chunked_header(layout, image.chunks, image.dtype, name, image.affine)
     if is_local and image.whole is not None:

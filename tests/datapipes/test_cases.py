@@ -20,6 +20,7 @@ from voxpipe.core.errors import (
     VolumeReadError,
 )
 from voxpipe.core.suggest import path_hint
+from voxpipe.datapipes.iter import IterableWrapper
 from voxpipe.storage.remote import Globs
 
 
@@ -619,6 +620,21 @@ def test_an_empty_value_among_volumes_is_refused(empty, row):
             list(vp.from_cases(cases).open_volume())
     ages = [sample["age"] for sample in vp.from_cases(cases).open_volume(keys="pet")]
     assert len(ages) == 2
+
+
+@pytest.mark.parametrize("empty", EMPTY, ids=repr)
+@pytest.mark.parametrize("row", [0, 1, 2])
+def test_an_empty_value_in_a_stream_is_refused_in_any_order(empty, row):
+    """Its later cases are unknown, and the order of cases changes no answer."""
+    scan = np.zeros((4, 4, 4))
+    cases = [{"case": f"c{n}", "ct": scan, "pet": scan, "age": empty} for n in range(3)]
+    assert len(list(IterableWrapper(cases).open_volume())) == 3
+    for value in (empty, [scan, empty]):
+        cases[row] |= {"pet": value}
+        with pytest.raises(SampleError, match=r"(?s)'pet' is empty.*leave 'pet' out of"):
+            list(IterableWrapper(cases).open_volume())
+    cases[row].pop("pet")
+    assert len(list(IterableWrapper(cases).open_volume())) == 3
 
 
 @pytest.mark.parametrize("empty", EMPTY[:4], ids=repr)

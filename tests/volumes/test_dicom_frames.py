@@ -19,6 +19,8 @@ from pydicom.uid import (
     ExplicitVRLittleEndian,
     ImplicitVRLittleEndian,
     JPEG2000Lossless,
+    JPEGLosslessSV1,
+    JPEGLSLossless,
     RLELossless,
 )
 
@@ -34,7 +36,7 @@ from voxpipe.core.errors import (
     VolumeError,
     VolumeNotFound,
 )
-from voxpipe.volumes import Volume
+from voxpipe.volumes import Volume, close_volumes
 
 MR, CT = "1.2.840.10008.5.1.4.1.1.4.1", "1.2.840.10008.5.1.4.1.1.2"
 DOSE, SEGMENTS = "1.2.840.10008.5.1.4.1.1.481.2", "1.2.840.10008.5.1.4.1.1.66.4"
@@ -441,12 +443,17 @@ def jpeg_2000(path, pixels, allocated, stored):
     """Write a slice whose code has the bits of ``pixels``, and its header other ones."""
     imagecodecs = pytest.importorskip("imagecodecs")
     code = imagecodecs.jpeg2k_encode(pixels, codecformat="j2k", reversible=True, level=0)
+    return coded(path, pixels, code, JPEG2000Lossless, allocated, stored)
+
+
+def coded(path, pixels, code, syntax, allocated, stored):
+    """Write a slice with a code and any header."""
     write(path, pixels.astype(f"{pixels.dtype.kind}{allocated // 8}"))
     one = pydicom.dcmread(path)
     one.BitsStored, one.HighBit = stored, stored - 1
     one.PixelData = pydicom.encaps.encapsulate([code])
     one["PixelData"].VR, one["PixelData"].is_undefined_length = "OB", True
-    one.file_meta.TransferSyntaxUID = JPEG2000Lossless
+    one.file_meta.TransferSyntaxUID = syntax
     one.save_as(path, enforce_file_format=True)
     return path
 
@@ -491,6 +498,30 @@ def test_codes_of_more_than_16_bits(tmp_path, stored):
     one.save_as(path)
     with pytest.raises(CorruptVolume, match="decodes to uint32, not 16 bits"):
         Volume(path).numpy()
+
+
+@pytest.mark.parametrize("codec", ["jpegls", "ljpeg", "jpeg2k"])
+@pytest.mark.parametrize(
+    ("bits", "allocated", "stored", "factor"),
+    [(16, 8, 8, 2), (16, 8, 8, 500), (12, 8, 8, 40), (16, 16, 12, 500), (12, 16, 8, 40)],
+)
+def test_a_code_of_more_bits_than_are_stored(tmp_path, codec, bits, allocated, stored, factor):
+    """Its numbers would be cut, or their bytes be read as pixels."""
+    imagecodecs = pytest.importorskip("imagecodecs")
+    pixels = FRAMES[0].astype(np.uint16) * factor
+    syntax, how = {
+        "jpegls": (JPEGLSLossless, {}),
+        "ljpeg": (JPEGLosslessSV1, {"bitspersample": bits}),
+        "jpeg2k": (JPEG2000Lossless, {"codecformat": "j2k", "level": 0, "bitspersample": bits}),
+    }[codec]
+    code = getattr(imagecodecs, f"{codec}_encode")(pixels, **how)
+    form = tmp_path / "a.dcm", pixels, code, syntax
+    close_volumes()
+    assert np.array_equal(Volume(coded(*form, 16, 16)).numpy()[0, :, :, 0].T, pixels)
+
+    close_volumes()
+    with pytest.raises(CorruptVolume, match=rf"a.dcm decodes to .*, not {stored} bits of uint"):
+        Volume(coded(*form, allocated, stored)).numpy()
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.uint16])

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import random
 import sys
+import warnings
 
 import fsspec
 import numpy as np
@@ -543,6 +544,54 @@ def test_a_scale_of_gdal_is_refused(tmp_path, role, neutral):
     with pytest.raises(UnknownFormat, match=rf"a\.tif has the attribute {role} = '0\.5'"):
         Volume(tmp_path / "a.tif").probe()
     assert Volume(tmp_path / "b.tif").numpy().all()
+
+
+@pytest.mark.parametrize("how", [{}, {"compression": "zlib"}, {"imagej": True}])
+@pytest.mark.parametrize(("mark", "is_warned"), [("-1", True), ("1e3", True), ("nan", False)])
+def test_missing_values_of_gdal_are_warned_of(tmp_path, how, mark, is_warned):
+    """As of `_FillValue`: NaN marks itself, and other numbers are read as values."""
+    array = np.full((2, 3, 4), float(mark), np.float32)
+    tag = (42113, "s", 0, mark, True)
+    tifffile.imwrite(tmp_path / "a.tif", array, extratags=[tag], photometric="minisblack", **how)
+
+    with warnings.catch_warnings(record=True) as notes:
+        warnings.simplefilter("always")
+        found = Volume(tmp_path / "a.tif", axes="zyx", affine=np.eye(4)).numpy()
+    assert np.array_equal(found[0], array.T, equal_nan=True)
+    texts = [str(note.message) for note in notes if note.category is LikelyMistake]
+    assert ["GDAL_NODATA = '" + mark in text for text in texts] == [True] * is_warned
+
+
+@pytest.mark.parametrize("compression", [None, "zlib"])
+@pytest.mark.parametrize("kind", ["ome", "imagej"])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+def test_sizes_that_do_not_fit_the_pages_are_refused(tmp_path, kind, count, compression):
+    """Some pages would not be read, or some planes are nowhere."""
+    how = {"metadata": {"axes": "ZYX"}, "compression": compression, kind: True}
+    tifffile.imwrite(tmp_path / "a.tif", numbered((4, 5, 6), np.uint8), **how)
+    assert Volume(tmp_path / "a.tif").spatial_shape == (6, 5, 4)
+    with tifffile.TiffFile(tmp_path / "a.tif") as file:
+        text = file.pages[0].description
+    old, new = 'SizeZ="4"', f'SizeZ="{count}"'
+    if kind == "imagej":  # of which frames without slices are a stack
+        old, new = "slices=4", f"frames={count}" if count > 1 else "slices=1\nchannels=3"
+    tifffile.tiffcomment(tmp_path / "a.tif", text.replace(old, new).encode())
+
+    close_volumes()
+    with pytest.raises(VolumeError, match=r"a\.tif has 4 pages|4 pages of|plane 4 of"):
+        Volume(tmp_path / "a.tif").probe()
+
+
+@pytest.mark.parametrize("axes", ["TZC", "ZTY", "ZXC"])
+def test_pages_without_x_or_y_are_refused(tmp_path, axes):
+    """A volume of one column of voxels is not meant; `axes=` names them otherwise."""
+    array = numbered((2, 3, 4), np.uint8)
+    how = {"metadata": {"axes": axes}, "photometric": "minisblack"}
+    tifffile.imwrite(tmp_path / "a.tif", array, **how)
+
+    with pytest.raises(BadHeader, match=rf"its axes {', '.join(axes.lower())}, without x or y"):
+        Volume(tmp_path / "a.tif").probe()
+    assert np.array_equal(Volume(tmp_path / "a.tif", axes="zyx").numpy()[0], array.T)
 
 
 def test_a_page_that_is_turned_is_refused(tmp_path):

@@ -293,6 +293,46 @@ def test_a_missing_shard_of_a_conversion_is_noticed(tmp_path, part):
         Volume(node).read(Region((0, 0, 0), (8, 8, 8)))
 
 
+@pytest.mark.filterwarnings("ignore:level-without-place")
+@pytest.mark.parametrize("codec", ["lz4hc", "none"])
+@pytest.mark.parametrize("how", ["path", "array", "group"])
+def test_a_shard_of_another_place_is_refused(tmp_path, codec, how):
+    """Of another conversion, or of its own array: inside each shard all check sums are right."""
+    for name, first in (("a", 0), ("b", 1)):
+        values = np.arange(first, first + 2, dtype=np.int16).repeat(4)[:, None, None]
+        volume = Volume(np.broadcast_to(values, (8, 4, 4)).copy())
+        convert(volume, tmp_path / f"{name}.nii.zarr", chunk=2, shard=4, codec=codec)
+    shards = tmp_path / "a.nii.zarr" / "0" / "c" / "0" / "0"
+
+    def found():
+        close_volumes()
+        node = tmp_path / "a.nii.zarr"
+        if how != "path":
+            node = zarr.open(node / ("0" if how == "array" else ""), mode="r")
+        return Volume(node).numpy()
+
+    assert found()[0, ::4, 0, 0].tolist() == [0, 1]
+    own = (shards / "0").read_bytes()
+    for other in (shards / "1", tmp_path / "b.nii.zarr" / "0" / "c" / "0" / "0" / "0"):
+        shutil.copy(other, shards / "0")
+        with pytest.raises(CorruptVolume, match=r"c/0/0/0 of .* is not the one that was written"):
+            found()
+    (shards / "0").write_bytes(own)
+    assert found().any()
+
+
+def test_an_edited_shard_is_read_without_its_sum(tmp_path):
+    """The advice of the error holds, and conversions without check sums are read as before."""
+    converted(tmp_path / "a.nii.zarr")
+    array = zarr.open_array(tmp_path / "a.nii.zarr" / "0", mode="r+")
+    array[...] = 7
+    with pytest.raises(CorruptVolume, match=r'edited, remove "sums" from 0/zarr\.json'):
+        read(tmp_path / "a.nii.zarr")
+
+    array.update_attributes({"voxpipe": {"complete": True}})
+    assert (read(tmp_path / "a.nii.zarr") == 7).all()
+
+
 def test_the_advice_of_a_missing_shard_holds(tmp_path):
     """The document that it names makes the shard fill, for a new Volume of the same process."""
     converted(tmp_path / "a.nii.zarr").unlink()

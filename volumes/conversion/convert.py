@@ -32,7 +32,7 @@ from ..backend import Backend, Channels, content_of
 from ..catalog.find import plain_name
 from ..catalog.manifest import stamp_at
 from ..formats.zarr_array import open_node
-from ..formats.zarr_backend import ZarrBackend
+from ..formats.zarr_backend import ZarrBackend, stored_sum
 from ..formats.zarr_nodes import image_of
 from ..header import Header, affine_entries
 from ..registry import BackendRequest, is_recognised
@@ -293,9 +293,20 @@ def write_planned(
     if content_key(version_of(volume), plan.fingerprint()) != key:
         what = f"{volume.name} was written again while it was converted."
         raise errors.VolumeChanged(what, do="Convert it again once it is written.")
+    publish(array, plan, target, key, overwrite=overwrite)
+    return new_shards, len(shards)
+
+
+def publish(
+    array: Any, plan: ConvertPlan, target: Destination, key: str, *, overwrite: bool
+) -> None:
+    """Record the check sums of all shards, so that none can replace another, and publish them."""
+    lead = (0,) * (len(plan.axes) - 3)
+    sums = [stored_sum(array, (*lead, *index[::-1])) or b"" for index, _ in plan.regions()]
+    record = {**array.attrs["voxpipe"], "sums": b"".join(sums).hex()}
+    array.update_attributes({"voxpipe": record})
     image = os.path.basename(target.name.rstrip("/"))
     target.publish(group_document(plan, image, {"key": key}), overwrite=overwrite)
-    return new_shards, len(shards)
 
 
 def version_of(volume: Any) -> str:

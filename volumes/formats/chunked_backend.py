@@ -248,7 +248,7 @@ def check_chunk_bytes(size: int, name: str) -> None:
 # Attributes of netCDF that change the values of an array, with their neutral values.
 _NEUTRAL = {"scale_factor": 1.0, "add_offset": 0.0, "_Unsigned": "false"}
 # Those that mark numbers as missing, and NaN as text and as xarray writes it in zarr v3.
-_MISSING, _NANS = ("_FillValue", "missing_value"), ("nan", "aaaaaaaa+h8=")
+_MISSING, _NANS = ("_FillValue", "missing_value", "GDAL_NODATA"), ("nan", "aaaaaaaa+h8=")
 
 
 def refuse_conventions(

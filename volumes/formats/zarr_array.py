@@ -109,11 +109,11 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
         layout = shape, chunks, dtype, fill, tuple(codecs), order, prefix, separator
         attributes = document.get("attributes") or {}
         refuse_conventions(attributes, name)
-        whole = completeness_in(attributes)
+        whole, sums = completeness_in(attributes), sums_in(attributes) if at_end else b""
         names = tuple(document.get("dimension_names") or ())
         if len(names) not in (0, len(shape)):
             raise ValueError(f"{len(names)} dimension_names of {len(shape)} axes")
-        return _check(ArrayMetadata(*layout, shards, at_end, has_crc, whole, names), name)
+        return _check(ArrayMetadata(*layout, shards, at_end, has_crc, whole, sums, names), name)
 
 
 def dimension_names(array: Any) -> Sequence[Any]:
@@ -136,6 +136,12 @@ def completeness_in(attributes: Mapping[str, Any]) -> bool | None:
     if answer is not None and not isinstance(answer, bool):
         raise ValueError(f'"complete" of the attribute "voxpipe" is true or false, not {answer!r}')
     return answer
+
+
+def sums_in(attributes: Mapping[str, Any]) -> bytes:
+    """Return the check sums of shards that the attributes of an array record; empty without."""
+    record = attributes.get("voxpipe")
+    return bytes.fromhex(record.get("sums", "")) if isinstance(record, Mapping) else b""
 
 
 def _shape(value: Any) -> tuple[int, ...]:

@@ -75,6 +75,7 @@ class ArrayMetadata:
     index_at_end: bool = True  # of a shard
     index_checked: bool = True  # by a checksum that follows it
     is_complete: bool | None = None  # whether every shard was stored; None if unknown
+    sums: bytes = b""  # 8 of each shard (`shard_sum`), in C order; empty if unknown
     dimension_names: tuple[Any, ...] = ()
 
     def key(self, index: Sequence[int]) -> str:
@@ -111,6 +112,7 @@ class ShardedChunks(ChunkMap):
         self._shard_steps = steps.astype(np.int64) if math.prod(counts) < 2**63 else steps
         checks = _CHECK_BYTES if metadata.index_checked else 0
         self._index_bytes = math.prod(self._per_shard) * _ENTRY_BYTES + checks
+        self._read_bytes = self._index_bytes + (_CHECK_BYTES if metadata.sums else 0)
         # Key, and table of chunks, of each shard whose index was read, by number.
         self._tables: OrderedDict[int, tuple[str, NDArray[np.uint64] | None]] = OrderedDict()
         self._extents: dict[int, Span | None] = {}
@@ -168,7 +170,7 @@ class ShardedChunks(ChunkMap):
             keys = ((n, self._metadata.key(by_number[n])) for n in numbers if n not in hits)
             unknown = dict(keys)
         at_end = self._metadata.index_at_end
-        span = (-self._index_bytes, None) if at_end else (0, self._index_bytes)
+        span = (-self._read_bytes, None) if at_end else (0, self._read_bytes)
 
         def places(answers: Sequence[bytes | None]) -> ObjectRanges:
             tables = {**hits, **self._learnt(unknown, answers)} if unknown else hits
@@ -204,9 +206,9 @@ class ShardedChunks(ChunkMap):
         pairs = zip(shards.values(), answers, strict=True)
         missing = [key for key, answer in pairs if answer is None]
         if missing and self._metadata.is_complete:
-            raise missing_shard(missing[0], self._store.name)
+            raise lost_shard(missing[0], self._store.name)
         learnt = {
-            shard: (key, None if answer is None else self._parse(key, answer))
+            shard: (key, None if answer is None else self._parse(shard, key, answer))
             for (shard, key), answer in zip(shards.items(), answers, strict=True)
         }
         with self._lock:
@@ -227,14 +229,17 @@ class ShardedChunks(ChunkMap):
                 self._extents[shard] = _extent(self._tables.get(shard, ("", None))[1])
             return self._extents[shard]
 
-    def _parse(self, key: str, data: bytes) -> NDArray[np.uint64]:
-        if len(data) != self._index_bytes:
-            raise self._corrupt(key, f"{len(data)} of {self._index_bytes} bytes of its index")
+    def _parse(self, shard: int, key: str, data: bytes) -> NDArray[np.uint64]:
+        if len(data) != self._read_bytes:
+            raise self._corrupt(key, f"{len(data)} of {self._read_bytes} bytes of its index")
+        own, data = shard_sum(data), data[-self._index_bytes :]
         if self._metadata.index_checked:
             body, check_sum = data[:-_CHECK_BYTES], data[-_CHECK_BYTES:]
             if crc32c(body) != int.from_bytes(check_sum, "little"):
                 raise self._corrupt(key, "an index with a wrong check sum")
             data = body
+        if self._metadata.sums and own != sum_at(self._metadata.sums, shard):
+            raise lost_shard(key, self._store.name, is_there=True)
         table = np.frombuffer(data, "<u8").astype(np.uint64, copy=False)
         return table.reshape(-1, 2)
 
@@ -242,11 +247,32 @@ class ShardedChunks(ChunkMap):
         return CorruptVolume(f"the shard {key} of {self._store.name} holds {what}.")
 
 
-def missing_shard(key: str, name: str) -> CorruptVolume:
-    """Return the error of a missing shard in an array that was written whole."""
+def tail_bytes(chunks: int) -> int:
+    """Return the bytes of a shard's end with its :func:`shard_sum` and checked index."""
+    return chunks * _ENTRY_BYTES + 2 * _CHECK_BYTES
+
+
+def shard_sum(tail: bytes) -> bytes:
+    """Return the check sums of a shard's last chunk and of its index.
+
+    The index alone is equal in shards of equal lengths, such as those without a codec.
+    """
+    return tail[:_CHECK_BYTES] + tail[-_CHECK_BYTES:]
+
+
+def sum_at(sums: bytes, shard: int) -> bytes:
+    """Return the recorded :func:`shard_sum` of a shard by its number in C order."""
+    return sums[shard * 2 * _CHECK_BYTES :][: 2 * _CHECK_BYTES]
+
+
+def lost_shard(key: str, name: str, *, is_there: bool = False) -> CorruptVolume:
+    """Return the error of a missing, or another, shard in an array that was written whole."""
     document = f"{key.rpartition('c/')[0]}zarr.json"
-    do = f'Copy or convert it again. If it is fill, write "complete": false in {document}.'
-    return CorruptVolume(f"the shard {key} of {name} is missing, and all were written.", do=do)
+    what, do = "missing, and all were written", 'is fill, write "complete": false in'
+    if is_there:
+        what, do = "not the one that was written", 'was edited, remove "sums" from'
+    do = f"Copy or convert it again. If it {do} {document}."
+    return CorruptVolume(f"the shard {key} of {name} is {what}.", do=do)
 
 
 def _extent(table: NDArray[np.uint64] | None) -> Span | None:
