@@ -41,7 +41,7 @@ from ..graph import (
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_report import asks_voxels
-from ..storage.content import MODULE, PLAIN, links_of, names_in
+from ..storage.content import ATTRIBUTE, MODULE, PLAIN, links_of, names_in
 from .datapipe import MAY_OPEN, DataPipe, Running
 
 D = TypeVar("D", bound="Drawing")
@@ -437,19 +437,24 @@ def _parts_of(thing: Any) -> list[Any]:
 def named_globals(function: types.FunctionType) -> list[tuple[str, str, Any]]:
     """Return the objects that a function reads from modules: module, name and object."""
     names, space = names_in(function.__code__), function.__globals__
-    package = space.get("__package__") or ""
     # Also ``sys.modules[__name__].RNG`` and ``globals()["RNG"]``.
     texts = [text for text in function.__code__.co_consts if isinstance(text, str)]
     every = [*(name for _, name in names), *texts]
     home = space.get("__name__") or ""
     parts = [(home, name, space[name]) for name in every if name in space]
     modules = [part for *_, part in parts if isinstance(part, types.ModuleType)]
-    imports = [resolve_name(name, package) for kind, name in names if kind == MODULE]
-    modules += [sys.modules[name] for name in imports if name in sys.modules]
+    modules += [sys.modules[name] for name in modules_in(function) if name in sys.modules]
     for module in modules:
         members = {} if is_library(module) else vars(module)
         parts += [(module.__name__, name, members[name]) for name in every if name in members]
     return parts
+
+
+def modules_in(function: types.FunctionType) -> list[str]:
+    """Return the names of modules that a function imports, and of its attributes as submodules."""
+    names, package = names_in(function.__code__), function.__globals__.get("__package__") or ""
+    modules = [resolve_name(name, package) for kind, name in names if kind == MODULE]
+    return modules + [f"{m}.{name}" for m in modules for kind, name in names if kind == ATTRIBUTE]
 
 
 def has_place(kind: type) -> bool:

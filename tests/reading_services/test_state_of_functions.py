@@ -889,6 +889,45 @@ def test_code_that_was_edited_before_its_first_epoch_is_named(tmp_path):
     assert output.count("was edited") == 2
 
 
+LATE_IMPORTS = (
+    HEAD
+    + """
+    class OfObject:
+        def __call__(self, batch):
+            import late
+            import latepackage.other as other
+            from latepackage import member, first
+            versions = late.version(), other.version(), member.version(), first()
+            return {**batch, "versions": versions}
+
+    def write(number):
+        for name in ("late", *(f"latepackage/{name}" for name in ("member", "other", "inner"))):
+            with open(f"{name}.py", "w") as file:
+                file.write(f"def version():\\n    return {number}\\n")
+
+    if __name__ == "__main__":
+        os.mkdir("latepackage")
+        with open("latepackage/__init__.py", "w") as file:
+            file.write("def first():\\n    from . import inner\\n    return inner.version()\\n")
+        write(1)
+        with loader(OfObject()) as first, loader(OfObject()) as second:
+            print({b["versions"] for b in first}, flush=True)
+            write(22)
+            print({b["versions"] for b in first}, {b["versions"] for b in second}, flush=True)
+"""
+)
+
+
+@pytest.mark.parametrize("method", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
+def test_modules_that_functions_import_stay_in_one_version(warm_python, tmp_path, method):
+    """Modules, members of packages, relative imports of another function."""
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(LATE_IMPORTS))
+    output = warm_python.run(script, method, cwd=tmp_path).stdout
+
+    assert output == "{(1, 1, 1, 1)}\n{(1, 1, 1, 1)} {(1, 1, 1, 1)}\n"
+
+
 BLOCKED = (
     HEAD
     + """
