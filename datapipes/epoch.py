@@ -41,7 +41,7 @@ from ..graph import (
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_report import asks_voxels
-from ..storage.content import MODULE, PLAIN, links_of, names_in
+from ..storage.content import ATTRIBUTE, MODULE, PLAIN, links_of, names_in, unseeded_call
 from .datapipe import MAY_OPEN, DataPipe, Running
 
 D = TypeVar("D", bound="Drawing")
@@ -332,6 +332,8 @@ _LEAVES: tuple[type, ...] = (*PLAIN, io.IOBase, types.ModuleType, types.CodeType
 _LEAVES += (types.FrameType, types.TracebackType, IterDataPipe, MapDataPipe)
 # Bounds of the search, which takes some microseconds a step.
 _MOST_STEPS, _MOST_ITEMS = 5_000, 1_000
+# Methods whose generators attributes keep.
+_MAKERS = ("__init__", "__post_init__", "__new__", "__setstate__")
 _ONCE = WarnOnce()
 
 
@@ -372,12 +374,24 @@ def _objects_below(waiting: list[tuple[Any, Any]], holders: dict[int, Any]) -> I
             return
         holders[id(thing)] = holder
         yield thing
+        if why := _without_seed(thing):
+            yield _unseen(thing, holders, why)
         is_numpy = isinstance(thing, GENERATORS) and not isinstance(thing, random.Random)
         if not is_numpy and not has_place(type(thing)):
             parts = [part for part in _parts_of(thing) if type(part) not in _DATA]
             if why := _limit_of(thing, parts):
                 yield _unseen(thing, holders, why)
             waiting += [(part, thing) for part in (*parts[:_MOST_ITEMS], type(thing))]
+
+
+def _without_seed(thing: Any) -> str:
+    """Return why no seed reaches an iterator, or a call in a function; else empty."""
+    if has_place(type(thing)) or isinstance(thing, random.SystemRandom):
+        return f"each process has its own {type(thing).__name__}, which no seed sets"
+    if not isinstance(thing, types.FunctionType) or is_library(thing) or thing.__name__ in _MAKERS:
+        return ""
+    call = unseeded_call(thing.__code__, thing.__globals__)
+    return call and f"{thing.__qualname__} uses {call}, which no seed sets"
 
 
 def _limit_of(thing: Any, parts: list[Any]) -> str:
@@ -437,19 +451,24 @@ def _parts_of(thing: Any) -> list[Any]:
 def named_globals(function: types.FunctionType) -> list[tuple[str, str, Any]]:
     """Return the objects that a function reads from modules: module, name and object."""
     names, space = names_in(function.__code__), function.__globals__
-    package = space.get("__package__") or ""
     # Also ``sys.modules[__name__].RNG`` and ``globals()["RNG"]``.
     texts = [text for text in function.__code__.co_consts if isinstance(text, str)]
     every = [*(name for _, name in names), *texts]
     home = space.get("__name__") or ""
     parts = [(home, name, space[name]) for name in every if name in space]
     modules = [part for *_, part in parts if isinstance(part, types.ModuleType)]
-    imports = [resolve_name(name, package) for kind, name in names if kind == MODULE]
-    modules += [sys.modules[name] for name in imports if name in sys.modules]
+    modules += [sys.modules[name] for name in modules_in(function) if name in sys.modules]
     for module in modules:
         members = {} if is_library(module) else vars(module)
         parts += [(module.__name__, name, members[name]) for name in every if name in members]
     return parts
+
+
+def modules_in(function: types.FunctionType) -> list[str]:
+    """Return the names of modules that a function imports, and of its attributes as submodules."""
+    names, package = names_in(function.__code__), function.__globals__.get("__package__") or ""
+    modules = [resolve_name(name, package) for kind, name in names if kind == MODULE]
+    return modules + [f"{m}.{name}" for m in modules for kind, name in names if kind == ATTRIBUTE]
 
 
 def has_place(kind: type) -> bool:

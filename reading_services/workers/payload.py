@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
 import functools
 import io
 import pickle
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from importlib import util
+from importlib import import_module, util
 from pathlib import Path, PurePath
 from typing import Any, NamedTuple, TypeAlias
 
@@ -21,7 +22,7 @@ from ...batching.collate import ApplyValue
 from ...batching.job import Job
 from ...core.call_site import shorten
 from ...core.errors import NotPicklable
-from ...datapipes.epoch import held_objects, is_library, named_globals
+from ...datapipes.epoch import held_objects, is_library, modules_in, named_globals
 from ...graph import Pipe, describe, is_pipe, origin_of, walk
 from ...intensity import ValueStep
 from ...storage.content import PLAIN
@@ -198,6 +199,8 @@ def _values_of(
     waiting: list[tuple[tuple[str, ...], Any]] = []
     for thing in held_objects(pipes, others=(hooks.init, hooks.reset)):
         if isinstance(thing, types.FunctionType):
+            if _is_of_user(thing.__module__):
+                modules.update(filter(_imported_for_all, modules_in(thing)))
             waiting += [((module, name), part) for module, name, part in named_globals(thing)]
         if isinstance(thing, (type, types.FunctionType)) and _is_of_user(thing.__module__):
             modules.add(thing.__module__)
@@ -213,6 +216,13 @@ def _values_of(
             own = {} if is_library(type(value)) else getattr(value, "__dict__", {})
             waiting += [((*path, name), part) for name, part in own.items()]
     return values, frozenset(modules & sys.modules.keys() - {_MAIN})
+
+
+def _imported_for_all(name: str) -> bool:
+    """Import a module of the user, so that all workers have one version; False for others."""
+    with contextlib.suppress(Exception, SystemExit):  # the function raises it, if it is called
+        return _is_of_user(name) and bool(import_module(name))
+    return False
 
 
 def _plain_pickle(value: Any) -> bytes | None:
@@ -240,8 +250,9 @@ def _is_of_user(name: Any) -> bool:
     """Whether a module is no part of Python, of voxpipe or of an installed package."""
     if not isinstance(name, str):  # some compiled classes have a descriptor as __module__
         return False
-    file = getattr(sys.modules.get(name), "__file__", None) or ""
     top = name.partition(".")[0]
+    home: Any = sys.modules.get(name) or sys.modules.get(top) or (top and util.find_spec(top))
+    file = getattr(home, "__file__", None) or getattr(home, "origin", None) or ""
     is_installed = not {"site-packages", "dist-packages"}.isdisjoint(Path(file).parts)
     is_python = top in sys.stdlib_module_names and top != _MAIN
     return not (is_installed or is_python or top == __name__.partition(".")[0])
