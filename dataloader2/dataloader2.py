@@ -59,6 +59,7 @@ from .iterator import (
     Stats,
     TorchSeed,
     Turn,
+    shown_to_frameworks,
 )
 from .state import Outline, State, checkpoint_of, in_folders, restorer, saved_shares
 
@@ -245,7 +246,9 @@ class DataLoader2(ForFrameworks):
             self._seed = shared_seed = getattr(running, "seed", seed)
         batches = self._chain.tail.epoch(running, shared_seed, here.epoch)
         policy = work.errors if isinstance(work, PlannedWork) else ErrorPolicy()
-        return RunningEpoch(batches, step, policy)
+        items_without_fill = getattr(running, "items_without_fill", int)
+        epoch_of_loader = RunningEpoch(batches, step, policy, items_without_fill)
+        return epoch_of_loader if self._is_inner else shown_to_frameworks(epoch_of_loader)
 
     def _take_cases(self, graph: Pipe) -> None:
         """Let the next epoch have the cases that were listed for a graph like this one."""

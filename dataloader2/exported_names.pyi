@@ -4,7 +4,7 @@ from . import adapter, error, graph, linter, random, reading_service, shuffle_sp
 from ..datapipes.shuffle_plans import ShuffleSpec
 from ..diagnosing import Diagnosis
 from ..diagnosing.check_data import CheckReport, check, index, volumes_of
-from ..extensions.bridges.lightning_data import VoxpipeDataModule
+from ..extensions.bridges.training_loops import VoxpipeDataModule
 from ..reading_services import CheckpointableReadingServiceInterface, DistributedReadingService, InProcessReadingService, MultiProcessingReadingService, PrototypeMultiProcessingReadingService, ReadingServiceInterface, SequentialReadingService
 
 __all__: list[str] = ['CheckReport', 'CheckpointableReadingServiceInterface', 'Diagnosis', 'DistributedReadingService', 'InProcessReadingService', 'MultiProcessingReadingService', 'PrototypeMultiProcessingReadingService', 'ReadingServiceInterface', 'SequentialReadingService', 'ShuffleSpec', 'VoxpipeDataModule', 'adapter', 'check', 'error', 'graph', 'index', 'linter', 'random', 'reading_service', 'shuffle_spec', 'utils', 'volumes_of']

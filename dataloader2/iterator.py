@@ -14,7 +14,7 @@ import time
 import warnings
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from types import FrameType
 from typing import Any, NoReturn
@@ -169,6 +169,18 @@ class RunningEpoch:
     step: int
     """Distance of the batches of one share, where each comes in order; 1 where all of them do."""
     policy: ErrorPolicy
+    items_without_fill: Callable[[], int] = int
+    """Items of the last batch of all ranks before its fill; 0 without fill, -1 if unknown."""
+
+
+def shown_to_frameworks(running: RunningEpoch) -> RunningEpoch:
+    """Return an epoch whose batches the imported frameworks follow."""
+    # Entry points by the name of the framework's package: each returns a running epoch.
+    points = extensions("epochs")
+    for name in points.keys() & sys.modules.keys():
+        # replace() refuses anything else.
+        running = consult(points[name], running, lambda epoch=running: replace(epoch))
+    return running
 
 
 class Turn(ForkSafeLock):  # type: ignore[misc]  # final in typeshed alone
@@ -455,6 +467,7 @@ class ForFrameworks:
     """Attributes of torch's loaders that frameworks read."""
 
     datapipe: Any
+    _is_inner = False  # whether another loader reads the batches, and not the training loop
 
     @property
     def sampler(self) -> EpochSetter:

@@ -26,7 +26,7 @@ _HOMES = {
     "datapipes.iter": "from_cases from_decathlon from_manifest from_table list_cases",
     "extensions.bridges.interop": "from_node to_dataset to_node",
     "extensions.bridges.layouts": "from_bids from_dicom from_nnunet",
-    "extensions.bridges.lightning_data": "VoxpipeDataModule",
+    "extensions.bridges.training_loops": "VoxpipeDataModule",
     "prediction.predict": "predict",
     "reading_services": "DistributedReadingService MultiProcessingReadingService "
     "ThreadReadingService",

@@ -8,7 +8,7 @@ from .datapipes import DataPipe, ShuffleSpec, explain
 from .datapipes.iter import from_cases, from_decathlon, from_manifest, from_table, list_cases
 from .extensions.bridges.interop import from_node, to_dataset, to_node
 from .extensions.bridges.layouts import from_bids, from_dicom, from_nnunet
-from .extensions.bridges.lightning_data import VoxpipeDataModule
+from .extensions.bridges.training_loops import VoxpipeDataModule
 from .prediction.predict import predict
 from .reading_services import DistributedReadingService, MultiProcessingReadingService, ThreadReadingService
 from .spatial import LazyPatch, Policy, SpatialPlan

@@ -177,7 +177,7 @@ class DistributedReadingService(_OuterService):
             raise
         if isinstance(work, PlannedWork):
             return CountedEpoch(own, barrier)
-        return LockstepEpoch(own, barrier, self.uneven, cursor)
+        return LockstepEpoch(own, barrier, work.part, cursor)
 
     def _data_of(self, work: Work) -> str:
         pipes = list(walk(_graph(work)))
@@ -197,6 +197,7 @@ class DistributedReadingService(_OuterService):
         running = self._in_step(mine, partial(self.inner.epoch, mine, seed, epoch), cursor)
         # The seed of rank 0, which may differ from this rank's.
         running.seed = seed  # type: ignore[attr-defined]
+        running.items_without_fill = partial(items_without_fill, mine)  # type: ignore[attr-defined]
         return running
 
     def shares(self, work: Work) -> int:
@@ -338,6 +339,15 @@ def gathered_by(sink: Pipe) -> Pipe | None:
         ):
             return None
         pipe = parents[0]
+
+
+def items_without_fill(work: Work) -> int:
+    """Return the items of the last batch of all ranks before its fill, at the end of the epoch.
+
+    It is 0 without fill, and -1 if the number is not known.
+    """
+    items = work.part.fill.items
+    return items if items < 1 or gathered_by(_graph(work)) is not None else -1
 
 
 def with_own_batches(sink: Pipe, part: RankPart) -> Pipe:

@@ -130,6 +130,13 @@ UNEVEN = (DROP, PAD, WRAP)
 """Options for a last batch that is too small to be divided like the others."""
 
 
+@dataclass
+class Fill:
+    """The fill of an epoch's last batch, noted at the end of the plan."""
+
+    items: int = 0  # items before it; 0 without fill, -1 if unknown
+
+
 @dataclass(frozen=True)
 class RankPart:
     """One rank's part of each batch."""
@@ -139,6 +146,7 @@ class RankPart:
     uneven: str = KEEP
     """An incomplete last batch: ``"keep"`` it smaller (one process), ``"drop"`` it, ``"pad"`` it
     with its last item, or ``"wrap"`` around to the epoch's first items."""
+    fill: Fill = field(default_factory=Fill, compare=False, repr=False)
 
     @property
     def name(self) -> str:
@@ -161,6 +169,8 @@ class RankPart:
         """Return the last batch of all ranks, from the last and the epoch's first items."""
         if not items or self.uneven == DROP:
             return ()
+        if self.uneven != KEEP:
+            self.fill.items = len(items)
         if self.uneven == PAD:
             return (*items, *[items[-1]] * (size - len(items)))
         if self.uneven == WRAP:

@@ -28,7 +28,7 @@ from ..datapipes.rank_barrier import (
     store_reachable,
     wait_for_key,
 )
-from .planner import PAD, DeliveredBatches
+from .planner import PAD, DeliveredBatches, RankPart
 from .reading_service import Epoch, leave
 from .replica import MAX_SEED
 
@@ -241,11 +241,11 @@ class LockstepEpoch(_InStep):
     """One rank's items, as long as all ranks have one."""
 
     def __init__(
-        self, own: Epoch, barrier: RankBarrier, uneven: str, cursor: DeliveredBatches
+        self, own: Epoch, barrier: RankBarrier, part: RankPart, cursor: DeliveredBatches
     ) -> None:
         super().__init__(own, barrier)
         self._cursor = cursor
-        self._pads = uneven == PAD
+        self._pads, self._fill = part.uneven == PAD, part.fill
         self._last_items: list[Any] = []  # the last item, to repeat
         self._at_end = False
 
@@ -257,6 +257,8 @@ class LockstepEpoch(_InStep):
             having = words.count(_HAS)
             if not having or (having < len(words) and not self._pads):
                 self._end()
+            if having < len(words):
+                self._fill.items = -1
             if not self._at_end:
                 self.last = self._own.last
                 if self._pads:

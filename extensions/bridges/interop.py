@@ -120,6 +120,7 @@ class ResumableDataset(IterableDataset[Any]):
         if seed is None and info is not None:
             seed = info.seed - info.id  # torch's draw for this epoch; the same in all workers
         loader = DataLoader2(self._datapipe, self._adapters, seed=seed)
+        loader._is_inner = True
         loader.set_epoch(self._epoch)
         if info is None:
             self._seed = loader.state_dict()["seed"]
@@ -168,6 +169,7 @@ class PipeNode(BaseNode[Any]):  # type: ignore[misc]  # torchdata ships no types
     def __init__(self, loader: DataLoader2) -> None:
         super().__init__()
         self.loader = loader
+        loader._is_inner = True
         self._batches: Iterator[Any] | None = None
         # Nodes that make ahead ask from a thread of theirs, which may outlive them a little.
         self._turn = threading.Lock()

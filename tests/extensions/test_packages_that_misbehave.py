@@ -42,6 +42,10 @@ BROKEN_POINTS = """
 json = broken_package:missing
 os = broken_package:returns_words
 sys = broken_package:raises
+[voxpipe.epochs]
+json = broken_package:missing
+os = broken_package:returns_words
+sys = broken_package:raises
 [voxpipe.lint_rules]
 absent = broken_package:missing
 odd = broken_package:yields_numbers
@@ -221,6 +225,9 @@ def test_every_broken_entry_point_is_left_out_with_one_warning(tmp_path):
     assert lines[:4] == ["3 []", "Scan None False", "4 []", "Scan None False"]
     assert lines[4:] == [
         point.format("decoders", "mine", "missing", "cannot be imported"),
+        point.format("epochs", "json", "missing", "cannot be imported"),
+        point.format("epochs", "os", "returns_words", "failed"),
+        point.format("epochs", "sys", "raises", "failed"),
         point.format("formats", "own", "missing", "cannot be imported"),
         point.format("frameworks", "json", "missing", "cannot be imported"),
         point.format("frameworks", "os", "returns_words", "failed"),

@@ -1,19 +1,24 @@
-"""Chains as a data module of Lightning: loaders made, closed and divided among ranks for it."""
+"""Lightning's data module of chains, and epochs whose end Accelerate sees."""
 
 from __future__ import annotations
 
 import functools
 import importlib
 import sys
-from collections.abc import Iterable, Mapping
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from types import FrameType, new_class
 from typing import Any
 
 from ...adapters import Adapter
+from ...batching.job import BatchResult
 from ...core.validate import validate_int
 from ...dataloader2.compiler import adapter_list
 from ...dataloader2.dataloader2 import DataLoader2
+from ...dataloader2.iterator import RunningEpoch
 from ...graph import Pipe, is_pipe
 from ...reading_services import (
     DistributedReadingService,
@@ -21,6 +26,7 @@ from ...reading_services import (
     ReadingService,
     SequentialReadingService,
 )
+from ...reading_services.reading_service import leave
 from ...reading_services.replica import MAX_SEED
 
 # Both are one library, published twice: classes of one are none of the other.
@@ -43,6 +49,85 @@ def repeated_batches(frame: FrameType | None) -> float:
                 return float(trainer.num_training_batches)
         frame = frame.f_back
     return 0
+
+
+def in_gradient_state(running: RunningEpoch) -> RunningEpoch:
+    """Return an epoch in Accelerate's ``GradientState``; the same one without an Accelerator."""
+    state: Any = importlib.import_module("accelerate.state")
+    if not state.is_initialized():
+        return running
+    return replace(running, batches=AcceleratedEpoch(running, state.GradientState))
+
+
+class AcceleratedEpoch(Iterator[Any]):
+    """Batches read one ahead, as in Accelerate's own loaders, so that the last is known as such.
+
+    ``accumulate()`` and ``gather_for_metrics()`` read ``end_of_dataloader`` and ``remainder`` of
+    the innermost loop.
+    """
+
+    end_of_dataloader = False
+
+    def __init__(self, running: RunningEpoch, state: type[Any]) -> None:
+        self.last = -1
+        self._running, self._batches = running, running.batches
+        self._coming: deque[tuple[int, Any]] = deque()  # at most two that are not empty
+        self._error: Exception | None = None
+        self._is_over = self._has_failures = False
+        self._state = state
+        state().dataloader_references += [self]  # the state keeps a weak reference
+
+    @property
+    def remainder(self) -> int:
+        """Items of the last batch of all ranks before its fill; 0 without fill, -1 if unknown."""
+        items = self._running.items_without_fill()
+        if not items or not self.end_of_dataloader:
+            return 0
+        if items > 0 and not self._has_failures:
+            return items
+        warnings.warn(
+            "gather_for_metrics() keeps the items that fill the last batch of all ranks, as their "
+            'number is unknown. Give DistributedReadingService(uneven="drop"), or a chain that is '
+            "planned and ends with batches, without OnError.",
+            stacklevel=4,  # the call of gather_for_metrics()
+        )
+        return -1
+
+    def __next__(self) -> Any:
+        while self._error is None and not self._is_over and self._full() < 2:
+            try:
+                batch = next(self._batches)
+            except StopIteration:
+                self._is_over = True
+            except Exception as error:  # raised after the batch before it
+                self._error = error
+            else:
+                self._coming.append((self._batches.last, batch))
+        if not self._coming:
+            raise self._error or StopIteration
+        self.last, batch = self._coming.popleft()
+        if self._is_over and not self._full() and not self.end_of_dataloader:
+            self.end_of_dataloader = True
+            self._has_failures = isinstance(batch, BatchResult) and bool(
+                batch.elsewhere or any(failure.item >= 0 for failure in batch.failures)
+            )
+        return batch
+
+    def _full(self) -> int:
+        every = (batch for _, batch in self._coming)
+        return sum(not (isinstance(each, BatchResult) and each.is_empty) for each in every)
+
+    def leave(self) -> None:
+        """End the wait for a batch in another thread."""
+        leave(self._batches)
+
+    def close(self) -> None:
+        """End the epoch; the loop around it is the innermost again."""
+        state = self._state()
+        state.dataloader_references = [e for e in state.dataloader_references if e is not self]
+        self._coming.clear()
+        self._error = None
+        self._batches.close()
 
 
 class VoxpipeDataModule:
