@@ -201,7 +201,7 @@ class WorkerPool:
             server = partial(start_server, self._modules, note)
         script = preparing(hides_script=not self._sends_script, note=note)
         try:
-            with pause_collector(), without_signals(method, server), script:
+            with pause_collector(), script, without_signals(method, server):
                 process.start()
             # multiprocessing ends daemons by SIGTERM, which workers ignore.
             process._popen.terminate = process._popen.kill

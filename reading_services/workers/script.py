@@ -48,6 +48,7 @@ SIGNALS = ALWAYS.union(
 # Signals of faults in the process itself, and signals that no process can handle.
 _OWN_SIGNALS = ("SIGKILL", "SIGSTOP", "SIGCHLD", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT")
 _KEYS = ("init_main_from_name", "init_main_from_path")
+_HASH_SEED = "PYTHONHASHSEED"
 _LOCK = ForkSafeLock()
 _NOTES = "start-"  # prefix of the files into which processes write their stack
 _NUMBERS = count()
@@ -121,9 +122,12 @@ class _OpenFile:
 
 @contextlib.contextmanager
 def preparing(*, hides_script: bool = False, note: StartNote | None = None) -> Iterator[None]:
-    """Start a timer in new workers, or hide the script from them, inside the ``with`` block."""
+    """Start a timer in new workers, or hide the script from them, inside the ``with`` block.
+
+    With a note, all of them order the strings of a set alike.
+    """
     with _LOCK:
-        original = spawn.get_preparation_data
+        original, seed = spawn.get_preparation_data, os.environ.get(_HASH_SEED)
 
         def prepare(name: str) -> dict[str, Any]:
             preparation: dict[str, Any] = original(name)
@@ -134,10 +138,16 @@ def preparing(*, hides_script: bool = False, note: StartNote | None = None) -> I
             return preparation if note is None else {"note": note, **preparation}
 
         spawn.get_preparation_data = prepare
+        is_random = note is not None and not (seed or "").isdecimal()
         try:
+            if is_random:
+                os.environ[_HASH_SEED] = "0"
             yield
         finally:
             spawn.get_preparation_data = original
+            if is_random:
+                os.environ.pop(_HASH_SEED, None)
+                os.environ.update({} if seed is None else {_HASH_SEED: seed})
 
 
 def signals_of_parent() -> frozenset[int]:

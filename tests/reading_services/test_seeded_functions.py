@@ -1,5 +1,6 @@
 """Functions in the process of the loader: seeded for each item, and nobody else's draws move."""
 
+import os
 import random
 
 import numpy as np
@@ -43,6 +44,25 @@ RECORDED = [1.151006376921777, 4.447669689807863, 1.1307747988907852, 3.35916477
 RECORDED_IN_THE_PLANNER = [
     *(1.389710100001487, 4.13877888742478, 3.7498987592817032, 1.0137570170705426),
 ]
+
+
+def first_of_a_set(number):
+    return next(iter({"ct", "pet", "mr", "us", "xa", "cr"}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [None, "random", "3"])
+def test_spawned_workers_order_sets_alike(monkeypatch, seed):
+    """Each would have a seed of its own for the hashes of strings."""
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
+    if seed is not None:
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+    service = vp.MultiProcessingReadingService(3, multiprocessing_context="spawn")
+
+    with vp.DataLoader2(IterableWrapper(range(9)).map(first_of_a_set), None, service) as loader:
+        assert len({*loader}) == 1
+
+    assert os.environ.get("PYTHONHASHSEED") == seed
 
 
 def test_generators_of_the_program_are_left_alone():
