@@ -88,6 +88,11 @@ def only_this_files_objects():
     """Let garbage collections pass over the objects of earlier files: some tests ask for many."""
     gc.collect()
     gc.freeze()
+    yield
+    states = sys.modules.get("accelerate.state")
+    if states is not None:  # of an Accelerator: loaders would read one batch ahead in later files
+        states.AcceleratorState._reset_state(reset_partial_state=True)
+        states.GradientState._reset_state()
 
 
 @pytest.fixture(scope="session", autouse=True)

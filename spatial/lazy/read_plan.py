@@ -359,7 +359,8 @@ def provenance(patch: Any) -> dict[str, Any]:
         record._plan = plan
         return record
     reads = patch.reads(through=True)
-    region, level = reads[0].region, reads[0].level
+    level = reads[0].level
+    region: Any = zip(reads[0].region.start, reads[0].region.stop, strict=True)
     channels = [provenance(one) for one in _apart(patch)] if len(reads) > 1 else []
     if channels:  # the first realized channel has the source
         first: dict[str, Any] = channels[0]
@@ -370,7 +371,7 @@ def provenance(patch: Any) -> dict[str, Any]:
             sum([r.stored_channels or r.volume.shape[0] for r in reads]),
             *plan.source.shape,
         ],
-        "region": [*map(list, zip(region.start, region.stop, strict=True))],
+        "region": [*map(list, region)],
         "matrix": matrix,
         **({"level": level} if level else {}),
         **({"channels": channels} if channels else {}),

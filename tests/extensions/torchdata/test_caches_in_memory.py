@@ -3,9 +3,10 @@
 import dataclasses
 import functools
 import itertools
+import os
 import pickle
+import tempfile
 import threading
-import uuid
 
 import numpy as np
 import pytest
@@ -414,7 +415,7 @@ def as_it_is(pipe, info):
 
 def noted(folder, item):
     """Return the item, and leave a file that says that it was made."""
-    (folder / f"{item}-{uuid.uuid4().hex}").touch()
+    os.close(tempfile.mkstemp(prefix=f"{item}-", dir=folder)[0])
     return item
 
 
