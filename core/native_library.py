@@ -54,7 +54,7 @@ def level_of(text: str) -> int | None:
 
 
 _FREE_SECONDS: ContextKey[Any] = ContextKey(None)
-_UNCOUNTED: list[tuple[Any, str]] = []  # functions of loaded libraries, until a measurement
+_PLAIN_CALLS: list[tuple[Any, str]] = []  # functions of loaded libraries, until a measurement
 
 
 def free_seconds() -> AbstractContextManager[list[float]]:
@@ -65,8 +65,8 @@ def free_seconds() -> AbstractContextManager[list[float]]:
 
 def _count_calls() -> None:
     """Let loaded libraries count the time of their calls, from now on."""
-    while _UNCOUNTED:
-        library, name = _UNCOUNTED.pop()
+    while _PLAIN_CALLS:
+        library, name = _PLAIN_CALLS.pop()
         setattr(library, name, free_of_lock(getattr(library, name)))
 
 
@@ -107,7 +107,7 @@ def native_library(jobs: Sequence[str], *, numbers: Sequence[str] = ()) -> tuple
         for name in (*jobs, "voxpipe_abi", *numbers):
             getattr(library, name).restype = ctypes.c_int64
         if library.voxpipe_abi() == ABI:
-            _UNCOUNTED.extend((library, name) for name in jobs)
+            _PLAIN_CALLS.extend((library, name) for name in jobs)
             if _FREE_SECONDS.get() is not None:
                 _count_calls()
             return library, ""

@@ -270,8 +270,8 @@ class OpenVolume(SeedStamper, SameLength):
                 self._warn_of_colours(sample, volumes)
             usual = {key: LABEL if v.kind == "label" else INTENSITY for key, v in volumes.items()}
             # A path alone has no axis map.
-            mapped = [k for k in keys if self.axis_map is not None or type(sample[k]) is not str]
-            for key, mask in [(key, volumes[key].stored_mask()) for key in mapped]:
+            own = [k for k in keys if self.axis_map is not None or type(sample[k]) is not str]
+            for key, mask in [(key, volumes[key].stored_mask()) for key in own]:
                 if mask is None:
                     continue
                 name = f"{key}{STORED_SUFFIX}"

@@ -183,11 +183,11 @@ def _recognises(entry: _Matcher, request: BackendRequest) -> bool:
 def _matching(request: BackendRequest) -> _Matcher | None:
     """Return the first entry that matches; import packages only if no other entry does."""
     own = (entry for entry in tuple(BEFORE) if _recognises(entry, request))
-    # Of a file, its suffix; formats that look into folders come later.
-    listed = _FORMATS
+    # The suffix of a file decides first; formats that look into folders come later.
+    order = _FORMATS
     if request.path is not None and os.path.isfile(request.path):
-        listed = [f for f in listed if f.matches is None] + [f for f in listed if f.matches]
-    formats = (f for f in listed if f.name not in _WITHOUT and f.recognises(request))
+        order = [f for f in order if f.matches is None] + [f for f in order if f.matches]
+    formats = (f for f in order if f.name not in _WITHOUT and f.recognises(request))
     entries = (_Matcher(f.name, f.recognises, f.backend) for f in formats)
     early = next(own, None) or next(entries, None)
     if early is not None:

@@ -101,10 +101,10 @@ class ChunkCache:
             count = int(np.add.reduce(is_here))
             self.misses += len(rows) - count
             self.hits += count
-            found = FoundChunks(is_here, self._address.take(rows), self._arrays.take(rows))
+            chunks = FoundChunks(is_here, self._address.take(rows), self._arrays.take(rows))
         if self._due:  # closed meanwhile, perhaps by a finalizer
             self._acts.defer()
-        return found
+        return chunks
 
     def put_all(
         self,
