@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import random
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -273,9 +274,12 @@ def _own_state(sink: Pipe, split: Cut | NoCut) -> Places:
 
 @functools.lru_cache(maxsize=1024)
 def _has_own_state(kind: type) -> bool:
-    """Whether objects of a class count in an attribute: a method does ``self.x += ...``."""
-    if has_place(kind):  # an Unseen reports it
-        return False
+    """Whether objects of a class are iterators or quasi-random engines, or count in an attribute.
+
+    A method that counts does ``self.x += ...``.
+    """
+    if has_place(kind) or issubclass(kind, random.SystemRandom):
+        return True
     kinds = [one for one in kind.__mro__ if not is_library(one)]
     methods = [m for one in kinds for m in vars(one).values() if isinstance(m, FunctionType)]
     for method in methods:

@@ -41,7 +41,7 @@ from ..graph import (
 from ..spatial import LazyPatch
 from ..spatial.lazy.lazy_patch import patches_of
 from ..spatial.lazy.patch_report import asks_voxels
-from ..storage.content import ATTRIBUTE, MODULE, PLAIN, links_of, names_in, unseeded_call
+from ..storage.content import ATTRIBUTE, MODULE, PLAIN, links_of, names_in
 from .datapipe import MAY_OPEN, DataPipe, Running
 
 D = TypeVar("D", bound="Drawing")
@@ -332,8 +332,6 @@ _LEAVES: tuple[type, ...] = (*PLAIN, io.IOBase, types.ModuleType, types.CodeType
 _LEAVES += (types.FrameType, types.TracebackType, IterDataPipe, MapDataPipe)
 # Bounds of the search, which takes some microseconds a step.
 _MOST_STEPS, _MOST_ITEMS = 5_000, 1_000
-# Methods whose generators attributes keep.
-_MAKERS = ("__init__", "__post_init__", "__new__", "__setstate__")
 _ONCE = WarnOnce()
 
 
@@ -374,24 +372,12 @@ def _objects_below(waiting: list[tuple[Any, Any]], holders: dict[int, Any]) -> I
             return
         holders[id(thing)] = holder
         yield thing
-        if why := _without_seed(thing):
-            yield _unseen(thing, holders, why)
         is_numpy = isinstance(thing, GENERATORS) and not isinstance(thing, random.Random)
         if not is_numpy and not has_place(type(thing)):
             parts = [part for part in _parts_of(thing) if type(part) not in _DATA]
             if why := _limit_of(thing, parts):
                 yield _unseen(thing, holders, why)
             waiting += [(part, thing) for part in (*parts[:_MOST_ITEMS], type(thing))]
-
-
-def _without_seed(thing: Any) -> str:
-    """Return why no seed reaches an iterator, or a call in a function; else empty."""
-    if has_place(type(thing)) or isinstance(thing, random.SystemRandom):
-        return f"each process has its own {type(thing).__name__}, which no seed sets"
-    if not isinstance(thing, types.FunctionType) or is_library(thing) or thing.__name__ in _MAKERS:
-        return ""
-    call = unseeded_call(thing.__code__, thing.__globals__)
-    return call and f"{thing.__qualname__} uses {call}, which no seed sets"
 
 
 def _limit_of(thing: Any, parts: list[Any]) -> str:

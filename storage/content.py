@@ -7,14 +7,10 @@ import dis
 import functools
 import hashlib
 import os
-import random
-import secrets
 import sys
 import types
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -390,44 +386,6 @@ def names_in(code: types.CodeType) -> tuple[tuple[str, str], ...]:
     for inner in code.co_consts:
         names += names_in(inner) if isinstance(inner, types.CodeType) else ()
     return tuple(dict.fromkeys(names))
-
-
-# Calls that take a seed, and draws from the system, which take none.
-_WITH_SEED: tuple[Any, ...] = (np.random.default_rng, np.random.RandomState, np.random.SeedSequence)
-_WITH_SEED += (random.Random, np.random.seed, random.seed)
-_OF_SYSTEM: tuple[Any, ...] = (os.urandom, uuid.uuid1, uuid.uuid4, random.SystemRandom, secrets)
-_OF_SYSTEM += (secrets.token_bytes, secrets.token_hex, secrets.token_urlsafe, secrets.randbelow)
-_OF_SYSTEM += (secrets.choice, secrets.randbits)
-_OF_GENERATORS = {"secrets", *(one.__name__ for one in (*_WITH_SEED, *_OF_SYSTEM))}
-_NO_STEPS = {"PRECALL", "PUSH_NULL", "KW_NAMES"}
-# Operations after a call that draw from its result at once: others keep it for the next items.
-_DRAWS = {"STORE_FAST", "LOAD_ATTR", "LOAD_METHOD", "CALL"}
-
-
-def unseeded_call(code: types.CodeType, space: Mapping[str, Any]) -> str:
-    """Return the text of a generator that code uses without a seed; empty if there is none."""
-    if _OF_GENERATORS.isdisjoint(name for _, name in names_in(code)):
-        return ""
-    steps = [step for step in dis.get_instructions(code) if step.opname not in _NO_STEPS]
-    local: dict[str, Any] = {}  # local variables that are modules, or members of modules
-    now: Any = None
-    for step, after in pairwise(steps):
-        kind, name = _READS.get(step.opname), step.argval
-        is_seeding = step.opname == "CALL" and any(now is one for one in _WITH_SEED)
-        if is_seeding and (after.opname in _DRAWS or now.__name__ == "seed"):
-            return f"{now.__name__}()"
-        if kind == ATTRIBUTE:
-            now = vars(now).get(name) if isinstance(now, types.ModuleType) else None
-        elif kind is not None:
-            now = space.get(name) if kind == GLOBAL else sys.modules.get(name)
-        elif step.opname == "STORE_FAST":
-            local[name] = now
-        elif step.opname != "LOAD_CONST" or name is not None:
-            now = local.get(name) if step.opname.startswith("LOAD_FAST") else None
-        if any(now is one for one in _OF_SYSTEM):
-            return str(now.__name__)
-    inner = (unseeded_call(part, space) for part in code.co_consts if type(part) is types.CodeType)
-    return next(filter(None, inner), "")
 
 
 def links_of(value: Any) -> list[Any] | None:

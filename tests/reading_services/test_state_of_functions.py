@@ -4,18 +4,15 @@ import collections
 import contextvars
 import dataclasses
 import functools
-import itertools
 import os
 import pathlib
 import random
-import secrets
 import signal
 import subprocess
 import sys
 import textwrap
 import threading
 import types
-import uuid
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -245,66 +242,6 @@ def test_places_that_are_not_searched_are_named_once(place, why, monkeypatch):
         assert "attributes of the object itself" in text
     (mistake,) = vp.Lint().mistakes(chain().map(Unsearched(place)))
     assert (mistake.name, why in mistake.message) == ("own-state", True)
-
-
-COUNT, SYSTEM = itertools.count(), random.SystemRandom()
-
-
-def local_without_seed(batch):
-    from numpy.random import default_rng
-
-    rng = default_rng(None)
-    return {**batch, "meta": rng.random()}
-
-
-WITHOUT_SEED = {
-    "default_rng()": lambda batch: np.random.default_rng().random(),
-    "RandomState()": lambda batch: [np.random.RandomState().rand() for _ in "ab"],
-    "Random()": lambda batch: sorted(batch, key=lambda _: random.Random().random()),
-    "seed()": lambda batch: np.random.seed(),
-    "urandom": lambda batch: os.urandom(1),
-    "uuid4": lambda batch: uuid.uuid4(),
-    "secrets": lambda batch: secrets.randbelow(3),
-    "count": lambda batch: next(COUNT),
-    "SystemRandom": lambda batch: SYSTEM.random(),
-    "uses default_rng()": local_without_seed,
-}
-
-
-@pytest.mark.parametrize("name", WITHOUT_SEED)
-def test_generators_without_a_seed_are_named_once(name, monkeypatch):
-    """By Lint and in every loader: each process has its own numbers."""
-    monkeypatch.setattr("voxpipe.datapipes.epoch._ONCE", WarnOnce())
-    function = WITHOUT_SEED[name]
-    (mistake,) = vp.Lint().mistakes(chain().map(function))
-    assert (mistake.name, f"{name}, which no seed sets" in mistake.message) == ("own-state", True)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(2):
-            with vp.DataLoader2(chain().map(function), seed=1) as loader:
-                list(loader)
-    (text,) = [str(one.message) for one in caught]
-    assert text.startswith("unseen-generators: generators in map.fn")
-    assert f"{name}, which no seed sets. Hold generators in" in text
-
-
-class CreatesOnce:
-    def __init__(self):
-        self.first = np.random.default_rng()
-
-    def __call__(self, batch):
-        if not hasattr(self, "later"):
-            self.later = random.Random()
-        seed = np.random.randint(9)
-        draws = np.random.default_rng(seed).random(), np.random.RandomState(seed=seed).rand()
-        return {**batch, "draws": (self.first.random(), self.later.random(), *draws)}
-
-
-def test_generators_with_a_seed_or_in_attributes_bring_no_warning():
-    """Created once, or with a number of the item; batches are equal for any workers."""
-    assert vp.Lint().mistakes(chain().map(CreatesOnce())) == []
-    here = two_epochs(None, CreatesOnce(), "draws")
-    assert two_epochs(vp.MultiProcessingReadingService(2, "fork"), CreatesOnce(), "draws") == here
 
 
 class Lazy:
