@@ -63,9 +63,8 @@ pairs=(9, 9, 9), constant=False)
     equal, pairs = [], []
     for axis, size in enumerate(voxels.shape[1:]):
         on = int(size > 1)
-        inside = [
-            slice(on * (a == axis), end + on * (a == axis), step) for a, end in enumerate(ends)
-        ]
+        firsts = [on * (a == axis) for a in range(len(ends))]
+        inside = [slice(at, at + end, step) for at, end in zip(firsts, ends, strict=True)]
         there = _values(voxels, inside, slope, intercept)
         both = foreground & (there != background) & bool(on)
         pairs.append(int(np.count_nonzero(both)))

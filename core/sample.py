@@ -78,9 +78,8 @@ class Sample(dict[str, Any]):
     def __missing__(self, key: str) -> Any:
         have = ", ".join(map(repr, self)) or "nothing"
         hint = "; meta is made with the batch: here it is sample.case, sample.provenance"
-        raise KeyError(
-            f"{key!r} is not in this sample, which has {have}{hint if key == 'meta' else ''}"
-        )
+        hint = hint if key == META else ""
+        raise KeyError(f"{key!r} is not in this sample, which has {have}{hint}")
 
     def replace(self, **changes: Any) -> Sample:
         """Return a sample with other attributes (``data=``, ``case=`` ...)."""

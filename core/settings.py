@@ -95,10 +95,9 @@ def read_setting(name: str, usual: Any, environment: Mapping[str, str] = os.envi
     try:
         return _READERS[name](text)
     except ValueError as error:
-        raise BadSetting(
-            f"The environment variable {name} is {text!r}, but must be {error}.",
-            do=f"Set it to an allowed value, or unset it: unset {name}.",
-        ) from None
+        msg = f"The environment variable {name} is {text!r}, but must be {error}."
+        do = f"Set it to an allowed value, or unset it: unset {name}."
+        raise BadSetting(msg, do=do) from None
 
 
 def check_settings() -> None:

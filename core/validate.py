@@ -41,9 +41,8 @@ def parse_range(
         raise ValueError(f"{name} is {forms}, got {value!r}")
     floats = [float(v) for v in numbers]
     if not all(map(math.isfinite, floats)) or (positive and min(floats) <= 0):
-        raise ValueError(
-            f"{name} takes {'numbers above 0' if positive else 'finite numbers'}, got {value!r}"
-        )
+        rule = "numbers above 0" if positive else "finite numbers"
+        raise ValueError(f"{name} takes {rule}, got {value!r}")
     if min(floats) < least:
         raise ValueError(f"{name} takes numbers >= {least:g}, got {value!r}")
     if not is_range:
@@ -92,9 +91,8 @@ def as_keys(asker: str, keys: Any) -> tuple[str, ...]:
     several = (keys,) if isinstance(keys, str) else keys
     words = tuple(several) if isinstance(several, Iterable) else (several,)
     if not all(isinstance(key, str) and key for key in words):
-        raise ValueError(
-            f"{asker} takes the key of a volume, or several: 'ct' or ['ct', 't1'], got {keys!r}"
-        )
+        rule = "the key of a volume, or several: 'ct' or ['ct', 't1']"
+        raise ValueError(f"{asker} takes {rule}, got {keys!r}")
     # The order of a set differs between processes.
     return tuple(sorted(words)) if isinstance(several, (set, frozenset)) else words
 

@@ -165,12 +165,8 @@ class CostModel:
         set_by = max(bounds, key=bounds.__getitem__)
         # The limit includes the consumer, also if the rate is measured without it.
         limit = max(_slowest_line(every, lines)[0], key=lambda part: every[part])
-        return Forecast(
-            rate_of(bounds[set_by]),
-            limit,
-            {stage: every[stage] for stage in STAGES if stage in every},
-            set_by,
-        )
+        alone = {stage: every[stage] for stage in STAGES if stage in every}
+        return Forecast(rate_of(bounds[set_by]), limit, alone, set_by)
 
     def _lock_waits(self, whole: float, threads: int) -> float:
         """Return how much longer each of some threads takes than ``whole`` seconds, by the lock.

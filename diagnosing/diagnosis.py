@@ -79,9 +79,7 @@ def judge(measurement: Measurement, end_to_end: float, *, has_step: bool = True)
     """Return the diagnosis that follows from the time of each part."""
     outlook = measurement.forecast(with_consumer=has_step)
     return Diagnosis(
-        measurement.costs,
-        measurement.facts,
-        measurement.notes,
+        **vars(measurement),
         limit=outlook.limit,
         ceilings={stage: rate_of(seconds) for stage, seconds in outlook.seconds.items()},
         end_to_end=end_to_end,
@@ -184,10 +182,8 @@ def advice_for(limit: str, seconds: Mapping[str, float], facts: LoaderFacts) -> 
         spare = f"; {fewer} of {facts.who} would do" if fewer < facts.makers else ""
     each = f" for each of {facts.ranks} ranks" if facts.ranks > 1 else ""
     more = math.ceil(min(facts.lock_cores, facts.cores))
-    words = {"kind": "threads" if facts.beside_loop else "workers", "more": more}
-    return text.format(
-        f=facts, each=each, busy=facts.cores - facts.idle_cores, spare=spare, **words
-    )
+    kind, busy = "threads" if facts.beside_loop else "workers", facts.cores - facts.idle_cores
+    return text.format(f=facts, each=each, busy=busy, spare=spare, kind=kind, more=more)
 
 
 def _more_makers(facts: LoaderFacts) -> str:

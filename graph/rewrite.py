@@ -6,7 +6,7 @@ keep the given graph unchanged, and return the same object if no rule applied.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -176,11 +176,7 @@ def replace_pipe(sink: Pipe, old: Pipe, new: Pipe) -> Pipe:
 
     Raises :class:`GraphError` if ``old`` is not in the graph.
     """
-    if not any(pipe is old for pipe in walk(sink)):
-        msg = f"{describe(old)} is not in this graph"
-        raise GraphError(msg, do="Take the pipe from walk(graph) or find(graph, kind).").at(
-            origin_of(old)
-        )
+    _refuse_stranger(old, walk(sink), "walk(graph) or find(graph, kind)")
     return rebuild(sink, lambda pipe, here: new if pipe is old else here)
 
 
@@ -234,8 +230,8 @@ def replace_dp(graph: DataPipeGraph, old_datapipe: Pipe, new_datapipe: Pipe) -> 
     ``new_datapipe`` may read ``old_datapipe``. Where the last pipe is replaced, nothing reads it:
     take the new one from the graph that is returned. GraphError if the old one is not there.
     """
-    _refuse_strangers(graph, old_datapipe)
     pipes = _breadth_first(graph)
+    _refuse_stranger(old_datapipe, pipes, "list_dps()")
     for pipe in pipes:
         if pipe is not new_datapipe:  # which may read the old one
             swap_parents(pipe, {id(old_datapipe): new_datapipe})
@@ -248,7 +244,7 @@ def remove_dp(graph: DataPipeGraph, datapipe: Pipe) -> DataPipeGraph:
     NotRemovable, a ``RuntimeError``, if it is a source or reads from several pipes; GraphError if
     it is not there.
     """
-    _refuse_strangers(graph, datapipe)
+    _refuse_stranger(datapipe, _breadth_first(graph), "list_dps()")
     parents = parents_of(datapipe)
     if len(parents) != 1:
         kind = "source" if not parents else "receiving"
@@ -267,7 +263,7 @@ def _breadth_first(graph: DataPipeGraph) -> list[Any]:
     return list(pipes.values())
 
 
-def _refuse_strangers(graph: DataPipeGraph, datapipe: Pipe) -> None:
-    if not any(pipe is datapipe for pipe in _breadth_first(graph)):
-        msg, do = f"{describe(datapipe)} is not in this graph", "Take it from list_dps()."
+def _refuse_stranger(datapipe: Pipe, pipes: Iterable[Pipe], source: str) -> None:
+    if not any(pipe is datapipe for pipe in pipes):
+        msg, do = f"{describe(datapipe)} is not in this graph", f"Take the pipe from {source}."
         raise GraphError(msg, do=do).at(origin_of(datapipe))

@@ -26,9 +26,8 @@ def walk(sink: Pipe) -> Iterator[Pipe]:
             yield pipe
         elif id(pipe) in open_:
             msg = f"{describe(pipe)} is upstream of itself"
-            raise GraphError(msg, do="A pipe cannot read its own output; cut the loop.").at(
-                origin_of(pipe)
-            )
+            do = "A pipe cannot read its own output; cut the loop."
+            raise GraphError(msg, do=do).at(origin_of(pipe))
         elif id(pipe) not in complete:
             open_.add(id(pipe))
             stack.append((pipe, True))

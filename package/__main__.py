@@ -173,10 +173,8 @@ def _add_check(commands: Any) -> None:
         "read, images and labels that do not fit each other, labels of no whole type. The exit "
         "status is 1 if there is one.",
     )
-    place = (
-        "a manifest (.json), a table of cases (.csv, .tsv, .jsonl), a folder or URL, one volume, "
-    )
-    _add_patterns(command, "data", f"{place}or a glob (in quotes) of volumes or folders")
+    place = "a manifest (.json), a table of cases (.csv, .tsv, .jsonl), a folder or URL, one volume"
+    _add_patterns(command, "data", f"{place}, or a glob (in quotes) of volumes or folders")
     whole, number = _positive(int), _positive(float)
     what = "processes (default: %(default)s)"
     command.add_argument("--workers", type=whole, default=2, metavar="N", help=what)
@@ -341,11 +339,10 @@ def _convert(
 ) -> str:
     from .volumes import Volume, convert
 
-    reader = dict(options.reader)
     name = os.path.basename(source.rstrip("/"))
     with progress(name, "voxel", scale=True) as show:
         result = convert(
-            Volume(source, storage_options=_options_of(options, source), **reader),
+            Volume(source, storage_options=_options_of(options, source), **dict(options.reader)),
             destination,
             progress=show,
             storage_options=store,

@@ -18,14 +18,8 @@ from ..core import Sample, errors
 from ..core.call_site import CallSite, caller, is_looking_ahead, shorten
 from ..core.errors import GraphError, PatchSizeError, SampleError, add_location
 from ..core.sample import META
-from ..core.suggest import closest
-from ..core.validate import (
-    as_axes,
-    entries_of,
-    is_integer,
-    is_number,
-    validate_int,
-)
+from ..core.suggest import closest, few_names
+from ..core.validate import as_axes, entries_of, is_integer, is_number, validate_int
 from ..dataloader2 import DataLoader2
 from ..datapipes.case_names import CASE
 from ..datapipes.iter import from_cases, list_cases
@@ -36,12 +30,7 @@ from ..graph import Pipe, Rule, is_pipe, sweep, traits_of, walk
 from ..reading_services import MultiProcessingReadingService
 from ..spatial.lazy.lazy_patch import patches_of
 from ..stitching.outputs import Activation
-from ..stitching.stitched_volume import (
-    MEMORY_BYTES,
-    HowToStitch,
-    chain_key,
-    refuse_shared,
-)
+from ..stitching.stitched_volume import MEMORY_BYTES, HowToStitch, chain_key, refuse_shared
 from ..stitching.stitcher import Stitcher
 from ..stitching.stitching import Stitching, WindowOutput
 from ..stitching.windows import overlap_in_voxels
@@ -271,9 +260,8 @@ class VolumesByCase(dict[str, Any]):
 
     def __missing__(self, case: object) -> Any:
         near = closest(str(case), self, 0.5, _MOST_CASES)
-        names = list(dict.fromkeys([*near, *self]))[:_MOST_CASES]
-        more = f" and {len(self) - len(names)} more" if len(self) > len(names) else ""
-        msg = f"there is no case {case!r}; there are {', '.join(map(repr, names)) or 'none'}{more}"
+        names = few_names(map(repr, dict.fromkeys([*near, *self])), _MOST_CASES) or "none"
+        msg = f"there is no case {case!r}; there are {names}"
         raise errors.UnknownCase(msg, do=f"Did you mean {near[0]!r}?" if near else "")
 
 
@@ -299,7 +287,6 @@ def _stitch(
 
 
 def _mirror_axes(mirror: bool | Sequence[int]) -> tuple[int, ...]:
-    """Return the axes along which windows are mirrored."""
     if isinstance(mirror, (bool, np.bool_)):
         return (0, 1, 2) if mirror else ()
     is_none = not isinstance(mirror, int) and not len(mirror)
@@ -495,11 +482,10 @@ def _choosing(
         return pipe if isinstance(pipe, PatchSampler) and pipe.choose is None else None
 
     def build(pipe: PatchSampler) -> PatchSampler:
-        other: Any = copy.copy(pipe)
-        other.choose = choose
-        other.num_of_instances = count  # as torch's sharding filter: ranks have their shares
-        sampler: PatchSampler = other
-        return sampler
+        other = copy.copy(pipe)
+        # The number of ranks is an attribute of torch's sharding filter, too.
+        vars(other).update(choose=choose, num_of_instances=count)
+        return other
 
     return sweep(chain, (Rule("choose windows", finds, build),)).after
 

@@ -85,7 +85,8 @@ class Output(Protocol):
         return
 
     def close(self) -> None:
-        """Release locks and files; written voxels stay for the next run."""
+        """Release the open arrays, locks and files; written voxels stay for the next run."""
+        self.cells.close()
 
 
 class ArrayOutput(Output):
@@ -119,10 +120,6 @@ class ArrayOutput(Output):
     def finish(self, kind: str) -> Volume:
         """Return the volume."""
         return Volume(self.array, affine=self.grid.affine, kind=kind)
-
-    def close(self) -> None:
-        """Release the open arrays."""
-        self.cells.close()
 
 
 class _LockedOutput(Output):
@@ -176,10 +173,9 @@ class ZarrOutput(_LockedOutput):
     def begin(self, channels: int, dtype: np.dtype[Any]) -> None:
         """Create the arrays, or open those of a killed run."""
         header = Header.of((channels, *self.grid.shape), dtype, self.grid.affine)
-        side = plan_conversion(header).chunk
-        self._plan = plan_conversion(
-            header, chunk=max(side), shard=_CHUNKS_PER_SHARD * max(side), codec="zstd"
-        )
+        side = max(plan_conversion(header).chunk)
+        shard = _CHUNKS_PER_SHARD * side
+        self._plan = plan_conversion(header, chunk=side, shard=shard, codec="zstd")
         self.target.finished_shards(self._key)
         self._array = create_arrays(self._plan, self.target)
         self._counts = {index: region.size for index, region in self._plan.regions()}

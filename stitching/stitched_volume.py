@@ -43,6 +43,7 @@ STATE = "state.json"
 SUMS = "sums"
 """The name of the file of the sums, in the same folder."""
 _VERSION = 1
+_FLAGS = ("present", "past")  # of each window, in a checkpoint
 BETWEEN = "windows.nii.zarr"  # result on the windows' grid, before the resample to the stored one
 # Edge of the boxes of that resample: as large as a window of a network.
 _BACK = 128
@@ -132,9 +133,8 @@ class HowToStitch(FieldChecks):
     def in_words(self, place: WindowPlace) -> str:
         """Return one line about the windows of a volume and their memory."""
         windows = place.windows(self.blend)
-        size, overlap, shape = (
-            "x".join(map(str, n)) for n in (place.size, place.overlap, windows.shape)
-        )
+        numbers = (place.size, place.overlap, windows.shape)
+        size, overlap, shape = ("x".join(map(str, n)) for n in numbers)
         goal = self.destination if callable(self.destination) else self.destination_of(place.case)
         where = public_name(goal) if isinstance(goal, str) else "an array in memory"
         where = f"where {shorten(goal)} says" if callable(goal) else where
@@ -210,7 +210,8 @@ class Checkpoint:
                 ]
                 end = max((slot.offset + slot.size for _, slot in table), default=0)
                 if not end or end <= (folder / SUMS).stat().st_size:
-                    present, past = (_bits(state[n], count) for n in ("present", "past"))
+                    raw = (np.frombuffer(bytes.fromhex(state[n]), np.uint8) for n in _FLAGS)
+                    present, past = (np.unpackbits(n, count=count).astype(np.bool_) for n in raw)
                     return cls(int(state["channels"]), present, past, table)
         return None
 
@@ -225,20 +226,11 @@ class Checkpoint:
             "key": key,
             "boot": boot(),
             "channels": stitcher.channels,
-            "present": np.packbits(stitcher.present).tobytes().hex(),
-            "past": np.packbits(stitcher.past).tobytes().hex(),
+            **{n: np.packbits(getattr(stitcher, n)).tobytes().hex() for n in _FLAGS},
             "open": [[list(name), slot.offset, slot.shape, slot.dtype] for name, slot in table],
         }
         write_beside(folder / STATE, [json.dumps(state).encode()], sync=False, key="run")
         cells.keep(table)
-
-
-def _bits(text: str, count: int) -> NDArray[np.bool_]:
-    raw = np.frombuffer(bytes.fromhex(text), np.uint8)
-    bits = np.unpackbits(raw, count=count)
-    if bits.size != count:
-        raise ValueError("it is of another number of windows")
-    return bits.astype(np.bool_)
 
 
 class StitchedVolume:

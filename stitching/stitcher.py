@@ -58,19 +58,7 @@ BLENDS: dict[str, Callable[[Sequence[int]], NDArray[np.float32]] | None] = {
     "mean": None,
     "crop": None,
 }
-"""Function from a window's size to its weights; None: each voxel counts 1."""
-
-
-def weights_of(blend: str, size: Sequence[int]) -> NDArray[np.float32] | None:
-    """Return how much each voxel of a window counts, (I, J, K) float32; None: each as much.
-
-    Examples
-    --------
-    >>> weights_of("hann", (3, 1, 1)).ravel().tolist()
-    [0.5, 1.0, 0.5]
-    """
-    make = BLENDS[blend]
-    return None if make is None else make(size)
+"""Function from a window's size to its weights, (I, J, K) float32; None: each voxel counts 1."""
 
 
 class BoxWriter(Protocol):
@@ -119,7 +107,8 @@ class Stitcher:
     ) -> None:
         self.windows, self.output = windows, output
         self.cells = OpenCells(CellMemory(2**62)) if cells is None else cells
-        self._weights = weights_of(blend, windows.size)
+        make = BLENDS[blend]
+        self._weights = None if make is None else make(windows.size)
         self._ones = None if self._weights is not None else np.ones(windows.size, np.float32)
         self.present = np.zeros(len(windows), np.bool_)
         """Windows that were added."""

@@ -89,9 +89,8 @@ def list_with(
 ) -> Any:
     """Return the result of ``exists`` or ``find``; all attempts share one deadline."""
     action, describe = f"listing {public_name(url)}", Secrets(options, url).describe
-    attempts = Attempts(
-        default_retry(), action, describe, health=health_of(url, options), kind="LIST"
-    )
+    health = health_of(url, options)
+    attempts = Attempts(default_retry(), action, describe, health=health, kind="LIST")
 
     def once() -> Any:
         if not getattr(system, "async_impl", False):

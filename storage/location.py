@@ -148,10 +148,9 @@ def remote_error(error: Exception, doing: str, place: str, message: str) -> erro
             "without Content-Encoding, or copy the file to a local disk.",
         )
     if failure is FaultAdvice.NO_RANGES:
-        return errors.VolumeReadError(
-            f"the server of {place} sends all of it instead of a part: it does not know ranges.",
-            do="Copy the file to a local disk or to an object store.",
-        )
+        msg = f"the server of {place} sends all of it instead of a part: it does not know ranges."
+        do = "Copy the file to a local disk or to an object store."
+        return errors.VolumeReadError(msg, do=do)
     if failure is FaultAdvice.REFUSAL:
         do = "Check the credentials in storage_options or in the environment."
         return errors.AccessDenied(f"{doing} {place} was refused: {message}.", do=do)

@@ -10,10 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..core.context import ContextKey, values_here
-from ..core.errors import (
-    BadHeader,
-    CorruptVolume,
-)
+from ..core.errors import BadHeader, CorruptVolume
 
 Span = tuple[int, int]
 """Half-open range of bytes."""
@@ -217,10 +214,8 @@ class CoalescedRanges:
         self.request[members] = run + len(self.requests)
         self.offset[members] = start - firsts[run]
         for first, last in runs:
-            number = first // pitch
-            self.requests.append(
-                ReadRange(objects[number], first - number * pitch, last - number * pitch)
-            )
+            number, begin = divmod(first, pitch)
+            self.requests.append(ReadRange(objects[number], begin, begin + last - first))
 
     def split(self, answers: Sequence[bytes | None]) -> list[memoryview | None]:
         """Return the bytes of each range, cut out of the answers to the requests."""

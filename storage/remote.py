@@ -48,10 +48,8 @@ def open_remote(url: str, options: Mapping[str, Any], retry: Retry | None = None
     settings = settings_of(url, options, os.environ)
     if isinstance(settings, str):
         if client and not settings.startswith("it is not used for"):
-            raise MissingDependency(
-                f"{REMOTE}=obstore, but {public_name(url)} cannot be read with it: {settings}.",
-                do=f"Unset {REMOTE}, or change the storage_options.",
-            )
+            msg = f"{REMOTE}=obstore, but {public_name(url)} cannot be read with it: {settings}."
+            raise MissingDependency(msg, do=f"Unset {REMOTE}, or change the storage_options.")
         return open_fsspec(url, options, retry)
     # A forked child of a process that used obstore needs fsspec.
     if client or is_usable():
@@ -128,9 +126,8 @@ class Globs:
         if is_url(pattern):
             depth = None if "**" in rest else rest.strip("/").count("/") + 1
             url = before + root if inside else ""
-            paths = self._listings.get((url, depth)) or self._below(
-                system, url, root, depth, matching
-            )
+            listing = self._listings.get((url, depth))
+            paths = listing or self._below(system, url, root, depth, matching)
             self._listings[url, depth] = paths if url else {}
         else:
             paths = self._on_disk(root, rest.split("/"))
@@ -316,9 +313,8 @@ class RemoteFile:
         async def fetch_chunks(
             chunks: Sequence[Index], later: RequestPriority
         ) -> dict[Index, memoryview | None]:
-            answers = await store.get_ranges_async(
-                [ReadRange("", *span) for span in chunks], ahead=later
-            )
+            ranges = [ReadRange("", *span) for span in chunks]
+            answers = await store.get_ranges_async(ranges, ahead=later)
             pieces = (None if piece is None else memoryview(piece) for piece in answers)
             return dict(zip(chunks, pieces, strict=True))
 
@@ -410,11 +406,9 @@ class RangeFile(Seekable):
         """Return bytes, from cached pages if they are few."""
         if stop - start > _PAGE_BYTES:
             return self._fetch([(start, stop)])[0]
-        number, last = start // _PAGE_BYTES, (stop - 1) // _PAGE_BYTES
-        pages = b"".join(
-            self._pages.get_or(n, partial(self._page, n)) for n in range(number, last + 1)
-        )
-        return pages[start - number * _PAGE_BYTES : stop - number * _PAGE_BYTES]
+        numbers = range(start // _PAGE_BYTES, (stop - 1) // _PAGE_BYTES + 1)
+        pages = b"".join(self._pages.get_or(n, partial(self._page, n)) for n in numbers)
+        return pages[start - numbers[0] * _PAGE_BYTES : stop - numbers[0] * _PAGE_BYTES]
 
     def _page(self, number: int) -> bytes:
         start = number * _PAGE_BYTES

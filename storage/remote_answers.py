@@ -160,9 +160,8 @@ class RangeRequest(NamedTuple):
             fits = (head.start, head.stop) == (first, last)
         if not fits:
             whole = "" if total is None else f" of {total}"
-            raise WrongAnswer(
-                f"it sent bytes {head.start} to {head.stop}{whole}, not {first} to {last}"
-            )
+            span = f"bytes {head.start} to {head.stop}{whole}"
+            raise WrongAnswer(f"it sent {span}, not {first} to {last}")
         most = max(_SLACK * self.most, _LEAST_WHOLE) if self.most else MOST_WHOLE
         if self.stop is None and self.size is None and head.stop - head.start > most:
             raise WrongAnswer(f"it reports {head.stop - head.start} bytes, {most} at most")

@@ -440,9 +440,8 @@ class RemoteRanges(ABC):
                     raise WrongAnswer("it refused, maybe by another host") from None
                 host = await self._redirect(key) if wrong == MOST_WRONG else ""
                 if host:
-                    raise WrongAnswer(
-                        f"the store redirects to {host} (is the region or endpoint_url another?)"
-                    ) from None
+                    why = "is the region or endpoint_url another?"
+                    raise WrongAnswer(f"the store redirects to {host} ({why})") from None
                 raise
 
         await IN_FLIGHT.enter(size, ahead=ahead)

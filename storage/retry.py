@@ -132,9 +132,8 @@ class Attempts:
         self._version: tuple[str, int | None, float] | None = None
         self.health = Health(clock) if health is None else health
         self.targets = (kind, f"{kind} {action}")
-        self._advice = (
-            f"Check the store, or give it more time: {setting}=seconds, now {policy.deadline:g}."
-        )
+        seconds = f"{setting}=seconds, now {policy.deadline:g}"
+        self._advice = f"Check the store, or give it more time: {seconds}."
         self._deadline, self._is_probe = policy.deadline, False
         if self.health.outages:
             self._deadline = self.health.deadline(kind, policy.deadline)
@@ -325,10 +324,8 @@ class Health:
         now = self._clock()
         for outage in self._outages_of(targets):
             if now < min(outage.until, outage.quiet_until):
-                msg = (
-                    f"{action} was not tried: the store failed a moment ago, with {outage.message}."
-                )
-                raise errors.StoreUnavailable(msg, do=do)
+                why = f"the store failed a moment ago, with {outage.message}"
+                raise errors.StoreUnavailable(f"{action} was not tried: {why}.", do=do)
         return self.is_out(targets)
 
     def _outages_of(self, targets: Targets) -> list[_Outage]:

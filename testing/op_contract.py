@@ -72,10 +72,8 @@ class OpContract:
 
     def test_the_same_stream_draws_the_same(self) -> None:
         """Drawn parameters depend on the stream and the plan alone, and are plain data."""
-        params, again = (
-            self.make().draw(Stream(1, 0, (0,), "contract").generator(), *self.inputs())
-            for _ in range(2)
-        )
+        stream = Stream(1, 0, (0,), "contract")
+        params, again = (self.make().draw(stream.generator(), *self.inputs()) for _ in range(2))
 
         assert params is not None
         assert again == params
