@@ -11,15 +11,7 @@ from ..batching.collate import Collate, RealizePatches
 from ..batching.job import as_arrays, as_tensors
 from ..core.call_site import WarnOnce, warn
 from ..core.errors import LikelyMistake
-from ..core.validate import (
-    as_count,
-    as_flag,
-    as_keys,
-    as_number,
-    entries_of,
-    is_integer,
-    is_number,
-)
+from ..core.validate import as_count, as_flag, as_keys, as_number, entries_of, is_integer, is_number
 from ..graph import Pipe, Traits, describe, parents_of, traits_of, walk
 from ..spatial.lazy.patch_steps import in_batch
 from ..spatial.ops.op import whole_number

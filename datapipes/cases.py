@@ -23,15 +23,7 @@ from ..graph.node import copy_pipe
 from ..storage.location import WILDCARD, absolute_place, is_url, local_path, lower_schemes
 from ..storage.remote import Globs
 from ..volumes import Manifest, Volume, catalog_volume, read_manifest
-from .case_names import (
-    CASE,
-    Match,
-    is_hidden,
-    name_by_folder,
-    name_by_stars,
-    name_of,
-    names_of,
-)
+from .case_names import CASE, Match, is_hidden, name_by_folder, name_by_stars, name_of, names_of
 from .datapipe import locate_errors
 from .epoch import SeedStamper
 

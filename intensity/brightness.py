@@ -12,14 +12,7 @@ from numpy.typing import NDArray
 
 from ..core import Grid
 from ..core.errors import BadRecord
-from ..core.validate import (
-    ParameterRange,
-    as_flag,
-    is_integer,
-    or_none,
-    parse_range,
-    value_at,
-)
+from ..core.validate import ParameterRange, as_flag, is_integer, or_none, parse_range, value_at
 from . import native
 from .native import ByStatistics, Change, ChannelStatistics
 from .noise import log_of_mantissa

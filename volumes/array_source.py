@@ -27,14 +27,7 @@ from ..core.locks import ForkSafeLock
 from ..core.lru_cache import cached_property
 from ..storage.content import array_key, quick_key
 from ..storage.disk_cache import FAILING, cache_directory, get_or_make, warn_unused
-from .backend import (
-    Backend,
-    ViewBackend,
-    as_array,
-    only_in_torch,
-    read_counted,
-    smallest_box,
-)
+from .backend import Backend, ViewBackend, as_array, only_in_torch, read_counted, smallest_box
 from .formats.chunked_backend import plain_layout
 from .formats.npy import map_npy
 from .header import Header, affine_entries, array_header, channels_first

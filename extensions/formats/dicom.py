@@ -41,16 +41,7 @@ from ...volumes.formats.stored_file import Format, LocalStoredFile, import_packa
 from ...volumes.header import affine_entries
 from ...volumes.registry import BackendRequest
 from ...volumes.source import FolderVersion
-from .dicom_file import (
-    FACTS,
-    KINDS,
-    OWNERS,
-    SCALES,
-    SELECTORS,
-    DicomFile,
-    Frame,
-    is_dicom,
-)
+from .dicom_file import FACTS, KINDS, OWNERS, SCALES, SELECTORS, DicomFile, Frame, is_dicom
 
 # A folder with other files holds a series if any of its first files is DICOM.
 _LOOKED_AT = 16

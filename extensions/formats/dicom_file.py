@@ -21,11 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...core.errors import BadHeader, CorruptVolume, TruncatedVolume, UnknownFormat, VolumeError
-from ...volumes.formats.stored_file import (
-    LocalStoredFile,
-    import_package,
-    library_errors,
-)
+from ...volumes.formats.stored_file import LocalStoredFile, import_package, library_errors
 
 _MAGIC, _MAGIC_AT = b"DICM", 128
 _NO_LENGTH = 2**32 - 1
