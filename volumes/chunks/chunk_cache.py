@@ -120,8 +120,6 @@ class ChunkCache:
         cache owns the chunks that it keeps.
         """
         with self._lock:
-            while self._due:
-                self._due.popleft()()
             rows = self._rows_of(keys)
             rows = rows if which is None else rows[which]
             (new,) = ((self._size.take(rows) == 0) & (sizes <= self.most_bytes)).nonzero()
@@ -132,8 +130,6 @@ class ChunkCache:
             self.held_bytes += int(np.add.reduce(sizes[new]))
             if self.held_bytes > self.most_bytes:
                 self._make_room()
-        if self._due:
-            self._acts.defer()
 
     def announce(self, keys: Sequence[Hashable], *, keep: bool = False) -> Announcement:
         """Announce one read of chunks, later than all announced before.
