@@ -51,7 +51,6 @@ class ScaleLabels(ItemByItem):
     origin: CallSite
 
     def of(self, item: Any) -> dict[str, Any]:
-        """Return the batch with a list of arrays for each key."""
         arrays = arrays_of(item, self.keys, "deep_supervision", self.origin)
         try:
             return {**item, **{key: self._at_scales(array) for key, array in arrays.items()}}
@@ -97,7 +96,6 @@ class FillOutside(ItemByItem):
     origin: CallSite
 
     def of(self, item: Any) -> dict[str, Any]:
-        """Return the batch, filled."""
         arrays = arrays_of(item, (*self.keys, self.mask), "fill_outside", self.origin)
         outside = (arrays[self.mask] == self.outside).all(axis=1)
         for key in self.keys:

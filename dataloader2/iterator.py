@@ -268,9 +268,8 @@ class DataLoader2Iterator:
         here = os.getpid()
         if (self._process or here) != here:  # threads and workers that make batches are not here
             what = f"this iterator was begun before a fork, in process {self._process}"
-            raise IteratorInvalidated(
-                f"{what}: its batches are that process's", do="Iterate the loader anew in this one."
-            )
+            msg = f"{what}: its batches are that process's"
+            raise IteratorInvalidated(msg, do="Iterate the loader anew in this one.")
         self._process = here
         try:
             with self._turn:

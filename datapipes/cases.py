@@ -323,7 +323,6 @@ class ListCases(FindsCases):
                 raise ValueError(msg)
 
     def each_case(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yield the cases by name."""
         for case in self.listing():
             yield case[CASE], {k: v for k, v in case.items() if k != CASE}
 
@@ -342,7 +341,6 @@ class ListCases(FindsCases):
         return ", ".join(arguments)
 
     def __dir__(self) -> list[str]:
-        """List the names of attributes but those that hold credentials, which torch would print."""
         secret = "" if self._show()[1] == self.patterns else "patterns"  # ?X-Signature=, say
         return [name for name in super().__dir__() if name != secret]
 
@@ -373,7 +371,6 @@ class ListCases(FindsCases):
             yield ", ".join(texts)
 
     def look(self) -> list[dict[str, Any]]:
-        """Return the cases that the storage holds now, sorted by name."""
         cases = self.find()
         for case in cases:
             for error in self.missing(case).values():

@@ -125,11 +125,9 @@ class DistributedReadingService(_OuterService):
         if isinstance(work, PlannedWork):
             part.size(work.cut.group)
             if count > 1 and work.cut.filters:
-                raise GraphError(
-                    "a filter after .sharding_round_robin_dispatch() skips items that the other "
-                    "ranks do not know of: they would have more batches",
-                    do="Put the filter before .sharding_round_robin_dispatch().",
-                )
+                msg = "a filter after .sharding_round_robin_dispatch() skips items that the other "
+                do = "Put the filter before .sharding_round_robin_dispatch()."
+                raise GraphError(f"{msg}ranks do not know of: they would have more batches", do=do)
         elif count > 1 and not work.shards_ranks:
             msg = f"every one of {count} ranks would yield all items: {work.reason}"
             do = "Put .sharding_filter() after .shuffle(), so that ranks have shares."

@@ -133,11 +133,9 @@ class Ranks:
             raise rank_missing(self.rank, how, "to begin the epoch", missing, self.size, _DO_LOOK)
         elif decision != _BEGIN:
             by = decision.removeprefix(_GIVEN_UP)
-            raise RankMissing(
-                f"rank {self.rank} came late to the beginning of the epoch: rank {by} of "
-                f"{self.size} had waited for its limit, and given up",
-                do=_DO_LOOK,
-            )
+            msg = f"rank {self.rank} came late to the beginning of the epoch: rank {by} of "
+            do = _DO_LOOK
+            raise RankMissing(f"{msg}{self.size} had waited for its limit, and given up", do=do)
         if self.rank == 0 and self._turn > 1:
             # All ranks have read the previous exchange, as they have written to this one.
             for key in (*range(self.size), _DECISION):

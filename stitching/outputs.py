@@ -111,14 +111,12 @@ class ArrayOutput(Output):
             raise TypeError(f"{msg}. Give dtype={str(own)!r}, or an array of {dtype}")
 
     def write(self, region: Region, voxels: NDArray[Any]) -> None:
-        """Write the voxels of a box."""
         value: Any = voxels
         if hasattr(self.array, "new_tensor"):  # a tensor takes tensors
             value = self.array.new_tensor(voxels)
         self.array[(slice(None), *region.slices)] = value
 
     def finish(self, kind: str) -> Volume:
-        """Return the volume."""
         return Volume(self.array, affine=self.grid.affine, kind=kind)
 
 
@@ -260,7 +258,6 @@ class FileOutput(_LockedOutput):
         self._file = VolumeFile(self._path, folder, self._header, *own)
 
     def write(self, region: Region, voxels: NDArray[Any]) -> None:
-        """Write the voxels of a box."""
         assert self._file is not None
         self._file.write(region, as_stored(voxels, self._header))
 
@@ -284,7 +281,6 @@ class FileOutput(_LockedOutput):
         return Volume(self._url or self.place, kind=kind, storage_options=options)
 
     def close(self) -> None:
-        """Release the file and the lock."""
         try:
             if self._file is not None:
                 self._file.release()

@@ -156,7 +156,6 @@ class FsspecRanges(RemoteRanges):
                 raise FileNotFoundError(*args) from None
 
     async def ask(self, request: RangeRequest) -> Answer:
-        """Send one request."""
         path = self._path(request.key)
         if self._is_s3:
             return await self._ask_s3(path, request)
@@ -229,7 +228,6 @@ class FsspecRanges(RemoteRanges):
             raise
 
     async def ask_facts(self, key: str) -> ObjectFacts:
-        """Return size and version of an object."""
         path = self._path(key)
         self._system.invalidate_cache(path)
         try:

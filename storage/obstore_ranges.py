@@ -258,13 +258,11 @@ class ObstoreRanges(RemoteRanges):
             _USERS.add(os.getpid())
 
     async def ask(self, request: RangeRequest) -> Answer:
-        """Send one request."""
         path = self._plain_path(request.key)
         call = None if path is None else partial(self._get, path, request)
         return await self._either(call, lambda other: other.ask(request))
 
     async def ask_facts(self, key: str) -> ObjectFacts:
-        """Return size and version of an object."""
         path = self._plain_path(key)
         call = None if path is None else partial(self._facts, path)
         return await self._either(call, lambda other: other.ask_facts(key))

@@ -192,11 +192,9 @@ def _write(array: NDArray[Any], owner: Any) -> tuple[str, int]:
         try:
             start, stop = file.add(array)
         except OSError as refusal:
-            raise VolumeReadError(
-                f"the {array.nbytes} bytes of voxels in memory cannot be handed to another "
-                f"process: {refusal.strerror or refusal}.",
-                do="Raise the limit of this process (ulimit -f), or save them to a file.",
-            ) from None
+            msg = f"the {array.nbytes} bytes of voxels in memory cannot be handed to another "
+            do = "Raise the limit of this process (ulimit -f), or save them to a file."
+            raise VolumeReadError(f"{msg}process: {refusal.strerror or refusal}.", do=do) from None
     # The finalizer also holds the file, which is closed with its last array.
     weakref.finalize(owner, file.free, start, stop).atexit = False
     return file.path, start

@@ -55,11 +55,9 @@ class AxisRule:
             return after
         present = np.flatnonzero(after >= 0)
         if not len(present):
-            raise OutOfVolume(
-                f"the axis map of {name} leaves no section on axis {AXES[self.axis]} that could "
-                "be the nearest one.",
-                do='Use policy="fill" or "mask", or correct the map.',
-            )
+            msg = f"the axis map of {name} leaves no section on axis {AXES[self.axis]} that could "
+            do = 'Use policy="fill" or "mask", or correct the map.'
+            raise OutOfVolume(f"{msg}be the nearest one.", do=do)
         return np.where(gaps, after[_nearest(present, len(after))], after)
 
     def _pick(self, length: int, name: str) -> Table:
@@ -81,11 +79,9 @@ class AxisRule:
 
     def _refuse_beyond(self, index: int, length: int, name: str) -> None:
         if index >= length:
-            raise OutOfVolume(
-                f"the axis map names section {index} on axis {AXES[self.axis]} of {name}, "
-                f"which has {length}.",
-                do="Sections are counted from 0; give each volume a map of its own.",
-            )
+            msg = f"the axis map names section {index} on axis {AXES[self.axis]} of {name}, "
+            do = "Sections are counted from 0; give each volume a map of its own."
+            raise OutOfVolume(f"{msg}which has {length}.", do=do)
 
     def describe(self) -> str:
         """Return the rule in words."""

@@ -183,7 +183,6 @@ class AxisMappedBackend(ViewedBackend):
     def needed_chunks(
         self, region: Region, channels: Channels | None = None
     ) -> NeededChunks | None:
-        """Return the chunks of the store that a read needs, each once."""
         reads = self.reads(region, channels)
         answers = [inner.needed_chunks(box, own) for inner, box, own in reads]
         parts = [chunks for chunks in answers if chunks is not None]

@@ -291,11 +291,9 @@ def read_counted(backend: Backend, region: Region, channels: Channels | None = N
         part = (
             f"shape {voxels.array.shape}" if isinstance(voxels, Voxels) else type(voxels).__name__
         )
-        raise BadHeader(
-            f"the backend {type(backend).__name__} of {backend.name} returned {part} for "
-            f"{shape[0]} channels of {region}.",
-            do="Return Voxels of (C, i, j, k) from read(), with every axis.",
-        )
+        msg = f"the backend {type(backend).__name__} of {backend.name} returned {part} for "
+        do = "Return Voxels of (C, i, j, k) from read(), with every axis."
+        raise BadHeader(f"{msg}{shape[0]} channels of {region}.", do=do)
     if backend.header.dtype.kind == "b":
         return replace(voxels, array=plain(voxels.array), boolean=True)
     return voxels

@@ -200,11 +200,9 @@ def refuse_unreadable(dtype: np.dtype[Any], name: str) -> None:
     if dtype.kind == "c" and dtype.itemsize <= 16:
         return
     kind = "RGB" if dtype.names and dtype.names[0] == "R" else str(dtype)
-    raise UnknownFormat(
-        f"{name} holds {kind} voxels, and a volume holds integers, floats up to 64 bits or "
-        "complex numbers up to 128 bits.",
-        do="Store each colour as a channel, or convert the voxels to a numeric type.",
-    )
+    msg = f"{name} holds {kind} voxels, and a volume holds integers, floats up to 64 bits or "
+    do = "Store each colour as a channel, or convert the voxels to a numeric type."
+    raise UnknownFormat(f"{msg}complex numbers up to 128 bits.", do=do)
 
 
 def affine_entries(affine: ArrayLike, name: str) -> tuple[float, ...]:

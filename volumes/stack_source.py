@@ -344,7 +344,6 @@ class StackedBackend(ComposedBackend):
         return Voxels(np.concatenate(arrays, out=out), slope, intercept)
 
     def reads(self, region: Region, channels: Channels | None) -> Iterator[Read]:
-        """Yield the parts with some of the channels, and the range in their own channels."""
         first, last = channels or (0, self.shape[0])
         begin = 0
         for part in self._parts:

@@ -186,7 +186,6 @@ class StackedPatch(LazyPatch):
         return plain.on_voxels_of(self, soft, because or self.because, **how)
 
     def with_pending(self, pending: TransformChain, **others: Any) -> Self:
-        """Return the patch with new plans, those of its members too."""
         fresh: dict[int, TransformChain] = {id(self.pending): pending}
         for member in self.members:
             fresh.setdefault(id(member.pending), replace(member.pending))
@@ -208,11 +207,9 @@ class StackedPatch(LazyPatch):
 
     @property
     def parts(self) -> tuple[LazyPatch, ...]:
-        """A patch of each volume."""
         return tuple(part for member in self.members for part in member.parts)
 
     def with_parts(self, parts: Sequence[LazyPatch]) -> LazyPatch:
-        """Return the patch of these in the place of its own parts."""
         rest = iter(parts)
         return self.with_members(
             [one.with_parts([next(rest) for _ in one.parts]) for one in self.members]
@@ -230,13 +227,11 @@ class StackedPatch(LazyPatch):
 
     @property
     def draws(self) -> dict[str, Any]:
-        """Draws of each random pipe, for a member or for all."""
         before = {name: params for one in self.members for name, params in one.draws.items()}
         return {**before, **super().draws}
 
     @property
     def channels(self) -> int:
-        """How many channels there are before the value steps."""
         first = self.plan.grid
         for member in self.members[1:]:
             grid = member.plan.grid
@@ -246,11 +241,9 @@ class StackedPatch(LazyPatch):
             how = f"lie {distance:.3g} voxels apart (at most {GRID_TOLERANCE:g} is accepted)"
             if first.shape != grid.shape:
                 how = f"have different shapes, {first.shape} and {grid.shape}"
-            raise GridMismatch(
-                f"{self.members[0].volume.name} and {member.volume.name} are to be channels of "
-                f"one patch, and {how}",
-                do="Put .resample_to(one of these) right after open_volume().",
-            )
+            msg = f"{self.members[0].volume.name} and {member.volume.name} are to be channels of "
+            do = "Put .resample_to(one of these) right after open_volume()."
+            raise GridMismatch(f"{msg}one patch, and {how}", do=do)
         return sum(member.shape[0] for member in self.members)
 
     def stacked_facts(self, plan: SpatialPlan) -> tuple[PatchFacts, ...]:
@@ -275,7 +268,6 @@ class StackedPatch(LazyPatch):
     def reads(
         self, plan: SpatialPlan | None = None, *, through: bool = False
     ) -> tuple[ReadPlan, ...]:
-        """Return the file reads of the members."""
         wide = self._read(self.plan if plan is None else plan).wide
         pairs = [(one, self.plan_of(one, wide)) for one in self.members]
         return tuple(read for one, its in pairs for read in one.reads(its, through=through))
@@ -292,7 +284,6 @@ class StackedPatch(LazyPatch):
         return SourceVoxels(out, (0, 0, 0), reading.wide.bounds), reading.wide
 
     def prefetch(self, plan: SpatialPlan | None = None) -> Any:
-        """Begin to prefetch the voxels that ``realize`` reads."""
         if not any(getattr(member.volume, "looks_ahead", False) for member in self.members):
             return None
         wide = self._read(self.plan if plan is None else plan).wide

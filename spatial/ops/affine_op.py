@@ -68,9 +68,8 @@ class WithUnit(FieldChecks):
         if self.unit == "voxel":
             set_checked(self, space=lambda name, value: "voxel")
         elif self.space == "voxel" and self.unit != "mm":
-            raise ValueError(
-                f"unit={self.unit!r} is a length in the world, and space='voxel' counts voxels"
-            )
+            msg = f"unit={self.unit!r} is a length in the world, and space='voxel' counts voxels"
+            raise ValueError(msg)
 
 
 class _LinearOp(FieldChecks):

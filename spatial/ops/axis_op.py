@@ -212,10 +212,8 @@ def _as_letters(name: str, value: Any) -> str:
     letters = "".join(value).upper() if is_letters else ""
     axes = [axis for letter in letters for axis in range(3) if letter in _LETTERS[axis]]
     if len(letters) != 3 or sorted(axes) != [0, 1, 2]:
-        raise ValueError(
-            f"{name} are three letters, one of L and R, one of P and A, one of I and S, "
-            f"such as 'RAS', got {value!r}"
-        )
+        msg = f"{name} are three letters, one of L and R, one of P and A, one of I and S, "
+        raise ValueError(f"{msg}such as 'RAS', got {value!r}")
     return letters
 
 

@@ -114,10 +114,8 @@ class Crop(_Cropping):
         names = ("start", "size", "end", "center", "slices")
         way = {name for name in names if getattr(self, name) is not None}
         if way not in _WAYS:
-            raise ValueError(
-                "crop takes start and size, start and end, center and size, or slices; "
-                f"got {', '.join(sorted(way)) or 'nothing'}"
-            )
+            msg = "crop takes start and size, start and end, center and size, or slices; "
+            raise ValueError(f"{msg}got {', '.join(sorted(way)) or 'nothing'}")
         if self.start is not None and self.end is not None:
             size = tuple(b - a for a, b in zip(self.start, self.end, strict=True))
             if min(size) < 1:
@@ -259,10 +257,8 @@ def _sizes(name: str, value: Any) -> Any:
 def _one(value: Any, whole: Any) -> int | tuple[int, int]:
     ends = entries_of(value) or (value,) * 2
     if len(ends) != 2 or not all(is_integer(v) and v >= 1 for v in ends) or ends[0] > ends[1]:
-        raise PatchSizeError(
-            "a size is a number of voxels >= 1, a range (low, high) of them with low <= high, or "
-            f"three of these, one per axis; got {whole!r}"
-        )
+        msg = "a size is a number of voxels >= 1, a range (low, high) of them with low <= high, or "
+        raise PatchSizeError(f"{msg}three of these, one per axis; got {whole!r}")
     low, high = (int(v) for v in ends)
     return (low, high) if entries_of(value) else low
 

@@ -165,11 +165,9 @@ class MaskedPatch(_DrawnPatch):
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         numbers = generator.random(NUMBERS)
         if self.min_fraction and not plan.is_copy:
-            raise PatchSizeError(
-                "how much of a patch a mask covers is known of whole voxels only, and the volume "
-                "has been turned or scaled before",
-                do="Put lazy_patch() before such pipes, or leave min_fraction out.",
-            )
+            msg = "how much of a patch a mask covers is known of whole voxels only, and the volume "
+            do = "Put lazy_patch() before such pipes, or leave min_fraction out."
+            raise PatchSizeError(f"{msg}has been turned or scaled before", do=do)
         is_forced = self.is_forced
         if is_forced is None:  # outside batches it is drawn
             is_forced = self.oversample is None or float(numbers[0, 4]) < self.oversample
@@ -346,11 +344,9 @@ class WeightedPatch(_DrawnPatch):
         if self.fallback == "anywhere":
             return self._anywhere(numbers, plan)
         what = "all its weights are 0" if not table.total else "no weight above 0 lies there"
-        raise PatchSizeError(
-            f"{self.weights.name} ({self.key!r}) has no positive weight where a patch centre may "
-            f"lie: {what}",
-            do='Give fallback="anywhere", or leave such cases out.',
-        )
+        msg = f"{self.weights.name} ({self.key!r}) has no positive weight where a patch centre may "
+        do = 'Give fallback="anywhere", or leave such cases out.'
+        raise PatchSizeError(f"{msg}lie: {what}", do=do)
 
     def describe(self) -> str:
         return f"patch {size_text(self.size)} {self.where}"

@@ -236,11 +236,9 @@ class UniformRegion(FieldChecks):
         region, size, align = self.region, self.size, self.align
         least = tuple(s + a - 1 for s, a in zip(size, align, strict=True))
         if any(r < n for r, n in zip(region, least, strict=True)):
-            raise PatchSizeError(
-                f"a region of {region} does not hold every patch of {size} that begins in its "
-                f"first {align} voxels",
-                do=f"Make the region at least {least}, or align smaller.",
-            )
+            msg = f"a region of {region} does not hold every patch of {size} that begins in its "
+            do = f"Make the region at least {least}, or align smaller."
+            raise PatchSizeError(f"{msg}first {align} voxels", do=do)
 
     def draw(self, generator: np.random.Generator, plan: SpatialPlan) -> Params:
         places = [n - s + 1 for n, s in zip(plan.shape, self.size, strict=True)]

@@ -396,11 +396,9 @@ def _sound(volume: Any, region: Region, values: NDArray[Any]) -> NDArray[Any]:
         return values
     wrong = np.argwhere(~sound)
     at = tuple(int(a + b) for a, b in zip(wrong[0], region.start, strict=True))
-    raise PatchSizeError(
-        f"{volume.name} is given as weights=, and holds {values[tuple(wrong[0])]} at voxel {at} "
-        "of the grid: weights are finite numbers from 0.",
-        do="Write 0 where no patch may have its middle; add a number to all if some are below.",
-    )
+    msg = f"{volume.name} is given as weights=, and holds {values[tuple(wrong[0])]} at voxel {at} "
+    do = "Write 0 where no patch may have its middle; add a number to all if some are below."
+    raise PatchSizeError(f"{msg}of the grid: weights are finite numbers from 0.", do=do)
 
 
 def _build_mask(

@@ -54,10 +54,8 @@ def undo_displacements(goals: Floats, stages: Sequence[Stage]) -> Floats:
     error = float(errors.max(initial=0.0))
     if error < _CLOSE:
         return places
-    raise ValueError(
-        f"a displacement folds: after {_STEPS} steps some place is still {error:.2g} voxels from "
-        "where it should come back to"
-    )
+    msg = f"a displacement folds: after {_STEPS} steps some place is still {error:.2g} voxels from "
+    raise ValueError(f"{msg}where it should come back to")
 
 
 def _search(goals: Floats, stages: Sequence[Stage]) -> tuple[Floats, Floats]:

@@ -93,21 +93,17 @@ class Policy(FieldChecks):
         if kind in ("i", "u") and not math.isfinite(self.fill):
             raise ValueError(f"fill={self.fill:g} is no number of the type {self.dtype}")
         if self.antialias and self.mode == "nearest":
-            raise ValueError(
-                f"antialias={self.antialias!r} smooths before interpolating, and mode='nearest' "
-                "does not do that"
-            )
+            msg = f"antialias={self.antialias!r} smooths before interpolating, and mode='nearest' "
+            raise ValueError(f"{msg}does not do that")
 
 
 def refuse_fill(fill: float, dtype: np.dtype[Any], name: str) -> None:
     """Raise PolicyConflict where an integer type cannot hold the fill that a user asked for."""
     limits = np.iinfo(dtype)
     if not limits.min <= fill <= limits.max:
-        raise PolicyConflict(
-            f"fill={fill:g} does not fit into the {dtype} of {name}, which is from "
-            f"{limits.min} to {limits.max}",
-            do='Give a number that does, or a type that holds it: dtype="float32".',
-        )
+        msg = f"fill={fill:g} does not fit into the {dtype} of {name}, which is from "
+        do = 'Give a number that does, or a type that holds it: dtype="float32".'
+        raise PolicyConflict(f"{msg}{limits.min} to {limits.max}", do=do)
 
 
 INTENSITY = Policy("linear", "border")

@@ -136,11 +136,9 @@ def volume_histogram(
     calls for the same content, in any process, read nothing. A channel given twice counts twice.
     """
     if mask is not None and mask.shape[1:] != volume.shape[1:]:
-        raise VolumeError(
-            f"{volume.name} has {volume.shape[1:]} voxels, but the mask {mask.name} has "
-            f"{mask.shape[1:]}",
-            do="Statistics inside a label need one on the grid of the image.",
-        )
+        msg = f"{volume.name} has {volume.shape[1:]} voxels, but the mask {mask.name} has "
+        do = "Statistics inside a label need one on the grid of the image."
+        raise VolumeError(f"{msg}{mask.shape[1:]}", do=do)
     both = [volume] if mask is None else [volume, mask]
     how = () if channels is None else tuple(channels)
     return HISTOGRAMS.get(both, how, lambda: _histogram(volume, mask, channels))

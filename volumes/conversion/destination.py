@@ -255,11 +255,9 @@ class RemoteLease:
     def check(self) -> None:
         """Raise ``DestinationBusy`` where another writer took the lease over."""
         if not self._is_ours(self._get(self._path)):
-            raise DestinationBusy(
-                f"another process took over writing {self._name}, because this one had not "
-                f"renewed its lease for {self._seconds:g} s.",
-                do="Let the other one finish; it resumes after the shards written here.",
-            )
+            msg = f"another process took over writing {self._name}, because this one had not "
+            do = "Let the other one finish; it resumes after the shards written here."
+            raise DestinationBusy(f"{msg}renewed its lease for {self._seconds:g} s.", do=do)
 
     def _take(self, deadline: float) -> None:
         # The lease and the claims of unfinished takers; the last one is watched.

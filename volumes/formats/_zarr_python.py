@@ -121,16 +121,13 @@ class RangesStore(Store):
     def _read_stored(self, request: ReadRange, objects: _Objects) -> bytes | None:
         most = most_between(objects.size) if objects.size else 0
         if most and request.length is not None and request.length > most:
-            raise CorruptVolume(
-                f"a chunk of {self._ranges.name} is stored in {request.length} bytes, in "
-                f"{request.object}, and takes {objects.size} when decoded."
-            )
+            msg = f"a chunk of {self._ranges.name} is stored in {request.length} bytes, in "
+            raise CorruptVolume(f"{msg}{request.object}, and takes {objects.size} when decoded.")
         more = most_of_object(self._ranges, objects.size)
         (content,) = self._ranges.get_ranges([request], *more)
         if content is not None and request.length is not None and len(content) < request.length:
-            raise CorruptVolume(
-                f"{request.object} of {self._ranges.name} ends before byte {request.stop}."
-            )
+            msg = f"{request.object} of {self._ranges.name} ends before byte {request.stop}."
+            raise CorruptVolume(msg)
         return None if content is None else bytes(content)
 
     def _document(self, key: str, byte_range: ByteRequest | None) -> bytes | None:

@@ -213,10 +213,8 @@ def named_layout(shape: tuple[int, ...], axes: Sequence[str], name: str) -> Layo
     (6, 8, 9, 10)
     """
     if len(shape) != len(axes):
-        raise BadHeader(
-            f"the array of {name} has {len(shape)} axes, and its metadata name {len(axes)}: "
-            f"{', '.join(axes)}."
-        )
+        msg = f"the array of {name} has {len(shape)} axes, and its metadata name {len(axes)}: "
+        raise BadHeader(f"{msg}{', '.join(axes)}.")
     place = {axis: n for n, axis in enumerate(axes)}
     if len(place) != len(axes):
         msg = f"{name} has several axes of one name ({', '.join(axes)}), shape {shape}."
@@ -326,7 +324,6 @@ class ChunkedBackend(FilesBackend):
     def read(
         self, region: Region, channels: Channels | None = None, *, counts: bool = False
     ) -> Voxels:
-        """Read the chunks that the region and its box touch."""
         header, layout = self.header, self._layout
         if self._is_as_stored and channels is None:
             array = self._array.read(region, counts=counts)[None]

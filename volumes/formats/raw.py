@@ -124,10 +124,8 @@ def open_raw(
     if encoding != "raw":
         size = max(0, files[-1].size - skip)
         if end > size * BEST_RATIOS[encoding]:
-            raise TruncatedVolume(
-                f"{name} holds {size} compressed bytes, which cannot decode to the {end} "
-                "of its header."
-            )
+            msg = f"{name} holds {size} compressed bytes, which cannot decode to the {end} "
+            raise TruncatedVolume(f"{msg}of its header.")
 
         def write(raw: BinaryIO) -> None:
             with files[-1].open() as stream:

@@ -302,9 +302,8 @@ class LocalStoredFile:
         try:
             file = open(self.path, "rb", opener=open_regular)  # noqa: SIM115  closed below
         except (FileNotFoundError, NotADirectoryError):
-            raise VolumeNotFound(
-                f"there is no file {self.path}.", do=path_hint(self.path)
-            ) from None
+            msg = f"there is no file {self.path}."
+            raise VolumeNotFound(msg, do=path_hint(self.path)) from None
         with file:
             if _stamp_of(os.fstat(file.fileno())) != self.stamp:
                 raise VolumeChanged(f"{self.name} was written again since its header was read.")

@@ -92,9 +92,8 @@ def parse_v3(document: Mapping[str, Any], name: str) -> ArrayMetadata:
         if codecs and codecs[0].name == "transpose":
             numbers = codecs.pop(0).settings["order"]
             if isinstance(numbers, str):
-                raise ValueError(
-                    f"order {numbers!r} of transpose is of a draft, not a list of axes"
-                )
+                msg = f"order {numbers!r} of transpose is of a draft, not a list of axes"
+                raise ValueError(msg)
             order = tuple(int(axis) for axis in numbers)
         endian = "little"
         if codecs and codecs[0].name == "bytes":
@@ -158,10 +157,8 @@ def _check(metadata: ArrayMetadata, name: str) -> ArrayMetadata:
     shards = chunks if metadata.shards is None else metadata.shards
     fits = len(metadata.shape) == len(chunks) == len(shards) == len(metadata.order)
     if not fits or min(chunks, default=1) < 1 or sorted(metadata.order) != list(range(len(chunks))):
-        raise BadHeader(
-            f"the metadata of {name} make no sense: shape {metadata.shape}, chunks {chunks}, "
-            f"shards {metadata.shards}, order {metadata.order}."
-        )
+        msg = f"the metadata of {name} make no sense: shape {metadata.shape}, chunks {chunks}, "
+        raise BadHeader(f"{msg}shards {metadata.shards}, order {metadata.order}.")
     if any(s % c for s, c in zip(shards, chunks, strict=True)):
         raise BadHeader(f"the shards {shards} of {name} are no multiple of its chunks {chunks}.")
     check_chunk_bytes(math.prod(chunks) * metadata.dtype.itemsize, name)
@@ -303,9 +300,8 @@ def open_node(store: RangeStore, name: str, cache: ChunkCache, token: str) -> Za
                 if kind == "array":
                     return ZarrArray(parse_v3(document, name), path, store, cache, token)
                 if kind != "group":
-                    raise BadHeader(
-                        f"{path}zarr.json of {name} has node_type {kind!r}, not array or group."
-                    )
+                    msg = f"{path}zarr.json of {name} has node_type {kind!r}, not array or group."
+                    raise BadHeader(msg)
                 attrs = document.get("attributes") or {}
                 if getattr(store, "documents_token", ""):
                     # In parallel, before they are needed one by one.

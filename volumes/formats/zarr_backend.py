@@ -189,7 +189,6 @@ class ZarrBackend(ChunkedBackend):
 
     @property
     def shards(self) -> Triple | None:
-        """Object unit in voxels along I, J, K; None if every chunk is an object."""
         shards = self._array.shards
         return None if shards is None else replace(self._layout, sizes=shards).shape[1:]
 
@@ -311,7 +310,6 @@ class LocalZarr(ListedZarr):
         return folder_key(self._path)
 
     def stores_chunks(self) -> bool:
-        """Whether anything but metadata is stored; True if unknown."""
         # If files changed, missing chunks may be a change, which the pass reports.
         if self._start < self._files.newest and not self._network:
             self._in_doubt = True
@@ -389,7 +387,6 @@ class RemoteZarr(ListedZarr):
         self._documents.forget(self._token)
 
     def stores_chunks(self) -> bool:
-        """Whether anything but metadata is stored."""
         # More objects than this include chunks.
         entries = self._remote.entries(_MOST_METADATA)
         return len(entries) > _MOST_METADATA or any(_is_chunk(entry.key) for entry in entries)
@@ -446,9 +443,8 @@ class RemoteZarr(ListedZarr):
         keys = [key for key, before in documents.items() if self._remote.get(key) != before]
         if keys:
             self._has_failed = True
-            raise VolumeChanged(
-                f"{self.name} was written again since it was opened: {keys[0]} has changed."
-            ) from error
+            msg = f"{self.name} was written again since it was opened: {keys[0]} has changed."
+            raise VolumeChanged(msg) from error
 
 
 def open_zip(file: StoredFile, level: Any = 0, axes: Any = None) -> ZarrBackend:

@@ -131,7 +131,6 @@ class ShardedChunks(ChunkMap):
             self._places = None
 
     def locate(self, chunks: ChunkIndices) -> ObjectRanges:
-        """Return the range of each chunk; read unknown indices together."""
         lookup = self.lookup(chunks)
         if not lookup.requests:
             return lookup.places(())
