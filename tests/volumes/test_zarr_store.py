@@ -341,6 +341,32 @@ def test_a_level_by_its_own_path(tmp_path, where, version):
     assert Volume(f"{store}/0", affine=scale(3, 2, 1)).spacing == (3, 2, 1)
 
 
+@pytest.mark.parametrize("version", [2, 3])
+@pytest.mark.parametrize("where", ["file", "bucket", "memory"])
+def test_objects_of_zarr_are_warned_of_as_paths_are(tmp_path, where, version):
+    """Of an array in its group, and of one whose store begins at the array itself."""
+    array, names = numbered((2, 3, 4)), ("z", "y", "x")
+    place = {"file": tmp_path / "a.zarr", "bucket": f"memory://objects/{version}.zarr"}.get(where)
+    group = zarr.open_group(place or zarr.storage.MemoryStore(), mode="w", zarr_format=version)
+    for key in ("ct", "pet/late"):
+        folder = group.require_group(key.rpartition("/")[0]) if "/" in key else group
+        for name, values in {key.rpartition("/")[2]: array, "x": np.arange(4.0)}.items():
+            own = names if name != "x" else names[2:]
+            how = {"dimension_names": own} if version == 3 else {}
+            one = folder.create_array(name, data=values, **how)
+            if version == 2:
+                one.attrs["_ARRAY_DIMENSIONS"] = own
+        alone = [zarr.open_array(f"{place}/{key}", mode="r")] if place else []
+        for thing in (group[key], *alone):
+            with pytest.warns(LikelyMistake, match="coordinates: zarr Array has .* along z, y, x"):
+                assert Volume(thing).spacing == (1, 1, 1)
+            assert Volume(thing, affine=scale(3, 2, 1)).spacing == (3, 2, 1)
+    group.attrs["multiscales"] = multiscales("zyx", ((2, 1, 1), None))
+    del group["x"]
+    with pytest.warns(LikelyMistake, match="level-without-place: zarr Array .* Open its group"):
+        assert Volume(group["ct"]).spacing == (1, 1, 1)
+
+
 def test_a_flat_axis_without_a_unit(tmp_path):
     """Along one voxel no length can be wrong."""
     images = multiscales("zyx", ((1, 2, 1), None), units={"y": "micrometer", "x": "micrometer"})

@@ -12,7 +12,7 @@ import math
 import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -458,17 +458,22 @@ def open_zip(file: StoredFile, level: Any = 0, axes: Any = None) -> ZarrBackend:
 
 def open_zarr(request: BackendRequest, name: str, level: Any = 0, axes: Any = None) -> ZarrBackend:
     """Return the backend of a zarr array or group of several objects."""
-    if request.zarr_store is not None:
-        return StoreZarr(request.zarr_store, level, axes)
     url = "" if request.path else request.remote_zarr_uri or request.uri or ""
+    path = os.fspath(request.path or "")
     backend: ListedZarr
-    if url:
+    if request.zarr_store is not None:
+        backend = StoreZarr(request.zarr_store, level, axes)
+    elif url:
         backend = RemoteZarr(url, request.storage_options, name, level, axes)
     else:
-        backend = LocalZarr(os.fspath(request.path or ""), name, level, request.follow, axes)
-    parent = _PARENT.fullmatch(url or os.fspath(request.path or ""))
-    if parent and vars(request)["affine"] is None and backend.header.affine == IDENTITY:
-        _warn_of_level(parent[1], request.storage_options, name, backend)
+        backend = LocalZarr(path, name, level, request.follow, axes)
+    if vars(request)["affine"] is None and backend.header.affine == IDENTITY:
+        if request.zarr_store is not None:
+            _warn_of_level(_group_above(request.zarr_store), "its group", backend)
+        elif parent := _PARENT.fullmatch(url or path):
+            options, image = request.storage_options, parent[1]
+            group = open_remote(image, options) if is_url(image) else LocalRanges(image)
+            _warn_of_level(group.get, public_name(image), backend)
     return backend
 
 
@@ -476,21 +481,39 @@ def open_zarr(request: BackendRequest, name: str, level: Any = 0, axes: Any = No
 _PARENT = re.compile(r"(.*\.zarr(?:/[^?#]+)?)/[^/?#]+/?")
 
 
-def _warn_of_level(
-    parent: str, storage_options: Mapping[str, Any], name: str, backend: ZarrBackend
-) -> None:
-    """Warn of an array opened by its own path, if its place is elsewhere in ``parent``."""
-    group = open_remote(parent, storage_options) if is_url(parent) else LocalRanges(parent)
+def _warn_of_level(get: Callable[[str], bytes | None], image: str, backend: ZarrBackend) -> None:
+    """Warn of an array opened alone, if its place is in its group, which ``get`` reads."""
+    name = backend.name
     with suppress(VoxpipeError):  # a group without access
-        if any(b"multiscales" in (group.get(key) or b"") for key in ("zarr.json", ".zattrs")):
-            image = public_name(parent)
+        if any(b"multiscales" in (get(key) or b"") for key in ("zarr.json", ".zattrs")):
             what = f"level-without-place: {name} is one array of {image}, whose metadata place it"
             warn(f"{what}. Open {image} with level=, or pass affine=.", LikelyMistake)
         names = dimension_names(getattr(backend._array, "_array", backend._array))
         axes = [axis for axis in names if AXES_BY_NAME.get(str(axis).lower()) in SPATIAL]
         # xarray writes the coordinates of an axis as an array of its name.
-        is_one = any(group.get(f"{axes[-1]}/{key}") for key in ("zarr.json", ".zarray") if axes)
+        is_one = any(get(f"{axes[-1]}/{key}") for key in ("zarr.json", ".zarray") if axes)
         warn_of_coordinates(axes if is_one else (), name)
+
+
+def _group_above(thing: Any) -> Callable[[str], bytes | None]:
+    """Return a reader of objects by their key in the group of an array, group or store."""
+    from zarr.core.sync import sync
+    from zarr.storage import FsspecStore, LocalStore, StorePath
+
+    store, path = zarr_nodes.place_of(thing)
+    # A store may begin at the array itself.
+    if not path and isinstance(store, LocalStore):
+        store, path = LocalStore(store.root.parent, read_only=True), store.root.name
+    elif not path and isinstance(store, FsspecStore):
+        parent, _, path = store.path.rpartition("/")
+        store = FsspecStore(store.fs, read_only=True, path=parent)
+    group = path.rpartition("/")[0]
+
+    def get(key: str) -> bytes | None:
+        content = sync((StorePath(store, group) / key).get()) if path else None
+        return None if content is None else content.to_bytes()
+
+    return get
 
 
 def _is_zarr(request: BackendRequest) -> bool:
