@@ -489,8 +489,10 @@ class MapValues(ValueOp):
         shape = array.shape
         output = self.function(array)
         if output is None:
-            msg = f"map_values: {_name_of(self.function)} returned None"
-            raise SampleError(msg, do="Let it return the array, also where it changes it in place.")
+            raise SampleError(
+                f"map_values: {_name_of(self.function)} returned None",
+                do="Let it return the array, also where it changes it in place.",
+            )
         result = np.asarray(output)
         if result.shape != shape:
             msg = f"map_values: {_name_of(self.function)} made {result.shape} of a patch of {shape}"

@@ -229,9 +229,10 @@ def process_init_fn(
     [1, 3]
     """
     if dispatching_req_queue is not None or dispatching_res_queue is not None:
-        msg = "a worker does not ask a dispatching process through queues that it is given"
-        do = "Use .sharding_round_robin_dispatch() with MultiProcessingReadingService."
-        raise NotOffered(msg, do=do)
+        raise NotOffered(
+            "a worker does not ask a dispatching process through queues that it is given",
+            do="Use .sharding_round_robin_dispatch() with MultiProcessingReadingService.",
+        )
     pipe: Any = datapipe
     apply_shares(pipe, workers=worker_info.num_workers, worker=worker_info.worker_id)
     if custom_init_fn is not None:
