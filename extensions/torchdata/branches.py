@@ -25,10 +25,8 @@ class _Trunk(Running, DataPipe):
     """Deals the items of the parent out to branches, and buffers items not read yet."""
 
     form_name = "unzip"
-    running = (
-        *("_lock", "_items", "_waiting", "_bytes", "_absent", "_has_begun", "_at_end", "_overflow"),
-        "_generation",
-    )
+    running = ("_lock", "_generation", "_items", "_waiting", "_bytes", "_absent", "_has_begun")
+    running += ("_at_end", "_overflow")
 
     def __init__(
         self,

@@ -67,8 +67,6 @@ def owner_of(path: str) -> str:
 
 LIST = ".files.json"
 """Suffix of a list: the paths of an item that became other files than its own."""
-
-
 TIMEOUT_SECONDS = 300.0
 """Longest wait, by default, for another process that makes the files of one item."""
 # Items that may be looked at while another process makes the files of an earlier one.
@@ -153,10 +151,9 @@ class OnDiskCacheHolder(DataPipe, form="on_disk_cache"):
     def __iter__(self) -> Iterator[Any]:
         item, self._item = self._item, _END
         if not self.has_end or item is _END:
+            msg = "Please call `end_caching()` before iteration."
             do = "End the part that is to be kept on disk, and read what comes after its end."
-            raise UnendedCache("Please call `end_caching()` before iteration.", do=do).at(
-                self.origin
-            )
+            raise UnendedCache(msg, do=do).at(self.origin)
         yield item
 
 
