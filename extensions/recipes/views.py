@@ -9,8 +9,6 @@ from ...core import Sample
 from ...datapipes.iter import from_cases
 from ...graph import is_pipe
 
-VIEWS = ("view_1", "view_2")
-
 
 def two_views(
     cases: Any,
@@ -67,5 +65,4 @@ def default_view(pipe: Any) -> Any:
 def both_views(pair: tuple[Sample, Sample]) -> Sample:
     """Return one sample of both views."""
     first, second = pair
-    images = dict(zip(VIEWS, (first["image"], second["image"]), strict=True))
-    return first.replace(data=images)
+    return first.replace(data={"view_1": first["image"], "view_2": second["image"]})
