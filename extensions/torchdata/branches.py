@@ -25,8 +25,10 @@ class _Trunk(Running, DataPipe):
     """Deals the items of the parent out to branches, and buffers items not read yet."""
 
     form_name = "unzip"
-    running = ("_lock", "_generation", "_items", "_waiting", "_bytes", "_absent", "_has_begun")
-    running += ("_at_end", "_overflow")
+    running = (
+        *("_lock", "_items", "_waiting", "_bytes", "_absent", "_has_begun", "_at_end", "_overflow"),
+        "_generation",
+    )
 
     def __init__(
         self,
@@ -77,7 +79,6 @@ class _Trunk(Running, DataPipe):
         return self._has_begun and not (self._at_end and all(self._absent))
 
     def items_of(self, branch: int) -> Iterator[Any]:
-        """Yield the items of a branch."""
         generation = self._generation
         try:
             while True:

@@ -208,7 +208,6 @@ class ExpectedHashes:
             raise ValueError(msg)
 
     def new_digest(self) -> Any:
-        """Return a new hash object."""
         return hashlib.new(self.kind, usedforsecurity=False)
 
     def check(self, name: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -303,7 +302,6 @@ class FileWriter(PerItem):
         return path
 
     def write(self, path: Any, data: Any) -> None:
-        """Write one file."""
         write_atomically(local_target(os.fspath(path)), data)
 
 
