@@ -106,7 +106,6 @@ class OnVoxels(PerItem):
 
     @property
     def traits(self) -> Traits:
-        """Traits of a pipe that reads voxels and runs unknown code."""
         return Traits(per_item=True, voxels=True, runs_user_code=True)
 
     def describe(self) -> str:
@@ -230,8 +229,7 @@ _MOST_LEVELS = 8  # of transforms in transforms; one of the user's may hold itse
 def settings_of(transform: Any, levels: int = _MOST_LEVELS) -> Any:
     """Return names and settings of a transform, without its draws, as plain values."""
     # An argument of the constructor that is kept under the same name is a setting.
-    kind = type(transform)
-    names = inspect.signature(kind.__init__).parameters
+    names = inspect.signature(type(transform).__init__).parameters
     own = getattr(transform, "__dict__", {})
     plain = {name: _plain(own[name]) for name in names if name in own}
     inner = [settings_of(one, levels - 1) for one in parts_of(transform)] if levels else []

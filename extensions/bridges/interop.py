@@ -180,7 +180,6 @@ class PipeNode(BaseNode[Any]):  # type: ignore[misc]  # torchdata ships no types
             self._batches = iter(self.loader)
 
     def next(self) -> Any:
-        """Return the next item."""
         with self._turn:
             assert self._batches is not None  # reset() comes first
             return next(self._batches)

@@ -84,8 +84,7 @@ class FromNNUNet(CaseFinder):
             raise SampleError(f"fold is a number from 0 or 'all', got {self.fold!r}")
         document = read_json(_below(self.location, "dataset.json"), self.storage_options)
         every = self._cases(document if isinstance(document, Mapping) else {})
-        names = self.names(sorted(every))
-        return [{CASE: name, **every[name]} for name in names]
+        return [{CASE: name, **every[name]} for name in self.names(sorted(every))]
 
     def names(self, every: Sequence[str]) -> list[str]:
         """Return which cases are of this part."""

@@ -41,7 +41,6 @@ class EqualPipe:
     """Mode and padding by their name and key, for transforms that interpolate."""
 
     def after(self, parent: Any, name: str) -> Pipe:
-        """Return the pipe on ``parent``."""
         options: dict[str, Any] = {"name": f"{name} {self.form}"} if name else {}
         for (what, key), value in self.sampling.items():
             options.setdefault(what, {})[key] = value

@@ -105,8 +105,8 @@ class _CaseFacts:
 def preprocessed_patches(drawer: Any, trainer: Any) -> Any:
     """Return an endless chain of patches of nnU-Net's preprocessed cases, not augmented.
 
-    ``drawer`` is nnU-Net's ``nnUNetDataLoader``, made for patches of the size of the plans.
-    ``VolumeNotFound`` if there is no ``.b2nd`` of a case.
+    ``drawer`` is nnU-Net's ``nnUNetDataLoader``, made for patches of the size of the plans. A case
+    without its ``.b2nd`` raises ``VolumeNotFound``.
     """
     dataset = drawer._data
     folder = str(dataset.source_folder)
@@ -139,8 +139,8 @@ def preprocessed_patches(drawer: Any, trainer: Any) -> Any:
 def raw_chains(trainer: Any, folder: str) -> tuple[Any, Any]:
     """Return chains of patches of the raw files, for training and validation, not augmented.
 
-    The trainer is initialized; ``folder``, ``nnUNet_raw``, holds the raw datasets. ``NotOffered``
-    for the second network of a cascade, and if each patch draws whether it is about foreground.
+    The trainer is initialized, and ``folder``, ``nnUNet_raw``, holds the raw datasets. The second
+    network of a cascade raises ``NotOffered``, as does probabilistic oversampling.
     """
     if trainer.is_cascaded:
         msg = "predictions of the previous network are on the grid of preprocessed cases"
@@ -255,5 +255,4 @@ class Batches:
         return tensor.squeeze(-3) if self.is_plane else tensor
 
     def close(self) -> None:
-        """End the workers."""
         self.loader.shutdown()

@@ -47,8 +47,7 @@ def two_views(
     patches = volumes.lazy_patch(size, samples_per_volume=samples_per_volume)
     first, second = patches.shuffle_plans().fork(2)
     make = default_view if view is None else view
-    pairs = make(first).zip(make(second)).map(both_views)
-    return pairs.batch_patches(batch_size)
+    return make(first).zip(make(second)).map(both_views).batch_patches(batch_size)
 
 
 def default_view(pipe: Any) -> Any:
