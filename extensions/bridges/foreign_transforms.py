@@ -61,8 +61,7 @@ class ChangedPatch:
     @property
     def draws(self) -> Mapping[str, Any]:
         """The draws of the patch before the transform."""
-        draws: Mapping[str, Any] = self.patch.draws
-        return draws
+        return self.patch.draws  # type: ignore[no-any-return]
 
     def provenance(self) -> dict[str, Any]:
         """Return file, region, matrix and affine as of a patch; there is no plan."""
@@ -85,7 +84,7 @@ def original_affine(source: Mapping[str, Any]) -> NDArray[np.float64] | None:
     >>> original_affine({"affine": shift, "matrix": shift}).tolist() == np.eye(4).tolist()
     True
     """
-    if "affine" not in source or "matrix" not in source:
+    if not {"affine", "matrix"} <= source.keys():
         return None
     # affine = stored @ matrix
     affine, matrix = (np.array(source[name], np.float64) for name in ("affine", "matrix"))
@@ -107,7 +106,6 @@ class OnVoxels(PerItem):
 
     @property
     def traits(self) -> Traits:
-        """Traits of a pipe that reads voxels and runs unknown code."""
         return Traits(per_item=True, voxels=True, runs_user_code=True)
 
     def describe(self) -> str:
@@ -132,8 +130,7 @@ class OnVoxels(PerItem):
                 do = f"Put {self.form_name}() before batch_patches(): it changes one sample."
             raise wrong_item(self, item, "a sample", do)
         if patches_of(item):
-            sample: Sample = apply_transforms((RealizePatches(self.origin),), item)
-            return sample
+            return apply_transforms((RealizePatches(self.origin),), item)  # type: ignore[no-any-return]
         return item
 
     def run(self, sample: Sample, seed: int) -> Mapping[str, Any]:
@@ -152,17 +149,12 @@ def copy_of(transform: Any) -> Any:
 
 def _with_results(sample: Sample, results: Mapping[str, Any], by: str) -> Sample:
     """Return a sample of results, each with where it comes from."""
-    data: dict[str, Any] = {}
-    patches: dict[str, Any] = {}
-    for key, thing in results.items():
-        data[key] = thing
-        patch: Any = sample.patches.get(key)
-        if isinstance(thing, Voxels):
-            data[key] = thing.tensor
-        if patch is not None:
-            patches[key] = patch
-            if isinstance(thing, Voxels) and not _lies_on(patch, thing):
-                patches[key] = ChangedPatch(patch, thing.affine, tuple(thing.tensor.shape), by)
+    data = {key: one.tensor if isinstance(one, Voxels) else one for key, one in results.items()}
+    patches: dict[str, Any] = {k: sample.patches[k] for k in results if k in sample.patches}
+    for key, patch in patches.items():
+        one = results[key]
+        if isinstance(one, Voxels) and not _lies_on(patch, one):
+            patches[key] = ChangedPatch(patch, one.affine, tuple(one.tensor.shape), by)
     return sample.replace(data=data, patches=patches)
 
 
@@ -231,18 +223,13 @@ def in_words(transform: Any) -> str:
 
 
 _PLAIN = (str, int, float, bool, type(None))
-
-
 _MOST_LEVELS = 8  # of transforms in transforms; one of the user's may hold itself
 
 
 def settings_of(transform: Any, levels: int = _MOST_LEVELS) -> Any:
     """Return names and settings of a transform, without its draws, as plain values."""
     # An argument of the constructor that is kept under the same name is a setting.
-    kind = type(transform)
-    names = (
-        inspect.signature(kind.__init__).parameters if kind.__init__ is not object.__init__ else ()
-    )
+    names = inspect.signature(type(transform).__init__).parameters
     own = getattr(transform, "__dict__", {})
     plain = {name: _plain(own[name]) for name in names if name in own}
     inner = [settings_of(one, levels - 1) for one in parts_of(transform)] if levels else []

@@ -42,13 +42,10 @@ class _WorkerPosition(DeliveredBatches):
         if self.workers == 1 or not errors:
             return
         first = "\n".join(map(str, errors[:1]))
-        raise TooManyFailures(
-            f"no item of batch {errors[0].batch} could be made, and {self.workers} workers of "
-            "torch's loader are taken in turn: without it the batches after it would change "
-            f"places\n{first}",
-            do="Mend the file, give larger batches, or use DataLoader2 or num_workers=0, which "
-            "leave such a batch out.",
-        )
+        msg = f"no item of batch {errors[0].batch} could be made, and {self.workers} workers of "
+        msg += "torch's loader are taken in turn: without it the batches after it would change "
+        do = "Mend the file, give larger batches, or use DataLoader2 or num_workers=0, which "
+        raise TooManyFailures(f"{msg}places\n{first}", do=f"{do}leave such a batch out.")
 
 
 class ResumableDataset(IterableDataset[Any]):
@@ -183,7 +180,6 @@ class PipeNode(BaseNode[Any]):  # type: ignore[misc]  # torchdata ships no types
             self._batches = iter(self.loader)
 
     def next(self) -> Any:
-        """Return the next item."""
         with self._turn:
             assert self._batches is not None  # reset() comes first
             return next(self._batches)

@@ -84,8 +84,7 @@ class FromNNUNet(CaseFinder):
             raise SampleError(f"fold is a number from 0 or 'all', got {self.fold!r}")
         document = read_json(_below(self.location, "dataset.json"), self.storage_options)
         every = self._cases(document if isinstance(document, Mapping) else {})
-        names = self.names(sorted(every))
-        return [{CASE: name, **every[name]} for name in names]
+        return [{CASE: name, **every[name]} for name in self.names(sorted(every))]
 
     def names(self, every: Sequence[str]) -> list[str]:
         """Return which cases are of this part."""
@@ -171,17 +170,14 @@ class FromNNUNet(CaseFinder):
         if not is_right or not isinstance(entry["images"], list):
             msg = "a case in dataset.json has no images and label"
             raise SampleError(msg, do='It is {"images": [...], "label": ...} for each case.')
-        places = [_with_folders(str(one)) for one in entry["images"]]
-        label = _with_folders(str(entry["label"]))
         base = _below(self.location, "dataset.json")
-        return {
-            **self._images([place_in(one, base) for one in places]),
-            "label": place_in(label, base),
-        }
+        images = [_place(one, base) for one in entry["images"]]
+        return {**self._images(images), "label": _place(entry["label"], base)}
 
 
-def _with_folders(place: str) -> str:
-    return _NNUNET_FOLDER.sub(lambda match: os.environ.get(match[1], match[0]), place)
+def _place(entry: Any, base: str) -> str:
+    place = _NNUNET_FOLDER.sub(lambda match: os.environ.get(match[1], match[0]), str(entry))
+    return place_in(place, base)
 
 
 def split_in_five(names: Sequence[str]) -> list[dict[str, list[str]]]:

@@ -41,7 +41,6 @@ class EqualPipe:
     """Mode and padding by their name and key, for transforms that interpolate."""
 
     def after(self, parent: Any, name: str) -> Pipe:
-        """Return the pipe on ``parent``."""
         options: dict[str, Any] = {"name": f"{name} {self.form}"} if name else {}
         for (what, key), value in self.sampling.items():
             options.setdefault(what, {})[key] = value
@@ -166,9 +165,8 @@ def _values(form: str, *, one_channel: bool = False, **arguments: Any) -> EqualP
 def _interpolates(transform: Any, form: str, **arguments: Any) -> EqualPipe | None:
     """Return a pipe that samples each volume as the transform does; None if none can."""
     sampling: dict[tuple[str, str], str] = {}
-    for key, mode, padding in zip(
-        transform.keys, transform.mode, transform.padding_mode, strict=True
-    ):
+    rows = zip(transform.keys, transform.mode, transform.padding_mode, strict=True)
+    for key, mode, padding in rows:
         ours, outside = _MODES.get(_word(mode)), _PADDINGS.get(_word(padding))
         if ours is None or outside is None:
             return None
@@ -194,8 +192,7 @@ def _rand_flip(t: Any) -> EqualPipe:
 
 
 def _rand_rotate90(t: Any) -> EqualPipe:
-    most = int(t.max_k)
-    return _moves("rotate90", k=(1, most), axes=_axes(t.spatial_axes), p=float(t.prob))
+    return _moves("rotate90", k=(1, int(t.max_k)), axes=_axes(t.spatial_axes), p=float(t.prob))
 
 
 def _rand_rotate(t: Any) -> EqualPipe | None:
@@ -209,10 +206,8 @@ def _rand_rotate(t: Any) -> EqualPipe | None:
 def _rand_affine(t: Any) -> EqualPipe | None:
     inner = t.rand_affine
     grid = inner.rand_affine_grid
-    turns, slides, moves, scales = (
-        _ranges(getattr(grid, f"{what}_range"))
-        for what in ("rotate", "shear", "translate", "scale")
-    )
+    kinds = ("rotate", "shear", "translate", "scale")
+    turns, slides, moves, scales = (_ranges(getattr(grid, f"{kind}_range")) for kind in kinds)
     if None in (turns, slides, moves, scales) or slides or inner.spatial_size is not None:
         return None
     ops: list[Any] = []
@@ -264,10 +259,8 @@ def _spacing(t: Any) -> EqualPipe | None:
     inner = t.spacing_transform
     sizes = np.ravel(inner.pixdim)
     limits = np.concatenate([np.ravel(inner.min_pixdim), np.ravel(inner.max_pixdim)])
-    special = (
-        inner.diagonal or inner.recompute_affine or any(t.scale_extent) or any(t.align_corners)
-    )
-    if special or not np.isnan(limits.astype(float)).all() or not (sizes > 0).all():
+    special = [inner.diagonal, inner.recompute_affine, *t.scale_extent, *t.align_corners]
+    if any(special) or not np.isnan(limits.astype(float)).all() or not (sizes > 0).all():
         return None
     mm = tuple(map(float, sizes)) if sizes.size == 3 else (float(sizes[0]),) * 3
     fits = sizes.size in (1, 3)
@@ -346,14 +339,9 @@ def _rand_noise(t: Any) -> EqualPipe | None:
 
 def _rand_gamma(t: Any) -> EqualPipe | None:
     inner = t.adjuster
-    options: dict[str, Any] = {
-        "invert": bool(inner.invert_image),
-        "keep_statistics": bool(inner.retain_stats),
-    }
-    power = _pair(inner.gamma)
-    return _values(
-        "gamma", one_channel=True, gamma=power, statistics_over="patch", **options, p=float(t.prob)
-    )
+    how: dict[str, Any] = {"invert": bool(inner.invert_image), "statistics_over": "patch"}
+    how |= {"keep_statistics": bool(inner.retain_stats), "p": float(t.prob)}
+    return _values("gamma", one_channel=True, gamma=_pair(inner.gamma), **how)
 
 
 def _pair(values: Any) -> tuple[float, float]:

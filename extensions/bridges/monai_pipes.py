@@ -162,9 +162,8 @@ def _meta_of(source: Mapping[str, Any], shape: Any) -> dict[str, Any]:
     }
     of_volume = original_affine(source)
     if of_volume is not None:
-        meta[MetaKeys.AFFINE.value] = torch.tensor(
-            source["affine"], dtype=torch.float64, device="cpu"
-        )
+        affine = torch.tensor(source["affine"], dtype=torch.float64, device="cpu")
+        meta[MetaKeys.AFFINE.value] = affine
         meta[MetaKeys.ORIGINAL_AFFINE.value] = of_volume
     return meta
 

@@ -88,7 +88,6 @@ class PlacedPatches(DataPipe):
         return self._patch.size, drawn_by, _DRAWN_AT_ONCE
 
     def describe(self) -> str:
-        """Return the name of the pipe and its patch, for messages."""
         return f"placed_patches({self._patch.describe()})"
 
 
@@ -106,12 +105,8 @@ class _CaseFacts:
 def preprocessed_patches(drawer: Any, trainer: Any) -> Any:
     """Return an endless chain of patches of nnU-Net's preprocessed cases, not augmented.
 
-    ``drawer`` is nnU-Net's ``nnUNetDataLoader``, made for patches of the size of the plans.
-
-    Raises
-    ------
-    VolumeNotFound
-        There is no ``.b2nd`` of a case.
+    ``drawer`` is nnU-Net's ``nnUNetDataLoader``, made for patches of the size of the plans. A case
+    without its ``.b2nd`` raises ``VolumeNotFound``.
     """
     dataset = drawer._data
     folder = str(dataset.source_folder)
@@ -144,13 +139,8 @@ def preprocessed_patches(drawer: Any, trainer: Any) -> Any:
 def raw_chains(trainer: Any, folder: str) -> tuple[Any, Any]:
     """Return chains of patches of the raw files, for training and validation, not augmented.
 
-    The trainer is initialized; ``folder``, ``nnUNet_raw``, holds the raw datasets.
-
-    Raises
-    ------
-    NotOffered
-        It is the second network of a cascade, or each patch is to draw whether it is about
-        foreground.
+    The trainer is initialized, and ``folder``, ``nnUNet_raw``, holds the raw datasets. The second
+    network of a cascade raises ``NotOffered``, as does probabilistic oversampling.
     """
     if trainer.is_cascaded:
         msg = "predictions of the previous network are on the grid of preprocessed cases"
@@ -215,13 +205,7 @@ def mask_channels_of(trainer: Any) -> tuple[int, ...]:
 
 
 def seeds_of(seed: int | None, rank: int) -> tuple[int, tuple[int, int]]:
-    """Return the seed of a run, drawn where there is none, and those of its two loaders.
-
-    Examples
-    --------
-    >>> seeds_of(7, 0) == seeds_of(7, 0), seeds_of(7, 0)[1] == seeds_of(7, 1)[1]
-    (True, False)
-    """
+    """Return the seed of a run, drawn where there is none, and those of its two loaders."""
     seed = secrets.randbits(_SEED_BITS) if seed is None else seed
     training, validation = np.random.SeedSequence([seed, rank]).generate_state(2).tolist()
     return seed, (training, validation)
@@ -255,16 +239,15 @@ class Batches:
                 # Each rank draws by a seed of its own, as nnU-Net's do.
                 warnings.simplefilter("ignore", RanksAlike)
                 batch = next(self._batches)
-        labels = batch["label"]
         return {
             "data": self._in_plane(batch["image"]),
-            "target": [*map(self._target, labels)]
-            if isinstance(labels, list)
-            else self._target(labels),
+            "target": self._target(batch["label"]),
             "keys": [meta["case"] for meta in batch["meta"]],
         }
 
-    def _target(self, label: torch.Tensor) -> torch.Tensor:
+    def _target(self, label: Any) -> Any:
+        if isinstance(label, list):
+            return [*map(self._target, label)]
         label = self._in_plane(label)
         return label.view(torch.bool) if self.has_regions else label
 
@@ -272,5 +255,4 @@ class Batches:
         return tensor.squeeze(-3) if self.is_plane else tensor
 
     def close(self) -> None:
-        """End the workers."""
         self.loader.shutdown()

@@ -108,9 +108,9 @@ class AcceleratedEpoch(Iterator[Any]):
         self.last, batch = self._coming.popleft()
         if self._is_over and not self._full() and not self.end_of_dataloader:
             self.end_of_dataloader = True
-            self._has_failures = isinstance(batch, BatchResult) and bool(
-                batch.elsewhere or any(failure.item >= 0 for failure in batch.failures)
-            )
+            if isinstance(batch, BatchResult):
+                missing = (failure.item >= 0 for failure in batch.failures)
+                self._has_failures = bool(batch.elsewhere) or any(missing)
         return batch
 
     def _full(self) -> int:
@@ -196,7 +196,7 @@ class VoxpipeDataModule:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Loaders stay; Lightning's class may be another one where it is unpickled.
-        own = ("_loaders", "trainer", *map(_hook_of, _STAGES))
+        own = ("_loaders", "trainer", *(f"{stage}_dataloader" for stage in _STAGES))
         state = {k: v for k, v in vars(self).items() if k not in own}
         return _restore, (type(self).__mro__[1], state)
 
@@ -218,8 +218,7 @@ class VoxpipeDataModule:
 
     def teardown(self, stage: str) -> None:
         """Close the loaders of a stage of Lightning's: fit, validate, test or predict."""
-        mine = {"fit": ("train", "val"), "validate": ("val",)}.get(stage, (stage,))
-        for one in mine:
+        for one in {"fit": ("train", "val"), "validate": ("val",)}.get(stage, (stage,)):
             self._close(one)
 
     def on_exception(self, exception: BaseException) -> None:
@@ -229,7 +228,8 @@ class VoxpipeDataModule:
 
     def _leave_out_stages(self) -> None:
         """Show Lightning no loader for a stage without a chain: it warns of an empty list."""
-        for stage, hook in zip(_STAGES, map(_hook_of, _STAGES), strict=True):
+        for stage in _STAGES:
+            hook = f"{stage}_dataloader"
             is_ours = getattr(type(self), hook) is getattr(VoxpipeDataModule, hook)
             if is_ours and self.chains[stage] is None:
                 # It compares the code of a method with that of its own class.
@@ -258,10 +258,6 @@ class VoxpipeDataModule:
             return service
         ranks = DistributedReadingService(uneven="drop" if stage == "train" else "pad")
         return SequentialReadingService(ranks, service or InProcessReadingService())
-
-
-def _hook_of(stage: str) -> str:
-    return f"{stage}_dataloader"
 
 
 def _bases() -> tuple[type, ...]:

@@ -104,10 +104,8 @@ def read_frame_header(head: bytes, name: str) -> FrameHeader:
         raise BadHeader(f"the header of {name} describes no array: {error}.") from None
     sizes = (*shape, *chunks, *blocks)
     if {len(shape), len(chunks), len(blocks)} != {axes} or min(sizes) < 1:
-        raise BadHeader(
-            f"the header of {name} contradicts itself: shape {shape}, chunks {chunks}, blocks "
-            f"{blocks}."
-        )
+        sizes_text = f"shape {shape}, chunks {chunks}, blocks {blocks}"
+        raise BadHeader(f"the header of {name} contradicts itself: {sizes_text}.")
     return FrameHeader(shape, chunks, blocks, dtype)
 
 
@@ -124,10 +122,8 @@ class Blosc2Backend(ChunkedBackend):
         header = chunked_header(layout, block, dtype, name)
         total = math.prod(-(-length // c) for length, c in zip(shape, chunk, strict=True))
         if ndarray.schunk.nchunks != total:
-            raise BadHeader(
-                f"{name} holds {ndarray.schunk.nchunks} chunks, and its shape {shape} "
-                f"speaks of {total}."
-            )
+            content = f"{ndarray.schunk.nchunks} chunks"
+            raise BadHeader(f"{name} holds {content}, and its shape {shape} speaks of {total}.")
         IO_COUNTERS.count(headers=1)
         # The unit of decoding is a block; a whole chunk only if it is one block.
         self.blocks = Blosc2Blocks(file_map, ndarray, name)
@@ -161,10 +157,8 @@ class Blosc2Blocks:
         count, size = len(self.items), self.items.typesize
         total = math.prod((*self._chunks, *self._per_chunk, self._size))
         if size != np.dtype(ndarray.dtype).itemsize or count != total:
-            raise BadHeader(
-                f"{name} holds {count} items of {size} bytes, and its shapes of blocks speak of "
-                f"{total} of {ndarray.dtype}."
-            )
+            what = f"{name} holds {count} items of {size} bytes, and its shapes of blocks speak of"
+            raise BadHeader(f"{what} {total} of {ndarray.dtype}.")
 
     def learn(self, chunks: ChunkIndices) -> bool:
         """Nothing has to be read."""
@@ -334,11 +328,9 @@ class RemoteBlosc2(FilesBackend):
         for attempt in range(_ATTEMPTS):
             with cache.open(self._file.cache_key, self._file.size, self._write, self.name) as raw:
                 if isinstance(raw, io.BytesIO):  # it has no name
-                    raise CacheTooSmall(
-                        f"{self.name} takes {self._file.size} bytes, and this process may not "
-                        "write files as long.",
-                        do="Raise its limit (ulimit -f), or copy the file to a local disk.",
-                    )
+                    what = f"{self.name} takes {self._file.size} bytes, and this process may not"
+                    do = "Raise its limit (ulimit -f), or copy the file to a local disk."
+                    raise CacheTooSmall(f"{what} write files as long.", do=do)
                 try:
                     local = LocalStoredFile(raw.name, self.name)
                     backend = Blosc2Backend(local, self._axes)
@@ -348,10 +340,8 @@ class RemoteBlosc2(FilesBackend):
                     raise
             break
         if (backend.shape, backend.disk_dtype) != (self.shape, self.disk_dtype):
-            raise BadHeader(
-                f"blosc2 finds {backend.shape} {backend.disk_dtype} in {self.name}, and its header "
-                f"speaks of {self.shape} {self.disk_dtype}."
-            )
+            what = f"blosc2 finds {backend.shape} {backend.disk_dtype} in {self.name}"
+            raise BadHeader(f"{what}, and its header speaks of {self.shape} {self.disk_dtype}.")
         return backend
 
     def _write(self, raw: BinaryIO) -> None:

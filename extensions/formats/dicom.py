@@ -109,11 +109,8 @@ def _folders(folder: str) -> Iterator[str]:
 def _files(folder: str) -> list[str]:
     # Copies from macOS bring a hidden ._NAME for each file, and these come first.
     with os.scandir(folder) as entries:
-        return sorted(
-            entry.path
-            for entry in entries
-            if not entry.name.startswith(".") and not os.path.isdir(entry.path)
-        )
+        paths = [entry.path for entry in entries if not entry.name.startswith(".")]
+    return sorted(path for path in paths if not os.path.isdir(path))
 
 
 def _named_files(folder: str, name: str, files: Any) -> list[str]:
@@ -125,12 +122,9 @@ def _named_files(folder: str, name: str, files: Any) -> list[str]:
         ways = map(os.path.realpath, (os.path.join(folder, parent), parent))
         inside = (way for way in ways if os.path.isdir(way) and Path(way).is_relative_to(root))
         place = next(inside, None)
-        hits = {
-            os.path.normpath(os.path.join(folder, os.path.relpath(path, root)))
-            for path in (_files(place) if place else ())
-            if os.path.basename(path) == pattern
-            or fnmatch.fnmatchcase(os.path.basename(path), pattern)
-        }
+        names = [(os.path.basename(path), path) for path in (_files(place) if place else ())]
+        fits = [p for base, p in names if base == pattern or fnmatch.fnmatchcase(base, pattern)]
+        hits = {os.path.normpath(os.path.join(folder, os.path.relpath(p, root))) for p in fits}
         if not hits:
             what = f"{text!r} of files= matches no file in {name}."
             raise VolumeNotFound(what, do="Give names or patterns of files in this folder.")
@@ -403,15 +397,12 @@ def _in_order(frames: Sequence[Frame], name: str) -> tuple[list[Frame], NDArray[
         usual = float(np.sort(gaps)[(len(gaps) - 1) // 2])
         odd = np.flatnonzero(np.abs(gaps - usual) > _UNEVEN * usual)
         where = [f"{gaps[n]:g} mm from {_at(places[n])} to {_at(places[n + 1])}" for n in odd]
-        raise BadHeader(
-            f"the {count} slices of {name} are not evenly spaced: "
-            + (
-                f"{usual:g} mm apart, but {'; '.join(where[:_MOST_NAMES])}."
-                if where
-                else f"their corners are up to {away:g} mm off a straight line."
-            ),
-            do="Look for missing slices, or choose those of one volume by where= or files=.",
-        )
+        why = f"their corners are up to {away:g} mm off a straight line"
+        if where:
+            why = f"{usual:g} mm apart, but {'; '.join(where[:_MOST_NAMES])}"
+        msg = f"the {count} slices of {name} are not evenly spaced: {why}."
+        do = "Look for missing slices, or choose those of one volume by where= or files=."
+        raise BadHeader(msg, do=do)
     return frames, step
 
 
@@ -552,6 +543,5 @@ def _volumes(
             errors.append(error)
 
 
-FORMATS = (
-    Format("dicom", (), open_dicom, ("series", "where", "files"), matches=_has_dicom, rank=1),
-)
+_OPTIONS = ("series", "where", "files")
+FORMATS = Format("dicom", (), open_dicom, _OPTIONS, matches=_has_dicom, rank=1)

@@ -177,9 +177,8 @@ class DicomFile:
         is_implicit = self.syntax == _IMPLICIT or not (self.syntax or has_type)
         keywords = (*_OF_FILE, *_PALETTES, *_OF_FRAME, *self._keywords)
         tags = [tag for tag in map(tag_for_keyword, keywords) if tag is not None]
-        self._dataset: Any = read_dataset(
-            body, is_implicit, self.syntax != _BIG, stop_when=stop, specific_tags=tags
-        )
+        how: dict[str, Any] = {"stop_when": stop, "specific_tags": tags}
+        self._dataset: Any = read_dataset(body, is_implicit, self.syntax != _BIG, **how)
         self._kind = str(self._get("SOPClassUID", meta.get("MediaStorageSOPClassUID", "")))
         self._describe_pixels()
         self._cut = self._shorter_than_said(data) if self._at and not self._deflated_at else None
@@ -469,9 +468,8 @@ class DicomFile:
 
     def _wider(self, form: str) -> CorruptVolume:
         what = f"{self.name} decodes to {form}, not {self.depth} bits of {self.dtype}."
-        return CorruptVolume(
-            what, do="Convert it again with the true BitsAllocated and BitsStored."
-        )
+        do = "Convert it again with the true BitsAllocated and BitsStored."
+        return CorruptVolume(what, do=do)
 
     def _of_stored_bits(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return numbers without other bits; shifted back, they keep their sign."""

@@ -159,11 +159,9 @@ def refuse_leading_on(path: str, name: str, follow: str) -> None:
             with h5py.File(place, "r") as file:
                 for reference, other in _leading_on(h5py, file, reach):
                     if not anywhere:
-                        raise LeadsOutside(
-                            f"{name} leads to other files: to {other}, as {shorten(reference)}.",
-                            do='If you trust who made it: open_volume(follow="anywhere"), or '
-                            "Volume(...) likewise.",
-                        )
+                        msg = f"{name} leads to other files: to {other}, as {shorten(reference)}."
+                        do = 'If you trust who made it: open_volume(follow="anywhere"), or '
+                        raise LeadsOutside(msg, do=f"{do}Volume(...) likewise.")
                     reach.check(other, reference)
                     waiting.append(other)
 
@@ -193,11 +191,8 @@ def _places(file: str, reference: str, variable: str) -> list[str]:
     absolute = [reference] if os.path.isabs(reference) else []
     name = os.path.basename(reference) if absolute else reference
     beside = os.path.dirname(os.path.abspath(file))
-    prefixes = [
-        folder.replace("${ORIGIN}", beside)
-        for folder in os.environ.get(variable, "").split(os.pathsep)
-        if folder
-    ]
+    words = filter(None, os.environ.get(variable, "").split(os.pathsep))
+    prefixes = [folder.replace("${ORIGIN}", beside) for folder in words]
     folders = [*prefixes, beside, os.getcwd(), os.path.dirname(os.path.realpath(file))]
     return [*absolute, *(os.path.join(folder, name) for folder in folders)]
 
@@ -219,9 +214,8 @@ def beside_its_file(h5py: Any, dataset: Any) -> Any:
         return dataset
     file, path = dataset.file, dataset.name.encode()
     beside = os.path.dirname(os.path.abspath(file.filename))
-    is_there = [
-        any(os.path.exists(os.path.join(at, name)) for name in names) for at in (beside, ".")
-    ]
+    places = [[os.path.join(at, name) for name in names] for at in (beside, ".")]
+    is_there = [any(map(os.path.exists, each)) for each in places]
     if is_there == [False, True]:
         beside = os.getcwd()  # checked and read files stay the same after chdir()
     access = h5py.h5p.create(h5py.h5p.DATASET_ACCESS)
@@ -332,9 +326,8 @@ def _matching(
 def _printf(pattern: str) -> re.Pattern[str]:
     """Return a regular expression for the names that HDF5 makes of a ``printf`` pattern."""
     parts = _PATTERN.split(pattern)
-    return re.compile(
-        "".join("%" if p == "%%" else r"\d+" if p[:1] == "%" else re.escape(p) for p in parts)
-    )
+    texts = ("%" if p == "%%" else r"\d+" if p[:1] == "%" else re.escape(p) for p in parts)
+    return re.compile("".join(texts))
 
 
 def _links_in(file: Any) -> dict[str, int]:
@@ -360,11 +353,10 @@ def hdf5_errors(name: str) -> Iterator[None]:
         except OSError as error:
             if not re.search("unable to lock|already open for", str(error)):
                 raise
-            raise VolumeReadError(
-                f"{name} is being written by another process: {error}.",
-                do="Wait until it is closed. From a writer in SWMR mode, h5py.File(path, 'r', "
-                "swmr=True) reads an array, which is a volume. After a crash, h5clear -s PATH.",
-            ) from error
+            msg = f"{name} is being written by another process: {error}."
+            do = "Wait until it is closed. From a writer in SWMR mode, h5py.File(path, 'r', "
+            do += "swmr=True) reads an array, which is a volume. After a crash, h5clear -s PATH."
+            raise VolumeReadError(msg, do=do) from error
 
 
 _KEPT_BYTES = 0  # that HDF5 keeps of decoded chunks: voxpipe has a cache of its own

@@ -164,9 +164,8 @@ class ChunkIndex(ChunkMap):
             entry = self._dataset.id.get_chunk_info_by_coord(first)
             start = self._base + (entry.byte_offset or 0)
             place = ReadRange(self._key, start, start + entry.size)
-            self._places[index] = (
-                (None, 0) if entry.byte_offset is None else (place, entry.filter_mask)
-            )
+            is_stored = entry.byte_offset is not None
+            self._places[index] = (place, entry.filter_mask) if is_stored else (None, 0)
 
 
 class Hdf5Chunks(RangedChunks):
@@ -245,12 +244,10 @@ class ChunkFilters:
                 absent = absent_filters(self._plan)
                 if not absent:
                     raise
-                raise MissingDependency(
-                    f"decoding {self._name} needs the HDF5 filter {', '.join(absent)}, which is "
-                    "not installed.",
-                    do="pip install hdf5plugin (voxpipe imports it), or set HDF5_PLUGIN_PATH to "
-                    "the filter.",
-                ) from error
+                needs = f"the HDF5 filter {', '.join(absent)}"
+                msg = f"decoding {self._name} needs {needs}, which is not installed."
+                do = "pip install hdf5plugin (voxpipe imports it), or set HDF5_PLUGIN_PATH to"
+                raise MissingDependency(msg, do=f"{do} the filter.") from error
         return array
 
     def _dataset_in_memory(self) -> Any:

@@ -136,10 +136,8 @@ def _tail(file: StoredFile) -> bytes:
 
 def _check(file: StoredFile, is_whole: bool, voxel_bytes: int) -> None:
     if not is_whole:
-        raise TruncatedVolume(
-            f"{file.name} holds {file.size} bytes and ends early: its header speaks of "
-            f"{voxel_bytes} bytes of voxels."
-        )
+        what = f"{file.name} holds {file.size} bytes and ends early: its header speaks of"
+        raise TruncatedVolume(f"{what} {voxel_bytes} bytes of voxels.")
 
 
 # ITK's readers that read a part of a file: these are decoded slab by slab.
@@ -220,11 +218,9 @@ def open_with_itk(file: StoredFile, why: str, data_files: Sequence[str]) -> Back
     """Open a local file, for a reason, which names others; ``UnknownFormat`` where that fails."""
     if not isinstance(file, LocalStoredFile) or not is_installed():
         how = "with SimpleITK" if isinstance(file, LocalStoredFile) else "from a local disk"
-        raise UnknownFormat(
-            f"{file.name} can only be read {how}: {why}.",
-            do="Write it again in one piece, raw or with gzip, or copy it to a local disk and pip "
-            "install SimpleITK.",
-        )
+        do = "Write it again in one piece, raw or with gzip, or copy it to a local disk and "
+        do += "pip install SimpleITK."
+        raise UnknownFormat(f"{file.name} can only be read {how}: {why}.", do=do)
     # Each is a plain file, and not outside the folder.
     others = [file.beside(name) for name in data_files]
     return open_itk(file.path, file.name, file.follow, others)
@@ -291,10 +287,8 @@ def _slab(
     array: NDArray[Any] = simpleitk().GetArrayFromImage(image)
     total = math.prod(fields.layout.sizes) // shape[-1] * count
     if image.GetSize() != size or array.size != total or array.dtype != fields.dtype:
-        raise CorruptVolume(
-            f"{name} decodes to {image.GetSize()} {array.dtype.name}, and its header speaks of "
-            f"{size} {fields.dtype.name}."
-        )
+        what = f"{name} decodes to {image.GetSize()} {array.dtype.name}"
+        raise CorruptVolume(f"{what}, and its header speaks of {size} {fields.dtype.name}.")
     return np.ascontiguousarray(array)
 
 
@@ -343,13 +337,9 @@ def _reason(error: BaseException) -> str:
     return (lines or [type(error).__name__])[-1].rstrip(".")
 
 
-FORMATS = (
-    # The last: it looks into the file, and imports SimpleITK for it.
-    Format(
-        "simpleitk",
-        (),
-        lambda request, name: open_itk(os.fspath(request.path or ""), name, request.follow),
-        matches=_reads,
-        rank=2,
-    ),
-)
+def _open(request: BackendRequest, name: str) -> Backend:
+    return open_itk(os.fspath(request.path or ""), name, request.follow)
+
+
+# The last: it looks into the file, and imports SimpleITK for it.
+FORMATS = Format("simpleitk", (), _open, matches=_reads, rank=2)

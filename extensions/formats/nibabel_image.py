@@ -54,8 +54,7 @@ def _channels_of(array: NDArray[Any]) -> NDArray[Any]:
 
 def _fold(array: NDArray[Any]) -> NDArray[Any]:
     i, j, k, *rest = (*array.shape, 1, 1)[: max(3, array.ndim)]
-    voxels = array.reshape((i, j, k, math.prod(rest)), order="F")
-    return np.moveaxis(voxels, -1, 0)
+    return np.moveaxis(array.reshape((i, j, k, math.prod(rest)), order="F"), -1, 0)
 
 
 def source_of_image(image: Any, options: Options) -> Source | None:
@@ -80,9 +79,8 @@ def source_of_image(image: Any, options: Options) -> Source | None:
         name = image.get_filename() or f"{type(image).__name__} {tuple(image.shape)}"
         return DataobjSource(dataobj, options.affine or affine, public_name(name))
     # The image's own affine is part of the reader.
-    return LocatedSource(
-        dataobj.file_like, Options(options.affine, reader, io=options.io, follow=options.follow)
-    )
+    own = Options(options.affine, reader, io=options.io, follow=options.follow)
+    return LocatedSource(dataobj.file_like, own)
 
 
 @dataclass(frozen=True)

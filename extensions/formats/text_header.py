@@ -252,11 +252,9 @@ def _open_several(
     skip, fields = header.skip + header.raw.offset, replace(header.raw, offset=0)
     part, rest = divmod(fields.voxel_bytes, len(header.data_files))
     if rest:
-        raise BadHeader(
-            f"{header_file.name} spreads {fields.voxel_bytes} bytes of voxels over "
-            f"{len(header.data_files)} files.",
-            do="Check whether a file is missing from the list.",
-        )
+        count, name = len(header.data_files), header_file.name
+        what = f"{name} spreads {fields.voxel_bytes} bytes of voxels over {count} files."
+        raise BadHeader(what, do="Check whether a file is missing from the list.")
     for file in files if header.encoding == "raw" else ():
         check_size(file.name, file.size, skip + part)
 
@@ -366,9 +364,8 @@ def _nrrd_affine(fields: TextFields, spatial: Sequence[int], sizes: Sequence[int
     if directions:
         columns = [directions[axis] or () for axis in spatial]
         if any(len(step) != dimension for step in columns):
-            raise fields.error(
-                f"its world has {dimension} axes, and its space directions have others"
-            )
+            why = f"its world has {dimension} axes, and its space directions have others"
+            raise fields.error(why)
         origin = (_vectors(fields, "spaceorigin") or [()])[0] or (0.0,) * dimension
         if len(origin) != dimension:
             raise fields.error(f"its world has {dimension} axes, and its origin {len(origin)}")

@@ -104,7 +104,6 @@ _IMAGEJ_NEUTRAL = {"cf": 0.0, "c0": 0.0, "c1": 1.0}  # a straight line
 _NO_CALIBRATION = 20  # ImageJ's function of values without a calibration
 _SHORT = reprlib.Repr()  # a palette has 768 numbers
 
-
 # Tags of each page alone: places of its segments, and texts. Most pages share all other tags.
 _OWN_TAGS = (270, 273, 279, 285, 297, 305, 306, 324, 325)
 _MOST_TAGS = 4096  # of a page, as in tifffile
@@ -397,11 +396,8 @@ def _ome_spacing(
             do = f"Open {main} if it is a TIFF, or pass affine= to read this part alone."
             raise BadHeader(msg, do=do)
     # tifffile makes no series of an image without planes.
-    pixels = [
-        node
-        for node in root.iter()
-        if node.tag.endswith("Pixels") and any(one.tag.endswith("TiffData") for one in node)
-    ]
+    pixels = [node for node in root.iter() if node.tag.endswith("Pixels")]
+    pixels = [node for node in pixels if any(one.tag.endswith("TiffData") for one in node)]
     if len(pixels) != images:
         msg = f"the OME-XML of {name} describes {len(pixels)} images, and the file has {images}."
         raise BadHeader(msg, do=_AFFINE)
@@ -437,10 +433,8 @@ def _imagej_spacing(metadata: dict[str, Any], page: Any, name: str) -> tuple[flo
     sizes = factors_in({a: str(word) for a, word in words.items()}, name)
     in_text = {*map(unit_word, map(str, words.values()))}
     if in_tag and in_text != {in_tag} and not in_text.issubset(NO_LENGTHS):
-        msg = (
-            f"two-spacings: {name} has the unit {words['x']!r} in its text and {in_tag} in its tag"
-        )
-        warn(f"{msg} ResolutionUnit; the text is used, as by ImageJ. {_AFFINE}", LikelyMistake)
+        msg = f"two-spacings: {name} has the unit {words['x']!r} in its text and {in_tag} in its"
+        warn(f"{msg} tag ResolutionUnit; the text is used, as by ImageJ. {_AFFINE}", LikelyMistake)
     for axis, tag in ("x", "XResolution"), ("y", "YResolution"):
         if tag in page.tags:
             pixels, length = page.tags[tag].value
@@ -559,8 +553,7 @@ class _Tags:
     def read(self, size: int = -1) -> bytes:
         """Read as many bytes; ``BadHeader`` for more than a tag has."""
         check_document(size if size >= 0 else 1 << 62, self._name, _MOST_TAG_BYTES)
-        content: bytes = self._file.read(size)
-        return content
+        return bytes(self._file.read(size))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._file, name)

@@ -66,7 +66,6 @@ def monai_segmentation(
         .shuffle_plans()
     )
     if augment:
-        pipe = (
-            pipe.flip((0, 1, 2), p=0.1).rotate90((1, 3), p=0.1).brightness(add=(-0.1, 0.1), p=0.5)
-        )
+        pipe = pipe.flip((0, 1, 2), p=0.1).rotate90((1, 3), p=0.1)
+        pipe = pipe.brightness(add=(-0.1, 0.1), p=0.5)
     return pipe.batch_patches(batch_size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import ChainMap
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -76,9 +77,8 @@ def nnunet_augmentation(
     bend: dict[str, Any] = {"two_sided": True, "statistics_over": "patch", "keep_statistics": True}
     spread: dict[str, Any] = {"two_sided": True, "statistics_over": "patch", "keep_range": True}
     coarse = LowResolution((1, 2), by_inverse=True, p=0.5, **in_plane)
-    pipe = pipe.rotate((turn, 0, 0) if plane else turn, space="voxel", p=0.2).zoom(
-        (1 / 1.4, 1 / 0.7), space="voxel", p=0.2, by_inverse=True, **in_plane
-    )
+    pipe = pipe.rotate((turn, 0, 0) if plane else turn, space="voxel", p=0.2)
+    pipe = pipe.zoom((1 / 1.4, 1 / 0.7), space="voxel", p=0.2, by_inverse=True, **in_plane)
     if mirror:
         pipe = pipe.flip((0, 1, 2) if mirror is True else mirror, p=0.5)
     return (
@@ -235,17 +235,9 @@ def batches_of(
 ) -> Any:
     """Return the batches of a chain of patches, as the network of the plans takes them.
 
-    Parameters
-    ----------
-    pipe, batch
-        A chain of patches with ``image`` and ``label``; how many are in a batch.
-    scales, regions
-        As of :class:`Plan` and :class:`Facts`; none for one output, and for classes.
-    previous, augment
-        The classes that ``previous`` has, which become channels of the image; whether these are
-        changed, as nnU-Net does it.
-    mask_channels
-        Channels that are 0 where ``inside`` is, which does not stay.
+    ``scales`` and ``regions`` are as of :class:`Plan` and :class:`Facts`; none for one output, and
+    for classes. The classes ``previous`` become channels of the image, which ``augment`` changes as
+    nnU-Net does. ``mask_channels`` are 0 where ``inside`` is, which does not stay.
     """
     if previous:
         pipe = _with_previous(pipe, previous, augment=augment)
@@ -386,6 +378,10 @@ def _is_size(value: Any) -> bool:
     return is_integer(value) and value >= 1
 
 
+def _is_order(value: Any) -> bool:
+    return _are(value, is_integer) and sorted(value) == [0, 1, 2]
+
+
 def _is_length(value: Any) -> bool:
     return is_finite(value) and value > 0
 
@@ -410,9 +406,7 @@ class Plan:
             chain.append(_field(every, names[-1], Mapping, "a mapping"))
             parent = {"inherits_from": "", **chain[-1]}
             names.append(_field(parent, "inherits_from", str, "the name of a configuration"))
-        whole: dict[str, Any] = {}
-        for one in reversed(chain):
-            whole |= one
+        whole: dict[str, Any] = dict(ChainMap(*chain))
         schemes = _field(whole, "normalization_schemes", partial(_are, rule=str), "names")
         is_flags = partial(_are, rule=bool)
         masks = _field(whole, "use_mask_for_norm", is_flags, "a list of true and false")
@@ -424,27 +418,19 @@ class Plan:
     @property
     def axes(self) -> Axes:
         """Which of (I, J, K) each axis of the plans is: those of SimpleITK's arrays, swapped."""
-        is_order = partial(_are, rule=is_integer, counts=(3,))
-        axes = _field(
-            self.plans,
-            "transpose_forward",
-            lambda value: is_order(value) and sorted(value) == [0, 1, 2],
-            "0, 1 and 2 in some order",
-        )
+        axes = _field(self.plans, "transpose_forward", _is_order, "0, 1 and 2 in some order")
         return tuple(2 - n for n in axes)
 
     @property
     def patch(self) -> Axes:
         """Size of a patch; a plane has one voxel along the first axis."""
-        size = tuple(self._edges)
-        return (1,) * (3 - len(size)) + size
+        return (1,) * (3 - len(self._edges)) + self._edges
 
     @property
-    def _edges(self) -> Sequence[int]:
+    def _edges(self) -> Axes:
         are_sizes = partial(_are, rule=_is_size, counts=(2, 3))
-        edges: Sequence[int]
-        edges = _field(self.configuration, "patch_size", are_sizes, "two or three sizes in voxels")
-        return edges
+        words = "two or three sizes in voxels"
+        return tuple(_field(self.configuration, "patch_size", are_sizes, words))
 
     @property
     def batch(self) -> int:

@@ -9,8 +9,6 @@ from ...core import Sample
 from ...datapipes.iter import from_cases
 from ...graph import is_pipe
 
-VIEWS = ("view_1", "view_2")
-
 
 def two_views(
     cases: Any,
@@ -49,8 +47,7 @@ def two_views(
     patches = volumes.lazy_patch(size, samples_per_volume=samples_per_volume)
     first, second = patches.shuffle_plans().fork(2)
     make = default_view if view is None else view
-    pairs = make(first).zip(make(second)).map(both_views)
-    return pairs.batch_patches(batch_size)
+    return make(first).zip(make(second)).map(both_views).batch_patches(batch_size)
 
 
 def default_view(pipe: Any) -> Any:
@@ -67,5 +64,4 @@ def default_view(pipe: Any) -> Any:
 def both_views(pair: tuple[Sample, Sample]) -> Sample:
     """Return one sample of both views."""
     first, second = pair
-    images = dict(zip(VIEWS, (first["image"], second["image"]), strict=True))
-    return first.replace(data=images)
+    return first.replace(data={"view_1": first["image"], "view_2": second["image"]})

@@ -44,12 +44,8 @@ def member_path(archive: str, name: str) -> str:
 
 
 # Headers that hold names and the like of the member after them.
-_NOTES = frozenset(
-    {
-        *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
-        *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
-    }
-)
+_NOTES = {tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE}
+_NOTES |= {tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK}
 # Paths have some hundred bytes, extended attributes at most 64 KiB each.
 _MOST_NOTE_BYTES = 1024**2
 
@@ -270,8 +266,6 @@ _SUFFIXES = {
     ".zip": CompressionType.ZIP,
     ".bz2": CompressionType.BZIP2,
 }
-
-
 _DECODERS: dict[CompressionType, Callable[[Any], Any]] = {
     CompressionType.GZIP: lambda stream: gzip.GzipFile(fileobj=stream),
     CompressionType.LZMA: lzma.LZMAFile,

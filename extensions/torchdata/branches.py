@@ -79,7 +79,6 @@ class _Trunk(Running, DataPipe):
         return self._has_begun and not (self._at_end and all(self._absent))
 
     def items_of(self, branch: int) -> Iterator[Any]:
-        """Yield the items of a branch."""
         generation = self._generation
         try:
             while True:

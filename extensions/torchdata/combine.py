@@ -220,13 +220,11 @@ class _KeyBuffer:
         return ""
 
     def take(self, key: Hashable) -> Any:
-        """Return an item, and keep it no longer."""
         item, size = self._items.pop(key)
         self._bytes -= size
         return item
 
     def close(self) -> None:
-        """Close the streams of the kept items."""
         for item, _ in self._items.values():
             StreamWrapper.close_streams(item)
 

@@ -67,8 +67,6 @@ def owner_of(path: str) -> str:
 
 LIST = ".files.json"
 """Suffix of a list: the paths of an item that became other files than its own."""
-
-
 TIMEOUT_SECONDS = 300.0
 """Longest wait, by default, for another process that makes the files of one item."""
 # Items that may be looked at while another process makes the files of an earlier one.
@@ -127,7 +125,6 @@ class OnDiskCacheHolder(DataPipe, form="on_disk_cache"):
         return Traits(runs_user_code=bool(self.filepath_fn or self.check))
 
     def path_of(self, item: Any) -> str:
-        """Return the path of an item."""
         path = item if self.filepath_fn is None else self.filepath_fn(item)
         if not isinstance(path, (str, os.PathLike)):
             msg = f"the path of a file expected, got {type(path).__name__}"
@@ -153,10 +150,9 @@ class OnDiskCacheHolder(DataPipe, form="on_disk_cache"):
     def __iter__(self) -> Iterator[Any]:
         item, self._item = self._item, _END
         if not self.has_end or item is _END:
+            msg = "Please call `end_caching()` before iteration."
             do = "End the part that is to be kept on disk, and read what comes after its end."
-            raise UnendedCache("Please call `end_caching()` before iteration.", do=do).at(
-                self.origin
-            )
+            raise UnendedCache(msg, do=do).at(self.origin)
         yield item
 
 
@@ -222,11 +218,8 @@ class EndOnDiskCacheHolder(DataPipe, form="end_caching"):
         self.filepath_fn = holder.filepath_fn if same_filepath_fn else filepath_fn
 
     def __iter__(self) -> Iterator[str]:
-        holder = next(
-            pipe
-            for pipe in walk(self.parent)
-            if isinstance(pipe, OnDiskCacheHolder) and pipe.token == self.token
-        )
+        every = (pipe for pipe in walk(self.parent) if isinstance(pipe, OnDiskCacheHolder))
+        holder = next(pipe for pipe in every if pipe.token == self.token)
         items = iter(holder.parent)
         pending: deque[_PendingItem] = deque()
         waiting_since = 0.0
@@ -290,14 +283,12 @@ class EndOnDiskCacheHolder(DataPipe, form="end_caching"):
         return paths
 
     def _wait(self, entry: _PendingItem, since: float) -> None:
-        """Wait a little for the process that makes the files of an item."""
         if time.monotonic() - since >= self.timeout:
             whom = owner_of(entry.path) or "another process"
-            raise CacheBusy(
-                f"waited {self.timeout:g} s for {whom} to make {entry.path}.",
-                do="If it hangs, end it, and its work is taken over; if it only takes long, add "
-                "CacheTimeout(seconds) to the adapters, or give end_caching(timeout=).",
-            ).at(self.origin)
+            msg = f"waited {self.timeout:g} s for {whom} to make {entry.path}."
+            do = "If it hangs, end it, and its work is taken over; if it only takes long, add "
+            do += "CacheTimeout(seconds) to the adapters, or give end_caching(timeout=)."
+            raise CacheBusy(msg, do=do).at(self.origin)
         time.sleep(_POLL_SECONDS)
 
 

@@ -50,7 +50,6 @@ class Columns:
         return cls(input_col, output_col)
 
     def arguments(self, item: Any) -> tuple[Any, ...]:
-        """Return the arguments of the function."""
         if self.source is None:
             return (item,)
         if isinstance(self.source, (list, tuple)):

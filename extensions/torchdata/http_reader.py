@@ -25,9 +25,7 @@ from ...storage.retry import Attempts, Retry, default_retry, retry_sync
 from .not_offered import DRIVE
 from .streams import StoragePipe, T
 
-OPTIONS = frozenset(
-    {"allow_redirects", "auth", "cert", "cookies", "headers", "params", "proxies", "verify"}
-)
+OPTIONS = {"allow_redirects", "auth", "cert", "cookies", "headers", "params", "proxies", "verify"}
 """Options of ``requests`` that ``storage_options`` may hold for a web server."""
 _PIECE_BYTES = 256 * 1024
 _ABSENT = (404, 410)

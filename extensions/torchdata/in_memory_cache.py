@@ -16,6 +16,7 @@ from ...datapipes.epoch import SeedStamper
 from ...datapipes.tensors import bytes_of
 from ...graph import Pipe, describe, walk
 from ...spatial import LazyPatch, TransformChain
+from ...spatial.lazy.lazy_patch import patches_of
 from ...spatial.lazy.stack import StackedPatch
 from .items import Cycler
 
@@ -127,11 +128,7 @@ def _of_run(item: Any, run: tuple[int, int]) -> Any:
         return item
     # Volumes of a sample share a plan.
     plans: dict[int, TransformChain] = {}
-    lazy = {
-        key: _patch_of_run(thing, run, plans)
-        for key, thing in item.items()
-        if isinstance(thing, LazyPatch)
-    }
+    lazy = {key: _patch_of_run(one, run, plans) for key, one in patches_of(item).items()}
     return item.replace(data={**dict(item), **lazy}, seed=run[0], epoch=run[1])
 
 

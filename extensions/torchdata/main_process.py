@@ -17,8 +17,7 @@ from ...datapipes.rank_barrier import RankBarrier
 from ...datapipes.tensors import BUFFER_BYTES, map_tensors, need_cuda, parse_device
 from ...graph import Pipe, Traits
 
-# One that is in use, one that is being copied.
-_BUFFER_SIZE = 2
+_BUFFER_SIZE = 2  # one that is in use, one that is being copied
 
 
 def pin_memory_fn(data: Any, device: Any = None) -> Any:
@@ -94,8 +93,6 @@ class ToDevice(MainProcess, SameLength, form="to_device"):
 
 
 TIMEOUT = 1800.0  # seconds that a rank may take for an item by default: half an hour
-
-
 # Messages of a rank to the others before each item.
 _ITEM, _END = 1, 2
 

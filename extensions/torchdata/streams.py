@@ -65,8 +65,6 @@ def named_stream(pipe: DataPipe, item: Any) -> tuple[str, Any]:
     return name, stream if isinstance(stream, StreamWrapper) else StreamWrapper(stream, name=name)
 
 
-# A stream that ends with an error where it would give more than it may.
-#
 # A few stored bytes may decode to gigabytes: 1 kB of xz to 7 MB, 50 kB of nested archives to more
 # than a disk holds. Reads in pieces are harmless, so nothing is decoded ahead. A read of the whole
 # stream stops here, before memory or disk are full.
@@ -99,13 +97,7 @@ def naming_damage(name: str) -> Iterator[None]:
 
 
 class _BoundedStream(io.BufferedIOBase):
-    """Reads another stream, which buffers itself, up to a number of bytes.
-
-    Examples
-    --------
-    >>> _BoundedStream(io.BytesIO(b"abc"), 3, "a.gz").read()
-    b'abc'
-    """
+    """Reads another stream, which buffers itself, up to a number of bytes."""
 
     def __init__(self, file: Any, most: int, name: str, size: int | None = None) -> None:
         self._file, self._most, self.name = file, most, name
@@ -216,7 +208,6 @@ class ExpectedHashes:
             raise ValueError(msg)
 
     def new_digest(self) -> Any:
-        """Return a new hash object."""
         return hashlib.new(self.kind, usedforsecurity=False)
 
     def check(self, name: str, pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -230,11 +221,9 @@ class ExpectedHashes:
             do = f"Add it to hash_dict; it is {digest.hexdigest()} now."
             raise HashMismatch(f"Unspecified hash for file {name}.", do=do)
         if digest.hexdigest() != target.lower():
-            raise HashMismatch(
-                f"the {self.kind} of {name} is {digest.hexdigest()}, which does not match the "
-                f"expected {target}.",
-                do="It may have been cut short, or changed at its source: fetch it again.",
-            )
+            msg = f"the {self.kind} of {name} is {digest.hexdigest()}, which does not match the "
+            do = "It may have been cut short, or changed at its source: fetch it again."
+            raise HashMismatch(f"{msg}expected {target}.", do=do)
 
     def match(self, path: str) -> bool:
         """Whether the file at ``path`` has its expected hash; False if none is given."""
@@ -313,7 +302,6 @@ class FileWriter(PerItem):
         return path
 
     def write(self, path: Any, data: Any) -> None:
-        """Write one file."""
         write_atomically(local_target(os.fspath(path)), data)
 
 

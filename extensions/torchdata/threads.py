@@ -278,13 +278,11 @@ class BatchAsyncMapper(SameLength, form="async_map_batches"):
                     yield from results
                 else:
                     if sum(sizes) > self.buffer_bytes and len(results) > 1:
-                        error = BufferError(
-                            f"async_map_batches() gathered {len(results)} results of {sum(sizes)} "
-                            f"bytes for one list, and buffer_bytes is {self.buffer_bytes}. Give a "
-                            "smaller batch_size=, a larger buffer_bytes=, or flatten=True, which "
-                            "makes fewer at once."
-                        )
-                        raise add_location(error, self.origin)
+                        text = f"async_map_batches() gathered {len(results)} results of "
+                        text += f"{sum(sizes)} bytes for one list, and buffer_bytes is "
+                        text += f"{self.buffer_bytes}. Give a smaller batch_size=, a larger "
+                        text += "buffer_bytes=, or flatten=True, which makes fewer at once."
+                        raise add_location(BufferError(text), self.origin)
                     yield results
         finally:
             loop.call_soon_threadsafe(cancel)  # of no effect if nothing is under way
