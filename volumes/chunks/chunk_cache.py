@@ -120,6 +120,8 @@ class ChunkCache:
         cache owns the chunks that it keeps.
         """
         with self._lock:
+            while self._due:
+                self._due.popleft()()
             rows = self._rows_of(keys)
             rows = rows if which is None else rows[which]
             (new,) = ((self._size.take(rows) == 0) & (sizes <= self.most_bytes)).nonzero()

@@ -256,7 +256,7 @@ def shard_sum(tail: bytes) -> bytes:
 
     The index alone is equal in shards of equal lengths, such as those without a codec.
     """
-    return tail[:_CHECK_BYTES] + tail[-_CHECK_BYTES:]
+    return bytes(tail[:_CHECK_BYTES]) + bytes(tail[-_CHECK_BYTES:])
 
 
 def sum_at(sums: bytes, shard: int) -> bytes:
