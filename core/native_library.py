@@ -48,7 +48,7 @@ def native_level() -> int | None:
 
 @cache
 def level_of(text: str) -> int | None:
-    """Return what :func:`native_level` does, for a text of ``VOXPIPE_NATIVE``."""
+    """Return the path that a text of ``VOXPIPE_NATIVE`` selects, as :func:`native_level` does."""
     levels = {"": best_level(), "0": None} | {name: n for n, name in enumerate(PATHS, 1)}
     return levels[text] if text in levels else read_setting(NATIVE, 0, {NATIVE: text})
 

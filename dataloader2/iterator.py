@@ -267,8 +267,8 @@ class DataLoader2Iterator:
     def __next__(self) -> Any:
         here = os.getpid()
         if (self._process or here) != here:  # threads and workers that make batches are not here
-            what = f"this iterator was begun before a fork, in process {self._process}"
-            msg = f"{what}: its batches are that process's"
+            msg = f"this iterator was begun before a fork, in process {self._process}"
+            msg += ": its batches are that process's"
             raise IteratorInvalidated(msg, do="Iterate the loader anew in this one.")
         self._process = here
         try:

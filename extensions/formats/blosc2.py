@@ -157,8 +157,8 @@ class Blosc2Blocks:
         count, size = len(self.items), self.items.typesize
         total = math.prod((*self._chunks, *self._per_chunk, self._size))
         if size != np.dtype(ndarray.dtype).itemsize or count != total:
-            what = f"{name} holds {count} items of {size} bytes, and its shapes of blocks speak of"
-            raise BadHeader(f"{what} {total} of {ndarray.dtype}.")
+            msg = f"{name} holds {count} items of {size} bytes, and its shapes of blocks speak of"
+            raise BadHeader(f"{msg} {total} of {ndarray.dtype}.")
 
     def learn(self, chunks: ChunkIndices) -> bool:
         """Nothing has to be read."""
@@ -328,9 +328,9 @@ class RemoteBlosc2(FilesBackend):
         for attempt in range(_ATTEMPTS):
             with cache.open(self._file.cache_key, self._file.size, self._write, self.name) as raw:
                 if isinstance(raw, io.BytesIO):  # it has no name
-                    what = f"{self.name} takes {self._file.size} bytes, and this process may not"
+                    msg = f"{self.name} takes {self._file.size} bytes, and this process may not"
                     do = "Raise its limit (ulimit -f), or copy the file to a local disk."
-                    raise CacheTooSmall(f"{what} write files as long.", do=do)
+                    raise CacheTooSmall(f"{msg} write files as long.", do=do)
                 try:
                     local = LocalStoredFile(raw.name, self.name)
                     backend = Blosc2Backend(local, self._axes)
@@ -340,8 +340,8 @@ class RemoteBlosc2(FilesBackend):
                     raise
             break
         if (backend.shape, backend.disk_dtype) != (self.shape, self.disk_dtype):
-            what = f"blosc2 finds {backend.shape} {backend.disk_dtype} in {self.name}"
-            raise BadHeader(f"{what}, and its header speaks of {self.shape} {self.disk_dtype}.")
+            msg = f"blosc2 finds {backend.shape} {backend.disk_dtype} in {self.name}"
+            raise BadHeader(f"{msg}, and its header speaks of {self.shape} {self.disk_dtype}.")
         return backend
 
     def _write(self, raw: BinaryIO) -> None:

@@ -467,9 +467,9 @@ class DicomFile:
         return one
 
     def _wider(self, form: str) -> CorruptVolume:
-        what = f"{self.name} decodes to {form}, not {self.depth} bits of {self.dtype}."
+        msg = f"{self.name} decodes to {form}, not {self.depth} bits of {self.dtype}."
         do = "Convert it again with the true BitsAllocated and BitsStored."
-        return CorruptVolume(what, do=do)
+        return CorruptVolume(msg, do=do)
 
     def _of_stored_bits(self, array: NDArray[Any]) -> NDArray[Any]:
         """Return numbers without other bits; shifted back, they keep their sign."""

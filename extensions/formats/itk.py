@@ -136,8 +136,8 @@ def _tail(file: StoredFile) -> bytes:
 
 def _check(file: StoredFile, is_whole: bool, voxel_bytes: int) -> None:
     if not is_whole:
-        what = f"{file.name} holds {file.size} bytes and ends early: its header speaks of"
-        raise TruncatedVolume(f"{what} {voxel_bytes} bytes of voxels.")
+        msg = f"{file.name} holds {file.size} bytes and ends early: its header speaks of"
+        raise TruncatedVolume(f"{msg} {voxel_bytes} bytes of voxels.")
 
 
 # ITK's readers that read a part of a file: these are decoded slab by slab.
@@ -287,8 +287,8 @@ def _slab(
     array: NDArray[Any] = simpleitk().GetArrayFromImage(image)
     total = math.prod(fields.layout.sizes) // shape[-1] * count
     if image.GetSize() != size or array.size != total or array.dtype != fields.dtype:
-        what = f"{name} decodes to {image.GetSize()} {array.dtype.name}"
-        raise CorruptVolume(f"{what}, and its header speaks of {size} {fields.dtype.name}.")
+        msg = f"{name} decodes to {image.GetSize()} {array.dtype.name}"
+        raise CorruptVolume(f"{msg}, and its header speaks of {size} {fields.dtype.name}.")
     return np.ascontiguousarray(array)
 
 

@@ -253,8 +253,8 @@ def _open_several(
     part, rest = divmod(fields.voxel_bytes, len(header.data_files))
     if rest:
         count, name = len(header.data_files), header_file.name
-        what = f"{name} spreads {fields.voxel_bytes} bytes of voxels over {count} files."
-        raise BadHeader(what, do="Check whether a file is missing from the list.")
+        msg = f"{name} spreads {fields.voxel_bytes} bytes of voxels over {count} files."
+        raise BadHeader(msg, do="Check whether a file is missing from the list.")
     for file in files if header.encoding == "raw" else ():
         check_size(file.name, file.size, skip + part)
 

@@ -238,8 +238,8 @@ def read_tiff(file: Any, level: int, series: int | None, name: str) -> TiffImage
     # One page may describe all voxels. tifffile leaves out pages that ImageJ's sizes do not count.
     length = len(file.pages if image.kind == "imagej" else image)
     if length != pages and not (contiguous and length == 1):
-        what = f"{length} pages of {name} do not form {between}."
-        raise UnknownFormat(what, do="Convert the file to OME-TIFF or zarr.")
+        msg = f"{length} pages of {name} do not form {between}."
+        raise UnknownFormat(msg, do="Convert the file to OME-TIFF or zarr.")
     if image.kind == "ome":
         _refuse_unused_pages(file, frame, name)
     if contiguous:
@@ -284,8 +284,8 @@ def _refuse_unused_pages(file: Any, frame: Any, name: str) -> None:
     for number in {*range(len(file.pages))} - numbers:
         page = file.pages[number].aspage()
         if (page.shape, page.dtype) == (frame.shape, frame.dtype):
-            what = f"{name} has {len(file.pages)} pages, and its OME-XML names {len(numbers)}."
-            raise BadHeader(what, do="Write it again, with the sizes of all of its planes.")
+            msg = f"{name} has {len(file.pages)} pages, and its OME-XML names {len(numbers)}."
+            raise BadHeader(msg, do="Write it again, with the sizes of all of its planes.")
 
 
 def _axes_of(
@@ -517,8 +517,8 @@ def open_tiff(
             image = replace(image, files=("",) * len(image.files))
         names = image.axes if axes is None else check_axes(axes, image.shape, name)
         if axes is None and not {"x", "y"} <= {*names}:
-            what = f"{name} names its axes {', '.join(names)}, without x or y"
-            raise BadHeader(what, do=f'Name all {len(names)} by axes="zyx", for instance.')
+            msg = f"{name} names its axes {', '.join(names)}, without x or y"
+            raise BadHeader(msg, do=f'Name all {len(names)} by axes="zyx", for instance.')
         layout = named_layout(image.shape, names, name)
         header = chunked_header(layout, image.chunks, image.dtype, name, image.affine)
     if is_local and image.whole is not None:

@@ -343,10 +343,10 @@ class WeightedPatch(_DrawnPatch):
                 return {"start": start_about(middle, size, plan).tolist(), "size": list(size)}
         if self.fallback == "anywhere":
             return self._anywhere(numbers, plan)
-        what = "all its weights are 0" if not table.total else "no weight above 0 lies there"
+        why = "all its weights are 0" if not table.total else "no weight above 0 lies there"
         msg = f"{self.weights.name} ({self.key!r}) has no positive weight where a patch centre may "
         do = 'Give fallback="anywhere", or leave such cases out.'
-        raise PatchSizeError(f"{msg}lie: {what}", do=do)
+        raise PatchSizeError(f"{msg}lie: {why}", do=do)
 
     def describe(self) -> str:
         return f"patch {size_text(self.size)} {self.where}"

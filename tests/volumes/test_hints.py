@@ -111,8 +111,10 @@ def test_what_is_there_is_not_told(tmp_path, told, monkeypatch):
     monkeypatch.setattr(hints, "is_cached", lambda fd, places: True)
     blocks = RowBlocks([8, 8], [(0, 4), (0, 4)], 2, gap=0, most=64)
 
-    asks = lambda: not own.is_warm or next(own.turns)  # noqa: E731
-    asked = [asks() and own.tell(0, 0, blocks) is None for _ in range(80)]
+    asked = []
+    for _ in range(80):
+        asks = not own.is_warm or next(own.turns)
+        asked.append(asks and own.tell(0, 0, blocks) is None)
 
     assert asked == [True] * 16 + ([False] * 7 + [True]) * 8
     assert told == []

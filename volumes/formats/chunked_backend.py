@@ -224,12 +224,12 @@ def named_layout(shape: tuple[int, ...], axes: Sequence[str], name: str) -> Layo
     return Layout(shape, c_axes, (x, y, z))
 
 
-def check_number(number: Any, count: int, what: str, name: str) -> None:
+def check_number(number: Any, count: int, noun: str, name: str) -> None:
     """Raise ``BadHeader`` unless ``number`` is that of one of ``count`` parts of a file."""
     if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < count:
-        have = f"only {what} 0" if count == 1 else f"0 to {count - 1}"
-        msg = f"{name} has no {what} {number!r}, but {have}."
-        raise BadHeader(msg, do=f"Write {what}=0, for instance.")
+        have = f"only {noun} 0" if count == 1 else f"0 to {count - 1}"
+        msg = f"{name} has no {noun} {number!r}, but {have}."
+        raise BadHeader(msg, do=f"Write {noun}=0, for instance.")
 
 
 # Bound of plausible chunks, checked before memory is allocated.

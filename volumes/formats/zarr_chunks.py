@@ -267,11 +267,11 @@ def sum_at(sums: bytes, shard: int) -> bytes:
 def lost_shard(key: str, name: str, *, is_there: bool = False) -> CorruptVolume:
     """Return the error of a missing, or another, shard in an array that was written whole."""
     document = f"{key.rpartition('c/')[0]}zarr.json"
-    what, do = "missing, and all were written", 'is fill, write "complete": false in'
+    state, do = "missing, and all were written", 'is fill, write "complete": false in'
     if is_there:
-        what, do = "not the one that was written", 'was edited, remove "sums" from'
+        state, do = "not the one that was written", 'was edited, remove "sums" from'
     do = f"Copy or convert it again. If it {do} {document}."
-    return CorruptVolume(f"the shard {key} of {name} is {what}.", do=do)
+    return CorruptVolume(f"the shard {key} of {name} is {state}.", do=do)
 
 
 def _extent(table: NDArray[np.uint64] | None) -> Span | None:
