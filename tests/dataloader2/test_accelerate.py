@@ -194,7 +194,7 @@ def test_without_an_accelerator_nothing_is_read_ahead():
 
 
 def gathered(rank, world, cases):
-    """Return the items that a rank gathers, and the warnings, by (chain, fill, loader of torch?)."""
+    """Return items that a rank gathers, and warnings, by (chain, fill, loader of torch?)."""
     own = {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(world)}
     os.environ.update(own, MASTER_ADDR="127.0.0.1", MASTER_PORT="0")  # the group is there
     accelerator = accelerate.Accelerator(cpu=True)
@@ -220,7 +220,7 @@ def few(number):
 @pytest.mark.slow  # three seconds of imports in each process
 @pytest.mark.usefixtures("started_store")
 def test_two_ranks_gather_each_item_once():
-    """As with a loader of torch, for each fill of the last batch; an unknown number is warned of."""
+    """As with a loader of torch, for each fill of the last batch; unknown numbers give warnings."""
     planned = {size: numbers(9).batch(size).collate(torch.tensor) for size in (1, 4)}
     filtered = numbers(9).filter(few).batch(4).collate(torch.tensor)
     single = numbers(5).map(torch.tensor)

@@ -30,6 +30,7 @@ from voxpipe.diagnosing.measurement import (
 from voxpipe.reading_services import InProcessReadingService
 from voxpipe.reading_services.planner import DeliveredBatches, jobs
 from voxpipe.reading_services.work import work_of
+from voxpipe.spatial.resampling.native import available
 from voxpipe.volumes.backend import Backend
 from voxpipe.volumes.header import IDENTITY, array_header
 from voxpipe.volumes.voxels import Voxels
@@ -675,6 +676,17 @@ def test_what_is_decoded_without_the_lock_is_counted_so(tmp_path, name):
 
     assert len(seconds) > 0
     assert sum(seconds) > 0
+
+
+@pytest.mark.skipif(not available(), reason="the native kernel is missing")
+def test_calls_of_the_kernel_are_counted():
+    """The kernel lets other threads run; only a measurement makes its calls count."""
+    sample = next(iter(vp.from_cases([{"image": np.ones((8, 8, 8))}]).open_volume().rotate(10)))
+
+    with free_seconds() as seconds:
+        sample["image"].realize()
+
+    assert len(seconds) == 1
 
 
 def test_the_lock_is_a_part_of_the_sum(tmp_path):
