@@ -13,6 +13,7 @@ import zarr
 
 import voxpipe as vp
 from voxpipe.core.errors import VolumeChanged, VolumeNotFound
+from voxpipe.storage.file_reader import LocalRanges
 from voxpipe.volumes.formats import stored_file
 
 # More batches of a case than are made ahead.
@@ -169,6 +170,21 @@ def test_no_epoch_mixes_two_versions(tmp_path, how, workers):
             anew = {}
             patches_of(loader, anew)
             assert anew == {p.stem: {2} for p in paths}
+
+
+def test_what_is_removed_after_a_read_is_not_called_empty(tmp_path, monkeypatch):
+    """A removal comes between the read of chunks, equal to the fill value, and their listing."""
+    path = tmp_path / "a.zarr"
+    write_zarr(path, 1)
+    volume, list_below = vp.Volume(path), LocalRanges.list
+
+    def removed_and_listed(store):
+        remove_folder(path)
+        return list_below(store)
+
+    monkeypatch.setattr(LocalRanges, "list", removed_and_listed)
+
+    assert (volume.read(volume.grid.region).values() == 1).all()
 
 
 def test_a_volume_that_is_kept_is_read_anew_in_each_epoch(tmp_path):

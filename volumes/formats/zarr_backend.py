@@ -314,7 +314,8 @@ class LocalZarr(ListedZarr):
         if self._start < self._files.newest and not self._network:
             self._in_doubt = True
             return True
-        return any(map(_is_chunk, self._files.list()))
+        has_chunks = any(map(_is_chunk, self._files.list()))
+        return has_chunks or metadata_stamp(self._path) != self.header.stamp  # removed meanwhile
 
     def layout(self, volumes: int = 1) -> StoreLayout:
         store = super().layout(volumes)
