@@ -281,7 +281,7 @@ def _refuse_unused_pages(file: Any, frame: Any, name: str) -> None:
     """Raise ``BadHeader`` for a page like those of an image that the OME-XML does not name."""
     pages = (page for series in file.series for page in series if page is not None)
     numbers = {page.index for page in pages if page.parent is file}
-    for number in {*range(len(file.pages))} - numbers:
+    for number in {*range(len(file.pages))} - numbers if numbers else ():  # else in other files
         page = file.pages[number].aspage()
         if (page.shape, page.dtype) == (frame.shape, frame.dtype):
             msg = f"{name} has {len(file.pages)} pages, and its OME-XML names {len(numbers)}."
