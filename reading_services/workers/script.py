@@ -140,8 +140,7 @@ def preparing(*, hides_script: bool = False, note: StartNote | None = None) -> I
         spawn.get_preparation_data = prepare
         is_random = note is not None and not (seed or "").isdecimal()
         try:
-            if is_random:
-                os.environ[_HASH_SEED] = "0"
+            os.environ.update({_HASH_SEED: "0"} if is_random else {})
             yield
         finally:
             spawn.get_preparation_data = original
