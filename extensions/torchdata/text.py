@@ -260,7 +260,7 @@ def value_of(path: str, data: Any) -> Any:
     """
     kind = path.rpartition(".")[2].lower()
     if kind in _CODE:
-        msg = f"{path} is a pickle, and opening one runs the code in it."
+        msg = f"{path} is a pickle, and opening one runs whatever code it holds."
         do = "Store arrays as .npy and the rest as .json; or leave decode=False, and open it "
         raise StreamError(msg, do=f"{do}yourself if you trust everybody who could write it.")
     content = data.read() if hasattr(data, "read") else data
