@@ -139,7 +139,7 @@ class CallThreads:
         self._jobs: SimpleQueue[tuple[Callable[[], Any], list[asyncio.Future[Any]]]] = SimpleQueue()
         # A future, its result, and its exception.
         self._outcomes: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
-        self._threads = self._free = self._under_way = 0
+        self._threads = self._free = 0
         self._is_over = False
         self._woken = False
 
@@ -162,27 +162,30 @@ class CallThreads:
         self._is_over = True
         pause = threading.Event()
         seconds = 0.0
-        while self._under_way and seconds < _EXIT_GRACE:
+        while self._free < self._threads and seconds < _EXIT_GRACE:
             pause.wait(_EXIT_GRACE / 50)
             seconds += _EXIT_GRACE / 50
 
     def _work(self) -> None:
         while True:
             call, future = self._jobs.get()
-            with self._lock:
-                self._under_way += 1
-            if not (self._is_over or future[0].cancelled()):
-                loop = future[0].get_loop()
-                # This thread may wait for long afterwards, so none of its variables keeps the
-                # answer or its future. An exception keeps the frames of the call, without this one.
+            answer = failure = None
+            is_wanted = not (self._is_over or future[0].cancelled())
+            if is_wanted:
+                # An exception keeps the frames of the call, without this one.
                 try:
-                    answer, failure = call(), None
+                    answer = call()
                 except BaseException as error:
                     trace = error.__traceback__
-                    answer, failure = None, error.with_traceback(trace and trace.tb_next)
+                    failure = error.with_traceback(trace and trace.tb_next)
                     del trace
+            with self._lock:  # before the answer, or the next call would start another thread
+                self._free += 1
+            if is_wanted:
+                loop = future[0].get_loop()
+                # This thread may wait for long, so none of its variables keeps what it delivers.
                 self._outcomes.append((future.pop(), answer, failure))
-                del answer, failure
+                answer = failure = None
                 if not self._woken:  # one wake delivers all outcomes until then
                     self._woken = True
                     try:
@@ -190,9 +193,6 @@ class CallThreads:
                     except RuntimeError:  # the loop has ended; another one may follow
                         self._woken = False
             del call, future
-            with self._lock:
-                self._under_way -= 1
-                self._free += 1
 
     def _deliver(self) -> None:
         self._woken = False

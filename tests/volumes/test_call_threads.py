@@ -55,6 +55,27 @@ def test_a_thread_that_is_kept_waiting_keeps_nothing(monkeypatch, fails):
         gc.enable()
 
 
+def test_one_call_after_another_needs_one_thread(monkeypatch):
+    """A thread is free for the next call before it delivers the answer of the last one."""
+
+    async def run():
+        threads = CallThreads()
+        go_on = slow_to_go_on(asyncio.get_running_loop(), monkeypatch)
+        try:
+            first = await threads.run(threading.current_thread)
+            before = set(threading.enumerate())
+            second = threads.run(threading.current_thread)
+            return set(threading.enumerate()) - before, first
+        finally:
+            go_on.set()
+            assert await asyncio.wait_for(second, 60) is first
+
+    added, first = asyncio.run(run())
+
+    assert added == set()
+    assert first.name == "voxpipe-get"
+
+
 def test_answers_and_errors_come_back():
     """Each to who asked for it, more at once than there are threads."""
 
