@@ -168,6 +168,9 @@ class SlotWriter:
             os.ftruncate(fd, size)
             slot = Slot(self._count, fd, SharedMemory(fd, size))
             self._announce(slot)
+        except OSError as error:
+            why = f"{error.strerror}: a batch needs {size} bytes of shared memory (ulimit -f, -v)"
+            raise OSError(error.errno, why) from error
         finally:
             os.close(fd)
         self._count += 1

@@ -42,8 +42,7 @@ _ENDINGS = {
 }
 _ADVICE = {
     -getattr(signal, "SIGKILL", 0): (
-        "If no user killed it, the system did, for lack of memory: try fewer workers or smaller "
-        "batches."
+        "Unless a user killed it, the memory ran out: try fewer workers or smaller batches."
     ),
     -getattr(signal, "SIGBUS", 0): "A file that it had mapped became shorter, or its disk failed.",
     UNGUARDED_EXIT: _GUARD,
@@ -59,9 +58,7 @@ def advice(exitcode: int | None, was_up: bool) -> str:
     if exitcode == DEAF:
         return "Its own message is above; for lack of memory, try fewer workers."
     if exitcode in _CRASHES:
-        return (
-            "Compiled code crashed: run with num_workers=0 and python -X faulthandler to see where."
-        )
+        return "Compiled code crashed: run python -X faulthandler with num_workers=0 to see where."
     return (
         "A function or library that it called ended the process by itself (os._exit): run "
         "with num_workers=0 to see where."
@@ -85,7 +82,7 @@ def failed_start(error: BaseException, note: StartNote | None) -> WorkerDied | N
         return None
     limits = (
         "Is there memory for another process, and may there be one more (ulimit -u)? May this "
-        "process open more files (ulimit -n)? Or use fewer workers and loaders."
+        "process open more files (ulimit -n)? Is TMPDIR a short path? Or use fewer workers."
     )
     return WorkerDied(f"no worker could be started: {type(error).__name__}: {error}", do=limits)
 

@@ -6,6 +6,7 @@ import warnings
 
 import numpy as np
 import pytest
+from disks import longest_file
 from links import STEP, Link
 
 import voxpipe as vp
@@ -38,6 +39,14 @@ def test_a_loop_that_keeps_nothing_is_told_what_suffices_for_it():
         kept = [link.deliver(number) for number in range(2)]
 
     assert len(kept) == 2
+
+
+def test_a_limit_of_the_system_is_named():
+    """Shared memory is a file, so ``ulimit -f`` bounds a batch."""
+    why = rf"File too large: a batch needs {STEP} bytes of shared memory \(ulimit -f"
+
+    with longest_file(STEP - 1), pytest.raises(OSError, match=why):
+        Link(limit=3 * STEP, ahead=2).deliver(0)
 
 
 @pytest.mark.parametrize("slots_per_worker", [1, 3])
