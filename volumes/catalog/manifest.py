@@ -296,7 +296,7 @@ def _entry(case: str, key: str, volume: Mapping[str, Any], folder: str) -> Entry
         msg = f"shape {header.shape}, {len(header.affine)} entries of the affine, {header.access!r}"
         raise ValueError(msg)
     location = volume["location"]
-    if not isinstance(location, str) or not location.strip():
+    if not isinstance(location, str) or not location.strip() or "\0" in location:
         raise ValueError(f"its location is {location!r}")
     if not (is_url(location) or os.path.isabs(location)):
         location = folder + location
