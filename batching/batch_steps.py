@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,17 +15,6 @@ from ..core.errors import SampleError, add_location, missing_key_hint
 from .collate import ItemByItem, RealizedArray, new_arrays
 
 Scale = tuple[float, float, float]
-
-
-def size_at(scale: Scale, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the size of an array at a scale, at least one voxel; halves go to the even number.
-
-    Examples
-    --------
-    >>> size_at((1, 0.5, 0.25), (5, 5, 6))
-    (5, 2, 2)
-    """
-    return tuple(max(round(n * s), 1) for n, s in zip(shape, scale, strict=True))
 
 
 def voxels_kept(size: int, length: int) -> NDArray[np.intp]:
@@ -58,7 +47,9 @@ class ScaleLabels(ItemByItem):
             raise add_location(error, self.origin)  # noqa: B904  the very same error
 
     def _at_scales(self, array: NDArray[Any]) -> list[RealizedArray]:
-        sizes = [size_at(scale, array.shape[-3:]) for scale in self.scales]
+        # At least one voxel; halves go to the even number.
+        pairs = (zip(array.shape[-3:], scale, strict=True) for scale in self.scales)
+        sizes = [tuple(max(round(n * s), 1) for n, s in pair) for pair in pairs]
         smaller = [size for size in sizes if size != array.shape[-3:]]
         memory = iter(new_arrays([((*array.shape[:-3], *size), array.dtype) for size in smaller]))
         results = []

@@ -14,7 +14,7 @@ from ..core.redact import public_name
 from ..storage.location import WILDCARD, fixed_folder, literal_name
 from ..volumes import Volume
 from ..volumes.catalog.find import plain_name
-from ..volumes.registry import known_suffixes
+from ..volumes.registry import all_formats
 
 CASE = "case"  # key under which a given case may carry its name
 # A pattern whose folder is one star, and whose file begins with one.
@@ -26,7 +26,8 @@ def name_of(data: Mapping[str, Any], index: int) -> str:
     paths = _first_paths(data)
     if not paths:
         return str(index)
-    ends = known_suffixes()  # another ending may be a part of the name: 1.2.840, ct.v2
+    # Another ending than a format's may be a part of the name: 1.2.840, ct.v2.
+    ends = tuple(suffix for item in all_formats() for suffix in item.suffixes)
     names = [plain_name(p) if p.lower().endswith(ends) else posixpath.basename(p) for p in paths]
     # Files of the channels of one volume: BraTS_001_t1 and BraTS_001_t2, ct_07_0000 and _0001.
     common = posixpath.commonprefix(names).rpartition("_")[0]

@@ -238,18 +238,6 @@ INVERSE = "; factor says how much larger voxels get: write factor=2 for a scale 
 _TWO_GRIDS = "a coarser grid is made of the voxels so far, and what follows is sampled from that"
 
 
-def at_inverse(factor: ParameterRange, u: float) -> float:
-    """Return the factor whose inverse is drawn by a uniform number from [0, 1).
-
-    Examples
-    --------
-    >>> at_inverse((1, 2), 0.0), at_inverse((1, 2), 0.5)
-    (2.0, 1.3333333333333333)
-    """
-    low, high = bounds_of(factor)
-    return 1 / value_at((1 / high, 1 / low), u)
-
-
 class _Coarser(RandomValueOp):
     """Shared behaviour of ops that make voxels larger along axes by a factor."""
 
@@ -257,6 +245,7 @@ class _Coarser(RandomValueOp):
     late_because: ClassVar[str] = _TWO_GRIDS
     amounts: ClassVar[Any] = {"factor": {"least": 1.0}}
     factor: ParameterRange
+    axes: int | tuple[int, ...]
 
     def __post_init__(self) -> None:
         numbers = entries_of(self.factor) or (self.factor,)
@@ -266,13 +255,9 @@ class _Coarser(RandomValueOp):
 
     def factors(self, params: Params) -> tuple[float, float, float]:
         """Return by how much each axis gets coarser."""
-        axes, factor = self.drawn_axes(params), params["factor"]
-        i, j, k = (factor if axis in axes else 1.0 for axis in range(3))
+        axes = (params["axis"],) if "axis" in params else entries_of(self.axes)
+        i, j, k = (params["factor"] if axis in axes else 1.0 for axis in range(3))
         return (i, j, k)
-
-    def drawn_axes(self, params: Params) -> tuple[int, ...]:
-        """Return the axes along which voxels get larger."""
-        return (0, 1, 2)
 
     def halo(self, params: Params, grid: Grid) -> Halo:
         i, j, k = (math.ceil(f) + 1 if f > 1 else 0 for f in self.factors(params))
@@ -312,11 +297,11 @@ class LowResolution(_Coarser):
     name: ClassVar[str] = "low_resolution"
     checks: ClassVar[Any] = {"axes": as_axes, "by_inverse": as_flag}
 
-    def drawn_axes(self, params: Params) -> tuple[int, ...]:
-        return entries_of(self.axes)
-
     def amount_at(self, name: str, u: float) -> float:
-        return at_inverse(self.factor, u) if self.by_inverse else super().amount_at(name, u)
+        if not self.by_inverse:
+            return super().amount_at(name, u)
+        low, high = bounds_of(self.factor)
+        return 1 / value_at((1 / high, 1 / low), u)
 
     def describe(self) -> str:
         inverse = " drawn as 1/factor" if self.by_inverse else ""
@@ -363,9 +348,6 @@ class Anisotropy(_Coarser):
         axes = entries_of(self.axes)
         axis = axes[int(generator.random() * len(axes))]
         return None if params is None else {**params, "axis": axis}
-
-    def drawn_axes(self, params: Params) -> tuple[int, ...]:
-        return (params["axis"],)
 
     def describe(self) -> str:
         axes = " or ".join(map(str, entries_of(self.axes)))

@@ -33,7 +33,6 @@ from ..stitching.outputs import Activation
 from ..stitching.stitched_volume import MEMORY_BYTES, HowToStitch, chain_key, refuse_shared
 from ..stitching.stitcher import Stitcher
 from ..stitching.stitching import Stitching, WindowOutput
-from ..stitching.windows import overlap_in_voxels
 from ..storage.location import is_url, public_name
 from ..volumes import Volume
 from .model_calls import Heap, Model, Ranks, evaluating, model_key, run_model
@@ -458,7 +457,9 @@ def _windows_of(
         if len(shares) != 3 or not all(is_number(part) and 0 <= part < 1 for part in shares):
             msg = f"overlap is a share from 0 to below 1, or three, got {share!r}"
             raise PatchSizeError(msg, do="Give the part of a window that neighbours share.")
-        voxels = overlap_in_voxels(shares, sizes)
+        # MONAI's rule: the step is rounded down.
+        pairs = zip(sizes, shares, strict=True)
+        voxels = tuple(n - max(1, int(n * (1 - part))) for n, part in pairs)
         pipe = pipe.lazy_patch(size, sampling="grid", overlap=voxels, mask=mask)
     if len(cutting) > 1 or (cutting and getattr(cutting[0], "sampling", "") != "grid"):
         msg = "the chain cuts patches that are no windows of a grid"

@@ -188,18 +188,6 @@ class Windows:
         return sorted(numbers, key=key)
 
 
-def overlap_in_voxels(share: Sequence[float], size: Sequence[int]) -> Triple:
-    """Return the overlap in voxels, by MONAI's rule: the step is rounded down.
-
-    Examples
-    --------
-    >>> overlap_in_voxels((0.5, 0.25, 0.75), (5, 10, 1))
-    (3, 3, 0)
-    """
-    i, j, k = (n - max(1, int(n * (1 - part))) for n, part in zip(size, share, strict=True))
-    return (i, j, k)
-
-
 _DO = (
     'Cut windows with lazy_patch(sampling="grid"), gather them with batch_patches(), and keep '
     "the entry meta of the batch."

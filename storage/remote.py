@@ -57,18 +57,6 @@ def open_remote(url: str, options: Mapping[str, Any], retry: Retry | None = None
     return open_fsspec(url, options, retry)
 
 
-def open_for_versions(url: str, options: Mapping[str, Any]) -> RemoteRanges:
-    """Return the store of a URL with a client that reports the same versions in all processes.
-
-    A forked child reads through fsspec, and compares versions with its parent, which may use
-    obstore. If their versions differ, both use fsspec, which takes a second to import.
-    """
-    store = open_remote(url, options)
-    if isinstance(store, ObstoreRanges) and not store.versions_as_fsspec:
-        return open_fsspec(url, options)
-    return store
-
-
 # Concurrent pieces of a streamed file: 4 connections of 60 MB/s feed the decoder of one core.
 _PIECE_BYTES = 4 * 1024**2
 _PIECES = 4

@@ -84,7 +84,7 @@ def add_formats(formats: Iterable[Any]) -> None:
     _FORMATS.extend(sorted(formats, key=lambda item: item.rank))
 
 
-def _formats() -> list[Any]:
+def all_formats() -> list[Any]:
     """Return the formats of the engine and of installed packages, each group by rank.
 
     An entry point ``voxpipe.formats`` names a `Format`, or a tuple of them. A package that cannot
@@ -99,11 +99,6 @@ def _entries(formats: Iterable[Any]) -> list[_Matcher]:
     """Return the backends of users and of these formats, in the order of matching."""
     entries = (_Matcher(f.name, f.recognises, f.backend) for f in formats if f.name not in _WITHOUT)
     return [*BEFORE, *entries, *AFTER]
-
-
-def known_suffixes() -> tuple[str, ...]:
-    """Return the suffixes of files of all formats, in lower case."""
-    return tuple(suffix for item in _formats() for suffix in item.suffixes)
 
 
 def register_backend(
@@ -192,7 +187,7 @@ def _matching(request: BackendRequest) -> _Matcher | None:
     early = next(own, None) or next(entries, None)
     if early is not None:
         return early
-    others = _entries(_formats()[len(_FORMATS) :])[len(BEFORE) :]
+    others = _entries(all_formats()[len(_FORMATS) :])[len(BEFORE) :]
     return next((entry for entry in others if _recognises(entry, request)), None)
 
 
@@ -212,7 +207,7 @@ def is_recognised(request: BackendRequest) -> bool:
 
 def registered_names() -> tuple[str, ...]:
     """Return the names of all backends, in the order of matching."""
-    return tuple(entry.name for entry in _entries(_formats()))
+    return tuple(entry.name for entry in _entries(all_formats()))
 
 
 def custom_backends() -> tuple[tuple[str, Matcher, Factory], ...]:
@@ -309,7 +304,7 @@ def unknown_format(name: str, backends: Sequence[str]) -> UnknownFormat:
     if suffix in _OTHERS:
         msg = f"no backend opens {name}, a file of {_OTHERS[suffix][0]}."
         return UnknownFormat(msg, do=_advice(name, suffix))
-    formats = _formats()
+    formats = all_formats()
     missing = {item.needs for item in formats if item.needs and not _is_installed(item.needs)}
     here = [suffix for item in formats if item.needs not in missing for suffix in item.suffixes]
     msg = f"no backend opens {name}; installed: {', '.join(here)} (backends: {', '.join(backends)})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import threading
 from collections import deque
@@ -244,11 +243,7 @@ class Session:
 
     def take_versions(self) -> tuple[OpenedVersion, ...]:
         """Return the first versions since the last call."""
-        new = []
-        with contextlib.suppress(IndexError):
-            while True:
-                new.append(self._new.popleft())
-        return tuple(new)
+        return tuple(self._new.popleft() for _ in range(len(self._new)))
 
     def begin_pass(self, *, keeps_read: bool = False) -> None:
         """Close files and drop chunks that may have changed since the last pass.

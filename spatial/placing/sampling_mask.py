@@ -63,14 +63,6 @@ def values_on(
         yield region, plain(values)
 
 
-def cells_of(region: Region, cell: Sequence[int]) -> tuple[slice, slice, slice]:
-    """Return the cells of a region that begins with a whole cell."""
-    i, j, k = (
-        slice(a // c, -(-b // c)) for a, b, c in zip(region.start, region.stop, cell, strict=True)
-    )
-    return i, j, k
-
-
 def _resample(volume: Any, plan: SpatialPlan, region: Region) -> NDArray[Any]:
     part = plan.crop(region.start, region.shape)
     box = part.source_region(LABEL)
@@ -420,7 +412,10 @@ def _build_mask(
         collector.add(volume, one[part.shift([-first for first in region.start]).slices], part)
         if cell is not None:
             parts = [count_cells(flags, cell) for flags in _flags(values, labels)]
-            counts[(slice(None), *cells_of(region, cell))] = np.concatenate(parts)
+            # The region begins with a whole cell.
+            ends = zip(region.start, region.stop, cell, strict=True)
+            touched = [slice(a // c, -(-b // c)) for a, b, c in ends]
+            counts[(slice(None), *touched)] = np.concatenate(parts)
     shares = None if cell is None else CellCounts(grid.shape, cell, counts)
     return SamplingMask(collector.labels, collector.tables(), shares)
 

@@ -326,27 +326,16 @@ def _linear(samples: SampledArray, places: Sequence[Floats], out: NDArray[Any]) 
         offset = lower + offset
     where = np.asarray(offset).astype(np.intp)
     for channel, target in zip(samples.channels, out, strict=True):
-        values = _blend_finite(channel, where, steps, real)
+        with np.errstate(invalid="ignore"):
+            values = _blend(channel, where, steps, real)
+            # Zero times infinity gives NaN next to an infinite voxel: ignore taps of weight 0.
+            if channel.dtype.kind == "f" and np.isnan(values).any():
+                values = _blend(channel, where, steps, real, apart=True)
         if samples.is_scaled:
             values = values * samples.source.slope + samples.source.intercept
         if fade is not None:
             values = np.where(fade == 0, 0, values) * fade
         target[...] = convert_dtype(values, out.dtype)
-
-
-def _blend_finite(
-    memory: NDArray[Any],
-    where: NDArray[np.intp],
-    steps: Sequence[tuple[int, Floats]],
-    real: np.dtype[Any],
-) -> Floats:
-    """Return the result of :func:`_blend`, with taps of weight 0 ignored."""
-    # Zero times infinity gives NaN next to an infinite voxel: compute such results again.
-    if memory.dtype.kind != "f":
-        return _blend(memory, where, steps, real)
-    with np.errstate(invalid="ignore"):
-        values = _blend(memory, where, steps, real)
-        return _blend(memory, where, steps, real, apart=True) if np.isnan(values).any() else values
 
 
 def _blend(

@@ -31,6 +31,7 @@ from ...core.suggest import path_hint
 from ...storage.content import content_key, files_below
 from ...storage.disk_cache import write_beside
 from ...storage.file_reader import open_regular
+from ...storage.fsspec_ranges import open_fsspec
 from ...storage.location import (
     absolute_place,
     file_system,
@@ -39,8 +40,9 @@ from ...storage.location import (
     public_name,
     remote_errors,
 )
+from ...storage.obstore_ranges import ObstoreRanges
 from ...storage.ranges import check_document
-from ...storage.remote import open_for_versions, open_remote
+from ...storage.remote import open_remote
 from ...storage.remote_ranges import ObjectEntry as Listed
 from ...storage.remote_ranges import RemoteRanges
 from ..formats.stored_file import LocalStoredFile
@@ -370,7 +372,12 @@ def begin_stamp(source: LocatedSource, how: str) -> Future[Stamp] | None:
     """
     if source.path:
         return None
-    store = open_for_versions(source.location, source.options.storage_options)
+    place = source.location, source.options.storage_options
+    store = open_remote(*place)
+    # A forked child reads through fsspec, and compares versions with its parent, which may use
+    # obstore. If their versions differ, both use fsspec, which takes a second to import.
+    if isinstance(store, ObstoreRanges) and not store.versions_as_fsspec:
+        store = open_fsspec(*place)
     return store.begin(_request_stamp(store, source.name, how))
 
 

@@ -78,11 +78,11 @@ def nearly_whole(
     ]
 
 
-def forget_bytes(ahead: ReadAhead, token: str) -> None:
-    """Drop the fetched bytes of an array that was written anew."""
-    ahead.small.forget(token)
-    ahead.small.forget(_objects(token))
-    ahead.forget(token)
+def forget_bytes(ahead: ReadAhead, token: str, index: Index | None = None) -> None:
+    """Drop the fetched bytes of an array that was written anew, or of one damaged chunk."""
+    ahead.small.forget(token, index)
+    ahead.small.forget(_objects(token))  # which may hold the chunk
+    (ahead if index is None else ahead.requests).forget(token)
 
 
 def _objects(token: str) -> str:
@@ -189,12 +189,6 @@ class RangedChunks:
         places = self._map.locate([index])
         plan, answers = self._read(places)
         return plan.split(answers)[0], places.range(0)
-
-    def _forget(self, index: Index) -> None:
-        """Drop the fetched bytes of a damaged chunk, and the objects that may hold it."""
-        self._ahead.small.forget(self._token, index)
-        self._ahead.small.forget(_objects(self._token))
-        self._ahead.requests.forget(self._token)
 
     def prefetch(self, chunks: ChunkIndices, size: int) -> Ticket | None:
         """Begin to fetch; for local files, send hints to the system if they help."""
@@ -424,7 +418,7 @@ class Bytes:
                 return True
             except BaseException as error:
                 if not look:
-                    source._forget(index)
+                    forget_bytes(source._ahead, source._token, index)
                 is_last = look == looks - 1 or not isinstance(error, Exception)
                 if is_last or (look and isinstance(error, (MemoryError, VoxpipeError))):
                     raise
